@@ -1,0 +1,110 @@
+"""Run the rules over a job: facts in, findings and one verdict out, the same ones every time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from distcheck.facts import Job
+from distcheck.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
+from distcheck.rules import Rule, all_rules
+
+
+class Diagnosis(NamedTuple):
+    """Everything that the rules say about a job."""
+
+    findings: tuple[Finding, ...]
+    not_checked: tuple[NotChecked, ...]
+    verdict: Verdict
+
+
+def diagnose(
+    job: Job,
+    *,
+    strict: bool = False,
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+    rules: Iterable[Rule] | None = None,
+) -> Diagnosis:
+    """Judge a job.
+
+    Args:
+        job: the facts.
+        strict: let warnings fail (exit code 10).
+        select: judge by these rules only; what is not selected is not judged.
+        ignore: leave these rules out.
+        rules: the rules to judge by; all that there are when None.
+    """
+    findings: list[Finding] = []
+    not_checked: list[NotChecked] = []
+    for rule in all_rules() if rules is None else rules:
+        names = {rule.name, *rule.aliases}
+        if (select and not names & set(select)) or names & set(ignore):
+            continue
+        if rule.look not in job.asked.looks:
+            continue
+        if rule.look in job.skipped:
+            not_checked.append(NotChecked(rule=rule.name, reason=job.skipped[rule.look]))
+            continue
+        found, unseen = _judge(rule, job)
+        findings += found
+        not_checked += unseen
+    findings = _systemic(findings, nodes=len(job.nodes))
+    findings.sort(key=lambda f: SEVERITIES.index(f.severity))
+    return Diagnosis(tuple(findings), tuple(not_checked), verdict(findings, not_checked, strict=strict))
+
+
+def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
+    """Run one rule; a crash of it is a finding of its own, and what it found before counts."""
+    findings: list[Finding] = []
+    not_checked: list[NotChecked] = []
+    try:
+        for outcome in rule.judge(job):
+            if isinstance(outcome, Finding):
+                findings.append(
+                    msgspec.structs.replace(
+                        outcome,
+                        rule=outcome.rule or rule.name,
+                        aliases=outcome.aliases or rule.aliases,
+                        docs=outcome.docs or rule.page,
+                    )
+                )
+            else:
+                not_checked.append(msgspec.structs.replace(outcome, rule=rule.name))
+    except Exception as error:  # noqa: BLE001 whatever a rule throws must not take the others along
+        findings.append(_crashed(rule, error))
+    return findings, not_checked
+
+
+def _crashed(rule: Rule, error: Exception) -> Finding:
+    return Finding(
+        rule="probe-rule-crashed",
+        scope="tool",
+        owner="unknown",
+        message=f"the rule {rule.name} crashed ({type(error).__name__}: {error}); the other rules were run",
+        evidence={"rule": rule.name, "error": f"{type(error).__name__}: {error}"},
+        fix=Fix("Save the job with --save and report it to distcheck's developers.", ()),
+        docs="docs/rules/probe.md#probe-rule-crashed",
+    )
+
+
+def _systemic(findings: list[Finding], nodes: int) -> list[Finding]:
+    """Turn node faults that more than half of at least three nodes share into one fault of the system each.
+
+    A fault that most nodes show is the site's: excluding most of a cluster would mend nothing.
+    """
+    if nodes < 3:
+        return findings
+    shared: dict[str, set[str]] = {}
+    for f in findings:
+        if f.severity == "error" and f.scope in {"node", "gpu"} and f.confirmed:
+            shared.setdefault(f.rule, set()).update(f.nodes)
+    systemic = {name for name, where in shared.items() if 2 * len(where) > nodes}
+    return [
+        msgspec.structs.replace(f, scope="system", owner="admin")
+        if f.rule in systemic and f.scope in {"node", "gpu"}
+        else f
+        for f in findings
+    ]

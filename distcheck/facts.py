@@ -1,0 +1,336 @@
+"""What can be observed of a job: facts of nodes, processes and ranks, without any opinion.
+
+A fact that could not be had is `Missing(reason)`, never a default. `None` stands where a thing was not looked at
+or does not exist there. Everything here travels: between the processes of a job (MessagePack), into the file that
+``--save`` writes (JSON), and back through msgspec's validation. Quantities carry their unit in the field's name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+Stage = Literal[
+    "started", "environment", "node", "meeting", "peers", "collectives", "isolation", "done"
+]  # fmt: skip
+Look = Literal["environment", "meeting", "peers", "gpu", "collectives"]
+Launcher = Literal[
+    "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "distcheck", "by hand", "none"
+]  # fmt: skip
+
+
+class Facts(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower):
+    """Common ground of all facts: immutable, named fields, tagged so that unions decode without guessing."""
+
+
+class Missing(Facts):
+    """A fact that could not be had, and why."""
+
+    reason: str
+
+
+class Placement(Facts):
+    """Who a process is in the job, and which launcher said so; None where nobody said it or it was no number."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    local_world_size: int | None = None
+    node_rank: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    launcher: Launcher = "none"
+    by_options: bool = False
+    """True when rank and world size came from --rank and --world-size."""
+
+    @property
+    def can_meet(self) -> bool:
+        """Whether there is somebody to meet and a place to do it.
+
+        A rank beyond the world size may come: the others will tell what is wrong with it.
+        """
+        return (
+            self.rank is not None
+            and self.rank >= 0
+            and self.world_size is not None
+            and (self.world_size > 1 or self.rank > 0)
+            and bool(self.master_addr)
+            and self.master_port is not None
+            and 1 <= self.master_port <= 65535
+        )
+
+
+class PortOwner(Facts):
+    """The process that listens on a port."""
+
+    pid: int
+    command: str
+    user: str
+    started: str
+
+
+class Bind(Facts):
+    """How binding MASTER_PORT went, done as torch does it."""
+
+    port: int
+    outcome: Literal["bound", "agent", "in-use", "denied", "failed"]
+    error: str = ""
+    owner: PortOwner | Missing | None = None
+
+
+class Resolution(Facts):
+    """What a name resolves to on one process: numeric addresses in the resolver's order."""
+
+    name: str
+    addresses: tuple[str, ...]
+    seconds: float
+
+
+class Attempt(Facts):
+    """How one way to the roll call ended at its last try."""
+
+    address: str
+    port: int
+    door: Literal["master", "side"]
+    outcome: Literal[
+        "met", "waiting", "agent", "refused", "timeout", "unreachable", "unresolved", "silent", "closed", "foreign", "stranger",
+        "failed",
+    ]  # fmt: skip
+    tries: int = 1
+    detail: str = ""
+    """The other program's first words, the operating system's error, or what the roll call's host said."""
+
+
+class ProcessFacts(Facts):
+    """One running distcheck and the ranks for which it speaks."""
+
+    uid: str
+    node: str
+    """Key of a NodeFacts."""
+    pid: int
+    command: tuple[str, ...]
+    """Its own command line."""
+    ancestors: tuple[str, ...] = ()
+    """Names and arguments of the processes that started it, nearest first."""
+    stage: Stage = "started"
+    role: Literal["host", "guest", "alone"] = "alone"
+    bind: Bind | None = None
+    master_resolution: Resolution | Missing | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+
+class Interface(Facts):
+    """One address of a network interface."""
+
+    name: str
+    address: str
+    up: bool
+    mtu_bytes: int
+
+
+class TorchBuild(Facts):
+    """The installed torch, read without importing it."""
+
+    version: str
+    cuda: str | None
+    hip: str | None
+
+
+class Gpu(Facts):
+    """One GPU as NVML sees it."""
+
+    index: int
+    uuid: str | Missing
+    pci: str | Missing
+    """Lower case, four-digit domain: 0000:9b:00.0."""
+    name: str | Missing
+    memory_bytes: int | Missing
+    memory_used_bytes: int | Missing
+    mig: bool | Missing = Missing(reason="not read")
+    """True when MIG is enabled; its instances are in `mig_uuids`."""
+    mig_uuids: tuple[str, ...] = ()
+    lost: str = ""
+    """NVML's words when the device is there but gives no handle or is lost."""
+
+
+class Gpus(Facts):
+    """What NVML says of a node."""
+
+    driver: str | Missing
+    cuda_driver: str | Missing
+    devices: tuple[Gpu, ...]
+
+
+class NodeFacts(Facts):
+    """One node: where processes share a host, a boot and a network."""
+
+    key: str
+    name: str
+    """The scheduler's name for it, else its host name."""
+    hostname: str
+    boot_id: str | Missing
+    network_namespace: str | Missing
+    kernel: str
+    python: str
+    distcheck: str
+    torch: TorchBuild | Missing
+    interfaces: tuple[Interface, ...] | Missing
+    ephemeral_ports: tuple[int, int] | Missing
+    """net.ipv4.ip_local_port_range."""
+    unprivileged_port_start: int | Missing
+    accelerator: Literal["nvidia", "amd", "none"]
+    """Whose GPUs the node shows in /dev, /proc and on the PCI bus."""
+    gpus: Gpus | Missing | None = None
+    """None: not looked at."""
+
+
+class RankRun(Facts):
+    """What became of a rank's own process in the collectives."""
+
+    pid: int | None
+    step: str
+    """What it was doing last, for example 'all_reduce 4194304 B'."""
+    outcome: Literal["done", "failed", "stopped", "died", "stalled", "not started"]
+    detail: str = ""
+    """The error's text, the signal's name, or the kernel's state of the process."""
+    silent_seconds: float = 0.0
+    """How long it had said nothing when the run ended."""
+    wrong: dict[str, int] = {}
+    """Wrong elements in the correctness pass, by operation."""
+    checked: dict[str, int] = {}
+    """Elements compared in the correctness pass, by operation."""
+    device: str = "cpu"
+
+
+class RankFacts(Facts):
+    """One rank: its placement, its variables and the GPU it will take."""
+
+    process: str
+    """Key of a ProcessFacts."""
+    placement: Placement
+    environment: dict[str, str]
+    """The allow-listed variables, secrets redacted."""
+    visible_gpus: tuple[str, ...] | Missing | None = None
+    """UUIDs in CUDA's order as CUDA_VISIBLE_DEVICES leaves them; None: not looked at."""
+    visible_stop: str = ""
+    """The item of CUDA_VISIBLE_DEVICES at which the list ends early, and why."""
+    gpu: str | None = None
+    """UUID of the GPU that `cuda:LOCAL_RANK` is, or of the only visible one."""
+    run: RankRun | None = None
+
+
+class PeerTrial(Facts):
+    """One connection between two processes on a port that the kernel chose."""
+
+    source: str
+    target: str
+    address: str
+    port: int
+    outcome: Literal["met", "refused", "timeout", "unreachable", "foreign", "failed"]
+    seconds: float
+    detail: str = ""
+
+
+class Measurement(Facts):
+    """One operation at one size: the time per operation of every rank, in rank order."""
+
+    op: str
+    bytes: int
+    dtype: str
+    iterations: int
+    seconds_by_rank: tuple[float, ...]
+    group: str = "world"
+
+
+class Collectives(Facts):
+    """What the collectives ran with and measured."""
+
+    backend: str
+    backend_reason: str
+    torch: str = ""
+    nccl: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    first_figure_seconds: float | None = None
+    """From the start of the command to the first measurement."""
+    ended: str = ""
+    """Empty when everything ran, else why the run was ended early."""
+
+
+class Asked(Facts):
+    """What the user asked for; judging the job again later needs it."""
+
+    command: str
+    looks: tuple[Look, ...]
+    backend: Literal["auto", "nccl", "gloo", "mpi"] = "auto"
+    started_here: bool = False
+    """True when distcheck started the ranks itself (--nproc)."""
+    by_default: bool = False
+    """True when nobody said how many ranks, and two were taken."""
+    operations: tuple[str, ...] = ()
+    sizes_bytes: tuple[int, ...] = ()
+    min_busbw_GBps: float | None = None  # noqa: N815 the unit's own spelling
+    timeout_seconds: float = 60.0
+    join_timeout_seconds: float = 20.0
+
+
+class Job(Facts, dict=True):
+    """The merged facts of all nodes and ranks: what rules judge and what ``--save`` writes."""
+
+    schema: int = 1
+    distcheck: str
+    run: str
+    """Names this run; files of the same run can be merged."""
+    asked: Asked
+    seconds: float = 0.0
+    met: bool = False
+    """Whether the roll call was held and closed; with one process there is nobody to meet and it is True."""
+    nodes: tuple[NodeFacts, ...] = ()
+    processes: tuple[ProcessFacts, ...] = ()
+    ranks: tuple[RankFacts, ...] = ()
+    peers: tuple[PeerTrial, ...] = ()
+    collectives: Collectives | Missing | None = None
+    skipped: dict[str, str] = {}
+    """Looks that were not taken, and why."""
+
+    @cached_property
+    def _process(self) -> dict[str, ProcessFacts]:
+        return {p.uid: p for p in self.processes}
+
+    @cached_property
+    def _node(self) -> dict[str, NodeFacts]:
+        return {n.key: n for n in self.nodes}
+
+    @cached_property
+    def _ranks_on(self) -> dict[str, list[RankFacts]]:
+        on: dict[str, list[RankFacts]] = {node.key: [] for node in self.nodes}
+        for rank in self.ranks:
+            on[self._process[rank.process].node].append(rank)
+        return on
+
+    def process_of(self, rank: RankFacts) -> ProcessFacts:
+        """Return the process that speaks for a rank."""
+        return self._process[rank.process]
+
+    def node_of(self, rank: RankFacts) -> NodeFacts:
+        """Return the node of a rank."""
+        return self._node[self._process[rank.process].node]
+
+    def ranks_on(self, node: NodeFacts) -> tuple[RankFacts, ...]:
+        """Return the ranks on a node, in the order of `ranks`."""
+        return tuple(self._ranks_on[node.key])
+
+    @cached_property
+    def world_size(self) -> int | None:
+        """The world size that most ranks name, None when no rank names one."""
+        sizes = Counter(r.placement.world_size for r in self.ranks if r.placement.world_size is not None)
+        return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
+
+    @cached_property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks of the world of which nobody spoke; empty when the world size is unknown."""
+        world = self.world_size
+        present = {r.placement.rank for r in self.ranks}
+        return tuple(n for n in range(world or 0) if n not in present)
