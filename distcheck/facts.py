@@ -279,11 +279,11 @@ class Asked(Facts):
 class Job(Facts, dict=True):
     """The merged facts of all nodes and ranks: what rules judge and what ``--save`` writes."""
 
-    schema: int = 1
     distcheck: str
     run: str
     """Names this run; files of the same run can be merged."""
     asked: Asked
+    schema: int = 1
     seconds: float = 0.0
     met: bool = False
     """Whether the roll call was held and closed; with one process there is nobody to meet and it is True."""
