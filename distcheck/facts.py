@@ -48,7 +48,7 @@ class Placement(Facts):
 
     @property
     def can_meet(self) -> bool:
-        """Whether there is somebody to meet and a place to do it.
+        """Whether it is known where the ranks meet and who this one is.
 
         A rank beyond the world size may come: the others will tell what is wrong with it.
         """
@@ -56,7 +56,6 @@ class Placement(Facts):
             self.rank is not None
             and self.rank >= 0
             and self.world_size is not None
-            and (self.world_size > 1 or self.rank > 0)
             and bool(self.master_addr)
             and self.master_port is not None
             and 1 <= self.master_port <= 65535
@@ -274,6 +273,9 @@ class Asked(Facts):
     min_busbw_GBps: float | None = None  # noqa: N815 the unit's own spelling
     timeout_seconds: float = 60.0
     join_timeout_seconds: float = 20.0
+    strict: bool = False
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
 
 
 class Job(Facts, dict=True):

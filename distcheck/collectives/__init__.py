@@ -1,1 +1,1 @@
-"""The only package that imports torch: process groups, timed sweeps and exact checks, one process per rank."""
+"""The only package that imports torch: process groups, timed sweeps, exact checks; one process per rank."""

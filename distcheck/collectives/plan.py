@@ -7,10 +7,13 @@ from typing import Literal
 import msgspec
 
 OPERATIONS = ("all_reduce", "broadcast")
+"""What is measured when nobody says what; `operations` has more."""
 GPU_SIZES_BYTES = tuple(1 << n for n in range(20, 29, 2))
 """1 MiB to 256 MiB by a factor of 4."""
 CPU_SIZES_BYTES = tuple(1 << n for n in range(20, 25, 2))
 """1 MiB to 16 MiB: Gloo between 8 ranks on 2 cores takes 0.1 s for 16 MiB and 1 s for 256 MiB (measured)."""
+ITEM_BYTES = 4
+"""Everything is measured and checked in float32."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -100,11 +103,28 @@ class Task(msgspec.Struct, frozen=True):
     """CUDA ordinal to take; None on CPU."""
 
 
+_DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")
+"""Operations whose payload is one equal block for every rank."""
+
+
 def bus_factor(op: str, ranks: int) -> float | None:
     """Return what turns algorithm bandwidth into bus bandwidth, None where one rank moves nothing.
 
-    Source: nccl-tests, doc/PERFORMANCE.md: 2(n-1)/n for all_reduce, 1 for broadcast.
+    Source: nccl-tests, doc/PERFORMANCE.md: 2(n-1)/n for all_reduce, (n-1)/n for the operations that divide
+    their payload among the ranks, 1 for broadcast and for sending to a neighbour.
     """
     if ranks < 2:
         return None
-    return {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0}[op]
+    share = (ranks - 1) / ranks
+    return {"all_reduce": 2 * share, "broadcast": 1.0, "send_recv": 1.0, **dict.fromkeys(_DIVIDED, share)}[op]
+
+
+def blocks(op: str, ranks: int) -> int:
+    """Return into how many equal blocks an operation divides its payload."""
+    return ranks if op in _DIVIDED else 1
+
+
+def moved_bytes(op: str, size_bytes: int, ranks: int) -> int:
+    """Return what is measured for a size: whole elements in every block, rounded down, at least one each."""
+    unit = ITEM_BYTES * blocks(op, ranks)
+    return max(size_bytes // unit, 1) * unit

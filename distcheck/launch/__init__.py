@@ -1,0 +1,1 @@
+"""Start probes and ranks; knows no rules."""

@@ -1,0 +1,19 @@
+"""The meeting at which all ranks hand their facts to rank 0; that it succeeds is itself the reachability test.
+
+=========  ==========================================  ================================================
+who        says                                        and means
+=========  ==========================================  ================================================
+guest      Hello                                       who I am, and a nonce that proves you understood
+host       Welcome | NotYet | Refused                  come in | another master address | another job
+guest      Report                                      the facts of my node, process and ranks
+host       Roster                                      everybody's peer door; try them
+guest      PeerReport                                  which doors opened
+host       Start                                       run these collectives
+guest      Trouble                                     a rank of mine cannot finish
+host       Abort                                       end the collectives and report
+guest      RunReport                                   what my ranks measured and how they ended
+host       VerdictRound                                the exit code that all of us take
+guest      Seen                                        I know it
+host       Bye                                         the report is written: leave
+=========  ==========================================  ================================================
+"""

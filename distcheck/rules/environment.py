@@ -1,1 +1,459 @@
-"""Rules of the environment family."""
+"""Rules about the variables as such, and about what launchers leave behind in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+
+from distcheck.facts import Job, RankFacts
+from distcheck.finding import Fix
+from distcheck.placement import integer
+from distcheck.rules import Outcome, rule
+from distcheck.rules.addresses import is_here, rank_zero
+from distcheck.rules.shape import agents, duplicates, out_of_range
+from distcheck.rules.vocabulary import (
+    MPI_LAUNCHERS,
+    export,
+    found,
+    grouped,
+    listed,
+    mapping,
+    master_commands,
+    named,
+    number,
+    started_by_distcheck,
+    starter,
+    table_of,
+    torch_would_raise,
+    unset,
+)
+
+NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "GROUP_RANK")
+NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+IN_WORDS = (
+    "The rank is the number of a process in the whole job, from 0. "
+    "The world size is how many processes the whole job has. "
+    "The local rank is the number of a process on its own node, from 0; scripts choose the GPU by it."
+)
+# Command lines of programs that run a torchelastic agent, or hand over to one.
+_AGENT = re.compile(
+    r"torchrun|torch[./]distributed[./](run|launch)|elastic|accelerate|lightning|fabric|deepspeed"
+)
+_TASKS = re.compile(r"^\d+\(x\d+\)(,\d+(\(x\d+\))?)*$")
+
+
+def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFacts]]:
+    """Group the ranks that lack variables by their launcher and what they lack.
+
+    ``distcheck node`` runs where no rank is expected, and what distcheck starts gets its variables from it.
+    """
+    if job.asked.command == "node":
+        return {}
+    lacking = [r for r in job.ranks if unset(r) and not started_by_distcheck(job, r)]
+    return grouped(lacking, lambda r: (r.placement.launcher, unset(r)))
+
+
+@rule("environment", "slurm-no-srun")
+def env_rank_unset(job: Job) -> Iterator[Outcome]:
+    """A variable that torch needs to find the other ranks is not set.
+
+    ``init_process_group()`` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, in this order, and stops at the
+    first one it misses: ``ValueError: Error initializing torch.distributed using env:// rendezvous: environment
+    variable RANK expected, but not set``. This rule names all that are missing at once. Under srun, which numbers its
+    tasks in variables of its own, missing numbers are only worth knowing, because many scripts map them; but nobody
+    says where to meet, so a missing MASTER_ADDR or MASTER_PORT is an error there too. Under MPI and Horovod the rule
+    env-mpi-horovod-vars-only speaks. Found by looking for the four variables, less what options give.
+
+    Fix: start the script with torchrun, which sets them all, or export them; under srun map Slurm's own variables, or
+    let ``distcheck gate --export`` do so.
+    See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+    for (launcher, names), ranks in _unset_everywhere(job).items():
+        first = ranks[0]
+        if launcher in MPI_LAUNCHERS:
+            continue
+        if launcher == "slurm":
+            yield from _only_launcher_variables(job, ranks, names)
+            continue
+        raises = torch_would_raise(first)
+        commands = (
+            "torchrun --standalone --nproc-per-node=2 train.py",
+            "export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500",
+        )
+        text = (
+            "Start the script with torchrun, which sets these variables for every process, or export them by hand, "
+            f"RANK and LOCAL_RANK different in every process. {IN_WORDS}"
+        )
+        if "RANK" not in names:
+            commands = tuple(export(job, first, name) for name in names)
+            text = f"Export {listed(names)} in every process as well, or start the script with torchrun."
+        batch = first.environment.get("SLURM_JOB_ID")
+        if batch and "RANK" in names:
+            commands = ("srun distcheck env", *commands)
+            text += f" This shell belongs to Slurm job {batch} but is no task of it: only srun starts tasks."
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {listed(names)} {'is' if len(names) == 1 else 'are'} not set; "
+            f"init_process_group() would raise {raises}",
+            Fix(text, commands),
+            evidence={"unset": list(names), "launcher": launcher, "torch": raises},
+        )
+
+
+def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:
+    """Say what a launcher's ranks lack: that their numbers are not mapped, and whether anybody knows where to meet."""
+    first = ranks[0]
+    table = table_of(first)
+    if table is None:
+        return
+    masters = [name for name in names if name.startswith("MASTER_")]
+    numbers = [name for name in names if not name.startswith("MASTER_")]
+    program = starter(first)
+    message = f"{named(job, ranks)}: {listed(names)} {'is' if len(names) == 1 else 'are'} not set"
+    text, commands = "", list[str]()
+    if numbers:
+        message += f"; {program} sets {table.rank} and {table.world_size} instead, which torch does not read"
+        text = "Map the launcher's variables before the script starts, or let distcheck gate --export do it. "
+        line = mapping(table)
+        commands += [line, f"{program} bash -c '{line} && exec python train.py'"]
+    if masters:
+        message += f"; nobody says where the ranks meet, so init_process_group() would raise {torch_would_raise(first)}"
+        text += f"Give every rank the host of rank 0 and one free port: {program} does not."
+        commands += master_commands(job, first, *masters)
+    yield found(
+        job,
+        ranks,
+        message,
+        Fix(text.strip(), tuple(commands)),
+        severity="error" if masters else "info",
+        evidence={
+            "unset": list(names),
+            "launcher": table.launcher,
+            table.rank: first.environment.get(table.rank, ""),
+            table.world_size: first.environment.get(table.world_size, ""),
+        },
+    )
+
+
+@rule("environment")
+def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
+    """MPI or Horovod started the ranks, and only its own variables are set.
+
+    mpirun, mpiexec, jsrun and horovodrun number their processes in variables such as OMPI_COMM_WORLD_RANK, PMI_RANK or
+    HOROVOD_RANK. torch reads none of them and stops with ``environment variable RANK expected, but not set``. A script
+    may map them itself, so this is only worth knowing; but none of these launchers says where to meet, so
+    MASTER_ADDR or MASTER_PORT missing as well is an error. Found by a launcher's variables with torch's not set.
+
+    Fix: map the variables in front of the script, and hand MASTER_ADDR and MASTER_PORT to all ranks
+    (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``).
+    See: https://github.com/pytorch/examples/issues/540
+    """
+    for (launcher, names), ranks in _unset_everywhere(job).items():
+        if launcher in MPI_LAUNCHERS:
+            yield from _only_launcher_variables(job, ranks, names)
+
+
+@rule("environment")
+def env_empty_string(job: Job) -> Iterator[Outcome]:
+    """A variable that names the rank or the meeting place is set to nothing.
+
+    torch treats an empty value like a missing one and says ``environment variable MASTER_ADDR expected, but not
+    set``, although ``env`` shows the name. It is what ``export RANK=$UNDEFINED`` leaves behind. Scripts that read
+    LOCAL_RANK fail with ``invalid literal for int() with base 10: ''``. Found by telling empty from unset.
+
+    Fix: give the variable its value; ``${NAME:?}`` in a script stops at an expansion that comes out empty.
+    """
+    empty = [
+        (name, r)
+        for r in job.ranks
+        if not started_by_distcheck(job, r)
+        for name in NEEDED
+        if r.environment.get(name) == ""
+    ]
+    for name, pairs in grouped(empty, lambda pair: pair[0]).items():
+        ranks = [r for _, r in pairs]
+        # An option given instead is what the job runs with: then the empty variable is only a trap for scripts.
+        instead = all(
+            (name in {"RANK", "WORLD_SIZE"} and r.placement.by_options)
+            or (name == "MASTER_ADDR" and r.placement.master_addr)
+            or (name == "MASTER_PORT" and r.placement.master_port is not None)
+            for r in ranks
+        )
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {name} is set but empty; expected {_expected(name)}",
+            Fix(
+                f"Set {name}, or look for the expansion that came out empty where it is exported; "
+                "${NAME:?} in place of $NAME makes the shell stop there.",
+                (export(job, ranks[0], name),),
+            ),
+            severity="warning" if instead else "error",
+            evidence={"variable": name, "value": ""},
+        )
+
+
+def _expected(name: str) -> str:
+    words = {
+        "MASTER_ADDR": "the name or IP address of rank 0's host",
+        "MASTER_PORT": "a port from 1 to 65535",
+    }
+    return words.get(name, "a whole number")
+
+
+@rule("environment")
+def env_not_integer(job: Job) -> Iterator[Outcome]:
+    """A variable that must be a whole number holds something else.
+
+    torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError: invalid
+    literal for int() with base 10: '29500.0'``. Typical are ``${SLURM_NTASKS}`` kept from expanding by single quotes, a
+    float out of a calculation, and Slurm's ``4(x2)``, which means four tasks on each of two nodes. Blanks around a
+    number do no harm. Found by reading RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as
+    ``int()`` does.
+
+    Fix: export the number itself.
+    """
+    wrong = [
+        (name, value, r)
+        for r in job.ranks
+        if not started_by_distcheck(job, r)
+        for name in NUMBERS
+        if (value := r.environment.get(name)) and integer(value) is None
+    ]
+    for (name, value), several in grouped(wrong, lambda item: item[:2]).items():
+        ranks = [item[2] for item in several]
+        text, command = _meant(job, ranks[0], name, value)
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {name} is {value!r}, expected {_expected(name)}",
+            Fix(text, (command,)),
+            evidence={"variable": name, "value": value},
+        )
+
+
+def _meant(job: Job, rank: RankFacts, name: str, value: str) -> tuple[str, str]:
+    """Return words and a command for a value that is no number."""
+    command = export(job, rank, name)
+    text = value.strip()
+    if "$" in text or "`" in text:
+        return (
+            "The shell did not expand this: use double quotes, or expand it in the script that starts the rank.",
+            command,
+        )
+    if _TASKS.match(text):
+        if name == "WORLD_SIZE" and "SLURM_NTASKS" in rank.environment:
+            command = "export WORLD_SIZE=$SLURM_NTASKS"
+        return (
+            "Slurm writes tasks per node this way, 4(x2) being 4 on each of 2 nodes; torch wants one number.",
+            command,
+        )
+    try:
+        whole = int(float(text))
+    except (ValueError, OverflowError):
+        return f"Export {name} as a whole number.", command
+    return f"Export {name} without a decimal point.", f"export {name}={whole}"
+
+
+@rule("environment")
+def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
+    """A torchrun that is not there is said to hold the store, so nobody listens.
+
+    With TORCHELASTIC_USE_AGENT_STORE=True rank 0 leaves the store to torchrun's agent and starts none. Inherited by a
+    process that no agent started (a script run from inside a torchrun worker, a saved environment, Ray), it makes
+    every rank wait for nobody: ``The client socket has timed out after 600000ms while trying to connect to (...)``.
+    Found by the variable together with a MASTER_PORT that was free on rank 0; where that was not tried, by no agent
+    among the processes that started this one, which is only a warning.
+
+    Fix: ``unset ${!TORCHELASTIC_@}`` before the inner start.
+    See: https://github.com/pytorch/pytorch/issues/65463
+    """
+    told = [
+        r
+        for r in job.ranks
+        if r.environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not started_by_distcheck(job, r)
+    ]
+    zero = rank_zero(job)
+    if not told or (zero and zero not in told):
+        return  # rank 0 decides whether there is a store; the others connect in either case
+    bind = job.process_of(zero).bind if zero else None
+    if bind and bind.outcome in {"agent", "in-use"}:
+        return
+    free = bind is not None and bind.outcome == "bound"
+    orphans = told if free else [r for r in told if not _has_agent(job, r)]
+    if not orphans:
+        return
+    proof = (
+        f"port {bind.port} was free on rank 0"
+        if bind and free
+        else "no torchrun is among its parent processes"
+    )
+    yield found(
+        job,
+        orphans,
+        f"{named(job, orphans)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}: nobody would hold the store",
+        Fix(
+            "Remove torchrun's leftovers from the environment before starting the job.",
+            ("unset ${!TORCHELASTIC_@}",),
+        ),
+        severity="error" if free else "warning",
+        evidence={
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "bind": bind.outcome if bind else "not tried",
+            "ancestors": list(job.process_of(orphans[0]).ancestors[:4]),
+        },
+    )
+
+
+def _has_agent(job: Job, rank: RankFacts) -> bool:
+    """Whether an agent may have started a rank; with no ancestors in sight nothing speaks against it."""
+    ancestors = job.process_of(rank).ancestors
+    return not ancestors or any(_AGENT.search(command) for command in ancestors)
+
+
+@rule("environment")
+def env_pet_leak(job: Job) -> Iterator[Outcome]:
+    """Variables named PET_* change what torchrun does, whatever its command line leaves open.
+
+    torchrun takes every option that is not on its command line from PET_<OPTION>: left over in a shell, PET_NNODES=2
+    makes it wait for a second node that never comes. Operators on Kubernetes set them on purpose, so they are not
+    reported in a pod, nor where torchrun's command line says something else. Found by their names in the ranks'
+    environment.
+
+    Fix: ``unset ${!PET_@}`` before torchrun, unless they are meant.
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    left = [
+        (names, r)
+        for r in job.ranks
+        if not started_by_distcheck(job, r)
+        and "KUBERNETES_SERVICE_HOST" not in r.environment
+        and (names := _in_force(job, r))
+    ]
+    for names, pairs in grouped(left, lambda pair: pair[0]).items():
+        ranks = [r for _, r in pairs]
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {listed(names)} {'is' if len(names) == 1 else 'are'} set; "
+            "torchrun obeys them where its command line says nothing",
+            Fix("Remove them before torchrun starts, unless they are meant.", ("unset ${!PET_@}",)),
+            severity="warning",
+            evidence={name: ranks[0].environment[name] for name in names},
+        )
+
+
+def _in_force(job: Job, rank: RankFacts) -> tuple[str, ...]:
+    """Return the PET_* variables that torchrun's command line, where it is in sight, does not override."""
+    line = next((c for c in job.process_of(rank).ancestors if _AGENT.search(c)), "").replace("_", "-")
+    return tuple(
+        name
+        for name, value in sorted(rank.environment.items())
+        if name.startswith("PET_") and value and f"--{name[4:].lower().replace('_', '-')}" not in line
+    )
+
+
+@rule("environment")
+def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
+    """RANK is not the number that the scheduler gave to the process.
+
+    A stale ``export RANK=...`` in a shell profile or a batch script beats what the launcher says, and ranks land where
+    nobody expects them, or twice. Compared are RANK and SLURM_PROCID (or MPI's rank) of the same world. Silent under
+    torchrun, which numbers its workers itself; where ranks were renumbered so that every node holds a block of them;
+    and where the ranks are duplicated or out of range, which other rules say.
+
+    Fix: ``unset RANK WORLD_SIZE LOCAL_RANK`` before the launcher, and map its variables in each process.
+    """
+    spoken_for = {id(r) for several in duplicates(job).values() for r in several} | {
+        id(r) for r in out_of_range(job)
+    }
+    pairs = []
+    for r in job.ranks:
+        table, rank = table_of(r), number(r, "RANK")
+        if (
+            table is None
+            or table.launcher == "torchrun"
+            or started_by_distcheck(job, r)
+            or id(r) in spoken_for
+        ):
+            continue
+        theirs = integer(r.environment.get(table.rank))
+        size, world = integer(r.environment.get(table.world_size)), number(r, "WORLD_SIZE")
+        # Where the worlds differ the ranks count something else, as when each task starts several processes.
+        if rank is not None and theirs is not None and rank != theirs and world in {None, size}:
+            pairs.append((r, table, theirs))
+    if not pairs or (len(job.nodes) > 1 and _in_blocks(job)):
+        return
+    ranks = [r for r, _, _ in pairs]
+    first, table, theirs = pairs[0]
+    yield found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: RANK is not {table.rank}, for example RANK={first.environment['RANK']} "
+        f"where {table.rank}={theirs}",
+        Fix(
+            "Remove the exported numbers before the launcher starts the ranks, and map its own in each process.",
+            ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
+        ),
+        severity="warning",
+        evidence={str(r.placement.rank): {"RANK": r.environment["RANK"], t.rank: n} for r, t, n in pairs},
+    )
+
+
+def _in_blocks(job: Job) -> bool:
+    """Whether every node holds consecutive ranks: then somebody numbered them so on purpose."""
+    for ranks in agents(job):
+        held = sorted(r.placement.rank for r in ranks if r.placement.rank is not None)
+        if not held or held[-1] - held[0] != len(ranks) - 1:
+            return False
+    return True
+
+
+@rule("environment")
+def env_proxy_vars(job: Job) -> Iterator[Outcome]:
+    """A proxy is set, and the meeting place is not exempt from it.
+
+    torch's own store does not use proxies, but an etcd or HTTP rendezvous, gRPC, Ray and downloads do, and then hang on
+    a proxy that cannot reach the cluster's inside. Found by http_proxy or https_proxy in either case, with no_proxy
+    not covering MASTER_ADDR.
+
+    Fix: ``export no_proxy=$MASTER_ADDR,localhost,127.0.0.1``, and NO_PROXY likewise.
+    """
+    behind = []
+    for r in job.ranks:
+        proxies = tuple(
+            n for n in r.environment if n.lower() in {"http_proxy", "https_proxy"} and r.environment[n]
+        )
+        address = r.placement.master_addr
+        exempt = ",".join(r.environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
+        if proxies and address and not is_here(address) and not _covered(address, exempt):
+            behind.append((proxies, r))
+    for proxies, pairs in grouped(behind, lambda pair: pair[0]).items():
+        ranks = [r for _, r in pairs]
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {listed(proxies)} {'is' if len(proxies) == 1 else 'are'} set and no_proxy does not "
+            f"cover {ranks[0].placement.master_addr}; torch itself does not mind, etcd, gRPC and Ray do",
+            Fix(
+                "Exempt the nodes from the proxy.",
+                ("export no_proxy=$MASTER_ADDR,localhost,127.0.0.1 NO_PROXY=$no_proxy",),
+            ),
+            severity="info",
+            evidence={"set": list(proxies), "no_proxy": ranks[0].environment.get("no_proxy", "")},
+        )
+
+
+def _covered(address: str, exempt: str) -> bool:
+    for entry in filter(None, (e.strip() for e in exempt.split(","))):
+        suffix = entry.lstrip("*.")
+        if entry == "*" or address == suffix or address.endswith("." + suffix):
+            return True
+        try:
+            if ip_address(address) in ip_network(entry, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False

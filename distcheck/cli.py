@@ -1,0 +1,276 @@
+"""The command line: parse, call, write, exit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from distcheck import __version__
+from distcheck.errors import UsageError, WriteError
+from distcheck.options import Measuring, Options, request_of, taking
+from distcheck.report import FORMATS
+from distcheck.report import Options as ReportOptions
+
+if TYPE_CHECKING:
+    from distcheck.diagnose import Diagnosis
+    from distcheck.facts import Job, Look
+
+USAGE, BROKEN = 2, 70
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Will torch.distributed start on exactly these nodes with exactly these ranks, at full speed?",
+)
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,  # noqa: FBT002 typer's form
+) -> None:
+    if version:
+        typer.echo(f"distcheck {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+@taking(Options)
+def env(options: Options) -> None:
+    """Placement and variables of every rank: present, well formed, consistent, right for this launcher."""
+    _look("env", ("environment", "meeting"), options)
+
+
+@app.command()
+@taking(Options)
+def net(options: Options) -> None:
+    """What env does, then name resolution, MASTER_ADDR:MASTER_PORT and the ports between peers."""
+    _look("net", ("environment", "meeting", "peers"), options)
+
+
+@app.command()
+@taking(Options)
+def gpu(options: Options) -> None:
+    """What env does, then which GPU each rank takes, by UUID through NVML."""
+    _look("gpu", ("environment", "meeting", "gpu"), options)
+
+
+@app.command()
+@taking(Measuring)
+def bandwidth(options: Measuring) -> None:
+    """Time all_reduce and broadcast over message sizes, rank by rank, and check their results."""
+    _look("bandwidth", ("environment", "meeting", "gpu", "collectives"), options)
+
+
+@app.command()
+@taking(Measuring)
+def gate(
+    options: Measuring,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND …]", help="Run this on a pass.")] = None,
+    export: Annotated[  # noqa: FBT002 typer's form
+        bool, typer.Option("--export", help="Give COMMAND this process's RANK, WORLD_SIZE and so on.")
+    ] = False,
+) -> None:
+    """Everything in order of cost, within --timeout; on a pass become COMMAND, with the environment untouched."""
+    program = _program(command) if command else None
+    looks: tuple[Look, ...] = ("environment", "meeting", "peers", "gpu", "collectives")
+    if program is None or not command:
+        _look("gate", looks, options)
+    code = _run("gate", looks, options, to_stderr=True)
+    if code != 0:
+        _leave(code)
+    from distcheck.launch.command import become
+
+    become(program, command, request_of("gate", looks, options).placements[0] if export else None)
+
+
+@app.command()
+def report(
+    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE…|DIR", help="What --save wrote.")] = None,
+    format: Annotated[str, typer.Option("--format", help="As for the other commands.")] = "text",  # noqa: A002 the option's name
+    output: Annotated[Path | None, typer.Option("--output", help="Write the report to this file.")] = None,
+    strict: Annotated[bool | None, typer.Option("--strict/--no-strict", help="Warnings fail; default: as saved.")] = None,
+    all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Show every rank.")] = False,  # noqa: FBT002 typer's form
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show info findings too.")] = False,  # noqa: FBT002 typer's form
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of --format json.")] = False,  # noqa: FBT002 typer's form
+) -> None:
+    """Merge saved jobs, judge them again, and render the report."""
+    from distcheck import jobfile
+    from distcheck.diagnose import diagnose
+
+    if schema:
+        _print_schema()
+    if not files:
+        raise UsageError("report: give the files or the folder that --save wrote")
+    if format not in FORMATS:
+        raise UsageError(f"--format {format}: choose one of {', '.join(FORMATS)}")
+    if output is not None:
+        jobfile.check_writable(output, "--output")
+    job = jobfile.merge([jobfile.load(path) for path in jobfile.find(files)])
+    asked = job.asked
+    diagnosis = diagnose(
+        job, strict=asked.strict if strict is None else strict, select=asked.select, ignore=asked.ignore
+    )
+    options = Options(format=format, output=output, all_ranks=all_ranks, verbose=verbose)
+    _leave(_publish(job, diagnosis, diagnosis.verdict.exit_code, options, to_stderr=False))
+
+
+@app.command()
+def explain(rule: Annotated[str | None, typer.Argument(metavar="[RULE]", help="A rule's name.")] = None) -> None:
+    """What a rule means, why it hurts, how it is found and mended; without RULE the list of all rules."""
+    from distcheck import explain as explanation
+
+    if rule is None:
+        typer.echo(explanation.listing(), nl=False)
+        return
+    try:
+        typer.echo(explanation.explain(rule), nl=False)
+    except LookupError as error:
+        raise UsageError(str(error.args[0] if error.args else error)) from None
+
+
+def _look(command: str, looks: tuple[Look, ...], options: Options) -> NoReturn:
+    _leave(_run(command, looks, options, to_stderr=False))
+
+
+def _run(command: str, looks: tuple[Look, ...], options: Options, *, to_stderr: bool) -> int:
+    """Run a preflight and return the exit code."""
+    from distcheck import jobfile, preflight
+
+    for path, option in ((options.output, "--output"), (options.save, "--save"), (options.exclude_file, "--exclude-file")):
+        if path is not None:
+            jobfile.check_writable(path, option)
+    request = request_of(command, looks, options)
+    outcome = preflight.run(
+        request, lambda job, diagnosis, code: _publish(job, diagnosis, code, options, to_stderr=to_stderr)
+    )
+    if not outcome.reported and options.save is not None and options.save.is_dir():
+        try:
+            jobfile.save(outcome.job, options.save)
+        except WriteError as error:
+            _complain(str(error))
+    return outcome.exit_code
+
+
+def _publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_stderr: bool) -> int:
+    """Write all that was asked for; what cannot be written is said, takes nothing along, and makes the code 70."""
+    from distcheck import jobfile
+    from distcheck.finding import excluded_nodes
+    from distcheck.report import render
+
+    failed = False
+
+    def attempt(write: Any) -> None:
+        nonlocal failed
+        try:
+            write()
+        except WriteError as error:
+            _complain(str(error))
+            failed = True
+
+    if options.save is not None:
+        path = options.save
+        attempt(lambda: jobfile.save(job, path))
+    if options.exclude_file is not None:
+        exclude_path = options.exclude_file
+        nodes = excluded_nodes(diagnosis.findings)
+        attempt(lambda: jobfile.write(exclude_path, "".join(f"{node}\n" for node in nodes)))
+    stream = sys.stderr if to_stderr else sys.stdout
+    text = render(options.format, job, diagnosis, options=_report_options(options, stream))
+    if options.output is not None:
+        output = options.output
+        before = failed
+        attempt(lambda: jobfile.write(output, text))
+        if failed == before:
+            return BROKEN if failed else code
+    attempt(lambda: _print(text, stream))
+    return BROKEN if failed else code
+
+
+def _report_options(options: Options, stream: Any) -> ReportOptions:
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or options.output is not None
+    return ReportOptions(
+        all_ranks=options.all_ranks,
+        legend=options.legend,
+        timings=options.timings,
+        verbose=options.verbose,
+        quiet=options.quiet,
+        color=not plain and stream.isatty(),
+    )
+
+
+def _print(text: str, stream: Any) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError) as error:
+        # Python would try to flush again when it ends, and fail again, with a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise WriteError(f"the report could not be written to {stream.name}: {error}; use --output FILE") from error
+
+
+def _program(command: list[str]) -> str:
+    found = shutil.which(command[0])
+    if found is None:
+        raise UsageError(f"COMMAND {command[0]}: there is no such program on PATH; give its full path")
+    return found
+
+
+def _print_schema() -> NoReturn:
+    import msgspec
+
+    from distcheck.report.document import json_schema
+
+    typer.echo(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())
+    raise typer.Exit
+
+
+def _complain(text: str) -> None:
+    print(f"distcheck: error: {text}", file=sys.stderr, flush=True)  # noqa: T201 errors belong to stderr
+
+
+def _leave(code: int) -> NoReturn:
+    raise typer.Exit(code)
+
+
+def main() -> NoReturn:
+    """Run the command line; no failure of distcheck's own ends as a traceback or as exit code 1."""
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        _complain(str(error))
+        code = USAGE
+    except WriteError as error:
+        _complain(str(error))
+        code = BROKEN
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:  # noqa: BLE001 the last line of defence
+        code = _unforeseen(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _unforeseen(error: Exception) -> int:
+    """Say what went wrong in one line; with DISTCHECK_TRACEBACK set, show where."""
+    if hasattr(error, "format_message"):  # what typer raises for options that it cannot read
+        _complain(f"{error.format_message()} See: distcheck {' '.join(sys.argv[1:2])} --help")
+        return USAGE
+    if type(error).__name__ == "Abort":
+        return 130
+    if os.environ.get("DISTCHECK_TRACEBACK"):
+        raise error
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    place = f" at {where.tb_frame.f_code.co_filename}:{where.tb_lineno}" if where else ""
+    _complain(
+        f"distcheck broke: {type(error).__name__}: {error}{place}; set DISTCHECK_TRACEBACK=1 for more, and report it"
+    )
+    return BROKEN

@@ -1,0 +1,72 @@
+"""What this process's torch can do: its version, the NCCL it has really loaded, the backends it has."""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from pathlib import Path
+
+with warnings.catch_warnings():
+    # Said at import by every torch beside which no NumPy is installed; distcheck hands no array to NumPy.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
+    # Said by torch.cuda beside the deprecated distribution of pynvml; which one a site has is its own affair.
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
+    import torch
+    import torch.distributed as dist
+
+from distcheck.collectives.plan import Software
+
+
+def software(device: torch.device) -> Software:
+    """Return the versions in use and the name of the device that the rank takes."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return Software(torch=str(torch.__version__), nccl=nccl_version(), device=name)
+
+
+def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
+    """Return the version of the NCCL library mapped into this process, empty when there is none.
+
+    `torch.cuda.nccl.version()` is the version that torch was compiled with; LD_PRELOAD or another installed
+    wheel puts a different one in its place, so the library itself is asked.
+    """
+    try:
+        libraries = {
+            line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libnccl.so" in line
+        }
+        number = ctypes.c_int()
+        for library in sorted(libraries):
+            if ctypes.CDLL(library).ncclGetVersion(ctypes.byref(number)) == 0:
+                return _dotted(number.value)
+    except (OSError, AttributeError, IndexError):
+        return ""
+    return ""
+
+
+def _dotted(code: int) -> str:
+    """Spell NCCL's version code: 23007 is 2.30.7; before 2.9 it was shorter, 2804 is 2.8.4 (nccl.h)."""
+    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def lack_of(backend: str) -> str:
+    """Say why this torch cannot run a backend, empty when it can."""
+    has = backends()
+    if backend in has:
+        return ""
+    name = {"nccl": "NCCL", "gloo": "Gloo", "mpi": "MPI"}.get(backend, backend)
+    others = f"it has {' and '.join(has)}" if has else "it has no backend at all"
+    if backend == "nccl" and dist.is_available() and dist.is_nccl_available():
+        return f"this torch {torch.__version__} has NCCL but finds no GPU; without one {others}"
+    return f"this torch {torch.__version__} has no {name}; {others}"
+
+
+def backends() -> tuple[str, ...]:
+    """Return the backends that can work here; NCCL counts only where torch finds a GPU."""
+    if not dist.is_available():
+        return ()
+    works = {
+        "nccl": dist.is_nccl_available() and torch.cuda.device_count() > 0,
+        "gloo": dist.is_gloo_available(),
+        "mpi": dist.is_mpi_available(),
+    }
+    return tuple(name for name, can in works.items() if can)

@@ -1,0 +1,66 @@
+"""The store through which a process group's ranks meet: distcheck's own, never the launcher's or the job's.
+
+Keys that are left in the store of torchrun's agent break the start of the job that comes after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store, TCPStore
+
+FAREWELL_SECONDS = 10.0
+"""How long rank 0's store waits for the others; they end within one operation of each other."""
+
+
+def open_store(timeout_seconds: float) -> TCPStore:
+    """Open a store on a port that the kernel chooses; torch binds it on every address of the host."""
+    return _tcp_store("127.0.0.1", 0, timeout_seconds, is_master=True)
+
+
+def reach_store(address: tuple[str, int] | None, timeout_seconds: float) -> TCPStore:
+    """Connect to the store that rank 0 opened."""
+    if address is None:
+        raise RuntimeError("torch.distributed is not in this torch: rank 0 has no store")
+    return _tcp_store(*address, timeout_seconds, is_master=False)
+
+
+def _tcp_store(host: str, port: int, timeout_seconds: float, *, is_master: bool) -> TCPStore:
+    return dist.TCPStore(  # type: ignore[attr-defined] # exported only where torch has torch.distributed
+        host, port, is_master=is_master, wait_for_workers=False, timeout=timedelta(seconds=timeout_seconds)
+    )
+
+
+def part_of(store: Store, name: str) -> Store:
+    """Return a store whose keys cannot meet those of other parts."""
+    return dist.PrefixStore(f"distcheck {name}", store)  # type: ignore[attr-defined] # see above
+
+
+def agree(store: Store, key: str, value: int | None) -> int:
+    """Return what the one rank that has a value says; the others wait for it.
+
+    The store carries the number, because the collectives are what is under test.
+    """
+    numbers = part_of(store, "numbers")
+    if value is None:
+        return int(numbers.get(key))
+    numbers.set(key, str(value))
+    return value
+
+
+def farewell(store: Store, ranks: int, *, host: bool) -> None:
+    """Say that this rank needs the store no more; its host stays until all have said so, but not for ever."""
+    gone = part_of(store, "farewell")
+    # What cannot be said any more need not be: every figure is told already.
+    with contextlib.suppress(RuntimeError):
+        said = gone.add("ranks", 1)
+        end = time.monotonic() + FAREWELL_SECONDS
+        while host and said < ranks and time.monotonic() < end:
+            time.sleep(0.005)
+            said = gone.add("ranks", 0)

@@ -1,0 +1,186 @@
+"""One rank's work, in a process of its own: join the process group, check every operation, time every size.
+
+It says what it does next before it does it, so that whoever waits for it knows where it stopped; it says that
+it is alive while a collective blocks, so that a process that waits and one that hangs can be told apart; and
+every way to its end is said as `Failed` or `Finished`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+# Before torch: this import silences what torch says of itself when it is imported.
+from distcheck.collectives.software import lack_of, software  # isort: split
+
+import torch
+import torch.distributed as dist
+
+from distcheck.collectives.operations import check_elements, prepare, wrong_elements
+from distcheck.collectives.plan import (
+    ITEM_BYTES,
+    Alive,
+    Checked,
+    Failed,
+    Finished,
+    RankMessage,
+    Step,
+    StoreOpen,
+    Task,
+    Timing,
+    moved_bytes,
+)
+from distcheck.collectives.store import agree, farewell, open_store, part_of, reach_store
+from distcheck.collectives.timing import iterations_for, meet, seconds_per_call, warm_up
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+Tell = Callable[[RankMessage], None]
+
+ALIVE_SECONDS = 0.5
+LEAVE_SECONDS = 5.0
+"""How long leaving the process group may take; the process then ends without having left."""
+
+
+def run(task: Task, tell: Tell) -> None:
+    """Do a rank's task in this process, which is the rank's own; the caller ends the process afterwards.
+
+    `tell` is called from two threads, never from both at once. Nothing is raised but what `tell` raises.
+    """
+    with _breathing(tell) as say:
+        last = _work(task, say)
+    tell(last)
+
+
+@contextlib.contextmanager
+def _breathing(tell: Tell) -> Iterator[Tell]:
+    """Say `Alive` from a thread while the body runs; collectives release the interpreter while they block."""
+    lock = threading.Lock()
+    over = threading.Event()
+
+    def say(message: RankMessage) -> None:
+        with lock:
+            tell(message)
+
+    def breathe() -> None:
+        # A pipe that nobody reads any more: the main thread meets the same error and can report it.
+        with contextlib.suppress(OSError):
+            while not over.wait(ALIVE_SECONDS):
+                say(Alive())
+
+    thread = threading.Thread(target=breathe, name="distcheck-alive", daemon=True)
+    thread.start()
+    try:
+        yield say
+    finally:
+        over.set()
+        thread.join()
+
+
+def _work(task: Task, say: Tell) -> Failed | Finished:
+    plan = task.plan
+    try:
+        say(Step("process group"))
+        store: Store | None = None
+        if task.store is None and dist.is_available():
+            # Opened even where the backend is missing: the other ranks wait for it and will say the same.
+            opened = open_store(plan.deadline_seconds)
+            say(StoreOpen(opened.port))
+            store = opened
+        if lack := lack_of(plan.backend):
+            return Failed(lack, unavailable=True)
+        device = _take_device(task)
+        say(software(device))
+        if store is None:
+            store = reach_store(task.store, plan.deadline_seconds)
+        _join_group(task, store, device)
+        for op in plan.operations:
+            say(Step(f"check {op}"))
+            say(_check(task, op, device))
+        for op in plan.operations:
+            for size in plan.sizes_bytes:
+                moved = moved_bytes(op, size, task.world_size)
+                say(Step(f"{op} {moved} B"))
+                say(_measure(task, op, moved, device, store))
+        say(Step("farewell"))
+        _leave_group()
+        farewell(store, task.world_size, host=task.store is None)
+    except Exception as error:  # noqa: BLE001 whatever ends a rank is a fact about it
+        return Failed(one_line(error))
+    return Finished()
+
+
+def _take_device(task: Task) -> torch.device:
+    if task.plan.backend == "nccl":
+        device = torch.device("cuda", task.local_rank if task.gpu is None else task.gpu)
+        torch.cuda.set_device(device)
+        return device
+    # Torch would start a thread per core in every rank, and the ranks of a node share its cores.
+    torch.set_num_threads(1)
+    return torch.device("cpu")
+
+
+def _join_group(task: Task, store: Store, device: torch.device) -> None:
+    timeout = timedelta(seconds=task.plan.deadline_seconds)
+    if task.plan.backend == "mpi":
+        # MPI numbers the processes by itself; torch takes neither a store nor a rank then.
+        dist.init_process_group("mpi", timeout=timeout)
+        if (dist.get_rank(), dist.get_world_size()) != (task.rank, task.world_size):
+            raise RuntimeError(
+                f"MPI calls this rank {dist.get_rank()} of {dist.get_world_size()}, "
+                f"the launcher's variables call it rank {task.rank} of {task.world_size}"
+            )
+        return
+    options: dict[str, Any] = {}
+    if device.type == "cuda" and torch.__version__ >= "2.7.1":
+        # Connects now, not in the first collective; torch 2.6.1 to 2.7.0 hang with it (pytorch #153960).
+        options["device_id"] = device
+    dist.init_process_group(
+        task.plan.backend,
+        store=part_of(store, "group"),
+        rank=task.rank,
+        world_size=task.world_size,
+        timeout=timeout,
+        **options,
+    )
+
+
+def _check(task: Task, op: str, device: torch.device) -> Checked:
+    exercise = prepare(op, task.rank, task.world_size, check_elements(op, task.world_size), device)
+    return Checked(op, exercise.received.numel(), wrong_elements(exercise))
+
+
+def _measure(task: Task, op: str, moved: int, device: torch.device, store: Store) -> Timing:
+    """Time one size; its buffers live as long as this call, so that the next size is not made beside them."""
+    plan = task.plan
+    if plan.dtype != "float32":
+        raise ValueError(f"distcheck measures float32, not {plan.dtype}")
+    call = prepare(op, task.rank, task.world_size, moved // ITEM_BYTES, device).call
+    seconds = warm_up(call, device)
+    iterations = plan.iterations
+    if iterations is None:
+        # Rank 0 decides: with unequal numbers some ranks would wait for ever.
+        estimate = iterations_for(seconds, plan.burst_seconds) if task.rank == 0 else None
+        iterations = agree(store, f"{op} {moved}", estimate)
+    meet(device)
+    return Timing(op, moved, plan.dtype, iterations, seconds_per_call(call, iterations, device))
+
+
+def _leave_group() -> None:
+    """Leave the group while rank 0's store is still there; NCCL's threads complain of one that is gone.
+
+    Leaving can block in a driver, so it has a thread of its own, which dies with the process.
+    """
+    leave = threading.Thread(target=dist.destroy_process_group, name="distcheck-leave", daemon=True)
+    leave.start()
+    leave.join(LEAVE_SECONDS)
+
+
+def one_line(error: Exception) -> str:
+    """Put an error's type and message on one line, without torch's C++ stack."""
+    text = str(error).partition("Exception raised from ")[0]
+    return f"{type(error).__name__}: {' '.join(text.split())}"[:600]

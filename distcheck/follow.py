@@ -1,0 +1,111 @@
+"""What a guest of the roll call does: it reports, does what the host says, and leaves with the common verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from distcheck.collectives.plan import Task
+from distcheck.launch.local import tasks_for
+from distcheck.rollcall import protocol
+from distcheck.rollcall.client import Connection
+from distcheck.rollcall.peers import PeerListener, try_peers
+from distcheck.rollcall.protocol import (
+    Abort,
+    Bye,
+    PeerReport,
+    ProtocolError,
+    Roster,
+    RunReport,
+    Seen,
+    Start,
+    Trouble,
+    VerdictRound,
+)
+
+if TYPE_CHECKING:
+    from distcheck.preflight import Outcome, Preflight
+
+
+async def follow(run: Preflight) -> Outcome:
+    """Follow the host until it says goodbye; when it is lost before the verdict, end with a partial report."""
+    connection = run.connection
+    if connection is None:
+        raise RuntimeError("a guest has met nobody")
+    try:
+        return await _follow(run, connection)
+    except (EOFError, OSError, ProtocolError) as error:
+        run.record.skip(run.asked.looks, f"the connection to rank 0's host was lost: {error or 'it closed'}")
+        return await run.end_alone()
+
+
+async def _follow(run: Preflight, connection: Connection) -> Outcome:
+    from distcheck.preflight import Outcome
+
+    door = await _open_peer_door(run, connection)
+    connection.say(run.record.report(door))
+    measuring: asyncio.Task[None] | None = None
+    aborted = asyncio.Event()
+    code: int | None = None
+    try:
+        while True:
+            try:
+                word = await protocol.read(connection.reader, protocol.host_decoder)
+            except (EOFError, OSError):
+                if code is None:
+                    raise
+                word = Bye()
+            match word:
+                case Roster() if run.peer_listener is not None:
+                    run.record.note(stage="peers")
+                    run.peer_listener.expect(word.nonce)
+                    connection.say(PeerReport(await try_peers(run.uid, word)))
+                case Start():
+                    run.record.note(stage="collectives")
+                    measuring = asyncio.create_task(_measure(run, connection, word, aborted))
+                case Abort():
+                    aborted.set()
+                case VerdictRound():
+                    code = run.agreed_code = word.exit_code
+                    connection.say(Seen())
+                case Bye():
+                    run.record.note(stage="done")
+                    job = run.record.job()
+                    return Outcome(job, run.diagnose(job), code if code is not None else 20, reported=False)
+    finally:
+        if measuring is not None:
+            measuring.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await measuring
+
+
+async def _open_peer_door(run: Preflight, connection: Connection) -> tuple[str, int] | None:
+    if "peers" not in run.asked.looks:
+        return None
+    listener = run.peer_listener = PeerListener()
+    await listener.open(connection.local_address)
+    return listener.address, listener.port
+
+
+async def _measure(run: Preflight, connection: Connection, start: Start, aborted: asyncio.Event) -> None:
+    """Run this process's ranks through the collectives and report."""
+    local = run.local
+    if local is None:
+        connection.say(RunReport({}, ()))
+        return
+    seconds = min(start.seconds, run.remaining(2.0))
+    imported = await local.wait_imported(seconds, aborted)
+    if imported:
+        connection.say(Trouble(f"{run.record.node.name if run.record.node else '?'}: {imported}"))
+    else:
+        store = (start.store[0] or connection.host_address, start.store[1])
+        template = Task(plan=start.plan, rank=0, world_size=start.world_size, local_rank=0, store=store)
+        tasks = tasks_for(local.placements, template, store=store, gpus=run.cuda_ordinals(start.plan.backend))
+        await local.measure(
+            tasks,
+            seconds=min(start.seconds, run.remaining(2.0)),
+            aborted=aborted,
+            on_trouble=lambda reason: connection.say(Trouble(reason)),
+        )
+    connection.say(local.report(error=imported))

@@ -1,0 +1,171 @@
+"""Jobs on disk: saved whole or not at all, loaded as data that may come from anybody, merged when they are of one run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from distcheck.errors import UsageError, WriteError
+from distcheck.facts import Job, RankFacts
+
+SCHEMA = 1
+_LARGEST_BYTES = 1 << 30
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text file: under a temporary name first, so that nobody reads half of it; devices are written directly.
+
+    Raises:
+        WriteError: it could not be written; the message says why.
+    """
+    try:
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            path.write_text(text)
+            return
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with temporary.open("x") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise WriteError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Find out before anything is measured whether a file can be written.
+
+    Raises:
+        UsageError: its folder is not there or may not be written.
+    """
+    if path.exists() and not path.is_dir():
+        if not os.access(path, os.W_OK):
+            raise UsageError(f"{option} {path}: the file may not be written; choose another or change its permissions")
+        return
+    folder = path if path.is_dir() else path.parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: the folder {folder} does not exist; create it with: mkdir -p {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {path}: the folder {folder} may not be written; choose another")
+
+
+def save(job: Job, path: Path) -> Path:
+    """Save a job; in a folder under a name of its own per process. Returns the file's path."""
+    if path.is_dir():
+        first = min((r.placement.rank for r in job.ranks if r.placement.rank is not None), default=0)
+        own = job.processes[0].uid[:8] if job.processes else "0"
+        path = path / f"distcheck-{job.run}-rank{first}-{own}.json"
+    write(path, msgspec.json.encode(job).decode() + "\n")
+    return path
+
+
+def load(path: Path) -> Job:
+    """Load a job.
+
+    Raises:
+        UsageError: the file cannot be read, is no job, is cut short, or is of a newer schema.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise UsageError(f"{path} is larger than 1 GiB and no job file of distcheck")
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}; give a file that --save wrote") from error
+    try:
+        schema = msgspec.json.decode(raw, type=_Header).schema
+        if schema != SCHEMA:
+            raise UsageError(
+                f"{path} is a job of schema {schema}; this distcheck reads schema {SCHEMA}: install a matching version"
+            )
+        job = msgspec.json.decode(raw, type=Job)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is no job file of distcheck, or cut short ({error}); save it again with --save") from error
+    return _consistent(job, path)
+
+
+class _Header(msgspec.Struct):
+    schema: int
+
+
+def _consistent(job: Job, path: Path) -> Job:
+    """Refuse a job whose ranks, processes and nodes do not refer to each other."""
+    nodes = {n.key for n in job.nodes}
+    uids = {p.uid for p in job.processes}
+    for process in job.processes:
+        if process.node not in nodes:
+            raise UsageError(f"{path} is no whole job: process {process.pid} is on a node that the file does not hold")
+    for rank in job.ranks:
+        if rank.process not in uids:
+            raise UsageError(f"{path} is no whole job: rank {rank.placement.rank} has no process in the file")
+    return job
+
+
+def find(paths: Sequence[Path]) -> list[Path]:
+    """Return the job files that are meant: files as they are, folders as the .json files in them.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.glob("*.json"))
+            if not inside:
+                raise UsageError(f"{path} holds no .json file; give a folder that --save wrote to")
+            found += inside
+        else:
+            found.append(path)
+    return found
+
+
+def merge(jobs: Sequence[Job]) -> Job:
+    """Merge the jobs that processes of one launch saved, the fullest first; one job stays as it is.
+
+    A process that never met the others wrote a run of its own; it is of the same launch when it was asked the same
+    and its ranks name the same world. Of two records of one process the fuller job's is kept.
+
+    Raises:
+        UsageError: the files are of different launches.
+    """
+    ordered = sorted(jobs, key=lambda j: (not j.met, -len(j.ranks), j.run))
+    whole = ordered[0]
+    for other in ordered[1:]:
+        if other.asked.command != whole.asked.command or other.world_size != whole.world_size:
+            raise UsageError(
+                f"the files are of different launches: {whole.asked.command} of {whole.world_size} ranks and "
+                f"{other.asked.command} of {other.world_size}; report on them one at a time"
+            )
+        whole = _merge_two(whole, other)
+    return whole
+
+
+def _merge_two(whole: Job, other: Job) -> Job:
+    known = {p.uid for p in whole.processes}
+    new = tuple(p for p in other.processes if p.uid not in known)
+    if not new:
+        return whole
+    uids = {p.uid for p in new}
+    ranks = whole.ranks + tuple(r for r in other.ranks if r.process in uids)
+    keys = {n.key for n in whole.nodes}
+    return msgspec.structs.replace(
+        whole,
+        processes=whole.processes + new,
+        ranks=tuple(sorted(ranks, key=_order)),
+        nodes=whole.nodes + tuple(n for n in other.nodes if n.key not in keys),
+        seconds=max(whole.seconds, other.seconds),
+    )
+
+
+def _order(rank: RankFacts) -> tuple[bool, int, str]:
+    return rank.placement.rank is None, rank.placement.rank or 0, rank.process

@@ -1,0 +1,84 @@
+"""The socket between distcheck and one of its ranks: length-prefixed MessagePack, blocking on the rank's side."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+
+import msgspec
+
+from distcheck.collectives.plan import RankMessage, Task
+
+_LENGTH = struct.Struct("!I")
+
+
+class Born(msgspec.Struct, frozen=True, tag_field="said"):
+    """A rank's process runs: its pid and the variables that it sees."""
+
+    pid: int
+    environment: dict[str, str]
+
+
+class Imported(msgspec.Struct, frozen=True, tag_field="said"):
+    """torch is imported; `error` says why it could not be."""
+
+    seconds: float
+    error: str = ""
+
+
+class Exited(msgspec.Struct, frozen=True, tag_field="said"):
+    """A rank's process has ended: its exit code, negative for a signal as subprocess has it."""
+
+    index: int
+    code: int
+
+
+Message = RankMessage | Born | Imported | Exited
+
+_messages: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_tasks = msgspec.msgpack.Decoder(Task)
+
+
+class RankEnd:
+    """A rank's end of the channel."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._lock = threading.Lock()
+
+    def tell(self, message: Message) -> None:
+        """Send a message; from any thread."""
+        body = msgspec.msgpack.encode(message)
+        with self._lock:
+            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+
+    def wait_for_task(self) -> Task | None:
+        """Wait for the task; None when distcheck has gone."""
+        header = self._receive(_LENGTH.size)
+        return _tasks.decode(self._receive(_LENGTH.unpack(header)[0])) if header else None
+
+    def _receive(self, size: int) -> bytes:
+        parts = b""
+        while len(parts) < size:
+            part = self._socket.recv(size - len(parts))
+            if not part:
+                return b""
+            parts += part
+        return parts
+
+
+async def read(reader: asyncio.StreamReader) -> Message:
+    """Read one message on distcheck's side; EOFError when the rank's end is closed."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return _messages.decode(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError) as error:
+        raise EOFError from error
+
+
+def encode_task(task: Task) -> bytes:
+    """Return a task as the rank's end reads it."""
+    body = msgspec.msgpack.encode(task)
+    return _LENGTH.pack(len(body)) + body

@@ -1,0 +1,318 @@
+"""Local ranks, seen from distcheck: started, told what to measure, watched, and ended without leaving anything behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from distcheck.collectives.plan import Alive, Checked, Failed, Finished, Software, StoreOpen, Step, Task, Timing
+from distcheck.facts import Placement, RankRun
+from distcheck.launch import channel
+from distcheck.launch.channel import Born, Exited, Imported
+from distcheck.launch.ranks import Spec
+from distcheck.probe.process import state_of
+from distcheck.rollcall.protocol import RunReport
+
+_STOPPED_SECONDS = 3.0
+"""A rank that the kernel shows stopped for so long is not merely being looked at by a debugger."""
+_SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()
+"""Keeps modules in the user's working folder from hiding the standard library's."""
+_STATES = {"T": "stopped by a signal (state T)", "t": "held by a debugger (state t)", "D": "in an uninterruptible system call (state D)"}
+
+
+class LocalRank:
+    """What is known of one rank's process."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.born: asyncio.Future[Born] = asyncio.get_running_loop().create_future()
+        self.pid: int | None = None
+        self.step = "started"
+        self.heard = time.monotonic()
+        self.stopped_since: float | None = None
+        self.finished = False
+        self.failure: Failed | None = None
+        self.exit_code: int | None = None
+        self.software: Software | None = None
+        self.timings: list[Timing] = []
+        self.checks: list[Checked] = []
+        self.writer: asyncio.StreamWriter | None = None
+        self.task: Task | None = None
+
+    def give(self, task: Task) -> None:
+        """Tell it what to do, once."""
+        if self.task is None and self.writer is not None:
+            self.task = task
+            self.heard = time.monotonic()
+            self.writer.write(channel.encode_task(task))
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be expected of it."""
+        return self.finished or self.failure is not None or self.exit_code is not None
+
+    def trouble(self) -> str:
+        """Return what keeps it from ever finishing, '' when nothing is known to."""
+        if self.failure is not None:
+            return self.failure.error
+        if self.exit_code is not None and not self.finished:
+            return f"its process {_ending(self.exit_code)}"
+        if self.stopped_since is not None and time.monotonic() - self.stopped_since >= _STOPPED_SECONDS:
+            return "its process is stopped"
+        return ""
+
+    def run(self) -> RankRun:
+        """Sum up what became of it."""
+        state = state_of(self.pid) if self.pid else ""
+        outcome, detail = "stalled", _STATES.get(state, "")
+        if self.finished:
+            outcome, detail = "done", ""
+        elif self.exit_code is not None and self.failure is None:
+            outcome, detail = "died", _ending(self.exit_code)
+        elif state in {"T", "t"}:
+            outcome = "stopped"
+        elif self.failure is not None:
+            outcome, detail = "failed", ("unavailable: " if self.failure.unavailable else "") + self.failure.error
+        elif self.pid is None:
+            outcome = "not started"
+        return RankRun(
+            pid=self.pid,
+            step=self.step,
+            outcome=outcome,  # type: ignore[arg-type]  # the literals above
+            detail=detail,
+            silent_seconds=0.0 if self.over else round(time.monotonic() - self.heard, 1),
+            wrong={c.op: c.wrong for c in self.checks},
+            checked={c.op: c.elements for c in self.checks},
+            device=self.software.device if self.software else "cpu",
+        )
+
+
+class LocalRanks:
+    """The ranks that this process started on this machine."""
+
+    def __init__(self, placements: Sequence[Placement], *, torch: bool, inherit: bool) -> None:
+        self.ranks = [LocalRank(p) for p in placements]
+        self.imported: asyncio.Future[Imported] = asyncio.get_running_loop().create_future()
+        self.store: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.first_figure: float | None = None
+        self._torch, self._inherit = torch, inherit
+        self._changed = asyncio.Event()
+        self._readers: list[asyncio.Task[None]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 lives as long as the ranks
+
+    async def start(self) -> None:
+        """Start the program that forks the ranks."""
+        pairs = [socket.socketpair() for _ in range(len(self.ranks) + 1)]
+        theirs = [b.fileno() for _, b in pairs]
+        spec = Spec(
+            placements=tuple(r.placement for r in self.ranks),
+            channels=tuple(theirs[:-1]),
+            control=theirs[-1],
+            torch=self._torch,
+            inherit=self._inherit,
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, *_SAFE_PATH, "-m", "distcheck.launch.ranks", msgspec.json.encode(spec).decode()],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=theirs,
+            start_new_session=True,
+        )
+        for index, (ours, other) in enumerate(pairs):
+            other.close()
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            if index < len(self.ranks):
+                self.ranks[index].writer = writer
+            self._readers.append(asyncio.create_task(self._listen(index, reader, writer)))
+
+    async def wait_born(self, seconds: float) -> list[Born | None]:
+        """Wait until every rank has told what it sees; None for those that have not."""
+        waiting = [asyncio.shield(r.born) for r in self.ranks]
+        await asyncio.wait(waiting, timeout=seconds)
+        return [r.born.result() if r.born.done() else None for r in self.ranks]
+
+    @property
+    def placements(self) -> list[Placement]:
+        """The ranks' placements."""
+        return [r.placement for r in self.ranks]
+
+    async def wait_imported(self, seconds: float, aborted: asyncio.Event) -> str:
+        """Wait until torch is imported; return why it is not, '' when it is."""
+        ended = asyncio.ensure_future(aborted.wait())
+        await asyncio.wait({asyncio.shield(self.imported), ended}, timeout=seconds, return_when="FIRST_COMPLETED")
+        ended.cancel()
+        if self.imported.done():
+            return self.imported.result().error and f"torch cannot be imported: {self.imported.result().error}"
+        return f"torch was not imported within {seconds:.0f} s"
+
+    async def open_store(self, tasks: Sequence[Task], seconds: float) -> int | None:
+        """Give rank 0 its task and wait for the port of its store; None when it could not open one."""
+        first, task = next((r, t) for r, t in zip(self.ranks, tasks, strict=True) if t.rank == 0)
+        first.give(task)
+        until = time.monotonic() + seconds
+        while not self.store.done() and not first.over and time.monotonic() < until:
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.25)
+        return self.store.result() if self.store.done() else None
+
+    def report(self, error: str = "") -> RunReport:
+        """Sum up what the ranks measured and how they ended; `error` when none of them could begin."""
+        runs = {r.placement.rank or 0: r.run() for r in self.ranks}
+        if error:
+            runs = {
+                rank: msgspec.structs.replace(run, outcome="not started", detail=error) for rank, run in runs.items()
+            }
+        return RunReport(
+            runs=runs,
+            timings=tuple((r.placement.rank or 0, t) for r in self.ranks for t in r.timings),
+            software=next((r.software for r in self.ranks if r.software), None),
+        )
+
+    async def measure(
+        self, tasks: Sequence[Task], *, seconds: float, aborted: asyncio.Event, on_trouble: Callable[[str], None]
+    ) -> None:
+        """Give every rank its task and watch until all are over, somebody aborts, or the time is gone."""
+        for rank, task in zip(self.ranks, tasks, strict=True):
+            rank.give(task)
+        until = time.monotonic() + seconds
+        told = False
+        while not all(r.over for r in self.ranks) and not aborted.is_set() and time.monotonic() < until:
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 0.25)
+            self._look_at_states()
+            trouble = next((f"rank {r.placement.rank}: {r.trouble()}" for r in self.ranks if r.trouble()), "")
+            if trouble and not told:
+                told = True
+                on_trouble(trouble)
+        # What a rank says of its own end may be under way while its neighbour's end is already known.
+        await asyncio.sleep(0.05)
+
+    def _look_at_states(self) -> None:
+        now = time.monotonic()
+        for rank in self.ranks:
+            stopped = rank.pid is not None and state_of(rank.pid) in {"T", "t"}
+            rank.stopped_since = (rank.stopped_since or now) if stopped else None
+
+    async def _listen(self, index: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                message = await channel.read(reader)
+                self._take(index, message)
+                self._changed.set()
+        except EOFError:
+            pass
+        finally:
+            if index == len(self.ranks):
+                self._program_ended()
+            writer.close()
+
+    def _take(self, index: int, message: channel.Message) -> None:
+        if isinstance(message, Imported):
+            if not self.imported.done():
+                self.imported.set_result(message)
+            return
+        if isinstance(message, Exited):
+            self.ranks[message.index].exit_code = message.code
+            return
+        rank = self.ranks[index]
+        rank.heard = time.monotonic()
+        match message:
+            case Born():
+                rank.pid = message.pid
+                if not rank.born.done():
+                    rank.born.set_result(message)
+            case Step():
+                rank.step = message.text
+            case StoreOpen():
+                if not self.store.done():
+                    self.store.set_result(message.port)
+            case Software():
+                rank.software = message
+            case Timing():
+                rank.timings.append(message)
+                self.first_figure = self.first_figure or time.monotonic()
+            case Checked():
+                rank.checks.append(message)
+            case Failed():
+                rank.failure = message
+            case Finished():
+                rank.finished, rank.step = True, "done"
+            case Alive():
+                pass
+
+    def _program_ended(self) -> None:
+        """Note that no more ranks will come: the program has ended or was never able to start."""
+        if not self.imported.done():
+            self.imported.set_result(Imported(0.0, f"the process that forks the ranks ended: {self.log_tail()}"))
+        self._changed.set()
+
+    def log_tail(self) -> str:
+        """Return the last lines that the ranks wrote to their standard error."""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 2000))
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        return "\n".join(lines[-12:])
+
+    async def close(self) -> None:
+        """Kill whatever is left of the ranks and wait, for a moment only, until it is gone."""
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            for _ in range(100):
+                if process.poll() is not None and not _group_lives(process.pid):
+                    break
+                await asyncio.sleep(0.01)
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        self._log.close()
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _ending(code: int) -> str:
+    """Return how a process ended, in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def tasks_for(
+    ranks: Sequence[Placement], template: Task, *, store: tuple[str, int] | None, gpus: Mapping[int, int | None]
+) -> list[Task]:
+    """Return each rank's task; `gpus` maps ranks to CUDA ordinals."""
+    return [
+        msgspec.structs.replace(
+            template,
+            rank=p.rank or 0,
+            local_rank=p.local_rank or 0,
+            store=store if (p.rank or 0) or store else None,
+            gpu=gpus.get(p.rank or 0),
+        )
+        for p in ranks
+    ]

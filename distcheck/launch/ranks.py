@@ -1,0 +1,100 @@
+"""The program from which local ranks are forked: ``python -m distcheck.launch.ranks SPEC``.
+
+Every rank is a real process. Each is forked once before torch is imported, to tell what it sees, since the import may
+itself be what fails; and, where something is to be measured, once more after torch has been imported a single time,
+before any CUDA or OpenMP use: 8 ranks are then ready in the time of one import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from distcheck.facts import Placement
+from distcheck.launch.channel import Born, Exited, Imported, RankEnd
+from distcheck.placement import rank_environment
+from distcheck.probe import environment
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What to fork: one channel's descriptor per rank, and one for the program's own words."""
+
+    placements: tuple[Placement, ...]
+    channels: tuple[int, ...]
+    control: int
+    torch: bool
+    inherit: bool
+    """True when this process already is the rank: its environment stays as it is."""
+
+
+def main() -> None:
+    """Fork the ranks, import torch, fork them again, and tell how each one ends."""
+    spec = msgspec.json.decode(sys.argv[1], type=Spec)
+    _die_with_parent()
+    os.dup2(2, 1)  # NCCL and friends write to stdout, where only the report belongs
+    control = RankEnd(spec.control)
+    children = [_fork(spec, i, _introduce) for i in range(len(spec.placements))]
+    for pid in children:
+        os.waitpid(pid, 0)
+    if spec.torch:
+        start = time.monotonic()
+        try:
+            from distcheck.collectives import worker  # noqa: F401 imported here so that the forked ranks have it
+        except BaseException as error:  # noqa: BLE001 whatever an import may throw, SystemExit included
+            control.tell(Imported(time.monotonic() - start, f"{type(error).__name__}: {error}"))
+            return
+        control.tell(Imported(time.monotonic() - start))
+        running = {_fork(spec, i, _measure): i for i in range(len(spec.placements))}
+        while running:
+            pid, status = os.wait()
+            control.tell(Exited(running.pop(pid), os.waitstatus_to_exitcode(status)))
+
+
+def _fork(spec: Spec, index: int, be: Callable[[RankEnd], None]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        _die_with_parent()
+        for other, fd in enumerate(spec.channels):
+            if other != index:
+                os.close(fd)
+        if not spec.inherit:
+            mine = rank_environment(os.environ, spec.placements[index])
+            os.environ.clear()
+            os.environ.update(mine)
+        be(RankEnd(spec.channels[index]))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _introduce(channel: RankEnd) -> None:
+    channel.tell(Born(os.getpid(), environment.collect(os.environ)))
+
+
+def _measure(channel: RankEnd) -> None:
+    from distcheck.collectives import worker
+
+    channel.tell(Born(os.getpid(), {}))
+    task = channel.wait_for_task()
+    if task is not None:
+        worker.run(task, channel.tell)
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent ends, however it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The options that the commands which look at a job share, and what they ask for."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast, get_type_hints
+
+import typer
+
+from distcheck.collectives.plan import OPERATIONS
+from distcheck.errors import UsageError
+from distcheck.facts import Asked, Launcher, Look, Missing, Placement
+from distcheck.placement import find_table, local_placements, place
+from distcheck.preflight import Request
+from distcheck.report import FORMATS
+from distcheck.sizes import parse_sizes
+
+WHO, BY_HAND, LIMITS, JUDGED, OUT, MEASURED = (
+    "Who takes part", "Ranks set by hand", "Limits", "What is judged", "What comes out", "What is measured"
+)  # fmt: skip
+BACKENDS = ("auto", "nccl", "gloo", "mpi")
+
+
+def _option(help_text: str, panel: str, name: str, *short: str, **more: Any) -> Any:
+    variable = "DISTCHECK_" + name.lstrip("-").replace("-", "_").upper()
+    return typer.Option(name, *short, help=help_text, rich_help_panel=panel, envvar=variable, **more)
+
+
+@dataclass(frozen=True)
+class Options:
+    """One field per option; `command` turns them into the parameters of every command that looks."""
+
+    nproc: Annotated[str | None, _option("Start N ranks on this machine; auto: one per GPU, else per core.", WHO, "--nproc", metavar="N|auto")] = None  # fmt: skip
+    alone: Annotated[bool, _option("This process only: no roll call.", WHO, "--alone")] = False
+    rank: Annotated[int | None, _option("This process's rank.", BY_HAND, "--rank")] = None
+    world_size: Annotated[int | None, _option("The number of ranks.", BY_HAND, "--world-size")] = None
+    local_rank: Annotated[int | None, _option("This process's rank on its node.", BY_HAND, "--local-rank")] = None
+    master_addr: Annotated[str | None, _option("Where rank 0 listens.", BY_HAND, "--master-addr")] = None
+    master_port: Annotated[int | None, _option("The port on which rank 0 listens.", BY_HAND, "--master-port")] = None
+    timeout: Annotated[float, _option("Seconds that the whole run may take.", LIMITS, "--timeout")] = 60.0
+    join_timeout: Annotated[float, _option("Seconds to wait for late ranks.", LIMITS, "--join-timeout")] = 20.0
+    connect_timeout: Annotated[float, _option("Seconds that one connection may take.", LIMITS, "--connect-timeout")] = 3.0  # fmt: skip
+    backend: Annotated[str, _option("The job's backend: auto, nccl, gloo or mpi.", JUDGED, "--backend")] = "auto"
+    strict: Annotated[bool, _option("Warnings fail (exit code 10).", JUDGED, "--strict")] = False
+    select: Annotated[str, _option("Judge by these rules only.", JUDGED, "--select", metavar="RULE,…")] = ""
+    ignore: Annotated[str, _option("Leave these rules out.", JUDGED, "--ignore", metavar="RULE,…")] = ""
+    format: Annotated[str, _option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", OUT, "--format")] = "text"
+    output: Annotated[Path | None, _option("Write the report to this file.", OUT, "--output")] = None
+    save: Annotated[Path | None, _option("Save the job, to judge it again later.", OUT, "--save")] = None
+    exclude_file: Annotated[Path | None, _option("Write the nodes to leave out to this file.", OUT, "--exclude-file")] = None  # fmt: skip
+    all_ranks: Annotated[bool, _option("Show every rank, however many.", OUT, "--all-ranks")] = False
+    legend: Annotated[bool, _option("Explain the columns.", OUT, "--legend")] = False
+    timings: Annotated[bool, _option("Show what took how long.", OUT, "--timings")] = False
+    verbose: Annotated[bool, _option("Show info findings too.", OUT, "--verbose", "-v")] = False
+    quiet: Annotated[bool, _option("Findings and verdict only.", OUT, "--quiet", "-q")] = False
+
+
+@dataclass(frozen=True)
+class Measuring(Options):
+    """The options of the commands that measure."""
+
+    op: Annotated[str, _option(f"Operations: {', '.join(OPERATIONS)}.", MEASURED, "--op", metavar="OP,…")] = ""
+    sizes: Annotated[str, _option("Message sizes, for example 1M:64M:x2.", MEASURED, "--sizes", metavar="MIN:MAX[:xFACTOR]")] = ""  # fmt: skip
+    iters: Annotated[int | None, _option("Operations per size; by default as many as give a steady figure.", MEASURED, "--iters")] = None  # fmt: skip
+    time_limit: Annotated[float | None, _option("Seconds that the sweep should take.", MEASURED, "--time-limit")] = None
+    min_busbw: Annotated[float | None, _option("Bus bandwidth in GB/s (1e9 bytes) below which it is a finding.", MEASURED, "--min-busbw")] = None  # fmt: skip
+
+
+def taking(options: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of `options` as its parameters; it receives them as one value, first."""
+
+    def wrap(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(options, include_extras=True)
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        shared = [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+            for f in fields(options)
+        ]
+
+        def command(**values: Any) -> None:
+            given = {f.name: values.pop(f.name) for f in fields(options)}
+            function(options(**given), **values)
+
+        own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        command.__signature__ = inspect.Signature(own + shared)  # type: ignore[attr-defined]  # read by typer
+        command.__annotations__ = {p.name: p.annotation for p in own + shared}
+        command.__doc__, command.__name__ = function.__doc__, function.__name__
+        return command
+
+    return wrap
+
+
+def request_of(
+    command: str, looks: tuple[Look, ...], options: Options, environ: Mapping[str, str] = os.environ
+) -> Request:
+    """Turn options into a request.
+
+    Raises:
+        UsageError: a value that cannot be meant.
+    """
+    _check(options)
+    by_default = options.nproc is None and "collectives" in looks and _nobody_said(options, environ)
+    placements, started_here = _participants(options, environ, by_default=by_default)
+    measuring = options if isinstance(options, Measuring) else Measuring()
+    asked = Asked(
+        command=command,
+        looks=looks,
+        backend=cast("Literal['auto', 'nccl', 'gloo', 'mpi']", options.backend),
+        started_here=started_here,
+        by_default=by_default,
+        operations=_operations(measuring.op),
+        sizes_bytes=parse_sizes(measuring.sizes) if measuring.sizes else (),
+        min_busbw_GBps=measuring.min_busbw,
+        timeout_seconds=options.timeout,
+        join_timeout_seconds=options.join_timeout,
+        strict=options.strict,
+        select=_rules(options.select, "--select"),
+        ignore=_rules(options.ignore, "--ignore"),
+    )
+    return Request(
+        asked=asked,
+        placements=placements,
+        environ=environ,
+        connect_seconds=options.connect_timeout,
+        iterations=measuring.iters,
+        time_limit_seconds=measuring.time_limit,
+        alone=options.alone,
+        quiet=options.quiet,
+        start=time.monotonic(),
+    )
+
+
+def _check(options: Options) -> None:
+    positive = {"--timeout": options.timeout, "--join-timeout": options.join_timeout, "--connect-timeout": options.connect_timeout}  # fmt: skip
+    if isinstance(options, Measuring):
+        positive |= {"--time-limit": options.time_limit or 1, "--min-busbw": options.min_busbw or 1}
+        if options.iters is not None and options.iters < 1:
+            raise UsageError(f"--iters {options.iters}: at least 1 operation must be timed; leave it out for a good number")
+        for name, value in (("--time-limit", options.time_limit), ("--min-busbw", options.min_busbw)):
+            if value is not None and value <= 0:
+                raise UsageError(f"{name} {value:g}: must be more than 0")
+    for name, value in positive.items():
+        if not 0 < value < float("inf"):
+            raise UsageError(f"{name} {value:g}: must be more than 0 seconds and finite")
+    if options.backend not in BACKENDS:
+        raise UsageError(f"--backend {options.backend}: choose one of {', '.join(BACKENDS)}")
+    if options.format not in FORMATS:
+        raise UsageError(f"--format {options.format}: choose one of {', '.join(FORMATS)}")
+    if options.master_port is not None and not 1 <= options.master_port <= 65535:
+        raise UsageError(f"--master-port {options.master_port}: a port lies between 1 and 65535; 20000 to 32000 is a good choice")  # fmt: skip
+    if options.world_size is not None and options.world_size < 1:
+        raise UsageError(f"--world-size {options.world_size}: a job has at least 1 rank")
+    for name, number in (("--rank", options.rank), ("--local-rank", options.local_rank)):
+        if number is not None and number < 0:
+            raise UsageError(f"{name} {number}: ranks are counted from 0")
+    if (options.rank is None) != (options.world_size is None):
+        missing, given = ("--world-size", "--rank") if options.world_size is None else ("--rank", "--world-size")
+        raise UsageError(f"{given} was given without {missing}: give both, or neither")
+
+
+def _nobody_said(options: Options, environ: Mapping[str, str]) -> bool:
+    """Whether neither options nor variables nor a launcher say who takes part."""
+    told = options.rank is not None or any(environ.get(name) for name in ("RANK", "WORLD_SIZE"))
+    return not told and find_table(environ) is None
+
+
+def _participants(
+    options: Options, environ: Mapping[str, str], *, by_default: bool
+) -> tuple[tuple[Placement, ...], bool]:
+    """Return the ranks for which this process speaks, and whether distcheck starts them."""
+    given = Placement(
+        rank=options.rank,
+        world_size=options.world_size,
+        local_rank=options.local_rank,
+        master_addr=options.master_addr,
+        master_port=options.master_port,
+    )
+    if options.nproc is None and not by_default:
+        return (place(environ, given),), False
+    number = _number(options.nproc, by_default=by_default)
+    if options.rank is None and find_table(environ) is None:
+        from distcheck.probe.network import free_port
+
+        return local_placements(number, options.master_addr or "127.0.0.1", options.master_port or free_port()), True
+    here = place(environ, given)
+    if here.launcher == "torchrun":
+        raise UsageError(f"--nproc {options.nproc} inside torchrun: torchrun has started the ranks already; leave --nproc out")
+    return _multiplied(here, number), True
+
+
+def _multiplied(here: Placement, number: int) -> tuple[Placement, ...]:
+    """Return the ranks of one task per node: `number` on each."""
+    if here.rank is None or here.world_size is None:
+        return (here,)
+    launcher: Launcher = here.launcher
+    return tuple(
+        Placement(
+            rank=here.rank * number + i,
+            world_size=here.world_size * number,
+            local_rank=i,
+            local_world_size=number,
+            node_rank=here.rank,
+            master_addr=here.master_addr,
+            master_port=here.master_port,
+            launcher=launcher,
+        )
+        for i in range(number)
+    )
+
+
+def _number(nproc: str | None, *, by_default: bool) -> int:
+    if by_default or nproc == "auto":
+        return _gpu_count() or (2 if by_default else os.cpu_count() or 1)
+    if nproc is None or not nproc.isdecimal() or not 1 <= int(nproc) <= 4096:
+        raise UsageError(f"--nproc {nproc}: give a number of ranks from 1 to 4096, or auto")
+    return int(nproc)
+
+
+def _gpu_count() -> int:
+    """Return the number of NVIDIA GPUs that NVML shows on this machine."""
+    import asyncio
+
+    from distcheck.probe import gpu
+
+    if gpu.accelerator() != "nvidia":
+        return 0
+    found = asyncio.run(gpu.gpus(10.0))
+    return 0 if isinstance(found, Missing) else len(found.devices)
+
+
+def _operations(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(op.strip() for op in text.split(",") if op.strip()))
+    for op in found:
+        if op not in OPERATIONS:
+            raise UsageError(f"--op {op}: there is no such operation; choose from {', '.join(OPERATIONS)}")
+    return found
+
+
+def _rules(text: str, option: str) -> tuple[str, ...]:
+    from distcheck.rules import find_rule
+
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in found:
+        if find_rule(name) is None:
+            raise UsageError(f"{option} {name}: there is no such rule; the list is printed by: distcheck explain")
+    return found

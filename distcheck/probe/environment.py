@@ -1,0 +1,47 @@
+"""Collect a rank's variables: an allow-list, with whatever looks like a secret redacted before it leaves the process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from distcheck.placement import RANK_VARIABLES, TABLES
+
+_NAMES = frozenset(
+    RANK_VARIABLES
+    + tuple(name for table in TABLES for name in table[1:] if name)
+    + (
+        "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "NVIDIA_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "OMP_NUM_THREADS",
+        "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+        "PMI_SIZE", "PMI_LOCAL_SIZE", "PMI_LOCAL_RANK", "PMIX_RANK", "PMIX_NAMESPACE", "PMIX_HOSTNAME",
+        "HOROVOD_HOSTNAME", "HOROVOD_CROSS_SIZE", "HOROVOD_CONTROLLER",
+        "KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "LSB_JOBID", "PBS_JOBID", "JOB_ID",
+        "LD_PRELOAD", "SLURMD_NODENAME",
+    )
+)  # fmt: skip
+_PREFIXES = (
+    "SLURM_", "TORCHELASTIC_", "PET_", "NCCL_", "TORCH_NCCL_", "TORCH_DIST", "TORCH_GLOO_", "GLOO_", "OMPI_COMM_WORLD_",
+    "MV2_COMM_WORLD_", "PALS_", "FI_", "UCX_", "DISTCHECK_",
+)  # fmt: skip
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|_KEY\b|APIKEY|AUTH", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_LONGEST = 4096
+
+
+def collect(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that bear on distributed start-up, in the order of their names.
+
+    Values longer than 4096 characters are cut; a name that sounds like a secret keeps its name and loses its value;
+    credentials inside an URL are cut out.
+    """
+    return {
+        name: "(redacted)" if _SECRET_NAME.search(name) else _SECRET_VALUE.sub("(redacted)", _clean(environ[name]))
+        for name in sorted(environ)
+        if name in _NAMES or name.startswith(_PREFIXES)
+    }
+
+
+def _clean(value: str) -> str:
+    """Replace what is no valid UTF-8 (surrogates of os.environ) so that the value can travel."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")[:_LONGEST]

@@ -1,0 +1,275 @@
+"""The one gateway to NVML, and whose GPUs a node shows without asking it.
+
+NVML may block for ever on a wedged GPU, in a system call that no signal ends. So nothing calls it but this
+module run as a program, in a child that `gpus` leaves behind at the deadline. The reason of a `Missing` from
+here begins with ``NVML`` when NVML failed, with ``NVML error N:`` when it said so itself; else distcheck
+could not ask.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from distcheck.facts import Gpu, Gpus, Missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+_Nvml = Any  # the module pynvml: its functions and their results are untyped
+
+NO_PERMISSION = 4
+NOT_SUPPORTED = 3
+NOT_FOUND = 6
+DRIVER_NOT_LOADED = 9
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+GPU_IS_LOST = 15
+_WORDS = {
+    NO_PERMISSION: "no permission to use the NVIDIA driver",
+    DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded",
+    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found",
+    GPU_IS_LOST: "a GPU is lost: it fell off the bus or cannot be reached",
+    17: "the operating system blocked the request",
+    18: "driver/library version mismatch: the kernel module and libnvidia-ml.so.1 are of different versions",
+    999: "unknown error",
+}
+_LIBRARY = "libnvidia-ml.so.1"
+_PCI_NVIDIA, _PCI_AMD = "0x10de", "0x1002"
+_PCI_GPU = {_PCI_NVIDIA: ("0x0300", "0x0302"), _PCI_AMD: ("0x0380", "0x0302", "0x1200")}
+_AFTER_KILL_SECONDS = 1.0
+_OUTLIVE_SECONDS = 5
+
+
+def accelerator(
+    root: Path = Path("/"), environ: Mapping[str, str] = os.environ, answer: Gpus | Missing | None = None
+) -> Literal["nvidia", "amd", "none"]:
+    """Tell whose GPUs a node shows in /dev, /proc, on the PCI bus or through NVML's library.
+
+    Container runtimes bring the library to nodes without GPUs too (``singularity --nv`` where the driver's
+    libraries are installed). So where the library is the only sign, NVML's `answer` decides as soon as there
+    is one.
+    """
+    if (
+        (root / "dev/nvidiactl").exists()
+        or (root / "proc/driver/nvidia/version").exists()
+        or _on_pci_bus(root, _PCI_NVIDIA)
+    ):
+        return "nvidia"
+    if _amd_compute_node(root) or _on_pci_bus(root, _PCI_AMD):
+        return "amd"
+    folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    found = any((root / folder.lstrip("/") / _LIBRARY).exists() for folder in [*folders, "/usr/lib/wsl/lib"])
+    code = error_code(answer.reason) if isinstance(answer, Missing) else None
+    return "nvidia" if found and code not in {DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND} else "none"
+
+
+def _on_pci_bus(root: Path, vendor: str) -> bool:
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        with suppress(OSError):
+            right = (device / "vendor").read_text().strip() == vendor
+            if right and (device / "class").read_text().startswith(_PCI_GPU[vendor]):
+                return True
+    return False
+
+
+def _amd_compute_node(root: Path) -> bool:
+    """Tell whether AMD's kernel driver lists a GPU: processors in that list have no SIMD units."""
+    if not (root / "dev/kfd").exists():
+        return False
+    for properties in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
+        with suppress(OSError):
+            fields = dict(line.split(None, 1) for line in properties.read_text().splitlines() if " " in line)
+            if fields.get("simd_count", "0").strip() not in {"", "0"}:
+                return True
+    return False
+
+
+async def gpus(timeout: float, python: str = sys.executable) -> Gpus | Missing:
+    """Ask NVML about this node in a child process, for at most `timeout` seconds and one more to see it dead.
+
+    The child is polled and not awaited: one that is stuck in the driver is never reaped, and asyncio's
+    watcher would wait for it. It writes to memory and not to a pipe, so that nothing has to be read while it
+    runs.
+    """
+    import asyncio
+
+    output = os.memfd_create("distcheck-nvml")
+    try:
+        try:
+            child = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
+                [python, "-m", __name__, str(int(timeout) + _OUTLIVE_SECONDS)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Missing(reason=f"the process that asks NVML could not be started: {error}")
+        deadline = time.monotonic() + timeout
+        try:
+            while child.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 no event tells
+                await asyncio.sleep(0.01)
+            in_time = child.returncode is not None
+        finally:
+            await _end(child)
+        if not in_time:
+            return Missing(reason=f"NVML did not answer within {timeout:g} s: a GPU or its driver hangs")
+        return _read(os.pread(output, 1 << 24, 0), child.returncode)
+    finally:
+        os.close(output)
+
+
+async def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill what still runs and reap it; leave it behind when not even SIGKILL ends it."""
+    import asyncio
+
+    if child.poll() is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    patience = time.monotonic() + _AFTER_KILL_SECONDS
+    while child.poll() is None and time.monotonic() < patience:  # noqa: ASYNC110 no event tells
+        await asyncio.sleep(0.01)
+
+
+def _read(output: bytes, returncode: int) -> Gpus | Missing:
+    """Find the answer in what the child wrote: one line of JSON, among whatever else was said."""
+    if returncode < 0:
+        return Missing(reason=f"NVML crashed the process that asked it: {_signal_name(-returncode)}")
+    lines = [line for line in output.splitlines() if line.strip()]
+    for line in reversed(lines):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(line, type=Gpus | Missing)
+    last = lines[-1].decode("utf-8", "replace")[:200] if lines else "it wrote nothing"
+    return Missing(reason=f"the process that asks NVML gave no answer (exit code {returncode}): {last}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def error_code(reason: str) -> int | None:
+    """Return the number in a reason that starts with ``NVML error N:``, None when NVML named none."""
+    head, _, _ = reason.partition(":")
+    number = head.removeprefix("NVML error ")
+    return int(number) if number != head and number.isdecimal() else None
+
+
+def collect() -> Gpus | Missing:
+    """Read all that is wanted from NVML, in this process. It can hang: `gpus` is for callers who cannot."""
+    try:
+        import pynvml as nvml
+    except ImportError as error:
+        return Missing(reason=f"the Python module pynvml (package nvidia-ml-py) cannot be imported: {error}")
+    started = _ask(nvml, nvml.nvmlInit)
+    if isinstance(started, Missing):
+        return started
+    count = _ask(nvml, nvml.nvmlDeviceGetCount)
+    if isinstance(count, Missing):
+        return count
+    cuda = _ask(nvml, lambda: int(nvml.nvmlSystemGetCudaDriverVersion()))
+    return Gpus(
+        driver=_ask(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
+        cuda_driver=cuda if isinstance(cuda, Missing) else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        devices=tuple(_gpu(nvml, index) for index in range(count)),
+    )
+
+
+def _gpu(nvml: _Nvml, index: int) -> Gpu:
+    handle = _ask(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+    if isinstance(handle, Missing):
+        # A GPU that a cgroup keeps from this process is not lost but somebody else's; CUDA shows it no more.
+        lost = "" if error_code(handle.reason) == NO_PERMISSION else handle.reason
+        return Gpu(index, handle, handle, handle, handle, handle, handle, lost=lost)
+    uuid = _ask(nvml, lambda: _text(nvml.nvmlDeviceGetUUID(handle)))
+    pci = _ask(nvml, lambda: _address(nvml.nvmlDeviceGetPciInfo(handle)))
+    name = _ask(nvml, lambda: _text(nvml.nvmlDeviceGetName(handle)))
+    memory = _ask(nvml, lambda: _memory(nvml, handle))
+    mig = _ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0] == 1)
+    if isinstance(mig, Missing) and error_code(mig.reason) in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}:
+        mig = False  # neither the GPU nor the driver knows of MIG
+    answers = (uuid, pci, name, memory, mig)
+    failures = (a.reason for a in answers if isinstance(a, Missing))
+    return Gpu(
+        index,
+        uuid,
+        pci,
+        name,
+        memory_bytes=memory if isinstance(memory, Missing) else memory[0],
+        memory_used_bytes=memory if isinstance(memory, Missing) else memory[1],
+        mig=mig,
+        mig_uuids=_mig_uuids(nvml, handle) if mig is True else (),
+        lost=next((reason for reason in failures if error_code(reason) == GPU_IS_LOST), ""),
+    )
+
+
+def _memory(nvml: _Nvml, handle: object) -> tuple[int, int]:
+    """Return total and used bytes; used without what the driver reserves, where it tells them apart."""
+    version = getattr(nvml, "nvmlMemory_v2", None)
+    if version is not None:
+        with suppress(nvml.NVMLError):
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=version)
+            return int(memory.total), int(memory.used)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return int(memory.total), int(memory.used)
+
+
+def _mig_uuids(nvml: _Nvml, handle: object) -> tuple[str, ...]:
+    """Return the UUIDs of a GPU's MIG devices in NVML's order; the slots between them may be empty."""
+    slots = _ask(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)))
+
+    def uuid(slot: int) -> str:
+        return _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)))
+
+    answers = (_ask(nvml, partial(uuid, slot)) for slot in range(0 if isinstance(slots, Missing) else slots))
+    return tuple(answer for answer in answers if isinstance(answer, str))
+
+
+def _ask(nvml: _Nvml, call: Callable[[], T]) -> T | Missing:
+    """Make one NVML call; its error is the reason why the fact is missing."""
+    try:
+        return call()
+    except nvml.NVMLError as error:
+        return Missing(reason=_words(error))
+    except AttributeError as error:
+        return Missing(reason=f"this version of nvidia-ml-py does not know it: {error}")
+
+
+def _words(error: Any) -> str:
+    code = getattr(error, "value", 999)
+    return f"NVML error {code}: {_WORDS.get(code) or error}"
+
+
+def _text(value: str | bytes) -> str:
+    """Return NVML's text: nvidia-ml-py before 11.515 gave bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _address(pci: Any) -> str:
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+
+def main() -> None:
+    """Print NVML's answer as one line of JSON; die by the clock when nobody can be waiting any more."""
+    if len(sys.argv) > 1:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(sys.argv[1]))
+    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Collect what a node is: its names, boot, network namespace, limits and installed software."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distcheck import __version__
+from distcheck.facts import Gpus, Interface, Missing, NodeFacts, TorchBuild
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+_TORCH_VERSION = re.compile(r"^(__version__|cuda|hip)\b[^=]*=\s*(?:'([^']*)'|None)", re.MULTILINE)
+
+
+def collect(
+    environ: Mapping[str, str],
+    *,
+    accelerator: Literal["nvidia", "amd", "none"] = "none",
+    gpus: Gpus | Missing | None = None,
+) -> NodeFacts:
+    """Return the facts of the node on which this process runs."""
+    hostname = socket.gethostname()
+    boot_id = _read("/proc/sys/kernel/random/boot_id")
+    namespace = _link("/proc/self/ns/net")
+    return NodeFacts(
+        key="|".join((environ.get("SLURMD_NODENAME") or hostname, _known(boot_id), _known(namespace))),
+        name=environ.get("SLURMD_NODENAME") or hostname,
+        hostname=hostname,
+        boot_id=boot_id,
+        network_namespace=namespace,
+        kernel=platform.release(),
+        python=platform.python_version(),
+        distcheck=__version__,
+        torch=torch_build(),
+        interfaces=interfaces(),
+        ephemeral_ports=_port_range(),
+        unprivileged_port_start=_number("/proc/sys/net/ipv4/ip_unprivileged_port_start"),
+        accelerator=accelerator,
+        gpus=gpus,
+    )
+
+
+def torch_build() -> TorchBuild | Missing:
+    """Read the version of the installed torch from its version.py, without the seconds that importing it takes."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return Missing(reason="torch is not installed in this Python")
+    try:
+        text = (Path(spec.origin).parent / "version.py").read_text()
+    except OSError as error:
+        return Missing(reason=f"torch's version.py cannot be read: {error}")
+    found = {name: value or None for name, value in _TORCH_VERSION.findall(text)}
+    version = found.get("__version__")
+    if version is None:
+        return Missing(reason="torch's version.py names no version")
+    return TorchBuild(version=version, cuda=found.get("cuda"), hip=found.get("hip"))
+
+
+def interfaces() -> tuple[Interface, ...] | Missing:
+    """Return every IP address of this network namespace with its interface."""
+    import psutil
+
+    try:
+        addresses, stats = psutil.net_if_addrs(), psutil.net_if_stats()
+    except OSError as error:
+        return Missing(reason=f"the interfaces cannot be listed: {error}")
+    return tuple(
+        Interface(
+            name=name,
+            address=a.address.partition("%")[0],
+            up=name in stats and stats[name].isup,
+            mtu_bytes=stats[name].mtu if name in stats else 0,
+        )
+        for name in sorted(addresses)
+        for a in addresses[name]
+        if a.family in {socket.AF_INET, socket.AF_INET6}
+    )
+
+
+def _known(fact: str | Missing) -> str:
+    return fact if isinstance(fact, str) else "?"
+
+
+def _read(path: str) -> str | Missing:
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        return Missing(reason=f"{path}: {error.strerror}")
+
+
+def _link(path: str) -> str | Missing:
+    try:
+        return os.readlink(path)
+    except OSError as error:
+        return Missing(reason=f"{path}: {error.strerror}")
+
+
+def _number(path: str) -> int | Missing:
+    text = _read(path)
+    if isinstance(text, Missing):
+        return text
+    return int(text) if text.isdecimal() else Missing(reason=f"{path} holds {text!r}")
+
+
+def _port_range() -> tuple[int, int] | Missing:
+    text = _read("/proc/sys/net/ipv4/ip_local_port_range")
+    if isinstance(text, Missing):
+        return text
+    low, _, high = text.partition("\t")
+    try:
+        return int(low), int(high)
+    except ValueError:
+        return Missing(reason=f"/proc/sys/net/ipv4/ip_local_port_range holds {text!r}")

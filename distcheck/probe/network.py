@@ -1,0 +1,94 @@
+"""Collect how names resolve and ports bind, the way torch's TCPStore would do it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from datetime import datetime, timezone
+
+from distcheck.facts import Bind, Missing, PortOwner, Resolution
+
+
+def resolve(name: str) -> Resolution | Missing:
+    """Resolve a name once; blocks as long as the resolver does, so call it where that hurts nobody."""
+    start = time.monotonic()
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Missing(reason=str(error))
+    addresses = tuple(dict.fromkeys(str(a[4][0]) for a in answers))
+    return Resolution(name=name, addresses=addresses, seconds=time.monotonic() - start)
+
+
+def listen(port: int, backlog: int = 2048) -> socket.socket:
+    """Listen as torch's TCPStore does: every address, IPv6 with IPv4 on the same socket, else IPv4 alone.
+
+    Source: pytorch, torch/csrc/distributed/c10d/socket.cpp (SocketListenOp) and TCPStoreLibUvBackend.cpp.
+    Raises OSError as the kernel gives it; of the two tries the one that tells more.
+    """
+    try:
+        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog)
+    except OSError as error:
+        if error.errno in {errno.EADDRINUSE, errno.EACCES}:
+            raise
+    return socket.create_server(("0.0.0.0", port), backlog=backlog)
+
+
+def bind(port: int, *, agent: bool = False) -> tuple[socket.socket | None, Bind]:
+    """Listen on MASTER_PORT; `agent` says that torchrun's agent should be listening there already.
+
+    Returns the listening socket, None when it could not be had, and what happened.
+    """
+    try:
+        return listen(port), Bind(port=port, outcome="bound")
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            owner = port_owner(port)
+            return None, Bind(port=port, outcome="agent" if agent else "in-use", error=str(error), owner=owner)
+        outcome = "denied" if error.errno in {errno.EACCES, errno.EPERM} else "failed"
+        return None, Bind(port=port, outcome=outcome, error=str(error))
+
+
+def port_owner(port: int) -> PortOwner | Missing:
+    """Return who listens on a TCP port of this network namespace."""
+    import psutil
+
+    try:
+        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
+    except (OSError, psutil.Error) as error:
+        return Missing(reason=f"the listening sockets cannot be listed: {error}")
+    if not listening:
+        return Missing(reason="no listening socket shows; it may have ended, or only be bound")
+    pid = next((c.pid for c in listening if c.pid), None)
+    if pid is None:
+        return Missing(reason="its process belongs to another user or container and is hidden from this one")
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            return PortOwner(
+                pid=pid,
+                command=" ".join(process.cmdline())[:300] or process.name(),
+                user=process.username(),
+                started=datetime.fromtimestamp(process.create_time(), tz=timezone.utc).isoformat(timespec="seconds"),
+            )
+    except (OSError, psutil.Error) as error:
+        return Missing(reason=f"process {pid} cannot be read: {error}")
+
+
+def free_port() -> int:
+    """Return a port that is free now and outside the kernel's ephemeral range where possible.
+
+    A kernel-chosen port may be taken by an outgoing connection before the job binds it; ports below the range may
+    not. Falls back to a kernel-chosen one.
+    """
+    start = 20000 + os.getpid() % 9000
+    for port in range(start, start + 200):
+        try:
+            listen(port).close()
+        except OSError:
+            continue
+        return port
+    with listen(0) as sock:
+        return int(sock.getsockname()[1])

@@ -1,0 +1,122 @@
+"""The facts collected so far: filled in as a run goes on, turned into a job at any moment, whole or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from distcheck import __version__
+from distcheck.facts import (
+    Asked,
+    Attempt,
+    Bind,
+    Collectives,
+    Job,
+    Look,
+    Missing,
+    NodeFacts,
+    PeerTrial,
+    ProcessFacts,
+    RankFacts,
+    RankRun,
+    Resolution,
+    Stage,
+)
+from distcheck.rollcall.protocol import Report
+
+
+class Record:
+    """What one distcheck process knows: its own facts, and as host those of the guests."""
+
+    def __init__(self, asked: Asked, run: str, start: float) -> None:
+        self.asked, self.run, self.start = asked, run, start
+        self.met = False
+        self.skipped: dict[str, str] = {}
+        self.peers: tuple[PeerTrial, ...] = ()
+        self.collectives: Collectives | Missing | None = None
+        self.node: NodeFacts | None = None
+        self.process: ProcessFacts | None = None
+        self.ranks: tuple[RankFacts, ...] = ()
+        self._reports: dict[str, Report] = {}
+
+    def note(
+        self,
+        *,
+        stage: Stage | None = None,
+        bind: Bind | None = None,
+        resolution: Resolution | Missing | None = None,
+        attempts: tuple[Attempt, ...] | None = None,
+        role: str | None = None,
+    ) -> None:
+        """Note how far this process has come and what it met with on the way."""
+        if self.process is None:
+            return
+        changes = {"stage": stage, "bind": bind, "master_resolution": resolution, "attempts": attempts, "role": role}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        self.process = msgspec.structs.replace(self.process, **changes)  # type: ignore[arg-type]
+
+    def report(self, peer_door: tuple[str, int] | None = None) -> Report:
+        """Return this process's own facts as they are said at the roll call."""
+        if self.node is None or self.process is None:
+            raise RuntimeError("nothing was collected yet")
+        return Report(node=self.node, process=self.process, ranks=self.ranks, peer_door=peer_door)
+
+    def take_reports(self, reports: Iterable[Report]) -> None:
+        """Add the facts of guests."""
+        self._reports.update({r.process.uid: r for r in reports})
+
+    def take_late_reports(self, reports: Iterable[Report]) -> None:
+        """Add the facts of guests that came after the roll was called; what is known of the others stays."""
+        self._reports.update({r.process.uid: r for r in reports if r.process.uid not in self._reports})
+
+    def take_runs(self, runs: Mapping[int, RankRun], uid: str) -> None:
+        """Add what became of a process's ranks in the collectives."""
+
+        def with_runs(ranks: tuple[RankFacts, ...]) -> tuple[RankFacts, ...]:
+            return tuple(msgspec.structs.replace(r, run=runs.get(r.placement.rank or 0, r.run)) for r in ranks)
+
+        if self.process is not None and uid == self.process.uid:
+            self.ranks = with_runs(self.ranks)
+        elif uid in self._reports:
+            report = self._reports[uid]
+            self._reports[uid] = msgspec.structs.replace(report, ranks=with_runs(report.ranks))
+
+    def set_stage_of_guests(self, stage: Stage, uids: Iterable[str]) -> None:
+        """Note how far guests have come."""
+        for uid in uids:
+            report = self._reports[uid]
+            process = msgspec.structs.replace(report.process, stage=stage)
+            self._reports[uid] = msgspec.structs.replace(report, process=process)
+
+    def skip(self, looks: Iterable[Look], reason: str) -> None:
+        """Note that looks are not taken, and why; the first reason stays."""
+        for look in looks:
+            if look in self.asked.looks:
+                self.skipped.setdefault(look, reason)
+
+    def job(self, looks: Iterable[Look] | None = None) -> Job:
+        """Return what is known now, judged as far as `looks` goes (everything asked when None)."""
+        reports = [r for r in (self._own(), *self._reports.values()) if r is not None]
+        asked = self.asked if looks is None else msgspec.structs.replace(self.asked, looks=tuple(looks))
+        ranks = sorted(
+            (r for report in reports for r in report.ranks),
+            key=lambda r: (r.placement.rank is None, r.placement.rank or 0, r.process),
+        )
+        return Job(
+            distcheck=__version__,
+            run=self.run,
+            asked=asked,
+            seconds=round(time.monotonic() - self.start, 3),
+            met=self.met,
+            nodes=tuple({r.node.key: r.node for r in reports}.values()),
+            processes=tuple(r.process for r in reports),
+            ranks=tuple(ranks),
+            peers=self.peers,
+            collectives=self.collectives,
+            skipped=dict(self.skipped),
+        )
+
+    def _own(self) -> Report | None:
+        return self.report() if self.node is not None and self.process is not None else None

@@ -1,0 +1,362 @@
+"""The report as data: what ``--format json`` prints and what the other formats show."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from typing import Any, Literal
+
+import msgspec
+
+from distcheck.collectives.plan import bus_factor
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import (
+    Attempt,
+    Collectives,
+    Gpu,
+    Gpus,
+    Job,
+    Measurement,
+    Missing,
+    NodeFacts,
+    ProcessFacts,
+    RankFacts,
+    Stage,
+    TorchBuild,
+)
+from distcheck.finding import Fix, Owner, Scope, Severity, VerdictName, excluded_nodes
+from distcheck.report.fold import fold_nodes
+from distcheck.report.harmless import storable
+
+Status = Literal["ok", "warning", "error", "unknown", "missing"]
+STATUSES: tuple[Status, ...] = ("ok", "warning", "error", "unknown", "missing")
+
+NO_EXPECTATION = "no expectation was given"
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Common ground of the document's parts: immutable, and strict about what it is read from."""
+
+
+class World(Part, frozen=True):
+    """What was looked at."""
+
+    ranks: int
+    """The world size when a rank names one, else the number of ranks that spoke."""
+    nodes: int
+    launcher: str
+    backend: str
+    """"auto" when nothing has decided it."""
+    torch: str | None
+    nccl: str | None
+
+
+class Found(Part, frozen=True):
+    """One finding."""
+
+    rule: str
+    aliases: tuple[str, ...]
+    severity: Severity
+    scope: Scope
+    owner: Owner
+    confirmed: bool
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    message: str
+    evidence: dict[str, Any]
+    fix: Fix
+    docs: str
+
+
+class Unlooked(Part, frozen=True):
+    """What a rule could not look at, and why."""
+
+    rule: str
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    reason: str
+
+
+class RankGpu(Part, frozen=True):
+    """The GPU that a rank will take; None for what NVML did not say."""
+
+    index: int | None
+    uuid: str
+    pci: str | None
+    name: str | None
+
+
+class RankRow(Part, frozen=True):
+    """One rank, present or missing; None where nobody said it."""
+
+    rank: int | None
+    node: str | None
+    local_rank: int | None
+    gpu: RankGpu | None
+    master: str
+    """How its process fared at MASTER_ADDR:MASTER_PORT, in a word; "-" when nobody tried."""
+    stage: Stage | None
+    status: Status
+
+
+class Seconds(Part, frozen=True):
+    """Time per operation: over the ranks, and of each; None where a rank has no figure."""
+
+    mean: float | None
+    min: float | None
+    max: float | None
+    by_rank: tuple[float | None, ...]
+
+
+class Expected(Part, frozen=True):
+    """The bus bandwidth that was expected, and who says so."""
+
+    value: float | None
+    source: str = msgspec.field(name="from")
+
+
+class Bandwidth(Part, frozen=True):
+    """One operation at one size."""
+
+    op: str
+    bytes: int
+    dtype: str
+    ranks: int
+    group: str
+    algbw_GBps: float | None  # noqa: N815 the unit's own spelling
+    busbw_GBps: float | None  # noqa: N815
+    seconds: Seconds
+    wrong: int | None
+    """Wrong elements over all ranks; None when it was not checked."""
+    expected_GBps: Expected  # noqa: N815
+    share_of_expected: float | None
+
+
+class Exclude(Part, frozen=True):
+    """The nodes that a scheduler should leave out."""
+
+    hostlist: str
+    nodes: tuple[str, ...]
+
+
+class Document(Part, frozen=True):
+    """The whole report."""
+
+    schema: Literal[1]
+    distcheck: str
+    command: str
+    verdict: VerdictName
+    exit_code: int
+    seconds: float
+    world: World
+    findings: tuple[Found, ...]
+    not_checked: tuple[Unlooked, ...]
+    ranks: tuple[RankRow, ...]
+    missing_ranks: tuple[int, ...]
+    bandwidth: tuple[Bandwidth, ...]
+    exclude: Exclude
+
+
+def document(job: Job, diagnosis: Diagnosis) -> Document:
+    """Return the report of a judged job."""
+    excluded = excluded_nodes(diagnosis.findings)
+    return Document(
+        schema=1,
+        distcheck=job.distcheck,
+        command=job.asked.command,
+        verdict=diagnosis.verdict.name,
+        exit_code=diagnosis.verdict.exit_code,
+        seconds=job.seconds,
+        world=_world(job),
+        findings=tuple(
+            Found(
+                f.rule, f.aliases, f.severity, f.scope, f.owner, f.confirmed, f.ranks, f.nodes, f.message,
+                storable(f.evidence), f.fix, f.docs,
+            )
+            for f in diagnosis.findings
+        ),
+        not_checked=tuple(Unlooked(n.rule, n.ranks, n.nodes, n.reason) for n in diagnosis.not_checked),
+        ranks=_rows(job, diagnosis),
+        missing_ranks=job.missing_ranks,
+        bandwidth=_bandwidth(job),
+        exclude=Exclude(fold_nodes(excluded), excluded),
+    )  # fmt: skip
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the document."""
+    return msgspec.json.schema(Document)
+
+
+def _world(job: Job) -> World:
+    launchers = Counter(rank.placement.launcher for rank in job.ranks)
+    ran = job.collectives if isinstance(job.collectives, Collectives) else None
+    commonest = max(sorted(launchers), key=launchers.__getitem__, default="none")
+    installed = sorted({node.torch.version for node in job.nodes if isinstance(node.torch, TorchBuild)})
+    return World(
+        ranks=job.world_size if job.world_size and job.world_size > 0 else len(job.ranks),
+        nodes=len(job.nodes),
+        launcher="distcheck" if job.asked.started_here else commonest,
+        backend=ran.backend if ran else job.asked.backend,
+        torch=(ran.torch if ran else "") or ", ".join(installed) or None,
+        nccl=(ran.nccl if ran else "") or None,
+    )
+
+
+def node_names(job: Job) -> dict[str, str]:
+    """Return what each node, by its key, is called: its name, told apart where several share it."""
+    by_name: defaultdict[str, list[NodeFacts]] = defaultdict(list)
+    for node in job.nodes:
+        by_name[node.name].append(node)
+    return {
+        node.key: node.name if len(namesakes) == 1 else f"{node.name} ({_difference(node, namesakes)})"
+        for namesakes in by_name.values()
+        for node in namesakes
+    }
+
+
+def _difference(node: NodeFacts, namesakes: list[NodeFacts]) -> str:
+    if len({str(n.network_namespace) for n in namesakes}) == len(namesakes):
+        return f"net {_or_reason(node.network_namespace)}"
+    if len({str(n.boot_id)[:8] for n in namesakes}) == len(namesakes):
+        return f"boot {_or_reason(node.boot_id)[:8]}"
+    return node.key
+
+
+def _or_reason(fact: str | Missing) -> str:
+    return "unknown" if isinstance(fact, Missing) else fact
+
+
+def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
+    names = node_names(job)
+    gpus = {node.key: _gpus(node) for node in job.nodes}
+    masters = {process.uid: _master(process) for process in job.processes}
+    marked = _Marks(diagnosis)
+    rows = [
+        RankRow(
+            rank=rank.placement.rank,
+            node=names[(process := job.process_of(rank)).node],
+            local_rank=rank.placement.local_rank,
+            gpu=_gpu(rank, gpus[process.node]),
+            master=masters[process.uid],
+            stage=process.stage,
+            status=marked.status(rank, process.stage, job.node_of(rank).name),
+        )
+        for rank in job.ranks
+    ]
+    rows += (RankRow(rank, None, None, None, "-", None, "missing") for rank in job.missing_ranks)
+    return tuple(sorted(rows, key=lambda row: (row.rank is None, row.rank or 0)))
+
+
+class _Marks:
+    """Which ranks and nodes the diagnosis names; a finding that names no rank means all ranks of its nodes."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        self.ranks: dict[str, set[int]] = {"error": set(), "warning": set(), "unknown": set()}
+        self.nodes: dict[str, set[str]] = {"error": set(), "warning": set(), "unknown": set()}
+        for finding in diagnosis.findings:
+            if finding.severity != "info":
+                self._mark(finding.severity, finding.ranks, finding.nodes)
+        for unlooked in diagnosis.not_checked:
+            if unlooked.required:
+                self._mark("unknown", unlooked.ranks, unlooked.nodes)
+
+    def _mark(self, status: Status, ranks: tuple[int, ...], nodes: tuple[str, ...]) -> None:
+        if ranks:
+            self.ranks[status].update(ranks)
+        else:
+            self.nodes[status].update(nodes)
+
+    def status(self, rank: RankFacts, stage: Stage, node: str) -> Status:
+        """Return a rank's status, the worst first; as for the verdict, unknown is worse than a warning."""
+        number = rank.placement.rank
+        if number in self.ranks["error"] or node in self.nodes["error"]:
+            return "error"
+        unfinished = stage != "done" or (rank.run is not None and rank.run.outcome != "done")
+        if unfinished or number in self.ranks["unknown"] or node in self.nodes["unknown"]:
+            return "unknown"
+        if number in self.ranks["warning"] or node in self.nodes["warning"]:
+            return "warning"
+        return "ok"
+
+
+_BIND_WORDS = {"bound": "listening", "in-use": "in use"}
+_ATTEMPT_WORDS = {"met": "reached"}
+_BEST_FIRST: tuple[str, ...] = ("met", "agent", "waiting")
+
+
+def _master(process: ProcessFacts) -> str:
+    """Return how a process fared at the master's port: at its best try, when it has several addresses."""
+    if process.bind is not None:
+        return _BIND_WORDS.get(process.bind.outcome, process.bind.outcome)
+    tried = [attempt for attempt in process.attempts if attempt.door == "master"]
+    if not tried:
+        return "-"
+    outcome = min(tried, key=_place).outcome
+    return _ATTEMPT_WORDS.get(outcome, outcome)
+
+
+def _place(attempt: Attempt) -> int:
+    return _BEST_FIRST.index(attempt.outcome) if attempt.outcome in _BEST_FIRST else len(_BEST_FIRST)
+
+
+def _gpus(node: NodeFacts) -> dict[str, Gpu]:
+    """Return a node's GPUs by UUID, and by the UUIDs of their MIG instances."""
+    devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
+    instances = {uuid: gpu for gpu in devices for uuid in gpu.mig_uuids}
+    return instances | {gpu.uuid: gpu for gpu in devices if isinstance(gpu.uuid, str)}
+
+
+def _gpu(rank: RankFacts, known: dict[str, Gpu]) -> RankGpu | None:
+    if rank.gpu is None:
+        return None
+    gpu = known.get(rank.gpu)
+    if gpu is None:
+        return RankGpu(None, rank.gpu, None, None)
+    return RankGpu(gpu.index, rank.gpu, _or_none(gpu.pci), _or_none(gpu.name))
+
+
+def _or_none(fact: str | Missing) -> str | None:
+    return None if isinstance(fact, Missing) else fact
+
+
+def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
+    if not isinstance(job.collectives, Collectives):
+        return ()
+    wrong: Counter[str] = Counter()
+    for rank in job.ranks:
+        if rank.run is not None:
+            wrong.update(dict.fromkeys(rank.run.checked, 0))
+            wrong.update(rank.run.wrong)
+    return tuple(
+        _measured(m, wrong.get(m.op), job.asked.min_busbw_GBps) for m in job.collectives.measurements
+    )
+
+
+def _measured(measurement: Measurement, wrong: int | None, expected: float | None) -> Bandwidth:
+    times = [second for second in measurement.seconds_by_rank if math.isfinite(second)]
+    mean = math.fsum(times) / len(times) if times else None
+    ranks = len(measurement.seconds_by_rank)
+    algbw = measurement.bytes / mean / 1e9 if mean else None
+    factor = bus_factor(measurement.op, ranks)
+    busbw = algbw * factor if algbw is not None and factor is not None else None
+    return Bandwidth(
+        op=measurement.op,
+        bytes=measurement.bytes,
+        dtype=measurement.dtype,
+        ranks=ranks,
+        group=measurement.group,
+        algbw_GBps=algbw,
+        busbw_GBps=busbw,
+        seconds=Seconds(
+            mean=mean,
+            min=min(times, default=None),
+            max=max(times, default=None),
+            by_rank=tuple(
+                second if math.isfinite(second) else None for second in measurement.seconds_by_rank
+            ),
+        ),
+        wrong=wrong,
+        expected_GBps=Expected(expected, NO_EXPECTATION if expected is None else "--min-busbw"),
+        share_of_expected=busbw / expected if busbw is not None and expected else None,
+    )

@@ -1,0 +1,22 @@
+"""The report as one JSON document on one line, for programs; docs/json.md explains it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import Job
+from distcheck.report import Options
+from distcheck.report.document import document
+from distcheck.report.harmless import storable
+
+
+def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+    """Return the document and a newline; the options change nothing."""
+    del options
+    report = document(job, diagnosis)
+    try:
+        line = msgspec.json.encode(report)
+    except UnicodeEncodeError:  # bytes of an environment variable that are no UTF-8
+        line = msgspec.json.encode(storable(report))
+    return line.decode() + "\n"

@@ -1,0 +1,323 @@
+"""What the reports for people share: findings grouped, rows chosen, quantities and sentences written."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import Job, Stage
+from distcheck.finding import Finding, Fix, NotChecked, Severity
+from distcheck.report.document import STATUSES, Bandwidth, Document, RankRow
+from distcheck.report.fold import fold, fold_nodes
+from distcheck.report.harmless import harmless, storable
+
+ROWS = 32
+"""With more ranks than this, only the ranks with something to say have a row."""
+EDGE = 3
+"""Ranks at either end that have a row all the same."""
+CASES = 8
+"""Findings of one rule that are shown one by one."""
+DETAILED = 3
+"""Findings of one rule that are shown with their evidence."""
+PIECES = 40
+"""Ranges in a folded list of ranks."""
+
+
+class Case(NamedTuple):
+    """One message of a rule and everywhere it holds."""
+
+    message: str
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    evidence: dict[str, Any]
+
+
+class Problem(NamedTuple):
+    """All findings of one rule with one severity."""
+
+    severity: Severity
+    confirmed: bool
+    rule: str
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    cases: tuple[Case, ...]
+    """One for each message; only the first `CASES` unless everything is shown."""
+    more: int
+    """How many messages are not among `cases`."""
+    why: str
+    fixes: tuple[Fix, ...]
+    docs: str
+
+    @property
+    def where(self) -> str:
+        """The ranks and nodes, folded."""
+        return where(self.ranks, self.nodes)
+
+
+class Gap(NamedTuple):
+    """What was not looked at for one reason."""
+
+    reason: str
+    required: bool
+    rules: tuple[str, ...]
+    where: str
+
+
+def problems(findings: Iterable[Finding], *, everything: bool = False) -> list[Problem]:
+    """Group findings by rule, in their order; info findings only when everything is shown."""
+    groups: defaultdict[tuple[Severity, bool, str], list[Finding]] = defaultdict(list)
+    for finding in findings:
+        if finding.severity != "info" or everything:
+            groups[finding.severity, finding.confirmed, finding.rule].append(finding)
+    return [_problem(group, everything=everything) for group in groups.values()]
+
+
+def _problem(group: list[Finding], *, everything: bool) -> Problem:
+    by_message: defaultdict[str, list[Finding]] = defaultdict(list)
+    for finding in group:
+        by_message[finding.message].append(finding)
+    shown = list(by_message.items())[: None if everything else CASES]
+    return Problem(
+        severity=group[0].severity,
+        confirmed=group[0].confirmed,
+        rule=group[0].rule,
+        ranks=tuple(sorted({rank for finding in group for rank in finding.ranks})),
+        nodes=tuple(sorted({node for finding in group for node in finding.nodes})),
+        cases=tuple(
+            Case(
+                message,
+                tuple(sorted({rank for finding in same for rank in finding.ranks})),
+                tuple(sorted({node for finding in same for node in finding.nodes})),
+                same[0].evidence,
+            )
+            for message, same in shown
+        ),
+        more=len(by_message) - len(shown),
+        why=why(group[0].rule),
+        fixes=_fixes([finding.fix for _, same in shown for finding in same]),
+        docs=group[0].docs,
+    )
+
+
+def _fixes(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
+    """Say the same words once, with all their commands."""
+    commands: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for fix in fixes:
+        commands[fix.text].update(dict.fromkeys(fix.commands))
+    return tuple(Fix(text, tuple(them)) for text, them in commands.items())
+
+
+def why(rule: str) -> str:
+    """Return why a problem hurts: the first paragraph of its rule's prose, the summary where that is long."""
+    from distcheck.rules import find_rule
+
+    known = find_rule(rule)
+    if known is None:
+        return ""
+    paragraphs = [" ".join(p.split()).replace("``", "`") for p in known.doc.split("\n\n")]
+    prose = paragraphs[1] if len(paragraphs) > 1 else ""
+    return prose if prose and len(prose) <= 400 and not prose.startswith(("Fix:", "See:")) else paragraphs[0]
+
+
+def gaps(not_checked: Iterable[NotChecked]) -> list[Gap]:
+    """Group what was not looked at by its reason; what the command is for comes first."""
+    groups: defaultdict[tuple[bool, str], list[NotChecked]] = defaultdict(list)
+    for unlooked in not_checked:
+        groups[unlooked.required, unlooked.reason].append(unlooked)
+    ordered = sorted(groups.items(), key=lambda item: not item[0][0])
+    return [
+        Gap(
+            reason,
+            required,
+            tuple(dict.fromkeys(n.rule for n in group)),
+            where({rank for n in group for rank in n.ranks}, {node for n in group for node in n.nodes}),
+        )
+        for (required, reason), group in ordered
+    ]
+
+
+def rows(report: Document, *, everything: bool) -> tuple[list[RankRow], str]:
+    """Return the ranks that have a row, and a sentence about the others."""
+    if everything or len(report.ranks) <= ROWS:
+        return list(report.ranks), ""
+    last = len(report.ranks) - EDGE
+    odd = [n for n in range(EDGE, last) if report.ranks[n].status != "ok"][:ROWS]
+    shown = {*range(EDGE), *odd, *range(last, len(report.ranks))}
+    hidden = [row for n, row in enumerate(report.ranks) if n not in shown]
+    by_status = {status: [row.rank for row in hidden if row.status == status] for status in STATUSES}
+    folded = "; ".join(
+        f"{len(numbers)} {status} ({fold((n for n in numbers if n is not None), PIECES) or 'without a rank'})"
+        for status, numbers in by_status.items()
+        if numbers
+    )
+    return [report.ranks[n] for n in sorted(shown)], f"without a row (--all-ranks shows them): {folded}"
+
+
+def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:
+    """Write ranks and nodes, folded: ranks 0-7,16 on node[1-2]."""
+    numbers, names = set(ranks), set(nodes)
+    parts = [f"{'ranks' if len(numbers) > 1 else 'rank'} {fold(numbers, PIECES)}"] if numbers else []
+    parts += [harmless(fold_nodes(names))] if names else []
+    return " on ".join(parts)
+
+
+def headline(job: Job, report: Document) -> list[str]:
+    """Return what was looked at, in one to three lines."""
+    world = report.world
+    absent = report.missing_ranks
+    missing = f" ({len(absent)} missing: {fold(absent, PIECES)})" if absent else ""
+    parts = [
+        f"{count(world.ranks, 'rank')}{missing} on {count(world.nodes, 'node')}",
+        f"launcher {world.launcher}",
+        f"backend {world.backend}",
+        f"torch {world.torch}" if world.torch else "no torch seen",
+        *([f"NCCL {world.nccl}"] if world.nccl else []),
+    ]
+    lines = [harmless(f"distcheck {report.distcheck} {report.command}: {', '.join(parts)}")]
+    if job.asked.by_default:
+        lines.append("Nobody said how many ranks: 2 local Gloo ranks were taken (--nproc N takes others).")
+    models = Counter(
+        {row.gpu.uuid: row.gpu.name for row in report.ranks if row.gpu and row.gpu.name}.values()
+    )
+    if models:
+        lines.append(
+            "GPUs: " + ", ".join(f"{number} x {harmless(name)}" for name, number in sorted(models.items()))
+        )
+    return lines
+
+
+_ADVICE = {
+    0: "start the job",
+    10: "warnings fail because of --strict",
+    20: "not enough is known to start the job; a retry may help, on other nodes if it does not",
+    30: "mend the job's or the site's configuration first; a retry will not help",
+    40: "leave {nodes} out and start again",
+    70: "distcheck itself broke; save the job with --save and report it",
+}
+
+
+def advice(report: Document) -> str:
+    """Return what to do now."""
+    return _ADVICE[report.exit_code].format(nodes=harmless(report.exclude.hostlist))
+
+
+def counts(diagnosis: Diagnosis) -> str:
+    """Return how much was found: 1 error, 2 warnings."""
+    severities = Counter(finding.severity for finding in diagnosis.findings)
+    unlooked = len({n.rule for n in diagnosis.not_checked})
+    return ", ".join(
+        [
+            count(severities["error"], "error"),
+            count(severities["warning"], "warning"),
+            *([f"{count(unlooked, 'rule')} not checked"] if unlooked else []),
+        ]
+    )
+
+
+def conclusion(report: Document, diagnosis: Diagnosis) -> str:
+    """Return the report's last line."""
+    return (
+        f"{report.verdict} (exit code {report.exit_code}): {advice(report)}. "
+        f"{counts(diagnosis)}, {report.seconds:.1f} s"
+    )
+
+
+def shared_groups(measured: Iterable[Bandwidth]) -> bool:
+    """Tell whether everything was measured over the whole world."""
+    return all(row.group == "world" for row in measured)
+
+
+def largest(report: Document) -> list[Bandwidth]:
+    """Return the measurement at the largest size of each operation over the whole world."""
+    by_op: dict[str, Bandwidth] = {}
+    for row in report.bandwidth:
+        if row.group == "world" and (row.op not in by_op or row.bytes > by_op[row.op].bytes):
+            by_op[row.op] = row
+    return list(by_op.values())
+
+
+def slowest(row: Bandwidth) -> str:
+    """Return the rank with the longest time; outside the world group, its place in the group."""
+    times = [-1.0 if second is None else second for second in row.seconds.by_rank]
+    if len(times) < 2 or max(times) < 0:
+        return "-"
+    place = times.index(max(times))
+    return str(place) if row.group == "world" else f"#{place}"
+
+
+def evidence_lines(
+    evidence: dict[str, Any], *, everything: bool, limit: int = 12, width: int = 200
+) -> list[str]:
+    """Write evidence as `name: value` lines; without `everything` long values and long lists are cut."""
+    lines: list[str] = []
+    for name, value in evidence.items():
+        first, *more = _value(value).splitlines() or [""]
+        lines.append(harmless(f"{name}: {first}"))
+        lines += [harmless(f"  {line}") for line in more]
+    if everything:
+        return lines
+    cut = [line if len(line) <= width else line[: width - 1] + "…" for line in lines[:limit]]
+    return cut + ([f"… {len(lines) - limit} more (-v shows them)"] if len(lines) > limit else [])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(item, str | int | float) for item in value):
+        numbers = [item for item in value if isinstance(item, int) and not isinstance(item, bool)]
+        if len(numbers) == len(value) > 2 and sorted(set(numbers)) == numbers:
+            return fold(numbers)
+        return ", ".join(map(str, value))
+    if value is None or isinstance(value, bool | int | float):
+        return "-" if value is None else str(value)
+    return msgspec.json.encode(storable(value)).decode()
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number of things: 1 rank, 2 ranks."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def size(quantity: int) -> str:
+    """Write a number of bytes in binary units: 1 MiB."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if quantity >= 1 << power:
+            return f"{quantity / (1 << power):.5g} {unit}"
+    return f"{quantity} B"
+
+
+def figure(number: float | None, scale: float = 1.0) -> str:
+    """Write a measured quantity with three digits or more; n/a where there is none."""
+    if number is None:
+        return "n/a"
+    number *= scale
+    return (
+        f"{number:.1f}" if abs(number) >= 100 else f"{number:.2f}" if abs(number) >= 1 else f"{number:#.3g}"
+    )
+
+
+LEGEND = {
+    "local": "the rank's number on its node (LOCAL_RANK)",
+    "GPU": "index, PCI address and UUID that NVML gives for the GPU that cuda:LOCAL_RANK is",
+    "master": (
+        "how the rank's process fared at MASTER_ADDR:MASTER_PORT: rank 0's is listening there, the others "
+        "reached it; agent: torchrun's store owns the port, which is healthy; -: nobody tried"
+    ),
+    "stage": "how far the rank came: " + ", ".join(get_args(Stage)),
+    "status": (
+        "ok; warning or error: a finding names the rank; unknown: something needed could not be looked at; "
+        "missing: nobody spoke for it"
+    ),
+    "algbw": "bytes / mean time, in GB/s (1e9 bytes)",
+    "busbw": (
+        "algbw x 2(n-1)/n for all_reduce, x 1 for broadcast: comparable with the hardware's figure whatever "
+        "the number of ranks (nccl-tests)"
+    ),
+    "mean, min, max": "time per operation over the ranks, in ms",
+    "wrong": "elements with a wrong value in an exact check of the operation; -: not checked",
+}
+"""What `--legend` prints."""

@@ -1,0 +1,222 @@
+"""The report for a person at a terminal or in a job's log."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from tabulate import tabulate
+
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import Collectives, Job, PeerTrial, Resolution
+from distcheck.report import Options
+from distcheck.report.document import Document, RankGpu, document, node_names
+from distcheck.report.harmless import harmless
+from distcheck.report.sections import (
+    DETAILED,
+    LEGEND,
+    Problem,
+    conclusion,
+    evidence_lines,
+    figure,
+    gaps,
+    headline,
+    largest,
+    problems,
+    rows,
+    shared_groups,
+    size,
+    slowest,
+    where,
+)
+
+WIDTH = 100
+"""Columns of prose; messages, evidence and commands are never wrapped."""
+SIDE_BY_SIDE = 16
+"""Up to this many ranks, each rank's times are shown."""
+
+_COLORS = {
+    "error": 31,
+    "job": 31,
+    "node": 31,
+    "warning": 33,
+    "warn": 33,
+    "unknown": 33,
+    "info": 36,
+    "pass": 32,
+}
+
+
+def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+    """Return the report as lines of text."""
+    report = document(job, diagnosis)
+    parts: list[list[str]] = []
+    if not options.quiet:
+        parts += [
+            headline(job, report),
+            list(_ranks(report, options)),
+            list(_bandwidth(job, report, options)),
+        ]
+    parts += [list(_problem(p, options)) for p in problems(diagnosis.findings, everything=options.verbose)]
+    if not options.quiet:
+        parts += [list(_gaps(diagnosis))]
+    if options.timings:
+        parts += [list(_timings(job))]
+    if options.legend:
+        parts += [
+            [
+                "what the columns mean",
+                *(line for entry in LEGEND.items() for line in _wrapped(": ".join(entry), 2, 4)),
+            ]
+        ]
+    last = conclusion(report, diagnosis)
+    parts += [[_colored(report.verdict, options) + last.removeprefix(report.verdict)]]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _colored(word: str, options: Options) -> str:
+    return f"\x1b[1;{_COLORS[word]}m{word}\x1b[0m" if options.color else word
+
+
+def _wrapped(prose: str, first: int, rest: int) -> list[str]:
+    return textwrap.wrap(
+        prose,
+        WIDTH,
+        initial_indent=" " * first,
+        subsequent_indent=" " * rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _table(headers: Sequence[str], align: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
+    clean = [[harmless(cell) for cell in row] for row in cells]
+    table = tabulate(clean, headers, tablefmt="simple", disable_numparse=True, colalign=align)
+    yield from (line.rstrip() for line in table.splitlines())
+
+
+def _ranks(report: Document, options: Options) -> Iterator[str]:
+    shown, others = rows(report, everything=options.all_ranks)
+    looked = any(row.gpu for row in report.ranks)
+    if shown:
+        headers = ["rank", "node", "local", *(["GPU"] if looked else []), "master", "stage", "status"]
+        align = ["right", "left", "right", *(["left"] if looked else []), "left", "left", "left"]
+        yield from _table(
+            headers,
+            align,
+            [
+                [
+                    "-" if row.rank is None else str(row.rank),
+                    row.node or "-",
+                    "-" if row.local_rank is None else str(row.local_rank),
+                    *([_gpu(row.gpu, options)] if looked else []),
+                    row.master,
+                    row.stage or "-",
+                    row.status,
+                ]
+                for row in shown
+            ],
+        )
+    if others:
+        yield others
+
+
+def _gpu(gpu: RankGpu | None, options: Options) -> str:
+    """Write a GPU: index, PCI address and the UUID's first characters, which tell any two GPUs apart."""
+    if gpu is None:
+        return "-"
+    index = "?" if gpu.index is None else str(gpu.index)
+    return f"{index} {gpu.pci or '?'} {gpu.uuid if options.verbose else gpu.uuid[:12]}"
+
+
+def _bandwidth(job: Job, report: Document, options: Options) -> Iterator[str]:
+    if report.bandwidth:
+        yield from _sweep(report)
+    if isinstance(job.collectives, Collectives) and job.collectives.ended:
+        yield f"the collectives were ended early: {harmless(job.collectives.ended)}"
+    world = [row for row in largest(report) if row.ranks <= SIDE_BY_SIDE or options.all_ranks]
+    if world and world[0].ranks > 1:
+        yield ""
+        yield "time per operation on each rank, ms"
+        headers = ["rank", *(f"{row.op} {size(row.bytes)}" for row in world)]
+        times = zip(*(row.seconds.by_rank for row in world), strict=False)
+        yield from _table(
+            headers,
+            ["right"] * len(headers),
+            [[str(rank), *(figure(second, 1e3) for second in each)] for rank, each in enumerate(times)],
+        )
+
+
+def _sweep(report: Document) -> Iterator[str]:
+    grouped = not shared_groups(report.bandwidth)
+    expected = any(row.expected_GBps.value is not None for row in report.bandwidth)
+    headers = [
+        "operation", *(["group"] if grouped else []), "size", "algbw GB/s", "busbw GB/s",
+        *(["expected", "share"] if expected else []), "mean ms", "min ms", "max ms", "slowest rank", "wrong",
+    ]  # fmt: skip
+    yield from _table(
+        headers,
+        ["left", *(["left"] if grouped else []), *["right"] * (len(headers) - 1 - grouped)],
+        [
+            [
+                row.op, *([row.group] if grouped else []), size(row.bytes),
+                figure(row.algbw_GBps), figure(row.busbw_GBps),
+                *([figure(row.expected_GBps.value), _share(row.share_of_expected)] if expected else []),
+                figure(row.seconds.mean, 1e3), figure(row.seconds.min, 1e3), figure(row.seconds.max, 1e3),
+                slowest(row), "-" if row.wrong is None else str(row.wrong),
+            ]
+            for row in report.bandwidth
+        ],
+    )  # fmt: skip
+
+
+def _share(share: float | None) -> str:
+    return "n/a" if share is None else f"{share:.0%}"
+
+
+def _problem(problem: Problem, options: Options) -> Iterator[str]:
+    doubt = "" if problem.confirmed else " (not confirmed)"
+    place = f" - {problem.where}" if problem.where else ""
+    yield f"{_colored(problem.severity, options)}: {harmless(problem.rule)}{doubt}{place}"
+    alone = len(problem.cases) == 1 and not problem.more
+    for n, case in enumerate(problem.cases):
+        place = "" if alone else where(case.ranks, case.nodes)
+        yield f"  {harmless(case.message)}" + (f"  [{place}]" if place else "")
+        if n < DETAILED or options.verbose:
+            yield from (f"    {line}" for line in evidence_lines(case.evidence, everything=options.verbose))
+    if problem.more:
+        yield f"  … and {problem.more} more like these (-v shows them)"
+    if problem.why:
+        yield from _wrapped(f"why: {harmless(problem.why)}", 2, 7)
+    for fix in problem.fixes:
+        yield f"  fix: {harmless(fix.text)}"
+        yield from (f"      {harmless(command)}" for command in fix.commands)
+
+
+def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
+    required = None
+    for gap in gaps(diagnosis.not_checked):
+        if gap.required != required:
+            required = gap.required
+            yield "not checked, and needed for a verdict" if required else "not checked"
+        place = f" - {gap.where}" if gap.where else ""
+        yield f"  {harmless(gap.reason)}{place}"
+        yield from _wrapped(", ".join(map(harmless, gap.rules)), 4, 4)
+
+
+def _timings(job: Job) -> Iterator[str]:
+    yield "what took how long"
+    yield f"  the whole run: {job.seconds:.2f} s"
+    resolved = [p.master_resolution for p in job.processes if isinstance(p.master_resolution, Resolution)]
+    if resolved:
+        slow = max(resolved, key=lambda r: r.seconds)
+        yield f"  the slowest resolution of {harmless(slow.name)}: {slow.seconds:.3f} s"
+    met: list[PeerTrial] = [trial for trial in job.peers if trial.outcome == "met"]
+    if met:
+        far = max(met, key=lambda t: t.seconds)
+        names = node_names(job)
+        on = {process.uid: names[process.node] for process in job.processes}
+        path = f"{on.get(far.source, far.source)} to {on.get(far.target, far.target)}"
+        yield f"  the slowest connection between peers: {far.seconds:.3f} s ({harmless(path)})"
+    if isinstance(job.collectives, Collectives) and job.collectives.first_figure_seconds is not None:
+        yield f"  from the start to the first figure: {job.collectives.first_figure_seconds:.2f} s"

@@ -1,0 +1,230 @@
+"""The guest's side of the roll call: knock on every door until one opens, and remember how each one answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from distcheck.facts import Attempt, Missing, Resolution
+from distcheck.probe import network
+from distcheck.rollcall import protocol
+from distcheck.rollcall.protocol import Hello, NotYet, ProtocolError, Refused, Welcome, Word, encode
+
+_ANSWER_SECONDS = 3.0
+_PAUSE_SECONDS = 0.1
+_MASTER_PATIENCE_SECONDS = 2.0
+_UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL}
+_T = TypeVar("_T")
+
+
+class Door(NamedTuple):
+    """One way in."""
+
+    address: str
+    port: int
+    side: bool
+    only_connect: bool = False
+    """True where another program listens by right, such as torchrun's agent: nothing is said to it."""
+
+
+class Connection(NamedTuple):
+    """An open door: the host has welcomed us."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    welcome: Welcome
+
+    def say(self, word: Word) -> None:
+        """Send a word."""
+        self.writer.write(encode(word))
+
+    @property
+    def local_address(self) -> str:
+        """The address from which we reach the host."""
+        return protocol.plain_address(self.writer.get_extra_info("sockname")[0])
+
+    @property
+    def host_address(self) -> str:
+        """The address under which the host is reached."""
+        return protocol.plain_address(self.writer.get_extra_info("peername")[0])
+
+
+class Attendance(NamedTuple):
+    """How trying to attend ended."""
+
+    connection: Connection | None
+    attempts: tuple[Attempt, ...]
+
+
+async def in_thread(call: Callable[[], _T]) -> _T:
+    """Run a call that may block for ever in a daemon thread; cancelling the wait leaves the thread behind.
+
+    asyncio's own executor is joined when the loop ends, so that a resolver that hangs would hang distcheck too.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # a result wherever there is no error
+
+    def work() -> None:
+        result, failed = None, None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 carried to whoever waits
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop may have ended
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future
+
+
+async def resolve(name: str, seconds: float) -> Resolution | Missing:
+    """Resolve a name within a time limit."""
+    try:
+        return await asyncio.wait_for(in_thread(lambda: network.resolve(name)), seconds)
+    except asyncio.TimeoutError:
+        return Missing(reason=f"the resolver gave no answer within {seconds:.0f} s")
+
+
+def doors(
+    addresses: Iterable[str], port: int, job: str, *, agent: bool = False, side: bool = True
+) -> tuple[Door, ...]:
+    """Return the doors at these addresses: MASTER_PORT first, then the side doors."""
+    found = tuple(addresses)
+    master = tuple(Door(address, port, side=False, only_connect=agent) for address in found)
+    if not side:
+        return master
+    return master + tuple(Door(a, p, side=True) for a in found for p in protocol.side_ports(job))
+
+
+async def attend(
+    ways: tuple[Door, ...],
+    hello: Hello,
+    *,
+    seconds: float,
+    connect_seconds: float,
+    once: bool = False,
+) -> Attendance:
+    """Knock on all doors, again and again, until one opens or the time is over.
+
+    The master door goes on being tried for a moment when a side door opened first: whether MASTER_PORT can be
+    reached is what the ranks want to know.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    last: dict[Door, Attempt] = {}
+    met: Connection | None = None
+    while True:
+        todo = [d for d in ways if met is None or not d.side]
+        knocks = [
+            asyncio.ensure_future(_knock(d, hello, min(connect_seconds, max(0.05, until - loop.time()))))
+            for d in todo
+        ]
+        try:
+            for knocked in asyncio.as_completed(knocks):
+                door, attempt, connection = await knocked
+                seen = last.get(door)
+                last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
+                if connection is None:
+                    continue
+                if met is None:
+                    met = connection
+                    if not door.side:
+                        break
+                    until = min(until, loop.time() + _MASTER_PATIENCE_SECONDS)
+                else:
+                    connection.writer.close()
+        finally:
+            for knock in knocks:
+                knock.cancel()
+            for result in await asyncio.gather(*knocks, return_exceptions=True):
+                if not isinstance(result, BaseException) and result[2] not in {None, met}:
+                    result[2].writer.close()
+        master_settled = any(a.outcome in {"met", "agent", "foreign", "silent"} for d, a in last.items() if not d.side)
+        if (met is not None and master_settled) or once or loop.time() + _PAUSE_SECONDS >= until:
+            return Attendance(met, _worth_telling(last, met))
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _worth_telling(last: dict[Door, Attempt], met: Connection | None) -> tuple[Attempt, ...]:
+    """Leave out side doors that were simply shut: a host opens one of them only."""
+    del met
+    return tuple(a for d, a in last.items() if not d.side or a.outcome not in {"refused", "timeout"})
+
+
+async def _knock(door: Door, hello: Hello, seconds: float) -> tuple[Door, Attempt, Connection | None]:
+    attempt, connection = await _try(door, hello, seconds)
+    return door, attempt, connection
+
+
+async def _try(door: Door, hello: Hello, seconds: float) -> tuple[Attempt, Connection | None]:
+    def ended(outcome: str, detail: str = "") -> Attempt:
+        return Attempt(
+            address=door.address,
+            port=door.port,
+            door="side" if door.side else "master",
+            outcome=outcome,  # type: ignore[arg-type]  # the literals below
+            detail=detail,
+        )
+
+    try:
+        reader, writer = await asyncio.wait_for(_connect(door), seconds)
+    except asyncio.TimeoutError:
+        return ended("timeout", f"no answer within {seconds:.1f} s"), None
+    except ConnectionRefusedError as error:
+        return ended("refused", str(error)), None
+    except OSError as error:
+        return ended("unreachable" if error.errno in _UNREACHABLE else "failed", str(error)), None
+    if door.only_connect:
+        writer.close()
+        return ended("agent"), None
+    nonce = secrets.token_hex(8)
+    keep = False
+    try:
+        writer.write(encode(msgspec.structs.replace(hello, nonce=nonce)))
+        answer = await asyncio.wait_for(protocol.read(reader, protocol.answer_decoder, 4096), _ANSWER_SECONDS)
+        if not isinstance(answer, (Welcome, NotYet, Refused)) or answer.nonce != nonce:
+            return ended("stranger", "a roll call that answered another's nonce"), None
+        if isinstance(answer, NotYet):
+            return ended("waiting", f"the roll call there is for {answer.master}"), None
+        if isinstance(answer, Refused):
+            return ended("stranger", answer.reason), None
+        keep = True
+        return ended("met"), Connection(reader, writer, answer)
+    except asyncio.TimeoutError:
+        return ended("silent", f"accepted the connection and said nothing for {_ANSWER_SECONDS:.0f} s"), None
+    except ProtocolError as error:
+        return ended("foreign", str(error)), None
+    except (EOFError, OSError) as error:
+        return ended("closed", str(error) or "accepted the connection and closed it"), None
+    finally:
+        if not keep:
+            writer.close()
+
+
+async def _connect(door: Door) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    family = socket.AF_INET6 if ":" in door.address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        protocol.prepare(sock)
+        await asyncio.get_running_loop().sock_connect(sock, (door.address, door.port))
+        return await asyncio.open_connection(sock=sock)
+    except BaseException:
+        sock.close()
+        raise

@@ -1,0 +1,240 @@
+"""The words of the roll call and how they cross a socket: framed, typed, limited in size, never unpickled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from distcheck.collectives.plan import Plan, Software, Timing
+from distcheck.facts import NodeFacts, PeerTrial, Placement, ProcessFacts, RankFacts, RankRun
+
+MAGIC = b"DCK1"
+HEADER = struct.Struct("!4sI")
+HELLO_LIMIT_BYTES = 64 * 1024
+FRAME_LIMIT_BYTES = 64 * 1024 * 1024
+SEGMENT_BYTES = 536
+"""Maximum TCP segment: a path that loses large packets must not lose the facts that tell of it."""
+
+Name = Annotated[str, Meta(max_length=256)]
+SIDE_DOORS = 4
+
+
+class ProtocolError(Exception):
+    """The other side does not speak our protocol; the message says what it said instead."""
+
+
+class Word(msgspec.Struct, frozen=True, tag_field="word"):
+    """Common ground of everything said at the roll call."""
+
+
+class Hello(Word, frozen=True):
+    """A guest at the door."""
+
+    nonce: Name
+    version: Name
+    job: Name
+    master: Name
+    """MASTER_ADDR:MASTER_PORT as the guest has them."""
+    uid: Name
+    ranks: Annotated[tuple[int, ...], Meta(max_length=4096)]
+    world_size: int
+    seconds_left: float
+    """What is left of the guest's --timeout; the host ends before the first guest must leave."""
+
+
+class Welcome(Word, frozen=True):
+    """The host lets the guest in and proves with the nonce that it read the Hello."""
+
+    nonce: Name
+    run: Name
+    uid: Name
+
+
+class NotYet(Word, frozen=True):
+    """The guest looks for another MASTER_ADDR:MASTER_PORT; it may be let in when the roll stays incomplete."""
+
+    nonce: Name
+    master: Name
+
+
+class Refused(Word, frozen=True):
+    """Another job, or the roll call is closed."""
+
+    nonce: Name
+    reason: Name
+
+
+class Report(Word, frozen=True):
+    """The facts of one process, its node and its ranks."""
+
+    node: NodeFacts
+    process: ProcessFacts
+    ranks: tuple[RankFacts, ...]
+    peer_door: tuple[str, int] | None = None
+    """Address and port on which it listens for its peers."""
+
+
+class PeerDoor(msgspec.Struct, frozen=True):
+    """Where one process listens for its peers."""
+
+    uid: str
+    address: str
+    port: int
+
+
+class Roster(Word, frozen=True):
+    """The doors to try, and the word to say there."""
+
+    nonce: str
+    doors: tuple[PeerDoor, ...]
+    seconds: float
+    """How long one door may take."""
+
+
+class PeerReport(Word, frozen=True):
+    """Which doors opened."""
+
+    trials: tuple[PeerTrial, ...]
+
+
+class Start(Word, frozen=True):
+    """Run the collectives."""
+
+    plan: Plan
+    seconds: float
+    world_size: int
+    store: tuple[str, int]
+    """Where rank 0's store listens; an empty host stands for the one that the guest has reached."""
+
+
+class Trouble(Word, frozen=True):
+    """A rank of this process cannot finish; the others would wait for it in vain."""
+
+    reason: str
+
+
+class Abort(Word, frozen=True):
+    """End the collectives now and report."""
+
+    reason: str
+
+
+class RunReport(Word, frozen=True):
+    """What became of this process's ranks in the collectives."""
+
+    runs: dict[int, RankRun]
+    timings: tuple[tuple[int, Timing], ...]
+    software: Software | None = None
+
+
+class VerdictRound(Word, frozen=True):
+    """What all who met exit with."""
+
+    exit_code: int
+    summary: str
+
+
+class Seen(Word, frozen=True):
+    """The verdict has arrived."""
+
+
+class Bye(Word, frozen=True):
+    """The report is written."""
+
+
+FromGuest = Report | PeerReport | Trouble | RunReport | Seen
+FromHost = Roster | Start | Abort | VerdictRound | Bye
+
+hello_decoder = msgspec.msgpack.Decoder(Hello)
+answer_decoder = msgspec.msgpack.Decoder(Welcome | NotYet | Refused)
+guest_decoder: msgspec.msgpack.Decoder[FromGuest] = msgspec.msgpack.Decoder(FromGuest)
+host_decoder: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost)
+
+
+def encode(word: Word) -> bytes:
+    """Return the frame of a word: magic, length, MessagePack."""
+    body = msgspec.msgpack.encode(word)
+    return HEADER.pack(MAGIC, len(body)) + body
+
+
+async def read(
+    reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[msgspec.Struct], limit: int = FRAME_LIMIT_BYTES
+) -> msgspec.Struct:
+    """Read one frame.
+
+    Raises:
+        ProtocolError: the bytes are no frame, the frame is larger than `limit` or holds what the decoder refuses.
+        EOFError: the other side has closed.
+        OSError: the connection broke.
+    """
+    try:
+        header = await reader.readexactly(HEADER.size)
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise ProtocolError(banner(error.partial)) from None
+        raise EOFError from None
+    magic, length = HEADER.unpack(header)
+    if magic != MAGIC:
+        with contextlib.suppress(asyncio.TimeoutError, OSError):
+            header += await asyncio.wait_for(reader.read(200), 0.2)
+        raise ProtocolError(banner(header))
+    if length > limit:
+        raise ProtocolError(f"a frame of {length} bytes where at most {limit} are taken")
+    try:
+        return decoder.decode(await reader.readexactly(length))
+    except asyncio.IncompleteReadError:
+        raise EOFError from None
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"a frame that this version does not read: {error}") from None
+
+
+def banner(raw: bytes) -> str:
+    """Return another program's first words so that they can be printed: one line, no control characters."""
+    text = raw[:120].decode("latin-1")
+    return "".join(c if c.isprintable() else " " for c in text).strip() or f"{len(raw)} unprintable bytes"
+
+
+def prepare(sock: socket.socket) -> None:
+    """Keep the segments small and the answers quick; sockets that cannot are used as they are."""
+    for option, value in ((socket.TCP_MAXSEG, SEGMENT_BYTES), (socket.TCP_NODELAY, 1)):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def plain_address(address: str) -> str:
+    """Return the IPv4 address inside an IPv6-mapped one, any other address as it is."""
+    return address.removeprefix("::ffff:")
+
+
+def job_key(environ: Mapping[str, str], placement: Placement) -> str:
+    """Name the job that a process belongs to: the scheduler's job and step, torchrun's run, or by hand the user.
+
+    MASTER_ADDR and MASTER_PORT are not part of it: a job whose ranks disagree about them must still be able to meet.
+    """
+    for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMIX_NAMESPACE"):
+        if environ.get(name) and placement.launcher not in {"by hand", "distcheck"}:
+            return f"{name}={environ[name]}"
+    if environ.get("TORCHELASTIC_RUN_ID"):
+        return f"torchrun {environ['TORCHELASTIC_RUN_ID']} uid {os.getuid()}"
+    return f"uid {os.getuid()}"
+
+
+def side_ports(job: str) -> tuple[int, ...]:
+    """Return the ports of the side doors: below the ephemeral range, the same on every rank of a job."""
+    first = 21000 + zlib.crc32(job.encode()) % 2500 * SIDE_DOORS
+    return tuple(range(first, first + SIDE_DOORS))
+
+
+def public_key(job: str) -> str:
+    """Return the job's name as it crosses the network: nobody who listens learns a user or job id."""
+    return hashlib.sha256(job.encode()).hexdigest()[:32]

@@ -1,0 +1,215 @@
+"""What MASTER_ADDR means: how it is written, which host it names, and whether rank 0 is there."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Missing
+from distcheck.rules.vocabulary import number, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from distcheck.facts import Job, NodeFacts, RankFacts
+
+_HERE = frozenset(
+    {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
+)
+_NODE_LIST = re.compile(r"[\w.-]*\[\d[\d,-]*\]")
+_HOST_PORT = re.compile(r"^\[?([^\[\]]*?)\]?:(\d*)$")
+# Resolvers say these of a name that another try may find (EAI_AGAIN); anything else is their last word.
+_PASSING = re.compile(r"temporary|errno -3\b|try again|timed out", re.IGNORECASE)
+
+
+def malformed(address: str) -> str:
+    """Say what is wrong with the writing of an address, '' when it could be a host name or an IP address."""
+    if "$" in address or "`" in address:
+        return "a shell expression that was not expanded"
+    if _NODE_LIST.search(address):
+        return "a list of nodes that was not expanded"
+    if "://" in address:
+        return "an URL"
+    if "," in address:
+        return "a list of hosts"
+    if address != address.strip():
+        return "a host with a blank or a line break around it"
+    if re.search(r"\s", address):
+        return "more than one word"
+    if "[" in address or "]" in address:
+        return "an address in brackets"
+    if address.count(":") == 1:
+        return "a host with a port"
+    return "a path or a network" if "/" in address else ""
+
+
+def cleaned(address: str) -> str:
+    """Return the host that a badly written address most likely means, '' when that cannot be told."""
+    text = address.partition("://")[2] or address
+    text = text.strip().split("/")[0]
+    nodes = re.match(r"([\w.-]*)\[(\d+)", text)
+    if nodes and ":" not in text:
+        return nodes[1] + nodes[2]
+    text = re.split(r"[,\s]", text)[0] if text else ""
+    host = _HOST_PORT.match(text) if text.startswith("[") or text.count(":") == 1 else None
+    text = host[1] if host else text.strip("[]")
+    return "" if re.search(r"[$`(){}\[\]]", text) else text
+
+
+def canonical(address: str) -> str:
+    """Write an IP address in one way: without a zone, IPv4 inside IPv6 as IPv4; names stay as they are."""
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return str(mapped or ip)
+
+
+def is_here(address: str) -> bool:
+    """Whether an address means "this very host" wherever it is used."""
+    try:
+        ip = ip_address(canonical(address))
+    except ValueError:
+        return address.lower() in _HERE
+    return ip.is_loopback or ip.is_unspecified
+
+
+def resolved(job: Job, rank: RankFacts) -> frozenset[str]:
+    """Return the addresses that a rank's MASTER_ADDR means to it, empty when that is not known."""
+    answer = job.process_of(rank).master_resolution
+    if answer is None or isinstance(answer, Missing):
+        return frozenset()
+    return frozenset(canonical(a) for a in answer.addresses)
+
+
+def unresolved(job: Job, rank: RankFacts) -> str:
+    """Return the resolver's words when it did not find a rank's well-formed MASTER_ADDR, else ''."""
+    answer = job.process_of(rank).master_resolution
+    address = rank.placement.master_addr
+    if not isinstance(answer, Missing) or not address or malformed(address):
+        return ""
+    return answer.reason or "no reason given"
+
+
+def may_pass(reason: str) -> bool:
+    """Whether the resolver's words leave it open that another try finds the name."""
+    return bool(_PASSING.search(reason))
+
+
+def own_addresses(node: NodeFacts) -> frozenset[str]:
+    """Return the addresses at which a node can be reached, empty when they are not known."""
+    if isinstance(node.interfaces, Missing):
+        return frozenset()
+    return frozenset(canonical(i.address) for i in node.interfaces)
+
+
+def rank_zero(job: Job) -> RankFacts | None:
+    """Return rank 0, None when it is not here or several claim to be it."""
+    zeros = [r for r in job.ranks if r.placement.rank == 0]
+    return zeros[0] if len(zeros) == 1 else None
+
+
+def _reached(job: Job, rank: RankFacts) -> frozenset[str]:
+    """Return what a rank's MASTER_ADDR means to it; empty for a name that nobody resolved."""
+    address = canonical(rank.placement.master_addr or "")
+    literal = is_here(address) or bool(re.fullmatch(r"[\d.]+|.*:.*", address))
+    return resolved(job, rank) or (frozenset({address}) if literal else frozenset())
+
+
+def meanings(job: Job) -> dict[str, frozenset[str]]:
+    """Return every well-formed MASTER_ADDR of the job with the hosts that it means to those who have it.
+
+    Spellings that all mean rank 0's host (its name, its address on another network, localhost on the host itself)
+    mean the same.
+    """
+    zero = rank_zero(job)
+    home = job.node_of(zero) if zero else None
+    known = own_addresses(home) if home else frozenset[str]()
+    spelt: dict[str, set[str]] = {}
+    for r in job.ranks:
+        address = r.placement.master_addr or ""
+        reached = _reached(job, r)
+        if not reached or malformed(address):
+            continue
+        node = job.node_of(r)
+        hosts: Iterable[str] = reached
+        if all(is_here(a) for a in reached):
+            if not known:  # what localhost is to rank 0's host cannot be compared with anybody's address
+                continue
+            hosts = {"rank 0's host" if home and node.key == home.key else f"{node.name}'s own"}
+        elif reached & known:
+            hosts = {"rank 0's host"}
+        spelt.setdefault(address, set()).update(hosts)
+    return {address: frozenset(hosts) for address, hosts in spelt.items()}
+
+
+def differing(job: Job) -> bool:
+    """Whether the ranks were told different hosts to meet at."""
+    hosts = list(meanings(job).values())
+    return len(hosts) > 1 and not frozenset[str].intersection(*hosts)
+
+
+def here_over_nodes(job: Job) -> list[RankFacts]:
+    """Return the ranks whose MASTER_ADDR is their own host although the job spans several.
+
+    The ranks of several nodes are proof. Where the others never came, the launcher's own word is: a step on several
+    nodes, or more ranks than it put on this one. torchrun is left out there: its workers start after the agents
+    met, and several agents on one machine do meet at localhost.
+    """
+    if differing(job):
+        return []
+    ranks = [r for r in job.ranks if is_here(r.placement.master_addr or "")]
+    if len({job.node_of(r).key for r in ranks}) > 1:
+        return ranks
+    if len(job.nodes) > 1 or (job.met and not job.missing_ranks):
+        return []
+    return [r for r in ranks if _spans_nodes(r)]
+
+
+def _spans_nodes(rank: RankFacts) -> bool:
+    table = table_of(rank)
+    if rank.placement.launcher in {"torchrun", "distcheck"}:
+        return False
+    if table and table.launcher == "slurm":
+        nodes = number(rank, "SLURM_STEP_NUM_NODES") or number(rank, "SLURM_NNODES")
+        return (nodes or 1) > 1
+    return (rank.placement.world_size or 0) > (rank.placement.local_world_size or float("inf"))
+
+
+def astray(job: Job) -> RankFacts | None:
+    """Return rank 0 when its MASTER_ADDR is an address that its node does not have, and nobody met it there.
+
+    Whoever got through on MASTER_PORT proves the address right: behind a Kubernetes service or a NAT a node does
+    not own the address at which it is reached.
+    """
+    zero = rank_zero(job)
+    if zero is None or differing(job):
+        return None
+    address = zero.placement.master_addr or ""
+    reached, own = resolved(job, zero), own_addresses(job.node_of(zero))
+    if not reached or not own or malformed(address) or any(is_here(a) for a in reached) or reached & own:
+        return None
+    through = any(
+        a.door == "master" and a.outcome in {"met", "waiting", "agent"}
+        for p in job.processes
+        for a in p.attempts
+    )
+    return None if through else zero
+
+
+def keeps_others_away(job: Job) -> str:
+    """Say what about rank 0's own address explains that others did not come, '' when nothing does."""
+    zero = rank_zero(job)
+    if zero is None:
+        return ""
+    if malformed(zero.placement.master_addr or ""):
+        return "MASTER_ADDR is not written as a host"
+    if unresolved(job, zero):
+        return "MASTER_ADDR does not resolve"
+    if here_over_nodes(job):
+        return "MASTER_ADDR means every node itself"
+    if astray(job) and "KUBERNETES_SERVICE_HOST" not in zero.environment:
+        return "MASTER_ADDR is not an address of rank 0's node"
+    return ""

@@ -1,0 +1,248 @@
+"""Which GPUs a value of CUDA_VISIBLE_DEVICES leaves to a process, and at which item the list goes wrong.
+
+The grammar (CUDA programming guide, "CUDA Environment Variables", and torch's own reading of it in
+``torch.cuda._parse_visible_devices``): commas separate the items; the value's beginning decides whether they
+are indices, ``GPU-`` UUIDs or ``MIG-`` UUIDs; the first item that cannot be read ends the list; an item that
+occurs twice empties it.
+
+It differs from torch 2.13 where torch does not look: MIG devices are resolved (torch leaves that to CUDA),
+GPUs that NVML lists and CUDA cannot open are not counted, digits are ASCII only, and a lone sign, on which
+torch raises ValueError, ends the list. Indices are NVML's: CUDA's own order is the same where all GPUs of a
+node are of one model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from distcheck.facts import Gpu
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,4000}")  # int() refuses more than 4300 digits
+_OLD_MIG = re.compile(r"MIG-(GPU-[^/]+)/[0-9]+/[0-9]+")
+_BLANKS = " \t\n\v\f\r"  # what C's isspace() knows: str.strip() alone would take more
+_UUID = ("GPU-", "MIG-")
+
+
+class Fault(NamedTuple):
+    """The first item that is not what its author can have meant."""
+
+    kind: Literal["empty", "minus-one", "duplicate", "bad-item", "mixed", "stale"]
+    item: int
+    """Counted from 1; 0 when it is the whole value."""
+    text: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"item {self.item} ({self.text!r}): {self.why}" if self.item else self.why
+
+
+class Visible(NamedTuple):
+    """What CUDA shows of a node's GPUs."""
+
+    uuids: tuple[str, ...]
+    """UUIDs of GPUs or MIG devices in CUDA's order; ``PCI-`` and the address where NVML tells no UUID."""
+    stop: str = ""
+    """The item at which the list ends early and why; empty when all of it was used."""
+
+
+class _Reading(NamedTuple):
+    """Positions of the GPUs that the items name, what stopped the reading, and the first fault."""
+
+    positions: tuple[int, ...]
+    stop: str = ""
+    fault: Fault | None = None
+
+
+def visible(value: str | None, gpus: tuple[Gpu, ...]) -> Visible:
+    """Return what a process with this CUDA_VISIBLE_DEVICES (None: unset) sees of a node's GPUs."""
+    usable = tuple(gpu for gpu in gpus if usable_name(gpu))
+    picked = _read(value, gpus)
+    if value is not None and value.startswith("MIG-"):
+        return _first_of(_mig_devices(value, gpus), picked)
+    return _whole_or_mig([usable[position] for position in picked.positions], picked.stop)
+
+
+def fault_in(value: str | None, gpus: tuple[Gpu, ...]) -> Fault | None:
+    """Return the first item that is at fault, None when the value is fine.
+
+    A node without a usable GPU, or an index that would be right if no GPU were lost, is not the value's
+    fault.
+    """
+    return _read(value, gpus).fault
+
+
+def device_of(local_rank: int | None, visible: tuple[str, ...]) -> str | None:
+    """Return the GPU that ``cuda:LOCAL_RANK`` is, or the only visible one; None when neither exists.
+
+    Where every rank sees one GPU of its own (``srun --gpus-per-task=1``) scripts take it whatever LOCAL_RANK
+    says.
+    """
+    if local_rank is not None and 0 <= local_rank < len(visible):
+        return visible[local_rank]
+    return visible[0] if len(visible) == 1 else None
+
+
+def usable_name(gpu: Gpu) -> str:
+    """Return a GPU's UUID, else ``PCI-`` and its address; empty for a GPU that CUDA cannot open either."""
+    if gpu.lost:
+        return ""
+    if isinstance(gpu.uuid, str):
+        return gpu.uuid
+    return f"PCI-{gpu.pci}" if isinstance(gpu.pci, str) else ""
+
+
+def _read(value: str | None, gpus: tuple[Gpu, ...]) -> _Reading:
+    usable = tuple(gpu for gpu in gpus if usable_name(gpu))
+    if not usable:
+        return _Reading(())
+    if value is None:
+        return _Reading(tuple(range(len(usable))))
+    if not value.strip(_BLANKS + ","):
+        return _Reading((), "it names no GPU", Fault("empty", 0, value, "it is set and names no GPU"))
+    if value.startswith("MIG-"):
+        return _by_uuid(value, "MIG-", _mig_devices(value, gpus), gpus)
+    if value.startswith("GPU-"):
+        return _by_uuid(value, "GPU-", tuple(usable_name(gpu) for gpu in usable), gpus)
+    return _by_index(value, len(usable), gpus)
+
+
+def _by_index(value: str, count: int, gpus: tuple[Gpu, ...]) -> _Reading:
+    items = value.split(",")
+    indices: list[int] = []
+    stop, fault = "", None
+    for number, item in enumerate(items, start=1):
+        text = item.strip(_BLANKS)
+        match = _NUMBER.match(text)
+        index = int(match[0]) if match else -1
+        if index in indices:
+            return _emptied(number, item)
+        if match is None or index < 0:
+            if any(rest.strip(_BLANKS) for rest in items[number - 1 :]):  # else only commas at the end
+                found = _unreadable(number, item, first="")
+                stop, fault = str(found), fault or found
+            break
+        if match.end() < len(text) and fault is None:
+            fault = Fault("bad-item", number, item, f"CUDA reads {index} and ignores {text[match.end() :]!r}")
+        indices.append(index)
+    for position, index in enumerate(indices):
+        if index >= count:
+            why = f"there is no GPU {index}, only {_range(count)}; it ends the list"
+            found = Fault("bad-item", position + 1, items[position], why)
+            # Of 8 GPUs with one lost CUDA counts 7: the index is right then, and the GPU is at fault.
+            known = index < len(gpus) and any(gpu.lost for gpu in gpus)
+            earlier = fault if fault and fault.item <= found.item else None
+            return _Reading(tuple(indices[:position]), str(found), earlier or (None if known else found))
+    return _Reading(tuple(indices), stop, fault)
+
+
+def _by_uuid(value: str, prefix: str, pool: tuple[str, ...], gpus: tuple[Gpu, ...]) -> _Reading:
+    items = value.split(",")
+    wanted: list[str] = []
+    stop, fault = "", None
+    for number, item in enumerate(items, start=1):
+        if item in wanted:
+            return _emptied(number, item)
+        if not item.startswith(prefix):
+            if any(rest.strip(_BLANKS) for rest in items[number - 1 :]):
+                fault = _unreadable(number, item, first=prefix)
+                stop = str(fault)
+            break
+        wanted.append(item)
+    positions: list[int] = []
+    for number, item in enumerate(wanted, start=1):
+        fits = [position for position, uuid in enumerate(pool) if uuid.startswith(item)]
+        if len(fits) != 1:
+            found = _unknown(number, item, [pool[position] for position in fits])
+            known = not fits and any(_may_be(gpu, item) for gpu in gpus)
+            return _Reading(tuple(positions), str(found), None if known else found)
+        if fits[0] in positions:
+            return _emptied(number, item)
+        positions += fits
+    return _Reading(tuple(positions), stop, fault)
+
+
+def _mig_devices(value: str, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
+    """Return a node's MIG devices, among them one that the value names in the old form MIG-GPU-UUID/GI/CI.
+
+    Today's drivers give another name for it, and its instance numbers are not collected: it is taken at its
+    word.
+    """
+    devices = tuple(uuid for gpu in gpus if not gpu.lost for uuid in gpu.mig_uuids)
+    old = [
+        item
+        for item in dict.fromkeys(value.split(","))
+        if (named := _OLD_MIG.fullmatch(item)) and any(gpu.uuid == named[1] and gpu.mig_uuids for gpu in gpus)
+    ]
+    return devices + tuple(item for item in old if item not in devices)
+
+
+def _first_of(pool: tuple[str, ...], picked: _Reading) -> Visible:
+    """Return the first MIG device that was picked.
+
+    A process gets no more (MIG user guide, "CUDA Device Enumeration").
+    """
+    uuids = tuple(pool[position] for position in picked.positions)
+    return Visible(uuids[:1], "item 2: a process sees one MIG device only" if len(uuids) > 1 else picked.stop)
+
+
+def _whole_or_mig(chosen: list[Gpu], stop: str) -> Visible:
+    """Name the chosen GPUs; where one is divided, its first MIG device takes the place of all of them."""
+    devices = [uuid for gpu in chosen if gpu.mig is True for uuid in gpu.mig_uuids]
+    if devices:
+        alone = len(devices) == 1 and len(chosen) == 1
+        return Visible(
+            (devices[0],), stop if alone else "a process sees one MIG device only, and no GPU beside it"
+        )
+    whole = tuple(usable_name(gpu) for gpu in chosen if gpu.mig is not True)
+    if len(whole) < len(chosen):
+        return Visible(whole, stop or "a GPU in MIG mode on which no MIG device was made is not visible")
+    return Visible(whole, stop)
+
+
+def _emptied(number: int, item: str) -> _Reading:
+    fault = Fault("duplicate", number, item, "it names a GPU a second time, and CUDA then shows none at all")
+    return _Reading((), str(fault), fault)
+
+
+def _unreadable(number: int, item: str, first: str) -> Fault:
+    """Say what is wrong with an item not of the list's kind; `first` is that kind's prefix, if it has one."""
+    text = item.strip(_BLANKS)
+    if _NUMBER.match(text):
+        if text.startswith("-"):
+            return Fault("minus-one", number, item, "a negative number ends the list")
+        return Fault("mixed", number, item, "an index in a list of UUIDs ends the list")
+    if text.startswith(_UUID) and (text != item if number == 1 else first and text.startswith(first)):
+        return Fault("bad-item", number, item, "the blank before the UUID ends the list")
+    if text.startswith(_UUID):
+        other = f"{first.rstrip('-')} UUIDs" if first else "indices"
+        return Fault("mixed", number, item, f"a {text[:3]} UUID in a list of {other} ends the list")
+    why = "it is neither an index nor a UUID and ends the list"
+    if not text:
+        why = "an empty item ends the list"
+    elif text.lower() in {"all", "none", "void", "nodevfiles"}:
+        why = f"CUDA knows no word {text!r} here, and it ends the list"
+    elif text[0] in "[({\"'":
+        why = "a bracket or quote ends the list"
+    elif text.upper().startswith(_UUID):
+        why = "UUIDs begin with GPU- or MIG- in capitals; this one ends the list"
+    return Fault("bad-item", number, item, why)
+
+
+def _unknown(number: int, item: str, fits: list[str]) -> Fault:
+    if fits:
+        why = f"it fits {' and '.join(fits)}, so CUDA takes none of them; it ends the list"
+        return Fault("bad-item", number, item, why)
+    if item != item.strip(_BLANKS):
+        return Fault("bad-item", number, item, "the blank after the UUID ends the list")
+    return Fault("stale", number, item, "no GPU of this node has this UUID; it ends the list")
+
+
+def _may_be(gpu: Gpu, prefix: str) -> bool:
+    """Tell whether a UUID that fits no usable GPU can be of one that is lost or does not tell its own."""
+    return gpu.uuid.startswith(prefix) if isinstance(gpu.uuid, str) else True
+
+
+def _range(count: int) -> str:
+    return "GPU 0" if count == 1 else f"GPUs 0 to {count - 1}"

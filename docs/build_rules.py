@@ -1,0 +1,106 @@
+"""Write docs/rules from the rules' docstrings; with --check only name the pages that are stale.
+
+Usage: python docs/build_rules.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from distcheck.rules import FAMILIES, Rule, all_rules
+
+FOLDER = Path(__file__).resolve().parent / "rules"
+ORIGIN = "<!-- Written by docs/build_rules.py from the docstrings in distcheck/rules; do not edit. -->"
+_CODE = re.compile(r"(``.+?``|`[^`]+`)", re.DOTALL)
+
+
+def markdown(doc: str) -> str:
+    """Turn a docstring into Markdown: code in single backticks, nothing else that Markdown would take for HTML."""
+    pieces = _CODE.split(doc)
+    for n, piece in enumerate(pieces):
+        if n % 2:
+            pieces[n] = "`" + piece.strip("`") + "`"
+        else:
+            text = piece.replace("<", "&lt;").replace("*", r"\*")
+            pieces[n] = re.sub(r"(?m)^(Fix|See):", r"**\1:**", text)
+    return "".join(pieces)
+
+
+def section(rule: Rule) -> str:
+    """Write one rule; its heading is the anchor that findings point at."""
+    also = f"\n\nAlso known as {', '.join(f'`{alias}`' for alias in rule.aliases)}." if rule.aliases else ""
+    return f"## {rule.name}\n\n{markdown(rule.doc)}{also}\n"
+
+
+def page(family: str, rules: list[Rule]) -> str:
+    """Write one family's page."""
+    module = importlib.import_module(f"distcheck.rules.{family}")
+    sections = "\n".join(section(rule) for rule in rules)
+    return f"{ORIGIN}\n\n# {family}\n\n{markdown(inspect.getdoc(module) or '')}\n\n{sections}"
+
+
+def index(families: dict[str, list[Rule]]) -> str:
+    """Write the list of all rules."""
+    lines = [ORIGIN, "", "# Rules", ""]
+    lines += ["`distcheck explain RULE` prints the same words. A rule's name is the problem it finds.", ""]
+    for family, rules in families.items():
+        lines += [f"## [{family}]({family}.md)", "", "| rule | problem |", "|---|---|"]
+        lines += [
+            f"| [{rule.name}]({family}.md#{rule.name}) | {markdown(rule.summary).replace('|', '&#124;')} |"
+            for rule in rules
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page by its file name."""
+    families = {family: [rule for rule in all_rules() if rule.family == family] for family in FAMILIES}
+    present = {family: rules for family, rules in families.items() if rules}
+    return {f"{family}.md": page(family, rules) for family, rules in present.items()} | {
+        "README.md": index(present)
+    }
+
+
+def stale(folder: Path = FOLDER) -> list[str]:
+    """Return the names of the pages that are missing, different or of no family any more."""
+    wanted = pages()
+    there = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
+    return sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
+
+
+def write(folder: Path = FOLDER) -> None:
+    """Write every page and remove those of families that are gone."""
+    wanted = pages()
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob("*.md"):
+        if path.name not in wanted:
+            path.unlink()
+    for name, text in wanted.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def main() -> int:
+    """Run as a script."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is stale")
+    if not parser.parse_args().check:
+        write()
+        return 0
+    old = stale()
+    for name in old:
+        print(f"docs/rules/{name} is stale: run python docs/build_rules.py", file=sys.stderr)
+    return 1 if old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

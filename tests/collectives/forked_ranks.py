@@ -1,0 +1,88 @@
+"""Run a task in forked ranks and print what they say: a program, because a pytest process may have threads.
+
+``python forked_ranks.py '{"backend": "gloo", "ranks": 2}'`` prints, per rank, pairs of seconds and message.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from distcheck.collectives import worker
+from distcheck.collectives.plan import Plan, StoreOpen, Task
+
+
+def corrupt(rank, asked):
+    """Break torch in this rank as the test asks."""
+    import torch.distributed as dist
+
+    if rank != asked.get("broken_rank"):
+        return
+    all_reduce = dist.all_reduce
+
+    def wrong(tensor):
+        all_reduce(tensor)
+        tensor[: asked["wrong_elements"]] += 1
+
+    def raises(tensor):
+        raise RuntimeError("CUDA error: an illegal\n  memory access\nException raised from here (most recent")
+
+    def sleeps(tensor):
+        time.sleep(1.3)
+        all_reduce(tensor)
+
+    dist.all_reduce = {"wrong": wrong, "raises": raises, "sleeps": sleeps}[asked["broken"]]
+
+
+def be_rank(task, said, port):
+    start = time.monotonic()
+
+    def tell(message):
+        if isinstance(message, StoreOpen):
+            os.write(port, message.port.to_bytes(2, "big"))
+        line = [time.monotonic() - start, msgspec.to_builtins(message)]
+        os.write(said, json.dumps(line).encode() + b"\n")
+
+    worker.run(task, tell)
+
+
+def main():
+    asked = json.loads(sys.argv[1])
+    before = {"threads": threading.active_count(), "tasks": len(list(Path("/proc/self/task").iterdir()))}
+    plan = Plan(
+        backend=asked["backend"],
+        operations=tuple(asked.get("operations", ["all_reduce", "broadcast"])),
+        sizes_bytes=tuple(asked.get("sizes_bytes", [4096])),
+        deadline_seconds=asked.get("deadline_seconds", 20.0),
+        iterations=asked.get("iterations"),
+        burst_seconds=0.02,
+    )
+    port_read, port_write = os.pipe()
+    pipes = []
+    store = None
+    for rank in range(asked["ranks"]):
+        read, write = os.pipe()
+        if os.fork() == 0:
+            try:
+                corrupt(rank, asked)
+                be_rank(Task(plan, rank, asked["ranks"], rank, store), write, port_write)
+            finally:
+                os._exit(0)
+        os.close(write)
+        pipes.append(read)
+        if store is None:
+            store = ("127.0.0.1", int.from_bytes(os.read(port_read, 2), "big"))
+    said = []
+    for read in pipes:
+        with os.fdopen(read) as stream:
+            said.append([json.loads(line) for line in stream])
+    for _ in pipes:
+        os.wait()
+    print(json.dumps({"before": before, "said": said}))
+
+
+main()

@@ -1,0 +1,177 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import distcheck
+from distcheck.collectives import software, timing, worker
+
+PROGRAM = Path(__file__).with_name("forked_ranks.py")
+ROOT = Path(distcheck.__file__).parents[1]
+
+
+def ranks_say(**asked):
+    """Return what forked ranks said, messages only, and the program's stderr."""
+    run = subprocess.run(
+        [sys.executable, PROGRAM, json.dumps({"backend": "gloo", **asked})],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    answer = json.loads(run.stdout)
+    assert answer["before"] == {"threads": 1, "tasks": 1}, "importing the worker started a thread"
+    return [[message for _, message in said] for said in answer["said"]], run.stderr
+
+
+def only(messages, kind):
+    return [{k: v for k, v in m.items() if k != "said"} for m in messages if m["said"] == kind]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_rank_checks_and_times_everything_in_silence(ranks):
+    said, stderr = ranks_say(ranks=ranks, sizes_bytes=[4099, 65536])
+    assert stderr == ""
+    assert len(said) == ranks
+    for messages in said:
+        assert messages[-1] == {"said": "Finished"}
+        checked = only(messages, "Checked")
+        assert [(c["op"], c["wrong"]) for c in checked] == [("all_reduce", 0), ("broadcast", 0)]
+        assert {c["elements"] for c in checked} == {262_147}
+        timings = only(messages, "Timing")
+        assert [(t["op"], t["bytes"]) for t in timings] == [
+            ("all_reduce", 4096),
+            ("all_reduce", 65536),
+            ("broadcast", 4096),
+            ("broadcast", 65536),
+        ]
+        assert all(t["seconds"] > 0 and 3 <= t["iterations"] <= 1000 for t in timings)
+    agreed = {tuple(t["iterations"] for t in only(messages, "Timing")) for messages in said}
+    assert len(agreed) == 1
+
+
+def test_the_steps_are_told_in_order():
+    said, _ = ranks_say(ranks=2, operations=["broadcast"], sizes_bytes=[1024])
+    assert [s["text"] for s in only(said[1], "Step")] == [
+        "process group",
+        "check broadcast",
+        "broadcast 1024 B",
+        "farewell",
+    ]
+    assert len(only(said[0], "StoreOpen")) == 1
+    assert only(said[1], "StoreOpen") == []
+    assert only(said[1], "Software")[0]["device"] == "cpu"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_other_operations_are_exact_too(ranks):
+    operations = ["all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    said, stderr = ranks_say(ranks=ranks, operations=operations, sizes_bytes=[1001])
+    assert stderr == ""
+    for messages in said:
+        assert [(c["op"], c["wrong"]) for c in only(messages, "Checked")] == [(op, 0) for op in operations]
+        whole = 1001 // (4 * ranks) * 4 * ranks
+        assert [t["bytes"] for t in only(messages, "Timing")] == [whole, whole, whole, 1000]
+
+
+def test_the_number_of_iterations_can_be_asked_for():
+    said, _ = ranks_say(ranks=2, iterations=7)
+    assert {t["iterations"] for messages in said for t in only(messages, "Timing")} == {7}
+
+
+def test_wrong_elements_are_counted_on_the_rank_that_has_them():
+    said, _ = ranks_say(ranks=2, broken_rank=1, broken="wrong", wrong_elements=17)
+    wrong = [{c["op"]: c["wrong"] for c in only(messages, "Checked")} for messages in said]
+    assert wrong == [{"all_reduce": 0, "broadcast": 0}, {"all_reduce": 17, "broadcast": 0}]
+    assert [messages[-1]["said"] for messages in said] == ["Finished", "Finished"]
+
+
+def test_an_exception_is_told_on_one_line_and_the_other_rank_learns_of_it():
+    said, _ = ranks_say(ranks=2, broken_rank=1, broken="raises")
+    assert said[1][-1] == {
+        "said": "Failed",
+        "error": "RuntimeError: CUDA error: an illegal memory access",
+        "unavailable": False,
+    }
+    assert only(said[1], "Step")[-1]["text"] == "check all_reduce"
+    assert said[0][-1]["said"] == "Failed"
+    assert not said[0][-1]["unavailable"]
+
+
+def test_a_rank_that_waits_says_that_it_is_alive():
+    said, _ = ranks_say(ranks=2, broken_rank=1, broken="sleeps", operations=["all_reduce"], sizes_bytes=[])
+    assert len(only(said[0], "Alive")) >= 2
+    assert said[0][-1]["said"] == "Finished"
+
+
+@pytest.mark.skipif("nccl" in software.backends(), reason="this torch has NCCL and a GPU")
+def test_a_backend_that_torch_lacks_is_unavailable_on_every_rank():
+    said, _ = ranks_say(ranks=2, backend="nccl")
+    for messages in said:
+        assert messages[-1]["said"] == "Failed"
+        assert messages[-1]["unavailable"]
+        assert software.torch.__version__ in messages[-1]["error"]
+        assert "it has gloo" in messages[-1]["error"]
+
+
+def test_one_rank_alone_sends_to_nobody():
+    said, _ = ranks_say(ranks=1, operations=["send_recv"])
+    assert said[0][-1]["error"] == "ValueError: send_recv needs at least 2 ranks"
+
+
+@pytest.mark.parametrize(
+    ("built", "error"),
+    [
+        ({"nccl": False, "gloo": True}, "this torch {} has no NCCL; it has gloo"),
+        ({"nccl": True, "gloo": True}, "this torch {} has NCCL but finds no GPU; without one it has gloo"),
+        ({"nccl": False, "gloo": False}, "this torch {} has no NCCL; it has no backend at all"),
+    ],
+)
+def test_what_torch_lacks_and_has_is_said(monkeypatch, built, error):
+    dist = software.dist
+    monkeypatch.setattr(software.torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: built["nccl"])
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: built["gloo"])
+    monkeypatch.setattr(dist, "is_mpi_available", lambda: False)
+    assert software.lack_of("nccl") == error.format(software.torch.__version__)
+
+
+def test_a_torch_without_distributed_has_no_backend(monkeypatch):
+    monkeypatch.setattr(software.dist, "is_available", lambda: False)
+    assert software.lack_of("gloo").endswith("has no Gloo; it has no backend at all")
+
+
+@pytest.mark.parametrize(("code", "version"), [(2804, "2.8.4"), (21805, "2.18.5"), (23007, "2.30.7")])
+def test_nccl_version_codes_are_spelt_out(code, version):
+    assert software._dotted(code) == version
+
+
+def test_no_nccl_is_found_in_a_process_that_mapped_none(tmp_path):
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r-xp 00 00:00 0 \n7f02-7f03 r-xp 00 08:01 12  /usr/lib/libc.so.6\n")
+    assert software.nccl_version(maps) == ""
+    maps.write_text("7f02-7f03 r-xp 00 08:01 12  /no/such/libnccl.so.2\n")
+    assert software.nccl_version(maps) == ""
+    assert software.nccl_version(tmp_path / "none") == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "iterations"), [(0.0, 1000), (1e-6, 1000), (0.01, 25), (0.2, 3), (100.0, 3)]
+)
+def test_a_burst_is_filled_within_bounds(seconds, iterations):
+    assert timing.iterations_for(seconds, burst_seconds=0.25) == iterations
+
+
+def test_a_broken_pipe_ends_the_breathing_thread_quietly(monkeypatch):
+    monkeypatch.setattr(worker, "ALIVE_SECONDS", 0.001)
+
+    def tell(message):
+        raise BrokenPipeError
+
+    with worker._breathing(tell):
+        time.sleep(0.05)

@@ -1,0 +1,328 @@
+"""The real nvidia-ml-py, in a real child process, on a library that says what the test wrote down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from distcheck.facts import Gpus, Missing
+from distcheck.probe import gpu
+
+BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
+H100 = """
+driver 550.54.15
+cuda 12040
+count 8
+uuid GPU-0000000%i-aaaa-bbbb-cccc-dddddddddddd
+name NVIDIA H100 80GB HBM3
+memory.total 85520809984
+memory.used 581828608
+memory.reserved 580780032
+mig 0
+""" + "".join(f"{i}.pci 00000000:{bus.upper()}:00.0\n" for i, bus in enumerate(BUSES))
+
+
+@pytest.fixture
+def ask(fake_nvml, monkeypatch):
+    def ask(text, timeout=30.0, **more):
+        for name, value in fake_nvml.environ(text).items():
+            monkeypatch.setenv(name, value)
+        return asyncio.run(gpu.gpus(timeout, **more))
+
+    return ask
+
+
+def test_a_node_of_eight_h100(ask):
+    answer = ask(H100)
+    assert isinstance(answer, Gpus)
+    assert (answer.driver, answer.cuda_driver, len(answer.devices)) == ("550.54.15", "12.4", 8)
+    assert [device.index for device in answer.devices] == list(range(8))
+    assert [device.pci for device in answer.devices] == [f"0000:{bus}:00.0" for bus in BUSES]
+    last = answer.devices[7]
+    assert last.uuid == "GPU-00000007-aaaa-bbbb-cccc-dddddddddddd"
+    assert last.name == "NVIDIA H100 80GB HBM3"
+    assert (last.memory_bytes, last.memory_used_bytes) == (85520809984, 1048576)
+    assert (last.mig, last.mig_uuids, last.lost) == (False, (), "")
+
+
+def test_a_gpu_without_memory_of_its_own(ask):
+    answer = ask(H100 + "0.memory.used !3\n")
+    assert answer.devices[0].memory_bytes == Missing(reason="NVML error 3: Not Supported")
+    assert answer.devices[0].memory_used_bytes == answer.devices[0].memory_bytes
+    assert answer.devices[1].memory_used_bytes == 1048576
+
+
+def test_a_driver_that_does_not_tell_reserved_memory_apart(ask):
+    answer = ask(H100 + "0.memory.reserved !13\n")
+    assert answer.devices[0].memory_used_bytes == 581828608
+
+
+def test_mig_devices_are_named_and_empty_slots_are_skipped(ask):
+    answer = ask(H100 + "2.mig 1\n2.mig.slots 7\n2.0.uuid MIG-aaaa\n2.3.uuid MIG-bbbb\n")
+    assert (answer.devices[2].mig, answer.devices[2].mig_uuids) == (True, ("MIG-aaaa", "MIG-bbbb"))
+    assert answer.devices[3].mig is False
+
+
+def test_a_gpu_that_knows_no_mig_is_not_in_mig_mode(ask):
+    assert ask(H100 + "mig !3\n").devices[0].mig is False
+
+
+def test_a_lost_gpu_is_recorded_and_the_others_are_read(ask):
+    answer = ask(H100 + "3.lost yes\n")
+    assert answer.devices[3].lost.startswith("NVML error 15: a GPU is lost")
+    assert isinstance(answer.devices[3].uuid, Missing)
+    assert [device.index for device in answer.devices if device.lost] == [3]
+    assert all(isinstance(device.uuid, str) for device in answer.devices if device.index != 3)
+
+
+def test_a_gpu_that_is_lost_behind_its_handle(ask):
+    device = ask(H100 + "5.name !15\n").devices[5]
+    assert device.lost.startswith("NVML error 15")
+    assert isinstance(device.uuid, str)
+
+
+def test_a_gpu_without_a_handle_is_lost_in_nvmls_words(ask):
+    assert ask(H100 + "0.handle !999\n").devices[0].lost == "NVML error 999: unknown error"
+
+
+def test_a_gpu_of_somebody_else_is_not_lost(ask):
+    device = ask(H100 + "6.handle !4\n").devices[6]
+    assert device.lost == ""
+    assert device.uuid == Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
+
+
+@pytest.mark.parametrize("key", ["driver", "cuda"])
+def test_a_fact_of_the_node_that_may_not_be_read(ask, key):
+    answer = ask(H100 + f"{key} !4\n")
+    assert isinstance(answer, Gpus)
+    assert isinstance(answer.driver if key == "driver" else answer.cuda_driver, Missing)
+
+
+@pytest.mark.parametrize(
+    ("key", "field"), [("uuid", "uuid"), ("pci", "pci"), ("name", "name"), ("mig", "mig")]
+)
+def test_a_fact_of_a_gpu_that_may_not_be_read(ask, key, field):
+    device = ask(H100 + f"4.{key} !4\n").devices[4]
+    assert getattr(device, field) == Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
+    missing = [name for name in device.__struct_fields__ if isinstance(getattr(device, name), Missing)]
+    assert missing == [field]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (4, "no permission to use the NVIDIA driver"),
+        (9, "the NVIDIA kernel module is not loaded"),
+        (12, "libnvidia-ml.so.1 was not found"),
+        (15, "a GPU is lost"),
+        (17, "the operating system blocked the request"),
+        (18, "driver/library version mismatch"),
+        (999, "unknown error"),
+        (7, "Insufficient Size"),
+        (4242, "fake error 4242"),
+    ],
+)
+def test_each_error_at_the_start_has_its_words_and_number(ask, code, words):
+    answer = ask(H100 + f"init !{code}\n")
+    assert isinstance(answer, Missing)
+    assert answer.reason.startswith(f"NVML error {code}: ")
+    assert words in answer.reason
+    assert gpu.error_code(answer.reason) == code
+
+
+def test_gpus_that_cannot_be_counted(ask):
+    assert ask(H100 + "count !999\n") == Missing(reason="NVML error 999: unknown error")
+
+
+def test_no_library(monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    answer = asyncio.run(gpu.gpus(30.0))
+    if isinstance(answer, Gpus):
+        pytest.skip("this machine has NVML")
+    assert gpu.error_code(answer.reason) in {9, 12}
+
+
+@pytest.mark.parametrize("key", ["init", "3.handle", "7.name"])
+def test_a_hang_ends_at_the_deadline_and_leaves_no_process(ask, monkeypatch, key):
+    born = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: born.append(popen(*a, **k)) or born[-1])
+    began = time.monotonic()
+    answer = ask(H100 + f"{key} hang\n", timeout=1.0)
+    assert answer == Missing(reason="NVML did not answer within 1 s: a GPU or its driver hangs")
+    assert 1.0 <= time.monotonic() - began < 2.5
+    assert born[0].returncode == -signal.SIGKILL
+    assert not Path(f"/proc/{born[0].pid}").exists()
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_a_child_that_cannot_be_killed_is_left_behind(ask, monkeypatch):
+    spared = []
+    killpg = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda group, number: spared.append(group))
+    began = time.monotonic()
+    answer = ask(H100 + "init hang\n", timeout=0.5)
+    try:
+        assert isinstance(answer, Missing)
+        assert time.monotonic() - began < 3.0
+    finally:
+        killpg(spared[0], signal.SIGKILL)
+        os.waitpid(spared[0], 0)
+
+
+def test_giving_up_ends_the_child_too(fake_nvml, monkeypatch):
+    for name, value in fake_nvml.environ("init hang\n").items():
+        monkeypatch.setenv(name, value)
+    born = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: born.append(popen(*a, **k)) or born[-1])
+
+    async def give_up():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(gpu.gpus(60.0), 0.3)
+
+    asyncio.run(give_up())
+    assert born[0].returncode == -signal.SIGKILL
+
+
+def test_the_child_dies_by_itself_when_nobody_waits(fake_nvml):
+    command = [sys.executable, "-m", "distcheck.probe.gpu", "1"]
+    done = subprocess.run(command, env=fake_nvml.environ("init hang\n"), check=False, timeout=30)
+    assert done.returncode == -signal.SIGALRM
+
+
+def test_a_crash_is_named(ask):
+    answer = ask(H100 + "2.uuid crash\n")
+    assert answer == Missing(reason="NVML crashed the process that asked it: SIGSEGV")
+
+
+def program(tmp_path, text):
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_garbage_is_no_answer(ask, tmp_path):
+    answer = ask(H100, python=program(tmp_path, 'echo \'{"fact": "gpus"}\'; echo hello; exit 3'))
+    assert answer == Missing(reason="the process that asks NVML gave no answer (exit code 3): hello")
+
+
+def test_silence_is_no_answer(ask, tmp_path):
+    assert "it wrote nothing" in ask(H100, python=program(tmp_path, "exit 0")).reason
+
+
+def test_an_answer_among_other_words_is_found(ask, tmp_path):
+    line = msgspec.json.encode(Gpus("1", "2", ())).decode()
+    answer = ask(H100, python=program(tmp_path, f"echo welcome; echo '{line}'; echo 'a warning' >&2"))
+    assert answer == Gpus("1", "2", ())
+
+
+def test_a_python_that_is_not_there(ask):
+    assert ask(H100, python="/nowhere/python").reason.startswith(
+        "the process that asks NVML could not be started"
+    )
+
+
+def test_the_module_prints_one_line(fake_nvml):
+    command = [sys.executable, "-m", "distcheck.probe.gpu"]
+    done = subprocess.run(command, env=fake_nvml.environ(H100), check=True, capture_output=True)
+    assert done.stdout.count(b"\n") == 1
+    assert len(msgspec.json.decode(done.stdout, type=Gpus).devices) == 8
+    assert done.stderr == b""
+
+
+def test_the_old_bindings_bytes_are_read_and_what_they_lack_is_missing():
+    class NVMLError(Exception):
+        pass
+
+    old = SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: b"GPU-1",
+        nvmlDeviceGetName=lambda handle: b"Tesla K80",
+        nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(
+            domain=0, bus=0x9B, device=0, busId=b"0000:9B:00.0"
+        ),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=2, used=1),
+    )
+    device = gpu._gpu(old, 0)
+    assert (device.uuid, device.name, device.pci) == ("GPU-1", "Tesla K80", "0000:9b:00.0")
+    assert (device.memory_bytes, device.memory_used_bytes) == (2, 1)
+    assert isinstance(device.mig, Missing)
+
+
+# -- whose GPUs a node shows
+
+
+def put(root, path, text=""):
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def pci(root, vendor, kind):
+    put(root, "sys/bus/pci/devices/0000:9b:00.0/vendor", vendor + "\n")
+    put(root, "sys/bus/pci/devices/0000:9b:00.0/class", kind + "\n")
+
+
+def test_nothing_there(tmp_path):
+    assert gpu.accelerator(tmp_path, {}) == "none"
+
+
+@pytest.mark.parametrize("path", ["dev/nvidiactl", "proc/driver/nvidia/version"])
+def test_nvidias_driver(tmp_path, path):
+    put(tmp_path, path)
+    assert gpu.accelerator(tmp_path, {}) == "nvidia"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "whose"),
+    [
+        ("0x10de", "0x030200", "nvidia"),
+        ("0x10de", "0x030000", "nvidia"),
+        ("0x10de", "0x040300", "none"),  # the sound device of a graphics card
+        ("0x10de", "0x068000", "none"),  # an NVSwitch
+        ("0x1002", "0x038000", "amd"),
+        ("0x1002", "0x120000", "amd"),
+        ("0x1002", "0x030000", "none"),  # the display of many a server board
+        ("0x8086", "0x030000", "none"),
+    ],
+)
+def test_the_pci_bus(tmp_path, vendor, kind, whose):
+    pci(tmp_path, vendor, kind)
+    assert gpu.accelerator(tmp_path, {}) == whose
+
+
+@pytest.mark.parametrize(("simd_count", "whose"), [("608", "amd"), ("0", "none")])
+def test_amds_driver_lists_processors_too(tmp_path, simd_count, whose):
+    put(tmp_path, "dev/kfd")
+    put(
+        tmp_path,
+        "sys/class/kfd/kfd/topology/nodes/0/properties",
+        f"cpu_cores_count 8\nsimd_count {simd_count}\n",
+    )
+    assert gpu.accelerator(tmp_path, {}) == whose
+
+
+def test_a_library_that_was_brought_along(tmp_path):
+    put(tmp_path, "opt/lib/libnvidia-ml.so.1")
+    environ = {"LD_LIBRARY_PATH": ":/nowhere:/opt/lib"}
+    assert gpu.accelerator(tmp_path, {"LD_LIBRARY_PATH": "/nowhere"}) == "none"
+    assert gpu.accelerator(tmp_path, environ) == "nvidia"
+    assert gpu.accelerator(tmp_path, environ, Gpus("1", "2", ())) == "nvidia"
+    assert gpu.accelerator(tmp_path, environ, Missing(reason="NVML error 18: mismatch")) == "nvidia"
+    assert gpu.accelerator(tmp_path, environ, Missing(reason="NVML error 9: no driver")) == "none"
+
+
+def test_a_device_outweighs_what_nvml_says(tmp_path):
+    put(tmp_path, "dev/nvidiactl")
+    assert gpu.accelerator(tmp_path, {}, Missing(reason="NVML error 9: no driver")) == "nvidia"

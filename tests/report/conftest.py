@@ -1,0 +1,326 @@
+"""Jobs to report on, judged by hand so that the goldens do not move when a rule does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+import distcheck.rules
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import (
+    Asked,
+    Attempt,
+    Bind,
+    Collectives,
+    Gpu,
+    Gpus,
+    Interface,
+    Job,
+    Measurement,
+    NodeFacts,
+    PeerTrial,
+    Placement,
+    ProcessFacts,
+    RankFacts,
+    RankRun,
+    Resolution,
+    TorchBuild,
+)
+from distcheck.finding import Finding, Fix, NotChecked, verdict
+from distcheck.rules import Rule
+
+GOLDENS = Path(__file__).parent / "golden"
+OPS = ("all_reduce", "broadcast")
+GATE = ("environment", "meeting", "peers", "gpu", "collectives")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-goldens", action="store_true", help="write tests/report/golden anew")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    def compare(name: str, text: str) -> None:
+        path = GOLDENS / name
+        if request.config.getoption("--update-goldens", default=False):
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return compare
+
+
+def gpu_duplicate(job: Job) -> Iterator[Finding]:
+    """Two ranks run on one GPU.
+
+    NCCL refuses a communicator in which two ranks have one device: ``Duplicate GPU detected``. Every rank
+    then stops.
+
+    Found by comparing UUIDs.
+
+    Fix: give each rank its own GPU.
+    """
+    del job
+    yield from ()
+
+
+def net_mtu_differs(job: Job) -> Iterator[Finding]:
+    """The MTU differs between ranks."""
+    del job
+    yield from ()
+
+
+def env_rank_unset(job: Job) -> Iterator[Finding]:
+    """A variable that torch needs is not set."""
+    del job
+    yield from ()
+
+
+def probe_rule_crashed(job: Job) -> Iterator[Finding]:
+    """A rule of distcheck crashed."""
+    del job
+    yield from ()
+
+
+RULES = (
+    Rule("env-rank-unset", "environment", "environment", (), env_rank_unset),
+    Rule("net-mtu-differs", "network", "peers", (), net_mtu_differs),
+    Rule("gpu-duplicate", "gpu", "gpu", ("slurm-same-gpu-for-all",), gpu_duplicate),
+    Rule("probe-rule-crashed", "probe", "environment", (), probe_rule_crashed),
+)
+
+
+@pytest.fixture(autouse=True)
+def fixed_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distcheck.rules, "all_rules", lambda: RULES)
+
+
+class Judged(NamedTuple):
+    """A job and what was said about it."""
+
+    job: Job
+    diagnosis: Diagnosis
+
+
+def judged(job: Job, *outcomes: Finding | NotChecked) -> Judged:
+    found = tuple(o for o in outcomes if isinstance(o, Finding))
+    unlooked = tuple(o for o in outcomes if isinstance(o, NotChecked))
+    return Judged(job, Diagnosis(found, unlooked, verdict(found, unlooked)))
+
+
+def a_node(name: str, gpus: int) -> NodeFacts:
+    return NodeFacts(
+        key=f"{name}/b1/4026531840",
+        name=name,
+        hostname=name,
+        boot_id=f"b1-{name}",
+        network_namespace="4026531840",
+        kernel="6.1.0",
+        python="3.11.7",
+        distcheck="0.1.0",
+        torch=TorchBuild("2.13.0+cu130", "13.0", None),
+        interfaces=(Interface("eth0", "10.0.0.1", up=True, mtu_bytes=9000),),
+        ephemeral_ports=(32768, 60999),
+        unprivileged_port_start=1024,
+        accelerator="nvidia" if gpus else "none",
+        gpus=Gpus(
+            "580.65",
+            "13.0",
+            tuple(
+                Gpu(n, f"GPU-{name}-{n}", f"0000:{16 + n:02x}:00.0", "NVIDIA H200", 150_000_000_000, 0)
+                for n in range(gpus)
+            ),
+        )
+        if gpus
+        else None,
+    )
+
+
+def build_job(
+    nodes: int, per_node: int, *, world: int | None = None, gpus: bool = True, measure: bool = True
+) -> Job:
+    """Build a healthy gate on `nodes` nodes; a larger `world` leaves its last ranks missing."""
+    present = nodes * per_node
+    world = present if world is None else world
+    where = [a_node(f"node{n + 1}", per_node if gpus else 0) for n in range(nodes)]
+    processes = [
+        ProcessFacts(
+            uid=f"p{n}",
+            node=node.key,
+            pid=100 + n,
+            command=("distcheck", "gate"),
+            stage="done",
+            role="guest" if n else "host",
+            bind=None if n else Bind(29500, "bound"),
+            master_resolution=Resolution("node1", ("10.0.0.1",), 0.002 + n / 1e3),
+            attempts=(Attempt("10.0.0.1", 29500, "master", "met"),) if n else (),
+        )
+        for n, node in enumerate(where)
+    ]
+    ranks = [
+        RankFacts(
+            process=f"p{rank // per_node}",
+            placement=Placement(
+                rank, world, rank % per_node, per_node, rank // per_node, "node1", 29500, launcher="slurm"
+            ),
+            environment={"RANK": str(rank)},
+            gpu=f"GPU-node{rank // per_node + 1}-{rank % per_node}" if gpus else None,
+            run=RankRun(
+                1000 + rank, "end", "done", wrong=dict.fromkeys(OPS, 0), checked=dict.fromkeys(OPS, 99)
+            )
+            if measure
+            else None,
+        )
+        for rank in range(present)
+    ]  # fmt: skip
+    measurements = tuple(
+        Measurement(
+            op, size, "float32", 20, tuple(size / speed * (1 + rank / 1000) for rank in range(present))
+        )
+        for op, speed in (("all_reduce", 2e11), ("broadcast", 3e11))
+        for size in (1 << 20, 1 << 24, 1 << 28)
+    )
+    return Job(
+        distcheck="0.1.0",
+        run="r1",
+        asked=Asked("gate", GATE),
+        seconds=4.125,
+        met=True,
+        nodes=tuple(where),
+        processes=tuple(processes),
+        ranks=tuple(ranks),
+        peers=(PeerTrial("p0", "p1", "10.0.0.2", 40000, "met", 0.004),) if nodes > 1 else (),
+        collectives=Collectives("nccl", "every rank has a GPU", "2.13.0+cu130", "2.28.9", measurements, 2.2)
+        if measure
+        else None,
+    )
+
+
+def duplicate(rank: int) -> Finding:
+    return Finding(
+        rule="gpu-duplicate",
+        aliases=("slurm-same-gpu-for-all",),
+        scope="rank",
+        ranks=(rank, rank + 1),
+        nodes=("node2",),
+        message=f"ranks {rank} and {rank + 1} both run on GPU-node2-0 (0000:10:00.0)",
+        evidence={"uuid": "GPU-node2-0", "ranks": [rank, rank + 1], "CUDA_VISIBLE_DEVICES": {"node2": "0"}},
+        fix=Fix(
+            "Let every task see all GPUs of its node.",
+            ("srun --gpus-per-task=0 --gres=gpu:8 python train.py --a-long-option=" + "x" * 120,),
+        ),
+        docs="docs/rules/gpu.md#gpu-duplicate",
+    )
+
+
+@pytest.fixture
+def job_of() -> Callable[..., Job]:
+    return build_job
+
+
+@pytest.fixture
+def judge() -> Callable[..., Judged]:
+    return judged
+
+
+@pytest.fixture
+def healthy() -> Judged:
+    return judged(build_job(2, 4))
+
+
+@pytest.fixture
+def failing() -> Judged:
+    return judged(
+        build_job(3, 16, measure=False),
+        *(duplicate(rank) for rank in range(16, 30, 2)),
+        Finding(
+            rule="gpu-lost",
+            severity="error",
+            scope="gpu",
+            owner="admin",
+            ranks=(32,),
+            nodes=("node3",),
+            message="GPU 0 of node3 fell off the bus",
+            evidence={"nvml": "GPU is lost", "since": None, "traceback": "line one\nline two"},
+            fix=Fix(
+                "Drain the node and reset the GPU.", ("scontrol update nodename=node3 state=drain", "reboot")
+            ),
+            docs="docs/rules/gpu.md#gpu-lost",
+        ),
+        Finding(
+            rule="net-mtu-differs",
+            severity="warning",
+            scope="link",
+            owner="admin",
+            confirmed=False,
+            ranks=(40,),
+            message="rank 40 sees MTU 1500 on eth0; the other 47 ranks see 9000",
+            evidence={"mtu": [1500, 9000, 9000]},
+            fix=Fix("Set one MTU."),
+            docs="docs/rules/network.md#net-mtu-differs",
+        ),
+        Finding(rule="env-nccl-set", severity="info", message="NCCL_DEBUG is set", fix=Fix("Nothing to do.")),
+        NotChecked(rule="nccl-slow", reason="no expectation is known for this card", required=False),
+        NotChecked(rule="coll-wrong-result", reason="the collectives were not started", ranks=(1, 2, 3)),
+        NotChecked(rule="coll-hang", reason="the collectives were not started"),
+    )
+
+
+@pytest.fixture
+def empty() -> Judged:
+    return judged(Job(distcheck="0.1.0", run="r2", asked=Asked("report", ("environment",)), met=True))
+
+
+@pytest.fixture
+def missing() -> Judged:
+    return judged(
+        build_job(1, 4, world=8, gpus=False, measure=False),
+        Finding(
+            rule="env-rank-missing",
+            ranks=(4, 5, 6, 7),
+            message="ranks 4-7 of 8 did not come within 20 s",
+            fix=Fix("Start the missing node."),
+        ),
+    )
+
+
+@pytest.fixture
+def single() -> Judged:
+    job = build_job(1, 1, gpus=False)
+    return judged(msgspec.structs.replace(job, asked=Asked("bandwidth", GATE, started_here=True)))
+
+
+HOSTILE = (
+    "<script>alert('x')</script> \"quoted\" | `tick` \\ \n::error::\r\x1b[31mred\x1b[0m \x00 \u202e]]> "
+    "& {{ 7*7 }} \udcff"
+)
+
+
+@pytest.fixture
+def hostile() -> Judged:
+    job = build_job(1, 2, measure=False)
+    node = msgspec.structs.replace(job.nodes[0], name=f"node {HOSTILE}")
+    return judged(
+        msgspec.structs.replace(job, nodes=(node,), asked=Asked(HOSTILE, GATE)),
+        Finding(
+            rule="net-mtu-differs",
+            scope="node",
+            ranks=(1,),
+            nodes=(f"node {HOSTILE}",),
+            message=HOSTILE,
+            evidence={HOSTILE: HOSTILE, "nested": {"list": [HOSTILE, float("nan"), {1, 2}], 3: None}},
+            fix=Fix(HOSTILE, (f"echo {HOSTILE}",)),
+            docs="docs/rules/network.md#net-mtu-differs",
+        ),
+        Finding(rule="gpu-duplicate", severity="warning", message=HOSTILE * 20, fix=Fix(HOSTILE)),
+        NotChecked(rule="env-rank-unset", reason=HOSTILE, nodes=(HOSTILE,)),
+    )
+
+
+@pytest.fixture(params=["healthy", "failing", "empty", "missing", "single", "hostile"])
+def any_job(request: pytest.FixtureRequest) -> Judged:
+    found: Judged = request.getfixturevalue(request.param)
+    return found

@@ -1,0 +1,59 @@
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def build_rules():
+    spec = importlib.util.spec_from_file_location("build_rules", ROOT / "docs" / "build_rules.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_of_the_rules_are_fresh(build_rules):
+    assert build_rules.stale() == [], "run python docs/build_rules.py"
+
+
+def test_check_names_stale_pages_and_writing_freshens_them(build_rules, tmp_path):
+    (tmp_path / "gone.md").write_text("a family that is no more")
+    assert {"gone.md", "README.md", "probe.md"} <= set(build_rules.stale(tmp_path))
+    build_rules.write(tmp_path)
+    assert build_rules.stale(tmp_path) == []
+    assert not (tmp_path / "gone.md").exists()
+    (tmp_path / "probe.md").write_text("edited")
+    assert build_rules.stale(tmp_path) == ["probe.md"]
+
+
+def test_the_script_runs_from_anywhere(tmp_path):
+    script = ROOT / "docs" / "build_rules.py"
+    run = subprocess.run(
+        [sys.executable, script, "--help"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0
+    assert "--check" in run.stdout
+
+
+def test_every_rule_has_its_anchor_on_its_page(build_rules):
+    pages = build_rules.pages()
+    for rule in build_rules.all_rules():
+        name, _, anchor = rule.page.removeprefix("docs/rules/").partition("#")
+        assert f"\n## {anchor}\n" in pages[name]
+        assert f"({name}#{anchor})" in pages["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("doc", "written"),
+    [
+        ("set ``RANK=<n>`` here", "set `RANK=<n>` here"),
+        ("use <n> of *these*", r"use &lt;n> of \*these\*"),
+        ("A.\n\nFix: do it.\nSee: there.", "A.\n\n**Fix:** do it.\n**See:** there."),
+    ],
+)
+def test_docstrings_become_markdown(build_rules, doc, written):
+    assert build_rules.markdown(doc) == written

@@ -1,0 +1,42 @@
+import pytest
+
+from distcheck.explain import explain, listing
+from distcheck.rules import FAMILIES, all_rules
+
+
+def test_a_rule_is_explained_by_its_docstring():
+    text = explain("probe-version-differs")
+    assert text.startswith("probe-version-differs\n\nThe nodes run different versions of distcheck.\n")
+    assert "Fix: install the same version" in text
+    assert "``" not in text
+    assert text.endswith("docs/rules/probe.md#probe-version-differs\n")
+
+
+def test_an_alias_explains_its_rule():
+    for rule in all_rules():
+        for alias in rule.aliases:
+            assert explain(alias) == explain(rule.name)
+            assert f"(also {', '.join(rule.aliases)})" in explain(alias)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("probe-version-difers", "close to it: probe-version-differs"),
+        ("version", "probe-version-differs"),
+        ("", "`distcheck explain` lists all rules"),
+        ("q", "`distcheck explain` lists all rules"),
+    ],
+)
+def test_an_unknown_name_is_told_what_is_close(name, hint):
+    with pytest.raises(LookupError, match="no rule is named") as error:
+        explain(name)
+    assert hint in str(error.value)
+
+
+def test_the_list_has_every_rule_once_under_its_family():
+    lines = listing().splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert names == [rule.name for rule in all_rules()]
+    families = [line for line in lines if line and not line.startswith(" ")]
+    assert families == [family for family in FAMILIES if any(r.family == family for r in all_rules())]
