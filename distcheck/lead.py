@@ -111,8 +111,9 @@ def _reason_to_stop(run: Preflight, job: Job) -> str:
     unseen = tuple(dict.fromkeys(n.rule for n in diagnosis.not_checked if n.required))
     if unseen:
         return f"not run because {', '.join(unseen)} could not be checked"
-    if run.local is None:
-        return "this process has no rank"
+    # The rules may have been left out by --select or --ignore; the ranks would wait for each other all the same.
+    if job.missing_ranks or len(job.ranks) != job.world_size:
+        return "not run because the ranks that are here are not the ranks of the world"
     return ""
 
 

@@ -128,3 +128,8 @@ def moved_bytes(op: str, size_bytes: int, ranks: int) -> int:
     """Return what is measured for a size: whole elements in every block, rounded down, at least one each."""
     unit = ITEM_BYTES * blocks(op, ranks)
     return max(size_bytes // unit, 1) * unit
+
+
+def usual_sizes(backend: str) -> tuple[int, ...]:
+    """Return the sizes that are measured when nobody says which."""
+    return CPU_SIZES_BYTES if backend == "gloo" else GPU_SIZES_BYTES

@@ -311,7 +311,7 @@ def tasks_for(
             template,
             rank=p.rank or 0,
             local_rank=p.local_rank or 0,
-            store=store if (p.rank or 0) or store else None,
+            store=store if p.rank else None,
             gpu=gpus.get(p.rank or 0),
         )
         for p in ranks

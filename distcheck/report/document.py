@@ -249,7 +249,7 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
 
 
 class _Marks:
-    """Which ranks and nodes the diagnosis names; a finding that names no rank means all ranks of its nodes."""
+    """Which ranks and nodes the diagnosis names; who names no rank means all ranks of the nodes."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         self.ranks: dict[str, set[int]] = {"error": set(), "warning": set(), "unknown": set()}

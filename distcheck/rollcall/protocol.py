@@ -50,6 +50,8 @@ class Hello(Word, frozen=True):
     world_size: int
     seconds_left: float
     """What is left of the guest's --timeout; the host ends before the first guest must leave."""
+    line_end: Name = "\r\n\r\n"
+    """Makes servers of line protocols, HTTP above all, answer at once and so show what they are."""
 
 
 class Welcome(Word, frozen=True):

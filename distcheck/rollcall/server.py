@@ -154,7 +154,8 @@ class Server:
             guest = await asyncio.wait_for(self._admit(reader, writer), _HELLO_SECONDS * 2)
             if guest is not None:
                 await self._listen_to(guest, reader)
-        except (ProtocolError, EOFError, OSError, asyncio.TimeoutError):
+        except (ProtocolError, EOFError, OSError, asyncio.TimeoutError, asyncio.CancelledError):
+            # Cancelled is how `close` ends this; asyncio's streams would print a traceback for it.
             pass
         finally:
             if guest is not None:

@@ -1,0 +1,127 @@
+"""The report as one HTML file that needs nothing else: no script, no font, no network."""
+
+from __future__ import annotations
+
+import math
+from importlib import resources
+from typing import NamedTuple
+
+from jinja2 import Environment, StrictUndefined
+
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import Collectives, Job
+from distcheck.report import Options
+from distcheck.report.document import Document, document
+from distcheck.report.harmless import harmless
+from distcheck.report.sections import (
+    DETAILED,
+    LEGEND,
+    advice,
+    counts,
+    evidence_lines,
+    figure,
+    gaps,
+    headline,
+    problems,
+    rows,
+    shared_groups,
+    size,
+    slowest,
+)
+
+WIDTH, HEIGHT = 640, 260
+LEFT, RIGHT, TOP, BOTTOM = 60, 130, 16, 36
+
+
+class Curve(NamedTuple):
+    """Bus bandwidth of one operation over sizes, in the drawing's coordinates."""
+
+    op: str
+    points: list[tuple[float, float, str]]
+    """x, y and what to say of the point."""
+
+    @property
+    def path(self) -> str:
+        """The points as an SVG polyline wants them."""
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in self.points)
+
+
+class Chart(NamedTuple):
+    """Curves and the ticks of the two axes."""
+
+    curves: list[Curve]
+    sizes: list[tuple[float, str]]
+    speeds: list[tuple[float, str]]
+
+
+def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+    """Return the page."""
+    report = document(job, diagnosis)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(harmless=harmless, size=size, figure=figure, slowest=slowest)
+    template = resources.files("distcheck.report").joinpath("report.html.j2").read_text(encoding="utf-8")
+    shown, others = rows(report, everything=options.all_ranks)
+    return environment.from_string(template).render(
+        report=report,
+        headline=headline(job, report),
+        advice=advice(report),
+        counts=counts(diagnosis),
+        problems=problems(diagnosis.findings, everything=options.verbose),
+        detailed=math.inf if options.verbose else DETAILED,
+        evidence=lambda evidence: evidence_lines(evidence, everything=options.verbose),
+        gaps=gaps(diagnosis.not_checked),
+        rows=shown,
+        others=others,
+        grouped=not shared_groups(report.bandwidth),
+        chart=chart(report),
+        ended=job.collectives.ended if isinstance(job.collectives, Collectives) else "",
+        legend=LEGEND,
+        options=options,
+        box=(WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM),
+    )
+
+
+def chart(report: Document) -> Chart | None:
+    """Lay out busbw over size, sizes on a logarithmic axis; None when there is no curve to draw."""
+    figures = [
+        (row.op, row.bytes, row.busbw_GBps)
+        for row in report.bandwidth
+        if row.busbw_GBps is not None and row.bytes > 0 and row.group == "world"
+    ]
+    sizes = sorted({number for _, number, _ in figures})
+    if len(sizes) < 2:
+        return None
+    top = _round_up(max(speed for _, _, speed in figures))
+
+    def across(number: int) -> float:
+        share = math.log(number / sizes[0]) / math.log(sizes[-1] / sizes[0])
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    def up(speed: float) -> float:
+        return HEIGHT - BOTTOM - speed / top * (HEIGHT - TOP - BOTTOM)
+
+    curves = [
+        Curve(
+            op,
+            [
+                (across(number), up(speed), f"{op}, {size(number)}: {figure(speed)} GB/s")
+                for its_op, number, speed in sorted(figures)
+                if its_op == op
+            ],
+        )
+        for op in dict.fromkeys(op for op, _, _ in figures)
+    ]
+    every = -(-len(sizes) // 6)
+    return Chart(
+        curves,
+        [(across(number), size(number)) for number in sizes[::every]],
+        [(up(top * n / 4), f"{top * n / 4:g}") for n in range(5)],
+    )
+
+
+def _round_up(speed: float) -> float:
+    """Return the next 1, 2, 4 or 8 times a power of ten: quarters of it are short numbers."""
+    power = 10.0 ** math.floor(math.log10(speed)) if speed > 0 else 1.0
+    return next(power * step for step in (1, 2, 4, 8, 10) if power * step >= speed)

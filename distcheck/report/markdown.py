@@ -1,0 +1,137 @@
+"""The report as Markdown, for the summary page of a CI run or for an issue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import Collectives, Job
+from distcheck.report import Options
+from distcheck.report.document import Document, document
+from distcheck.report.harmless import harmless
+from distcheck.report.sections import (
+    DETAILED,
+    Problem,
+    conclusion,
+    evidence_lines,
+    figure,
+    gaps,
+    headline,
+    problems,
+    rows,
+    size,
+    slowest,
+)
+
+_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$@:-])")
+
+
+def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+    """Return the report as Markdown."""
+    report = document(job, diagnosis)
+    blocks = [f"## distcheck: {report.verdict}", escaped(conclusion(report, diagnosis))]
+    if not options.quiet:
+        blocks += [escaped(line) for line in headline(job, report)]
+    for problem in problems(diagnosis.findings, everything=options.verbose):
+        blocks += _problem(problem, options)
+    if not options.quiet:
+        blocks += [*_bandwidth(job, report), *_gaps(diagnosis), *_ranks(report, options)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return text that Markdown shows as it is: no markup, HTML, link, mention or table cell comes out of it."""
+    return (
+        _MARKUP.sub(r"\\\1", harmless(text))
+        .replace("\\@", "&#64;")
+        .replace("\\:", "&#58;")
+        .replace("\\|", "&#124;")
+    )
+
+
+def _fenced(lines: Sequence[str], language: str = "") -> str:
+    """Fence code with more backticks than any line has in a row."""
+    clean = [harmless(line) for line in lines]
+    runs = [len(run) for line in clean for run in re.findall(r"`+", line)]
+    fence = "`" * max(3, 1 + max(runs, default=0))
+    return "\n".join([fence + language, *clean, fence])
+
+
+def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
+    return "\n".join(lines + ["| " + " | ".join(map(escaped, row)) + " |" for row in cells])
+
+
+def _problem(problem: Problem, options: Options) -> Iterator[str]:
+    doubt = "" if problem.confirmed else " (not confirmed)"
+    place = f", {escaped(problem.where)}" if problem.where else ""
+    yield f"### {problem.severity}: {escaped(problem.rule)}{doubt}{place}"
+    yield "\n".join(f"- {escaped(case.message)}" for case in problem.cases)
+    if problem.more:
+        yield f"… and {problem.more} more like these"
+    lines = [
+        line
+        for case in problem.cases[: None if options.verbose else DETAILED]
+        for line in evidence_lines(case.evidence, everything=options.verbose)
+    ]
+    if lines:
+        yield _fenced(lines)
+    if problem.why:
+        yield escaped(problem.why)
+    for fix in problem.fixes:
+        yield f"**Fix:** {escaped(fix.text)}"
+        if fix.commands:
+            yield _fenced(fix.commands, "sh")
+
+
+def _bandwidth(job: Job, report: Document) -> Iterator[str]:
+    if report.bandwidth:
+        yield "### bandwidth"
+        yield _table(
+            ["operation", "group", "size", "algbw GB/s", "busbw GB/s", "mean ms", "max ms", "slowest rank", "wrong"],
+            [
+                [
+                    row.op, row.group, size(row.bytes), figure(row.algbw_GBps), figure(row.busbw_GBps),
+                    figure(row.seconds.mean, 1e3), figure(row.seconds.max, 1e3), slowest(row),
+                    "-" if row.wrong is None else str(row.wrong),
+                ]
+                for row in report.bandwidth
+            ],
+        )  # fmt: skip
+    if isinstance(job.collectives, Collectives) and job.collectives.ended:
+        yield f"The collectives were ended early: {escaped(job.collectives.ended)}"
+
+
+def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
+    found = gaps(diagnosis.not_checked)
+    if found:
+        yield "### not checked"
+        yield _table(
+            ["reason", "needed", "rules", "where"],
+            [[gap.reason, "yes" if gap.required else "no", ", ".join(gap.rules), gap.where] for gap in found],
+        )
+
+
+def _ranks(report: Document, options: Options) -> Iterator[str]:
+    shown, others = rows(report, everything=options.all_ranks)
+    if shown:
+        yield f"<details><summary>{len(report.ranks)} ranks</summary>"
+        yield _table(
+            ["rank", "node", "local", "GPU", "master", "stage", "status"],
+            [
+                [
+                    "-" if row.rank is None else str(row.rank),
+                    row.node or "-",
+                    "-" if row.local_rank is None else str(row.local_rank),
+                    f"{row.gpu.pci} {row.gpu.uuid}" if row.gpu else "-",
+                    row.master,
+                    row.stage or "-",
+                    row.status,
+                ]
+                for row in shown
+            ],
+        )
+        if others:
+            yield escaped(others)
+        yield "</details>"

@@ -1,0 +1,63 @@
+"""The report as metrics for node_exporter's textfile collector; the exposition format's text version 0.0.4."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import get_args
+
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import Job
+from distcheck.finding import VerdictName
+from distcheck.report import Options
+from distcheck.report.document import STATUSES, document
+from distcheck.report.harmless import harmless
+
+Sample = tuple[dict[str, str], float | None]
+
+
+def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+    """Return the metrics; the options change nothing."""
+    del options
+    report = document(job, diagnosis)
+    found = Counter((finding.rule, finding.severity) for finding in diagnosis.findings)
+    statuses = Counter(row.status for row in report.ranks)
+    measured = {
+        (row.op, row.bytes): ({"op": row.op, "bytes": str(row.bytes)}, row.busbw_GBps)
+        for row in report.bandwidth
+        if row.group == "world"
+    }
+    lines = [
+        *_metric(
+            "distcheck_verdict",
+            "1 for the verdict of the last run, 0 for the others.",
+            (({"verdict": name}, float(name == report.verdict)) for name in get_args(VerdictName)),
+        ),
+        *_metric("distcheck_exit_code", "Exit code of the last run.", [({}, report.exit_code)]),
+        *_metric("distcheck_duration_seconds", "Duration of the last run.", [({}, report.seconds)]),
+        *_metric(
+            "distcheck_findings",
+            "Findings of the last run.",
+            (({"rule": rule, "severity": severity}, n) for (rule, severity), n in sorted(found.items())),
+        ),
+        *_metric(
+            "distcheck_ranks",
+            "Ranks of the last run.",
+            (({"status": status}, statuses[status]) for status in STATUSES),
+        ),
+        *_metric("distcheck_busbw_GBps", "Bus bandwidth in 1e9 bytes per second.", measured.values()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _metric(name: str, meaning: str, samples: Iterable[Sample]) -> Iterator[str]:
+    yield f"# HELP {name} {meaning}"
+    yield f"# TYPE {name} gauge"
+    for labels, value in samples:
+        if value is not None:
+            written = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+            yield f"{name}{{{written}}} {value:.10g}" if written else f"{name} {value:.10g}"
+
+
+def _escaped(text: str) -> str:
+    return harmless(text).replace("\\", r"\\").replace('"', r"\"")

@@ -1,0 +1,107 @@
+"""How the ranks ended in the collectives: who is the cause, and who only waited for the cause.
+
+One rank that stops makes every other wait or lose its connection. So what shows a cause of its own comes first, and
+what can be a consequence counts only where nothing else is to be seen.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from distcheck.facts import Job, RankFacts, RankRun
+
+UNAVAILABLE = "unavailable: "
+"""How the detail of a run begins when torch lacks the backend."""
+SILENT_SECONDS = 3.0
+"""A rank says every half second that it is alive, so that this is six words missed."""
+
+# What Gloo, NCCL and torch's store say when the other side is gone or does not answer.
+_LOST = re.compile(
+    r"connection (closed|reset|refused)|socket closed|broken pipe|timed? ?out|remote (process|peer|error)|ncclRemoteError",
+    re.IGNORECASE,
+)
+
+
+class Endings(NamedTuple):
+    """The ranks by how they ended; each rank is in at most one group, done ranks in none."""
+
+    unavailable: list[RankFacts]
+    stopped: list[RankFacts]
+    died: list[RankFacts]
+    aborted: list[RankFacts]
+    """Died of SIGABRT: torch's watchdog does that to a rank that has waited too long for another."""
+    unstarted: list[RankFacts]
+    vanished: list[RankFacts]
+    """Said nothing at all although others did."""
+    failed: list[RankFacts]
+    lost: list[RankFacts]
+    """Failed because another rank did not answer."""
+    stalled: list[RankFacts]
+
+    @property
+    def clear(self) -> bool:
+        """Whether some ranks show a cause of their own that makes the others wait."""
+        return bool(self.unavailable or self.stopped or self.died or self.unstarted)
+
+
+def endings(job: Job) -> Endings:
+    """Sort the ranks by how they ended; nobody is in any group when the collectives were not run."""
+    groups = Endings([], [], [], [], [], [], [], [], [])
+    if any(r.run is not None for r in job.ranks):
+        for rank in job.ranks:
+            group = _group(groups, rank.run)
+            if group is not None:
+                group.append(rank)
+    return groups
+
+
+def _group(groups: Endings, run: RankRun | None) -> list[RankFacts] | None:
+    if run is None:
+        return groups.vanished
+    if run.outcome == "failed":
+        if run.detail.startswith(UNAVAILABLE):
+            return groups.unavailable
+        return groups.lost if _LOST.search(run.detail) else groups.failed
+    if run.outcome == "died":
+        return groups.aborted if "SIGABRT" in run.detail else groups.died
+    return {"stopped": groups.stopped, "not started": groups.unstarted, "stalled": groups.stalled}.get(run.outcome)
+
+
+def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
+    """Return the ranks for which the stalled ones probably wait, and what tells so; none when nothing does.
+
+    Most ranks are not the cause: a sign that more than half of them show points elsewhere.
+    """
+    runs = [(r, r.run) for r in ended.stalled if r.run is not None]
+    first = min((_progress(job, run.step) for _, run in runs), default=0)
+    last = max((_progress(job, run.step) for _, run in runs), default=0)
+    signs: tuple[tuple[list[RankFacts], str], ...] = (
+        (ended.vanished, "never said how it went on"),
+        ([r for r, run in runs if "state D" in run.detail], "hung in an uninterruptible system call"),
+        ([r for r, run in runs if run.silent_seconds >= SILENT_SECONDS], "fell silent"),
+        ([r for r, run in runs if _progress(job, run.step) == first < last], "got less far than the others"),
+        ([r for r, _ in runs], "did not get to the end, the others did"),
+    )
+    for ranks, sign in signs:
+        if ranks and 2 * len(ranks) <= len(job.ranks):
+            return ranks, sign
+    return [], ""
+
+
+def _progress(job: Job, step: str) -> int:
+    """Return a number that grows from step to step; an unknown step is before all others."""
+    known = [step for step in _steps(job) if step]
+    return known.index(step) + 1 if step in known else 0
+
+
+def _steps(job: Job) -> Iterable[str]:
+    from distcheck.collectives.plan import OPERATIONS
+
+    operations = job.asked.operations or OPERATIONS
+    yield "process group"
+    yield from (f"check {op}" for op in operations)
+    del job
