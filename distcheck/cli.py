@@ -202,11 +202,13 @@ def _report_options(options: Options, stream: Any) -> ReportOptions:
         timings=options.timings,
         verbose=options.verbose,
         quiet=options.quiet,
-        color=not plain and stream.isatty(),
+        color=not plain and stream is not None and stream.isatty(),
     )
 
 
 def _print(text: str, stream: Any) -> None:
+    if stream is None:  # Python's way of saying that the descriptor was closed before it started
+        raise WriteError("the report could not be written to stdout: it is closed; use --output FILE")
     try:
         stream.write(text)
         stream.flush()

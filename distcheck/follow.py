@@ -67,7 +67,7 @@ async def _follow(run: Preflight, connection: Connection) -> Outcome:
                 case Abort():
                     aborted.set()
                 case VerdictRound():
-                    code = run.agreed_code = word.exit_code
+                    code = word.exit_code
                     connection.say(Seen())
                 case Bye():
                     run.record.note(stage="done")

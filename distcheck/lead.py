@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import Plan, Task, Timing
-from distcheck.facts import Collectives, Job, Look, Measurement, Missing, TorchBuild
+from distcheck.facts import Collectives, Job, Measurement, Missing, TorchBuild
 from distcheck.launch.local import LocalRanks, tasks_for
 from distcheck.rollcall import protocol
 from distcheck.rollcall.peers import PeerListener, try_peers
@@ -43,13 +43,13 @@ async def lead(run: Preflight) -> Outcome:
     if server is not None:
         await _gather(run, server)
     run.record.met = True
-    looks: list[Look] = [look for look in run.asked.looks if look not in {"peers", "collectives"}]
+    run.record.looked |= set(run.asked.looks) - {"peers", "collectives"}
     if "peers" in run.asked.looks:
         if server is not None and server.guests:
             await _peer_round(run, server)
-        looks.append("peers")
+        run.record.looked.add("peers")
     if "collectives" in run.asked.looks:
-        stop = _reason_to_stop(run, run.record.job(looks))
+        stop = _reason_to_stop(run, run.record.job(look for look in run.asked.looks if look in run.record.looked))
         if stop:
             run.record.skip(("collectives",), stop)
         else:
@@ -60,7 +60,7 @@ async def lead(run: Preflight) -> Outcome:
 async def _gather(run: Preflight, server: Server) -> None:
     """Wait for the ranks that are not here, for --join-timeout at most; say after 10 s who is awaited."""
     loop = asyncio.get_running_loop()
-    patience = min(run.asked.join_timeout_seconds, run.remaining(_REPORT_RESERVE_SECONDS))
+    patience = run.join_seconds()
     until = loop.time() + patience
 
     async def remind() -> None:
@@ -161,20 +161,35 @@ async def _collectives(run: Preflight) -> None:
     reports = await _measure(run, local, plan, aborted, trouble, job.world_size or 1)
     if run.server is not None:
         run.server.on_trouble = lambda _reason: None
+    if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
+        ended.append("the time for it was over")
+    _keep(run, plan, reason, reports, ended[0] if ended else "")
+    run.record.looked.add("collectives")
+
+
+def _keep(run: Preflight, plan: Plan, reason: str, reports: Mapping[str, RunReport], ended: str) -> None:
+    """Record what the ranks measured and how they ended."""
     for uid, report in reports.items():
         run.record.take_runs(report.runs, uid)
     software = next((r.software for r in reports.values() if r.software), None)
-    if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
-        ended.append("the time for it was over")
+    first = run.local.first_figure if run.local else None
     run.record.collectives = Collectives(
-        backend=backend,
+        backend=plan.backend,
         backend_reason=reason,
         torch=software.torch if software else "",
         nccl=software.nccl if software else "",
-        measurements=_measurements(plan, reports, job.world_size or 1),
-        first_figure_seconds=round(local.first_figure - run.request.start, 3) if local.first_figure else None,
-        ended=ended[0] if ended else "",
+        measurements=_measurements(plan, reports, run.record.job().world_size or 1),
+        first_figure_seconds=round(first - run.request.start, 3) if first else None,
+        ended=ended,
     )
+
+
+def keep_measured(run: Preflight, reason: str) -> None:
+    """Record what was measured until the run was cut short; that of other processes is lost with them."""
+    if run.local is None or run.record.process is None or run.record.process.stage != "collectives":
+        return
+    backend, why = choose_backend(run.record.job())
+    _keep(run, run.plan(backend), why, {run.uid: run.local.report()}, reason)
 
 
 async def _measure(

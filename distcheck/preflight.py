@@ -79,13 +79,17 @@ class Preflight:
         self.connection: Connection | None = None
         self.peer_listener: PeerListener | None = None
         self.interrupted: signal.Signals | None = None
-        self.agreed_code: int | None = None
+        self.join_deadline = self.deadline
 
     # -- limits ------------------------------------------------------------------------------------------------
 
     def remaining(self, reserve: float = 0.0) -> float:
         """Return the seconds left of --timeout, less a reserve for what must still follow."""
         return max(0.0, self.deadline - time.monotonic() - reserve)
+
+    def join_seconds(self) -> float:
+        """Return the seconds left of --join-timeout, within those of --timeout."""
+        return min(max(0.0, self.join_deadline - time.monotonic()), self.remaining(3.0))
 
     def say(self, text: str) -> None:
         """Tell the user on stderr what is going on."""
@@ -110,8 +114,7 @@ class Preflight:
             return await asyncio.wait_for(main, self.remaining() + 1.0)
         except (asyncio.TimeoutError, asyncio.CancelledError):
             words = self.interrupted.name if self.interrupted else f"--timeout of {self.asked.timeout_seconds:g} s"
-            self.record.skip(self.asked.looks, f"the run was ended by {words}")
-            return await self.end_alone()
+            return await self._cut_short(f"the run was ended by {words}")
         finally:
             await self._close()
             for signum in _SIGNALS:
@@ -262,6 +265,7 @@ class Preflight:
         """Become host (rank 0's process, or whoever stands in for it), guest, or stay alone."""
         place = self.request.placements[0]
         self.record.note(stage="meeting")
+        self.join_deadline = time.monotonic() + self.asked.join_timeout_seconds
         resolution = await client.resolve(place.master_addr or "", min(self.request.connect_seconds + 2, self.remaining(3)))
         self.record.note(resolution=resolution)
         addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
@@ -335,7 +339,7 @@ class Preflight:
 
     async def _attend_as_guest(self, addresses: tuple[str, ...]) -> str:
         """Attend within --join-timeout; half-way, stand in for a rank 0 that does not come to its own host."""
-        patience = min(self.asked.join_timeout_seconds, self.remaining(3.0))
+        patience = self.join_seconds()
         ours = not set(addresses).isdisjoint(self._own_addresses())
         halves = (patience / 2, patience / 2) if ours else (patience,)
         for number, seconds in enumerate(halves):
@@ -392,6 +396,17 @@ class Preflight:
     def diagnose(self, job: Job) -> Diagnosis:
         """Judge by the rules that the user chose."""
         return diagnose(job, strict=self.asked.strict, select=self.asked.select, ignore=self.asked.ignore)
+
+    async def _cut_short(self, reason: str) -> Outcome:
+        """End now with all that is known; what was measured before stays valid."""
+        from distcheck import lead
+
+        if self.record.met and self.connection is None:
+            lead.keep_measured(self, reason)
+            self.record.skip(set(self.asked.looks) - self.record.looked, reason)
+        else:
+            self.record.skip(self.asked.looks, reason)
+        return await self.end_alone()
 
     async def end_alone(self) -> Outcome:
         """Publish what this process knows; tell whoever listens that it is over."""

@@ -33,6 +33,8 @@ class Record:
     def __init__(self, asked: Asked, run: str, start: float) -> None:
         self.asked, self.run, self.start = asked, run, start
         self.met = False
+        self.looked: set[Look] = set()
+        """Looks that were taken to their end."""
         self.skipped: dict[str, str] = {}
         self.peers: tuple[PeerTrial, ...] = ()
         self.collectives: Collectives | Missing | None = None

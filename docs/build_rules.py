@@ -22,7 +22,7 @@ _CODE = re.compile(r"(``.+?``|`[^`]+`)", re.DOTALL)
 
 
 def markdown(doc: str) -> str:
-    """Turn a docstring into Markdown: code in single backticks, nothing else that Markdown would take for HTML."""
+    """Turn a docstring into Markdown: code in single backticks, nothing that would be taken for HTML."""
     pieces = _CODE.split(doc)
     for n, piece in enumerate(pieces):
         if n % 2:

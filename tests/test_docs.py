@@ -1,9 +1,13 @@
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+
+from distcheck.report.document import Document
 
 ROOT = Path(__file__).parent.parent
 
@@ -57,3 +61,22 @@ def test_every_rule_has_its_anchor_on_its_page(build_rules):
 )
 def test_docstrings_become_markdown(build_rules, doc, written):
     assert build_rules.markdown(doc) == written
+
+
+def test_the_example_of_the_json_report_is_one():
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    example = re.search(r"(?s)```json\n(.*?)```", text)[1]
+    assert msgspec.json.decode(example, type=Document, strict=True).schema == 1
+
+
+def test_the_json_page_names_every_key():
+    text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    for struct in msgspec.json.schema(Document)["$defs"].values():
+        for key in struct["properties"]:
+            assert f"`{key}`" in text or f"`seconds.{key}`" in text, key
+
+
+def test_the_exit_codes_page_has_every_code_of_a_verdict():
+    text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
+    for code in (0, 2, 10, 20, 30, 40, 70):
+        assert f"\n| {code} | " in text

@@ -105,7 +105,7 @@ def _work(task: Task, say: Tell) -> Failed | Finished:
             for size in plan.sizes_bytes:
                 moved = moved_bytes(op, size, task.world_size)
                 say(Step(f"{op} {moved} B"))
-                say(_measure(task, op, moved, device, store))
+                say(measure(task, op, moved, device, store))
         say(Step("farewell"))
         _leave_group()
         farewell(store, task.world_size, host=task.store is None)
@@ -154,7 +154,7 @@ def _check(task: Task, op: str, device: torch.device) -> Checked:
     return Checked(op, exercise.received.numel(), wrong_elements(exercise))
 
 
-def _measure(task: Task, op: str, moved: int, device: torch.device, store: Store) -> Timing:
+def measure(task: Task, op: str, moved: int, device: torch.device, store: Store) -> Timing:
     """Time one size; its buffers live as long as this call, so that the next size is not made beside them."""
     plan = task.plan
     if plan.dtype != "float32":

@@ -25,12 +25,13 @@ from distcheck.report.sections import (
     problems,
     rows,
     shared_groups,
+    side_by_side,
     size,
     slowest,
 )
 
 WIDTH, HEIGHT = 640, 260
-LEFT, RIGHT, TOP, BOTTOM = 60, 130, 16, 36
+LEFT, RIGHT, TOP, BOTTOM = 60, 130, 30, 24
 
 
 class Curve(NamedTuple):
@@ -58,7 +59,11 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
     """Return the page."""
     report = document(job, diagnosis)
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters.update(harmless=harmless, size=size, figure=figure, slowest=slowest)
     template = resources.files("distcheck.report").joinpath("report.html.j2").read_text(encoding="utf-8")
@@ -74,6 +79,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
         gaps=gaps(diagnosis.not_checked),
         rows=shown,
         others=others,
+        times=side_by_side(report, everything=options.all_ranks),
+        expected=any(row.expected_GBps.value is not None for row in report.bandwidth),
         grouped=not shared_groups(report.bandwidth),
         chart=chart(report),
         ended=job.collectives.ended if isinstance(job.collectives, Collectives) else "",

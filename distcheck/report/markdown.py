@@ -24,7 +24,7 @@ from distcheck.report.sections import (
     slowest,
 )
 
-_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$@:-])")
+_MARKUP = re.compile(r"([\\`*_\[\]<>#~&$|])")
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
@@ -41,13 +41,14 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text that Markdown shows as it is: no markup, HTML, link, mention or table cell comes out of it."""
-    return (
-        _MARKUP.sub(r"\\\1", harmless(text))
-        .replace("\\@", "&#64;")
-        .replace("\\:", "&#58;")
-        .replace("\\|", "&#124;")
-    )
+    """Return text that Markdown shows as it is: neither markup nor HTML nor a table's next cell."""
+    return _MARKUP.sub(r"\\\1", harmless(text))
+
+
+def _prose(text: str) -> str:
+    """Escape a docstring's words, and leave its code in backticks."""
+    pieces = text.split("`")
+    return "`".join(piece if n % 2 else escaped(piece) for n, piece in enumerate(pieces))
 
 
 def _fenced(lines: Sequence[str], language: str = "") -> str:
@@ -78,7 +79,7 @@ def _problem(problem: Problem, options: Options) -> Iterator[str]:
     if lines:
         yield _fenced(lines)
     if problem.why:
-        yield escaped(problem.why)
+        yield _prose(problem.why)
     for fix in problem.fixes:
         yield f"**Fix:** {escaped(fix.text)}"
         if fix.commands:
@@ -89,7 +90,10 @@ def _bandwidth(job: Job, report: Document) -> Iterator[str]:
     if report.bandwidth:
         yield "### bandwidth"
         yield _table(
-            ["operation", "group", "size", "algbw GB/s", "busbw GB/s", "mean ms", "max ms", "slowest rank", "wrong"],
+            [
+                "operation", "group", "size", "algbw GB/s", "busbw GB/s", "mean ms", "max ms", "slowest rank",
+                "wrong",
+            ],
             [
                 [
                     row.op, row.group, size(row.bytes), figure(row.algbw_GBps), figure(row.busbw_GBps),

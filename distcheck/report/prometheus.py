@@ -1,4 +1,4 @@
-"""The report as metrics for node_exporter's textfile collector; the exposition format's text version 0.0.4."""
+"""The report as metrics for node_exporter's textfile collector, in the text exposition format."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ EDGE = 3
 """Ranks at either end that have a row all the same."""
 CASES = 8
 """Findings of one rule that are shown one by one."""
+SIDE_BY_SIDE = 16
+"""Up to this many ranks, each rank's times are shown."""
 DETAILED = 3
 """Findings of one rule that are shown with their evidence."""
 PIECES = 40
@@ -238,6 +240,16 @@ def largest(report: Document) -> list[Bandwidth]:
         if row.group == "world" and (row.op not in by_op or row.bytes > by_op[row.op].bytes):
             by_op[row.op] = row
     return list(by_op.values())
+
+
+def side_by_side(report: Document, *, everything: bool) -> tuple[list[str], list[list[str]]]:
+    """Return headers and rows of each rank's time at the largest sizes, in ms; none for one rank or many."""
+    measured = [row for row in largest(report) if row.ranks > 1 and (row.ranks <= SIDE_BY_SIDE or everything)]
+    times = zip(*(row.seconds.by_rank for row in measured), strict=False)
+    return (
+        ["rank", *(f"{row.op} {size(row.bytes)}" for row in measured)],
+        [[str(rank), *(figure(second, 1e3) for second in each)] for rank, each in enumerate(times)],
+    )
 
 
 def slowest(row: Bandwidth) -> str:

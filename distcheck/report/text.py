@@ -21,10 +21,10 @@ from distcheck.report.sections import (
     figure,
     gaps,
     headline,
-    largest,
     problems,
     rows,
     shared_groups,
+    side_by_side,
     size,
     slowest,
     where,
@@ -32,8 +32,6 @@ from distcheck.report.sections import (
 
 WIDTH = 100
 """Columns of prose; messages, evidence and commands are never wrapped."""
-SIDE_BY_SIDE = 16
-"""Up to this many ranks, each rank's times are shown."""
 
 _COLORS = {
     "error": 31,
@@ -134,17 +132,11 @@ def _bandwidth(job: Job, report: Document, options: Options) -> Iterator[str]:
         yield from _sweep(report)
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"the collectives were ended early: {harmless(job.collectives.ended)}"
-    world = [row for row in largest(report) if row.ranks <= SIDE_BY_SIDE or options.all_ranks]
-    if world and world[0].ranks > 1:
+    headers, times = side_by_side(report, everything=options.all_ranks)
+    if times:
         yield ""
         yield "time per operation on each rank, ms"
-        headers = ["rank", *(f"{row.op} {size(row.bytes)}" for row in world)]
-        times = zip(*(row.seconds.by_rank for row in world), strict=False)
-        yield from _table(
-            headers,
-            ["right"] * len(headers),
-            [[str(rank), *(figure(second, 1e3) for second in each)] for rank, each in enumerate(times)],
-        )
+        yield from _table(headers, ["right"] * len(headers), times)
 
 
 def _sweep(report: Document) -> Iterator[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
-from distcheck.rules.vocabulary import number, table_of
+from distcheck.rules.settings import number
+from distcheck.rules.vocabulary import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,8 +122,8 @@ def _reached(job: Job, rank: RankFacts) -> frozenset[str]:
 def meanings(job: Job) -> dict[str, frozenset[str]]:
     """Return every well-formed MASTER_ADDR of the job with the hosts that it means to those who have it.
 
-    Spellings that all mean rank 0's host (its name, its address on another network, localhost on the host itself)
-    mean the same.
+    Spellings that all mean rank 0's host (its name, its address on another network, localhost on the host
+    itself) mean the same.
     """
     zero = rank_zero(job)
     home = job.node_of(zero) if zero else None
@@ -154,9 +155,9 @@ def differing(job: Job) -> bool:
 def here_over_nodes(job: Job) -> list[RankFacts]:
     """Return the ranks whose MASTER_ADDR is their own host although the job spans several.
 
-    The ranks of several nodes are proof. Where the others never came, the launcher's own word is: a step on several
-    nodes, or more ranks than it put on this one. torchrun is left out there: its workers start after the agents
-    met, and several agents on one machine do meet at localhost.
+    The ranks of several nodes are proof. Where the others never came, the launcher's own word is: a step on
+    several nodes, or more ranks than it put on this one. torchrun is left out there: its workers start after
+    the agents met, and several agents on one machine do meet at localhost.
     """
     if differing(job):
         return []
@@ -181,8 +182,8 @@ def _spans_nodes(rank: RankFacts) -> bool:
 def astray(job: Job) -> RankFacts | None:
     """Return rank 0 when its MASTER_ADDR is an address that its node does not have, and nobody met it there.
 
-    Whoever got through on MASTER_PORT proves the address right: behind a Kubernetes service or a NAT a node does
-    not own the address at which it is reached.
+    Whoever got through on MASTER_PORT proves the address right: behind a Kubernetes service or a NAT a node
+    does not own the address at which it is reached.
     """
     zero = rank_zero(job)
     if zero is None or differing(job):
@@ -213,3 +214,17 @@ def keeps_others_away(job: Job) -> str:
     if astray(job) and "KUBERNETES_SERVICE_HOST" not in zero.environment:
         return "MASTER_ADDR is not an address of rank 0's node"
     return ""
+
+
+def exempt(address: str, no_proxy: str) -> bool:
+    """Whether a no_proxy list covers an address: by name, by domain or by network."""
+    for entry in filter(None, (e.strip() for e in no_proxy.split(","))):
+        suffix = entry.lstrip("*.")
+        if entry == "*" or address == suffix or address.endswith("." + suffix):
+            return True
+        try:
+            if ip_address(address) in ip_network(entry, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False

@@ -1,7 +1,7 @@
 """How the ranks ended in the collectives: who is the cause, and who only waited for the cause.
 
-One rank that stops makes every other wait or lose its connection. So what shows a cause of its own comes first, and
-what can be a consequence counts only where nothing else is to be seen.
+One rank that stops makes every other wait or lose its connection. So what shows a cause of its own comes
+first, and what can be a consequence counts only where nothing else is to be seen.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from distcheck.collectives.plan import OPERATIONS
+from distcheck.facts import Collectives
+from distcheck.rules.vocabulary import grouped, listed, nodes_of, numbered, numbers_of
 
+if TYPE_CHECKING:
     from distcheck.facts import Job, RankFacts, RankRun
 
 UNAVAILABLE = "unavailable: "
@@ -21,7 +23,8 @@ SILENT_SECONDS = 3.0
 
 # What Gloo, NCCL and torch's store say when the other side is gone or does not answer.
 _LOST = re.compile(
-    r"connection (closed|reset|refused)|socket closed|broken pipe|timed? ?out|remote (process|peer|error)|ncclRemoteError",
+    r"connection (closed|reset|refused)|socket closed|broken pipe|timed? ?out|"
+    r"remote (process|peer)|ncclRemoteError",
     re.IGNORECASE,
 )
 
@@ -68,7 +71,9 @@ def _group(groups: Endings, run: RankRun | None) -> list[RankFacts] | None:
         return groups.lost if _LOST.search(run.detail) else groups.failed
     if run.outcome == "died":
         return groups.aborted if "SIGABRT" in run.detail else groups.died
-    return {"stopped": groups.stopped, "not started": groups.unstarted, "stalled": groups.stalled}.get(run.outcome)
+    return {"stopped": groups.stopped, "not started": groups.unstarted, "stalled": groups.stalled}.get(
+        run.outcome
+    )
 
 
 def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
@@ -77,13 +82,13 @@ def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
     Most ranks are not the cause: a sign that more than half of them show points elsewhere.
     """
     runs = [(r, r.run) for r in ended.stalled if r.run is not None]
-    first = min((_progress(job, run.step) for _, run in runs), default=0)
-    last = max((_progress(job, run.step) for _, run in runs), default=0)
+    progress = {id(r): _progress(job, run.step) for r, run in runs}
+    first, last = min(progress.values(), default=(0, 0, 0)), max(progress.values(), default=(0, 0, 0))
     signs: tuple[tuple[list[RankFacts], str], ...] = (
         (ended.vanished, "never said how it went on"),
         ([r for r, run in runs if "state D" in run.detail], "hung in an uninterruptible system call"),
         ([r for r, run in runs if run.silent_seconds >= SILENT_SECONDS], "fell silent"),
-        ([r for r, run in runs if _progress(job, run.step) == first < last], "got less far than the others"),
+        ([r for r, _ in runs if progress[id(r)] == first < last], "got less far than the others"),
         ([r for r, _ in runs], "did not get to the end, the others did"),
     )
     for ranks, sign in signs:
@@ -92,16 +97,56 @@ def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
     return [], ""
 
 
-def _progress(job: Job, step: str) -> int:
-    """Return a number that grows from step to step; an unknown step is before all others."""
-    known = [step for step in _steps(job) if step]
-    return known.index(step) + 1 if step in known else 0
-
-
-def _steps(job: Job) -> Iterable[str]:
-    from distcheck.collectives.plan import OPERATIONS
-
+def _progress(job: Job, step: str) -> tuple[int, int, int]:
+    """Return what grows from step to step of a rank; a step before the process group is before all others."""
     operations = job.asked.operations or OPERATIONS
-    yield "process group"
-    yield from (f"check {op}" for op in operations)
-    del job
+    words = step.split()
+    if step == "farewell":
+        return 3, 0, 0
+    if step == "process group":
+        return 0, 0, 0
+    if len(words) == 2 and words[0] == "check" and words[1] in operations:
+        return 1, operations.index(words[1]), 0
+    if len(words) == 3 and words[0] in operations and words[1].isdecimal():
+        return 2, operations.index(words[0]), int(words[1])
+    return -1, 0, 0
+
+
+def why_ended(job: Job) -> str:
+    """Say in brackets why the collectives were ended early, '' when they were not."""
+    ended = job.collectives.ended if isinstance(job.collectives, Collectives) else ""
+    return f" ({ended})" if ended else ""
+
+
+def who(job: Job, ranks: list[RankFacts]) -> str:
+    """Name ranks and their nodes: rank 1 (node2); a rank's own pid is in the evidence."""
+    return f"{numbered(numbers_of(ranks))} ({listed(nodes_of(job, ranks))})"
+
+
+def detail_of(rank: RankFacts) -> str:
+    """Return the error, the signal or the kernel's state with which a rank ended."""
+    return rank.run.detail if rank.run else ""
+
+
+def step_of(rank: RankFacts) -> str:
+    """Return what a rank did last."""
+    return rank.run.step if rank.run else "nothing that was heard of"
+
+
+def steps_of(ranks: list[RankFacts]) -> str:
+    """Name the step of ranks, and all of them when they differ."""
+    return listed([f"'{step}'" for step in grouped(ranks, step_of)])
+
+
+def evidence_of(ranks: list[RankFacts]) -> dict[str, object]:
+    """Return what the process of each of the first ranks did last; nobody reads thousands."""
+    return {
+        str(r.placement.rank): {
+            "pid": r.run.pid,
+            "step": r.run.step,
+            "detail": r.run.detail,
+            "silent_seconds": r.run.silent_seconds,
+        }
+        for r in ranks[:16]
+        if r.run is not None
+    }

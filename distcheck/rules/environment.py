@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING
 
-from distcheck.facts import Job, RankFacts
 from distcheck.finding import Fix
 from distcheck.placement import integer
 from distcheck.rules import Outcome, rule
-from distcheck.rules.addresses import is_here, rank_zero
-from distcheck.rules.shape import agents, duplicates, out_of_range
-from distcheck.rules.vocabulary import (
+from distcheck.rules.addresses import exempt, is_here, rank_zero
+from distcheck.rules.settings import (
     MPI_LAUNCHERS,
+    expected,
     export,
-    found,
-    grouped,
-    listed,
     mapping,
     master_commands,
-    named,
+    meant,
     number,
     started_by_distcheck,
-    starter,
-    table_of,
     torch_would_raise,
     unset,
 )
+from distcheck.rules.shape import duplicates, in_blocks, out_of_range
+from distcheck.rules.vocabulary import are, found, grouped, listed, named, starter, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Job, RankFacts
 
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "GROUP_RANK")
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -40,7 +40,6 @@ IN_WORDS = (
 _AGENT = re.compile(
     r"torchrun|torch[./]distributed[./](run|launch)|elastic|accelerate|lightning|fabric|deepspeed"
 )
-_TASKS = re.compile(r"^\d+\(x\d+\)(,\d+(\(x\d+\))?)*$")
 
 
 def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFacts]]:
@@ -58,15 +57,16 @@ def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFa
 def env_rank_unset(job: Job) -> Iterator[Outcome]:
     """A variable that torch needs to find the other ranks is not set.
 
-    ``init_process_group()`` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, in this order, and stops at the
-    first one it misses: ``ValueError: Error initializing torch.distributed using env:// rendezvous: environment
-    variable RANK expected, but not set``. This rule names all that are missing at once. Under srun, which numbers its
-    tasks in variables of its own, missing numbers are only worth knowing, because many scripts map them; but nobody
-    says where to meet, so a missing MASTER_ADDR or MASTER_PORT is an error there too. Under MPI and Horovod the rule
-    env-mpi-horovod-vars-only speaks. Found by looking for the four variables, less what options give.
+    ``init_process_group()`` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, in this order, and stops at
+    the first one it misses: ``ValueError: Error initializing torch.distributed using env:// rendezvous:
+    environment variable RANK expected, but not set``. This rule names all that are missing at once. Under
+    srun, which numbers its tasks in variables of its own, missing numbers are only worth knowing, because
+    many scripts map them; but nobody says where to meet, so a missing MASTER_ADDR or MASTER_PORT is an error
+    there too. Under MPI and Horovod the rule env-mpi-horovod-vars-only speaks. Found by looking for the four
+    variables, less what options give.
 
-    Fix: start the script with torchrun, which sets them all, or export them; under srun map Slurm's own variables, or
-    let ``distcheck gate --export`` do so.
+    Fix: start the script with torchrun, which sets them all, or export them; under srun map Slurm's own
+    variables, or let ``distcheck gate --export`` do so.
     See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
@@ -77,12 +77,12 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
             yield from _only_launcher_variables(job, ranks, names)
             continue
         raises = torch_would_raise(first)
-        commands = (
+        commands: tuple[str, ...] = (
             "torchrun --standalone --nproc-per-node=2 train.py",
             "export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500",
         )
         text = (
-            "Start the script with torchrun, which sets these variables for every process, or export them by hand, "
+            "Start the script with torchrun, which sets these for every process, or export them by hand, "
             f"RANK and LOCAL_RANK different in every process. {IN_WORDS}"
         )
         if "RANK" not in names:
@@ -95,7 +95,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {listed(names)} {'is' if len(names) == 1 else 'are'} not set; "
+            f"{named(job, ranks)}: {listed(names)} {are(names)} not set; "
             f"init_process_group() would raise {raises}",
             Fix(text, commands),
             evidence={"unset": list(names), "launcher": launcher, "torch": raises},
@@ -103,7 +103,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
 
 
 def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:
-    """Say what a launcher's ranks lack: that their numbers are not mapped, and whether anybody knows where to meet."""
+    """Say what a launcher's ranks lack: their numbers under torch's names, and perhaps a place to meet."""
     first = ranks[0]
     table = table_of(first)
     if table is None:
@@ -111,7 +111,7 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
     masters = [name for name in names if name.startswith("MASTER_")]
     numbers = [name for name in names if not name.startswith("MASTER_")]
     program = starter(first)
-    message = f"{named(job, ranks)}: {listed(names)} {'is' if len(names) == 1 else 'are'} not set"
+    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set"
     text, commands = "", list[str]()
     if numbers:
         message += f"; {program} sets {table.rank} and {table.world_size} instead, which torch does not read"
@@ -119,7 +119,8 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
         line = mapping(table)
         commands += [line, f"{program} bash -c '{line} && exec python train.py'"]
     if masters:
-        message += f"; nobody says where the ranks meet, so init_process_group() would raise {torch_would_raise(first)}"
+        message += "; nobody says where the ranks meet, so init_process_group() would raise "
+        message += torch_would_raise(first)
         text += f"Give every rank the host of rank 0 and one free port: {program} does not."
         commands += master_commands(job, first, *masters)
     yield found(
@@ -141,10 +142,11 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
 def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     """MPI or Horovod started the ranks, and only its own variables are set.
 
-    mpirun, mpiexec, jsrun and horovodrun number their processes in variables such as OMPI_COMM_WORLD_RANK, PMI_RANK or
-    HOROVOD_RANK. torch reads none of them and stops with ``environment variable RANK expected, but not set``. A script
-    may map them itself, so this is only worth knowing; but none of these launchers says where to meet, so
-    MASTER_ADDR or MASTER_PORT missing as well is an error. Found by a launcher's variables with torch's not set.
+    mpirun, mpiexec, jsrun and horovodrun number their processes in variables such as OMPI_COMM_WORLD_RANK,
+    PMI_RANK or HOROVOD_RANK. torch reads none of them and stops with ``environment variable RANK expected,
+    but not set``. A script may map them itself, so this is only worth knowing; but none of these launchers
+    says where to meet, so MASTER_ADDR or MASTER_PORT missing as well is an error. Found by a launcher's
+    variables with torch's not set.
 
     Fix: map the variables in front of the script, and hand MASTER_ADDR and MASTER_PORT to all ranks
     (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``).
@@ -159,9 +161,10 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
 def env_empty_string(job: Job) -> Iterator[Outcome]:
     """A variable that names the rank or the meeting place is set to nothing.
 
-    torch treats an empty value like a missing one and says ``environment variable MASTER_ADDR expected, but not
-    set``, although ``env`` shows the name. It is what ``export RANK=$UNDEFINED`` leaves behind. Scripts that read
-    LOCAL_RANK fail with ``invalid literal for int() with base 10: ''``. Found by telling empty from unset.
+    torch treats an empty value like a missing one and says ``environment variable MASTER_ADDR expected, but
+    not set``, although ``env`` shows the name. It is what ``export RANK=$UNDEFINED`` leaves behind. Scripts
+    that read LOCAL_RANK fail with ``invalid literal for int() with base 10: ''``. Found by telling empty from
+    unset.
 
     Fix: give the variable its value; ``${NAME:?}`` in a script stops at an expansion that comes out empty.
     """
@@ -174,7 +177,7 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
     ]
     for name, pairs in grouped(empty, lambda pair: pair[0]).items():
         ranks = [r for _, r in pairs]
-        # An option given instead is what the job runs with: then the empty variable is only a trap for scripts.
+        # The job runs with an option given instead: then the empty variable is only a trap for scripts.
         instead = all(
             (name in {"RANK", "WORLD_SIZE"} and r.placement.by_options)
             or (name == "MASTER_ADDR" and r.placement.master_addr)
@@ -184,7 +187,7 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {name} is set but empty; expected {_expected(name)}",
+            f"{named(job, ranks)}: {name} is set but empty; expected {expected(name)}",
             Fix(
                 f"Set {name}, or look for the expansion that came out empty where it is exported; "
                 "${NAME:?} in place of $NAME makes the shell stop there.",
@@ -195,23 +198,15 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _expected(name: str) -> str:
-    words = {
-        "MASTER_ADDR": "the name or IP address of rank 0's host",
-        "MASTER_PORT": "a port from 1 to 65535",
-    }
-    return words.get(name, "a whole number")
-
-
 @rule("environment")
 def env_not_integer(job: Job) -> Iterator[Outcome]:
     """A variable that must be a whole number holds something else.
 
-    torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError: invalid
-    literal for int() with base 10: '29500.0'``. Typical are ``${SLURM_NTASKS}`` kept from expanding by single quotes, a
-    float out of a calculation, and Slurm's ``4(x2)``, which means four tasks on each of two nodes. Blanks around a
-    number do no harm. Found by reading RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as
-    ``int()`` does.
+    torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError:
+    invalid literal for int() with base 10: '29500.0'``. Typical are ``${SLURM_NTASKS}`` kept from expanding
+    by single quotes, a float out of a calculation, and Slurm's ``4(x2)``, which means four tasks on each of
+    two nodes. Blanks around a number do no harm. Found by reading RANK, WORLD_SIZE, LOCAL_RANK,
+    LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as ``int()`` does.
 
     Fix: export the number itself.
     """
@@ -224,48 +219,26 @@ def env_not_integer(job: Job) -> Iterator[Outcome]:
     ]
     for (name, value), several in grouped(wrong, lambda item: item[:2]).items():
         ranks = [item[2] for item in several]
-        text, command = _meant(job, ranks[0], name, value)
+        text, command = meant(job, ranks[0], name, value)
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {name} is {value!r}, expected {_expected(name)}",
+            f"{named(job, ranks)}: {name} is {value!r}, expected {expected(name)}",
             Fix(text, (command,)),
             evidence={"variable": name, "value": value},
         )
-
-
-def _meant(job: Job, rank: RankFacts, name: str, value: str) -> tuple[str, str]:
-    """Return words and a command for a value that is no number."""
-    command = export(job, rank, name)
-    text = value.strip()
-    if "$" in text or "`" in text:
-        return (
-            "The shell did not expand this: use double quotes, or expand it in the script that starts the rank.",
-            command,
-        )
-    if _TASKS.match(text):
-        if name == "WORLD_SIZE" and "SLURM_NTASKS" in rank.environment:
-            command = "export WORLD_SIZE=$SLURM_NTASKS"
-        return (
-            "Slurm writes tasks per node this way, 4(x2) being 4 on each of 2 nodes; torch wants one number.",
-            command,
-        )
-    try:
-        whole = int(float(text))
-    except (ValueError, OverflowError):
-        return f"Export {name} as a whole number.", command
-    return f"Export {name} without a decimal point.", f"export {name}={whole}"
 
 
 @rule("environment")
 def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
     """A torchrun that is not there is said to hold the store, so nobody listens.
 
-    With TORCHELASTIC_USE_AGENT_STORE=True rank 0 leaves the store to torchrun's agent and starts none. Inherited by a
-    process that no agent started (a script run from inside a torchrun worker, a saved environment, Ray), it makes
-    every rank wait for nobody: ``The client socket has timed out after 600000ms while trying to connect to (...)``.
-    Found by the variable together with a MASTER_PORT that was free on rank 0; where that was not tried, by no agent
-    among the processes that started this one, which is only a warning.
+    With TORCHELASTIC_USE_AGENT_STORE=True rank 0 leaves the store to torchrun's agent and starts none.
+    Inherited by a process that no agent started (a script run from inside a torchrun worker, a saved
+    environment, Ray), it makes every rank wait for nobody: ``The client socket has timed out after 600000ms
+    while trying to connect to (...)``. Found by the variable together with a MASTER_PORT that was free on
+    rank 0; where that was not tried, by no agent among the processes that started this one, which is only a
+    warning.
 
     Fix: ``unset ${!TORCHELASTIC_@}`` before the inner start.
     See: https://github.com/pytorch/pytorch/issues/65463
@@ -293,7 +266,8 @@ def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         orphans,
-        f"{named(job, orphans)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}: nobody would hold the store",
+        f"{named(job, orphans)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}: "
+        "nobody would hold the store",
         Fix(
             "Remove torchrun's leftovers from the environment before starting the job.",
             ("unset ${!TORCHELASTIC_@}",),
@@ -317,10 +291,10 @@ def _has_agent(job: Job, rank: RankFacts) -> bool:
 def env_pet_leak(job: Job) -> Iterator[Outcome]:
     """Variables named PET_* change what torchrun does, whatever its command line leaves open.
 
-    torchrun takes every option that is not on its command line from PET_<OPTION>: left over in a shell, PET_NNODES=2
-    makes it wait for a second node that never comes. Operators on Kubernetes set them on purpose, so they are not
-    reported in a pod, nor where torchrun's command line says something else. Found by their names in the ranks'
-    environment.
+    torchrun takes every option that is not on its command line from PET_<OPTION>: left over in a shell,
+    PET_NNODES=2 makes it wait for a second node that never comes. Operators on Kubernetes set them on
+    purpose, so they are not reported in a pod, nor where torchrun's command line says something else. Found
+    by their names in the ranks' environment.
 
     Fix: ``unset ${!PET_@}`` before torchrun, unless they are meant.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
@@ -337,7 +311,7 @@ def env_pet_leak(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {listed(names)} {'is' if len(names) == 1 else 'are'} set; "
+            f"{named(job, ranks)}: {listed(names)} {are(names)} set; "
             "torchrun obeys them where its command line says nothing",
             Fix("Remove them before torchrun starts, unless they are meant.", ("unset ${!PET_@}",)),
             severity="warning",
@@ -359,10 +333,10 @@ def _in_force(job: Job, rank: RankFacts) -> tuple[str, ...]:
 def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
     """RANK is not the number that the scheduler gave to the process.
 
-    A stale ``export RANK=...`` in a shell profile or a batch script beats what the launcher says, and ranks land where
-    nobody expects them, or twice. Compared are RANK and SLURM_PROCID (or MPI's rank) of the same world. Silent under
-    torchrun, which numbers its workers itself; where ranks were renumbered so that every node holds a block of them;
-    and where the ranks are duplicated or out of range, which other rules say.
+    A stale ``export RANK=...`` in a shell profile or a batch script beats what the launcher says, and ranks
+    land where nobody expects them, or twice. Compared are RANK and SLURM_PROCID (or MPI's rank) of the same
+    world. Silent under torchrun, which numbers its workers itself; where ranks were renumbered so that every
+    node holds a block of them; and where the ranks are duplicated or out of range, which other rules say.
 
     Fix: ``unset RANK WORLD_SIZE LOCAL_RANK`` before the launcher, and map its variables in each process.
     """
@@ -384,7 +358,7 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
         # Where the worlds differ the ranks count something else, as when each task starts several processes.
         if rank is not None and theirs is not None and rank != theirs and world in {None, size}:
             pairs.append((r, table, theirs))
-    if not pairs or (len(job.nodes) > 1 and _in_blocks(job)):
+    if not pairs or (len(job.nodes) > 1 and in_blocks(job)):
         return
     ranks = [r for r, _, _ in pairs]
     first, table, theirs = pairs[0]
@@ -394,7 +368,7 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
         f"{named(job, ranks)}: RANK is not {table.rank}, for example RANK={first.environment['RANK']} "
         f"where {table.rank}={theirs}",
         Fix(
-            "Remove the exported numbers before the launcher starts the ranks, and map its own in each process.",
+            "Remove the exported numbers before the launcher starts, and map its own in each process.",
             ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
         ),
         severity="warning",
@@ -402,22 +376,13 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _in_blocks(job: Job) -> bool:
-    """Whether every node holds consecutive ranks: then somebody numbered them so on purpose."""
-    for ranks in agents(job):
-        held = sorted(r.placement.rank for r in ranks if r.placement.rank is not None)
-        if not held or held[-1] - held[0] != len(ranks) - 1:
-            return False
-    return True
-
-
 @rule("environment")
 def env_proxy_vars(job: Job) -> Iterator[Outcome]:
     """A proxy is set, and the meeting place is not exempt from it.
 
-    torch's own store does not use proxies, but an etcd or HTTP rendezvous, gRPC, Ray and downloads do, and then hang on
-    a proxy that cannot reach the cluster's inside. Found by http_proxy or https_proxy in either case, with no_proxy
-    not covering MASTER_ADDR.
+    torch's own store does not use proxies, but an etcd or HTTP rendezvous, gRPC, Ray and downloads do, and
+    then hang on a proxy that cannot reach the cluster's inside. Found by http_proxy or https_proxy in either
+    case, with no_proxy not covering MASTER_ADDR.
 
     Fix: ``export no_proxy=$MASTER_ADDR,localhost,127.0.0.1``, and NO_PROXY likewise.
     """
@@ -427,15 +392,15 @@ def env_proxy_vars(job: Job) -> Iterator[Outcome]:
             n for n in r.environment if n.lower() in {"http_proxy", "https_proxy"} and r.environment[n]
         )
         address = r.placement.master_addr
-        exempt = ",".join(r.environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
-        if proxies and address and not is_here(address) and not _covered(address, exempt):
+        names = ",".join(r.environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
+        if proxies and address and not is_here(address) and not exempt(address, names):
             behind.append((proxies, r))
     for proxies, pairs in grouped(behind, lambda pair: pair[0]).items():
         ranks = [r for _, r in pairs]
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {listed(proxies)} {'is' if len(proxies) == 1 else 'are'} set and no_proxy does not "
+            f"{named(job, ranks)}: {listed(proxies)} {are(proxies)} set and no_proxy does not "
             f"cover {ranks[0].placement.master_addr}; torch itself does not mind, etcd, gRPC and Ray do",
             Fix(
                 "Exempt the nodes from the proxy.",
@@ -444,16 +409,3 @@ def env_proxy_vars(job: Job) -> Iterator[Outcome]:
             severity="info",
             evidence={"set": list(proxies), "no_proxy": ranks[0].environment.get("no_proxy", "")},
         )
-
-
-def _covered(address: str, exempt: str) -> bool:
-    for entry in filter(None, (e.strip() for e in exempt.split(","))):
-        suffix = entry.lstrip("*.")
-        if entry == "*" or address == suffix or address.endswith("." + suffix):
-            return True
-        try:
-            if ip_address(address) in ip_network(entry, strict=False):
-                return True
-        except ValueError:
-            continue
-    return False

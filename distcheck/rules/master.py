@@ -1,1 +1,360 @@
-"""Rules of the master family."""
+"""Rules about the meeting place: MASTER_ADDR and MASTER_PORT."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Missing
+from distcheck.finding import Fix, NotChecked
+from distcheck.rules import Outcome, rule
+from distcheck.rules.addresses import (
+    astray,
+    cleaned,
+    differing,
+    here_over_nodes,
+    malformed,
+    may_pass,
+    meanings,
+    own_addresses,
+    rank_zero,
+    resolved,
+    unresolved,
+)
+from distcheck.rules.settings import PORT, export, master_commands, started_by_distcheck
+from distcheck.rules.vocabulary import fold, found, grouped, listed, named, numbers_of, odd_ones, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Job, RankFacts
+
+LARGEST_PORT = 65535
+
+
+@rule("environment")
+def env_master_addr_format(job: Job) -> Iterator[Outcome]:
+    """MASTER_ADDR is not written as a host name or an IP address.
+
+    torch passes it to the resolver as it is and tries until the time-out, which then shows the odd value:
+    ``while trying to connect to (127.0.0.1:29500, 29516)``. A port or a scheme belongs elsewhere; an IPv6
+    address stands without brackets; a trailing blank counts; a list such as ``node[01-02]`` must be expanded.
+    Found by its writing.
+
+    Fix: the host alone, for example ``export MASTER_ADDR=node01``.
+    See: https://github.com/pytorch/ignite/issues/2048
+    """
+    bad = [r for r in job.ranks if malformed(r.placement.master_addr or "")]
+    for address, ranks in grouped(bad, lambda r: r.placement.master_addr or "").items():
+        host = cleaned(address)
+        command = f"export MASTER_ADDR={host}" if host else export(job, ranks[0], "MASTER_ADDR")
+        if "[" in address and ":" not in address:
+            command = (
+                export(job, ranks[0], "MASTER_ADDR") if "SLURM_JOB_ID" in ranks[0].environment else command
+            )
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: MASTER_ADDR is {address!r}, {malformed(address)}; "
+            "expected one host name or IP address",
+            Fix("Give the host alone; the port belongs into MASTER_PORT.", (command,)),
+            evidence={"variable": "MASTER_ADDR", "value": address},
+        )
+
+
+@rule("environment")
+def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
+    """The name in MASTER_ADDR does not resolve.
+
+    torch asks again until its deadline, on rank 0 too, and says ``The IPv6 network addresses of (nosuchhost,
+    29500) cannot be retrieved (gai error: -2 - Name or service not known)``; IPv6 is only what it tries
+    first. A typing error, a cluster without names for its nodes, or a Kubernetes service that is not there
+    yet. Found by resolving the name on every process. When the resolver says the failure is temporary, a
+    retry may help and the exit code says so.
+
+    Fix: correct the name, use the IP address, or add the name to DNS or /etc/hosts of the nodes named.
+    See: https://github.com/pytorch/pytorch/issues/150532
+    """
+    lost = [(r.placement.master_addr, why, r) for r in job.ranks if (why := unresolved(job, r))]
+    for (address, why), several in grouped(lost, lambda item: item[:2]).items():
+        ranks = [item[2] for item in several]
+        others = [r for r in job.ranks if r.placement.master_addr == address and resolved(job, r)]
+        temporary = may_pass(why)
+        message = f"{named(job, ranks)}: the name {address} in MASTER_ADDR does not resolve ({why})"
+        if others:
+            message += f"; {named(job, others)} can resolve it"
+        yield found(
+            job,
+            ranks,
+            message,
+            Fix(
+                "Correct the name if it is wrong; else use the IP address of rank 0's node, or make the name "
+                "known to the nodes that do not resolve it.",
+                (f"getent hosts {address}", export(job, ranks[0], "MASTER_ADDR")),
+            ),
+            scope="node" if temporary else "rank",
+            owner="admin" if others or temporary else "user",
+            confirmed=not temporary,
+            evidence={"variable": "MASTER_ADDR", "value": address, "resolver": why},
+        )
+
+
+@rule("meeting")
+def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
+    """MASTER_ADDR means each node itself, and the job spans several nodes.
+
+    With localhost or 127.0.0.1 every node looks for rank 0 on itself: ``The client socket has timed out after
+    600000ms while trying to connect to (127.0.0.1, 29500)``, or several worlds start side by side. Found by a
+    loopback address with ranks on more than one node; when the others could not be met, by what the launcher
+    says of its nodes.
+
+    Fix: the host of rank 0, the same on all nodes; under Slurm
+    ``export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)``.
+    """
+    ranks = here_over_nodes(job)
+    if ranks:
+        address = ranks[0].placement.master_addr
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: MASTER_ADDR is {address}, which every node takes for itself; "
+            "expected the host of rank 0 as the other nodes know it",
+            Fix(
+                "Set MASTER_ADDR to the host of rank 0 on every node.",
+                master_commands(job, ranks[0], "MASTER_ADDR"),
+            ),
+            scope="job",
+            evidence={"variable": "MASTER_ADDR", "value": address, "nodes": len(job.nodes)},
+        )
+
+
+@rule("meeting", "slurm-master-from-wrong-node")
+def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
+    """The ranks were told different hosts to meet at.
+
+    Rank 0 listens on its own host; those sent elsewhere run into ``The client socket has timed out``. It
+    happens when each node puts its own ``hostname`` there. Found by comparing what MASTER_ADDR resolves to on
+    each rank: different spellings of one host, and different addresses of rank 0's node, are no difference.
+
+    Fix: work the address out once, on the first node, and hand it to all.
+    """
+    if not differing(job):
+        return
+    hosts = meanings(job)
+    concerned = [r for r in job.ranks if r.placement.master_addr in hosts]
+    told = grouped(concerned, lambda r: r.placement.master_addr or "")
+    home = {address for address, meant in hosts.items() if "rank 0's host" in meant}
+    # Who is right is known when somebody names the host of rank 0; the majority decides only otherwise.
+    odd = [r for r in concerned if r.placement.master_addr not in home] if home else odd_ones(told)
+    yield found(
+        job,
+        odd,
+        f"{spread(job, 'MASTER_ADDR', told)}; expected one host, that of rank 0",
+        Fix(
+            "Set the same MASTER_ADDR, the host of rank 0, on every node.",
+            master_commands(job, odd[0], "MASTER_ADDR"),
+        ),
+        evidence={address: sorted(meant) for address, meant in hosts.items()},
+    )
+
+
+@rule("meeting")
+def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
+    """MASTER_ADDR is the address of another host than rank 0's.
+
+    Nothing fails on rank 0: it listens on all its own addresses and waits, while the others connect
+    elsewhere, to ``connection refused`` or a time-out. Often it is the node from which the job was submitted
+    (SLURM_LAUNCH_NODE_IPADDR). Found by looking for the resolved address among rank 0's interfaces. An
+    address that a node need not own, of a Kubernetes service or a NAT, is good when somebody met rank 0
+    through it.
+
+    Fix: the address of the node on which rank 0 runs.
+    See: https://github.com/pytorch/pytorch/issues/137402
+    """
+    zero = rank_zero(job)
+    if zero and isinstance(job.node_of(zero).interfaces, Missing) and len(job.nodes) > 1:
+        yield NotChecked(
+            ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False
+        )
+        return
+    lost = astray(job)
+    if lost is None:
+        return
+    node = job.node_of(lost)
+    reached, own = sorted(resolved(job, lost)), sorted(own_addresses(node))
+    # In a pod the address may be a service's, which no interface has, and the others merely late.
+    pod = "KUBERNETES_SERVICE_HOST" in lost.environment
+    yield found(
+        job,
+        [lost],
+        f"MASTER_ADDR {lost.placement.master_addr} is {listed(reached)}; "
+        f"{named(job, [lost])} has {listed(own)}",
+        Fix("Set MASTER_ADDR to the node on which rank 0 runs.", master_commands(job, lost, "MASTER_ADDR")),
+        severity="warning" if pod else "error",
+        evidence={"MASTER_ADDR": lost.placement.master_addr, "resolves_to": reached, "rank_0_has": own},
+    )
+
+
+@rule("meeting")
+def env_master_port_differs(job: Job) -> Iterator[Outcome]:
+    """The ranks were told different ports to meet at.
+
+    Rank 0 listens on its own and counts ``Timed out after 601 seconds waiting for clients. 1/2 clients
+    joined.`` It comes from a random port that each node draws for itself. Found by comparing MASTER_PORT of
+    all ranks.
+
+    Fix: one port, worked out of something all nodes share:
+    ``export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))``.
+    """
+    told = grouped(
+        (r for r in job.ranks if r.placement.master_port is not None), lambda r: r.placement.master_port
+    )
+    if len(told) < 2:
+        return
+    odd = odd_ones(told)
+    yield found(
+        job,
+        odd,
+        f"{spread(job, 'MASTER_PORT', told)}; expected one port",
+        Fix("Set the same MASTER_PORT for every process.", master_commands(job, odd[0], "MASTER_PORT")),
+        evidence={str(p): fold(numbers_of(rs)) for p, rs in told.items()},
+    )
+
+
+def _port_fault(job: Job, ranks: list[RankFacts], problem: str) -> Iterator[Outcome]:
+    for port, several in grouped(ranks, lambda r: r.placement.master_port).items():
+        yield found(
+            job,
+            several,
+            f"{named(job, several)}: MASTER_PORT is {port}, {problem}",
+            Fix(
+                "Choose a free port below the range of outgoing connections.", (f"export MASTER_PORT={PORT}",)
+            ),
+            evidence={"variable": "MASTER_PORT", "value": port},
+        )
+
+
+@rule("environment")
+def env_master_port_range(job: Job) -> Iterator[Outcome]:
+    """MASTER_PORT is no port number.
+
+    torch says ``port must have value from 0 to 65535 but was 70000``. Found by reading MASTER_PORT.
+
+    Fix: a port from 1024 to 32767, for example ``export MASTER_PORT=29500``.
+    See: https://github.com/huggingface/accelerate/issues/647
+    """
+    beyond = [r for r in job.ranks if r.placement.master_port is not None]
+    beyond = [r for r in beyond if not 0 <= (r.placement.master_port or 0) <= LARGEST_PORT]
+    yield from _port_fault(job, beyond, f"expected 1 to {LARGEST_PORT}")
+
+
+@rule("environment")
+def env_master_port_zero(job: Job) -> Iterator[Outcome]:
+    """MASTER_PORT is 0, a port that only rank 0 would know.
+
+    Port 0 lets the kernel choose. A world of one works; in any larger one rank 0 listens where nobody looks,
+    and the others connect until ``The client socket has timed out``. Found by reading MASTER_PORT and
+    WORLD_SIZE.
+
+    Fix: a fixed port, for example ``export MASTER_PORT=29500``.
+    """
+    zero = [r for r in job.ranks if r.placement.master_port == 0 and (r.placement.world_size or 0) > 1]
+    yield from _port_fault(job, zero, "which lets the kernel choose a port that the other ranks do not know")
+
+
+@rule("meeting")
+def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
+    """MASTER_PORT is reserved for the system, and rank 0 may not listen on it.
+
+    torch says ``The server socket has failed to bind ... code: -13, name: EACCES, message: permission
+    denied``. Ports below net.ipv4.ip_unprivileged_port_start, 1024 unless changed, need a privilege. Found by
+    binding the port on rank 0.
+
+    Fix: a port from 1024 on, for example ``export MASTER_PORT=29500``.
+    """
+    zero = rank_zero(job)
+    bind = job.process_of(zero).bind if zero else None
+    if zero is None or bind is None or bind.outcome != "denied":
+        return
+    start = job.node_of(zero).unprivileged_port_start
+    first = 1024 if isinstance(start, Missing) else start  # the kernel's default
+    if bind.port < first:
+        yield found(
+            job,
+            [zero],
+            f"{named(job, [zero])} may not listen on MASTER_PORT {bind.port}; "
+            f"expected a port from {first} on",
+            Fix("Choose a port that needs no privilege.", (f"export MASTER_PORT={PORT}",)),
+            evidence={"port": bind.port, "error": bind.error, "unprivileged_port_start": first},
+        )
+
+
+@rule("meeting")
+def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
+    """MASTER_PORT lies where the kernel takes the ports of outgoing connections.
+
+    Now and then one of them owns the port just then, and rank 0 fails with ``EADDRINUSE`` on a busy node.
+    Found by comparing it with net.ipv4.ip_local_port_range of rank 0's node; torchrun chooses for itself and
+    is left out.
+
+    Fix: a port below that range, for example ``export MASTER_PORT=29500``.
+    """
+    zero = rank_zero(job)
+    if zero is None or started_by_distcheck(job, zero) or zero.placement.launcher == "torchrun":
+        return
+    port, ephemeral = zero.placement.master_port, job.node_of(zero).ephemeral_ports
+    if port is None or isinstance(ephemeral, Missing) or not ephemeral[0] <= port <= ephemeral[1]:
+        return
+    yield found(
+        job,
+        [zero],
+        f"MASTER_PORT {port} lies in the range of outgoing connections of {job.node_of(zero).name}, "
+        f"{ephemeral[0]} to {ephemeral[1]}; one of them may hold it when the job starts",
+        Fix(f"Choose a port below {ephemeral[0]}.", (f"export MASTER_PORT={PORT}",)),
+        severity="info",
+        evidence={"port": port, "ip_local_port_range": list(ephemeral)},
+    )
+
+
+@rule("meeting")
+def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
+    """Another program answers on MASTER_PORT.
+
+    A web server, a proxy in between or an SSH server takes the connection and speaks first; torch reads its
+    words as a number: ``Ping failed, invalid value returned from server. Expected: ..., Got: 1347703880``.
+    Those four bytes spell HTTP, 759714643 spells SSH-. Found by connecting and reading what comes. Silent
+    when rank 0 could not listen because the port was taken: then net-port-in-use names the program.
+
+    Fix: another port, or a way around the proxy.
+    """
+    zero = rank_zero(job)
+    bind = job.process_of(zero).bind if zero else None
+    if bind and bind.outcome == "in-use":
+        return
+    heard = [
+        (f"{a.address} port {a.port}", a.detail, r)
+        for r in job.ranks
+        for a in job.process_of(r).attempts
+        if a.door == "master" and a.outcome == "foreign" and a.detail
+    ]
+    for (where, words), several in grouped(heard, lambda item: item[:2]).items():
+        ranks = [item[2] for item in several]
+        # torch reads the first four bytes as a little-endian integer
+        got = int.from_bytes(words.encode("utf-8", "replace")[:4], "little")
+        who = (
+            "an SSH server"
+            if words.startswith("SSH-")
+            else "a web server or proxy"
+            if "HTTP" in words
+            else "another program"
+        )
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {who} answers on {where} ({words[:60]!r}), not rank 0; "
+            f"torch would say Got: {got}",
+            Fix(
+                "Choose another port; if a proxy answers, go around it.", (f"export MASTER_PORT={PORT + 1}",)
+            ),
+            scope="job",
+            evidence={"address": where, "first_words": words, "torch_reads": got},
+        )

@@ -246,8 +246,12 @@ def _binds(job: Job, outcome: str) -> Iterator[tuple[ProcessFacts, Bind]]:
 
 
 def _failing(job: Job, outcomes: set[str]) -> Iterator[tuple[ProcessFacts, list[Attempt]]]:
-    """Return the processes of which every try at the master door ended so, unless rank 0's own bind explains it."""
+    """Return the processes of which every try at the master door ended so, unless something else explains it.
+
+    Rank 0's own binding of the port may; or the roll call, held by another process, found that rank 0 is missing.
+    """
     explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
+    explained = explained or (job.met and 0 in job.missing_ranks)
     for process in job.processes:
         attempts = _master(process)
         if attempts and not explained and all(a.outcome in outcomes for a in attempts):

@@ -1,1 +1,470 @@
-"""Rules of the ranks family."""
+"""Rules about the ranks of a job: each there once, in one world, numbered per node as well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.finding import Finding, Fix, NotChecked
+from distcheck.rules import Outcome, rule
+from distcheck.rules.claims import (
+    beyond_node,
+    explanation,
+    local_size,
+    own_gpus,
+    process,
+    processes,
+    shares_gpus,
+    told_apart,
+)
+from distcheck.rules.settings import export, mapping, started_by_distcheck, unset
+from distcheck.rules.shape import (
+    agents,
+    counts_from_one,
+    duplicates,
+    gap,
+    in_blocks,
+    is_complete,
+    lonely,
+    out_of_range,
+    strays,
+    tasks_of,
+    too_few_started,
+    worlds,
+)
+from distcheck.rules.vocabulary import (
+    fold,
+    found,
+    grouped,
+    listed,
+    named,
+    numbered,
+    numbers_of,
+    odd_ones,
+    spread,
+    starter,
+    table_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Job
+
+# Of the rules that need all ranks only three say that the others are unknown: those on which every other
+# judgement of the job's shape rests. Twenty rows with one reason would hide it; none would be a pass.
+
+
+@rule("environment")
+def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
+    """A rank is not a number from 0 to the world size less one.
+
+    torch does not look: whoever is not rank 0 connects and waits, until ``The client socket has timed out
+    after 600000ms``, Gloo's ``rank < size`` or NCCL's ``Invalid rank requested : 4/4``. Most often the ranks
+    were counted from 1, or RANK was made by a wrong formula. Found by comparing RANK with WORLD_SIZE on each
+    process.
+
+    Fix: ``export RANK=$((NODE_RANK * GPUS_PER_NODE + LOCAL_RANK))``; torch counts from 0.
+    """
+    beyond = out_of_range(job)
+    if not beyond:
+        return
+    first = beyond[0]
+    world = first.placement.world_size or 0
+    message = f"{named(job, beyond)} {'does' if len(beyond) == 1 else 'do'} not fit into WORLD_SIZE {world}; "
+    message += f"expected 0 to {world - 1}" if world > 1 else "expected 0"
+    text, command = "Give every process its number in the whole job, from 0.", export(job, first, "RANK")
+    if counts_from_one(job):
+        message += ": the ranks seem to be counted from 1"
+        text = "Count the ranks from 0: the first process is rank 0, and it holds the store."
+        command = command if table_of(first) else "export RANK=$((RANK - 1))"
+    yield found(
+        job,
+        beyond,
+        message,
+        Fix(text, (command,)),
+        evidence={
+            "WORLD_SIZE": world,
+            "RANK": fold(r.placement.rank for r in beyond if r.placement.rank is not None),
+        },
+    )
+
+
+@rule("meeting")
+def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
+    """Several processes claim the same rank.
+
+    Two rank 0 fight for the port (``EADDRINUSE``), or wait apart from each other; two of another rank leave
+    the job one short: ``wait timeout after 600000ms, keys: /default_pg/0//cpu//0/2``, in NCCL ``Bootstrap
+    Root : rank 1 of 4 ranks has already checked in``. It comes from the same node rank on two nodes, from
+    LOCAL_RANK copied into RANK, or from a number exported once for all tasks. Found at the roll call, where
+    every process has a name of its own.
+
+    Fix: make RANK the number in the whole job; give each node its own ``--node-rank`` or ``machine_rank``.
+    See: https://github.com/huggingface/accelerate/issues/2362
+    """
+    claimed = duplicates(job)
+    if not claimed:
+        if reason := gap(job):
+            yield NotChecked(reason=reason)
+        return
+    claimants = [r for several in claimed.values() for r in several]
+    if len(claimed) == 1:
+        rank, several = next(iter(claimed.items()))
+        message = f"rank {rank} is claimed by {len(several)} processes ({processes(job, several)})"
+    else:
+        several = next(iter(claimed.values()))
+        message = (
+            f"{numbered(claimed)} are claimed by several processes each, rank {several[0].placement.rank} by "
+        )
+        message += processes(job, several)
+    text, commands = told_apart(job, claimants)
+    yield found(
+        job,
+        claimants,
+        f"{message}; expected one process per rank",
+        Fix(text, commands),
+        evidence={str(rank): [process(job, r) for r in several] for rank, several in claimed.items()},
+    )
+
+
+@rule("meeting")
+def env_rank_missing(job: Job) -> Iterator[Outcome]:
+    """Some ranks of the world never came.
+
+    The others wait for them: rank 0 says ``Timed out after 601 seconds waiting for clients. 7/8 clients
+    joined.``, the rest ``wait timeout after 600000ms, keys: /default_pg/0//...`` or nothing. A node was not
+    started, hangs in its queue, died on the way or cannot reach rank 0. Found by taking those who came to the
+    roll call from the world size. Where another fault explains why they are not seen, that fault is reported
+    and this is *not checked*.
+
+    Fix: start what is missing, look at its log, and see whether the nodes reach rank 0 (``distcheck net``).
+    """
+    if reason := gap(job):
+        yield NotChecked(reason=reason)
+        return
+    missing = job.missing_ranks
+    if not missing:
+        return
+    explained = explanation(job)
+    if explained:
+        yield NotChecked(ranks=missing, reason=f"{explained}; see the other findings")
+        return
+    world, lost = job.world_size or 0, strays(job)
+    message = f"{numbered(missing)} of {world} did not come to the roll call"
+    if lost:
+        message += f"; {lost} of them may be the processes whose rank is not valid"
+    slurm = next((j for r in job.ranks if (j := r.environment.get("SLURM_JOB_ID"))), "")
+    commands = (
+        (f"scontrol show job {slurm}", f"sacct -j {slurm} --format=JobID,State,NodeList") if slurm else ()
+    )
+    yield Finding(
+        scope="node",
+        owner="unknown",
+        confirmed=False,
+        ranks=missing,
+        message=message,
+        fix=Fix(
+            "See whether the processes were started, what their log says last, and whether their nodes reach "
+            "rank 0. A longer --join-timeout waits for nodes that start late.",
+            commands,
+        ),
+        evidence={"world_size": world, "came": world - len(missing), "missing": fold(missing)},
+    )
+
+
+@rule("meeting")
+def env_world_size_mismatch(job: Job) -> Iterator[Outcome]:
+    """The ranks do not agree on the world size.
+
+    Each side waits for a different crowd, with a different message: ``Gloo connectFullMesh failed``, ``wait
+    timeout after 600000ms, keys: /default_pg/0//cpu//0/2``, or NCCL's ``Bootstrap Root : mismatch in info
+    from procs, nranks 8 vs 16``. Often WORLD_SIZE holds the GPUs of one node on some of the nodes, or
+    ``--nnodes`` differs. Found by comparing the value of all ranks.
+
+    Fix: one value everywhere: nodes times processes per node.
+    """
+    sizes = worlds(job)
+    if len(sizes) < 2:
+        if reason := gap(job):
+            yield NotChecked(reason=reason)
+        return
+    odd = odd_ones(sizes)
+    yield found(
+        job,
+        odd,
+        f"{spread(job, 'WORLD_SIZE', sizes)}; expected one value",
+        Fix(
+            "Set the same world size for every process: nodes times processes per node.",
+            (export(job, odd[0], "WORLD_SIZE"),),
+        ),
+        evidence={str(size): fold(numbers_of(ranks)) for size, ranks in sizes.items()},
+    )
+
+
+@rule("meeting")
+def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
+    """The launcher started fewer processes than WORLD_SIZE says.
+
+    All processes are there and wait for others that nobody will start: ``Timed out after 601 seconds waiting
+    for clients. 8/16 clients joined.`` WORLD_SIZE should be nodes times processes per node, and so should the
+    launcher's number of tasks. Found when every task of the launcher came and WORLD_SIZE is larger.
+
+    Fix: ``#SBATCH --ntasks-per-node=<GPUs>`` without ``--ntasks``, and WORLD_SIZE from the launcher; or,
+    where each task starts a process per GPU, tell distcheck so: ``--nproc <GPUs>``.
+    See: https://github.com/Lightning-AI/pytorch-lightning/issues/20391
+    """
+    tasks = too_few_started(job)
+    if tasks is None:
+        return
+    world, first = job.world_size or 0, job.ranks[0]
+    table = table_of(first)
+    commands = [export(job, first, "WORLD_SIZE")]
+    if world % tasks == 0:
+        commands.append(f"{starter(first)} distcheck {job.asked.command} --nproc {world // tasks}")
+    yield found(
+        job,
+        job.ranks,
+        f"WORLD_SIZE is {world}, but {starter(first)} started {tasks} processes on {len(job.nodes)} "
+        f"{'node' if len(job.nodes) == 1 else 'nodes'}, and all of them are here",
+        Fix(
+            "Start as many processes as the world has, or set WORLD_SIZE to their number. Where each process "
+            "starts further ones, one per GPU, say so with --nproc.",
+            tuple(commands),
+        ),
+        scope="job",
+        evidence={
+            "WORLD_SIZE": world,
+            table.world_size if table else "tasks": tasks,
+            "nodes": len(job.nodes),
+        },
+    )
+
+
+@rule("environment")
+def env_world_size_zero_neg(job: Job) -> Iterator[Outcome]:
+    """The world size is zero or negative.
+
+    torch says ``ValueError: TCPStore world size cannot be 0`` or, from Gloo, ``rank < size. 0 vs -1``. One
+    factor of ``$((NNODES * GPUS_PER_NODE))`` was unset where it was worked out. Found by reading WORLD_SIZE.
+
+    Fix: print the factors next to the product in the script, and set the one that is empty.
+    """
+    bad = [r for r in job.ranks if r.placement.world_size is not None and r.placement.world_size < 1]
+    for size, ranks in grouped(bad, lambda r: r.placement.world_size).items():
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: WORLD_SIZE is {size}, expected 1 or more",
+            Fix(
+                "Set WORLD_SIZE to nodes times processes per node; one of them came out empty.",
+                (export(job, ranks[0], "WORLD_SIZE"),),
+            ),
+            evidence={"variable": "WORLD_SIZE", "value": size},
+        )
+
+
+@rule("environment")
+def env_world_size_1_everywhere(job: Job) -> Iterator[Outcome]:
+    """Every process believes that it is alone, so the job trains many times over.
+
+    There is no error at all: each process is rank 0 of 1, learns by itself, and writes the same checkpoints.
+    RANK=0 and WORLD_SIZE=1 are defaults in code or left over, where the launcher started several processes.
+    Found by WORLD_SIZE=1 beside a launcher's variables that say more than one task, or beside other processes
+    of the same job.
+
+    Fix: map the launcher's variables, or start the script with torchrun.
+    See: https://github.com/Lightning-AI/pytorch-lightning/issues/15011
+    """
+    alone = lonely(job)
+    if not alone:
+        return
+    first = alone[0]
+    table, tasks = table_of(first), tasks_of(first)
+    told = f"{table.world_size} is {tasks}" if table and tasks else f"{len(alone)} processes take part"
+    yield found(
+        job,
+        alone,
+        f"{named(job, alone)}: WORLD_SIZE is 1, but {told}: each process would train for itself",
+        Fix(
+            "Remove the exported numbers and take the launcher's, or start the script with torchrun.",
+            ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table))
+            if table
+            else (export(job, first, "WORLD_SIZE"),),
+        ),
+        scope="job",
+        evidence={"WORLD_SIZE": 1, table.world_size if table else "processes": tasks or len(alone)},
+    )
+
+
+@rule("environment")
+def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
+    """RANK was set by hand and LOCAL_RANK was not, so every rank of a node takes the same GPU.
+
+    torch itself does not read LOCAL_RANK; scripts choose the GPU by it. Without it all ranks of a node use
+    cuda:0: out of memory there, or NCCL's ``Duplicate GPU detected``. Found on ranks with GPUs or the NCCL
+    backend; silent where the job does not use GPUs, where the rank is alone on its node, or where an option
+    gives the local rank.
+
+    Fix: ``export LOCAL_RANK=$SLURM_LOCALID``, or ``$OMPI_COMM_WORLD_LOCAL_RANK``, or the rank modulo the
+    ranks per node.
+    """
+    complete = is_complete(job)
+    without = [
+        r
+        for r in job.ranks
+        if "LOCAL_RANK" not in r.environment
+        and "RANK" not in unset(r)
+        and shares_gpus(job, r, complete=complete)
+    ]
+    without = [r for r in without if r.placement.rank is not None and not started_by_distcheck(job, r)]
+    # A launcher that numbers the ranks of a node itself leaves only the mapping to do, as many scripts do.
+    for known, ranks in grouped(without, lambda r: r.placement.local_rank is not None).items():
+        if known and not table_of(ranks[0]):
+            continue  # given as an option
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: LOCAL_RANK is not set; "
+            "a script that chooses its GPU by it fails or takes cuda:0",
+            Fix(
+                "Set LOCAL_RANK to the number of the process on its node, from 0.",
+                (export(job, ranks[0], "LOCAL_RANK"),),
+            ),
+            severity="info" if known else "warning",
+            evidence={"variable": "LOCAL_RANK", "value": None},
+        )
+
+
+@rule("environment")
+def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
+    """A local rank is larger than the number of ranks on its node allows.
+
+    ``CUDA error: invalid device ordinal``: scripts use cuda:LOCAL_RANK. Often LOCAL_RANK holds the global
+    rank, which happens to work on the first node. Found by comparing LOCAL_RANK with LOCAL_WORLD_SIZE and
+    with the ranks that came from the node; silent where the GPU of that number is there, and for ``--backend
+    gloo``.
+
+    Fix: ``export LOCAL_RANK=$((RANK % GPUS_PER_NODE))``.
+    See: https://github.com/NVIDIA/nccl-tests/issues/165
+    """
+    if job.asked.backend == "gloo":
+        return
+    complete = is_complete(job)
+    for ranks in agents(job):
+        size = local_size(ranks, complete=complete)
+        beyond = [r for r in ranks if beyond_node(r, size)]
+        if not beyond:
+            continue
+        local = [r.placement.local_rank for r in beyond if r.placement.local_rank is not None]
+        message = f"{named(job, beyond)} {'has' if len(beyond) == 1 else 'have'} LOCAL_RANK {fold(local)}; "
+        message += f"expected 0 to {size - 1}" if size else "expected 0 or more"
+        if all(r.placement.local_rank == r.placement.rank for r in beyond):
+            message += ": it holds the global rank"
+        command = f"export LOCAL_RANK=$((RANK % {size or 1}))"
+        yield found(
+            job,
+            beyond,
+            message,
+            Fix(
+                "Make LOCAL_RANK the number of the process on its own node, from 0.",
+                (export(job, beyond[0], "LOCAL_RANK") if table_of(beyond[0]) else command,),
+            ),
+            evidence={"LOCAL_RANK": fold(local), "ranks_on_node": size},
+        )
+
+
+@rule("meeting")
+def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
+    """Ranks of one node have the same local rank, so they take the same GPU.
+
+    NCCL says ``Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000`` or, from 2.30,
+    ``Multiple Ranks are using the same GPU/Partition``. Found by comparing LOCAL_RANK within each node;
+    silent where each of them sees a GPU of its own, as Slurm's ``--gpus-per-task`` makes it, and for
+    ``--backend gloo``, which needs none.
+
+    Fix: number the processes of each node from 0, or let the launcher do it.
+    See: https://github.com/horovod/horovod/issues/3929
+    """
+    if job.asked.backend == "gloo":
+        return
+    elsewhere = {id(r) for several in duplicates(job).values() for r in several} | {
+        id(r) for r in lonely(job)
+    }
+    for ranks in agents(job):
+        placed = [r for r in ranks if r.placement.local_rank is not None and id(r) not in elsewhere]
+        for local, several in grouped(placed, lambda r: r.placement.local_rank).items():
+            if len(several) < 2 or own_gpus(several):
+                continue
+            yield found(
+                job,
+                several,
+                f"{named(job, several)} have the same LOCAL_RANK {local}; expected one of its own for each",
+                Fix(
+                    "Number the processes of each node from 0.",
+                    (export(job, several[0], "LOCAL_RANK"),),
+                ),
+                evidence={"LOCAL_RANK": local, "processes": [process(job, r) for r in several]},
+            )
+
+
+@rule("meeting")
+def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
+    """LOCAL_WORLD_SIZE is not the number of ranks on the node.
+
+    Frameworks work out the number of nodes and the groups within a node from it; wrong, their assertions fail
+    or hybrid-shard groups span nodes. Nodes may well differ from each other. Found, once all ranks came, by
+    counting the ranks of each node.
+
+    Fix: the same ``--nproc-per-node`` as processes that really start there.
+    """
+    if not is_complete(job):
+        return
+    for ranks in agents(job):
+        wrong = [r for r in ranks if r.placement.local_world_size not in {None, len(ranks)}]
+        if not wrong:
+            continue
+        sizes = fold({r.placement.local_world_size or 0 for r in wrong})
+        yield found(
+            job,
+            wrong,
+            f"{named(job, wrong)}: LOCAL_WORLD_SIZE is {sizes}, but the node runs {len(ranks)} "
+            f"{'rank' if len(ranks) == 1 else 'ranks'}",
+            Fix(
+                "Set LOCAL_WORLD_SIZE to the processes on the node.",
+                (f"export LOCAL_WORLD_SIZE={len(ranks)}",),
+            ),
+            severity="warning",
+            evidence={"LOCAL_WORLD_SIZE": sizes, "ranks_on_node": len(ranks)},
+        )
+
+
+@rule("meeting")
+def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
+    """Consecutive ranks lie on different nodes.
+
+    Correct, but slow: frameworks put tensor-parallel and hybrid-shard groups on consecutive ranks, whose
+    traffic then leaves the node. Cyclic placement makes it (``srun --distribution=cyclic``, ``mpirun --map-by
+    node``). Found, once all ranks came, by a node whose ranks are no block.
+
+    Fix: ``srun --distribution=block:block``, or ``mpirun --map-by ppr:<GPUs>:node``.
+    """
+    if len(job.nodes) < 2 or not is_complete(job) or in_blocks(job):
+        return
+    first = job.ranks[0]
+    layout = {n.name: fold(numbers_of(job.ranks_on(n))) for n in job.nodes}
+    here = max(len(job.ranks_on(n)) for n in job.nodes)
+    table = table_of(first)
+    command = {
+        "slurm": "srun --distribution=block:block ...",
+        "openmpi": f"mpirun --map-by ppr:{here}:node ...",
+    }.get(table.launcher if table else "", f"export RANK=$((NODE_RANK * {here} + LOCAL_RANK))")
+    names = [f"{node} has {held}" for node, held in layout.items()]
+    yield found(
+        job,
+        job.ranks,
+        f"the ranks are dealt out over the nodes ({listed(names)}); expected a block of ranks on each",
+        Fix("Place consecutive ranks on the same node.", (command,)),
+        severity="warning",
+        scope="job",
+        evidence=layout,
+    )

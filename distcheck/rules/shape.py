@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.placement import integer
-from distcheck.rules.vocabulary import grouped, number, started_by_distcheck, table_of
+from distcheck.rules.settings import number, started_by_distcheck
+from distcheck.rules.vocabulary import grouped, table_of
 
 if TYPE_CHECKING:
     from distcheck.facts import Job, RankFacts
 
-# Slurm's step id of `salloc`'s own shell (LaunchParameters=use_interactive_step, slurm.h: SLURM_INTERACTIVE_STEP).
+# The step of salloc's own shell (LaunchParameters=use_interactive_step; slurm.h: SLURM_INTERACTIVE_STEP).
 INTERACTIVE_STEP = "4294967290"
 
 
@@ -38,7 +39,7 @@ def worlds(job: Job) -> dict[int, list[RankFacts]]:
 
 
 def tasks_of(rank: RankFacts) -> int | None:
-    """Return how many ranks the launcher says it started, None when no launcher with a count of its own did."""
+    """Return how many ranks the launcher says it started, None when none with a count of its own did."""
     table = table_of(rank)
     if table is None or table.launcher == "torchrun":
         return None
@@ -50,7 +51,8 @@ def tasks_of(rank: RankFacts) -> int | None:
 def lonely(job: Job) -> list[RankFacts]:
     """Return the ranks told that they are the whole world although others run beside them.
 
-    torchrun is left out: one standalone torchrun per task is how independent trainings are started on purpose.
+    torchrun is left out: one standalone torchrun per task is how independent trainings are started on
+    purpose.
     """
     ones = [
         r
@@ -66,8 +68,8 @@ def lonely(job: Job) -> list[RankFacts]:
 def out_of_range(job: Job) -> list[RankFacts]:
     """Return the ranks that are no number from 0 to the world size less one.
 
-    Silent where the world size itself is at fault: where it is impossible, where it is 1 by mistake, or where a
-    rank fits into the world that the others believe in.
+    Silent where the world size itself is at fault: where it is impossible, where it is 1 by mistake, or where
+    a rank fits into the world that the others believe in.
     """
     alone = {id(r) for r in lonely(job)}
     majority = job.world_size or 0
@@ -130,8 +132,8 @@ def is_complete(job: Job) -> bool:
 def agents(job: Job) -> list[list[RankFacts]]:
     """Group the ranks that one launcher numbered locally: those of a node.
 
-    Under torchrun those of an agent: two agents on one host, as people test several nodes on one machine, each
-    count their local ranks from 0.
+    Under torchrun those of an agent: two agents on one host, as people test several nodes on one machine,
+    each count their local ranks from 0.
     """
     return list(
         grouped(
@@ -142,3 +144,12 @@ def agents(job: Job) -> list[list[RankFacts]]:
             ),
         ).values()
     )
+
+
+def in_blocks(job: Job) -> bool:
+    """Whether every node holds consecutive ranks: then somebody numbered them so on purpose."""
+    for ranks in agents(job):
+        held = sorted(r.placement.rank for r in ranks if r.placement.rank is not None)
+        if not held or held[-1] - held[0] != len(ranks) - 1:
+            return False
+    return True

@@ -1,25 +1,21 @@
-"""How rules name ranks, processes and nodes, and how a variable is set under each launcher."""
+"""How rules name ranks, processes, nodes and launchers, and how they compare groups of ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distcheck.facts import Job, Launcher, RankFacts
 from distcheck.finding import Finding, Fix, Owner, Scope, Severity
-from distcheck.placement import Table, find_table, integer
+from distcheck.placement import Table, find_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from distcheck.facts import Job, Launcher, RankFacts
+
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-PORT = 29500
-"""The port that torchrun takes by default (https://docs.pytorch.org/docs/stable/elastic/run.html)."""
-TORCH_READS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What ``env://`` reads, in torch's order (torch/distributed/rendezvous.py)."""
-MPI_LAUNCHERS = frozenset({"openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"})
 STARTERS: Mapping[Launcher, str] = {
     "torchrun": "torchrun",
     "slurm": "srun",
@@ -31,16 +27,6 @@ STARTERS: Mapping[Launcher, str] = {
     "horovod": "horovodrun",
 }
 """The command that starts the ranks under a launcher."""
-# How each of them hands a variable to the ranks on all nodes; a launcher that does so by itself is not listed.
-HAND_OVER: Mapping[Launcher, str] = {
-    "openmpi": "mpirun -x MASTER_ADDR={addr} -x MASTER_PORT={port} ...",
-    "hydra": "mpiexec -genv MASTER_ADDR {addr} -genv MASTER_PORT {port} ...",
-    "mvapich": "mpirun_rsh ... MASTER_ADDR={addr} MASTER_PORT={port} ...",
-    "pals": "mpiexec --env MASTER_ADDR={addr} --env MASTER_PORT={port} ...",
-    "jsrun": "jsrun -E MASTER_ADDR={addr} -E MASTER_PORT={port} ...",
-}
-SLURM_MASTER_ADDR = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
-SLURM_MASTER_PORT = "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
@@ -56,6 +42,11 @@ def listed(words: Sequence[str], most: int = 4) -> str:
     if len(words) > most:
         return f"{', '.join(words[:most])} and {len(words) - most} more"
     return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
+
+
+def are(things: Sized) -> str:
+    """Return the verb for one thing or for several."""
+    return "is" if len(things) == 1 else "are"
 
 
 def fold(numbers: Iterable[int]) -> str:
@@ -145,11 +136,6 @@ def spread(job: Job, variable: str, groups: Mapping[K, list[RankFacts]]) -> str:
     )
 
 
-def started_by_distcheck(job: Job, rank: RankFacts) -> bool:
-    """Whether distcheck placed this rank itself, so that no variable is the user's."""
-    return job.asked.started_here or rank.placement.launcher == "distcheck"
-
-
 def table_of(rank: RankFacts) -> Table | None:
     """Return the table of the launcher whose variables a rank shows."""
     return find_table(rank.environment)
@@ -159,88 +145,3 @@ def starter(rank: RankFacts) -> str:
     """Name the command that started a rank, '' when no launcher did."""
     table = table_of(rank)
     return STARTERS[table.launcher] if table else ""
-
-
-def unset(rank: RankFacts) -> tuple[str, ...]:
-    """Return which of the variables that torch reads nobody set, leaving out what the options give.
-
-    Without a launcher a placement's value can only come from an option; a launcher's own variables give rank and
-    world size to distcheck, not to torch.
-    """
-    where = rank.placement
-    by_options = table_of(rank) is None or where.by_options
-    given = {
-        "RANK": by_options and where.rank is not None,
-        "WORLD_SIZE": by_options and where.world_size is not None,
-        "MASTER_ADDR": bool(where.master_addr),
-        "MASTER_PORT": where.master_port is not None,
-    }
-    return tuple(v for v in TORCH_READS if v not in rank.environment and not given[v])
-
-
-def torch_would_raise(rank: RankFacts) -> str:
-    """Return what ``init_process_group()`` raises when a variable is unset or empty: it names the first."""
-    first = next((v for v in TORCH_READS if not rank.environment.get(v)), TORCH_READS[0])
-    return (
-        "ValueError: Error initializing torch.distributed using env:// rendezvous: "
-        f"environment variable {first} expected, but not set"
-    )
-
-
-def mapping(table: Table) -> str:
-    """Return the export that turns a launcher's variables into those that torch and scripts read."""
-    pairs = [("RANK", table.rank), ("WORLD_SIZE", table.world_size), ("LOCAL_RANK", table.local_rank)]
-    return "export " + " ".join(f"{name}=${source}" for name, source in pairs)
-
-
-def first_host(job: Job) -> str:
-    """Return the name of rank 0's node, 127.0.0.1 for a job on one node, a placeholder when nothing is known."""
-    zero = next((r for r in job.ranks if r.placement.rank == 0), None)
-    if len(job.nodes) == 1 and job.world_size in {None, len(job.ranks)}:
-        return "127.0.0.1"
-    return job.node_of(zero).name if zero else "HOST_OF_RANK_0"
-
-
-def master_commands(job: Job, rank: RankFacts, *variables: str) -> tuple[str, ...]:
-    """Return what to type so that all ranks know where to meet."""
-    names = variables or ("MASTER_ADDR", "MASTER_PORT")
-    launcher = table_of(rank)
-    if launcher and launcher.launcher in HAND_OVER:
-        return (HAND_OVER[launcher.launcher].format(addr=first_host(job), port=PORT),)
-    return tuple(export(job, rank, name) for name in names)
-
-
-def export(job: Job, rank: RankFacts, variable: str) -> str:
-    """Return the line that sets a variable rightly: from the launcher's own where it has one, else by formula."""
-    table = table_of(rank)
-    slurm = "SLURM_JOB_ID" in rank.environment and (table is None or table.launcher == "slurm")
-    if table and table.launcher != "torchrun":
-        source = {
-            "RANK": table.rank,
-            "WORLD_SIZE": table.world_size,
-            "LOCAL_RANK": table.local_rank,
-            "LOCAL_WORLD_SIZE": table.local_world_size,
-            "GROUP_RANK": table.node_rank,
-        }.get(variable)
-        if source:
-            return f"export {variable}=${source}"
-    here = len(job.ranks_on(job.node_of(rank)))
-    value = {
-        "RANK": "$((NODE_RANK * LOCAL_WORLD_SIZE + LOCAL_RANK))",
-        "WORLD_SIZE": str(max(job.world_size or 0, len(job.ranks))),
-        "LOCAL_RANK": f"$((RANK % {here}))",
-        "LOCAL_WORLD_SIZE": str(here),
-        "GROUP_RANK": "$NODE_RANK",
-        "MASTER_ADDR": first_host(job),
-        "MASTER_PORT": str(PORT),
-    }[variable]
-    if slurm and variable == "MASTER_ADDR":
-        return SLURM_MASTER_ADDR
-    if slurm and variable == "MASTER_PORT":
-        return SLURM_MASTER_PORT
-    return f"export {variable}={value}"
-
-
-def number(rank: RankFacts, variable: str) -> int | None:
-    """Return a rank's variable as torch's ``int()`` reads it, None when it is unset or no number."""
-    return integer(rank.environment.get(variable))

@@ -1,0 +1,162 @@
+"""Real runs of distcheck: real processes, real sockets, and nothing of them left behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+
+_MARK = "DISTCHECK_TEST_MARK"
+
+
+class Ended(NamedTuple):
+    """A run that has ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def report(self) -> dict[str, Any]:
+        assert self.out.count("\n") == 1, f"not one line of JSON: {self.out!r} {self.err!r}"
+        return json.loads(self.out)
+
+    @property
+    def rules(self) -> list[str]:
+        return [f["rule"] for f in self.report["findings"] if f["severity"] != "info"]
+
+
+class Running:
+    """A run that goes on."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.started = time.monotonic()
+
+    def wait(self, timeout: float = 90) -> Ended:
+        out, err = self.process.communicate(timeout=timeout)
+        return Ended(self.process.returncode, out, err, time.monotonic() - self.started)
+
+    def interrupt(self, signum: signal.Signals) -> None:
+        self.process.send_signal(signum)
+
+    def ranks(self, count: int, timeout: float = 30) -> list[psutil.Process]:
+        """Wait until the ranks that will measure are forked, and return them in rank order."""
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            for child in psutil.Process(self.process.pid).children():
+                ranks = child.children()
+                if len(ranks) == count and any("torch" in m.path for m in child.memory_maps()):
+                    return sorted(ranks, key=lambda p: int(p.environ().get("RANK", p.pid)) if False else p.pid)
+            time.sleep(0.05)
+        raise AssertionError(f"no {count} ranks within {timeout} s")
+
+
+def _clean(environ: dict[str, str]) -> dict[str, str]:
+    """Return an environment in which no launcher and no test runner has left anything."""
+    prefixes = ("SLURM", "OMPI", "PMI", "PMIX", "TORCHELASTIC", "PET_", "DISTCHECK", "NCCL_", "GLOO_", "PYTEST")
+    names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CI"}
+    return {k: v for k, v in environ.items() if k not in names and not k.startswith(prefixes)}
+
+
+@pytest.fixture
+def mark():
+    return secrets.token_hex(8)
+
+
+@pytest.fixture
+def start(mark, tmp_path):
+    """Start distcheck; whatever the test does, nothing that it started survives it."""
+    started: list[subprocess.Popen[str]] = []
+    before = set(Path("/dev/shm").iterdir())
+
+    def run(*args: str, env: dict[str, str] | None = None, program: list[str] | None = None, **more: Any) -> Running:
+        program = program or [sys.executable, "-m", "distcheck"]
+        more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": tmp_path, **more}
+        environ = _clean(dict(os.environ)) | {_MARK: mark} | (env or {})
+        process = subprocess.Popen([*program, *args], text=True, stdin=subprocess.DEVNULL, env=environ, **more)
+        started.append(process)
+        return Running(process)
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    left = _survivors(mark)
+    for process in left:
+        process.kill()
+    assert not left, f"left behind: {[p.cmdline() for p in left]}"
+    assert set(Path("/dev/shm").iterdir()) <= before
+
+
+def _survivors(mark: str, patience: float = 3.0) -> list[psutil.Process]:
+    """Return the processes that carry the test's mark in their environment after a moment's patience."""
+    until = time.monotonic() + patience
+    while True:
+        left = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(process)
+            except psutil.Error:
+                continue
+        if not left or time.monotonic() > until:
+            return left
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def distcheck(start):
+    """Run distcheck to its end."""
+
+    def run(*args: str, **more: Any) -> Ended:
+        return start(*args, **more).wait()
+
+    return run
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def port(worker_id):
+    """A free port below the ephemeral range that no other test worker takes."""
+    worker = int(worker_id.removeprefix("gw")) if worker_id.startswith("gw") else 0
+    while True:
+        candidate = 11000 + worker * 800 + next(_numbers) % 800
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("0.0.0.0", candidate))
+            except OSError:
+                continue
+        return candidate
+
+
+@pytest.fixture
+def by_hand(start, port):
+    """Start one process per rank as a person in several shells would; returns them in the order given."""
+
+    def run(command: str, ranks: list[int], world_size: int, *args: str, master_port: int = port, **more: Any) -> list[Running]:
+        return [
+            start(
+                command, "--rank", str(rank), "--world-size", str(world_size),
+                "--master-addr", "127.0.0.1", "--master-port", str(master_port), *args, **more,
+            )
+            for rank in ranks
+        ]  # fmt: skip
+
+    return run

@@ -1,0 +1,93 @@
+"""Bad input: one line that names the value and the remedy, the exit code of the contract, never a traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+USAGE = [
+    (["gate", "--nproc", "0"], "--nproc 0", "1 to 4096"),
+    (["gate", "--nproc", "many"], "--nproc many", "auto"),
+    (["gate", "--master-port", "70000"], "--master-port 70000", "between 1 and 65535"),
+    (["gate", "--master-port", "0"], "--master-port 0", "between 1 and 65535"),
+    (["env", "--rank", "1"], "--rank", "--world-size"),
+    (["env", "--rank", "-1", "--world-size", "2"], "--rank -1", "from 0"),
+    (["env", "--world-size", "0", "--rank", "0"], "--world-size 0", "at least 1"),
+    (["bandwidth", "--sizes", "4M:1M"], "'4M:1M'", "MIN:MAX"),
+    (["bandwidth", "--sizes", "1M:4M:x1"], "x1", "at least 2"),
+    (["bandwidth", "--sizes", "big"], "'big'", "MIN:MAX"),
+    (["bandwidth", "--sizes", "0:1M"], "'0'", "4 bytes"),
+    (["bandwidth", "--iters", "0"], "--iters 0", "at least 1"),
+    (["bandwidth", "--op", "all_reduce,teleport"], "teleport", "broadcast"),
+    (["bandwidth", "--min-busbw", "-5"], "--min-busbw -5", "more than 0"),
+    (["env", "--timeout", "0"], "--timeout 0", "more than 0"),
+    (["env", "--timeout", "nan"], "--timeout nan", "finite"),
+    (["env", "--timeout", "soon"], "--timeout", "--help"),
+    (["env", "--backend", "smoke"], "--backend smoke", "nccl"),
+    (["env", "--format", "yaml"], "--format yaml", "json"),
+    (["env", "--select", "no-such-rule"], "no-such-rule", "distcheck explain"),
+    (["env", "--ignore", "no-such-rule"], "no-such-rule", "distcheck explain"),
+    (["env", "--output", "/nonexistent/report"], "/nonexistent", "mkdir -p"),
+    (["env", "--save", "/nonexistent/job"], "/nonexistent", "mkdir -p"),
+    (["gate", "--", "no-such-program"], "no-such-program", "PATH"),
+    (["report"], "report", "--save"),
+    (["report", "/nonexistent/job.json"], "/nonexistent/job.json", "--save"),
+    (["report", "/etc/passwd"], "/etc/passwd", "--save"),
+    (["explain", "env-rank-unsett"], "env-rank-unsett", "env-rank-unset"),
+    (["env", "--no-such-option"], "--no-such-option", "--help"),
+    (["dance"], "dance", "--help"),
+]
+
+
+@pytest.mark.parametrize(("args", "value", "remedy"), USAGE, ids=lambda v: " ".join(v) if isinstance(v, list) else None)
+def test_what_cannot_be_meant_is_said_in_one_line(distcheck, args, value, remedy):
+    ended = distcheck(*args)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert len(ended.err.splitlines()) == 1, ended.err
+    assert value in ended.err
+    assert remedy in ended.err
+
+
+def test_a_command_that_is_not_there_is_said_before_anything_is_measured(distcheck):
+    assert distcheck("gate", "--nproc", "2", "--", "no-such-program").seconds < 2
+
+
+def test_a_truncated_job_is_refused(distcheck, tmp_path):
+    job = tmp_path / "job.json"
+    assert distcheck("env", "--nproc", "1", "--save", str(job)).code == 0
+    job.write_bytes(job.read_bytes()[:-200])
+    ended = distcheck("report", str(job))
+    assert ended.code == 2
+    assert "cut short" in ended.err
+
+
+def test_a_job_of_a_newer_schema_is_refused_by_its_number(distcheck, tmp_path):
+    job = tmp_path / "job.json"
+    assert distcheck("env", "--nproc", "1", "--save", str(job)).code == 0
+    job.write_text(job.read_text().replace('"schema":1', '"schema":2'))
+    ended = distcheck("report", str(job))
+    assert ended.code == 2
+    assert "schema 2" in ended.err
+
+
+@pytest.mark.parametrize("option", ["--output", "--save", "--exclude-file"])
+def test_a_full_disk_is_said_and_the_report_is_not_lost(distcheck, option):
+    ended = distcheck("env", "--nproc", "2", option, "/dev/full")
+    assert ended.code == 70
+    assert len(ended.err.splitlines()) == 1
+    assert "No space left" in ended.err
+    assert "pass" in ended.out
+
+
+def test_a_full_stdout_is_said(start):
+    with open("/dev/full", "w") as full:
+        run = start("env", "--nproc", "1", stdout=full)
+        _, err = run.process.communicate(timeout=30)
+    assert run.process.returncode == 70
+    assert "No space left" in err
+    assert "Traceback" not in err
+
+
+def test_options_can_be_given_as_variables(distcheck):
+    ended = distcheck("env", "--nproc", "1", env={"DISTCHECK_FORMAT": "json"})
+    assert ended.report["command"] == "env"

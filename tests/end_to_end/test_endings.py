@@ -1,0 +1,120 @@
+"""Unhappy endings: stopped and killed ranks, interrupts, deadlines; named, bounded, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+LONG = ["--sizes", "16M:16M", "--iters", "400"]
+
+
+@pytest.mark.parametrize("which", [0, 2])
+def test_a_rank_stopped_in_the_bandwidth_test_is_named_and_no_other(start, which):
+    run = start("bandwidth", "--nproc", "4", "--timeout", "30", "--format", "json", *LONG)
+    ranks = run.ranks(4)
+    time.sleep(1)
+    os.kill(ranks[which].pid, signal.SIGSTOP)
+    ended = run.wait()
+    assert ended.code == 20
+    assert ended.seconds < 35
+    errors = [f for f in ended.report["findings"] if f["severity"] == "error"]
+    assert [(f["rule"], f["ranks"]) for f in errors] == [("collective-rank-stopped", [which])]
+
+
+def test_a_rank_killed_in_the_bandwidth_test_is_named_and_no_other(start):
+    run = start("bandwidth", "--nproc", "4", "--timeout", "30", "--format", "json", *LONG)
+    ranks = run.ranks(4)
+    time.sleep(1)
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    ended = run.wait()
+    assert ended.code == 20
+    assert ended.seconds < 20
+    errors = [f for f in ended.report["findings"] if f["severity"] == "error"]
+    assert [(f["rule"], f["ranks"]) for f in errors] == [("collective-rank-died", [1])]
+    assert "SIGKILL" in errors[0]["message"]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_gives_a_partial_report_with_what_was_measured(start, signum, code):
+    run = start("bandwidth", "--nproc", "2", "--format", "json", "--sizes", "64K:16M:x256", "--iters", "300")
+    run.ranks(2)
+    time.sleep(3)
+    run.interrupt(signum)
+    ended = run.wait(10)
+    assert ended.code == code
+    assert ended.report["verdict"] == "unknown"
+    assert [row["bytes"] for row in ended.report["bandwidth"]] == [65536]
+    assert any(signum.name in n["reason"] for n in ended.report["not_checked"])
+
+
+def test_an_interrupt_while_waiting_for_ranks_keeps_who_is_there(by_hand):
+    (first,) = by_hand("env", [0], 3, "--format", "json")
+    time.sleep(1.5)
+    first.interrupt(signal.SIGTERM)
+    ended = first.wait(10)
+    assert ended.code == 143
+    assert [r["rank"] for r in ended.report["ranks"] if r["status"] != "missing"] == [0]
+
+
+def test_the_deadline_holds_when_torch_cannot_be_imported_in_time(distcheck, tmp_path):
+    slow = tmp_path / "slow" / "torch"
+    slow.mkdir(parents=True)
+    (slow / "__init__.py").write_text("import time; time.sleep(600)\n")
+    path = os.pathsep.join([str(slow.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    ended = distcheck("gate", "--nproc", "2", "--timeout", "8", "--format", "json", env={"PYTHONPATH": path})
+    assert ended.code == 20
+    assert ended.seconds < 13
+    assert any("not imported within" in n["reason"] for n in ended.report["not_checked"])
+
+
+def test_a_torch_that_fails_to_import_is_said_with_its_error(distcheck, tmp_path):
+    broken = tmp_path / "broken" / "torch"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')\n")
+    path = os.pathsep.join([str(broken.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    ended = distcheck("gate", "--nproc", "2", "--format", "json", env={"PYTHONPATH": path})
+    assert ended.code == 20
+    assert "libcudart.so.13" in ended.out
+    assert ended.seconds < 10
+
+
+def test_env_net_and_gpu_never_import_torch(distcheck, tmp_path):
+    poison = tmp_path / "poison" / "torch"
+    poison.mkdir(parents=True)
+    (poison / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
+    path = os.pathsep.join([str(poison.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    for command in ("env", "net", "gpu"):
+        ended = distcheck(command, "--nproc", "2", "--backend", "gloo", env={"PYTHONPATH": path})
+        assert ended.code == 0, (command, ended)
+
+
+def test_the_host_of_the_roll_call_killed_leaves_the_others_with_a_partial_report(by_hand):
+    runs = by_hand("bandwidth", [0, 1], 2, "--timeout", "30", "--format", "json", *LONG)
+    runs[1].ranks(1)
+    time.sleep(1)
+    runs[0].process.kill()
+    runs[0].process.wait()
+    ended = runs[1].wait(40)
+    assert ended.code == 20
+    assert "was lost" in ended.out
+
+
+def test_a_program_that_writes_to_a_closed_pipe_is_told_in_one_line(start):
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = start("env", "--nproc", "1", stdout=writer)
+    os.close(writer)
+    _, err = run.process.communicate(timeout=30)
+    assert run.process.returncode == 70
+    assert len(err.splitlines()) == 1
+    assert "Broken pipe" in err
+    assert "Traceback" not in err
+
+
+def test_python_m_distcheck_is_distcheck(start):
+    ended = start("--version", program=[sys.executable, "-m", "distcheck"]).wait()
+    assert ended.out.startswith("distcheck 0.")

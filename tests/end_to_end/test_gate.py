@@ -1,0 +1,147 @@
+"""The main job: real ranks, a report, an exit code, and the job's command started untouched."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+TABLE = ["--sizes", "64K:256K", "--iters", "3"]
+
+
+def test_four_healthy_ranks_pass_and_nothing_is_found(distcheck):
+    ended = distcheck("gate", "--nproc", "4", "--format", "json", *TABLE)
+    report = ended.report
+    assert (ended.code, report["verdict"], report["findings"], report["missing_ranks"]) == (0, "pass", [], [])
+    assert [r["rank"] for r in report["ranks"]] == [0, 1, 2, 3]
+    assert {r["status"] for r in report["ranks"]} == {"ok"}
+    assert {row["op"] for row in report["bandwidth"]} == {"all_reduce", "broadcast"}
+    assert all(row["wrong"] == 0 and row["algbw_GBps"] > 0 for row in report["bandwidth"])
+    assert all(len(row["seconds"]["by_rank"]) == 4 for row in report["bandwidth"])
+
+
+def test_the_text_report_shows_ranks_figures_and_the_verdict(distcheck):
+    ended = distcheck("gate", "--nproc", "4", *TABLE)
+    first, last = ended.out.splitlines()[0], ended.out.splitlines()[-1]
+    assert "gate" in first
+    assert "4 ranks on 1 node" in first
+    assert "gloo" in first
+    assert last.startswith("pass (exit code 0)")
+    assert "error" not in ended.out.replace("0 errors", "")
+
+
+def test_without_a_launcher_or_nproc_two_gloo_ranks_run_and_the_report_says_so(distcheck):
+    ended = distcheck("gate", *TABLE)
+    assert ended.code == 0
+    assert "2 ranks" in ended.out.splitlines()[0]
+    assert "--nproc" in ended.out
+
+
+def test_ranks_are_set_as_torchrun_sets_them_and_inherited_ones_are_ignored(distcheck, tmp_path):
+    job = tmp_path / "job.json"
+    leaks = {"RANK": "7", "WORLD_SIZE": "9", "PET_NNODES": "3", "TORCHELASTIC_RUN_ID": "", "GROUP_RANK": "5"}
+    ended = distcheck("env", "--nproc", "2", "--save", str(job), env=leaks)
+    assert ended.code == 0
+    seen = [r["environment"] for r in json.loads(job.read_text())["ranks"]]
+    assert [(e["RANK"], e["LOCAL_RANK"], e["WORLD_SIZE"], e["LOCAL_WORLD_SIZE"]) for e in seen] == [
+        ("0", "0", "2", "2"),
+        ("1", "1", "2", "2"),
+    ]
+    assert not any("GROUP_RANK" in e or "PET_NNODES" in e for e in seen)
+
+
+def test_a_command_runs_once_after_a_pass_with_its_stdout_to_itself(distcheck, tmp_path):
+    ended = distcheck("gate", "--nproc", "2", *TABLE, "--", "sh", "-c", "echo started >> ran; echo hello")
+    assert ended.code == 0
+    assert ended.out == "hello\n"
+    assert "pass (exit code 0)" in ended.err
+    assert (tmp_path / "ran").read_text() == "started\n"
+
+
+def test_a_command_is_not_run_after_a_failure(distcheck, tmp_path):
+    ended = distcheck("gate", "--", "touch", "ran", env={"RANK": "abc", "WORLD_SIZE": "2"})
+    assert ended.code == 30
+    assert not (tmp_path / "ran").exists()
+
+
+STATE = """
+import json, os, resource, signal, sys
+print(json.dumps({
+    "environment": dict(os.environ),
+    "ignored": [line for line in open("/proc/self/status") if line.startswith(("SigIgn", "SigBlk"))],
+    "limits": [resource.getrlimit(n) for n in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)],
+    "umask": os.umask(0), "affinity": sorted(os.sched_getaffinity(0)), "cwd": os.getcwd(),
+    "fds": sorted(f for f in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + f)),
+}))
+"""
+
+
+def test_the_command_finds_its_process_as_it_was_given_to_distcheck(start, tmp_path):
+    script = tmp_path / "state.py"
+    script.write_text(STATE)
+    bare = start(program=[sys.executable, str(script)], env={"LC_ALL": "", "LANG": "C"}).wait()
+    gated = start("gate", "--nproc", "1", *TABLE, "--", sys.executable, str(script), env={"LC_ALL": "", "LANG": "C"}).wait()
+    assert gated.code == 0, gated.err
+    assert json.loads(gated.out) == json.loads(bare.out)
+
+
+def test_export_gives_the_command_the_placement(distcheck):
+    ended = distcheck(
+        "gate", "--nproc", "1", "--export", *TABLE, "--", "sh", "-c", 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR"'
+    )
+    assert ended.out == "0 1 0 127.0.0.1\n"
+
+
+def test_a_shortfall_against_min_busbw_is_a_finding(distcheck):
+    ended = distcheck("bandwidth", "--nproc", "2", *TABLE, "--min-busbw", "100000", "--format", "json")
+    assert ended.code == 20
+    assert set(ended.rules) == {"perf-below-min-busbw"}
+
+
+def test_nccl_on_a_torch_without_it_is_a_fault_of_the_job(distcheck):
+    ended = distcheck("bandwidth", "--nproc", "2", "--backend", "mpi", "--format", "json", *TABLE)
+    assert ended.code == 30
+    assert ended.rules == ["torch-backend-missing"]
+
+
+CORRUPT = """
+import os
+def corrupt():
+    import sys
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or getattr(dist, "corrupted", False):
+        return
+    dist.corrupted, whole = True, dist.all_reduce
+    def all_reduce(tensor, *args, **kwargs):
+        work = whole(tensor, *args, **kwargs)
+        if os.environ.get("RANK") == "2":
+            tensor[:5] += 1
+        return work
+    dist.all_reduce = all_reduce
+os.register_at_fork(after_in_child=corrupt)
+"""
+
+
+def test_a_rank_with_a_corrupted_reduction_is_named_with_the_number_of_wrong_elements(distcheck, tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(CORRUPT)
+    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    ended = distcheck("bandwidth", "--nproc", "4", "--format", "json", *TABLE, env={"PYTHONPATH": path})
+    found = [f for f in ended.report["findings"] if f["rule"] == "collective-wrong-result"]
+    assert ended.code == 20
+    assert [f["ranks"] for f in found] == [[2]]
+    assert "5" in found[0]["message"]
+    assert {row["wrong"] for row in ended.report["bandwidth"] if row["op"] == "all_reduce"} == {5}
+    assert {row["wrong"] for row in ended.report["bandwidth"] if row["op"] == "broadcast"} == {0}
+
+
+def test_torchrun_starts_the_ranks_and_one_of_them_reports(start):
+    torchrun = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run"]
+    ended = start(
+        "--standalone", "--nproc-per-node", "2", "--no-python", sys.executable, "-m", "distcheck", "gate",
+        "--format", "json", *TABLE, program=torchrun,
+    ).wait()  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert ended.report["world"]["launcher"] == "torchrun"
+    assert [r["master"] for r in ended.report["ranks"]] == ["agent", "agent"]
+    assert ended.report["findings"] == []

@@ -1,0 +1,171 @@
+"""Ranks that people start by hand, one shell each: they meet, or the report says who did not come and why."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+TABLE = ["--sizes", "64K:64K", "--iters", "3"]
+
+
+def _reports(ended):
+    return [json.loads(e.out) for e in ended if e.out]
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return sock.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_four_shells_meet_and_give_one_report(by_hand, port):
+    ended = [r.wait() for r in by_hand("gate", [0, 1, 2, 3], 4, "--format", "json", *TABLE)]
+    assert [e.code for e in ended] == [0, 0, 0, 0], [e.err for e in ended]
+    assert [bool(e.out) for e in ended] == [True, False, False, False]
+    report = ended[0].report
+    assert [r["master"] for r in report["ranks"]] == ["listening", "reached", "reached", "reached"]
+    assert report["findings"] == []
+    assert {row["ranks"] for row in report["bandwidth"]} == {4}
+    assert _free(port)
+
+
+def test_the_job_itself_can_take_master_port_right_after(by_hand, port):
+    for run in by_hand("env", [0, 1], 2):
+        assert run.wait().code == 0
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_a_rank_that_never_comes_is_named_missing(by_hand):
+    ended = [r.wait() for r in by_hand("gate", [0, 1, 2], 4, "--join-timeout", "4", "--format", "json", *TABLE)]
+    assert [e.code for e in ended] == [20, 20, 20]
+    assert max(e.seconds for e in ended) < 20
+    report = ended[0].report
+    assert report["missing_ranks"] == [3]
+    assert ended[0].rules == ["env-rank-missing"]
+    assert report["findings"][0]["ranks"] == [3]
+    assert report["bandwidth"] == []
+    assert "collective-failed" in {n["rule"] for n in report["not_checked"]}
+
+
+def test_a_missing_rank_0_is_named_by_one_report_of_the_others(by_hand):
+    ended = [r.wait() for r in by_hand("env", [1, 2], 3, "--join-timeout", "5", "--format", "json")]
+    assert [e.code for e in ended] == [20, 20]
+    (report,) = _reports(ended)
+    assert report["missing_ranks"] == [0]
+    assert [f["rule"] for f in report["findings"]] == ["env-rank-missing"]
+
+
+def test_two_processes_that_both_say_rank_1_are_both_identified(by_hand):
+    runs = by_hand("env", [1, 1], 2, "--join-timeout", "5", "--format", "json")
+    pids = {r.process.pid for r in runs}
+    ended = [r.wait() for r in runs]
+    assert [e.code for e in ended] == [30, 30]
+    (report,) = _reports(ended)
+    (found,) = [f for f in report["findings"] if f["severity"] == "error"]
+    assert found["rule"] == "env-rank-duplicate"
+    assert found["ranks"] == [1]
+    assert all(str(pid) in json.dumps(found) for pid in pids)
+
+
+@pytest.mark.parametrize("ranks", [[0, 1, 1], [0, 0, 1]])
+def test_a_rank_that_is_there_twice_beside_a_whole_world_is_found(by_hand, ranks):
+    ended = [r.wait() for r in by_hand("env", ranks, 2, "--join-timeout", "6", "--format", "json")]
+    assert 30 in {e.code for e in ended}
+    report = next(r for r in _reports(ended) if r["findings"])
+    assert [f["rule"] for f in report["findings"] if f["severity"] == "error"] == ["env-rank-duplicate"]
+
+
+def test_a_late_rank_is_waited_for(by_hand):
+    (first,) = by_hand("env", [0], 2, "--format", "json")
+    time.sleep(2)
+    (second,) = by_hand("env", [1], 2)
+    assert first.wait().code == second.wait().code == 0
+
+
+def test_a_taken_master_port_is_named_with_its_owner_and_the_report_covers_all_ranks(by_hand, port, tmp_path):
+    server = subprocess.Popen(
+        [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"],
+        stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + 10
+        while _free(port) and time.monotonic() < until:
+            time.sleep(0.05)
+        ended = [r.wait() for r in by_hand("gate", [0, 1, 2], 3, "--format", "json", *TABLE)]
+    finally:
+        server.kill()
+        server.wait()
+    assert [e.code for e in ended] == [30, 30, 30]
+    report = ended[0].report
+    assert ended[0].rules == ["net-port-in-use"]
+    assert [r["rank"] for r in report["ranks"]] == [0, 1, 2]
+    assert report["missing_ranks"] == []
+    evidence = report["findings"][0]["evidence"]
+    assert evidence["pid"] == server.pid
+    assert "http.server" in evidence["command"]
+
+
+def test_a_silent_listener_on_master_port_stalls_nobody(by_hand, port):
+    with socket.create_server(("127.0.0.1", port)):
+        ended = [r.wait() for r in by_hand("env", [0, 1], 2, "--format", "json")]
+    assert [e.code for e in ended] == [30, 30]
+    assert ended[0].rules == ["net-port-in-use"]
+    assert ended[0].report["missing_ranks"] == []
+
+
+def test_with_nproc_a_taken_master_port_is_named_too(distcheck, port):
+    with socket.create_server(("127.0.0.1", port)):
+        ended = distcheck("gate", "--nproc", "2", "--master-port", str(port), "--format", "json", *TABLE)
+    assert ended.code == 30
+    assert ended.rules == ["net-port-in-use"]
+    assert len(ended.report["ranks"]) == 2
+
+
+def test_ranks_with_another_master_port_are_let_in_to_say_so(by_hand, port, start):
+    first = by_hand("env", [0], 2, "--join-timeout", "6", "--format", "json")
+    second = by_hand("env", [1], 2, "--join-timeout", "6", "--format", "json", master_port=port + 2000)
+    ended = [r.wait() for r in (*first, *second)]
+    assert [e.code for e in ended] == [30, 30]
+    assert ended[0].rules == ["env-master-port-differs"]
+
+
+def test_two_jobs_of_one_user_do_not_mix(by_hand, port):
+    one = by_hand("env", [0, 1], 2, "--format", "json")
+    two = by_hand("env", [0, 1], 2, "--format", "json", master_port=port + 2000)
+    ended = [r.wait() for r in (*one, *two)]
+    assert [e.code for e in ended] == [0, 0, 0, 0], [e.out for e in ended]
+    assert [len(r["ranks"]) for r in _reports(ended)] == [2, 2]
+
+
+def test_a_malformed_rank_reports_itself_and_its_fellow_misses_it(by_hand, start, port):
+    (first,) = by_hand("env", [0], 2, "--join-timeout", "3", "--format", "json")
+    env = {"RANK": "one", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    second = start("env", "--format", "json", env=env).wait()
+    assert second.code == 30
+    assert second.rules == ["env-not-integer"]
+    assert first.wait().code == 20
+
+
+def test_saved_jobs_are_judged_again_with_the_same_findings_byte_for_byte(by_hand, distcheck, tmp_path):
+    job = tmp_path / "job.json"
+    runs = by_hand("gate", [0, 1, 2], 4, "--join-timeout", "3", "--format", "json", *TABLE, "--save", str(job))
+    first, *_ = [r.wait() for r in runs]
+    again = distcheck("report", str(job), "--format", "json")
+    assert again.code == first.code == 20
+    assert again.out == first.out
+
+
+def test_a_folder_of_saved_jobs_is_merged(by_hand, distcheck, tmp_path):
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    runs = by_hand("env", [0, 1], 2, "--format", "json", "--save", str(folder))
+    first, _ = [r.wait() for r in runs]
+    assert len(list(folder.iterdir())) == 2
+    again = distcheck("report", str(folder), "--format", "json")
+    assert again.out == first.out

@@ -1,0 +1,193 @@
+"""The formats beside text and JSON; what all formats owe is tested over all of them."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+
+from distcheck.facts import Collectives, Measurement
+from distcheck.finding import Finding, Fix, NotChecked
+from distcheck.report import FORMATS, Options, render
+from distcheck.report.document import document
+from distcheck.report.html import chart
+
+VOID = {"meta"}
+
+
+class Tags(HTMLParser):
+    """Checks that tags are balanced and remembers them."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.text = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_renders_every_job(name, any_job):
+    for options in (
+        Options(),
+        Options(all_ranks=True, legend=True, timings=True, verbose=True),
+        Options(quiet=True),
+    ):
+        text = render(name, *any_job, options=options)
+        assert text.endswith("\n")
+        assert text == render(name, *any_job, options=options)
+        assert all(line.isprintable() for line in text.split("\n")) or name == "json"
+        assert text.encode()
+
+
+def test_an_unknown_format_is_refused(empty):
+    with pytest.raises(ValueError, match="no format 'yaml'; there are text, json"):
+        render("yaml", *empty)
+
+
+def test_only_the_format_that_is_wanted_is_imported():
+    heavy = "{'tabulate', 'jinja2', 'ClusterShell'}"
+    code = f"import sys, distcheck.report.json; print(*sorted({heavy} & set(sys.modules)))"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix"), [("html", "html"), ("junit", "xml"), ("prometheus", "prom"), ("markdown", "md")]
+)
+@pytest.mark.parametrize("name", ["healthy", "failing"])
+def test_goldens(kind, suffix, name, request, golden):
+    golden(f"{name}.{suffix}", render(kind, *request.getfixturevalue(name)))
+
+
+def test_html_is_balanced_and_asks_nothing_of_the_network(any_job):
+    page = render("html", *any_job, options=Options(verbose=True, legend=True))
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags.seen}
+    assert not any(name in {"src", "href", "onload"} for _, attributes in tags.seen for name in attributes)
+
+
+def test_html_shows_hostile_strings_as_they_are(hostile):
+    page = render("html", *hostile)
+    tags = Tags()
+    tags.feed(page)
+    text = "".join(tags.text)
+    assert "<script>alert('x')</script>" in text
+    assert "{{ 7*7 }}" in text
+
+
+def test_html_says_what_text_says(failing):
+    page = render("html", *failing)
+    for words in (
+        "gpu-duplicate",
+        "ranks 16-29 on node2",
+        "scontrol update nodename=node3 state=drain",
+        "(not confirmed)",
+    ):
+        assert words in page
+
+
+def test_the_curve_shows_busbw_over_sizes(healthy, single, empty):
+    drawn = chart(document(*healthy))
+    assert [curve.op for curve in drawn.curves] == ["all_reduce", "broadcast"]
+    xs = [x for x, _, _ in drawn.curves[0].points]
+    assert xs == sorted(xs)
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1])
+    assert drawn.curves[0].points[0][1] < drawn.curves[1].points[0][1], "faster is higher"
+    assert [label for _, label in drawn.speeds] == ["0", "100", "200", "300", "400"]
+    assert chart(document(*single)) is None
+    assert chart(document(*empty)) is None
+
+
+def test_junit_has_a_suite_for_the_job_and_one_for_each_node_named(failing):
+    root = ET.fromstring(render("junit", *failing))
+    suites = {suite.get("name"): suite for suite in root}
+    assert list(suites) == ["job", "node2", "node3"]
+    outcomes = {case.get("name"): [part.tag for part in case] for case in suites["job"].findall("testcase")}
+    assert outcomes == {
+        "net-mtu-differs": ["system-out"],
+        "env-nccl-set": ["system-out"],
+        "nccl-slow": ["skipped"],
+        "coll-wrong-result": ["error"],
+        "coll-hang": ["error"],
+        "env-rank-unset": [],
+        "probe-rule-crashed": [],
+    }
+    assert {name: root.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "9", "failures": "2", "errors": "2", "skipped": "1",
+    }  # fmt: skip
+    assert suites["node3"].find("testcase/failure").get("message") == "GPU 0 of node3 fell off the bus"
+    assert suites["job"].find("properties/property[@name='exit_code']").get("value") == "30"
+
+
+def test_junit_leaves_out_rules_that_were_not_asked_for(empty):
+    root = ET.fromstring(render("junit", *empty))
+    assert [case.get("name") for case in root.iter("testcase")] == ["env-rank-unset", "probe-rule-crashed"]
+
+
+def test_junit_with_findings_on_many_nodes_stays_small(job_of, judge):
+    names = tuple(f"node{n}" for n in range(1024))
+    wide = Finding(rule="r", nodes=names, ranks=tuple(range(8192)), message="m", fix=Fix("f"))
+    assert len(render("junit", *judge(job_of(1, 1), wide))) < 1024 * 400
+
+
+LINE = re.compile(r'[a-zA-Z_]\w*(\{(\w+="([^"\\\n]|\\["\\n])*",?)*\})? [-+.\de]+|# (HELP|TYPE) .+')
+
+
+def test_prometheus_follows_the_exposition_format(any_job):
+    text = render("prometheus", *any_job)
+    assert all(LINE.fullmatch(line) for line in text.splitlines())
+    samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(samples) == len(set(samples))
+
+
+def test_prometheus_escapes_labels(job_of, judge):
+    job = msgspec.structs.replace(
+        job_of(1, 2),
+        collectives=Collectives("gloo", "", measurements=(Measurement("broadcast", 8, "f", 1, (1.0, 1.0)),)),
+    )  # fmt: skip
+    text = render("prometheus", *judge(job, Finding(rule='a"b\\c\nd', message="m", fix=Fix("f"))))
+    assert r'distcheck_findings{rule="a\"b\\c\\nd",severity="error"} 1' in text
+    assert 'distcheck_busbw_GBps{op="broadcast",bytes="8"} 8e-09' in text
+    assert 'distcheck_verdict{verdict="job"} 1' in text
+    assert "distcheck_exit_code 30" in text
+
+
+def test_markdown_has_neither_html_nor_markup_of_others(hostile):
+    text = render("markdown", *hostile, options=Options(verbose=True))
+    outside = re.sub(r"(?ms)^(`{3,}).*?^\1$", "", text)
+    assert re.findall(r"(?<!\\)<[a-z/]+", outside) == ["<details", "<summary", "</summary", "</details"]
+    assert not re.search(r"(?<!\\)`tick", outside)
+    rows = [line for line in outside.splitlines() if line.startswith("| ")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} <= {5, 8}
+
+
+def test_markdown_fences_are_longer_than_any_backticks_within(job_of, judge):
+    ticks = Finding(rule="r", message="m", fix=Fix("f", ("echo ````", "true")))
+    assert "`````sh\necho ````\ntrue\n`````" in render("markdown", *judge(job_of(1, 1), ticks))
+
+
+def test_what_was_needed_is_told_from_what_was_optional(job_of, judge):
+    judged = judge(
+        job_of(1, 1), NotChecked(rule="a", reason="x"), NotChecked(rule="b", reason="y", required=False)
+    )
+    assert "| x | yes | a |" in render("markdown", *judged)
+    assert "| y | no | b |" in render("markdown", *judged)

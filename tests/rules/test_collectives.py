@@ -1,0 +1,325 @@
+import pytest
+
+from distcheck.facts import Collectives, Measurement, Missing, RankRun
+from distcheck.rules import all_rules
+
+SIZES = (1 << 20, 1 << 24)
+RUN = RankRun(
+    pid=4711,
+    step="done",
+    outcome="done",
+    wrong={"all_reduce": 0, "broadcast": 0},
+    checked={"all_reduce": 262_147, "broadcast": 262_147},
+)
+WAITING = {"outcome": "stalled", "step": "all_reduce 16777216 B", "silent_seconds": 0.4}
+GONE = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [10.0.0.{}]:5312: Connection reset by peer."
+
+
+def alike(ranks, fields):
+    return {rank: fields for rank in ranks}  # noqa: C420 ruff wants fromkeys, and wants it not (RUF024)
+
+
+def measured(ranks, seconds=0.01, operations=("all_reduce", "broadcast"), sizes=SIZES):
+    rows = tuple(
+        Measurement(op=op, bytes=size, dtype="float32", iterations=3, seconds_by_rank=(seconds,) * ranks)
+        for op in operations
+        for size in sizes
+    )
+    return Collectives(backend="gloo", backend_reason="--backend", torch="2.13.0", measurements=rows)
+
+
+@pytest.fixture
+def ran(job_of, change):
+    """Build a job whose collectives ran; `run` tells how ranks ended, by their number."""
+
+    def build(nodes=2, per_node=2, collectives=None, run=None, **asked):
+        asked = {"sizes_bytes": SIZES, **asked}
+        job = job_of(nodes, per_node, looks=("environment", "meeting", "collectives"), **asked)
+        ranks = nodes * per_node
+        for rank in range(ranks):
+            fields = (run or {}).get(rank, {})
+            ended = None if fields is None else change_run(**fields)
+            job = change.rank(job, rank, run=ended)
+        return change.job(job, collectives=measured(ranks) if collectives is None else collectives)
+
+    def change_run(**fields):
+        values = {name: getattr(RUN, name) for name in RUN.__struct_fields__}
+        return RankRun(**{**values, **fields})
+
+    return build
+
+
+@pytest.fixture
+def only(judge):
+    """Judge by this family and expect one finding, by this rule."""
+
+    def finding(job, rule):
+        result = judge(job, "collectives")
+        assert [f.rule for f in result.findings] == [rule]
+        return result.findings[0], result.verdict.exit_code
+
+    return finding
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_a_healthy_run_is_silent(ran, judge, ranks):
+    result = judge(ran(1, ranks), "collectives")
+    assert result.findings == ()
+    assert [(n.rule, n.required) for n in result.not_checked] == [("perf-below-min-busbw", False)]
+    assert result.verdict.exit_code == 0
+
+
+def test_nothing_is_said_when_nobody_wanted_collectives(job_of, judge):
+    result = judge(job_of(), "collectives")
+    assert (result.findings, result.not_checked) == ((), ())
+
+
+# --- collective-wrong-result
+
+
+def test_wrong_numbers_on_one_rank_make_it_a_suspect(ran, only):
+    found, code = only(ran(run={3: {"wrong": {"all_reduce": 17, "broadcast": 0}}}), "collective-wrong-result")
+    assert found.ranks == (3,)
+    assert found.nodes == ("node2",)
+    assert found.message == "rank 3 (node2) received wrong numbers: 17 of 262147 elements of all_reduce"
+    assert found.evidence["wrong"] == {"all_reduce": {"3": 17}}
+    assert (found.scope, found.confirmed, code) == ("node", False, 20)
+
+
+def test_wrong_numbers_everywhere_blame_no_node(ran, only):
+    wrong = {"wrong": {"all_reduce": 5, "broadcast": 2}}
+    found, code = only(ran(run=alike(range(4), wrong)), "collective-wrong-result")
+    assert (found.scope, code) == ("link", 20)
+    assert "up to 5 of 262147 elements of all_reduce and 2 of 262147 elements of broadcast" in found.message
+
+
+# --- collective-rank-stopped
+
+
+def test_a_stopped_rank_is_named_and_those_that_wait_are_not(ran, only):
+    run = alike((0, 1), WAITING)
+    run[2] = {"outcome": "stopped", "step": "all_reduce 16777216 B", "detail": "stopped (state T)"}
+    run[3] = {"outcome": "failed", "step": "all_reduce 16777216 B", "detail": "Timed out waiting 60000ms"}
+    found, code = only(ran(run=run, collectives=measured(0)), "collective-rank-stopped")
+    assert found.ranks == (2,)
+    assert found.nodes == ("node2",)
+    assert found.message.startswith("rank 2 (node2) was stopped during 'all_reduce 16777216 B'")
+    assert found.fix.commands[-1] == "kill -CONT 4711"
+    assert (found.confirmed, code) == (False, 20)
+
+
+def test_a_watchdog_that_aborts_the_waiting_ranks_does_not_hide_the_stopped_one(ran, only):
+    run = alike(range(3), {"outcome": "died", "detail": "was ended by SIGABRT"})
+    run[3] = {"outcome": "stopped"}
+    found, _ = only(ran(run=run, collectives=measured(0)), "collective-rank-stopped")
+    assert found.ranks == (3,)
+
+
+# --- collective-rank-died
+
+
+@pytest.mark.parametrize(
+    ("signal", "owner", "hint"),
+    [
+        ("SIGKILL", "user", "memory"),
+        ("SIGBUS", "user", "/dev/shm"),
+        ("SIGSEGV", "unknown", "crashed"),
+        ("SIGABRT", "unknown", "watchdog"),
+        ("SIGTERM", "unknown", "scheduler"),
+        ("SIGILL", "admin", "processor"),
+        ("signal 64", "unknown", "log"),
+    ],
+)
+def test_a_dead_rank_is_named_with_what_kills_so(ran, only, signal, owner, hint):
+    run = {
+        0: WAITING,
+        1: {"outcome": "died", "step": "broadcast 1048576 B", "detail": f"was ended by {signal}"},
+        2: {"outcome": "failed", "detail": GONE.format(1)},
+        3: {"outcome": "failed", "detail": GONE.format(1)},
+    }
+    found, code = only(ran(run=run, collectives=measured(0)), "collective-rank-died")
+    assert found.ranks == (1,)
+    assert found.message == (
+        f"rank 1 (node1) died during 'broadcast 1048576 B': its process was ended by {signal}"
+    )
+    assert hint in found.fix.text
+    assert (found.owner, found.confirmed, code) == (owner, False, 20)
+
+
+def test_ranks_that_died_alike_are_one_finding(ran, only):
+    dead = {"outcome": "died", "step": "process group", "detail": "exited with code 3"}
+    found, _ = only(ran(run={2: dead, 3: dead}), "collective-rank-died")
+    assert found.ranks == (2, 3)
+    assert "each process exited with code 3" in found.message
+
+
+def test_ranks_that_the_watchdog_aborted_are_no_cause_beside_an_error(ran, only):
+    run = {0: {"outcome": "died", "detail": "was ended by SIGABRT"}}
+    run[1] = {"outcome": "failed", "detail": "RuntimeError: CUDA error: an illegal memory access"}
+    found, _ = only(ran(run=run), "collective-failed")
+    assert found.ranks == (1,)
+
+
+# --- collective-failed
+
+
+def test_an_error_of_its_own_is_the_cause_and_lost_connections_are_not(ran, only):
+    run = {r: {"outcome": "failed", "detail": GONE.format(r)} for r in range(3)}
+    error = "OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB."
+    run[3] = {"outcome": "failed", "step": "all_reduce 16777216 B", "detail": error}
+    found, code = only(ran(run=run, collectives=measured(0)), "collective-failed")
+    assert found.ranks == (3,)
+    assert found.message == f"rank 3 (node2) failed in 'all_reduce 16777216 B': {error}"
+    assert found.evidence["3"]["detail"] == error
+    assert (found.scope, found.confirmed, code) == ("node", False, 20)
+
+
+def test_ranks_that_lost_each_other_blame_the_link(ran, only):
+    run = {r: {"outcome": "failed", "step": "process group", "detail": GONE.format(r)} for r in range(4)}
+    found, code = only(ran(run=run, collectives=measured(0)), "collective-failed")
+    assert (found.scope, found.ranks, code) == ("link", (0, 1, 2, 3), 20)
+
+
+def test_ranks_that_could_not_begin_are_the_cause_of_the_wait(ran, only):
+    run = alike((0, 1), {**WAITING, "step": "process group"})
+    no_torch = "torch cannot be imported: ImportError: libcudart.so.12"
+    run |= alike((2, 3), {"outcome": "not started", "step": "started", "detail": no_torch})
+    found, code = only(ran(run=run, collectives=measured(0)), "collective-failed")
+    assert found.message == f"ranks 2-3 (node2) could not begin: {no_torch}"
+    assert code == 20
+
+
+@pytest.mark.parametrize(
+    ("collectives", "reason"),
+    [
+        (Missing(reason="torch cannot be imported: no module named torch"), "no module named torch"),
+        (measured(4, sizes=SIZES[:1]), "no figure for all_reduce of 16 MiB and broadcast of 16 MiB"),
+        (measured(0, operations=()), "no figure for all_reduce of 1 MiB and 16 MiB"),
+    ],
+)
+def test_figures_that_are_not_there_are_never_a_pass(ran, judge, collectives, reason):
+    result = judge(ran(collectives=collectives), "collectives")
+    assert result.findings == ()
+    required = [n for n in result.not_checked if n.required]
+    assert [n.rule for n in required] == ["collective-failed"]
+    assert reason in required[0].reason
+    assert result.verdict.exit_code == 20
+
+
+def test_collectives_that_were_never_run_are_never_a_pass(ran, change, judge):
+    result = judge(change.job(ran(), collectives=None), "collectives")
+    assert [(n.rule, n.reason) for n in result.not_checked] == [
+        ("collective-failed", "the collectives were not run")
+    ]
+    assert result.verdict.exit_code == 20
+
+
+def test_a_size_that_is_no_whole_number_of_elements_is_not_missed(ran, judge):
+    result = judge(
+        ran(sizes_bytes=(4099,), operations=("all_reduce",), collectives=measured(4, sizes=(4096,))),
+        "collectives",
+    )
+    assert not [n for n in result.not_checked if n.required]
+
+
+@pytest.mark.parametrize(("backend", "largest"), [("gloo", 1 << 24), ("nccl", 1 << 28)])
+def test_the_usual_sizes_are_expected_where_none_are_asked(ran, change, judge, backend, largest):
+    sizes = [1 << n for n in range(20, 29, 2) if 1 << n <= largest]
+    collectives = change.job(measured(4, sizes=sizes), backend=backend)
+    assert not [
+        n
+        for n in judge(ran(sizes_bytes=(), collectives=collectives), "collectives").not_checked
+        if n.required
+    ]
+
+
+# --- collective-stalled
+
+
+@pytest.mark.parametrize(
+    ("odd", "sign"),
+    [
+        ({**WAITING, "silent_seconds": 12.0}, "fell silent in 'all_reduce 16777216 B'"),
+        ({**WAITING, "step": "check broadcast"}, "got less far than the others in 'check broadcast'"),
+        ({**WAITING, "step": "all_reduce 1048576 B"}, "got less far than the others"),
+        ({**WAITING, "step": "started"}, "got less far than the others in 'started'"),
+        ({**WAITING, "detail": "in a call (state D)"}, "hung in an uninterruptible system call"),
+        (None, "never said how it went on"),
+    ],
+)
+def test_a_rank_that_differs_from_those_that_wait_is_the_suspect(ran, only, odd, sign):
+    run = {**alike(range(4), WAITING), 2: odd}
+    found, code = only(ran(run=run, collectives=measured(0)), "collective-stalled")
+    assert (found.ranks, found.scope, found.confirmed, code) == ((2,), "node", False, 20)
+    assert found.message.startswith(f"rank 2 (node2) {sign}")
+    assert found.message.endswith("the other 3 show no fault")
+
+
+def test_ranks_that_did_not_get_to_the_end_are_suspects_when_most_did(ran, only):
+    found, _ = only(ran(run={1: {**WAITING, "step": "farewell"}}), "collective-stalled")
+    assert found.ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        alike(range(4), WAITING),
+        alike(range(4), {**WAITING, "silent_seconds": 9.0}),
+        {**alike(range(1, 4), WAITING), 0: {**WAITING, "step": "broadcast 1048576 B"}},
+    ],
+)
+def test_nobody_is_blamed_when_most_ranks_wait_alike(ran, only, run):
+    found, code = only(ran(run=run, collectives=measured(0)), "collective-stalled")
+    assert (found.ranks, found.nodes, found.scope, code) == ((), (), "link", 20)
+    assert found.message.startswith("4 of 4 ranks were still in ")
+
+
+# --- torch-backend-missing
+
+
+def test_a_backend_that_torch_lacks_is_the_jobs_fault(ran, only):
+    lack = {"outcome": "failed", "detail": "unavailable: this torch 2.13.0+cpu has no NCCL; it has gloo"}
+    run = {**alike((0, 1), {**WAITING, "step": "process group"}), 2: lack, 3: lack}
+    found, code = only(ran(run=run, collectives=measured(0)), "torch-backend-missing")
+    assert found.ranks == (2, 3)
+    assert found.message.endswith("this torch 2.13.0+cpu has no NCCL; it has gloo")
+    assert (found.scope, code) == ("job", 30)
+
+
+# --- perf-below-min-busbw
+
+
+def test_every_operation_is_judged_at_its_largest_size(ran, only):
+    rows = measured(4, sizes=SIZES[:1], seconds=1.0).measurements  # slow, but not the largest
+    rows += measured(
+        4, sizes=SIZES[1:], seconds=(1 << 24) / 1e9
+    ).measurements  # 1 GB/s of algorithm bandwidth
+    collectives = Collectives(backend="gloo", backend_reason="", measurements=rows)
+    found, code = only(ran(collectives=collectives, min_busbw_GBps=1.2), "perf-below-min-busbw")
+    assert found.message == (
+        "broadcast of 16 MiB reaches 1 GB/s of bus bandwidth between 4 ranks; "
+        "at least 1.2 GB/s were asked for"
+    )
+    assert found.evidence["share"] == pytest.approx(0.833)
+    assert (found.scope, found.ranks, code) == ("link", (), 20)
+
+
+def test_enough_bandwidth_is_silent(ran, judge):
+    result = judge(ran(min_busbw_GBps=0.1), "collectives")
+    assert (result.findings, result.not_checked) == ((), ())
+
+
+def test_one_rank_alone_has_no_bus_bandwidth(ran, judge):
+    result = judge(ran(1, 1, min_busbw_GBps=100.0), "collectives")
+    assert result.findings == ()
+    assert [(n.rule, n.required) for n in result.not_checked] == [("perf-below-min-busbw", False)]
+
+
+# --- the family's words
+
+
+def test_every_rule_says_how_to_mend_it():
+    for rule in (r for r in all_rules() if r.family == "collectives"):
+        assert "\nFix: " in rule.doc
+        assert "\nSee: https://" in rule.doc
+        assert "Found" in rule.doc.split()
