@@ -32,13 +32,19 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,  # noqa: FBT002 typer's form
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 typer's form
+    if wanted:
         typer.echo(f"distcheck {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,  # noqa: FBT002 typer's form
+) -> None:
+    """Hold the options that belong to no command."""
 
 
 @app.command()

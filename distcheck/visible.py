@@ -6,9 +6,9 @@ are indices, ``GPU-`` UUIDs or ``MIG-`` UUIDs; the first item that cannot be rea
 occurs twice empties it.
 
 It differs from torch 2.13 where torch does not look: MIG devices are resolved (torch leaves that to CUDA),
-GPUs that NVML lists and CUDA cannot open are not counted, digits are ASCII only, and a lone sign, on which
-torch raises ValueError, ends the list. Indices are NVML's: CUDA's own order is the same where all GPUs of a
-node are of one model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+GPUs that NVML lists and CUDA cannot open are not counted, digits are ASCII only, and a sign without a
+number, on which torch raises ValueError, ends the list. Indices are NVML's: CUDA's own order is the same
+where all GPUs of a node are of one model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ def markdown(doc: str) -> str:
             pieces[n] = "`" + piece.strip("`") + "`"
         else:
             text = piece.replace("<", "&lt;").replace("*", r"\*")
+            text = re.sub(r"(?<=[^\n])\n(?=See:)", "\n\n", text)
             pieces[n] = re.sub(r"(?m)^(Fix|See):", r"**\1:**", text)
     return "".join(pieces)
 

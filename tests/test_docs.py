@@ -56,7 +56,7 @@ def test_every_rule_has_its_anchor_on_its_page(build_rules):
     [
         ("set ``RANK=<n>`` here", "set `RANK=<n>` here"),
         ("use <n> of *these*", r"use &lt;n> of \*these\*"),
-        ("A.\n\nFix: do it.\nSee: there.", "A.\n\n**Fix:** do it.\n**See:** there."),
+        ("A.\n\nFix: do it.\nSee: there.", "A.\n\n**Fix:** do it.\n\n**See:** there."),
     ],
 )
 def test_docstrings_become_markdown(build_rules, doc, written):

@@ -222,7 +222,11 @@ def job_key(environ: Mapping[str, str], placement: Placement) -> str:
     """Name the job that a process belongs to: the scheduler's job and step, torchrun's run, or by hand the user.
 
     MASTER_ADDR and MASTER_PORT are not part of it: a job whose ranks disagree about them must still be able to meet.
+    A DISTCHECK_TOKEN tells two jobs of one user apart that were started by hand on one host.
     """
+    token = environ.get("DISTCHECK_TOKEN")
+    if token:
+        return f"token {token}"
     for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMIX_NAMESPACE"):
         if environ.get(name) and placement.launcher not in {"by hand", "distcheck"}:
             return f"{name}={environ[name]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from distcheck.facts import Job, NodeFacts, RankFacts
 
+# The ranks of a job share a few addresses, and there may be 65,536 of them.
+_few = lru_cache(4096)
 _HERE = frozenset(
     {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
 )
@@ -24,6 +27,7 @@ _HOST_PORT = re.compile(r"^\[?([^\[\]]*?)\]?:(\d*)$")
 _PASSING = re.compile(r"temporary|errno -3\b|try again|timed out", re.IGNORECASE)
 
 
+@_few
 def malformed(address: str) -> str:
     """Say what is wrong with the writing of an address, '' when it could be a host name or an IP address."""
     if "$" in address or "`" in address:
@@ -58,6 +62,7 @@ def cleaned(address: str) -> str:
     return "" if re.search(r"[$`(){}\[\]]", text) else text
 
 
+@_few
 def canonical(address: str) -> str:
     """Write an IP address in one way: without a zone, IPv4 inside IPv6 as IPv4; names stay as they are."""
     try:
@@ -68,6 +73,7 @@ def canonical(address: str) -> str:
     return str(mapped or ip)
 
 
+@_few
 def is_here(address: str) -> bool:
     """Whether an address means "this very host" wherever it is used."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from distcheck.facts import Job, Missing, RankFacts
 from distcheck.finding import Finding, Fix
@@ -23,6 +23,9 @@ from distcheck.rules.sharing import cause_of, same_local_rank, shared_gpus
 from distcheck.rules.visibility import mig_commands, no_gpu, wrong_values
 from distcheck.rules.vocabulary import found, grouped, listed, named, numbers_of
 from distcheck.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @rule("gpu")
@@ -115,18 +118,15 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     """
     yield from not_seen(job)
     others = any(equipped(node) for node in job.nodes)
-    without = {
-        "shows no NVIDIA GPU": [n for n in job.nodes if lacks_gpus(job, n, others=others) and job.ranks_on(n)]
-    }
+    bare = [n for n in job.nodes if lacks_gpus(job, n, others=others) and job.ranks_on(n)]
+    without = {"no NVIDIA GPU is to be seen": bare}
     for node, devices in seen(job):
         if any(gpu.lost for gpu in devices):
             continue  # gpu-fell-off-bus says it
         if not visible(None, devices).uuids:
-            why = (
-                "has NVML, which counts no GPU" if not devices else "has only GPUs that this job may not open"
-            )
+            why = "NVML works and counts no GPU" if not devices else "the job may open none of the GPUs"
             if any(gpu.mig is True for gpu in devices):
-                why = "has its GPUs in MIG mode without a MIG device on them"
+                why = "the GPUs are in MIG mode, and no MIG device was made on them"
             without.setdefault(why, []).append(node)
             continue
         right = grouped(

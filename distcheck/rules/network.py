@@ -252,8 +252,12 @@ def _failing(job: Job, outcomes: set[str]) -> Iterator[tuple[ProcessFacts, list[
     """
     explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
     explained = explained or (job.met and 0 in job.missing_ranks)
+    masters = {r.process: (r.placement.master_addr, r.placement.master_port) for r in reversed(job.ranks)}
+    rank_0 = next((masters[r.process] for r in job.ranks if r.placement.rank == 0), None)
     for process in job.processes:
         attempts = _master(process)
+        if rank_0 is not None and masters.get(process.uid) != rank_0:
+            continue  # it looked elsewhere: env-master-addr-differs and env-master-port-differs tell
         if attempts and not explained and all(a.outcome in outcomes for a in attempts):
             yield process, attempts
 

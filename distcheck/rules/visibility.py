@@ -90,7 +90,7 @@ def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Find
         confirmed=not suspect,
         ranks=numbers_of(ranks),
         nodes=tuple(node.name for node in nodes),
-        message=f"{listed([node.name for node in nodes])} {why}; {others}",
+        message=f"{listed([node.name for node in nodes])}: {why}; {others}",
         evidence={node.name: node.accelerator for node in nodes},
         fix=fix,
     )

@@ -59,7 +59,7 @@ class Running:
             for child in psutil.Process(self.process.pid).children():
                 ranks = child.children()
                 if len(ranks) == count and any("torch" in m.path for m in child.memory_maps()):
-                    return sorted(ranks, key=lambda p: int(p.environ().get("RANK", p.pid)) if False else p.pid)
+                    return sorted(ranks, key=lambda p: p.pid)
             time.sleep(0.05)
         raise AssertionError(f"no {count} ranks within {timeout} s")
 
@@ -85,7 +85,8 @@ def start(mark, tmp_path):
     def run(*args: str, env: dict[str, str] | None = None, program: list[str] | None = None, **more: Any) -> Running:
         program = program or [sys.executable, "-m", "distcheck"]
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": tmp_path, **more}
-        environ = _clean(dict(os.environ)) | {_MARK: mark} | (env or {})
+        # The token keeps side by side tests apart, as it keeps two jobs of one user on one host apart.
+        environ = _clean(dict(os.environ)) | {_MARK: mark, "DISTCHECK_TOKEN": mark} | (env or {})
         process = subprocess.Popen([*program, *args], text=True, stdin=subprocess.DEVNULL, env=environ, **more)
         started.append(process)
         return Running(process)

@@ -70,7 +70,7 @@ def test_a_job_of_a_newer_schema_is_refused_by_its_number(distcheck, tmp_path):
     assert "schema 2" in ended.err
 
 
-@pytest.mark.parametrize("option", ["--output", "--save", "--exclude-file"])
+@pytest.mark.parametrize("option", ["--output", "--save"])
 def test_a_full_disk_is_said_and_the_report_is_not_lost(distcheck, option):
     ended = distcheck("env", "--nproc", "2", option, "/dev/full")
     assert ended.code == 70

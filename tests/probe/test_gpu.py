@@ -168,7 +168,7 @@ def test_a_hang_ends_at_the_deadline_and_leaves_no_process(ask, monkeypatch, key
 def test_a_child_that_cannot_be_killed_is_left_behind(ask, monkeypatch):
     spared = []
     killpg = os.killpg
-    monkeypatch.setattr(os, "killpg", lambda group, number: spared.append(group))
+    monkeypatch.setattr(os, "killpg", lambda group, _: spared.append(group))
     began = time.monotonic()
     answer = ask(H100 + "init hang\n", timeout=0.5)
     try:
@@ -248,12 +248,10 @@ def test_the_old_bindings_bytes_are_read_and_what_they_lack_is_missing():
     old = SimpleNamespace(
         NVMLError=NVMLError,
         nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUUID=lambda handle: b"GPU-1",
-        nvmlDeviceGetName=lambda handle: b"Tesla K80",
-        nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(
-            domain=0, bus=0x9B, device=0, busId=b"0000:9B:00.0"
-        ),
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=2, used=1),
+        nvmlDeviceGetUUID=lambda _: b"GPU-1",
+        nvmlDeviceGetName=lambda _: b"Tesla K80",
+        nvmlDeviceGetPciInfo=lambda _: SimpleNamespace(domain=0, bus=0x9B, device=0, busId=b"0000:9B:00.0"),
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=2, used=1),
     )
     device = gpu._gpu(old, 0)
     assert (device.uuid, device.name, device.pci) == ("GPU-1", "Tesla K80", "0000:9b:00.0")

@@ -173,7 +173,9 @@ def test_gpus_that_were_not_looked_at_are_unknown(of, judge, change):
         ),
     ],
 )
-def test_gpu_nvml_init_failed(of, judge, change, reason, confirmed, owner, exit_code, command):
+def test_gpu_nvml_init_failed(  # noqa: PLR0917 a table
+    of, judge, change, reason, confirmed, owner, exit_code, command
+):
     said = judge(change.node(of(2), 1, gpus=Missing(reason=reason)), "gpu")
     (finding,) = said.findings
     assert finding.rule == "gpu-nvml-init-failed"
@@ -182,10 +184,9 @@ def test_gpu_nvml_init_failed(of, judge, change, reason, confirmed, owner, exit_
     assert finding.message == f"node2: {reason}"
     assert command in finding.fix.commands
     assert said.verdict.exit_code == exit_code
-    assert {gap.rule for gap in said.not_checked} == {
-        "gpu-fell-off-bus", "gpu-none-visible", "gpu-duplicate", "gpu-cvd-empty", "gpu-cvd-minus-one", "gpu-cvd-duplicate",
-        "gpu-cvd-bad-item", "gpu-cvd-mixed-uuid-index", "gpu-cvd-uuid-stale",
-    }  # fmt: skip
+    unseen = {gap.rule for gap in said.not_checked}
+    assert "gpu-nvml-init-failed" not in unseen
+    assert {"gpu-fell-off-bus", "gpu-none-visible", "gpu-duplicate", "gpu-cvd-empty"} <= unseen
 
 
 def test_nodes_with_one_failure_make_one_finding(of, only, change):
@@ -257,7 +258,9 @@ def test_gpu_none_visible_when_nccl_meets_cpu_nodes(of, judge):
     (finding,) = said.findings
     assert (finding.rule, finding.scope) == ("gpu-none-visible", "rank")
     assert finding.ranks == (0, 1, 2, 3)
-    assert "node1 and node2 shows no" not in finding.message
+    assert finding.message == (
+        "node1 and node2: no NVIDIA GPU is to be seen; the job asks for NCCL, which needs them"
+    )
     assert said.verdict.exit_code == 30
     assert said.not_checked == ()
 
@@ -321,7 +324,9 @@ def test_gpus_in_mig_mode_without_devices(of, only, change, with_value):
         ("gpu-cvd-uuid-stale", "GPU-2-0", "item 1 ('GPU-2-0')", "export CUDA_VISIBLE_DEVICES=0,1"),
     ],
 )
-def test_one_wrong_list_is_one_finding(of, with_value, judge, name, value, message, command):
+def test_one_wrong_list_is_one_finding(  # noqa: PLR0917 a table
+    of, with_value, judge, name, value, message, command
+):
     said = judge(with_value(of(1, 2, 4), value), "gpu")
     (finding,) = said.findings
     assert finding.rule == name

@@ -1,0 +1,262 @@
+"""Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json] [--only NAME]``.
+
+The two sides of a row run in turn, in the same minutes on the same machine, and the ratio of their medians is
+judged: absolute times say little on a machine that has other work. A row that could not be measured is not
+met and says why. Rows that need GPUs or several nodes are measured elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tabulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+NEVER = (0.0, -1.0)
+
+Interval = tuple[float, float]
+
+
+class Row(NamedTuple):
+    """One line of the table; `ratio` is what `goal` bounds."""
+
+    name: str
+    ours: float | None
+    theirs: float | None
+    ratio: float | None
+    goal: Interval
+    unit: str = "s"
+    error: str = ""
+
+    @property
+    def met(self) -> bool:
+        return self.ratio is not None and self.goal[0] <= self.ratio <= self.goal[1]
+
+
+class NotMeasuredError(Exception):
+    """A side of a row did not run as it should."""
+
+
+# --- start-up
+
+
+def start_of_env_against_typer() -> Iterator[Row]:
+    ours, theirs = in_turn(distcheck_env, typer_app, 21)
+    yield row("distcheck env / typer app with one empty command", ours, theirs, at_most(1.6))
+
+
+def start_of_env_against_collect_env() -> Iterator[Row]:
+    ours, theirs = in_turn(distcheck_env, collect_env, 7)
+    yield row("distcheck env / python -m torch.utils.collect_env", ours, theirs, at_most(0.15))
+
+
+def distcheck_env() -> float:
+    one_rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return seconds_of([sys.executable, "-m", "distcheck", "env"], **one_rank, **master)
+
+
+def typer_app() -> float:
+    return seconds_of([sys.executable, str(HERE / "empty_app.py")])
+
+
+def collect_env() -> float:
+    return seconds_of([sys.executable, "-m", "torch.utils.collect_env"])
+
+
+# --- the first figure
+
+
+def first_figure_against_torchrun() -> Iterator[Row]:
+    ours, theirs = in_turn(first_figure, torchrun, 5)
+    yield row("bandwidth --nproc 8 to its first figure / torchrun", ours, theirs, at_most(0.35))
+
+
+def first_figure() -> float:
+    """Return the seconds from the start of the process to the first figure.
+
+    The saved job counts from where distcheck's own code begins. What the process took outside that (the
+    interpreter's start, its end) is added in full.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "job.json"
+        command = ["bandwidth", "--nproc", "8", "--backend", "gloo", "--sizes", "1M", "--save", str(saved)]
+        whole = seconds_of([sys.executable, "-m", "distcheck", *command])
+        job = json.loads(saved.read_text())
+    first = job["collectives"]["first_figure_seconds"]
+    if first is None:
+        raise NotMeasuredError(f"distcheck measured nothing: {job['collectives']}")
+    return float(first) + whole - float(job["seconds"])
+
+
+def torchrun() -> float:
+    """Return the seconds from the start of torchrun to the first result on any rank."""
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "8", "--master-port", str(free_port())]
+    start = time.time()
+    output = output_of([sys.executable, *command, str(HERE / "bare_all_reduce.py")])
+    return min(float(line) for line in output.splitlines()) - start
+
+
+# --- the figures themselves
+
+
+def figures_against_a_bare_loop() -> Iterator[Row]:
+    for ranks in (2, 4):
+        for line in output_of([sys.executable, str(HERE / "side_by_side.py"), str(ranks)]).splitlines():
+            told = json.loads(line)
+            name = f"{told['op']}, {told['bytes'] >> 20} MiB, {ranks} ranks / bare torch loop"
+            yield Row(name, told["ours"], told["theirs"], told["ratio"], (0.97, 1.03))
+
+
+# --- scale
+
+
+def judging_and_rendering() -> Iterator[Row]:
+    few, many = 8192, 65536
+    small = json.loads(output_of([sys.executable, str(HERE / "judge_and_render.py"), str(few)]))
+    large = json.loads(output_of([sys.executable, str(HERE / "judge_and_render.py"), str(many)]))
+    exponent = math.log(large["seconds"] / small["seconds"]) / math.log(many / few)
+    name = f"judge and render {many} ranks"
+    yield Row(
+        f"{name}, growth from {few}: exponent", large["seconds"], small["seconds"], exponent, at_most(1.1)
+    )
+    yield Row(f"{name}, peak memory", large["GiB"], None, large["GiB"], at_most(2.0), "GiB")
+
+
+def roll_call_against_a_tcp_store() -> Iterator[Row]:
+    ours, theirs = in_turn(roll_call, tcp_store, 5)
+    name = "roll call of 8192 ranks on 1024 simulated nodes"
+    yield row(f"{name} / TCPStore with a client per rank", ours, theirs, at_most(1.0))
+    yield Row(f"{name}, seconds", ours, None, ours, at_most(5.0))
+
+
+def roll_call() -> float:
+    return float(output_of([sys.executable, str(HERE / "roll_call.py"), "distcheck"]))
+
+
+def tcp_store() -> float:
+    return float(output_of([sys.executable, str(HERE / "roll_call.py"), "store"]))
+
+
+# --- measuring
+
+
+def in_turn(ours: Callable[[], float], theirs: Callable[[], float], times: int) -> tuple[float, float]:
+    """Return the medians of both sides, run in turn and after one run of each that does not count."""
+    ours(), theirs()
+    pairs = [(ours(), theirs()) for _ in range(times)]
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+def seconds_of(command: Sequence[str], **variables: str) -> float:
+    start = time.perf_counter()
+    output_of(command, **variables)
+    return time.perf_counter() - start
+
+
+def output_of(command: Sequence[str], **variables: str) -> str:
+    launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    environ = {name: value for name, value in os.environ.items() if name not in launcher}
+    environ["PYTHONPATH"] = str(ROOT)
+    run = subprocess.run(
+        command, env={**environ, **variables}, capture_output=True, text=True, timeout=1800, check=False
+    )
+    if run.returncode != 0:
+        words = (run.stderr or run.stdout).strip().splitlines()[-3:]
+        raise NotMeasuredError(f"{' '.join(command[1:4])} ended with {run.returncode}: {' '.join(words)}")
+    return run.stdout
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def row(name: str, ours: float, theirs: float, goal: Interval) -> Row:
+    return Row(name, ours, theirs, ours / theirs, goal)
+
+
+def at_most(bound: float) -> Interval:
+    return (0.0, bound)
+
+
+# --- the table
+
+BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
+    measure.__name__: measure
+    for measure in (
+        start_of_env_against_typer,
+        start_of_env_against_collect_env,
+        first_figure_against_torchrun,
+        figures_against_a_bare_loop,
+        judging_and_rendering,
+        roll_call_against_a_tcp_store,
+    )
+}
+
+
+def measured(names: Sequence[str]) -> Iterator[Row]:
+    for name in names:
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        try:
+            yield from BENCHMARKS[name]()
+        except (NotMeasuredError, subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:
+            yield Row(name, None, None, None, NEVER, error=f"{type(error).__name__}: {error}")
+
+
+def as_json(r: Row) -> dict[str, Any]:
+    goal: float | Interval | None = r.goal[1] if r.goal[0] == 0 else r.goal
+    told = {"name": r.name, "ours": r.ours, "theirs": r.theirs, "ratio": r.ratio, "goal": goal, "met": r.met}
+    if r.error:
+        return {**told, "goal": None, "error": r.error}
+    return {**told, "unit": r.unit}
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    table = [
+        [
+            r.name,
+            r.ours,
+            r.theirs,
+            r.unit,
+            r.ratio,
+            r.error or (f"at most {r.goal[1]:g}" if r.goal[0] == 0 else f"{r.goal[0]:g} to {r.goal[1]:g}"),
+            "yes" if r.met else "NO",
+        ]
+        for r in rows
+    ]
+    headers = ["what", "ours", "theirs", "unit", "ratio", "goal", "met"]
+    return tabulate.tabulate(table, headers, floatfmt=".4g", missingval="-")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure distcheck against what people would use instead.")
+    parser.add_argument("--json", action="store_true", help="print a JSON list of rows")
+    parser.add_argument("--only", metavar="NAME", help=f"part of one of: {', '.join(BENCHMARKS)}")
+    asked = parser.parse_args()
+    names = [name for name in BENCHMARKS if asked.only is None or asked.only in name]
+    if not names:
+        parser.error(f"no benchmark's name contains {asked.only!r}; there are {', '.join(BENCHMARKS)}")
+    rows = list(measured(names))
+    print(json.dumps([as_json(r) for r in rows], indent=1) if asked.json else as_text(rows))
+    return 0 if all(r.met for r in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
