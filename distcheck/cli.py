@@ -40,9 +40,9 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 typer's form
 
 @app.callback()
 def _root(
-    _version: Annotated[
+    _version: Annotated[  # noqa: FBT002 typer's form
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
-    ] = False,  # noqa: FBT002 typer's form
+    ] = False,
 ) -> None:
     """Hold the options that belong to no command."""
 
@@ -102,7 +102,9 @@ def report(
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE…|DIR", help="What --save wrote.")] = None,
     format: Annotated[str, typer.Option("--format", help="As for the other commands.")] = "text",  # noqa: A002 the option's name
     output: Annotated[Path | None, typer.Option("--output", help="Write the report to this file.")] = None,
-    strict: Annotated[bool | None, typer.Option("--strict/--no-strict", help="Warnings fail; default: as saved.")] = None,
+    strict: Annotated[
+        bool | None, typer.Option("--strict/--no-strict", help="Warnings fail; default: as saved.")
+    ] = None,
     all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Show every rank.")] = False,  # noqa: FBT002 typer's form
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show info findings too.")] = False,  # noqa: FBT002 typer's form
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of --format json.")] = False,  # noqa: FBT002 typer's form
@@ -129,7 +131,9 @@ def report(
 
 
 @app.command()
-def explain(rule: Annotated[str | None, typer.Argument(metavar="[RULE]", help="A rule's name.")] = None) -> None:
+def explain(
+    rule: Annotated[str | None, typer.Argument(metavar="[RULE]", help="A rule's name.")] = None,
+) -> None:
     """What a rule means, why it hurts, how it is found and mended; without RULE the list of all rules."""
     from distcheck import explain as explanation
 
@@ -150,7 +154,11 @@ def _run(command: str, looks: tuple[Look, ...], options: Options, *, to_stderr: 
     """Run a preflight and return the exit code."""
     from distcheck import jobfile, preflight
 
-    for path, option in ((options.output, "--output"), (options.save, "--save"), (options.exclude_file, "--exclude-file")):
+    for path, option in (
+        (options.output, "--output"),
+        (options.save, "--save"),
+        (options.exclude_file, "--exclude-file"),
+    ):
         if path is not None:
             jobfile.check_writable(path, option)
     request = request_of(command, looks, options)

@@ -22,17 +22,20 @@ Launcher = Literal[
 ]  # fmt: skip
 
 
+_LARGEST_WORLD = 1 << 20
+
+
 class Facts(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower):
     """Common ground of all facts: immutable, named fields, tagged so that unions decode without guessing."""
 
 
-class Missing(Facts):
+class Missing(Facts, frozen=True):
     """A fact that could not be had, and why."""
 
     reason: str
 
 
-class Placement(Facts):
+class Placement(Facts, frozen=True):
     """Who a process is in the job, and which launcher said so; None where nobody said it or it was no number."""
 
     rank: int | None = None
@@ -62,7 +65,7 @@ class Placement(Facts):
         )
 
 
-class PortOwner(Facts):
+class PortOwner(Facts, frozen=True):
     """The process that listens on a port."""
 
     pid: int
@@ -71,7 +74,7 @@ class PortOwner(Facts):
     started: str
 
 
-class Bind(Facts):
+class Bind(Facts, frozen=True):
     """How binding MASTER_PORT went, done as torch does it."""
 
     port: int
@@ -80,7 +83,7 @@ class Bind(Facts):
     owner: PortOwner | Missing | None = None
 
 
-class Resolution(Facts):
+class Resolution(Facts, frozen=True):
     """What a name resolves to on one process: numeric addresses in the resolver's order."""
 
     name: str
@@ -88,22 +91,22 @@ class Resolution(Facts):
     seconds: float
 
 
-class Attempt(Facts):
+class Attempt(Facts, frozen=True):
     """How one way to the roll call ended at its last try."""
 
     address: str
     port: int
     door: Literal["master", "side"]
     outcome: Literal[
-        "met", "waiting", "agent", "refused", "timeout", "unreachable", "unresolved", "silent", "closed", "foreign", "stranger",
-        "failed",
+        "met", "waiting", "agent", "refused", "timeout", "unreachable", "unresolved", "silent", "closed", "foreign",
+        "stranger", "failed",
     ]  # fmt: skip
     tries: int = 1
     detail: str = ""
     """The other program's first words, the operating system's error, or what the roll call's host said."""
 
 
-class ProcessFacts(Facts):
+class ProcessFacts(Facts, frozen=True):
     """One running distcheck and the ranks for which it speaks."""
 
     uid: str
@@ -121,7 +124,7 @@ class ProcessFacts(Facts):
     attempts: tuple[Attempt, ...] = ()
 
 
-class Interface(Facts):
+class Interface(Facts, frozen=True):
     """One address of a network interface."""
 
     name: str
@@ -130,7 +133,7 @@ class Interface(Facts):
     mtu_bytes: int
 
 
-class TorchBuild(Facts):
+class TorchBuild(Facts, frozen=True):
     """The installed torch, read without importing it."""
 
     version: str
@@ -138,7 +141,7 @@ class TorchBuild(Facts):
     hip: str | None
 
 
-class Gpu(Facts):
+class Gpu(Facts, frozen=True):
     """One GPU as NVML sees it."""
 
     index: int
@@ -155,7 +158,7 @@ class Gpu(Facts):
     """NVML's words when the device is there but gives no handle or is lost."""
 
 
-class Gpus(Facts):
+class Gpus(Facts, frozen=True):
     """What NVML says of a node."""
 
     driver: str | Missing
@@ -163,7 +166,7 @@ class Gpus(Facts):
     devices: tuple[Gpu, ...]
 
 
-class NodeFacts(Facts):
+class NodeFacts(Facts, frozen=True):
     """One node: where processes share a host, a boot and a network."""
 
     key: str
@@ -186,7 +189,7 @@ class NodeFacts(Facts):
     """None: not looked at."""
 
 
-class RankRun(Facts):
+class RankRun(Facts, frozen=True):
     """What became of a rank's own process in the collectives."""
 
     pid: int | None
@@ -204,7 +207,7 @@ class RankRun(Facts):
     device: str = "cpu"
 
 
-class RankFacts(Facts):
+class RankFacts(Facts, frozen=True):
     """One rank: its placement, its variables and the GPU it will take."""
 
     process: str
@@ -221,7 +224,7 @@ class RankFacts(Facts):
     run: RankRun | None = None
 
 
-class PeerTrial(Facts):
+class PeerTrial(Facts, frozen=True):
     """One connection between two processes on a port that the kernel chose."""
 
     source: str
@@ -233,7 +236,7 @@ class PeerTrial(Facts):
     detail: str = ""
 
 
-class Measurement(Facts):
+class Measurement(Facts, frozen=True):
     """One operation at one size: the time per operation of every rank, in rank order."""
 
     op: str
@@ -244,7 +247,7 @@ class Measurement(Facts):
     group: str = "world"
 
 
-class Collectives(Facts):
+class Collectives(Facts, frozen=True):
     """What the collectives ran with and measured."""
 
     backend: str
@@ -258,7 +261,7 @@ class Collectives(Facts):
     """Empty when everything ran, else why the run was ended early."""
 
 
-class Asked(Facts):
+class Asked(Facts, frozen=True):
     """What the user asked for; judging the job again later needs it."""
 
     command: str
@@ -278,7 +281,7 @@ class Asked(Facts):
     ignore: tuple[str, ...] = ()
 
 
-class Job(Facts, dict=True):
+class Job(Facts, frozen=True, dict=True):
     """The merged facts of all nodes and ranks: what rules judge and what ``--save`` writes."""
 
     distcheck: str
@@ -332,7 +335,9 @@ class Job(Facts, dict=True):
 
     @cached_property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks of the world of which nobody spoke; empty when the world size is unknown."""
-        world = self.world_size
+        """Ranks of the world of which nobody spoke; empty when the world size is unknown.
+
+        Of a world size that no job has, such as one with a digit too many, the first million are looked through.
+        """
         present = {r.placement.rank for r in self.ranks}
-        return tuple(n for n in range(world or 0) if n not in present)
+        return tuple(n for n in range(min(self.world_size or 0, _LARGEST_WORLD)) if n not in present)

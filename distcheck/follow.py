@@ -36,7 +36,7 @@ async def follow(run: Preflight) -> Outcome:
     try:
         return await _follow(run, connection)
     except (EOFError, OSError, ProtocolError) as error:
-        run.record.skip(run.asked.looks, f"the connection to rank 0's host was lost: {error or 'it closed'}")
+        run.record.skip(run.asked.looks, f"the connection to rank 0's host was lost: {str(error) or 'it closed'}")
         return await run.end_alone()
 
 

@@ -1,4 +1,4 @@
-"""Jobs on disk: saved whole or not at all, loaded as data that may come from anybody, merged when they are of one run."""
+"""Jobs on disk: saved whole or not at all, loaded as data that anybody may have written, merged when of one run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def load(path: Path) -> Job:
             )
         job = msgspec.json.decode(raw, type=Job)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is no job file of distcheck, or cut short ({error}); save it again with --save") from error
+        raise UsageError(
+            f"{path} is no job file of distcheck, or cut short ({error}); save it again with --save"
+        ) from error
     return _consistent(job, path)
 
 

@@ -193,7 +193,12 @@ def keep_measured(run: Preflight, reason: str) -> None:
 
 
 async def _measure(
-    run: Preflight, local: LocalRanks, plan: Plan, aborted: asyncio.Event, trouble: Callable[[str], None], world_size: int
+    run: Preflight,
+    local: LocalRanks,
+    plan: Plan,
+    aborted: asyncio.Event,
+    trouble: Callable[[str], None],
+    world_size: int,
 ) -> dict[str, RunReport]:
     """Open the store on rank 0, start everybody, and gather what they say; silent guests are left out."""
     seconds = run.remaining(_REPORT_RESERVE_SECONDS)

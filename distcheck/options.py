@@ -21,8 +21,13 @@ from distcheck.report import FORMATS
 from distcheck.sizes import parse_sizes
 
 WHO, BY_HAND, LIMITS, JUDGED, OUT, MEASURED = (
-    "Who takes part", "Ranks set by hand", "Limits", "What is judged", "What comes out", "What is measured"
-)  # fmt: skip
+    "Who takes part",
+    "Ranks set by hand",
+    "Limits",
+    "What is judged",
+    "What comes out",
+    "What is measured",
+)
 BACKENDS = ("auto", "nccl", "gloo", "mpi")
 
 
@@ -35,7 +40,10 @@ def _option(help_text: str, panel: str, name: str, *short: str, **more: Any) -> 
 class Options:
     """One field per option; `command` turns them into the parameters of every command that looks."""
 
-    nproc: Annotated[str | None, _option("Start N ranks on this machine; auto: one per GPU, else per core.", WHO, "--nproc", metavar="N|auto")] = None  # fmt: skip
+    nproc: Annotated[
+        str | None,
+        _option("Start N ranks on this machine; auto: one per GPU, else per core.", WHO, "--nproc", metavar="N|auto"),
+    ] = None
     alone: Annotated[bool, _option("This process only: no roll call.", WHO, "--alone")] = False
     rank: Annotated[int | None, _option("This process's rank.", BY_HAND, "--rank")] = None
     world_size: Annotated[int | None, _option("The number of ranks.", BY_HAND, "--world-size")] = None
@@ -44,7 +52,9 @@ class Options:
     master_port: Annotated[int | None, _option("The port on which rank 0 listens.", BY_HAND, "--master-port")] = None
     timeout: Annotated[float, _option("Seconds that the whole run may take.", LIMITS, "--timeout")] = 60.0
     join_timeout: Annotated[float, _option("Seconds to wait for late ranks.", LIMITS, "--join-timeout")] = 20.0
-    connect_timeout: Annotated[float, _option("Seconds that one connection may take.", LIMITS, "--connect-timeout")] = 3.0  # fmt: skip
+    connect_timeout: Annotated[float, _option("Seconds that one connection may take.", LIMITS, "--connect-timeout")] = (
+        3.0
+    )
     backend: Annotated[str, _option("The job's backend: auto, nccl, gloo or mpi.", JUDGED, "--backend")] = "auto"
     strict: Annotated[bool, _option("Warnings fail (exit code 10).", JUDGED, "--strict")] = False
     select: Annotated[str, _option("Judge by these rules only.", JUDGED, "--select", metavar="RULE,…")] = ""
@@ -52,7 +62,9 @@ class Options:
     format: Annotated[str, _option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", OUT, "--format")] = "text"
     output: Annotated[Path | None, _option("Write the report to this file.", OUT, "--output")] = None
     save: Annotated[Path | None, _option("Save the job, to judge it again later.", OUT, "--save")] = None
-    exclude_file: Annotated[Path | None, _option("Write the nodes to leave out to this file.", OUT, "--exclude-file")] = None  # fmt: skip
+    exclude_file: Annotated[
+        Path | None, _option("Write the nodes to leave out to this file.", OUT, "--exclude-file")
+    ] = None
     all_ranks: Annotated[bool, _option("Show every rank, however many.", OUT, "--all-ranks")] = False
     legend: Annotated[bool, _option("Explain the columns.", OUT, "--legend")] = False
     timings: Annotated[bool, _option("Show what took how long.", OUT, "--timings")] = False
@@ -65,10 +77,16 @@ class Measuring(Options):
     """The options of the commands that measure."""
 
     op: Annotated[str, _option(f"Operations: {', '.join(OPERATIONS)}.", MEASURED, "--op", metavar="OP,…")] = ""
-    sizes: Annotated[str, _option("Message sizes, for example 1M:64M:x2.", MEASURED, "--sizes", metavar="MIN:MAX[:xFACTOR]")] = ""  # fmt: skip
-    iters: Annotated[int | None, _option("Operations per size; by default as many as give a steady figure.", MEASURED, "--iters")] = None  # fmt: skip
+    sizes: Annotated[
+        str, _option("Message sizes, for example 1M:64M:x2.", MEASURED, "--sizes", metavar="MIN:MAX[:xFACTOR]")
+    ] = ""
+    iters: Annotated[
+        int | None, _option("Operations per size; by default as many as give a steady figure.", MEASURED, "--iters")
+    ] = None
     time_limit: Annotated[float | None, _option("Seconds that the sweep should take.", MEASURED, "--time-limit")] = None
-    min_busbw: Annotated[float | None, _option("Bus bandwidth in GB/s (1e9 bytes) below which it is a finding.", MEASURED, "--min-busbw")] = None  # fmt: skip
+    min_busbw: Annotated[
+        float | None, _option("Bus bandwidth in GB/s (1e9 bytes) below which it is a finding.", MEASURED, "--min-busbw")
+    ] = None
 
 
 def taking(options: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -136,31 +154,37 @@ def request_of(
 
 
 def _check(options: Options) -> None:
-    positive = {"--timeout": options.timeout, "--join-timeout": options.join_timeout, "--connect-timeout": options.connect_timeout}  # fmt: skip
-    if isinstance(options, Measuring):
-        positive |= {"--time-limit": options.time_limit or 1, "--min-busbw": options.min_busbw or 1}
-        if options.iters is not None and options.iters < 1:
-            raise UsageError(f"--iters {options.iters}: at least 1 operation must be timed; leave it out for a good number")
-        for name, value in (("--time-limit", options.time_limit), ("--min-busbw", options.min_busbw)):
-            if value is not None and value <= 0:
-                raise UsageError(f"{name} {value:g}: must be more than 0")
-    for name, value in positive.items():
-        if not 0 < value < float("inf"):
-            raise UsageError(f"{name} {value:g}: must be more than 0 seconds and finite")
+    _check_numbers(options)
     if options.backend not in BACKENDS:
         raise UsageError(f"--backend {options.backend}: choose one of {', '.join(BACKENDS)}")
     if options.format not in FORMATS:
         raise UsageError(f"--format {options.format}: choose one of {', '.join(FORMATS)}")
-    if options.master_port is not None and not 1 <= options.master_port <= 65535:
-        raise UsageError(f"--master-port {options.master_port}: a port lies between 1 and 65535; 20000 to 32000 is a good choice")  # fmt: skip
-    if options.world_size is not None and options.world_size < 1:
-        raise UsageError(f"--world-size {options.world_size}: a job has at least 1 rank")
-    for name, number in (("--rank", options.rank), ("--local-rank", options.local_rank)):
-        if number is not None and number < 0:
-            raise UsageError(f"{name} {number}: ranks are counted from 0")
     if (options.rank is None) != (options.world_size is None):
         missing, given = ("--world-size", "--rank") if options.world_size is None else ("--rank", "--world-size")
         raise UsageError(f"{given} was given without {missing}: give both, or neither")
+
+
+def _check_numbers(options: Options) -> None:
+    above_zero: dict[str, float | None] = {
+        "--timeout": options.timeout,
+        "--join-timeout": options.join_timeout,
+        "--connect-timeout": options.connect_timeout,
+    }
+    counted_from = [("--rank", options.rank, 0), ("--local-rank", options.local_rank, 0)]
+    counted_from.append(("--world-size", options.world_size, 1))
+    if isinstance(options, Measuring):
+        above_zero |= {"--time-limit": options.time_limit, "--min-busbw": options.min_busbw}
+        counted_from.append(("--iters", options.iters, 1))
+    for name, value in above_zero.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"{name} {value:g}: must be more than 0 and finite")
+    for name, number, first in counted_from:
+        if number is not None and not first <= number < 1 << 31:
+            raise UsageError(f"{name} {number}: must be a whole number of at least {first}")
+    if options.master_port is not None and not 1 <= options.master_port <= 65535:
+        raise UsageError(
+            f"--master-port {options.master_port}: a port lies between 1 and 65535; 20000 to 32000 is a good choice"
+        )
 
 
 def _nobody_said(options: Options, environ: Mapping[str, str]) -> bool:
@@ -189,7 +213,9 @@ def _participants(
         return local_placements(number, options.master_addr or "127.0.0.1", options.master_port or free_port()), True
     here = place(environ, given)
     if here.launcher == "torchrun":
-        raise UsageError(f"--nproc {options.nproc} inside torchrun: torchrun has started the ranks already; leave --nproc out")
+        raise UsageError(
+            f"--nproc {options.nproc} inside torchrun: torchrun has started the ranks already; leave --nproc out"
+        )
     return _multiplied(here, number), True
 
 

@@ -14,9 +14,19 @@ from typing import NamedTuple
 from distcheck.facts import Launcher, Placement
 
 RANK_VARIABLES = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
-    "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
-)  # fmt: skip
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "NODE_RANK",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 """The variables that place a rank: ignored, when inherited, by the ranks that distcheck starts."""
 
 
@@ -37,22 +47,45 @@ class Table(NamedTuple):
 # node and not the node's rank, so it is not in the table.
 TABLES = (
     Table("torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    Table("horovod", "HOROVOD_RANK", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK"),
-    Table("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    Table("mvapich", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    Table(
+        "horovod",
+        "HOROVOD_RANK",
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        "HOROVOD_CROSS_RANK",
+    ),
+    Table(
+        "openmpi",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    Table(
+        "mvapich",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_RANK",
+        "MV2_COMM_WORLD_SIZE",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE",
+    ),
     Table("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
     Table("slurm", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID"),
     Table("pals", "PALS_RANKID", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PMI_LOCAL_SIZE", "PALS_NODEID"),
     Table("hydra", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)  # fmt: skip
+)
 
 
 def integer(text: str | None) -> int | None:
-    """Return the number that torch's ``int()`` would read, None when it would not."""
+    """Return the number that torch's ``int()`` would read, None when it would not or when no job is so large."""
     try:
-        return int(text) if text else None
+        number = int(text) if text else None
     except ValueError:
         return None
+    return number if number is None or abs(number) < 1 << 31 else None
 
 
 def find_table(environ: Mapping[str, str]) -> Table | None:
@@ -83,11 +116,16 @@ def place(environ: Mapping[str, str] = os.environ, options: Placement | None = N
         local_rank=first(options.local_rank, "LOCAL_RANK", table.local_rank if table else ""),
         local_world_size=first(None, "LOCAL_WORLD_SIZE", table.local_world_size if table else ""),
         node_rank=first(None, "GROUP_RANK", table.node_rank if table else ""),
-        master_addr=options.master_addr or environ.get("MASTER_ADDR") or None,
+        master_addr=_travels(options.master_addr or environ.get("MASTER_ADDR")) or None,
         master_port=first(options.master_port, "MASTER_PORT", ""),
         launcher=launcher,
         by_options=options.rank is not None and options.world_size is not None,
     )
+
+
+def _travels(text: str | None) -> str:
+    """Return text in which bytes that are no UTF-8 are replaced, so that it can be encoded."""
+    return (text or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def local_placements(nproc: int, master_addr: str, master_port: int) -> tuple[Placement, ...]:

@@ -266,7 +266,9 @@ class Preflight:
         place = self.request.placements[0]
         self.record.note(stage="meeting")
         self.join_deadline = time.monotonic() + self.asked.join_timeout_seconds
-        resolution = await client.resolve(place.master_addr or "", min(self.request.connect_seconds + 2, self.remaining(3)))
+        resolution = await client.resolve(
+            place.master_addr or "", min(self.request.connect_seconds + 2, self.remaining(3))
+        )
         self.record.note(resolution=resolution)
         addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
         self._ways = client.doors(addresses, place.master_port or 0, self.job_name, agent=self._agent)
@@ -285,16 +287,19 @@ class Preflight:
         sock, bound = network.bind(port, agent=self._agent)
         self.record.note(bind=bound)
         lone = self._speaks_for_all()
-        if bound.outcome == "in-use" and not lone:
-            # A second rank 0 finds the first one here; so does one whose stand-in has opened a side door.
-            if await self._knock_once():
-                return "guest"
+        # A second rank 0 finds the first one where it wanted to listen.
+        if bound.outcome == "in-use" and not lone and await self._knock_once():
+            return "guest"
         server = self.server = self._new_server()
         if sock is not None:
             await server.open(sock)
         if not lone:
             taken = await server.open_side_door()
-            if taken != protocol.side_ports(self.job_name)[0] and sock is not None and await self._knock_once(side=True):
+            if (
+                taken != protocol.side_ports(self.job_name)[0]
+                and sock is not None
+                and await self._knock_once(side=True)
+            ):
                 await server.close()
                 self.server = None
                 return "guest"
@@ -309,7 +314,11 @@ class Preflight:
         if not ways:
             return Attendance(None, ())
         tried = await client.attend(
-            ways, self.hello(), seconds=self.request.connect_seconds, connect_seconds=self.request.connect_seconds, once=True
+            ways,
+            self.hello(),
+            seconds=self.request.connect_seconds,
+            connect_seconds=self.request.connect_seconds,
+            once=True,
         )
         if tried.connection is not None:
             tried.connection.writer.close()
@@ -318,7 +327,11 @@ class Preflight:
     async def _knock_once(self, *, side: bool = False) -> bool:
         ways = tuple(d for d in self._ways if d.side or not side)
         attendance = await client.attend(
-            ways, self.hello(), seconds=self.request.connect_seconds, connect_seconds=self.request.connect_seconds, once=True
+            ways,
+            self.hello(),
+            seconds=self.request.connect_seconds,
+            connect_seconds=self.request.connect_seconds,
+            once=True,
         )
         self.record.note(attempts=attendance.attempts)
         if attendance.connection is not None and attendance.connection.welcome.uid != self.uid:

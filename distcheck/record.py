@@ -55,9 +55,15 @@ class Record:
         """Note how far this process has come and what it met with on the way."""
         if self.process is None:
             return
-        changes = {"stage": stage, "bind": bind, "master_resolution": resolution, "attempts": attempts, "role": role}
+        changes = {
+            "stage": stage,
+            "bind": bind,
+            "master_resolution": resolution,
+            "attempts": attempts,
+            "role": role,
+        }
         changes = {name: value for name, value in changes.items() if value is not None}
-        self.process = msgspec.structs.replace(self.process, **changes)  # type: ignore[arg-type]
+        self.process = msgspec.structs.replace(self.process, **changes)
 
     def report(self, peer_door: tuple[str, int] | None = None) -> Report:
         """Return this process's own facts as they are said at the roll call."""

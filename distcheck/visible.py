@@ -192,9 +192,7 @@ def _whole_or_mig(chosen: list[Gpu], stop: str) -> Visible:
     devices = [uuid for gpu in chosen if gpu.mig is True for uuid in gpu.mig_uuids]
     if devices:
         alone = len(devices) == 1 and len(chosen) == 1
-        return Visible(
-            (devices[0],), stop if alone else "a process sees one MIG device only, and no GPU beside it"
-        )
+        return Visible((devices[0],), stop if alone else "a process sees one MIG device only, and no GPU beside it")
     whole = tuple(usable_name(gpu) for gpu in chosen if gpu.mig is not True)
     if len(whole) < len(chosen):
         return Visible(whole, stop or "a GPU in MIG mode on which no MIG device was made is not visible")

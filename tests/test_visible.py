@@ -17,9 +17,7 @@ GONE = Missing(reason="not read")
 
 def gpu_of(index, uuid=None, **more):
     uuid = f"GPU-{index}{index}{index}{index}-{'ab' if index % 2 else 'cd'}" if uuid is None else uuid
-    return Gpu(
-        index, uuid, f"0000:{index + 1:02x}:00.0", "NVIDIA H100", 80 << 30, 0, **{"mig": False, **more}
-    )
+    return Gpu(index, uuid, f"0000:{index + 1:02x}:00.0", "NVIDIA H100", 80 << 30, 0, **{"mig": False, **more})
 
 
 EIGHT = tuple(gpu_of(i) for i in range(8))
@@ -215,15 +213,11 @@ ITEMS = st.one_of(
     st.sampled_from(POOL),
     st.sampled_from(POOL).flatmap(lambda uuid: st.integers(0, len(uuid)).map(lambda n: uuid[:n])),
     st.text(alphabet="0123456789", min_size=1, max_size=3),
-    st.sampled_from(
-        ["", " ", "1gpu2", "0 1", "0;1", "[0", "all", "gpu-0fff", "00:07.0", "GPU-x", "-0", "+2", "0x1"]
-    ),
+    st.sampled_from(["", " ", "1gpu2", "0 1", "0;1", "[0", "all", "gpu-0fff", "00:07.0", "GPU-x", "-0", "+2", "0x1"]),
     st.text(alphabet=" -+019GPUabcdefx.:", max_size=6),
 )
 VALUES = st.lists(
-    st.tuples(st.sampled_from(["", "", "", " ", "\t"]), ITEMS, st.sampled_from(["", "", "", " "])).map(
-        "".join
-    ),
+    st.tuples(st.sampled_from(["", "", "", " ", "\t"]), ITEMS, st.sampled_from(["", "", "", " "])).map("".join),
     max_size=6,
 ).map(",".join)
 

@@ -35,6 +35,6 @@ def become(program: str, command: list[str], placement: Placement | None) -> NoR
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored stays so
         signal.signal(signum, signal.SIG_DFL)
     try:
-        os.execve(program, command, environment)
+        os.execve(program, command, environment)  # noqa: S606 the user's words are no shell's
     except OSError as error:
         raise UsageError(f"COMMAND {command[0]} could not be started: {error.strerror}") from error

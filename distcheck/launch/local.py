@@ -1,4 +1,4 @@
-"""Local ranks, seen from distcheck: started, told what to measure, watched, and ended without leaving anything behind."""
+"""Local ranks, seen from distcheck: started, told what to measure, watched, and ended with nothing left behind."""
 
 from __future__ import annotations
 
@@ -13,10 +13,21 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from distcheck.collectives.plan import Alive, Checked, Failed, Finished, Software, StoreOpen, Step, Task, Timing
+from distcheck.collectives.plan import (
+    Alive,
+    Checked,
+    Failed,
+    Finished,
+    Software,
+    Step,
+    StoreOpen,
+    Task,
+    Timing,
+)
 from distcheck.facts import Placement, RankRun
 from distcheck.launch import channel
 from distcheck.launch.channel import Born, Exited, Imported
@@ -28,7 +39,11 @@ _STOPPED_SECONDS = 3.0
 """A rank that the kernel shows stopped for so long is not merely being looked at by a debugger."""
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()
 """Keeps modules in the user's working folder from hiding the standard library's."""
-_STATES = {"T": "stopped by a signal (state T)", "t": "held by a debugger (state t)", "D": "in an uninterruptible system call (state D)"}
+_STATES = {
+    "T": "stopped by a signal (state T)",
+    "t": "held by a debugger (state t)",
+    "D": "in an uninterruptible system call (state D)",
+}
 
 
 class LocalRank:
@@ -57,6 +72,27 @@ class LocalRank:
             self.heard = time.monotonic()
             self.writer.write(channel.encode_task(task))
 
+    def hear(self, message: channel.Message) -> None:
+        """Take note of what it says; that it says anything shows that it is alive."""
+        self.heard = time.monotonic()
+        match message:
+            case Born():
+                self.pid = message.pid
+                if not self.born.done():
+                    self.born.set_result(message)
+            case Step():
+                self.step = message.text
+            case Software():
+                self.software = message
+            case Timing():
+                self.timings.append(message)
+            case Checked():
+                self.checks.append(message)
+            case Failed():
+                self.failure = message
+            case Finished():
+                self.finished, self.step = True, "done"
+
     @property
     def over(self) -> bool:
         """Whether nothing more is to be expected of it."""
@@ -83,7 +119,10 @@ class LocalRank:
         elif state in {"T", "t"}:
             outcome = "stopped"
         elif self.failure is not None:
-            outcome, detail = "failed", ("unavailable: " if self.failure.unavailable else "") + self.failure.error
+            outcome, detail = (
+                "failed",
+                ("unavailable: " if self.failure.unavailable else "") + self.failure.error,
+            )
         elif self.pid is None:
             outcome = "not started"
         return RankRun(
@@ -123,7 +162,7 @@ class LocalRanks:
             torch=self._torch,
             inherit=self._inherit,
         )
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
             [sys.executable, *_SAFE_PATH, "-m", "distcheck.launch.ranks", msgspec.json.encode(spec).decode()],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -152,7 +191,8 @@ class LocalRanks:
     async def wait_imported(self, seconds: float, aborted: asyncio.Event) -> str:
         """Wait until torch is imported; return why it is not, '' when it is."""
         ended = asyncio.ensure_future(aborted.wait())
-        await asyncio.wait({asyncio.shield(self.imported), ended}, timeout=seconds, return_when="FIRST_COMPLETED")
+        waiting: set[asyncio.Future[Any]] = {asyncio.shield(self.imported), ended}
+        await asyncio.wait(waiting, timeout=seconds, return_when="FIRST_COMPLETED")
         ended.cancel()
         if self.imported.done():
             return self.imported.result().error and f"torch cannot be imported: {self.imported.result().error}"
@@ -183,7 +223,12 @@ class LocalRanks:
         )
 
     async def measure(
-        self, tasks: Sequence[Task], *, seconds: float, aborted: asyncio.Event, on_trouble: Callable[[str], None]
+        self,
+        tasks: Sequence[Task],
+        *,
+        seconds: float,
+        aborted: asyncio.Event,
+        on_trouble: Callable[[str], None],
     ) -> None:
         """Give every rank its task and watch until all are over, somebody aborts, or the time is gone."""
         for rank, task in zip(self.ranks, tasks, strict=True):
@@ -222,38 +267,19 @@ class LocalRanks:
             writer.close()
 
     def _take(self, index: int, message: channel.Message) -> None:
-        if isinstance(message, Imported):
-            if not self.imported.done():
-                self.imported.set_result(message)
-            return
-        if isinstance(message, Exited):
-            self.ranks[message.index].exit_code = message.code
-            return
-        rank = self.ranks[index]
-        rank.heard = time.monotonic()
         match message:
-            case Born():
-                rank.pid = message.pid
-                if not rank.born.done():
-                    rank.born.set_result(message)
-            case Step():
-                rank.step = message.text
+            case Imported():
+                if not self.imported.done():
+                    self.imported.set_result(message)
+            case Exited():
+                self.ranks[message.index].exit_code = message.code
             case StoreOpen():
                 if not self.store.done():
                     self.store.set_result(message.port)
-            case Software():
-                rank.software = message
-            case Timing():
-                rank.timings.append(message)
-                self.first_figure = self.first_figure or time.monotonic()
-            case Checked():
-                rank.checks.append(message)
-            case Failed():
-                rank.failure = message
-            case Finished():
-                rank.finished, rank.step = True, "done"
-            case Alive():
-                pass
+            case _:
+                if isinstance(message, Timing):
+                    self.first_figure = self.first_figure or time.monotonic()
+                self.ranks[index].hear(message)
 
     def _program_ended(self) -> None:
         """Note that no more ranks will come: the program has ended or was never able to start."""
@@ -303,7 +329,11 @@ def _ending(code: int) -> str:
 
 
 def tasks_for(
-    ranks: Sequence[Placement], template: Task, *, store: tuple[str, int] | None, gpus: Mapping[int, int | None]
+    ranks: Sequence[Placement],
+    template: Task,
+    *,
+    store: tuple[str, int] | None,
+    gpus: Mapping[int, int | None],
 ) -> list[Task]:
     """Return each rank's task; `gpus` maps ranks to CUDA ordinals."""
     return [

@@ -1,4 +1,4 @@
-"""Collect a rank's variables: an allow-list, with whatever looks like a secret redacted before it leaves the process."""
+"""Collect a rank's variables: an allow-list, with what looks like a secret redacted before it leaves the process."""
 
 from __future__ import annotations
 

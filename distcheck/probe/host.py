@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import socket
@@ -98,7 +97,7 @@ def _read(path: str) -> str | Missing:
 
 def _link(path: str) -> str | Missing:
     try:
-        return os.readlink(path)
+        return str(Path(path).readlink())
     except OSError as error:
         return Missing(reason=f"{path}: {error.strerror}")
 

@@ -47,8 +47,8 @@ def bind(port: int, *, agent: bool = False) -> tuple[socket.socket | None, Bind]
         if error.errno == errno.EADDRINUSE:
             owner = port_owner(port)
             return None, Bind(port=port, outcome="agent" if agent else "in-use", error=str(error), owner=owner)
-        outcome = "denied" if error.errno in {errno.EACCES, errno.EPERM} else "failed"
-        return None, Bind(port=port, outcome=outcome, error=str(error))
+        denied = error.errno in {errno.EACCES, errno.EPERM}
+        return None, Bind(port=port, outcome="denied" if denied else "failed", error=str(error))
 
 
 def port_owner(port: int) -> PortOwner | Missing:
@@ -56,7 +56,11 @@ def port_owner(port: int) -> PortOwner | Missing:
     import psutil
 
     try:
-        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
+        listening = [
+            c
+            for c in psutil.net_connections("tcp")
+            if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port
+        ]
     except (OSError, psutil.Error) as error:
         return Missing(reason=f"the listening sockets cannot be listed: {error}")
     if not listening:

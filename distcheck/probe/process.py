@@ -32,7 +32,7 @@ def state_of(pid: int) -> str:
 
 def ancestors(pid: int | None = None) -> tuple[str, ...]:
     """Return the command lines of the processes that started this one, nearest first."""
-    found = []
+    found: list[str] = []
     pid = parent_of(pid or os.getpid())
     while pid > 0 and len(found) < 16:
         found.append(" ".join(command_of(pid)) or _comm(pid))

@@ -101,9 +101,7 @@ async def resolve(name: str, seconds: float) -> Resolution | Missing:
         return Missing(reason=f"the resolver gave no answer within {seconds:.0f} s")
 
 
-def doors(
-    addresses: Iterable[str], port: int, job: str, *, agent: bool = False, side: bool = True
-) -> tuple[Door, ...]:
+def doors(addresses: Iterable[str], port: int, job: str, *, agent: bool = False, side: bool = True) -> tuple[Door, ...]:
     """Return the doors at these addresses: MASTER_PORT first, then the side doors."""
     found = tuple(addresses)
     master = tuple(Door(address, port, side=False, only_connect=agent) for address in found)
@@ -132,8 +130,7 @@ async def attend(
     while True:
         todo = [d for d in ways if met is None or not d.side]
         knocks = [
-            asyncio.ensure_future(_knock(d, hello, min(connect_seconds, max(0.05, until - loop.time()))))
-            for d in todo
+            asyncio.ensure_future(_knock(d, hello, min(connect_seconds, max(0.05, until - loop.time())))) for d in todo
         ]
         try:
             for knocked in asyncio.as_completed(knocks):
@@ -198,7 +195,7 @@ async def _try(door: Door, hello: Hello, seconds: float) -> tuple[Attempt, Conne
     try:
         writer.write(encode(msgspec.structs.replace(hello, nonce=nonce)))
         answer = await asyncio.wait_for(protocol.read(reader, protocol.answer_decoder, 4096), _ANSWER_SECONDS)
-        if not isinstance(answer, (Welcome, NotYet, Refused)) or answer.nonce != nonce:
+        if answer.nonce != nonce:
             return ended("stranger", "a roll call that answered another's nonce"), None
         if isinstance(answer, NotYet):
             return ended("waiting", f"the roll call there is for {answer.master}"), None
@@ -221,7 +218,7 @@ async def _connect(door: Door) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
     family = socket.AF_INET6 if ":" in door.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        sock.setblocking(False)
+        sock.settimeout(0)
         protocol.prepare(sock)
         await asyncio.get_running_loop().sock_connect(sock, (door.address, door.port))
         return await asyncio.open_connection(sock=sock)

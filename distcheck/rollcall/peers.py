@@ -1,4 +1,4 @@
-"""The peer round: processes try each other on ports that the kernel chose, as NCCL and Gloo will, in both directions."""
+"""The peer round: processes try each other, both ways, on ports that the kernel chose, as NCCL and Gloo will."""
 
 from __future__ import annotations
 

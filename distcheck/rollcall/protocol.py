@@ -10,7 +10,7 @@ import socket
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +27,7 @@ SEGMENT_BYTES = 536
 
 Name = Annotated[str, Meta(max_length=256)]
 SIDE_DOORS = 4
+_T = TypeVar("_T")
 
 
 class ProtocolError(Exception):
@@ -158,7 +159,8 @@ FromGuest = Report | PeerReport | Trouble | RunReport | Seen
 FromHost = Roster | Start | Abort | VerdictRound | Bye
 
 hello_decoder = msgspec.msgpack.Decoder(Hello)
-answer_decoder = msgspec.msgpack.Decoder(Welcome | NotYet | Refused)
+Answer = Welcome | NotYet | Refused
+answer_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 guest_decoder: msgspec.msgpack.Decoder[FromGuest] = msgspec.msgpack.Decoder(FromGuest)
 host_decoder: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost)
 
@@ -170,8 +172,8 @@ def encode(word: Word) -> bytes:
 
 
 async def read(
-    reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[msgspec.Struct], limit: int = FRAME_LIMIT_BYTES
-) -> msgspec.Struct:
+    reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[_T], limit: int = FRAME_LIMIT_BYTES
+) -> _T:
     """Read one frame.
 
     Raises:

@@ -61,17 +61,13 @@ def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
     """Yield where NVML gave no answer: nothing can be said of the GPUs there."""
     known = {node.key for node in but}
     silent = [node for node in nvidia_nodes(job) if not isinstance(node.gpus, Gpus) and node.key not in known]
-    reasons = grouped(
-        silent, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else "NVML was not asked"
-    )
+    reasons = grouped(silent, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else "NVML was not asked")
     for reason, nodes in reasons.items():
         ranks = numbers_of(rank for node in nodes for rank in job.ranks_on(node))
         yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), ranks=ranks)
 
 
-def values(
-    job: Job, node: NodeFacts, devices: tuple[Gpu, ...]
-) -> Iterator[tuple[RankFacts, str | None, Fault | None]]:
+def values(job: Job, node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[tuple[RankFacts, str | None, Fault | None]]:
     """Yield a node's ranks with their CUDA_VISIBLE_DEVICES and what is wrong with it."""
     faults: dict[str, Fault | None] = {}
     for rank in job.ranks_on(node):

@@ -45,13 +45,9 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
     """
-    failed = [
-        n for n in nvidia_nodes(job) if isinstance(n.gpus, Missing) and n.gpus.reason.startswith("NVML")
-    ]
+    failed = [n for n in nvidia_nodes(job) if isinstance(n.gpus, Missing) and n.gpus.reason.startswith("NVML")]
     yield from not_seen(job, but=failed)
-    for reason, nodes in grouped(
-        failed, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else ""
-    ).items():
+    for reason, nodes in grouped(failed, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else "").items():
         advice = remedy(reason)
         yield Finding(
             scope="node",

@@ -34,7 +34,12 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
         owner = bind.owner
         if isinstance(owner, PortOwner):
             who = f"process {owner.pid} of {owner.user} ({owner.command}), started {owner.started}"
-            evidence = {"pid": owner.pid, "command": owner.command, "user": owner.user, "started": owner.started}
+            evidence = {
+                "pid": owner.pid,
+                "command": owner.command,
+                "user": owner.user,
+                "started": owner.started,
+            }
             commands = (f"kill {owner.pid}", "torchrun --master-port 29511 …")
         else:
             reason = owner.reason if isinstance(owner, Missing) else "unknown"
@@ -183,7 +188,7 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
 
     Fix: allow all TCP between the nodes of a job, or open a range and keep the kernel to it.
     """
-    failed = [t for t in job.peers if t.outcome not in {"met"}]
+    failed = [t for t in job.peers if t.outcome != "met"]
     if "peers" in job.asked.looks and not job.peers and len(job.processes) > 1 and job.met:
         yield NotChecked(reason="the peers have not tried each other")
     both_ways = {(t.source, t.target) for t in failed}
@@ -220,7 +225,11 @@ def _pair(job: Job, trial: PeerTrial, message: str, *commands: str) -> Finding:
         ranks=tuple(sorted(n for p in ends for n in _ranks(job, p))),
         nodes=tuple(dict.fromkeys(n for p in ends for n in _nodes(job, p))),
         message=f"{message} ({trial.outcome} at {trial.address}:{trial.port})",
-        evidence={"address": f"{trial.address}:{trial.port}", "outcome": trial.outcome, "detail": trial.detail},
+        evidence={
+            "address": f"{trial.address}:{trial.port}",
+            "outcome": trial.outcome,
+            "detail": trial.detail,
+        },
         fix=Fix("Allow TCP between the nodes on the ports that the kernel chooses.", commands or _FIREWALL),
     )
 
@@ -295,4 +304,6 @@ def _name(job: Job, uid: str) -> str:
 def _who(job: Job, process: ProcessFacts) -> str:
     ranks = _ranks(job, process)
     node = ", ".join(_nodes(job, process))
-    return f"rank {ranks[0]} ({node})" if len(ranks) == 1 else f"the process of ranks {ranks[0]}-{ranks[-1]} ({node})" if ranks else f"process {process.pid} ({node})"  # fmt: skip
+    if not ranks:
+        return f"process {process.pid} ({node})"
+    return f"rank {ranks[0]} ({node})" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]} ({node})"

@@ -19,8 +19,7 @@ def probe_rule_crashed(job: Job) -> Iterator[Outcome]:
     Fix: save the job with ``--save job.json`` and report it to distcheck's developers; the file shows the fault again.
     """
     del job
-    return
-    yield
+    yield from ()
 
 
 @rule("environment")
@@ -43,6 +42,7 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
             message=f"the nodes run distcheck {', '.join(versions)}",
             evidence={n.name: n.distcheck for n in job.nodes},
             fix=Fix(
-                f"Install distcheck {job.distcheck} on every node.", (f"pip install distcheck=={job.distcheck}",)
+                f"Install distcheck {job.distcheck} on every node.",
+                (f"pip install distcheck=={job.distcheck}",),
             ),
         )

@@ -126,6 +126,7 @@ def is_complete(job: Job) -> bool:
         and len(worlds(job)) == 1
         and not job.missing_ranks
         and not strays(job)
+        and not lonely(job)
     )
 
 

@@ -105,9 +105,7 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
         job,
         ranks,
         f"{named(job, first)} {both} run on {first[0].gpu}{where}{common}{more}",
-        Fix("Nothing, if it is meant: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it.")
-        if cause.allowed
-        else fixes[cause.kind],
+        Fix("Nothing, if it is meant: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it.") if cause.allowed else fixes[cause.kind],
         severity="info" if cause.allowed else "error",
         owner="unknown" if cause.kind == "handed out twice" else "user",
         evidence={

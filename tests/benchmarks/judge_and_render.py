@@ -1,4 +1,4 @@
-"""Judge a healthy job of RANKS ranks and render its report; prints the seconds and the peak memory as JSON."""
+"""Judge a healthy job of RANKS ranks and render its report; prints seconds and peak memory as JSON."""
 
 from __future__ import annotations
 

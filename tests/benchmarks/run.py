@@ -1,4 +1,6 @@
-"""Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json] [--only NAME]``.
+"""Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json]``.
+
+``--only NAME`` measures the rows of one kind.
 
 The two sides of a row run in turn, in the same minutes on the same machine, and the ratio of their medians is
 judged: absolute times say little on a machine that has other work. A row that could not be measured is not

@@ -66,7 +66,18 @@ class Running:
 
 def _clean(environ: dict[str, str]) -> dict[str, str]:
     """Return an environment in which no launcher and no test runner has left anything."""
-    prefixes = ("SLURM", "OMPI", "PMI", "PMIX", "TORCHELASTIC", "PET_", "DISTCHECK", "NCCL_", "GLOO_", "PYTEST")
+    prefixes = (
+        "SLURM",
+        "OMPI",
+        "PMI",
+        "PMIX",
+        "TORCHELASTIC",
+        "PET_",
+        "DISTCHECK",
+        "NCCL_",
+        "GLOO_",
+        "PYTEST",
+    )
     names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CI"}
     return {k: v for k, v in environ.items() if k not in names and not k.startswith(prefixes)}
 
@@ -151,7 +162,9 @@ def port(worker_id):
 def by_hand(start, port):
     """Start one process per rank as a person in several shells would; returns them in the order given."""
 
-    def run(command: str, ranks: list[int], world_size: int, *args: str, master_port: int = port, **more: Any) -> list[Running]:
+    def run(
+        command: str, ranks: list[int], world_size: int, *args: str, master_port: int = port, **more: Any
+    ) -> list[Running]:
         return [
             start(
                 command, "--rank", str(rank), "--world-size", str(world_size),

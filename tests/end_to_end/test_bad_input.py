@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 USAGE = [
@@ -10,7 +12,7 @@ USAGE = [
     (["gate", "--master-port", "70000"], "--master-port 70000", "between 1 and 65535"),
     (["gate", "--master-port", "0"], "--master-port 0", "between 1 and 65535"),
     (["env", "--rank", "1"], "--rank", "--world-size"),
-    (["env", "--rank", "-1", "--world-size", "2"], "--rank -1", "from 0"),
+    (["env", "--rank", "-1", "--world-size", "2"], "--rank -1", "at least 0"),
     (["env", "--world-size", "0", "--rank", "0"], "--world-size 0", "at least 1"),
     (["bandwidth", "--sizes", "4M:1M"], "'4M:1M'", "MIN:MAX"),
     (["bandwidth", "--sizes", "1M:4M:x1"], "x1", "at least 2"),
@@ -80,7 +82,7 @@ def test_a_full_disk_is_said_and_the_report_is_not_lost(distcheck, option):
 
 
 def test_a_full_stdout_is_said(start):
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         run = start("env", "--nproc", "1", stdout=full)
         _, err = run.process.communicate(timeout=30)
     assert run.process.returncode == 70

@@ -23,7 +23,13 @@ def test_a_bare_shell_is_told_what_is_missing_and_what_to_type(distcheck):
 
 
 def test_a_healthy_single_rank_passes(distcheck, port):
-    env = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    env = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     ended = distcheck("env", "--format", "json", env=env)
     assert (ended.code, ended.report["findings"]) == (0, [])
 

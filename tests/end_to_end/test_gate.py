@@ -80,14 +80,24 @@ def test_the_command_finds_its_process_as_it_was_given_to_distcheck(start, tmp_p
     script = tmp_path / "state.py"
     script.write_text(STATE)
     bare = start(program=[sys.executable, str(script)], env={"LC_ALL": "", "LANG": "C"}).wait()
-    gated = start("gate", "--nproc", "1", *TABLE, "--", sys.executable, str(script), env={"LC_ALL": "", "LANG": "C"}).wait()
+    gated = start(
+        "gate", "--nproc", "1", *TABLE, "--", sys.executable, str(script), env={"LC_ALL": "", "LANG": "C"}
+    ).wait()
     assert gated.code == 0, gated.err
     assert json.loads(gated.out) == json.loads(bare.out)
 
 
 def test_export_gives_the_command_the_placement(distcheck):
     ended = distcheck(
-        "gate", "--nproc", "1", "--export", *TABLE, "--", "sh", "-c", 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR"'
+        "gate",
+        "--nproc",
+        "1",
+        "--export",
+        *TABLE,
+        "--",
+        "sh",
+        "-c",
+        'echo "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR"',
     )
     assert ended.out == "0 1 0 127.0.0.1\n"
 

@@ -107,9 +107,7 @@ def test_a_fact_of_the_node_that_may_not_be_read(ask, key):
     assert isinstance(answer.driver if key == "driver" else answer.cuda_driver, Missing)
 
 
-@pytest.mark.parametrize(
-    ("key", "field"), [("uuid", "uuid"), ("pci", "pci"), ("name", "name"), ("mig", "mig")]
-)
+@pytest.mark.parametrize(("key", "field"), [("uuid", "uuid"), ("pci", "pci"), ("name", "name"), ("mig", "mig")])
 def test_a_fact_of_a_gpu_that_may_not_be_read(ask, key, field):
     device = ask(H100 + f"4.{key} !4\n").devices[4]
     assert getattr(device, field) == Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
@@ -228,9 +226,7 @@ def test_an_answer_among_other_words_is_found(ask, tmp_path):
 
 
 def test_a_python_that_is_not_there(ask):
-    assert ask(H100, python="/nowhere/python").reason.startswith(
-        "the process that asks NVML could not be started"
-    )
+    assert ask(H100, python="/nowhere/python").reason.startswith("the process that asks NVML could not be started")
 
 
 def test_the_module_prints_one_line(fake_nvml):

@@ -146,9 +146,7 @@ def test_a_card_that_neither_driver_nor_torch_serves_is_not_looked_at(of, judge,
 def test_gpus_that_were_not_looked_at_are_unknown(of, judge, change):
     said = judge(change.node(of(2), 1, gpus=None), "gpu")
     assert said.findings == ()
-    assert {(n.nodes, n.ranks, n.reason) for n in said.not_checked} == {
-        (("node2",), (2, 3), "NVML was not asked")
-    }
+    assert {(n.nodes, n.ranks, n.reason) for n in said.not_checked} == {(("node2",), (2, 3), "NVML was not asked")}
     assert said.verdict.exit_code == 20
 
 
@@ -173,9 +171,7 @@ def test_gpus_that_were_not_looked_at_are_unknown(of, judge, change):
         ),
     ],
 )
-def test_gpu_nvml_init_failed(  # noqa: PLR0917 a table
-    of, judge, change, reason, confirmed, owner, exit_code, command
-):
+def test_gpu_nvml_init_failed(of, judge, change, reason, confirmed, owner, exit_code, command):
     said = judge(change.node(of(2), 1, gpus=Missing(reason=reason)), "gpu")
     (finding,) = said.findings
     assert finding.rule == "gpu-nvml-init-failed"
@@ -227,9 +223,7 @@ def test_a_lost_gpu_is_the_one_finding_however_the_list_is_written(of, change, w
     for value in (None, "0,1,2,3", "3", "GPU-1-2"):
         job = of(1, 1, 4)
         first, second, _, fourth = gpus_of(job)
-        assert says(with_value(with_gpus(change, job, first, second, lost(2), fourth), value)) == [
-            "gpu-fell-off-bus"
-        ]
+        assert says(with_value(with_gpus(change, job, first, second, lost(2), fourth), value)) == ["gpu-fell-off-bus"]
     job = of(1, 2, 2)
     assert says(with_value(with_gpus(change, job, gpus_of(job)[0], lost(1)), None)) == ["gpu-fell-off-bus"]
     assert says(with_value(with_gpus(change, job, lost(0), lost(1)), None)) == ["gpu-fell-off-bus"]
@@ -258,9 +252,7 @@ def test_gpu_none_visible_when_nccl_meets_cpu_nodes(of, judge):
     (finding,) = said.findings
     assert (finding.rule, finding.scope) == ("gpu-none-visible", "rank")
     assert finding.ranks == (0, 1, 2, 3)
-    assert finding.message == (
-        "node1 and node2: no NVIDIA GPU is to be seen; the job asks for NCCL, which needs them"
-    )
+    assert finding.message == ("node1 and node2: no NVIDIA GPU is to be seen; the job asks for NCCL, which needs them")
     assert said.verdict.exit_code == 30
     assert said.not_checked == ()
 
@@ -324,9 +316,7 @@ def test_gpus_in_mig_mode_without_devices(of, only, change, with_value):
         ("gpu-cvd-uuid-stale", "GPU-2-0", "item 1 ('GPU-2-0')", "export CUDA_VISIBLE_DEVICES=0,1"),
     ],
 )
-def test_one_wrong_list_is_one_finding(  # noqa: PLR0917 a table
-    of, with_value, judge, name, value, message, command
-):
+def test_one_wrong_list_is_one_finding(of, with_value, judge, name, value, message, command):
     said = judge(with_value(of(1, 2, 4), value), "gpu")
     (finding,) = said.findings
     assert finding.rule == name

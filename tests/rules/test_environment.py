@@ -1,0 +1,234 @@
+"""The variables as such, and what launchers leave behind in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Bind, Placement
+from distcheck.placement import place
+
+LAUNCHERS = ["by hand", "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "distcheck"]
+NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+@pytest.fixture
+def found(judge):
+    """Return the findings by rule; there is never more than one of a rule here."""
+
+    def by_rule(job):
+        diagnosis = judge(job, "environment", "ranks", "master")
+        assert len({f.rule for f in diagnosis.findings}) == len(diagnosis.findings)
+        return {f.rule: f for f in diagnosis.findings}, diagnosis.verdict.exit_code
+
+    return by_rule
+
+
+@pytest.fixture
+def bare(job_of, change):
+    """Return a bare shell: one process that nobody placed."""
+    job = change.keep(job_of(), 0)
+    return change.environment(job, 0, **dict.fromkeys((*NUMBERS, "MASTER_ADDR", "MASTER_PORT")))
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("shape", [(1,), (2,), (8,), (2, 2), (5, 1, 1, 1), (4, 4, 4)])
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_a_healthy_job_is_silent(job_of, judge, launcher, shape, gpus):
+    diagnosis = judge(job_of(per_node=shape, launcher=launcher, gpus=gpus), "environment", "ranks", "master")
+    assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
+
+
+def test_a_bare_shell_lacks_all_four_variables_at_once(bare, found):
+    findings, exit_code = found(bare)
+    assert (list(findings), exit_code) == (["env-rank-unset"], 30)
+    finding = findings["env-rank-unset"]
+    assert finding.evidence["unset"] == ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
+    assert "environment variable RANK expected, but not set" in finding.message
+    assert all(word in finding.fix.text for word in ("rank is", "world size is", "local rank is"))
+    assert any(c.startswith("torchrun") for c in finding.fix.commands)
+    assert any("export RANK=0 WORLD_SIZE=1" in c for c in finding.fix.commands)
+
+
+def test_a_batch_shell_is_told_to_use_srun(bare, change, found):
+    batch = change.environment(bare, 0, SLURM_JOB_ID="77", SLURM_PROCID="0", SLURM_NTASKS="8")
+    findings, exit_code = found(batch)
+    assert (list(findings), exit_code) == (["env-rank-unset"], 30)
+    assert "srun distcheck env" in findings["env-rank-unset"].fix.commands
+
+
+def test_a_node_check_needs_no_rank(bare, change, found):
+    assert found(change.asked(bare, command="node")) == ({}, 0)
+
+
+def test_options_stand_in_for_variables(bare, change, found):
+    given = Placement(rank=0, world_size=1, local_rank=0, master_addr="localhost", master_port=29500)
+    assert found(change.rank(bare, 0, placement=place({}, given))) == ({}, 0)
+
+
+def test_one_missing_variable_by_hand_is_named_alone(job_of, change, found):
+    findings, exit_code = found(change.environment(job_of(), 1, WORLD_SIZE=None))
+    assert exit_code == 30
+    assert findings["env-rank-unset"].evidence["unset"] == ["WORLD_SIZE"]
+    assert findings["env-rank-unset"].ranks == (1,)
+    assert findings["env-rank-unset"].fix.commands == ("export WORLD_SIZE=2",)
+
+
+def test_srun_without_rank_is_only_worth_knowing(job_of, found):
+    findings, exit_code = found(job_of(nodes=2, launcher="slurm", mapped=False))
+    assert ([(f.rule, f.severity) for f in findings.values()], exit_code) == ([("env-rank-unset", "info")], 0)
+    line = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID"
+    assert findings["env-rank-unset"].fix.commands[0] == line
+
+
+@pytest.mark.parametrize("launcher", ["openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"])
+def test_mpi_without_rank_is_only_worth_knowing(job_of, found, launcher):
+    findings, exit_code = found(job_of(nodes=2, launcher=launcher, mapped=False))
+    assert ([(f.rule, f.severity) for f in findings.values()], exit_code) == (
+        [("env-mpi-horovod-vars-only", "info")],
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "rule", "words"),
+    [
+        ("slurm", "env-rank-unset", "scontrol show hostnames"),
+        ("openmpi", "env-mpi-horovod-vars-only", "mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29500"),
+        ("hydra", "env-mpi-horovod-vars-only", "mpiexec -genv MASTER_ADDR node1"),
+    ],
+)
+def test_a_launcher_without_a_meeting_place_is_an_error(job_of, change, found, launcher, rule, words):
+    job = job_of(nodes=2, launcher=launcher, mapped=False)
+    findings, exit_code = found(change.environment(job, None, MASTER_ADDR=None, MASTER_PORT=None))
+    assert (list(findings), findings[rule].severity, exit_code) == ([rule], "error", 30)
+    assert any(words in command for command in findings[rule].fix.commands)
+
+
+def test_what_distcheck_started_lacks_nothing(job_of, change, found):
+    job = job_of(nodes=2, launcher="distcheck")
+    assert found(change.rank(job, None, environment={})) == ({}, 0)
+
+
+def test_an_empty_address_and_a_port_in_letters_are_the_only_faults(job_of, change, found):
+    job = change.keep(job_of(), 0)
+    job = change.environment(job, 0, MASTER_ADDR="", MASTER_PORT="x", LOCAL_RANK=None, LOCAL_WORLD_SIZE=None)
+    findings, exit_code = found(job)
+    assert (set(findings), exit_code) == ({"env-empty-string", "env-not-integer"}, 30)
+    assert findings["env-empty-string"].evidence == {"variable": "MASTER_ADDR", "value": ""}
+    assert findings["env-not-integer"].evidence == {"variable": "MASTER_PORT", "value": "x"}
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, "MASTER_ADDR", "MASTER_PORT"])
+def test_an_empty_variable_is_named_on_its_rank(job_of, change, judge, name):
+    diagnosis = judge(change.environment(job_of(nodes=2), 3, **{name: ""}), "environment", "ranks", "master")
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.evidence["variable"]) == ("env-empty-string", name)
+    assert "node2 pid 103" in finding.message
+    assert finding.nodes == ("node2",)
+    assert diagnosis.verdict.exit_code == 30
+
+
+def test_an_option_makes_an_empty_variable_harmless(job_of, change, found):
+    job = change.keep(job_of(per_node=1), 0)
+    job = change.environment(job, 0, Placement(rank=0, world_size=1), RANK="")
+    findings, exit_code = found(job)
+    assert ([f.severity for f in findings.values()], exit_code) == (["warning"], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("RANK", "${SLURM_PROCID}", "did not expand"),
+        ("WORLD_SIZE", "$WORLD", "did not expand"),
+        ("LOCAL_RANK", "one", "whole number"),
+        ("LOCAL_WORLD_SIZE", "4(x2)", "4 on each of 2 nodes"),
+        ("MASTER_PORT", "29500.0", "decimal point"),
+        ("GROUP_RANK", "-", "whole number"),
+    ],
+)
+def test_what_is_no_whole_number_is_named(job_of, change, judge, name, value, words):
+    diagnosis = judge(change.environment(job_of(nodes=2), 2, **{name: value}), "environment", "ranks", "master")
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.evidence) == ("env-not-integer", {"variable": name, "value": value})
+    assert words in finding.fix.text
+    assert finding.fix.commands[0].startswith(f"export {name}=")
+    assert diagnosis.verdict.exit_code == 30
+
+
+def test_a_float_is_corrected_and_slurms_notation_replaced(job_of, change, found):
+    findings, _ = found(change.environment(job_of(), None, MASTER_PORT="29500.0"))
+    assert findings["env-not-integer"].fix.commands == ("export MASTER_PORT=29500",)
+    findings, _ = found(change.environment(job_of(launcher="slurm"), None, WORLD_SIZE="4(x2)"))
+    assert findings["env-not-integer"].fix.commands == ("export WORLD_SIZE=$SLURM_NTASKS",)
+
+
+def test_blanks_around_a_number_do_no_harm(job_of, change, found):
+    assert found(change.environment(job_of(), 1, RANK=" 1 ", MASTER_PORT="29500\n")) == ({}, 0)
+
+
+def test_an_agent_store_without_an_agent_is_an_error_when_the_port_was_free(job_of, change, found):
+    job = change.environment(job_of(nodes=2), None, TORCHELASTIC_USE_AGENT_STORE="True")
+    findings, exit_code = found(job)
+    assert (list(findings), exit_code) == (["env-torchelastic-leak"], 30)
+    assert findings["env-torchelastic-leak"].ranks == (0, 1, 2, 3)
+
+
+def test_an_agent_store_without_an_agent_in_sight_is_a_warning(job_of, change, found):
+    job = change.environment(job_of(per_node=1), None, TORCHELASTIC_USE_AGENT_STORE="True")
+    findings, exit_code = found(job)
+    assert ([f.severity for f in findings.values()], exit_code) == (["warning"], 0)
+    under = change.process(job, 0, ancestors=("python -m torch.distributed.run train.py",))
+    assert found(under) == ({}, 0)
+
+
+def test_an_agent_that_answers_is_no_leak(job_of, change, found):
+    job = change.environment(job_of(), None, TORCHELASTIC_USE_AGENT_STORE="True")
+    assert found(change.process(job, 0, bind=Bind(port=29500, outcome="agent"))) == ({}, 0)
+
+
+def test_guests_alone_do_not_decide_about_the_store(job_of, change, found):
+    assert found(change.environment(job_of(), 1, TORCHELASTIC_USE_AGENT_STORE="True")) == ({}, 0)
+
+
+def test_left_over_pet_variables_are_a_warning(job_of, change, found):
+    findings, exit_code = found(change.environment(job_of(), None, PET_NNODES="2", PET_RDZV_ENDPOINT="node1:1"))
+    assert ([f.rule for f in findings.values()], exit_code) == (["env-pet-leak"], 0)
+    assert findings["env-pet-leak"].evidence == {"PET_NNODES": "2", "PET_RDZV_ENDPOINT": "node1:1"}
+
+
+def test_pet_variables_are_silent_in_a_pod_or_overridden(job_of, change, found):
+    pod = change.environment(job_of(), None, PET_NNODES="2", KUBERNETES_SERVICE_HOST="10.0.0.1")
+    assert found(pod) == ({}, 0)
+    overridden = change.environment(job_of(launcher="torchrun"), None, PET_NNODES="2")
+    assert found(overridden) == ({}, 0)
+
+
+def test_a_rank_that_is_not_the_schedulers_is_a_warning(job_of, change, found):
+    swapped = change.environment(change.environment(job_of(launcher="slurm"), 0, RANK="1"), 1, RANK="0")
+    findings, exit_code = found(swapped)
+    assert ([f.rule for f in findings.values()], exit_code) == (["env-scheduler-disagrees"], 0)
+    assert findings["env-scheduler-disagrees"].evidence["1"] == {"RANK": "1", "SLURM_PROCID": 0}
+
+
+def test_ranks_renumbered_by_node_are_meant(job_of, change, found):
+    job = job_of(nodes=2, launcher="slurm")
+    for position, procid in enumerate((0, 2, 1, 3)):
+        job = change.environment(job, position, SLURM_PROCID=str(procid))
+    assert found(job) == ({}, 0)
+
+
+def test_torchrun_in_a_step_may_number_otherwise(job_of, change, found):
+    job = job_of(nodes=2, launcher="torchrun")
+    step = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
+    for position in range(4):
+        job = change.environment(job, position, SLURM_PROCID=str(position // 2), **step)
+    assert found(job) == ({}, 0)
+
+
+def test_a_proxy_is_worth_knowing_unless_it_is_bypassed(job_of, change, found):
+    proxied = change.environment(job_of(nodes=2), None, http_proxy="http://proxy:3128")
+    findings, exit_code = found(proxied)
+    assert ([(f.rule, f.severity) for f in findings.values()], exit_code) == ([("env-proxy-vars", "info")], 0)
+    assert found(change.environment(proxied, None, no_proxy="localhost,node1")) == ({}, 0)
+    assert found(change.environment(proxied, None, MASTER_ADDR="a.cluster.local", no_proxy=".local")) == ({}, 0)
+    assert found(change.environment(proxied, None, MASTER_ADDR="10.0.0.1", no_proxy="10.0.0.0/8")) == ({}, 0)

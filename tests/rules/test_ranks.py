@@ -1,0 +1,236 @@
+"""The ranks of a job: each there once, in one world, numbered per node as well."""
+
+from __future__ import annotations
+
+import pytest
+
+OURS = ("environment", "ranks", "master")
+
+
+@pytest.fixture
+def only(judge):
+    """Return the one finding of a job and its exit code."""
+
+    def one(job):
+        diagnosis = judge(job, *OURS)
+        assert [f.rule for f in diagnosis.findings] == [diagnosis.findings[0].rule]
+        return diagnosis.findings[0], diagnosis.verdict.exit_code
+
+    return one
+
+
+@pytest.fixture
+def silent(judge):
+    """Whether nothing at all is said of a job."""
+    return lambda job: judge(job, *OURS)[:2] == ((), ())
+
+
+def without(change, job, *lost):
+    return change.keep(job, *(i for i in range(len(job.ranks)) if i not in lost))
+
+
+def unseen(judge, job):
+    return {n.rule: n for n in judge(job, *OURS).not_checked}
+
+
+@pytest.mark.parametrize("value", ["-1", "4", "17"])
+def test_a_rank_outside_the_world_is_an_error(job_of, change, judge, value):
+    diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK=value), *OURS)
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.ranks, finding.nodes) == ("env-rank-out-of-range", (int(value),), ("node2",))
+    assert diagnosis.verdict.exit_code == 30
+    assert [n.ranks for n in diagnosis.not_checked] == [(3,)]
+
+
+def test_ranks_counted_from_one_are_one_finding_with_a_hint(job_of, change, judge):
+    job = job_of(nodes=2)
+    for position in range(4):
+        job = change.environment(job, position, RANK=str(position + 1))
+    diagnosis = judge(job, *OURS)
+    assert [f.rule for f in diagnosis.findings] == ["env-rank-out-of-range"]
+    assert "counted from 1" in diagnosis.findings[0].message
+    assert diagnosis.findings[0].fix.commands == ("export RANK=$((RANK - 1))",)
+    assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
+
+
+def test_a_rank_twice_names_every_process(job_of, change, judge):
+    diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK="1"), *OURS)
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.ranks, diagnosis.verdict.exit_code) == ("env-rank-duplicate", (1,), 30)
+    assert [(p["node"], p["pid"]) for p in finding.evidence["1"]] == [("node1", 101), ("node2", 103)]
+    assert finding.evidence["1"][0]["command"] == "python -m distcheck env"
+    assert [(n.rule, n.ranks) for n in diagnosis.not_checked] == [("env-rank-missing", (3,))]
+
+
+def test_a_rank_any_number_of_times_is_one_finding(job_of, change, only):
+    finding, exit_code = only(change.environment(job_of(nodes=8, per_node=8), range(40), RANK="5"))
+    assert (finding.rule, finding.ranks, exit_code) == ("env-rank-duplicate", (5,), 30)
+    assert len(finding.evidence["5"]) == 40
+    assert len(finding.message) < 300
+
+
+def test_the_local_rank_in_place_of_the_rank_is_recognised(job_of, change, only):
+    job = job_of(nodes=2)
+    job = change.environment(change.environment(job, 2, RANK="0"), 3, RANK="1")
+    finding, _ = only(job)
+    assert (finding.rule, finding.ranks) == ("env-rank-duplicate", (0, 1))
+    assert "local rank" in finding.fix.text
+
+
+def test_a_stale_export_under_srun_is_recognised(job_of, change, only):
+    finding, _ = only(change.environment(job_of(nodes=2, launcher="slurm"), None, RANK="1"))
+    assert finding.rule == "env-rank-duplicate"
+    assert finding.fix.commands[0] == "unset RANK WORLD_SIZE LOCAL_RANK"
+
+
+def test_missing_ranks_are_named_and_may_come_at_the_next_try(job_of, change, only):
+    finding, exit_code = only(without(change, job_of(nodes=4), 1, 6, 7))
+    assert (finding.rule, finding.ranks, exit_code) == ("env-rank-missing", (1, 6, 7), 20)
+    assert (finding.scope, finding.confirmed) == ("node", False)
+    assert "ranks 1,6-7 of 8" in finding.message
+
+
+def test_a_missing_rank_is_explained_by_a_process_without_a_rank(job_of, change, judge):
+    diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK="x"), *OURS)
+    assert [f.rule for f in diagnosis.findings] == ["env-not-integer"]
+    assert [(n.rule, n.ranks) for n in diagnosis.not_checked] == [("env-rank-missing", (3,))]
+
+
+def test_more_ranks_missing_than_explained_are_still_missing(job_of, change, judge):
+    job = without(change, change.environment(job_of(nodes=2), 1, RANK="x"), 3)
+    diagnosis = judge(job, *OURS)
+    assert {f.rule for f in diagnosis.findings} == {"env-not-integer", "env-rank-missing"}
+    assert "1 of them may be" in next(f for f in diagnosis.findings if f.rule == "env-rank-missing").message
+
+
+def test_without_a_roll_call_nothing_is_known_of_the_others(job_of, change, judge):
+    job = change.job(change.keep(job_of(nodes=2), 2), met=False)
+    diagnosis = judge(job, *OURS)
+    assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 20)
+    assert set(unseen(judge, job)) == {"env-rank-missing", "env-rank-duplicate", "env-world-size-mismatch"}
+    assert "rank 0 was not reached" in diagnosis.not_checked[0].reason
+
+
+def test_unequal_world_sizes_name_the_minority(job_of, change, only):
+    finding, exit_code = only(change.environment(job_of(per_node=(3, 3)), 5, WORLD_SIZE="8"))
+    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("env-world-size-mismatch", (5,), ("node2",), 30)
+    assert finding.evidence == {"6": "0-4", "8": "5"}
+
+
+def test_a_tie_of_world_sizes_names_both_sides(job_of, change, judge):
+    diagnosis = judge(change.environment(job_of(nodes=2), (2, 3), WORLD_SIZE="8"), *OURS)
+    assert [(f.rule, f.ranks) for f in diagnosis.findings] == [("env-world-size-mismatch", (0, 1, 2, 3))]
+    assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
+
+
+def test_a_smaller_world_on_one_node_is_not_called_out_of_range(job_of, change, only):
+    finding, _ = only(change.environment(job_of(per_node=(4, 2)), (4, 5), WORLD_SIZE="2"))
+    assert (finding.rule, finding.ranks) == ("env-world-size-mismatch", (4, 5))
+
+
+def test_a_world_larger_than_what_srun_started(job_of, change, only):
+    finding, exit_code = only(change.environment(job_of(nodes=2, launcher="slurm"), None, WORLD_SIZE="16"))
+    assert (finding.rule, exit_code) == ("env-world-size-not-product", 30)
+    assert "WORLD_SIZE is 16, but srun started 4 processes on 2 nodes" in finding.message
+    assert finding.fix.commands == ("export WORLD_SIZE=$SLURM_NTASKS", "srun distcheck env --nproc 4")
+
+
+@pytest.mark.parametrize("value", ["0", "-4"])
+def test_an_impossible_world_size(job_of, change, only, value):
+    finding, exit_code = only(change.environment(job_of(), None, WORLD_SIZE=value))
+    assert (finding.rule, finding.ranks, exit_code) == ("env-world-size-zero-neg", (0, 1), 30)
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "openmpi", "hydra"])
+def test_one_of_many_tasks_told_to_be_alone(job_of, change, only, launcher):
+    job = change.keep(job_of(nodes=2, launcher=launcher), 0)
+    finding, exit_code = only(change.environment(job, 0, RANK="0", WORLD_SIZE="1"))
+    assert (finding.rule, exit_code) == ("env-world-size-1-everywhere", 30)
+
+
+def test_several_processes_told_to_be_alone(job_of, change, only):
+    finding, exit_code = only(change.environment(job_of(nodes=2, per_node=1), None, RANK="0", WORLD_SIZE="1"))
+    assert (finding.rule, exit_code) == ("env-world-size-1-everywhere", 30)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "more"),
+    [
+        ("by hand", {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8"}),  # a batch shell is no rank
+        ("by hand", {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "4294967290"}),  # nor is salloc's
+        ("torchrun", {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3"}),
+        ("slurm", {}),
+    ],
+)
+def test_a_world_of_one_on_purpose_is_silent(job_of, change, silent, launcher, more):
+    assert silent(change.environment(job_of(per_node=1, launcher=launcher), 0, **more))
+
+
+def test_distcheck_with_one_rank_in_a_step_is_silent(job_of, change, silent):
+    job = job_of(per_node=1, launcher="distcheck")
+    step = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "8", "SLURM_PROCID": "3"}
+    assert silent(change.rank(job, 0, environment=job.ranks[0].environment | step))
+
+
+def test_a_local_rank_left_out_by_hand_matters_with_gpus(job_of, change, only, silent):
+    job = change.environment(job_of(gpus=2), 1, LOCAL_RANK=None)
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("env-local-rank-unset", "warning", (1,), 0)
+    assert silent(change.asked(job, backend="gloo"))
+    assert silent(change.environment(job_of(), 1, LOCAL_RANK=None))
+
+
+def test_a_local_rank_the_launcher_knows_is_only_worth_knowing(job_of, change, only):
+    finding, _ = only(change.environment(job_of(gpus=2, launcher="slurm"), None, LOCAL_RANK=None))
+    assert (finding.rule, finding.severity) == ("env-local-rank-unset", "info")
+    assert finding.fix.commands == ("export LOCAL_RANK=$SLURM_LOCALID",)
+
+
+def test_the_global_rank_as_local_rank_is_out_of_range(job_of, change, only, silent):
+    job = change.environment(change.environment(job_of(nodes=2), 2, LOCAL_RANK="2"), 3, LOCAL_RANK="3")
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.ranks, finding.nodes) == ("env-local-rank-out-of-range", (2, 3), ("node2",))
+    assert exit_code == 30
+    assert "it holds the global rank" in finding.message
+    assert silent(change.asked(job, backend="gloo"))
+
+
+def test_a_local_rank_whose_gpu_is_there_is_fine(job_of, change, silent):
+    job = change.environment(job_of(gpus=8), 0, LOCAL_RANK="6", LOCAL_WORLD_SIZE=None)
+    assert silent(change.environment(job, 1, LOCAL_RANK="7", LOCAL_WORLD_SIZE=None))
+
+
+def test_a_local_rank_twice_on_a_node(job_of, change, only):
+    finding, exit_code = only(change.environment(job_of(nodes=2), 3, LOCAL_RANK="0"))
+    assert (finding.rule, finding.ranks, finding.nodes) == ("env-local-rank-duplicate", (2, 3), ("node2",))
+    assert exit_code == 30
+
+
+def test_a_local_rank_twice_with_a_gpu_each_is_fine(job_of, change, silent):
+    job = change.environment(job_of(), None, LOCAL_RANK="0")
+    job = change.environment(change.environment(job, 0, CUDA_VISIBLE_DEVICES="0"), 1, CUDA_VISIBLE_DEVICES="1")
+    assert silent(job)
+
+
+def test_two_agents_on_one_host_count_local_ranks_each(job_of, change, silent):
+    job = job_of(per_node=4, launcher="torchrun")
+    for position in range(4):
+        more = {"LOCAL_RANK": str(position % 2), "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": str(position // 2)}
+        job = change.environment(job, position, **more)
+    assert silent(job)
+
+
+def test_a_wrong_local_world_size_is_a_warning(job_of, change, only):
+    finding, exit_code = only(change.environment(job_of(per_node=(5, 1, 1, 1)), 6, LOCAL_WORLD_SIZE="5"))
+    assert (finding.rule, finding.severity, finding.ranks) == ("env-local-world-size-inconsistent", "warning", (6,))
+    assert exit_code == 0
+
+
+def test_ranks_dealt_out_over_the_nodes_are_a_warning(job_of, change, only):
+    job = job_of(nodes=2, launcher="slurm")
+    for position, rank in enumerate(("0", "2", "1", "3")):
+        job = change.environment(job, position, RANK=rank, SLURM_PROCID=rank)
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, exit_code) == ("env-rank-order-not-node-major", "warning", 0)
+    assert finding.evidence == {"node1": "0,2", "node2": "1,3"}
+    assert finding.fix.commands == ("srun --distribution=block:block ...",)
