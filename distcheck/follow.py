@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import Task
 from distcheck.launch.local import tasks_for
+from distcheck.preflight import Outcome, judge
 from distcheck.rollcall import protocol
 from distcheck.rollcall.client import Connection
 from distcheck.rollcall.peers import PeerListener, try_peers
@@ -25,10 +26,10 @@ from distcheck.rollcall.protocol import (
 )
 
 if TYPE_CHECKING:
-    from distcheck.preflight import Outcome, Preflight
+    from distcheck.session import Session
 
 
-async def follow(run: Preflight) -> Outcome:
+async def follow(run: Session) -> Outcome:
     """Follow the host until it says goodbye; when it is lost before the verdict, end with a partial report."""
     connection = run.connection
     if connection is None:
@@ -40,9 +41,7 @@ async def follow(run: Preflight) -> Outcome:
         return await run.end_alone()
 
 
-async def _follow(run: Preflight, connection: Connection) -> Outcome:
-    from distcheck.preflight import Outcome
-
+async def _follow(run: Session, connection: Connection) -> Outcome:
     door = await _open_peer_door(run, connection)
     connection.say(run.record.report(door))
     measuring: asyncio.Task[None] | None = None
@@ -72,7 +71,7 @@ async def _follow(run: Preflight, connection: Connection) -> Outcome:
                 case Bye():
                     run.record.note(stage="done")
                     job = run.record.job()
-                    return Outcome(job, run.diagnose(job), code if code is not None else 20, reported=False)
+                    return Outcome(job, judge(job), code if code is not None else 20, reported=False)
     finally:
         if measuring is not None:
             measuring.cancel()
@@ -80,7 +79,7 @@ async def _follow(run: Preflight, connection: Connection) -> Outcome:
                 await measuring
 
 
-async def _open_peer_door(run: Preflight, connection: Connection) -> tuple[str, int] | None:
+async def _open_peer_door(run: Session, connection: Connection) -> tuple[str, int] | None:
     if "peers" not in run.asked.looks:
         return None
     listener = run.peer_listener = PeerListener()
@@ -88,7 +87,7 @@ async def _open_peer_door(run: Preflight, connection: Connection) -> tuple[str, 
     return listener.address, listener.port
 
 
-async def _measure(run: Preflight, connection: Connection, start: Start, aborted: asyncio.Event) -> None:
+async def _measure(run: Session, connection: Connection, start: Start, aborted: asyncio.Event) -> None:
     """Run this process's ranks through the collectives and report."""
     local = run.local
     if local is None:

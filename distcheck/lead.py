@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.facts import Collectives, Job, Measurement, Missing, TorchBuild
 from distcheck.launch.local import LocalRanks, tasks_for
+from distcheck.preflight import Outcome, judge
 from distcheck.rollcall import protocol
 from distcheck.rollcall.peers import PeerListener, try_peers
 from distcheck.rollcall.protocol import (
@@ -27,7 +28,7 @@ from distcheck.rollcall.protocol import (
 from distcheck.rollcall.server import Server
 
 if TYPE_CHECKING:
-    from distcheck.preflight import Outcome, Preflight
+    from distcheck.session import Session
 
 _AWAITED_AFTER_SECONDS = 10.0
 _LATECOMER_SECONDS = 0.5
@@ -37,7 +38,7 @@ _ABORT_GRACE_SECONDS = 1.0
 _REPORT_RESERVE_SECONDS = 3.0
 
 
-async def lead(run: Preflight) -> Outcome:
+async def lead(run: Session) -> Outcome:
     """Lead the run to its end."""
     server = run.server
     if server is not None:
@@ -49,7 +50,7 @@ async def lead(run: Preflight) -> Outcome:
             await _peer_round(run, server)
         run.record.looked.add("peers")
     if "collectives" in run.asked.looks:
-        stop = _reason_to_stop(run, run.record.job(look for look in run.asked.looks if look in run.record.looked))
+        stop = _reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
         if stop:
             run.record.skip(("collectives",), stop)
         else:
@@ -57,7 +58,7 @@ async def lead(run: Preflight) -> Outcome:
     return await _conclude(run)
 
 
-async def _gather(run: Preflight, server: Server) -> None:
+async def _gather(run: Session, server: Server) -> None:
     """Wait for the ranks that are not here, for --join-timeout at most; say after 10 s who is awaited."""
     loop = asyncio.get_running_loop()
     patience = run.join_seconds()
@@ -83,7 +84,7 @@ async def _gather(run: Preflight, server: Server) -> None:
         run.deadline = min(run.deadline, guest.leaves_at)
 
 
-async def _peer_round(run: Preflight, server: Server) -> None:
+async def _peer_round(run: Session, server: Server) -> None:
     """Let everybody try everybody's door."""
     run.record.note(stage="peers")
     run.record.set_stage_of_guests("peers", server.guests)
@@ -102,9 +103,9 @@ async def _peer_round(run: Preflight, server: Server) -> None:
     run.record.peers = own + tuple(t for report in heard.values() for t in report.trials)
 
 
-def _reason_to_stop(run: Preflight, job: Job) -> str:
+def _reason_to_stop(job: Job) -> str:
     """Return why the collectives would mean nothing on this job, '' when they may run."""
-    diagnosis = run.diagnose(job)
+    diagnosis = judge(job)
     errors = tuple(dict.fromkeys(f.rule for f in diagnosis.findings if f.severity == "error"))
     if errors:
         return f"not run because of {', '.join(errors)}"
@@ -127,7 +128,7 @@ def choose_backend(job: Job) -> tuple[str, str]:
     return "gloo", "there are no GPUs"
 
 
-async def _collectives(run: Preflight) -> None:
+async def _collectives(run: Session) -> None:
     """Run the collectives on all ranks and record what they measured."""
     run.record.note(stage="collectives")
     if run.server is not None:
@@ -167,7 +168,7 @@ async def _collectives(run: Preflight) -> None:
     run.record.looked.add("collectives")
 
 
-def _keep(run: Preflight, plan: Plan, reason: str, reports: Mapping[str, RunReport], ended: str) -> None:
+def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport], ended: str) -> None:
     """Record what the ranks measured and how they ended."""
     for uid, report in reports.items():
         run.record.take_runs(report.runs, uid)
@@ -184,7 +185,7 @@ def _keep(run: Preflight, plan: Plan, reason: str, reports: Mapping[str, RunRepo
     )
 
 
-def keep_measured(run: Preflight, reason: str) -> None:
+def keep_measured(run: Session, reason: str) -> None:
     """Record what was measured until the run was cut short; that of other processes is lost with them."""
     if run.local is None or run.record.process is None or run.record.process.stage != "collectives":
         return
@@ -193,7 +194,7 @@ def keep_measured(run: Preflight, reason: str) -> None:
 
 
 async def _measure(
-    run: Preflight,
+    run: Session,
     local: LocalRanks,
     plan: Plan,
     aborted: asyncio.Event,
@@ -244,10 +245,8 @@ def _measurements(plan: Plan, reports: Mapping[str, RunReport], world_size: int)
     )
 
 
-async def _conclude(run: Preflight) -> Outcome:
+async def _conclude(run: Session) -> Outcome:
     """Judge, free the ports, publish, and let everybody leave with the same code."""
-    from distcheck.preflight import Outcome
-
     if run.server is not None:
         await run.server.close_doors()
         # Whoever came after the roll was complete is in the report too: it may be a rank that is there twice.
@@ -255,13 +254,13 @@ async def _conclude(run: Preflight) -> Outcome:
         run.record.set_stage_of_guests("done", (u for u, g in run.server.guests.items() if not g.gone))
     run.record.note(stage="done")
     job = run.record.job()
-    diagnosis = run.diagnose(job)
+    diagnosis = judge(job)
     code = run.publish(job, diagnosis, diagnosis.verdict.exit_code)
     await dismiss(run, code)
     return Outcome(job, diagnosis, code, reported=True)
 
 
-async def dismiss(run: Preflight, code: int) -> None:
+async def dismiss(run: Session, code: int) -> None:
     """Hold the verdict round; nobody is waited for longer than three seconds."""
     server = run.server
     if server is None:

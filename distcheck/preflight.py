@@ -1,36 +1,15 @@
-"""One run of distcheck in one process: collect, meet, measure, and agree on one verdict with everybody met."""
+"""One run of distcheck in one process: what is asked of it, how it ends, and what it collects about itself."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import secrets
-import signal
-import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import msgspec
-
-from distcheck.collectives.plan import CPU_SIZES_BYTES, GPU_SIZES_BYTES, OPERATIONS, Plan
 from distcheck.diagnose import Diagnosis, diagnose
-from distcheck.facts import Asked, Job, Missing, Placement, ProcessFacts, RankFacts, Resolution
-from distcheck.launch.local import LocalRanks
-from distcheck.placement import rank_environment
-from distcheck.probe import environment, gpu, host, network, process
+from distcheck.facts import Asked, Gpus, Job, Missing, NodeFacts, Placement, ProcessFacts, RankFacts
+from distcheck.probe import environment, host, process
 from distcheck.record import Record
-from distcheck.rollcall import client, protocol
-from distcheck.rollcall.client import Attendance, Connection
-from distcheck.rollcall.peers import PeerListener
-from distcheck.rollcall.protocol import Hello
-from distcheck.rollcall.server import Server
-from distcheck.visible import device_of, visible
-
-_NVML_SECONDS = 10.0
-_AWAITED_AFTER_SECONDS = 10.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Request(NamedTuple):
@@ -49,6 +28,31 @@ class Request(NamedTuple):
     """time.monotonic() when the process started."""
     quiet: bool = False
 
+    @property
+    def own_ranks(self) -> frozenset[int]:
+        """The ranks for which this process speaks."""
+        return frozenset(p.rank for p in self.placements if p.rank is not None)
+
+    @property
+    def speaks_for_all(self) -> bool:
+        """Whether nobody else belongs to the job."""
+        return self.placements[0].world_size == len(self.placements) == len(self.own_ranks)
+
+    @property
+    def meets(self) -> bool:
+        """Whether other processes, or at least a MASTER_PORT to bind, belong to this job."""
+        return not self.alone and any(p.can_meet for p in self.placements) and "meeting" in self.asked.looks
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether this process has ranks to start: its own from outside, or the one that measures."""
+        return self.asked.started_here or ("collectives" in self.asked.looks and bool(self.own_ranks))
+
+    @property
+    def why_not_met(self) -> str:
+        """Why nobody is met."""
+        return "--alone: nobody was met" if self.alone else "the placement is not valid, so nobody could be met"
+
 
 class Outcome(NamedTuple):
     """How it ended."""
@@ -64,393 +68,59 @@ Publish = Callable[[Job, Diagnosis, int], int]
 """Writes the report; returns the exit code, 70 instead of the verdict's when it could not be written."""
 
 
-class Preflight:
-    """The state of a run: the record, the open doors and the local ranks, all closed however the run ends."""
-
-    def __init__(self, request: Request, publish: Publish) -> None:
-        self.request = request
-        self.publish = publish
-        self.asked = request.asked
-        self.deadline = request.start + request.asked.timeout_seconds
-        self.record = Record(request.asked, secrets.token_hex(8), request.start)
-        self.uid = secrets.token_hex(8)
-        self.local: LocalRanks | None = None
-        self.server: Server | None = None
-        self.connection: Connection | None = None
-        self.peer_listener: PeerListener | None = None
-        self.interrupted: signal.Signals | None = None
-        self.join_deadline = self.deadline
-
-    # -- limits ------------------------------------------------------------------------------------------------
-
-    def remaining(self, reserve: float = 0.0) -> float:
-        """Return the seconds left of --timeout, less a reserve for what must still follow."""
-        return max(0.0, self.deadline - time.monotonic() - reserve)
-
-    def join_seconds(self) -> float:
-        """Return the seconds left of --join-timeout, within those of --timeout."""
-        return min(max(0.0, self.join_deadline - time.monotonic()), self.remaining(3.0))
-
-    def say(self, text: str) -> None:
-        """Tell the user on stderr what is going on."""
-        if not self.request.quiet:
-            print(f"distcheck: {text}", file=sys.stderr, flush=True)  # noqa: T201 progress belongs to stderr
-
-    # -- the run -----------------------------------------------------------------------------------------------
-
-    async def run(self) -> Outcome:
-        """Run to the end, whatever happens; the outcome holds all that was collected until then."""
-        main = asyncio.ensure_future(self._run())
-        loop = asyncio.get_running_loop()
-
-        def interrupt(signum: signal.Signals) -> None:
-            self.interrupted = signum
-            main.cancel()
-
-        for signum in _SIGNALS:
-            if signal.getsignal(signum) is not signal.SIG_IGN:
-                loop.add_signal_handler(signum, interrupt, signum)
-        try:
-            return await asyncio.wait_for(main, self.remaining() + 1.0)
-        except (asyncio.TimeoutError, asyncio.CancelledError):
-            words = self.interrupted.name if self.interrupted else f"--timeout of {self.asked.timeout_seconds:g} s"
-            return await self._cut_short(f"the run was ended by {words}")
-        finally:
-            await self._close()
-            for signum in _SIGNALS:
-                loop.remove_signal_handler(signum)
-
-    async def _run(self) -> Outcome:
-        from distcheck import follow, lead
-
-        await self._start_ranks()
-        await self._collect()
-        if self.request.alone or not self._meets():
-            self.record.met = self._speaks_for_all()
-            if not self.record.met:
-                self.record.skip(("peers", "collectives"), self._why_not_met())
-            return await (lead.lead(self) if self.record.met else self.end_alone())
-        role = await self._find_role()
-        if role == "host":
-            return await lead.lead(self)
-        if role == "guest":
-            return await follow.follow(self)
-        self.record.skip(("peers", "collectives"), "this process never met rank 0")
-        return await self.end_alone()
-
-    def _why_not_met(self) -> str:
-        return "--alone: nobody was met" if self.request.alone else "the placement is not valid, so nobody could be met"
-
-    def _speaks_for_all(self) -> bool:
-        first = self.request.placements[0]
-        return first.rank is not None and first.world_size == len(self.request.placements) == len(self._own_ranks())
-
-    def _own_ranks(self) -> set[int]:
-        return {p.rank for p in self.request.placements if p.rank is not None}
-
-    def _meets(self) -> bool:
-        """Whether other processes, or at least a MASTER_PORT to bind, belong to this job."""
-        return any(p.can_meet for p in self.request.placements) and "meeting" in self.asked.looks
-
-    async def _start_ranks(self) -> None:
-        measures = "collectives" in self.asked.looks
-        if self.asked.started_here or (measures and self._own_ranks()):
-            self.local = LocalRanks(self.request.placements, torch=measures, inherit=not self.asked.started_here)
-            await self.local.start()
-
-    async def _collect(self) -> None:
-        """Collect this node's, this process's and its ranks' facts."""
-        environ = self.request.environ
-        looks_at_gpus = "gpu" in self.asked.looks
-        accelerator = gpu.accelerator() if looks_at_gpus else "none"
-        gpus = None
-        if looks_at_gpus and accelerator == "nvidia":
-            gpus = await gpu.gpus(min(_NVML_SECONDS, self.remaining(5.0)))
-            accelerator = gpu.accelerator(answer=gpus)
-        node = self.record.node = host.collect(environ, accelerator=accelerator, gpus=gpus)
-        self.record.process = ProcessFacts(
-            uid=self.uid,
-            node=node.key,
-            pid=os.getpid(),
-            command=process.command_of(os.getpid()),
-            ancestors=process.ancestors(),
-            stage="node",
-        )
-        seen = await self._seen_by_ranks()
-        self.record.ranks = tuple(
-            self._rank_facts(placement, variables)
-            for placement, variables in zip(self.request.placements, seen, strict=True)
-        )
-
-    async def _seen_by_ranks(self) -> list[dict[str, str]]:
-        """Return the variables of each rank: told by its own process, or read here when we are the rank."""
-        if not self.asked.started_here or self.local is None:
-            return [environment.collect(self.request.environ) for _ in self.request.placements]
-        born = await self.local.wait_born(min(10.0, self.remaining(5.0)))
-        return [
-            b.environment if b else environment.collect(rank_environment(self.request.environ, p))
-            for b, p in zip(born, self.request.placements, strict=True)
-        ]
-
-    def _rank_facts(self, placement: Placement, variables: dict[str, str]) -> RankFacts:
-        node = self.record.node
-        uuids: tuple[str, ...] | Missing | None = None
-        stop, device = "", None
-        if node is not None and node.gpus is not None:
-            if isinstance(node.gpus, Missing):
-                uuids = node.gpus
-            else:
-                uuids, stop = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
-                device = device_of(placement.local_rank, uuids)
-        return RankFacts(
-            process=self.uid,
-            placement=placement,
-            environment=variables,
-            visible_gpus=uuids,
-            visible_stop=stop,
-            gpu=device,
-        )
-
-    # -- measuring ----------------------------------------------------------------------------------------------
-
-    def plan(self, backend: str) -> Plan:
-        """Return what to measure on this backend."""
-        sizes = self.asked.sizes_bytes or (CPU_SIZES_BYTES if backend == "gloo" else GPU_SIZES_BYTES)
-        operations = self.asked.operations or OPERATIONS
-        plan = Plan(
-            backend=backend,  # type: ignore[arg-type]  # one of the backends of --backend
-            operations=operations,
-            sizes_bytes=sizes,
-            deadline_seconds=self.remaining(1.0),
-            iterations=self.request.iterations,
-        )
-        if self.request.time_limit_seconds is None:
-            return plan
-        # Warming up takes about as long as the burst at large sizes, hence the half.
-        share = self.request.time_limit_seconds / (2 * len(operations) * len(sizes))
-        return msgspec.structs.replace(plan, burst_seconds=min(share, 10.0))
-
-    def cuda_ordinals(self, backend: str) -> dict[int, int | None]:
-        """Return the CUDA ordinal that each rank takes: LOCAL_RANK, or 0 where it sees one GPU only."""
-        ordinals: dict[int, int | None] = {}
-        for rank in self.record.ranks:
-            seen = rank.visible_gpus
-            one = isinstance(seen, tuple) and len(seen) == 1
-            if backend == "nccl" and rank.placement.rank is not None:
-                ordinals[rank.placement.rank] = 0 if one else rank.placement.local_rank or 0
-        return ordinals
-
-    # -- meeting -----------------------------------------------------------------------------------------------
-
-    @property
-    def job_name(self) -> str:
-        """The name by which processes of one job know each other."""
-        return protocol.job_key(self.request.environ, self.request.placements[0])
-
-    def hello(self) -> Hello:
-        """Return what this process says at a door."""
-        place = self.request.placements[0]
-        return Hello(
-            nonce="",
-            version=self.record.node.distcheck if self.record.node else "",
-            job=protocol.public_key(self.job_name),
-            master=f"{place.master_addr}:{place.master_port}",
-            uid=self.uid,
-            ranks=tuple(sorted(self._own_ranks())),
-            world_size=place.world_size or 0,
-            seconds_left=self.remaining(),
-        )
-
-    async def _find_role(self) -> str:
-        """Become host (rank 0's process, or whoever stands in for it), guest, or stay alone."""
-        place = self.request.placements[0]
-        self.record.note(stage="meeting")
-        self.join_deadline = time.monotonic() + self.asked.join_timeout_seconds
-        resolution = await client.resolve(
-            place.master_addr or "", min(self.request.connect_seconds + 2, self.remaining(3))
-        )
-        self.record.note(resolution=resolution)
-        addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
-        self._ways = client.doors(addresses, place.master_port or 0, self.job_name, agent=self._agent)
-        if 0 in self._own_ranks():
-            return await self._open_as_rank_0(place.master_port or 0)
-        if not addresses:
-            return "alone"
-        return await self._attend_as_guest(addresses)
-
-    @property
-    def _agent(self) -> bool:
-        """Whether torchrun's agent says that it listens on MASTER_PORT."""
-        return self.request.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not self.asked.started_here
-
-    async def _open_as_rank_0(self, port: int) -> str:
-        sock, bound = network.bind(port, agent=self._agent)
-        self.record.note(bind=bound)
-        lone = self._speaks_for_all()
-        # A second rank 0 finds the first one where it wanted to listen.
-        if bound.outcome == "in-use" and not lone and await self._knock_once():
-            return "guest"
-        server = self.server = self._new_server()
-        if sock is not None:
-            await server.open(sock)
-        if not lone:
-            taken = await server.open_side_door()
-            if (
-                taken != protocol.side_ports(self.job_name)[0]
-                and sock is not None
-                and await self._knock_once(side=True)
-            ):
-                await server.close()
-                self.server = None
-                return "guest"
-        self.record.note(role="host")
-        tried = await self._try_own_door()
-        self.record.note(attempts=tried.attempts)
-        return "host"
-
-    async def _try_own_door(self) -> Attendance:
-        """Try MASTER_ADDR:MASTER_PORT from here, as the other ranks of this node will."""
-        ways = tuple(d for d in self._ways if not d.side)
-        if not ways:
-            return Attendance(None, ())
-        tried = await client.attend(
-            ways,
-            self.hello(),
-            seconds=self.request.connect_seconds,
-            connect_seconds=self.request.connect_seconds,
-            once=True,
-        )
-        if tried.connection is not None:
-            tried.connection.writer.close()
-        return tried
-
-    async def _knock_once(self, *, side: bool = False) -> bool:
-        ways = tuple(d for d in self._ways if d.side or not side)
-        attendance = await client.attend(
-            ways,
-            self.hello(),
-            seconds=self.request.connect_seconds,
-            connect_seconds=self.request.connect_seconds,
-            once=True,
-        )
-        self.record.note(attempts=attendance.attempts)
-        if attendance.connection is not None and attendance.connection.welcome.uid != self.uid:
-            self._met(attendance.connection)
-            return True
-        return False
-
-    def _new_server(self) -> Server:
-        place = self.request.placements[0]
-        return Server(
-            run=self.record.run,
-            uid=self.uid,
-            job=self.job_name,
-            master=f"{place.master_addr}:{place.master_port}",
-            ranks=self._own_ranks(),
-            world_size=place.world_size or 0,
-        )
-
-    async def _attend_as_guest(self, addresses: tuple[str, ...]) -> str:
-        """Attend within --join-timeout; half-way, stand in for a rank 0 that does not come to its own host."""
-        patience = self.join_seconds()
-        ours = not set(addresses).isdisjoint(self._own_addresses())
-        halves = (patience / 2, patience / 2) if ours else (patience,)
-        for number, seconds in enumerate(halves):
-            if number == 1 and await self._stand_in():
-                return "host"
-            attendance = await self._attend(seconds)
-            self.record.note(attempts=attendance.attempts)
-            if attendance.connection is not None:
-                self._met(attendance.connection)
-                return "guest"
-        return "alone"
-
-    async def _attend(self, seconds: float) -> Attendance:
-        """Attend, and say after 10 s who is awaited."""
-        place = self.request.placements[0]
-
-        async def remind() -> None:
-            await asyncio.sleep(_AWAITED_AFTER_SECONDS)
-            self.say(
-                f"rank {place.rank} still tries to reach rank 0 at {place.master_addr}:{place.master_port}; "
-                f"the roll call closes in {max(0.0, seconds - _AWAITED_AFTER_SECONDS):.0f} s"
-            )
-
-        reminder = asyncio.ensure_future(remind())
-        try:
-            return await client.attend(
-                self._ways, self.hello(), seconds=seconds, connect_seconds=self.request.connect_seconds
-            )
-        finally:
-            reminder.cancel()
-
-    def _own_addresses(self) -> set[str]:
-        interfaces = self.record.node.interfaces if self.record.node else ()
-        return set() if isinstance(interfaces, Missing) else {i.address for i in interfaces}
-
-    async def _stand_in(self) -> bool:
-        """Hold the roll call in rank 0's stead, on a side door, so that one report says who is missing."""
-        server = self._new_server()
-        if await server.open_side_door() != protocol.side_ports(self.job_name)[0]:
-            await server.close()
-            return False
-        self.server = server
-        self.record.note(role="host")
-        return True
-
-    def _met(self, connection: Connection) -> None:
-        self.connection = connection
-        self.record.run = connection.welcome.run
-        self.record.met = True
-        self.record.note(role="guest")
-
-    # -- endings -----------------------------------------------------------------------------------------------
-
-    def diagnose(self, job: Job) -> Diagnosis:
-        """Judge by the rules that the user chose."""
-        return diagnose(job, strict=self.asked.strict, select=self.asked.select, ignore=self.asked.ignore)
-
-    async def _cut_short(self, reason: str) -> Outcome:
-        """End now with all that is known; what was measured before stays valid."""
-        from distcheck import lead
-
-        if self.record.met and self.connection is None:
-            lead.keep_measured(self, reason)
-            self.record.skip(set(self.asked.looks) - self.record.looked, reason)
-        else:
-            self.record.skip(self.asked.looks, reason)
-        return await self.end_alone()
-
-    async def end_alone(self) -> Outcome:
-        """Publish what this process knows; tell whoever listens that it is over."""
-        from distcheck import lead
-
-        if self.connection is not None:
-            self.record.met = False
-        elif self.server is not None:
-            self.record.take_reports(g.report for g in self.server.guests.values())
-        job = self.record.job()
-        diagnosis = self.diagnose(job)
-        code = 128 + self.interrupted if self.interrupted else diagnosis.verdict.exit_code
-        code = self.publish(job, diagnosis, code)
-        if self.server is not None:
-            await lead.dismiss(self, code)
-        return Outcome(job, diagnosis, code, reported=True)
-
-    async def _close(self) -> None:
-        """Close every door and end every process of ours."""
-        for closing in (
-            self.local.close() if self.local else None,
-            self.server.close() if self.server else None,
-            self.peer_listener.close() if self.peer_listener else None,
-        ):
-            if closing is not None:
-                with contextlib.suppress(OSError, asyncio.TimeoutError):
-                    await asyncio.wait_for(closing, 2.0)
-        if self.connection is not None:
-            self.connection.writer.close()
-
-
 def run(request: Request, publish: Publish) -> Outcome:
     """Run a preflight to its end and return how it ended."""
-    return asyncio.run(Preflight(request, publish).run())
+    if request.meets or request.starts_ranks or "gpu" in request.asked.looks:
+        from distcheck.session import Session
+
+        return Session(request, publish).run_to_end()
+    return _run_alone(request, publish)
+
+
+def _run_alone(request: Request, publish: Publish) -> Outcome:
+    """Look at what can be seen without waiting for anybody; asyncio's start-up is not paid for."""
+    record = Record(request)
+    record.node = host.collect(request.environ, addresses=False)
+    record.process = process_facts(record.uid, record.node)
+    record.ranks = tuple(
+        rank_facts(record.uid, record.node, p, environment.collect(request.environ)) for p in request.placements
+    )
+    record.met = request.speaks_for_all
+    if not record.met:
+        record.skip(("peers", "collectives"), request.why_not_met)
+    job = record.job()
+    diagnosis = judge(job)
+    return Outcome(job, diagnosis, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
+
+
+def judge(job: Job) -> Diagnosis:
+    """Judge a job by the rules that its user chose."""
+    return diagnose(job, strict=job.asked.strict, select=job.asked.select, ignore=job.asked.ignore)
+
+
+def process_facts(uid: str, node: NodeFacts) -> ProcessFacts:
+    """Collect the facts of this process."""
+    return ProcessFacts(
+        uid=uid,
+        node=node.key,
+        pid=os.getpid(),
+        command=process.command_of(os.getpid()),
+        ancestors=process.ancestors(),
+        stage="node",
+    )
+
+
+def rank_facts(uid: str, node: NodeFacts, placement: Placement, variables: dict[str, str]) -> RankFacts:
+    """Join what is known of a rank, and find the GPU that it will take among those of its node."""
+    uuids: tuple[str, ...] | Missing | None = None
+    stop, device = "", None
+    if isinstance(node.gpus, Gpus):
+        from distcheck.visible import device_of, visible
+
+        uuids, stop = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
+        device = device_of(placement.local_rank, uuids)
+    elif isinstance(node.gpus, Missing):
+        uuids = node.gpus
+    return RankFacts(
+        process=uid, placement=placement, environment=variables, visible_gpus=uuids, visible_stop=stop, gpu=device
+    )

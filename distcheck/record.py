@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from distcheck import __version__
 from distcheck.facts import (
-    Asked,
     Attempt,
     Bind,
     Collectives,
@@ -24,14 +25,20 @@ from distcheck.facts import (
     Resolution,
     Stage,
 )
-from distcheck.rollcall.protocol import Report
+
+if TYPE_CHECKING:
+    from distcheck.preflight import Request
+    from distcheck.rollcall.protocol import Report
 
 
 class Record:
     """What one distcheck process knows: its own facts, and as host those of the guests."""
 
-    def __init__(self, asked: Asked, run: str, start: float) -> None:
-        self.asked, self.run, self.start = asked, run, start
+    def __init__(self, request: Request) -> None:
+        self.asked, self.start = request.asked, request.start
+        self.uid = secrets.token_hex(8)
+        """Names this process in its job."""
+        self.run = secrets.token_hex(8)
         self.met = False
         self.looked: set[Look] = set()
         """Looks that were taken to their end."""
@@ -69,6 +76,8 @@ class Record:
         """Return this process's own facts as they are said at the roll call."""
         if self.node is None or self.process is None:
             raise RuntimeError("nothing was collected yet")
+        from distcheck.rollcall.protocol import Report
+
         return Report(node=self.node, process=self.process, ranks=self.ranks, peer_door=peer_door)
 
     def take_reports(self, reports: Iterable[Report]) -> None:
@@ -106,10 +115,11 @@ class Record:
 
     def job(self, looks: Iterable[Look] | None = None) -> Job:
         """Return what is known now, judged as far as `looks` goes (everything asked when None)."""
-        reports = [r for r in (self._own(), *self._reports.values()) if r is not None]
         asked = self.asked if looks is None else msgspec.structs.replace(self.asked, looks=tuple(looks))
+        known = [(self.node, self.process, self.ranks)] if self.node and self.process else []
+        known += [(r.node, r.process, r.ranks) for r in self._reports.values()]
         ranks = sorted(
-            (r for report in reports for r in report.ranks),
+            (r for _, _, ranks in known for r in ranks),
             key=lambda r: (r.placement.rank is None, r.placement.rank or 0, r.process),
         )
         return Job(
@@ -118,13 +128,10 @@ class Record:
             asked=asked,
             seconds=round(time.monotonic() - self.start, 3),
             met=self.met,
-            nodes=tuple({r.node.key: r.node for r in reports}.values()),
-            processes=tuple(r.process for r in reports),
+            nodes=tuple({node.key: node for node, _, _ in known}.values()),
+            processes=tuple(process for _, process, _ in known),
             ranks=tuple(ranks),
             peers=self.peers,
             collectives=self.collectives,
             skipped=dict(self.skipped),
         )
-
-    def _own(self) -> Report | None:
-        return self.report() if self.node is not None and self.process is not None else None

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from distcheck.collectives.plan import (
-    Alive,
     Checked,
     Failed,
     Finished,
