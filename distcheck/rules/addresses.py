@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 # The ranks of a job share a few addresses, and there may be 65,536 of them.
 _few = lru_cache(4096)
-_HERE = frozenset(
-    {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
-)
+_HERE = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
 _NODE_LIST = re.compile(r"[\w.-]*\[\d[\d,-]*\]")
 _HOST_PORT = re.compile(r"^\[?([^\[\]]*?)\]?:(\d*)$")
 # Resolvers say these of a name that another try may find (EAI_AGAIN); anything else is their last word.
@@ -199,9 +197,7 @@ def astray(job: Job) -> RankFacts | None:
     if not reached or not own or malformed(address) or any(is_here(a) for a in reached) or reached & own:
         return None
     through = any(
-        a.door == "master" and a.outcome in {"met", "waiting", "agent"}
-        for p in job.processes
-        for a in p.attempts
+        a.door == "master" and a.outcome in {"met", "waiting", "agent"} for p in job.processes for a in p.attempts
     )
     return None if through else zero
 

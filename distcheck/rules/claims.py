@@ -70,9 +70,7 @@ def explanation(job: Job) -> str:
 
 def uses_gpus(job: Job, rank: RankFacts) -> bool:
     """Whether the rank's job will use GPUs, as far as is known before it starts."""
-    return job.asked.backend == "nccl" or (
-        job.asked.backend == "auto" and job.node_of(rank).accelerator != "none"
-    )
+    return job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.node_of(rank).accelerator != "none")
 
 
 def shares_gpus(job: Job, rank: RankFacts, *, complete: bool) -> bool:

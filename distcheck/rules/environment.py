@@ -37,9 +37,7 @@ IN_WORDS = (
     "The local rank is the number of a process on its own node, from 0; scripts choose the GPU by it."
 )
 # Command lines of programs that run a torchelastic agent, or hand over to one.
-_AGENT = re.compile(
-    r"torchrun|torch[./]distributed[./](run|launch)|elastic|accelerate|lightning|fabric|deepspeed"
-)
+_AGENT = re.compile(r"torchrun|torch[./]distributed[./](run|launch)|elastic|accelerate|lightning|fabric|deepspeed")
 
 
 def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFacts]]:
@@ -95,8 +93,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {listed(names)} {are(names)} not set; "
-            f"init_process_group() would raise {raises}",
+            f"{named(job, ranks)}: {listed(names)} {are(names)} not set; init_process_group() would raise {raises}",
             Fix(text, commands),
             evidence={"unset": list(names), "launcher": launcher, "torch": raises},
         )
@@ -258,16 +255,11 @@ def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
     orphans = told if free else [r for r in told if not _has_agent(job, r)]
     if not orphans:
         return
-    proof = (
-        f"port {bind.port} was free on rank 0"
-        if bind and free
-        else "no torchrun is among its parent processes"
-    )
+    proof = f"port {bind.port} was free on rank 0" if bind and free else "no torchrun is among its parent processes"
     yield found(
         job,
         orphans,
-        f"{named(job, orphans)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}: "
-        "nobody would hold the store",
+        f"{named(job, orphans)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}: nobody would hold the store",
         Fix(
             "Remove torchrun's leftovers from the environment before starting the job.",
             ("unset ${!TORCHELASTIC_@}",),
@@ -340,18 +332,11 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
 
     Fix: ``unset RANK WORLD_SIZE LOCAL_RANK`` before the launcher, and map its variables in each process.
     """
-    spoken_for = {id(r) for several in duplicates(job).values() for r in several} | {
-        id(r) for r in out_of_range(job)
-    }
+    spoken_for = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in out_of_range(job)}
     pairs = []
     for r in job.ranks:
         table, rank = table_of(r), number(r, "RANK")
-        if (
-            table is None
-            or table.launcher == "torchrun"
-            or started_by_distcheck(job, r)
-            or id(r) in spoken_for
-        ):
+        if table is None or table.launcher == "torchrun" or started_by_distcheck(job, r) or id(r) in spoken_for:
             continue
         theirs = integer(r.environment.get(table.rank))
         size, world = integer(r.environment.get(table.world_size)), number(r, "WORLD_SIZE")
@@ -388,9 +373,7 @@ def env_proxy_vars(job: Job) -> Iterator[Outcome]:
     """
     behind = []
     for r in job.ranks:
-        proxies = tuple(
-            n for n in r.environment if n.lower() in {"http_proxy", "https_proxy"} and r.environment[n]
-        )
+        proxies = tuple(n for n in r.environment if n.lower() in {"http_proxy", "https_proxy"} and r.environment[n])
         address = r.placement.master_addr
         names = ",".join(r.environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
         if proxies and address and not is_here(address) and not exempt(address, names):

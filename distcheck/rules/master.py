@@ -48,9 +48,7 @@ def env_master_addr_format(job: Job) -> Iterator[Outcome]:
         host = cleaned(address)
         command = f"export MASTER_ADDR={host}" if host else export(job, ranks[0], "MASTER_ADDR")
         if "[" in address and ":" not in address:
-            command = (
-                export(job, ranks[0], "MASTER_ADDR") if "SLURM_JOB_ID" in ranks[0].environment else command
-            )
+            command = export(job, ranks[0], "MASTER_ADDR") if "SLURM_JOB_ID" in ranks[0].environment else command
         yield found(
             job,
             ranks,
@@ -172,9 +170,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     """
     zero = rank_zero(job)
     if zero and isinstance(job.node_of(zero).interfaces, Missing) and len(job.nodes) > 1:
-        yield NotChecked(
-            ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False
-        )
+        yield NotChecked(ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False)
         return
     lost = astray(job)
     if lost is None:
@@ -186,8 +182,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         [lost],
-        f"MASTER_ADDR {lost.placement.master_addr} is {listed(reached)}; "
-        f"{named(job, [lost])} has {listed(own)}",
+        f"MASTER_ADDR {lost.placement.master_addr} is {listed(reached)}; {named(job, [lost])} has {listed(own)}",
         Fix("Set MASTER_ADDR to the node on which rank 0 runs.", master_commands(job, lost, "MASTER_ADDR")),
         severity="warning" if pod else "error",
         evidence={"MASTER_ADDR": lost.placement.master_addr, "resolves_to": reached, "rank_0_has": own},
@@ -205,9 +200,7 @@ def env_master_port_differs(job: Job) -> Iterator[Outcome]:
     Fix: one port, worked out of something all nodes share:
     ``export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))``.
     """
-    told = grouped(
-        (r for r in job.ranks if r.placement.master_port is not None), lambda r: r.placement.master_port
-    )
+    told = grouped((r for r in job.ranks if r.placement.master_port is not None), lambda r: r.placement.master_port)
     if len(told) < 2:
         return
     odd = odd_ones(told)
@@ -226,9 +219,7 @@ def _port_fault(job: Job, ranks: list[RankFacts], problem: str) -> Iterator[Outc
             job,
             several,
             f"{named(job, several)}: MASTER_PORT is {port}, {problem}",
-            Fix(
-                "Choose a free port below the range of outgoing connections.", (f"export MASTER_PORT={PORT}",)
-            ),
+            Fix("Choose a free port below the range of outgoing connections.", (f"export MASTER_PORT={PORT}",)),
             evidence={"variable": "MASTER_PORT", "value": port},
         )
 
@@ -281,8 +272,7 @@ def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             [zero],
-            f"{named(job, [zero])} may not listen on MASTER_PORT {bind.port}; "
-            f"expected a port from {first} on",
+            f"{named(job, [zero])} may not listen on MASTER_PORT {bind.port}; expected a port from {first} on",
             Fix("Choose a port that needs no privilege.", (f"export MASTER_PORT={PORT}",)),
             evidence={"port": bind.port, "error": bind.error, "unprivileged_port_start": first},
         )
@@ -350,11 +340,8 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {who} answers on {where} ({words[:60]!r}), not rank 0; "
-            f"torch would say Got: {got}",
-            Fix(
-                "Choose another port; if a proxy answers, go around it.", (f"export MASTER_PORT={PORT + 1}",)
-            ),
+            f"{named(job, ranks)}: {who} answers on {where} ({words[:60]!r}), not rank 0; torch would say Got: {got}",
+            Fix("Choose another port; if a proxy answers, go around it.", (f"export MASTER_PORT={PORT + 1}",)),
             scope="job",
             evidence={"address": where, "first_words": words, "torch_reads": got},
         )

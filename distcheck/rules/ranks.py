@@ -113,9 +113,7 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
         message = f"rank {rank} is claimed by {len(several)} processes ({processes(job, several)})"
     else:
         several = next(iter(claimed.values()))
-        message = (
-            f"{numbered(claimed)} are claimed by several processes each, rank {several[0].placement.rank} by "
-        )
+        message = f"{numbered(claimed)} are claimed by several processes each, rank {several[0].placement.rank} by "
         message += processes(job, several)
     text, commands = told_apart(job, claimants)
     yield found(
@@ -154,9 +152,7 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
     if lost:
         message += f"; {lost} of them may be the processes whose rank is not valid"
     slurm = next((j for r in job.ranks if (j := r.environment.get("SLURM_JOB_ID"))), "")
-    commands = (
-        (f"scontrol show job {slurm}", f"sacct -j {slurm} --format=JobID,State,NodeList") if slurm else ()
-    )
+    commands = (f"scontrol show job {slurm}", f"sacct -j {slurm} --format=JobID,State,NodeList") if slurm else ()
     yield Finding(
         scope="node",
         owner="unknown",
@@ -168,7 +164,7 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
             "rank 0. A longer --join-timeout waits for nodes that start late.",
             commands,
         ),
-        evidence={"world_size": world, "came": world - len(missing), "missing": fold(missing)},
+        evidence={"world_size": world, "came": len(job.ranks), "missing": fold(missing)},
     )
 
 
@@ -287,9 +283,7 @@ def env_world_size_1_everywhere(job: Job) -> Iterator[Outcome]:
         f"{named(job, alone)}: WORLD_SIZE is 1, but {told}: each process would train for itself",
         Fix(
             "Remove the exported numbers and take the launcher's, or start the script with torchrun.",
-            ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table))
-            if table
-            else (export(job, first, "WORLD_SIZE"),),
+            ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)) if table else (export(job, first, "WORLD_SIZE"),),
         ),
         scope="job",
         evidence={"WORLD_SIZE": 1, table.world_size if table else "processes": tasks or len(alone)},
@@ -312,9 +306,7 @@ def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
     without = [
         r
         for r in job.ranks
-        if "LOCAL_RANK" not in r.environment
-        and "RANK" not in unset(r)
-        and shares_gpus(job, r, complete=complete)
+        if "LOCAL_RANK" not in r.environment and "RANK" not in unset(r) and shares_gpus(job, r, complete=complete)
     ]
     without = [r for r in without if r.placement.rank is not None and not started_by_distcheck(job, r)]
     # A launcher that numbers the ranks of a node itself leaves only the mapping to do, as many scripts do.
@@ -324,8 +316,7 @@ def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: LOCAL_RANK is not set; "
-            "a script that chooses its GPU by it fails or takes cuda:0",
+            f"{named(job, ranks)}: LOCAL_RANK is not set; a script that chooses its GPU by it fails or takes cuda:0",
             Fix(
                 "Set LOCAL_RANK to the number of the process on its node, from 0.",
                 (export(job, ranks[0], "LOCAL_RANK"),),
@@ -387,9 +378,7 @@ def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
     """
     if job.asked.backend == "gloo":
         return
-    elsewhere = {id(r) for several in duplicates(job).values() for r in several} | {
-        id(r) for r in lonely(job)
-    }
+    elsewhere = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in lonely(job)}
     for ranks in agents(job):
         placed = [r for r in ranks if r.placement.local_rank is not None and id(r) not in elsewhere]
         for local, several in grouped(placed, lambda r: r.placement.local_rank).items():

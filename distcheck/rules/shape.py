@@ -104,9 +104,7 @@ def duplicates(job: Job) -> dict[int, list[RankFacts]]:
 def strays(job: Job) -> int:
     """Count the processes that are there and hold no rank of their own: each may be one that is missing."""
     nameless = sum(1 for r in job.ranks if r.placement.rank is None)
-    return (
-        nameless + len(out_of_range(job)) + sum(len(claimants) - 1 for claimants in duplicates(job).values())
-    )
+    return nameless + len(out_of_range(job)) + sum(len(claimants) - 1 for claimants in duplicates(job).values())
 
 
 def too_few_started(job: Job) -> int | None:

@@ -131,8 +131,7 @@ def spread(job: Job, variable: str, groups: Mapping[K, list[RankFacts]]) -> str:
     """Say who has which value of a variable, the most common value first."""
     in_order = sorted(groups.items(), key=lambda item: -len(item[1]))
     return "; ".join(
-        f"{named(job, ranks)} {'has' if len(ranks) == 1 else 'have'} {variable} {value}"
-        for value, ranks in in_order
+        f"{named(job, ranks)} {'has' if len(ranks) == 1 else 'have'} {variable} {value}" for value, ranks in in_order
     )
 
 

@@ -38,9 +38,7 @@ def fixtures() -> ModuleType:
 
 def healthy_job(ranks: int) -> Job:
     looks = ("environment", "meeting", "gpu", "collectives")
-    job: Job = fixtures().healthy_job(
-        ranks // PER_NODE, PER_NODE, "slurm", looks, gpus=PER_NODE, command="gate"
-    )
+    job: Job = fixtures().healthy_job(ranks // PER_NODE, PER_NODE, "slurm", looks, gpus=PER_NODE, command="gate")
     checked = {"all_reduce": 262_147, "broadcast": 262_147}
     run = RankRun(pid=4711, step="done", outcome="done", wrong=dict.fromkeys(checked, 0), checked=checked)
     rows = tuple(

@@ -134,9 +134,7 @@ def judging_and_rendering() -> Iterator[Row]:
     large = json.loads(output_of([sys.executable, str(HERE / "judge_and_render.py"), str(many)]))
     exponent = math.log(large["seconds"] / small["seconds"]) / math.log(many / few)
     name = f"judge and render {many} ranks"
-    yield Row(
-        f"{name}, growth from {few}: exponent", large["seconds"], small["seconds"], exponent, at_most(1.1)
-    )
+    yield Row(f"{name}, growth from {few}: exponent", large["seconds"], small["seconds"], exponent, at_most(1.1))
     yield Row(f"{name}, peak memory", large["GiB"], None, large["GiB"], at_most(2.0), "GiB")
 
 

@@ -88,9 +88,7 @@ def main() -> None:
     for op in OPERATIONS:
         for size in ROUNDS:
             mine = [[r for r in row if r[:2] == [op, size]] for row in rows]
-            ours, theirs = (
-                [statistics.mean(r[i] for r in same) for same in zip(*mine, strict=True)] for i in (3, 4)
-            )
+            ours, theirs = ([statistics.mean(r[i] for r in same) for same in zip(*mine, strict=True)] for i in (3, 4))
             told = {
                 "op": op,
                 "bytes": size,

@@ -46,9 +46,7 @@ PORT = 29500
 replace = msgspec.structs.replace
 
 
-def launcher_variables(
-    launcher: str, shape: Sequence[int], rank: int, local_rank: int, node: int
-) -> dict[str, str]:
+def launcher_variables(launcher: str, shape: Sequence[int], rank: int, local_rank: int, node: int) -> dict[str, str]:
     """Return what a launcher itself sets in a rank's environment."""
     world, here = sum(shape), shape[node]
     prefix = {
@@ -120,9 +118,7 @@ def node_of(number: int, gpus: int) -> NodeFacts:
     )
 
 
-def process_of(
-    node: NodeFacts, number: int, launcher: str, *, host: bool, alone: bool, master: str
-) -> ProcessFacts:
+def process_of(node: NodeFacts, number: int, launcher: str, *, host: bool, alone: bool, master: str) -> ProcessFacts:
     """Return a process that met everybody it should; pid 100 is the first."""
     agent = launcher == "torchrun"
     attempt = Attempt(address=master, port=PORT, door="master", outcome="agent" if agent else "met")
@@ -131,9 +127,7 @@ def process_of(
         node=node.key,
         pid=100 + number,
         command=("python", "-m", "distcheck", "env"),
-        ancestors=("/usr/bin/python /usr/bin/torchrun --nnodes 2 distcheck", "bash")
-        if agent
-        else ("bash", "sshd"),
+        ancestors=("/usr/bin/python /usr/bin/torchrun --nnodes 2 distcheck", "bash") if agent else ("bash", "sshd"),
         stage="done",
         role="alone" if alone else "host" if host else "guest",
         bind=Bind(port=PORT, outcome="agent" if agent else "bound") if host and not alone else None,
@@ -175,9 +169,7 @@ def healthy_job(
             rank = len(ranks)
             if launcher != "distcheck" or local_rank == 0:
                 processes.append(
-                    process_of(
-                        node, len(processes), launcher, host=rank == 0, alone=world == 1, master=master
-                    )
+                    process_of(node, len(processes), launcher, host=rank == 0, alone=world == 1, master=master)
                 )
             environment = launcher_variables(launcher, shape, rank, local_rank, n)
             environment |= {"MASTER_ADDR": master, "MASTER_PORT": str(PORT)}
@@ -235,9 +227,7 @@ def change_environment(
 def change_rank(job: Job, where: int | Sequence[int] | None, **fields: Any) -> Job:
     """Change fields of the RankFacts at these positions (None: all)."""
     chosen = _chosen(where, len(job.ranks))
-    return replace(
-        job, ranks=tuple(replace(r, **fields) if i in chosen else r for i, r in enumerate(job.ranks))
-    )
+    return replace(job, ranks=tuple(replace(r, **fields) if i in chosen else r for i, r in enumerate(job.ranks)))
 
 
 def change_process(job: Job, where: int | Sequence[int] | None, **fields: Any) -> Job:
@@ -249,9 +239,7 @@ def change_process(job: Job, where: int | Sequence[int] | None, **fields: Any) -
 def change_node(job: Job, where: int | Sequence[int] | None, **fields: Any) -> Job:
     """Change fields of the nodes at these positions (None: all)."""
     chosen = _chosen(where, len(job.nodes))
-    return replace(
-        job, nodes=tuple(replace(n, **fields) if i in chosen else n for i, n in enumerate(job.nodes))
-    )
+    return replace(job, nodes=tuple(replace(n, **fields) if i in chosen else n for i, n in enumerate(job.nodes)))
 
 
 def keep_ranks(job: Job, *positions: int) -> Job:

@@ -1,0 +1,192 @@
+"""Gather the facts of 8,192 ranks over loopback: ``python roll_call.py distcheck|store`` prints the seconds.
+
+Both sides carry the same facts from the same two guest processes to one host, which ends with one merged job. With
+distcheck a node's process speaks for its 8 ranks; with the store every rank is a client that sets its facts, which
+rank 0 gets. Time runs from the word "go" to the merged job; building the facts beforehand does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import multiprocessing
+import os
+import resource
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distcheck.facts import Job
+from distcheck.probe import network
+from distcheck.record import Record
+from distcheck.rollcall import client, protocol
+from distcheck.rollcall.protocol import Hello, Report
+from distcheck.rollcall.server import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+NODES, PER_NODE, GUESTS = 1024, 8, 2
+RANKS = NODES * PER_NODE
+JOB = "benchmark"
+THREADS = 16
+"""Of each guest process that connects the store's clients; more did not make it quicker."""
+
+
+def healthy_job() -> Job:
+    path = Path(__file__).parents[1] / "rules" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("rules_conftest", path)
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    job: Job = module.healthy_job(NODES, PER_NODE, "distcheck", gpus=PER_NODE)
+    return job
+
+
+def reports_of(job: Job) -> list[Report]:
+    """Return what each node's process reports, rank 0's first."""
+    nodes = {node.key: node for node in job.nodes}
+    ranks: dict[str, list[Any]] = {p.uid: [] for p in job.processes}
+    for rank in job.ranks:
+        ranks[rank.process].append(rank)
+    return [Report(nodes[p.node], p, tuple(ranks[p.uid])) for p in job.processes]
+
+
+# --- distcheck
+
+
+async def host(reports: list[Report], job: Job, go: Callable[[int], float]) -> float:
+    own, others = reports[0], reports[1:]
+    sock = network.listen(0)
+    port = int(sock.getsockname()[1])
+    server = Server(run="run", uid=own.process.uid, job=JOB, master="m:1", ranks=range(PER_NODE), world_size=RANKS)
+    await server.open(sock)
+    record = Record(job.asked, "run", time.monotonic())
+    record.node, record.process, record.ranks = own.node, own.process, own.ranks
+    start = go(port)
+    if not await server.wait_for_all(120):
+        raise SystemExit(f"{len(server.missing)} ranks did not come")
+    record.take_reports(g.report for g in server.guests.values())
+    merged = record.job()
+    seconds = time.perf_counter() - start
+    if len(merged.ranks) != RANKS or len(others) != NODES - 1:
+        raise SystemExit(f"the merged job has {len(merged.ranks)} ranks")
+    await server.close()
+    return seconds
+
+
+async def attend(reports: list[Report], port: int) -> None:
+    async def come(report: Report) -> client.Connection:
+        hello = Hello(
+            nonce="",
+            version="0.1.0",
+            job=protocol.public_key(JOB),
+            master="m:1",
+            uid=report.process.uid,
+            ranks=tuple(r.placement.rank or 0 for r in report.ranks),
+            world_size=RANKS,
+            seconds_left=60.0,
+        )
+        doors = client.doors(["127.0.0.1"], port, JOB, side=False)
+        came = await client.attend(doors, hello, seconds=60, connect_seconds=30)
+        if came.connection is None:
+            raise SystemExit(f"a guest was not let in: {came.attempts}")
+        came.connection.say(report)
+        await came.connection.writer.drain()
+        return came.connection
+
+    connections = await asyncio.gather(*(come(r) for r in reports))
+    for connection in connections:  # the host closes first
+        await connection.reader.read()
+
+
+# --- the store
+
+
+def store_host(job: Job, go: Callable[[int], float]) -> float:
+    import torch.distributed as dist
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    decoder = msgspec.msgpack.Decoder(Report)
+    start = go(store.port)
+    reports = [decoder.decode(store.get(str(rank))) for rank in range(RANKS)]
+    record = Record(job.asked, "run", time.monotonic())
+    record.node, record.process, record.ranks = reports[0].node, reports[0].process, ()
+    record.take_reports({r.process.uid: msgspec.structs.replace(r, ranks=()) for r in reports}.values())
+    merged = msgspec.structs.replace(record.job(), ranks=tuple(r for report in reports for r in report.ranks))
+    seconds = time.perf_counter() - start
+    if len(merged.ranks) != RANKS or len(merged.nodes) != NODES:
+        raise SystemExit(f"the merged job has {len(merged.ranks)} ranks on {len(merged.nodes)} nodes")
+    return seconds
+
+
+def store_clients(reports: list[Report], port: int) -> list[Any]:
+    import torch.distributed as dist
+
+    def come(report: Report) -> Any:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        store.set(str(report.ranks[0].placement.rank), msgspec.msgpack.encode(report))
+        return store
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(come, reports))
+
+
+# --- both
+
+
+def be_guests(kind: str, reports: list[Report], pipe: Connection) -> None:
+    if kind == "store":
+        import torch.distributed  # noqa: F401 imported before the time runs
+    pipe.send("ready")
+    port = pipe.recv()
+    if kind == "distcheck":
+        asyncio.run(attend(reports, port))
+        return
+    clients = store_clients(reports, port)
+    pipe.recv()
+    os._exit(len(clients) == 0)
+
+
+def main() -> None:
+    kind = sys.argv[1]
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft[1], soft[1]))
+    job = healthy_job()
+    reports = reports_of(job)
+    # With the store each rank says what its node and process are, because each is a client of its own.
+    said = (
+        reports[1:]
+        if kind == "distcheck"
+        else [msgspec.structs.replace(report, ranks=(rank,)) for report in reports for rank in report.ranks]
+    )
+    context = multiprocessing.get_context("fork")
+    pipes = []
+    for guest in range(GUESTS):
+        ours, theirs = context.Pipe()
+        context.Process(target=be_guests, args=(kind, said[guest::GUESTS], theirs), daemon=True).start()
+        pipes.append(ours)
+    for pipe in pipes:
+        pipe.recv()
+
+    def go(port: int) -> float:
+        start = time.perf_counter()
+        for pipe in pipes:
+            pipe.send(port)
+        return start
+
+    seconds = asyncio.run(host(reports, job, go)) if kind == "distcheck" else store_host(job, go)
+    print(seconds)
+    for pipe in pipes:
+        if kind == "store":
+            pipe.send("end")
+
+
+main()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import os
+import socket
+
+from distcheck.facts import Missing, PortOwner, Resolution
+from distcheck.probe import network
+
+
+def test_binding_a_free_port_listens_for_both_families():
+    with network.listen(0) as sock:
+        port = sock.getsockname()[1]
+        for address in ("127.0.0.1", "::1"):
+            socket.create_connection((address, port), timeout=2).close()
+
+
+def test_a_taken_port_is_named_with_its_owner():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        sock, bound = network.bind(port)
+    assert sock is None
+    assert bound.outcome == "in-use"
+    assert isinstance(bound.owner, PortOwner)
+    assert bound.owner.pid == os.getpid()
+    assert "pytest" in bound.owner.command or "python" in bound.owner.command
+
+
+def test_where_torchruns_agent_should_listen_a_taken_port_is_its():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        _, bound = network.bind(taken.getsockname()[1], agent=True)
+    assert bound.outcome == "agent"
+
+
+def test_nobody_owns_a_free_port():
+    assert isinstance(network.port_owner(network.free_port()), Missing)
+
+
+def test_a_free_port_lies_below_the_ephemeral_range():
+    assert 1024 < network.free_port() < 32768
+
+
+def test_a_name_resolves_to_its_addresses():
+    found = network.resolve("localhost")
+    assert isinstance(found, Resolution)
+    assert {"127.0.0.1", "::1"} & set(found.addresses)
+
+
+def test_names_that_cannot_resolve_give_the_resolvers_words():
+    for name in ("no-such-host.invalid", "", "a" * 300, "bad\0name"):
+        found = network.resolve(name)
+        assert isinstance(found, (Missing, Resolution))
+    assert isinstance(network.resolve("no-such-host.invalid"), Missing)

@@ -1,0 +1,85 @@
+"""The architecture: facts flow one way, and heavy imports stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import distcheck
+
+ROOT = Path(distcheck.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Return every module that a file names in an import, wherever in the file it stands."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def within(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def roots(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imports(path)}
+
+
+def test_only_collectives_import_torch():
+    assert {p for p in MODULES if "torch" in roots(p)} <= set(within("collectives"))
+
+
+def test_only_the_nvml_gateway_imports_pynvml():
+    assert [p.relative_to(ROOT).as_posix() for p in MODULES if "pynvml" in roots(p)] == ["probe/gpu.py"]
+
+
+def test_rules_do_no_input_or_output():
+    forbidden = {"socket", "subprocess", "psutil", "pynvml", "asyncio", "pathlib", "os", "shutil", "torch"}
+    assert {p.name: roots(p) & forbidden for p in within("rules") if roots(p) & forbidden} == {}
+
+
+def test_rules_import_facts_findings_and_data_tables_only():
+    allowed = ("distcheck.rules", "distcheck.facts", "distcheck.finding", "distcheck.placement", "distcheck.visible",
+               "distcheck.collectives.plan")  # fmt: skip
+    for path in within("rules"):
+        ours = {n for n in imports(path) if n.startswith("distcheck.")}
+        assert {n for n in ours if not n.startswith(allowed)} == set(), path
+
+
+@pytest.mark.parametrize("folder", ["probe", "launch", "rollcall", "collectives"])
+def test_what_runs_on_the_nodes_knows_no_rules_reports_or_command_line(folder):
+    for path in within(folder):
+        forbidden = ("distcheck.rules", "distcheck.diagnose", "distcheck.report", "distcheck.cli", "typer")
+        assert not [n for n in imports(path) if n.startswith(forbidden)], path
+
+
+def test_reports_judge_nothing():
+    for path in within("report"):
+        assert not [n for n in imports(path) if n.endswith(".diagnose.diagnose")], path
+
+
+def loaded_after(statement: str) -> set[str]:
+    script = f"import sys\n{statement}\nprint(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_the_command_line_starts_without_torch_asyncio_or_a_renderer():
+    assert not loaded_after("import distcheck.cli") & {"torch", "asyncio", "tabulate", "jinja2", "psutil", "pynvml"}
+
+
+def test_the_program_of_the_ranks_starts_without_typer_or_torch():
+    assert not loaded_after("import distcheck.launch.ranks") & {"torch", "typer", "tabulate", "pydantic"}
+
+
+def test_nothing_is_unpickled_anywhere():
+    for path in MODULES:
+        assert not roots(path) & {"pickle", "marshal", "shelve", "dill"}, path

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distcheck import jobfile
+from distcheck.errors import UsageError, WriteError
+from distcheck.facts import Asked, Job, Missing, NodeFacts, Placement, ProcessFacts, RankFacts
+
+UNKNOWN = Missing(reason="made up")
+
+
+def node(key="n"):
+    return NodeFacts(
+        key=key, name=key, hostname="h", boot_id="b", network_namespace="n", kernel="k", python="p", distcheck="0",
+        torch=UNKNOWN, interfaces=UNKNOWN, ephemeral_ports=UNKNOWN, unprivileged_port_start=UNKNOWN, accelerator="none",
+    )  # fmt: skip
+
+
+def job_of(*ranks, world=4, met=False, command="env"):
+    return Job(
+        distcheck="0", run="r", asked=Asked(command=command, looks=("environment",)), met=met, nodes=(node(),),
+        processes=tuple(ProcessFacts(uid=f"p{r}", node="n", pid=r, command=("distcheck",)) for r in ranks),
+        ranks=tuple(
+            RankFacts(process=f"p{r}", placement=Placement(rank=r, world_size=world), environment={}) for r in ranks
+        ),
+    )  # fmt: skip
+
+
+def test_a_saved_job_is_loaded_as_it_was(tmp_path):
+    job = job_of(0, 1)
+    assert jobfile.load(jobfile.save(job, tmp_path / "job.json")) == job
+
+
+def test_in_a_folder_every_process_has_a_file_of_its_own(tmp_path):
+    paths = {jobfile.save(job_of(r), tmp_path) for r in range(3)}
+    assert len(paths) == 3
+    assert sorted(jobfile.find([tmp_path])) == sorted(paths)
+
+
+def test_partial_jobs_of_one_launch_are_merged():
+    merged = jobfile.merge([job_of(2), job_of(0, 1, met=True), job_of(1)])
+    assert [r.placement.rank for r in merged.ranks] == [0, 1, 2]
+    assert merged.missing_ranks == (3,)
+    assert merged.met
+
+
+def test_jobs_of_different_launches_are_not_merged():
+    with pytest.raises(UsageError, match="different launches"):
+        jobfile.merge([job_of(0), job_of(1, world=8)])
+
+
+def test_a_write_leaves_no_half_file_behind(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(WriteError):
+        jobfile.write(tmp_path / "file", "text")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_references_within_a_job_must_hold(tmp_path):
+    broken = msgspec.structs.replace(job_of(0), nodes=())
+    path = tmp_path / "job.json"
+    path.write_bytes(msgspec.json.encode(broken))
+    with pytest.raises(UsageError, match="does not hold"):
+        jobfile.load(path)
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_job_or_a_usage_error(tmp_path_factory, raw):
+    path = tmp_path_factory.mktemp("any") / "job.json"
+    path.write_bytes(raw)
+    with pytest.raises(UsageError):
+        jobfile.load(path)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_job_with_bytes_changed_is_a_job_or_a_usage_error(tmp_path_factory, data):
+    raw = bytearray(msgspec.json.encode(job_of(0, 1)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("changed") / "job.json"
+    path.write_bytes(raw)
+    try:
+        jobfile.load(path)
+    except UsageError as error:
+        assert str(path) in str(error)
