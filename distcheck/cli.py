@@ -19,6 +19,7 @@ from distcheck.report import Options as ReportOptions
 if TYPE_CHECKING:
     from distcheck.diagnose import Diagnosis
     from distcheck.facts import Job, Look
+    from distcheck.preflight import Request
 
 USAGE, BROKEN = 2, 70
 
@@ -89,12 +90,18 @@ def gate(
     looks: tuple[Look, ...] = ("environment", "meeting", "peers", "gpu", "collectives")
     if program is None or not command:
         _look("gate", looks, options)
-    code = _run("gate", looks, options, to_stderr=True)
+    request = request_of("gate", looks, options)
+    if export and len(request.placements) > 1:
+        raise UsageError(
+            f"--export with {len(request.placements)} ranks in one process: COMMAND is one process and can be one "
+            "rank only; start one process per rank, or leave --export out"
+        )
+    code = _run(request, options, to_stderr=True)
     if code != 0:
         _leave(code)
     from distcheck.launch.command import become
 
-    become(program, command, request_of("gate", looks, options).placements[0] if export else None)
+    become(program, command, request.placements[0] if export else None)
 
 
 @app.command()
@@ -147,10 +154,10 @@ def explain(
 
 
 def _look(command: str, looks: tuple[Look, ...], options: Options) -> NoReturn:
-    _leave(_run(command, looks, options, to_stderr=False))
+    _leave(_run(request_of(command, looks, options), options, to_stderr=False))
 
 
-def _run(command: str, looks: tuple[Look, ...], options: Options, *, to_stderr: bool) -> int:
+def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
     """Run a preflight and return the exit code."""
     from distcheck import jobfile, preflight
 
@@ -161,7 +168,6 @@ def _run(command: str, looks: tuple[Look, ...], options: Options, *, to_stderr: 
     ):
         if path is not None:
             jobfile.check_writable(path, option)
-    request = request_of(command, looks, options)
     outcome = preflight.run(
         request, lambda job, diagnosis, code: _publish(job, diagnosis, code, options, to_stderr=to_stderr)
     )

@@ -122,6 +122,8 @@ class ProcessFacts(Facts, frozen=True):
     bind: Bind | None = None
     master_resolution: Resolution | Missing | None = None
     attempts: tuple[Attempt, ...] = ()
+    lost: str = ""
+    """How the roll call's host lost it before it had said all that it was to say; empty when it did not."""
 
 
 class Interface(Facts, frozen=True):
@@ -335,9 +337,11 @@ class Job(Facts, frozen=True, dict=True):
 
     @cached_property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks of the world of which nobody spoke; empty when the world size is unknown.
+        """Ranks of the world of which nobody spoke; empty when it is unknown or nobody was to be met.
 
         Of a world size that no job has, such as one with a digit too many, the first million are looked through.
         """
+        if "meeting" not in self.asked.looks:
+            return ()
         present = {r.placement.rank for r in self.ranks}
         return tuple(n for n in range(min(self.world_size or 0, _LARGEST_WORLD)) if n not in present)

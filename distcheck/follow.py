@@ -15,14 +15,14 @@ from distcheck.rollcall.peers import PeerListener, try_peers
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
+    Here,
+    LastCall,
     PeerReport,
     ProtocolError,
     Roster,
     RunReport,
-    Seen,
     Start,
     Trouble,
-    VerdictRound,
 )
 
 if TYPE_CHECKING:
@@ -46,32 +46,26 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
     connection.say(run.record.report(door))
     measuring: asyncio.Task[None] | None = None
     aborted = asyncio.Event()
-    code: int | None = None
     try:
         while True:
-            try:
-                word = await protocol.read(connection.reader, protocol.host_decoder)
-            except (EOFError, OSError):
-                if code is None:
-                    raise
-                word = Bye()
-            match word:
-                case Roster() if run.peer_listener is not None:
+            match word := await protocol.read(connection.reader, protocol.host_decoder):
+                case Roster():
                     run.record.note(stage="peers")
-                    run.peer_listener.expect(word.nonce)
-                    connection.say(PeerReport(await try_peers(run.uid, word)))
-                case Start():
+                    if run.peer_listener is not None:
+                        run.peer_listener.expect(word.nonce)
+                    connection.say(PeerReport(await try_peers(run.uid, word, run.remaining())))
+                case Start() if measuring is None:
                     run.record.note(stage="collectives")
                     measuring = asyncio.create_task(_measure(run, connection, word, aborted))
                 case Abort():
                     aborted.set()
-                case VerdictRound():
-                    code = word.exit_code
-                    connection.say(Seen())
+                case LastCall():
+                    connection.say(Here())
                 case Bye():
+                    connection.writer.close()  # the host waits for it
                     run.record.note(stage="done")
                     job = run.record.job()
-                    return Outcome(job, judge(job), code if code is not None else 20, reported=False)
+                    return Outcome(job, judge(job), word.exit_code, reported=False)
     finally:
         if measuring is not None:
             measuring.cancel()
@@ -82,8 +76,12 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
 async def _open_peer_door(run: Session, connection: Connection) -> tuple[str, int] | None:
     if "peers" not in run.asked.looks:
         return None
-    listener = run.peer_listener = PeerListener()
-    await listener.open(connection.local_address)
+    listener = PeerListener()
+    try:
+        await listener.open(connection.local_address)
+    except OSError:  # nobody will knock where there is no door
+        return None
+    run.peer_listener = listener
     return listener.address, listener.port
 
 
@@ -91,6 +89,8 @@ async def _measure(run: Session, connection: Connection, start: Start, aborted: 
     """Run this process's ranks through the collectives and report."""
     local = run.local
     if local is None:
+        node = run.record.node.name if run.record.node else "?"
+        connection.say(Trouble(f"{node}: distcheck {run.asked.command} was started there, which measures nothing"))
         connection.say(RunReport({}, ()))
         return
     seconds = min(start.seconds, run.remaining(2.0))

@@ -5,34 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import Plan, Task, Timing
-from distcheck.facts import Collectives, Job, Measurement, Missing, TorchBuild
+from distcheck.facts import Collectives, Job, Measurement, Missing, RankRun, TorchBuild
 from distcheck.launch.local import LocalRanks, tasks_for
 from distcheck.preflight import Outcome, judge
 from distcheck.rollcall import protocol
-from distcheck.rollcall.peers import PeerListener, try_peers
+from distcheck.rollcall.peers import PeerListener, choose, try_peers
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
+    Here,
+    LastCall,
     PeerDoor,
     PeerReport,
     Roster,
     RunReport,
-    Seen,
     Start,
-    VerdictRound,
 )
-from distcheck.rollcall.server import Server
+from distcheck.rollcall.server import Guest, Server
 
 if TYPE_CHECKING:
     from distcheck.session import Session
 
 _AWAITED_AFTER_SECONDS = 10.0
 _LATECOMER_SECONDS = 0.5
-_SEEN_SECONDS = 3.0
+_LAST_CALL_SECONDS = 3.0
+_GOODBYE_SECONDS = 2.0
+_RUN_REPORT_SECONDS = 20.0
+"""How much later than rank 0's process another one may be over: ranks wait 10 s for rank 0's store and 5 s to leave."""
 _ABORT_GRACE_SECONDS = 1.0
 """Between the first sign of trouble and the end for all: time for others to say what they saw."""
 _REPORT_RESERVE_SECONDS = 3.0
@@ -50,6 +53,8 @@ async def lead(run: Session) -> Outcome:
             await _peer_round(run, server)
         run.record.looked.add("peers")
     if "collectives" in run.asked.looks:
+        if server is not None:
+            _take_note_of_guests(run, server)
         stop = _reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
         if stop:
             run.record.skip(("collectives",), stop)
@@ -67,13 +72,14 @@ async def _gather(run: Session, server: Server) -> None:
     async def remind() -> None:
         await asyncio.sleep(_AWAITED_AFTER_SECONDS)
         left = max(0.0, until - loop.time())
-        run.say(f"waiting for ranks {', '.join(map(str, server.missing[:20]))}; the roll call closes in {left:.0f} s")
+        ranks = ", ".join(map(str, server.missing(20)))
+        run.say(f"waiting for ranks {ranks}; the roll call closes in {left:.0f} s")
 
     reminder = asyncio.ensure_future(remind())
     try:
-        if not await server.wait_for_all(patience / 2):
+        if not await server.wait_for_all(patience / 2, _REPORT_RESERVE_SECONDS):
             server.admit_strangers = True
-            await server.wait_for_all(max(0.0, until - loop.time()))
+            await server.wait_for_all(max(0.0, until - loop.time()), _REPORT_RESERVE_SECONDS)
         if run.request.placements[0].launcher == "by hand" and server.guests:
             # People start processes one by one: a rank that is there twice should be seen, not left at a shut door.
             await asyncio.sleep(min(_LATECOMER_SECONDS, run.remaining(_REPORT_RESERVE_SECONDS)))
@@ -84,23 +90,62 @@ async def _gather(run: Session, server: Server) -> None:
         run.deadline = min(run.deadline, guest.leaves_at)
 
 
+def _take_note_of_guests(run: Session, server: Server) -> None:
+    """Take the facts of those who came late (a rank may be there twice) and note who is gone already."""
+    run.record.take_late_reports(g.report for g in server.guests.values())
+    for uid, guest in server.guests.items():
+        if guest.gone:
+            run.record.note_lost(uid, "its connection was closed")
+
+
+def _note_silent(run: Session, server: Server, uids: Iterable[str], what: str) -> None:
+    """Note that guests did not say what was asked of them."""
+    for uid in uids:
+        run.record.note_lost(uid, "its connection was closed" if server.guests[uid].gone else what)
+
+
 async def _peer_round(run: Session, server: Server) -> None:
     """Let everybody try everybody's door."""
     run.record.note(stage="peers")
-    run.record.set_stage_of_guests("peers", server.guests)
-    listener = run.peer_listener = PeerListener()
-    first = next(iter(server.guests.values()))
-    await listener.open(protocol.plain_address(first.writer.get_extra_info("sockname")[0]))
-    doors = [PeerDoor(run.uid, listener.address, listener.port)]
-    doors += [PeerDoor(g.uid, *g.report.peer_door) for g in server.guests.values() if g.report.peer_door]
-    roster = Roster(secrets.token_hex(8), tuple(doors), run.request.connect_seconds)
-    listener.expect(roster.nonce)
-    server.say_to_all(roster)
-    own = await try_peers(run.uid, roster)
-    heard = await server.hear_all(
-        PeerReport, min(2 * run.request.connect_seconds + 2, run.remaining(_REPORT_RESERVE_SECONDS))
+    here = {uid: server.guests[uid] for uid in run.record.guests if server.guests[uid].report.peer_door}
+    run.record.set_stage_of_guests("peers", here)
+    if not here:
+        return
+    doors = await _doors(run, here)
+    nonce, choice = secrets.token_hex(8), choose(doors)
+    # A trial connects and then listens: each may take this long, and what is left must do for the rest of the run.
+    seconds = min(run.request.connect_seconds, max(0.5, (run.remaining(_REPORT_RESERVE_SECONDS) - 2) / 2))
+    if run.peer_listener is not None:
+        run.peer_listener.expect(nonce)
+    for uid, guest in here.items():
+        guest.say(Roster(nonce, choice.get(uid, ()), seconds))
+    own, heard = await asyncio.gather(
+        try_peers(run.uid, Roster(nonce, choice.get(run.uid, ()), seconds)),
+        server.hear_all(PeerReport, min(2 * seconds + 2, run.remaining(_REPORT_RESERVE_SECONDS)), here),
     )
-    run.record.peers = own + tuple(t for report in heard.values() for t in report.trials)
+    known = {d.uid for d in doors}
+    told = (t for uid, report in heard.items() for t in report.trials if t.source == uid and t.target in known)
+    run.record.peers = (*own, *told)
+    _note_silent(run, server, here.keys() - heard.keys(), "it did not say in time which of the others it reaches")
+
+
+async def _doors(run: Session, guests: Mapping[str, Guest]) -> list[PeerDoor]:
+    """Open our own door and list everybody's, with addresses at which other hosts can knock."""
+    met_at = [protocol.plain_address(g.writer.get_extra_info("sockname")[0]) for g in guests.values()]
+    address = next((a for a in met_at if not protocol.is_loopback(a)), met_at[0])
+    doors = []
+    listener = PeerListener()
+    with contextlib.suppress(OSError):
+        await listener.open(address)
+        run.peer_listener = listener
+        doors.append(PeerDoor(run.uid, address, listener.port))
+    for uid, guest in guests.items():
+        if guest.report.peer_door is not None:
+            there, port = guest.report.peer_door
+            # Whoever came through the loopback is on this host, where its door is open at every address.
+            near = protocol.is_loopback(there) and (":" in there) == (":" in address)
+            doors.append(PeerDoor(uid, address if near else there, port))
+    return doors
 
 
 def _reason_to_stop(job: Job) -> str:
@@ -115,6 +160,8 @@ def _reason_to_stop(job: Job) -> str:
     # The rules may have been left out by --select or --ignore; the ranks would wait for each other all the same.
     if job.missing_ranks or len(job.ranks) != job.world_size:
         return "not run because the ranks that are here are not the ranks of the world"
+    if any(p.lost for p in job.processes):
+        return "not run because a process of the job was lost"
     return ""
 
 
@@ -132,7 +179,7 @@ async def _collectives(run: Session) -> None:
     """Run the collectives on all ranks and record what they measured."""
     run.record.note(stage="collectives")
     if run.server is not None:
-        run.record.set_stage_of_guests("collectives", run.server.guests)
+        run.record.set_stage_of_guests("collectives", run.record.guests)
     job = run.record.job()
     backend, reason = choose_backend(job)
     plan = run.plan(backend)
@@ -142,7 +189,7 @@ async def _collectives(run: Session) -> None:
 
     def abort() -> None:
         if run.server is not None:
-            run.server.say_to_all(Abort(ended[0] if ended else ""))
+            run.server.say_to_all(Abort(ended[0] if ended else ""), run.record.guests)
         aborted.set()
 
     def trouble(text: str) -> None:
@@ -179,7 +226,7 @@ def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport
         backend_reason=reason,
         torch=software.torch if software else "",
         nccl=software.nccl if software else "",
-        measurements=_measurements(plan, reports, run.record.job().world_size or 1),
+        measurements=_measurements(run, plan, reports),
         first_figure_seconds=round(first - run.request.start, 3) if first else None,
         ended=ended,
     )
@@ -206,12 +253,13 @@ async def _measure(
     template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
     gpus = run.cuda_ordinals(plan.backend)
     tasks = tasks_for(local.placements, template, store=None, gpus=gpus)
-    port = await local.open_store(tasks, seconds)
+    port = await local.open_store(tasks, seconds, aborted)
     if port is None:
         return {run.uid: local.report()}
     others = tasks_for(local.placements, template, store=("127.0.0.1", port), gpus=gpus)
+    guests = run.record.guests
     if run.server is not None:
-        run.server.say_to_all(Start(plan, seconds, world_size, ("", port)))
+        run.server.say_to_all(Start(plan, seconds, world_size, ("", port)), guests)
     await local.measure(
         others,
         seconds=run.remaining(_REPORT_RESERVE_SECONDS),
@@ -221,17 +269,34 @@ async def _measure(
     reports = {run.uid: local.report()}
     if run.server is not None:
         if run.remaining(_REPORT_RESERVE_SECONDS) == 0:
-            run.server.say_to_all(Abort("the time is over"))
-        reports |= await run.server.hear_all(RunReport, max(1.0, run.remaining(_REPORT_RESERVE_SECONDS - 1)))
+            run.server.say_to_all(Abort("the time is over"), guests)
+        patience = min(_RUN_REPORT_SECONDS, max(1.0, run.remaining(_REPORT_RESERVE_SECONDS - 1)))
+        reports |= await run.server.hear_all(RunReport, patience, guests)
+        _note_unheard(run, run.server, [uid for uid in guests if uid not in reports], patience)
     return reports
 
 
-def _measurements(plan: Plan, reports: Mapping[str, RunReport], world_size: int) -> tuple[Measurement, ...]:
-    """Join the ranks' timings; a size that not all ranks finished is left out."""
+def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: float) -> None:
+    """Note what is known of the ranks of which nobody said how they ended."""
+    gone = RankRun(
+        pid=None, step="an unknown step", outcome="died", detail="was lost when the connection to its node closed"
+    )
+    silent = RankRun(pid=None, step="an unknown step", outcome="stalled", silent_seconds=seconds)
+    for uid in uids:
+        ended = gone if server.guests[uid].gone else silent
+        run.record.take_runs(dict.fromkeys(run.record.ranks_of(uid), ended), uid)
+    _note_silent(run, server, uids, "it did not say in time how its ranks ended")
+
+
+def _measurements(run: Session, plan: Plan, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
+    """Join the ranks' timings; a size that not all ranks finished is left out, and what one says of another's rank."""
+    world_size = run.record.job().world_size or 1
     by_size: dict[tuple[str, int], dict[int, Timing]] = {}
-    for report in reports.values():
+    for uid, report in reports.items():
+        own = run.record.ranks_of(uid)
         for rank, timing in report.timings:
-            by_size.setdefault((timing.op, timing.bytes), {})[rank] = timing
+            if rank in own:
+                by_size.setdefault((timing.op, timing.bytes), {})[rank] = timing
     return tuple(
         Measurement(
             op=op,
@@ -246,29 +311,34 @@ def _measurements(plan: Plan, reports: Mapping[str, RunReport], world_size: int)
 
 
 async def _conclude(run: Session) -> Outcome:
-    """Judge, free the ports, publish, and let everybody leave with the same code."""
-    if run.server is not None:
-        await run.server.close_doors()
-        # Whoever came after the roll was complete is in the report too: it may be a rank that is there twice.
-        run.record.take_late_reports(g.report for g in run.server.guests.values())
-        run.record.set_stage_of_guests("done", (u for u, g in run.server.guests.items() if not g.gone))
+    """Free the ports, see who is still there, judge, publish, and let everybody leave with the same code."""
+    server = run.server
+    if server is not None:
+        await server.close_doors()
+        _take_note_of_guests(run, server)
+        await _call_last(run, server)
+        run.record.set_stage_of_guests("done", run.record.guests)
     run.record.note(stage="done")
     job = run.record.job()
     diagnosis = judge(job)
-    code = run.publish(job, diagnosis, diagnosis.verdict.exit_code)
-    await dismiss(run, code)
-    return Outcome(job, diagnosis, code, reported=True)
+    outcome = run.deliver(job, diagnosis, diagnosis.verdict.exit_code)
+    await dismiss(run, outcome.exit_code)
+    return outcome
+
+
+async def _call_last(run: Session, server: Server) -> None:
+    """Ask who is still there: a verdict holds for those only who can take it."""
+    asked = run.record.guests
+    server.say_to_all(LastCall(), asked)
+    heard = await server.hear_all(Here, max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5))), asked)
+    _note_silent(run, server, set(asked) - heard.keys(), "it did not answer when the verdict was about to be given")
 
 
 async def dismiss(run: Session, code: int) -> None:
-    """Hold the verdict round; nobody is waited for longer than three seconds."""
+    """Tell everybody to leave with this code; nobody is waited for longer than a moment."""
     server = run.server
     if server is None:
         return
     await server.close_doors()
-    server.say_to_all(VerdictRound(code, ""))
-    await server.hear_all(Seen, _SEEN_SECONDS)
-    server.say_to_all(Bye())
-    for guest in server.guests.values():
-        with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(guest.writer.drain(), 1.0)
+    server.say_to_all(Bye(code))
+    await server.see_off(run.last_moment(_GOODBYE_SECONDS), run.record.guests)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 
 import typer
 
-from distcheck.collectives.plan import OPERATIONS
+from distcheck.collectives.plan import ALL_OPERATIONS
 from distcheck.errors import UsageError
 from distcheck.facts import Asked, Launcher, Look, Missing, Placement
 from distcheck.placement import find_table, local_placements, place
@@ -76,7 +76,7 @@ class Options:
 class Measuring(Options):
     """The options of the commands that measure."""
 
-    op: Annotated[str, _option(f"Operations: {', '.join(OPERATIONS)}.", MEASURED, "--op", metavar="OP,…")] = ""
+    op: Annotated[str, _option(f"Operations: {', '.join(ALL_OPERATIONS)}.", MEASURED, "--op", metavar="OP,…")] = ""
     sizes: Annotated[
         str, _option("Message sizes, for example 1M:64M:x2.", MEASURED, "--sizes", metavar="MIN:MAX[:xFACTOR]")
     ] = ""
@@ -122,6 +122,10 @@ def request_of(
         UsageError: a value that cannot be meant.
     """
     _check(options)
+    if options.alone:
+        if "collectives" in looks:
+            raise UsageError(f"{command} --alone: one process alone has nobody to measure with; leave --alone out")
+        looks = tuple(look for look in looks if look in {"environment", "gpu"})
     by_default = options.nproc is None and "collectives" in looks and _nobody_said(options, environ)
     placements, started_here = _participants(options, environ, by_default=by_default)
     measuring = options if isinstance(options, Measuring) else Measuring()
@@ -147,7 +151,6 @@ def request_of(
         connect_seconds=options.connect_timeout,
         iterations=measuring.iters,
         time_limit_seconds=measuring.time_limit,
-        alone=options.alone,
         quiet=options.quiet,
         start=time.monotonic(),
     )
@@ -262,8 +265,8 @@ def _gpu_count() -> int:
 def _operations(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(op.strip() for op in text.split(",") if op.strip()))
     for op in found:
-        if op not in OPERATIONS:
-            raise UsageError(f"--op {op}: there is no such operation; choose from {', '.join(OPERATIONS)}")
+        if op not in ALL_OPERATIONS:
+            raise UsageError(f"--op {op}: there is no such operation; choose from {', '.join(ALL_OPERATIONS)}")
     return found
 
 

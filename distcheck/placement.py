@@ -77,6 +77,9 @@ TABLES = (
     Table("pals", "PALS_RANKID", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PMI_LOCAL_SIZE", "PALS_NODEID"),
     Table("hydra", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
+# The step of salloc's own shell (LaunchParameters=use_interactive_step; slurm.h: SLURM_INTERACTIVE_STEP): as little a
+# rank as a batch script is.
+_INTERACTIVE_STEP = ("SLURM_STEP_ID", "4294967290")
 
 
 def integer(text: str | None) -> int | None:
@@ -90,7 +93,8 @@ def integer(text: str | None) -> int | None:
 
 def find_table(environ: Mapping[str, str]) -> Table | None:
     """Return the table of the launcher that started this process, None when no launcher did."""
-    return next((t for t in TABLES if environ.get(t.marker)), None)
+    marks = ((t, environ.get(t.marker)) for t in TABLES)
+    return next((t for t, value in marks if value and (t.marker, value) != _INTERACTIVE_STEP), None)
 
 
 def place(environ: Mapping[str, str] = os.environ, options: Placement | None = None) -> Placement:

@@ -10,6 +10,7 @@ from distcheck.diagnose import Diagnosis, diagnose
 from distcheck.facts import Asked, Gpus, Job, Missing, NodeFacts, Placement, ProcessFacts, RankFacts
 from distcheck.probe import environment, host, process
 from distcheck.record import Record
+from distcheck.watchdog import GRACE_SECONDS, armed
 
 
 class Request(NamedTuple):
@@ -23,7 +24,6 @@ class Request(NamedTuple):
     iterations: int | None = None
     time_limit_seconds: float | None = None
     """For the whole sweep."""
-    alone: bool = False
     start: float = 0.0
     """time.monotonic() when the process started."""
     quiet: bool = False
@@ -41,17 +41,12 @@ class Request(NamedTuple):
     @property
     def meets(self) -> bool:
         """Whether other processes, or at least a MASTER_PORT to bind, belong to this job."""
-        return not self.alone and any(p.can_meet for p in self.placements) and "meeting" in self.asked.looks
+        return any(p.can_meet for p in self.placements) and "meeting" in self.asked.looks
 
     @property
     def starts_ranks(self) -> bool:
         """Whether this process has ranks to start: its own from outside, or the one that measures."""
         return self.asked.started_here or ("collectives" in self.asked.looks and bool(self.own_ranks))
-
-    @property
-    def why_not_met(self) -> str:
-        """Why nobody is met."""
-        return "--alone: nobody was met" if self.alone else "the placement is not valid, so nobody could be met"
 
 
 class Outcome(NamedTuple):
@@ -64,17 +59,21 @@ class Outcome(NamedTuple):
     """Whether this process had to publish the report, alone or for all."""
 
 
+_UNKNOWN = 20
+NOBODY_TO_MEET = "the placement is not valid, so nobody could be met"
+
 Publish = Callable[[Job, Diagnosis, int], int]
 """Writes the report; returns the exit code, 70 instead of the verdict's when it could not be written."""
 
 
 def run(request: Request, publish: Publish) -> Outcome:
     """Run a preflight to its end and return how it ended."""
-    if request.meets or request.starts_ranks or "gpu" in request.asked.looks:
-        from distcheck.session import Session
+    with armed(request.start + request.asked.timeout_seconds + GRACE_SECONDS, _UNKNOWN) as dog:
+        if request.meets or request.starts_ranks or "gpu" in request.asked.looks:
+            from distcheck.session import Session
 
-        return Session(request, publish).run_to_end()
-    return _run_alone(request, publish)
+            return Session(request, publish, dog).run_to_end()
+        return _run_alone(request, publish)
 
 
 def _run_alone(request: Request, publish: Publish) -> Outcome:
@@ -87,7 +86,8 @@ def _run_alone(request: Request, publish: Publish) -> Outcome:
     )
     record.met = request.speaks_for_all
     if not record.met:
-        record.skip(("peers", "collectives"), request.why_not_met)
+        record.skip(("peers", "collectives"), NOBODY_TO_MEET)
+    record.note(stage="done")
     job = record.job()
     diagnosis = judge(job)
     return Outcome(job, diagnosis, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)

@@ -100,6 +100,26 @@ class Record:
             report = self._reports[uid]
             self._reports[uid] = msgspec.structs.replace(report, ranks=with_runs(report.ranks))
 
+    @property
+    def guests(self) -> tuple[str, ...]:
+        """The guests whose facts are here and who were not lost."""
+        return tuple(uid for uid, report in self._reports.items() if not report.process.lost)
+
+    def ranks_of(self, uid: str) -> frozenset[int]:
+        """Return the ranks for which a process speaks."""
+        if self.process is not None and uid == self.process.uid:
+            ranks = self.ranks
+        else:
+            ranks = self._reports[uid].ranks if uid in self._reports else ()
+        return frozenset(r.placement.rank for r in ranks if r.placement.rank is not None)
+
+    def note_lost(self, uid: str, how: str) -> None:
+        """Note that a guest is lost; its stage stays what it was, and so does what was said of it first."""
+        report = self._reports.get(uid)
+        if report is not None and not report.process.lost:
+            process = msgspec.structs.replace(report.process, lost=how)
+            self._reports[uid] = msgspec.structs.replace(report, process=process)
+
     def set_stage_of_guests(self, stage: Stage, uids: Iterable[str]) -> None:
         """Note how far guests have come."""
         for uid in uids:
@@ -118,6 +138,9 @@ class Record:
         asked = self.asked if looks is None else msgspec.structs.replace(self.asked, looks=tuple(looks))
         known = [(self.node, self.process, self.ranks)] if self.node and self.process else []
         known += [(r.node, r.process, r.ranks) for r in self._reports.values()]
+        nodes: dict[str, NodeFacts] = {}
+        for node, _, _ in known:
+            nodes.setdefault(node.key, node)
         ranks = sorted(
             (r for _, _, ranks in known for r in ranks),
             key=lambda r: (r.placement.rank is None, r.placement.rank or 0, r.process),
@@ -128,7 +151,7 @@ class Record:
             asked=asked,
             seconds=round(time.monotonic() - self.start, 3),
             met=self.met,
-            nodes=tuple({node.key: node for node, _, _ in known}.values()),
+            nodes=tuple(nodes.values()),
             processes=tuple(process for _, process, _ in known),
             ranks=tuple(ranks),
             peers=self.peers,

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import signal
 import sys
 import time
+from types import FrameType
+from typing import Any
 
 import msgspec
 
 from distcheck.collectives.plan import CPU_SIZES_BYTES, GPU_SIZES_BYTES, OPERATIONS, Plan
-from distcheck.facts import Missing, Resolution
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import Job, Missing, Resolution
 from distcheck.launch.local import LocalRanks
 from distcheck.placement import rank_environment
-from distcheck.preflight import Outcome, Publish, Request, judge, process_facts, rank_facts
+from distcheck.preflight import NOBODY_TO_MEET, Outcome, Publish, Request, judge, process_facts, rank_facts
 from distcheck.probe import environment, gpu, host, network
 from distcheck.record import Record
 from distcheck.rollcall import client, protocol
@@ -22,18 +26,25 @@ from distcheck.rollcall.client import Attendance, Connection
 from distcheck.rollcall.peers import PeerListener
 from distcheck.rollcall.protocol import Hello
 from distcheck.rollcall.server import Server
+from distcheck.watchdog import Watchdog
 
 _NVML_SECONDS = 10.0
 _AWAITED_AFTER_SECONDS = 10.0
+_INTERRUPT_SECONDS = 5.0
+"""How long the ending may take after a signal before the watchdog ends it."""
+_CLOSE_SECONDS = 1.5
+_FILES_BESIDE_GUESTS = 512
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Session:
     """The state of a run: the record, the open doors and the local ranks, all closed however the run ends."""
 
-    def __init__(self, request: Request, publish: Publish) -> None:
+    def __init__(self, request: Request, publish: Publish, dog: Watchdog) -> None:
         self.request = request
-        self.publish = publish
+        self.dog = dog
+        self._publish = publish
+        self._outcome: Outcome | None = None
         self.asked = request.asked
         self.deadline = request.start + request.asked.timeout_seconds
         self.record = Record(request)
@@ -44,6 +55,8 @@ class Session:
         self.peer_listener: PeerListener | None = None
         self.interrupted: signal.Signals | None = None
         self.join_deadline = self.deadline
+        self._last = self.deadline + 2.0
+        self._file_limit: tuple[int, int] | None = None
 
     # -- limits ------------------------------------------------------------------------------------------------
 
@@ -55,6 +68,10 @@ class Session:
         """Return the seconds left of --join-timeout, within those of --timeout."""
         return min(max(0.0, self.join_deadline - time.monotonic()), self.remaining(3.0))
 
+    def last_moment(self, seconds: float) -> float:
+        """Return these seconds, or fewer where --timeout is over already and the run must end."""
+        return min(seconds, max(0.1, self._last - time.monotonic()))
+
     def say(self, text: str) -> None:
         """Tell the user on stderr what is going on."""
         if not self.request.quiet:
@@ -64,28 +81,43 @@ class Session:
 
     def run_to_end(self) -> Outcome:
         """Run to the end, whatever happens; the outcome holds all that was collected until then."""
-        return asyncio.run(self._bounded())
+        outcome = asyncio.run(self._bounded())
+        return outcome._replace(exit_code=128 + self.interrupted) if self.interrupted else outcome
+
+    def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> Outcome:
+        """Publish the report, once, and return how the run ended."""
+        self._outcome = Outcome(job, diagnosis, self._publish(job, diagnosis, code), reported=True)
+        return self._outcome
 
     async def _bounded(self) -> Outcome:
         main = asyncio.ensure_future(self._run())
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_without_strangers)
 
-        def interrupt(signum: signal.Signals) -> None:
-            self.interrupted = signum
-            main.cancel()
+        def interrupt(signum: int, _frame: FrameType | None) -> None:
+            # A handler of Python's own, not of the loop's: it runs even where the loop is blocked in a write.
+            self.interrupted = self.interrupted or signal.Signals(signum)
+            self.dog.hasten(_INTERRUPT_SECONDS, 128 + self.interrupted)
+            loop.call_soon_threadsafe(main.cancel)
 
-        for signum in _SIGNALS:
-            if signal.getsignal(signum) is not signal.SIG_IGN:
-                loop.add_signal_handler(signum, interrupt, signum)
+        before = {signum: signal.getsignal(signum) for signum in _SIGNALS}
+        for signum, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(signum, interrupt)
         try:
-            return await asyncio.wait_for(main, self.remaining() + 1.0)
-        except (asyncio.TimeoutError, asyncio.CancelledError):
+            await asyncio.wait({main}, timeout=self.remaining() + 0.5)
+            if main.done() and not main.cancelled():
+                return main.result()
             words = self.interrupted.name if self.interrupted else f"--timeout of {self.asked.timeout_seconds:g} s"
+            main.cancel()
+            await asyncio.wait({main}, timeout=0.5)
+            if main.done() and not main.cancelled():
+                return main.result()
             return await self._cut_short(f"the run was ended by {words}")
         finally:
             await self._close()
-            for signum in _SIGNALS:
-                loop.remove_signal_handler(signum)
+            for signum, handler in before.items():
+                signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
     async def _run(self) -> Outcome:
         from distcheck import follow, lead
@@ -96,7 +128,7 @@ class Session:
             self.record.met = self.request.speaks_for_all
             if self.record.met:
                 return await lead.lead(self)
-            self.record.skip(("peers", "collectives"), self.request.why_not_met)
+            self.record.skip(("peers", "collectives"), NOBODY_TO_MEET)
             return await self.end_alone()
         role = await self._find_role()
         if role == "host":
@@ -111,6 +143,7 @@ class Session:
             measures = "collectives" in self.asked.looks
             self.local = LocalRanks(self.request.placements, torch=measures, inherit=not self.asked.started_here)
             await self.local.start()
+            self.dog.group = self.local.group
 
     async def _collect(self) -> None:
         """Collect this node's, this process's and its ranks' facts."""
@@ -219,18 +252,17 @@ class Session:
         if bound.outcome == "in-use" and not lone and await self._knock_once():
             return "guest"
         server = self.server = self._new_server()
-        if sock is not None:
-            await server.open(sock)
         if not lone:
+            # Somebody may stand in for rank 0 already. Until that is known nobody is let in at MASTER_PORT.
             taken = await server.open_side_door()
-            if (
-                taken != protocol.side_ports(self.job_name)[0]
-                and sock is not None
-                and await self._knock_once(side=True)
-            ):
+            first = protocol.side_ports(self.job_name)[0]
+            if taken != first and sock is not None and await self._knock_once(side=True):
                 await server.close()
                 self.server = None
+                sock.close()
                 return "guest"
+        if sock is not None:
+            await server.open(sock)
         self.record.note(role="host")
         tried = await self._try_own_door()
         self.record.note(attempts=tried.attempts)
@@ -269,7 +301,8 @@ class Session:
 
     def _new_server(self) -> Server:
         place = self.request.placements[0]
-        return Server(
+        files = self._raise_file_limit(place.world_size or 0)
+        server = Server(
             run=self.record.run,
             uid=self.uid,
             job=self.job_name,
@@ -277,6 +310,20 @@ class Session:
             ranks=self.request.own_ranks,
             world_size=place.world_size or 0,
         )
+        server.most_at_the_door = max(64, files // 4)
+        return server
+
+    def _raise_file_limit(self, guests: int) -> int:
+        """Allow this process the open files that a host of so many guests may need; return how many it has."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+        wanted = min(most, 4 * guests + _FILES_BESIDE_GUESTS)
+        if soft in {resource.RLIM_INFINITY, hard} or soft >= wanted:
+            return most if soft == resource.RLIM_INFINITY else soft
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            self._file_limit = self._file_limit or (soft, hard)
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     async def _attend_as_guest(self, addresses: tuple[str, ...]) -> str:
         """Attend within --join-timeout; half-way, stand in for a rank 0 that does not come to its own host."""
@@ -338,6 +385,8 @@ class Session:
         """End now with all that is known; what was measured before stays valid."""
         from distcheck import lead
 
+        if self._outcome is not None:  # the report is out; only the goodbyes were cut short
+            return self._outcome
         if self.record.met and self.connection is None:
             lead.keep_measured(self, reason)
             self.record.skip(set(self.asked.looks) - self.record.looked, reason)
@@ -352,24 +401,33 @@ class Session:
         if self.connection is not None:
             self.record.met = False
         elif self.server is not None:
-            self.record.take_reports(g.report for g in self.server.guests.values())
+            self.record.take_late_reports(g.report for g in self.server.guests.values())
         job = self.record.job()
         diagnosis = judge(job)
         code = 128 + self.interrupted if self.interrupted else diagnosis.verdict.exit_code
-        code = self.publish(job, diagnosis, code)
+        outcome = self.deliver(job, diagnosis, code)
         if self.server is not None:
-            await lead.dismiss(self, code)
-        return Outcome(job, diagnosis, code, reported=True)
+            await lead.dismiss(self, outcome.exit_code)
+        return outcome
 
     async def _close(self) -> None:
-        """Close every door and end every process of ours."""
-        for closing in (
+        """Close every door and end every process of ours; nobody is waited for longer than a moment."""
+        closing = (
             self.local.close() if self.local else None,
             self.server.close() if self.server else None,
             self.peer_listener.close() if self.peer_listener else None,
-        ):
-            if closing is not None:
-                with contextlib.suppress(OSError, asyncio.TimeoutError):
-                    await asyncio.wait_for(closing, 2.0)
+        )
+        tasks = [asyncio.ensure_future(c) for c in closing if c is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         if self.connection is not None:
             self.connection.writer.close()
+        if self._file_limit is not None:
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
+
+
+def _without_strangers(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Pass over what others do to our sockets, such as more connections than files may be open; show the rest."""
+    if not isinstance(context.get("exception"), OSError):
+        loop.default_exception_handler(context)

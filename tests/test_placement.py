@@ -56,6 +56,14 @@ def test_a_batch_script_is_no_rank():
     assert place({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}).launcher == "none"
 
 
+def test_the_shell_of_salloc_is_no_rank_and_what_it_starts_is():
+    shell = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "4294967290", "SLURM_JOB_ID": "7"}
+    assert (place(shell).launcher, place(shell).rank) == ("none", None)
+    assert place(shell | {"SLURM_STEP_ID": "0"}).launcher == "slurm"
+    assert place(shell | {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}).launcher == "openmpi"
+    assert place(shell | {"RANK": "1", "WORLD_SIZE": "2"}).launcher == "by hand"
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [("3", 3), (" 3 ", 3), ("-1", -1), ("", None), (None, None), ("3.0", None), ("abc", None), ("1" * 30, None)],

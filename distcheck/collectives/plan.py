@@ -7,7 +7,9 @@ from typing import Literal
 import msgspec
 
 OPERATIONS = ("all_reduce", "broadcast")
-"""What is measured when nobody says what; `operations` has more."""
+"""What is measured when nobody says what."""
+ALL_OPERATIONS = (*OPERATIONS, "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+"""What `--op` takes; send_recv passes the payload round the ring of neighbours."""
 GPU_SIZES_BYTES = tuple(1 << n for n in range(20, 29, 2))
 """1 MiB to 256 MiB by a factor of 4."""
 CPU_SIZES_BYTES = tuple(1 << n for n in range(20, 25, 2))

@@ -12,6 +12,7 @@ import msgspec
 from distcheck.collectives.plan import RankMessage, Task
 
 _LENGTH = struct.Struct("!I")
+_LONGEST_BYTES = 1 << 24
 
 
 class Born(msgspec.Struct, frozen=True, tag_field="said"):
@@ -54,6 +55,10 @@ class RankEnd:
         with self._lock:
             self._socket.sendall(_LENGTH.pack(len(body)) + body)
 
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
     def wait_for_task(self) -> Task | None:
         """Wait for the task; None when distcheck has gone."""
         header = self._receive(_LENGTH.size)
@@ -70,11 +75,13 @@ class RankEnd:
 
 
 async def read(reader: asyncio.StreamReader) -> Message:
-    """Read one message on distcheck's side; EOFError when the rank's end is closed."""
+    """Read one message on distcheck's side; EOFError when the rank's end is closed or says what is no message."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > _LONGEST_BYTES:
+            raise EOFError(f"a message of {length} bytes")
         return _messages.decode(await reader.readexactly(length))
-    except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError) as error:
+    except (asyncio.IncompleteReadError, OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise EOFError from error
 
 

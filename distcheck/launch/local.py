@@ -38,6 +38,9 @@ _STOPPED_SECONDS = 3.0
 """A rank that the kernel shows stopped for so long is not merely being looked at by a debugger."""
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()
 """Keeps modules in the user's working folder from hiding the standard library's."""
+_WATCH_SECONDS = 0.25
+_LAST_WORDS_SECONDS = 0.05
+_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _STATES = {
     "T": "stopped by a signal (state T)",
     "t": "held by a debugger (state t)",
@@ -50,7 +53,8 @@ class LocalRank:
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
-        self.born: asyncio.Future[Born] = asyncio.get_running_loop().create_future()
+        self.born: asyncio.Future[Born | None] = asyncio.get_running_loop().create_future()
+        """None when its channel was closed before it said anything."""
         self.pid: int | None = None
         self.step = "started"
         self.heard = time.monotonic()
@@ -58,6 +62,8 @@ class LocalRank:
         self.finished = False
         self.failure: Failed | None = None
         self.exit_code: int | None = None
+        self.orphaned = ""
+        """How the program that forked it ended; the kernel ends the rank with it, and nobody tells how."""
         self.software: Software | None = None
         self.timings: list[Timing] = []
         self.checks: list[Checked] = []
@@ -95,7 +101,7 @@ class LocalRank:
     @property
     def over(self) -> bool:
         """Whether nothing more is to be expected of it."""
-        return self.finished or self.failure is not None or self.exit_code is not None
+        return self.finished or self.failure is not None or self.exit_code is not None or bool(self.orphaned)
 
     def trouble(self) -> str:
         """Return what keeps it from ever finishing, '' when nothing is known to."""
@@ -103,6 +109,8 @@ class LocalRank:
             return self.failure.error
         if self.exit_code is not None and not self.finished:
             return f"its process {_ending(self.exit_code)}"
+        if self.orphaned and not self.finished:
+            return f"its process {self.orphaned}"
         if self.stopped_since is not None and time.monotonic() - self.stopped_since >= _STOPPED_SECONDS:
             return "its process is stopped"
         return ""
@@ -115,6 +123,8 @@ class LocalRank:
             outcome, detail = "done", ""
         elif self.exit_code is not None and self.failure is None:
             outcome, detail = "died", _ending(self.exit_code)
+        elif self.orphaned and self.failure is None and self.task is not None:
+            outcome, detail = "died", self.orphaned
         elif state in {"T", "t"}:
             outcome = "stopped"
         elif self.failure is not None:
@@ -152,16 +162,35 @@ class LocalRanks:
 
     async def start(self) -> None:
         """Start the program that forks the ranks."""
-        pairs = [socket.socketpair() for _ in range(len(self.ranks) + 1)]
-        theirs = [b.fileno() for _, b in pairs]
+        pairs: list[tuple[socket.socket, socket.socket]] = []
+        try:
+            pairs += (socket.socketpair() for _ in range(len(self.ranks) + 1))
+            self._process = self._start_program([b.fileno() for _, b in pairs])
+        except OSError as error:  # too many files or processes, or no memory
+            for pair in pairs:
+                for end in pair:
+                    end.close()
+            self._ended_as(f"could not be started: {error}")
+            for rank in self.ranks:
+                rank.born.set_result(None)
+            return
+        for index, (ours, other) in enumerate(pairs):
+            other.close()
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            if index < len(self.ranks):
+                self.ranks[index].writer = writer
+            self._readers.append(asyncio.create_task(self._listen(index, reader, writer)))
+
+    def _start_program(self, theirs: list[int]) -> subprocess.Popen[bytes]:
         spec = Spec(
             placements=tuple(r.placement for r in self.ranks),
             channels=tuple(theirs[:-1]),
             control=theirs[-1],
             torch=self._torch,
             inherit=self._inherit,
+            parent=os.getpid(),
         )
-        self._process = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
+        return subprocess.Popen(
             [sys.executable, *_SAFE_PATH, "-m", "distcheck.launch.ranks", msgspec.json.encode(spec).decode()],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -169,12 +198,11 @@ class LocalRanks:
             pass_fds=theirs,
             start_new_session=True,
         )
-        for index, (ours, other) in enumerate(pairs):
-            other.close()
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
-            if index < len(self.ranks):
-                self.ranks[index].writer = writer
-            self._readers.append(asyncio.create_task(self._listen(index, reader, writer)))
+
+    @property
+    def group(self) -> int | None:
+        """The process group of the ranks, None when there is none."""
+        return self._process.pid if self._process else None
 
     async def wait_born(self, seconds: float) -> list[Born | None]:
         """Wait until every rank has told what it sees; None for those that have not."""
@@ -195,17 +223,17 @@ class LocalRanks:
         ended.cancel()
         if self.imported.done():
             return self.imported.result().error and f"torch cannot be imported: {self.imported.result().error}"
+        if aborted.is_set():
+            return "the run was ended while torch was being imported"
         return f"torch was not imported within {seconds:.0f} s"
 
-    async def open_store(self, tasks: Sequence[Task], seconds: float) -> int | None:
+    async def open_store(self, tasks: Sequence[Task], seconds: float, aborted: asyncio.Event) -> int | None:
         """Give rank 0 its task and wait for the port of its store; None when it could not open one."""
         first, task = next((r, t) for r, t in zip(self.ranks, tasks, strict=True) if t.rank == 0)
         first.give(task)
         until = time.monotonic() + seconds
-        while not self.store.done() and not first.over and time.monotonic() < until:
-            self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), 0.25)
+        while not (self.store.done() or first.trouble() or aborted.is_set()) and time.monotonic() < until:
+            await self._watch()
         return self.store.result() if self.store.done() else None
 
     def report(self, error: str = "") -> RunReport:
@@ -235,10 +263,7 @@ class LocalRanks:
         until = time.monotonic() + seconds
         told = False
         while not all(r.over for r in self.ranks) and not aborted.is_set() and time.monotonic() < until:
-            self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), 0.25)
-            self._look_at_states()
+            await self._watch()
             trouble = next((f"rank {r.placement.rank}: {r.trouble()}" for r in self.ranks if r.trouble()), "")
             if trouble and not told:
                 told = True
@@ -246,7 +271,11 @@ class LocalRanks:
         # What a rank says of its own end may be under way while its neighbour's end is already known.
         await asyncio.sleep(0.05)
 
-    def _look_at_states(self) -> None:
+    async def _watch(self) -> None:
+        """Wait for news for a moment and look at what the kernel says of the ranks."""
+        self._changed.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), _WATCH_SECONDS)
         now = time.monotonic()
         for rank in self.ranks:
             stopped = rank.pid is not None and state_of(rank.pid) in {"T", "t"}
@@ -259,10 +288,11 @@ class LocalRanks:
                 self._take(index, message)
                 self._changed.set()
         except EOFError:
-            pass
-        finally:
             if index == len(self.ranks):
-                self._program_ended()
+                await self._program_ended()
+            elif not self.ranks[index].born.done():
+                self.ranks[index].born.set_result(None)
+        finally:
             writer.close()
 
     def _take(self, index: int, message: channel.Message) -> None:
@@ -270,7 +300,7 @@ class LocalRanks:
             case Imported():
                 if not self.imported.done():
                     self.imported.set_result(message)
-            case Exited():
+            case Exited() if message.index < len(self.ranks):
                 self.ranks[message.index].exit_code = message.code
             case StoreOpen():
                 if not self.store.done():
@@ -280,11 +310,33 @@ class LocalRanks:
                     self.first_figure = self.first_figure or time.monotonic()
                 self.ranks[index].hear(message)
 
-    def _program_ended(self) -> None:
-        """Note that no more ranks will come: the program has ended or was never able to start."""
+    async def _program_ended(self) -> None:
+        """Note that no more ranks will come: the program has ended."""
+        code = await self._exit_code()
+        # What the ranks said before their end may still be under way.
+        await asyncio.sleep(_LAST_WORDS_SECONDS)
+        self._ended_as("ended" if code is None else _ending(code))
+
+    def _ended_as(self, how: str) -> None:
+        """Note how the program that forks the ranks ended: those that still ran are gone with it."""
         if not self.imported.done():
-            self.imported.set_result(Imported(0.0, f"the process that forks the ranks ended: {self.log_tail()}"))
+            tail = self.log_tail()
+            self.imported.set_result(Imported(0.0, f"the process that forks the ranks {how}{tail and f': {tail}'}"))
+        for rank in self.ranks:
+            if not rank.over:
+                rank.orphaned = f"ended with the one that forked it, which {how}"
         self._changed.set()
+
+    async def _exit_code(self) -> int | None:
+        """Return how the program ended without reaping it: its number still names its group."""
+        for _ in range(50):
+            if self._process is None:
+                break
+            ended = os.waitid(os.P_PID, self._process.pid, _ENDED)  # noqa: ASYNC222 WNOHANG: it does not wait
+            if ended is not None:
+                return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            await asyncio.sleep(0.01)
+        return None
 
     def log_tail(self) -> str:
         """Return the last lines that the ranks wrote to their standard error."""

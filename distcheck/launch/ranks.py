@@ -33,15 +33,17 @@ class Spec(msgspec.Struct, frozen=True):
     torch: bool
     inherit: bool
     """True when this process already is the rank: its environment stays as it is."""
+    parent: int
+    """The pid of distcheck, without which nothing here has a purpose."""
 
 
 def main() -> None:
     """Fork the ranks, import torch, fork them again, and tell how each one ends."""
     spec = msgspec.json.decode(sys.argv[1], type=Spec)
-    _die_with_parent()
+    _die_with(spec.parent)
     os.dup2(2, 1)  # NCCL and friends write to stdout, where only the report belongs
     control = RankEnd(spec.control)
-    children = [_fork(spec, i, _introduce) for i in range(len(spec.placements))]
+    children = [_fork(spec, i, _introduce, control) for i in range(len(spec.placements))]
     for pid in children:
         os.waitpid(pid, 0)
     if spec.torch:
@@ -52,19 +54,21 @@ def main() -> None:
             control.tell(Imported(time.monotonic() - start, f"{type(error).__name__}: {error}"))
             return
         control.tell(Imported(time.monotonic() - start))
-        running = {_fork(spec, i, _measure): i for i in range(len(spec.placements))}
+        running = {_fork(spec, i, _measure, control): i for i in range(len(spec.placements))}
         while running:
             pid, status = os.wait()
             control.tell(Exited(running.pop(pid), os.waitstatus_to_exitcode(status)))
 
 
-def _fork(spec: Spec, index: int, be: Callable[[RankEnd], None]) -> int:
+def _fork(spec: Spec, index: int, be: Callable[[RankEnd], None], control: RankEnd) -> int:
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 70
     try:
-        _die_with_parent()
+        _die_with(parent)
+        control.close()  # so that its end tells that this program has ended, whatever becomes of the ranks
         for other, fd in enumerate(spec.channels):
             if other != index:
                 os.close(fd)
@@ -91,9 +95,11 @@ def _measure(channel: RankEnd) -> None:
         worker.run(task, channel.tell)
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent ends, however it ends."""
+def _die_with(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent ends, however it ends; end now if it has done so already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(70)
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def _problem(problem: Problem, options: Options) -> Iterator[str]:
     alone = len(problem.cases) == 1 and not problem.more
     for n, case in enumerate(problem.cases):
         place = "" if alone else where(case.ranks, case.nodes)
-        yield f"  {harmless(case.message)}" + (f"  [{place}]" if place else "")
+        yield from _wrapped(harmless(case.message) + (f" [{place}]" if place else ""), 2, 2)
         if n < DETAILED or options.verbose:
             yield from (f"    {line}" for line in evidence_lines(case.evidence, everything=options.verbose))
     if problem.more:
@@ -181,7 +181,7 @@ def _problem(problem: Problem, options: Options) -> Iterator[str]:
     if problem.why:
         yield from _wrapped(f"why: {harmless(problem.why)}", 2, 7)
     for fix in problem.fixes:
-        yield f"  fix: {harmless(fix.text)}"
+        yield from _wrapped(f"fix: {harmless(fix.text)}", 2, 7)
         yield from (f"      {harmless(command)}" for command in fix.commands)
 
 

@@ -12,8 +12,8 @@ host       Start                                       run these collectives
 guest      Trouble                                     a rank of mine cannot finish
 host       Abort                                       end the collectives and report
 guest      RunReport                                   what my ranks measured and how they ended
-host       VerdictRound                                the exit code that all of us take
-guest      Seen                                        I know it
-host       Bye                                         the report is written: leave
+host       LastCall                                    who is still there?
+guest      Here                                        I am
+host       Bye                                         the report is written: leave with this exit code
 =========  ==========================================  ================================================
 """

@@ -19,6 +19,7 @@ from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import Hello, NotYet, ProtocolError, Refused, Welcome, Word, encode
 
 _ANSWER_SECONDS = 3.0
+_LEAST_ANSWER_SECONDS = 0.5
 _PAUSE_SECONDS = 0.1
 _MASTER_PATIENCE_SECONDS = 2.0
 _UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL}
@@ -127,49 +128,54 @@ async def attend(
     until = loop.time() + seconds
     last: dict[Door, Attempt] = {}
     met: Connection | None = None
+
+    def take(door: Door, attempt: Attempt, connection: Connection | None) -> None:
+        nonlocal met, until
+        seen = last.get(door)
+        last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
+        if connection is None:
+            return
+        if met is not None:
+            connection.writer.close()
+            return
+        met = connection
+        until = min(until, loop.time() + _MASTER_PATIENCE_SECONDS) if door.side else loop.time()
+
     while True:
+        left = max(0.05, until - loop.time())
         todo = [d for d in ways if met is None or not d.side]
-        knocks = [
-            asyncio.ensure_future(_knock(d, hello, min(connect_seconds, max(0.05, until - loop.time())))) for d in todo
-        ]
+        knocks = {asyncio.ensure_future(_knock(d, hello, min(connect_seconds, left), left)) for d in todo}
         try:
-            for knocked in asyncio.as_completed(knocks):
-                door, attempt, connection = await knocked
-                seen = last.get(door)
-                last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
-                if connection is None:
-                    continue
-                if met is None:
-                    met = connection
-                    if not door.side:
-                        break
-                    until = min(until, loop.time() + _MASTER_PATIENCE_SECONDS)
-                else:
-                    connection.writer.close()
+            while knocks and (met is None or loop.time() < until):
+                patience = None if met is None else until - loop.time()
+                answered, knocks = await asyncio.wait(knocks, timeout=patience, return_when="FIRST_COMPLETED")
+                for knock in answered:
+                    take(*knock.result())
         finally:
             for knock in knocks:
                 knock.cancel()
             for result in await asyncio.gather(*knocks, return_exceptions=True):
-                if not isinstance(result, BaseException) and result[2] not in {None, met}:
+                if not isinstance(result, BaseException) and result[2] is not None:
                     result[2].writer.close()
         master_settled = any(a.outcome in {"met", "agent", "foreign", "silent"} for d, a in last.items() if not d.side)
         if (met is not None and master_settled) or once or loop.time() + _PAUSE_SECONDS >= until:
-            return Attendance(met, _worth_telling(last, met))
+            return Attendance(met, _worth_telling(last))
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-def _worth_telling(last: dict[Door, Attempt], met: Connection | None) -> tuple[Attempt, ...]:
+def _worth_telling(last: dict[Door, Attempt]) -> tuple[Attempt, ...]:
     """Leave out side doors that were simply shut: a host opens one of them only."""
-    del met
     return tuple(a for d, a in last.items() if not d.side or a.outcome not in {"refused", "timeout"})
 
 
-async def _knock(door: Door, hello: Hello, seconds: float) -> tuple[Door, Attempt, Connection | None]:
-    attempt, connection = await _try(door, hello, seconds)
+async def _knock(door: Door, hello: Hello, seconds: float, left: float) -> tuple[Door, Attempt, Connection | None]:
+    attempt, connection = await _try(door, hello, seconds, max(_LEAST_ANSWER_SECONDS, min(_ANSWER_SECONDS, left)))
     return door, attempt, connection
 
 
-async def _try(door: Door, hello: Hello, seconds: float) -> tuple[Attempt, Connection | None]:
+async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tuple[Attempt, Connection | None]:
+    """Connect within `seconds` and wait `patience` seconds for an answer."""
+
     def ended(outcome: str, detail: str = "") -> Attempt:
         return Attempt(
             address=door.address,
@@ -181,7 +187,7 @@ async def _try(door: Door, hello: Hello, seconds: float) -> tuple[Attempt, Conne
 
     try:
         reader, writer = await asyncio.wait_for(_connect(door), seconds)
-    except asyncio.TimeoutError:
+    except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s"), None
     except ConnectionRefusedError as error:
         return ended("refused", str(error)), None
@@ -194,7 +200,7 @@ async def _try(door: Door, hello: Hello, seconds: float) -> tuple[Attempt, Conne
     keep = False
     try:
         writer.write(encode(msgspec.structs.replace(hello, nonce=nonce)))
-        answer = await asyncio.wait_for(protocol.read(reader, protocol.answer_decoder, 4096), _ANSWER_SECONDS)
+        answer = await asyncio.wait_for(protocol.read(reader, protocol.answer_decoder, 4096), patience)
         if answer.nonce != nonce:
             return ended("stranger", "a roll call that answered another's nonce"), None
         if isinstance(answer, NotYet):
@@ -204,7 +210,7 @@ async def _try(door: Door, hello: Hello, seconds: float) -> tuple[Attempt, Conne
         keep = True
         return ended("met"), Connection(reader, writer, answer)
     except asyncio.TimeoutError:
-        return ended("silent", f"accepted the connection and said nothing for {_ANSWER_SECONDS:.0f} s"), None
+        return ended("silent", f"accepted the connection and said nothing for {patience:.0f} s"), None
     except ProtocolError as error:
         return ended("foreign", str(error)), None
     except (EOFError, OSError) as error:

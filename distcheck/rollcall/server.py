@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import TypeVar
 
 from distcheck.probe import network
@@ -27,6 +27,10 @@ from distcheck.rollcall.protocol import (
 )
 
 _HELLO_SECONDS = 5.0
+_REPORT_SECONDS = 10.0
+_BACKLOG = 4096
+_MOST_WORDS = 64
+"""A guest says a handful of words; whoever says more that nobody waits for is none."""
 _T = TypeVar("_T", bound=Word)
 
 
@@ -42,11 +46,17 @@ class Guest:
         self.words: asyncio.Queue[FromGuest | None] = asyncio.Queue()
         """What it said since; None when it is gone."""
         self.gone = False
+        self.left = asyncio.Event()
+        """Set together with `gone`."""
 
     def say(self, word: Word) -> None:
         """Send a word; a guest that is gone does not hear it, which `words` tells."""
+        self.send(encode(word))
+
+    def send(self, frame: bytes) -> None:
+        """Send a word that is encoded already."""
         if not self.gone:
-            self.writer.write(encode(word))
+            self.writer.write(frame)
 
 
 class Server:
@@ -56,83 +66,103 @@ class Server:
         self.run, self.uid, self.master = run, uid, master
         self.job = job
         self.world_size = world_size
-        self.own_ranks = frozenset(ranks)
         self.guests: dict[str, Guest] = {}
         self.admit_strangers = False
         """Whether guests with another MASTER_ADDR:MASTER_PORT come in to fill a gap in the roll."""
+        self.most_at_the_door = 4096
+        """Connections that have not yet said who they are; beyond that the oldest is closed for the newest."""
         self.on_trouble: Callable[[str], None] = lambda _reason: None
+        self._present: set[int] = set()
+        self._note_present(ranks)
+        self._leaves_at = float("inf")
+        self._open = True
         self._servers: list[asyncio.Server] = []
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._at_the_door: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self, sock: socket.socket) -> None:
         """Let guests in through a listening socket."""
         protocol.prepare(sock)
-        self._servers.append(await asyncio.start_server(self._welcome, sock=sock))
+        # asyncio listens again with this backlog; its own 100 would drop the crowd of a large job for a second.
+        self._servers.append(await asyncio.start_server(self._welcome, sock=sock, backlog=_BACKLOG))
 
     async def open_side_door(self) -> int | None:
-        """Listen on the first side port that is free; None when all are taken."""
+        """Listen on the first side port that can be had; None when there is none."""
         for port in protocol.side_ports(self.job):
-            try:
+            with contextlib.suppress(OSError):
                 await self.open(network.listen(port))
-            except OSError as error:
-                if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
-                    raise
-                continue
-            return port
+                return port
         return None
 
     @property
-    def present(self) -> frozenset[int]:
-        """The ranks of whom somebody spoke."""
-        return self.own_ranks.union(*(g.ranks for g in self.guests.values()))
+    def complete(self) -> bool:
+        """Whether somebody spoke for every rank of the world."""
+        return len(self._present) >= self.world_size
 
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The ranks of whom nobody spoke."""
-        present = self.present
-        return tuple(n for n in range(self.world_size) if n not in present)
+    def missing(self, most: int) -> tuple[int, ...]:
+        """Return the first ranks of whom nobody spoke."""
+        absent: Iterator[int] = (n for n in range(self.world_size) if n not in self._present)
+        return tuple(islice(absent, most))
 
-    async def wait_for_all(self, seconds: float) -> bool:
-        """Wait until every rank of the world is there; False when the time is over first."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._all_present(), seconds)
-        return not self.missing
+    async def wait_for_all(self, seconds: float, reserve: float = 0.0) -> bool:
+        """Wait until every rank of the world is there; False when the time is over first.
 
-    async def _all_present(self) -> None:
-        while self.missing:
+        It is over at the latest `reserve` seconds before the first guest's own time is.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while not self.complete:
+            left = min(until, self._leaves_at - reserve) - loop.time()
+            if left <= 0:
+                break
             self._changed.clear()
-            await self._changed.wait()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
+        return self.complete
 
-    def say_to_all(self, word: Word) -> None:
-        """Send a word to every guest that is still there."""
-        for guest in self.guests.values():
-            guest.say(word)
+    def say_to_all(self, word: Word, uids: Iterable[str] | None = None) -> None:
+        """Send a word to every guest that is still there, or to those named."""
+        frame = encode(word)
+        for uid in self.guests if uids is None else uids:
+            self.guests[uid].send(frame)
 
     async def hear_all(self, kind: type[_T], seconds: float, uids: Iterable[str] | None = None) -> dict[str, _T]:
         """Wait for one word of this kind from every guest (or those named); silent and gone guests are left out."""
         wanted = [self.guests[uid] for uid in (self.guests if uids is None else uids)]
         heard: dict[str, _T] = {}
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
 
         async def hear(guest: Guest) -> None:
             while not guest.gone or not guest.words.empty():
-                word = await asyncio.wait_for(guest.words.get(), max(0.0, until - loop.time()))
+                word = await guest.words.get()
                 if isinstance(word, kind):
                     heard[guest.uid] = word
                     return
                 if word is None:
                     return
 
-        await asyncio.gather(*(hear(g) for g in wanted), return_exceptions=True)
+        if wanted:
+            hearing = [asyncio.ensure_future(hear(g)) for g in wanted]
+            _, silent = await asyncio.wait(hearing, timeout=max(0.0, seconds))
+            for task in silent:
+                task.cancel()
+            await asyncio.gather(*silent, return_exceptions=True)
         return heard
 
+    async def see_off(self, seconds: float, uids: Iterable[str]) -> None:
+        """Wait until guests have closed their connections: none shall lose our last word to our leaving first."""
+        leaving = asyncio.gather(*(self.guests[uid].left.wait() for uid in uids))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(leaving, seconds)
+
     async def close_doors(self) -> None:
-        """Stop listening: whoever comes now finds the ports as free as they were."""
+        """Stop listening: whoever comes now finds the ports as free as they were, and nobody half-way in stays."""
+        self._open = False
         for server in self._servers:
             server.close()
         self._servers.clear()
+        for writer in tuple(self._at_the_door):
+            writer.transport.abort()
 
     async def close(self) -> None:
         """Stop listening and let everybody go."""
@@ -151,7 +181,7 @@ class Server:
             task.add_done_callback(self._tasks.discard)
         guest: Guest | None = None
         try:
-            guest = await asyncio.wait_for(self._admit(reader, writer), _HELLO_SECONDS * 2)
+            guest = await self._admit(reader, writer)
             if guest is not None:
                 await self._listen_to(guest, reader)
         except (ProtocolError, EOFError, OSError, asyncio.TimeoutError, asyncio.CancelledError):
@@ -160,37 +190,78 @@ class Server:
         finally:
             if guest is not None:
                 guest.gone = True
+                guest.left.set()
                 guest.words.put_nowait(None)
                 self.on_trouble(f"lost the connection to {guest.report.node.name}")
             writer.close()
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Guest | None:
-        hello = await asyncio.wait_for(protocol.read(reader, hello_decoder, protocol.HELLO_LIMIT_BYTES), _HELLO_SECONDS)
-        answer = self._answer(hello)
-        writer.write(encode(answer))
-        await writer.drain()
-        if not isinstance(answer, Welcome):
-            return None
-        report = await protocol.read(reader, guest_decoder)
-        if not isinstance(report, Report) or report.process.uid != hello.uid or hello.uid in self.guests:
+        self._let_wait(writer)
+        try:
+            hello = await asyncio.wait_for(
+                protocol.read(reader, hello_decoder, protocol.HELLO_LIMIT_BYTES), _HELLO_SECONDS
+            )
+            answer = self._answer(hello)
+            writer.write(encode(answer))
+            if not isinstance(answer, Welcome):
+                await asyncio.wait_for(writer.drain(), _HELLO_SECONDS)
+                return None
+            report = await asyncio.wait_for(protocol.read(reader, guest_decoder), _REPORT_SECONDS)
+        finally:
+            self._at_the_door.pop(writer, None)
+        if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):
             raise ProtocolError("not the report of the guest that was welcomed")
         guest = self.guests[hello.uid] = Guest(hello, report, writer)
+        self._leaves_at = min(self._leaves_at, guest.leaves_at)
+        self._note_present(guest.ranks)
         self._changed.set()
         return guest
+
+    def _let_wait(self, writer: asyncio.StreamWriter) -> None:
+        """Keep a place at the door; a crowd that says nothing does not keep out those who do."""
+        self._at_the_door[writer] = None
+        if len(self._at_the_door) > self.most_at_the_door:
+            oldest = next(iter(self._at_the_door))
+            del self._at_the_door[oldest]
+            oldest.transport.abort()
+
+    def _is_new(self, uid: str) -> bool:
+        return self._open and uid != self.uid and uid not in self.guests
+
+    def _note_present(self, ranks: Iterable[int]) -> None:
+        self._present.update(n for n in ranks if 0 <= n < self.world_size)
 
     def _answer(self, hello: Hello) -> Welcome | NotYet | Refused:
         if hello.job != protocol.public_key(self.job):
             return Refused(hello.nonce, "this is the roll call of another job")
+        if hello.uid in self.guests or not self._open:
+            return Refused(hello.nonce, "this process is there already, or the roll call is closed")
         if hello.master != self.master and not (
-            self.admit_strangers and hello.world_size == self.world_size and set(hello.ranks) & set(self.missing)
+            self.admit_strangers and hello.world_size == self.world_size and self._fills_a_gap(hello.ranks)
         ):
             return NotYet(hello.nonce, self.master)
         return Welcome(hello.nonce, self.run, self.uid)
+
+    def _fills_a_gap(self, ranks: Iterable[int]) -> bool:
+        return any(0 <= n < self.world_size and n not in self._present for n in ranks)
 
     async def _listen_to(self, guest: Guest, reader: asyncio.StreamReader) -> None:
         while True:
             word = await protocol.read(reader, guest_decoder)
             if isinstance(word, Trouble):
                 self.on_trouble(word.reason)
-            else:
+            elif guest.words.qsize() < _MOST_WORDS:
                 guest.words.put_nowait(word)
+            else:
+                raise ProtocolError("more words than anybody asked for")
+
+
+def _is_of(report: Report, hello: Hello) -> bool:
+    """Whether a report holds together: one process, its node, and the ranks that were announced."""
+    uid = report.process.uid
+    return (
+        uid == hello.uid
+        and report.process.node == report.node.key
+        and all(r.process == uid for r in report.ranks)
+        and {r.placement.rank for r in report.ranks} - {None} == set(hello.ranks)
+    )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from distcheck.facts import Job, Look
 from distcheck.finding import Finding, NotChecked
 
-FAMILIES = ("environment", "ranks", "master", "network", "gpu", "collectives", "probe")
+FAMILIES = ("environment", "ranks", "local_ranks", "master", "network", "gpu", "collectives", "probe")
 """Modules of rules, in the order in which a report shows them: causes before consequences."""
 
 Outcome = Finding | NotChecked

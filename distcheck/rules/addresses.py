@@ -1,4 +1,4 @@
-"""What MASTER_ADDR means: how it is written, which host it names, and whether rank 0 is there."""
+"""What MASTER_ADDR and MASTER_PORT mean: how they are written, which host they name, and whether rank 0 is there."""
 
 from __future__ import annotations
 
@@ -108,6 +108,12 @@ def own_addresses(node: NodeFacts) -> frozenset[str]:
     if isinstance(node.interfaces, Missing):
         return frozenset()
     return frozenset(canonical(i.address) for i in node.interfaces)
+
+
+def first_open_port(node: NodeFacts) -> int:
+    """Return the first port that needs no privilege; the kernel's default where it could not be read."""
+    start = node.unprivileged_port_start
+    return 1024 if isinstance(start, Missing) else start
 
 
 def rank_zero(job: Job) -> RankFacts | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distcheck.rules.addresses import keeps_others_away
 from distcheck.rules.settings import export, mapping
 from distcheck.rules.shape import strays, too_few_started, worlds
-from distcheck.rules.vocabulary import listed, process_name, starter, table_of
+from distcheck.rules.vocabulary import by_name, grouped, listed, numbered, numbers_of, process_name, starter, table_of
 
 if TYPE_CHECKING:
     from distcheck.facts import Job, RankFacts
@@ -18,15 +18,15 @@ def processes(job: Job, ranks: list[RankFacts]) -> str:
     return listed([process_name(job, r) for r in ranks])
 
 
-def process(job: Job, rank: RankFacts) -> dict[str, Any]:
-    """Identify the process of a rank as evidence."""
-    speaker = job.process_of(rank)
-    return {
-        "node": job.node_of(rank).name,
-        "pid": speaker.pid,
-        "local_rank": rank.placement.local_rank,
-        "command": " ".join(speaker.command),
-    }
+def claims(job: Job, ranks: list[RankFacts]) -> dict[str, str]:
+    """Return as evidence what the processes of ranks claim, by process: rank 1, local rank 1: python train.py."""
+    lines = []
+    for several in grouped(ranks, lambda r: r.process).values():
+        locals_ = {r.placement.local_rank for r in several if r.placement.local_rank is not None}
+        who = f"{numbered(numbers_of(several))}" if numbers_of(several) else "no rank"
+        who += f", local {numbered(locals_)}" if locals_ else ""
+        lines.append((process_name(job, several[0]), f"{who}: {' '.join(job.process_of(several[0]).command)}"))
+    return by_name(lines)
 
 
 def told_apart(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ...]]:

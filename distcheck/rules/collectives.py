@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Collectives, Job, Missing
+from distcheck.facts import Collectives, Job, Missing, RankFacts
 from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.rules import Outcome, rule
 from distcheck.rules.deaths import cause_of_death
@@ -21,7 +21,7 @@ from distcheck.rules.endings import (
     why_ended,
 )
 from distcheck.rules.figures import busbw, missing_figures, size_words
-from distcheck.rules.vocabulary import found, grouped, listed
+from distcheck.rules.vocabulary import brief, found, grouped, listed, numbered, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def torch_backend_missing(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{who(job, ranks)} cannot use {_backend(job)}: {words}",
+            f"{who(job, ranks)} cannot use {_backend(job)}: {brief(words, 120)}",
             Fix(
                 "Install the build of torch that fits the GPUs, or use a backend that this torch has.",
                 (
@@ -144,7 +144,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{who(job, ranks)} could not begin{f': {detail}' if detail else ''}",
+            f"{who(job, ranks)} could not begin{f': {brief(detail, 120)}' if detail else ''}",
             Fix("Make the same torch importable on every node.", ("python -c 'import torch'",)),
             scope="node",
             confirmed=False,
@@ -156,7 +156,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{who(job, ranks)} failed in {steps_of(ranks)}: {detail_of(ranks[0])}",
+            f"{who(job, ranks)} failed in {steps_of(ranks)}: {brief(detail_of(ranks[0]), 120)}",
             Fix(
                 "Follow the error; let the backend say what it tried."
                 if own
@@ -209,7 +209,7 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
         confirmed=False,
         message=f"{len(waiting)} of {len(job.ranks)} ranks were still in {steps_of(waiting)} "
         f"when the run was ended{why_ended(job)}; no rank shows a cause",
-        evidence={"steps": {step: len(group) for step, group in grouped(waiting, step_of).items()}},
+        evidence={f"in '{step}'": numbered(numbers_of(group)) for step, group in grouped(waiting, step_of).items()},
         fix=Fix(
             "Tell slow from stuck with more time or smaller sizes; then look at the network.",
             ("distcheck bandwidth --sizes 1M --timeout 300", "distcheck net", "distcheck isolate"),
@@ -235,13 +235,13 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
     wrong = [r for r in job.ranks if r.run is not None and any(r.run.wrong.values())]
     if not wrong:
         return
-    by_op: dict[str, dict[str, int]] = {}
+    by_op: dict[str, dict[int, list[RankFacts]]] = {}
     for r in wrong:
         for op, count in (r.run.wrong if r.run else {}).items():
             if count:
-                by_op.setdefault(op, {})[str(r.placement.rank)] = count
+                by_op.setdefault(op, {}).setdefault(count, []).append(r)
     of = {op: max(r.run.checked.get(op, 0) for r in wrong if r.run) for op in by_op}
-    counts = [f"{max(ranks.values())} of {of[op]} elements of {op}" for op, ranks in by_op.items()]
+    counts = [f"{max(ranks)} of {of[op]} elements of {op}" for op, ranks in by_op.items()]
     few = 2 * len(wrong) <= len(job.ranks)
     yield found(
         job,
@@ -256,7 +256,11 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
         scope="node" if few else "link",
         owner="admin",
         confirmed=False,
-        evidence={"wrong": by_op, "checked": of},
+        evidence={
+            op: f"of {of[op]} elements wrong: "
+            + "; ".join(f"{count} on {numbered(numbers_of(ranks))}" for count, ranks in list(counted.items())[:16])
+            for op, counted in by_op.items()
+        },
     )
 
 

@@ -71,9 +71,7 @@ def _group(groups: Endings, run: RankRun | None) -> list[RankFacts] | None:
         return groups.lost if _LOST.search(run.detail) else groups.failed
     if run.outcome == "died":
         return groups.aborted if "SIGABRT" in run.detail else groups.died
-    return {"stopped": groups.stopped, "not started": groups.unstarted, "stalled": groups.stalled}.get(
-        run.outcome
-    )
+    return {"stopped": groups.stopped, "not started": groups.unstarted, "stalled": groups.stalled}.get(run.outcome)
 
 
 def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
@@ -138,15 +136,16 @@ def steps_of(ranks: list[RankFacts]) -> str:
     return listed([f"'{step}'" for step in grouped(ranks, step_of)])
 
 
-def evidence_of(ranks: list[RankFacts]) -> dict[str, object]:
-    """Return what the process of each of the first ranks did last; nobody reads thousands."""
-    return {
-        str(r.placement.rank): {
-            "pid": r.run.pid,
-            "step": r.run.step,
-            "detail": r.run.detail,
-            "silent_seconds": r.run.silent_seconds,
-        }
-        for r in ranks[:16]
-        if r.run is not None
-    }
+def evidence_of(ranks: list[RankFacts]) -> dict[str, str]:
+    """Return what the process of each of the first ranks did last; nobody reads thousands.
+
+    Like this: rank 3: pid 4711 in 'all_reduce 1024 B', silent for 4.0 s: was ended by SIGKILL.
+    """
+    evidence = {}
+    for rank in ranks[:16]:
+        if rank.run is not None:
+            run = rank.run
+            silent = f", silent for {run.silent_seconds:.1f} s" if run.silent_seconds else ""
+            detail = f": {run.detail}" if run.detail else ""
+            evidence[f"rank {rank.placement.rank}"] = f"pid {run.pid} in '{run.step}'{silent}{detail}"
+    return evidence

@@ -22,7 +22,18 @@ from distcheck.rules.settings import (
     unset,
 )
 from distcheck.rules.shape import duplicates, in_blocks, out_of_range
-from distcheck.rules.vocabulary import are, found, grouped, listed, named, starter, table_of
+from distcheck.rules.vocabulary import (
+    are,
+    brief,
+    by_name,
+    found,
+    grouped,
+    listed,
+    named,
+    process_name,
+    starter,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +104,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {listed(names)} {are(names)} not set; init_process_group() would raise {raises}",
+            f"{named(job, ranks)}: {listed(names)} {are(names)} not set; torch would stop with {_in_short(raises)!r}",
             Fix(text, commands),
             evidence={"unset": list(names), "launcher": launcher, "torch": raises},
         )
@@ -111,13 +122,12 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
     message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set"
     text, commands = "", list[str]()
     if numbers:
-        message += f"; {program} sets {table.rank} and {table.world_size} instead, which torch does not read"
+        message += f"; torch does not read {program}'s {table.rank} and {table.world_size}"
         text = "Map the launcher's variables before the script starts, or let distcheck gate --export do it. "
         line = mapping(table)
         commands += [line, f"{program} bash -c '{line} && exec python train.py'"]
     if masters:
-        message += "; nobody says where the ranks meet, so init_process_group() would raise "
-        message += torch_would_raise(first)
+        message += f"; torch would stop with {_in_short(torch_would_raise(first))!r}"
         text += f"Give every rank the host of rank 0 and one free port: {program} does not."
         commands += master_commands(job, first, *masters)
     yield found(
@@ -131,8 +141,14 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
             "launcher": table.launcher,
             table.rank: first.environment.get(table.rank, ""),
             table.world_size: first.environment.get(table.world_size, ""),
-        },
+        }
+        | ({"torch": torch_would_raise(first)} if masters else {}),
     )
+
+
+def _in_short(error: str) -> str:
+    """Return the end of an error, which names the variable; all of it is in the docstring and the evidence."""
+    return error.rpartition(": ")[2]
 
 
 @rule("environment")
@@ -220,7 +236,7 @@ def env_not_integer(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {name} is {value!r}, expected {expected(name)}",
+            f"{named(job, ranks)}: {name} is {brief(repr(value))}, expected {expected(name)}",
             Fix(text, (command,)),
             evidence={"variable": name, "value": value},
         )
@@ -357,7 +373,9 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
             ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
         ),
         severity="warning",
-        evidence={str(r.placement.rank): {"RANK": r.environment["RANK"], t.rank: n} for r, t, n in pairs},
+        evidence=by_name(
+            (f"RANK={r.environment['RANK']}", f"{t.rank}={n} on {process_name(job, r)}") for r, t, n in pairs
+        ),
     )
 
 

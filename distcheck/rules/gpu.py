@@ -19,9 +19,9 @@ from distcheck.rules.cards import (
     values,
 )
 from distcheck.rules.nvml import LOST, error_code, remedy
-from distcheck.rules.sharing import cause_of, same_local_rank, shared_gpus
+from distcheck.rules.sharing import cause_of, explained, shared_gpus
 from distcheck.rules.visibility import mig_commands, no_gpu, wrong_values
-from distcheck.rules.vocabulary import found, grouped, listed, named, numbers_of
+from distcheck.rules.vocabulary import brief, found, grouped, listed, named, numbers_of
 from distcheck.visible import visible
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
             ranks=numbers_of(rank for node in nodes for rank in job.ranks_on(node)),
             nodes=tuple(node.name for node in nodes),
             message=f"{listed([node.name for node in nodes])}: {reason}",
-            evidence={"nvml": reason, "nvml_error": error_code(reason)},
+            evidence={"nvml": reason},
             fix=advice.fix,
         )
 
@@ -81,6 +81,8 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
     yield from not_seen(job)
     for node, devices in seen(job):
         lost = [gpu for gpu in devices if gpu.lost]
+        alike = grouped(lost, lambda gpu: gpu.lost)
+        told = [f"{listed([f'GPU {g.index}{at(g)}' for g in gpus])}: {brief(words)}" for words, gpus in alike.items()]
         if lost:
             yield Finding(
                 scope="gpu",
@@ -88,8 +90,8 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
                 confirmed=any(error_code(gpu.lost) in LOST for gpu in lost),
                 ranks=numbers_of(rank for rank in job.ranks_on(node) if rank.gpu is None),
                 nodes=(node.name,),
-                message=f"{node.name}: {listed([f'GPU {g.index}{at(g)}: {g.lost}' for g in lost])}",
-                evidence={"gpus": [card(gpu) | {"index": gpu.index, "nvml": gpu.lost} for gpu in lost]},
+                message=f"{node.name}: {'; '.join(told)}",
+                evidence={f"GPU {gpu.index}": ", ".join((*card(gpu).values(), gpu.lost)) for gpu in lost},
                 fix=Fix(
                     "Drain the node and reboot it; power it off if the GPU does not come back.",
                     (f"scontrol update nodename={node.name} state=drain reason=gpu-lost", "sudo reboot"),
@@ -132,9 +134,11 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
         for value, ranks in right.items():
             shown = visible(value, devices)
             if not shown.uuids:
-                message = f"{named(job, ranks)}: {VARIABLE}={value!r} shows no GPU: {shown.stop}"
+                message = (
+                    f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
+                )
                 fix = Fix("Name another GPU, or make MIG devices on this one.", mig_commands())
-                yield found(job, ranks, message, fix)
+                yield found(job, ranks, message, fix, evidence={VARIABLE: value, "stopped_by": shown.stop})
     for why, nodes in without.items():
         if nodes:
             yield no_gpu(job, nodes, why, suspect=others)
@@ -243,7 +247,8 @@ def gpu_duplicate(job: Job) -> Iterator[Outcome]:
 
     Found by the UUID of the GPU that each rank will take, over all nodes: two containers that were handed one
     GPU are caught too. With NCCL_MULTI_RANK_GPU_ENABLE=1 on all of them it is allowed (NCCL 2.30 and later)
-    and only mentioned. Equal LOCAL_RANKs and wrong lists are other rules' findings.
+    and only mentioned. Ranks that are shown several GPUs and have one LOCAL_RANK, ranks that are there twice, and
+    wrong lists are other rules' findings.
 
     Fix: let every rank see all GPUs (``unset CUDA_VISIBLE_DEVICES``) and take its own before any other CUDA
     call: ``torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))``; start no more ranks than there are GPUs.
@@ -258,6 +263,7 @@ def gpu_duplicate(job: Job) -> Iterator[Outcome]:
                 # What stands in for an unreadable UUID tells GPUs apart on one node only.
                 place = "" if rank.gpu.startswith(("GPU-", "MIG-")) else node.key
                 users.setdefault((place, rank.gpu), []).append(rank)
-    shared = [ranks for ranks in users.values() if len(ranks) > 1 and not same_local_rank(job, ranks)]
+    by_another = explained(job)
+    shared = [ranks for ranks in users.values() if len(ranks) > 1 and not by_another(ranks)]
     for cause, gpus in grouped(shared, lambda ranks: cause_of(job, ranks)).items():
         yield shared_gpus(job, cause, gpus)

@@ -11,6 +11,7 @@ from distcheck.rules.addresses import (
     astray,
     cleaned,
     differing,
+    first_open_port,
     here_over_nodes,
     malformed,
     may_pass,
@@ -21,7 +22,7 @@ from distcheck.rules.addresses import (
     unresolved,
 )
 from distcheck.rules.settings import PORT, export, master_commands, started_by_distcheck
-from distcheck.rules.vocabulary import fold, found, grouped, listed, named, numbers_of, odd_ones, spread
+from distcheck.rules.vocabulary import brief, found, grouped, listed, named, odd_ones, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,7 @@ def env_master_addr_format(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: MASTER_ADDR is {address!r}, {malformed(address)}; "
+            f"{named(job, ranks)}: MASTER_ADDR is {brief(repr(address))}, {malformed(address)}; "
             "expected one host name or IP address",
             Fix("Give the host alone; the port belongs into MASTER_PORT.", (command,)),
             evidence={"variable": "MASTER_ADDR", "value": address},
@@ -209,7 +210,7 @@ def env_master_port_differs(job: Job) -> Iterator[Outcome]:
         odd,
         f"{spread(job, 'MASTER_PORT', told)}; expected one port",
         Fix("Set the same MASTER_PORT for every process.", master_commands(job, odd[0], "MASTER_PORT")),
-        evidence={str(p): fold(numbers_of(rs)) for p, rs in told.items()},
+        evidence={str(port): named(job, ranks) for port, ranks in told.items()},
     )
 
 
@@ -266,8 +267,7 @@ def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
     bind = job.process_of(zero).bind if zero else None
     if zero is None or bind is None or bind.outcome != "denied":
         return
-    start = job.node_of(zero).unprivileged_port_start
-    first = 1024 if isinstance(start, Missing) else start  # the kernel's default
+    first = first_open_port(job.node_of(zero))
     if bind.port < first:
         yield found(
             job,

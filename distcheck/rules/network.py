@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
-from distcheck.facts import Attempt, Bind, Job, Missing, PeerTrial, PortOwner, ProcessFacts
-from distcheck.finding import Finding, Fix, NotChecked
+from distcheck.facts import Bind, Job, Missing, PortOwner, ProcessFacts
+from distcheck.finding import Fix, NotChecked
 from distcheck.rules import Outcome, rule
+from distcheck.rules.addresses import first_open_port
+from distcheck.rules.vocabulary import brief, found, grouped, listed, named
+from distcheck.rules.ways import address_of, at_master_door, failing, pairs, ranks_of, tried
 
 _FIREWALL = (
     'sysctl -w net.ipv4.ip_local_port_range="50000 51000"',
@@ -33,7 +35,7 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
     for process, bind in _binds(job, "in-use"):
         owner = bind.owner
         if isinstance(owner, PortOwner):
-            who = f"process {owner.pid} of {owner.user} ({owner.command}), started {owner.started}"
+            who = f"process {owner.pid} of {owner.user} ({brief(owner.command)}), started {owner.started}"
             evidence = {
                 "pid": owner.pid,
                 "command": owner.command,
@@ -46,13 +48,12 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
             who = f"a process that cannot be seen ({reason})"
             evidence = {"owner": reason}
             commands = (f"ss -ltnp 'sport = :{bind.port}'", "torchrun --master-port 29511 …")
-        yield Finding(
-            scope="rank",
-            ranks=_ranks(job, process),
-            nodes=_nodes(job, process),
-            message=f"MASTER_PORT {bind.port} is taken on rank 0's host by {who}",
+        yield found(
+            job,
+            ranks_of(job, {process.uid}),
+            f"MASTER_PORT {bind.port} is taken on rank 0's host by {who}",
+            Fix("End that process if it is yours, or give the job another port.", commands),
             evidence={"port": bind.port, "error": bind.error, **evidence},
-            fix=Fix("End that process if it is yours, or give the job another port.", commands),
         )
 
 
@@ -61,21 +62,30 @@ def net_bind_failed(job: Job) -> Iterator[Outcome]:
     """Rank 0 cannot listen on MASTER_PORT, and not because somebody else does.
 
     torch says "The server socket has failed to listen on any local network address" with the system's reason. Found by
-    binding MASTER_PORT as torch's TCPStore binds it. A privileged port has a rule of its own.
+    binding MASTER_PORT as torch's TCPStore binds it. A port that needs a privilege is env-master-port-privileged.
 
-    Fix: look at the system's reason; a container without a network namespace of its own, or a security profile that
-    forbids listening, are the usual ones.
+    Fix: look at the system's reason; a container without a network namespace of its own, or a security profile
+    (SELinux, AppArmor, seccomp) that forbids listening, are the usual ones.
     """
-    for process, bind in _binds(job, "failed"):
-        yield Finding(
+    for process, bind in _binds(job, "failed", "denied"):
+        ranks = ranks_of(job, {process.uid})
+        if bind.outcome == "denied" and ranks and bind.port < first_open_port(job.node_of(ranks[0])):
+            continue
+        verb = "may not" if bind.outcome == "denied" else "cannot"
+        yield found(
+            job,
+            ranks,
+            f"rank 0 {verb} listen on MASTER_PORT {bind.port}: {bind.error}",
+            Fix(
+                "Let the process listen on TCP ports; the system's reason says what keeps it from that.",
+                ("sudo ausearch -m avc -ts recent; sudo dmesg | grep -iE 'apparmor|seccomp|denied'",)
+                if bind.outcome == "denied"
+                else (f"python -c 'import socket; socket.create_server((\"\", {bind.port}))'",),
+            ),
             scope="node",
             owner="admin",
             confirmed=False,
-            ranks=_ranks(job, process),
-            nodes=_nodes(job, process),
-            message=f"rank 0 cannot listen on MASTER_PORT {bind.port}: {bind.error}",
             evidence={"port": bind.port, "error": bind.error},
-            fix=Fix("Let the process listen on TCP ports; see the system's reason above."),
         )
 
 
@@ -89,20 +99,18 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
 
     Fix: give each job a port of its own, for example derived from the job's number.
     """
-    for process in job.processes:
-        strangers = [a for a in _master(process) if a.outcome == "stranger"]
-        if strangers:
-            yield Finding(
-                scope="rank",
-                ranks=_ranks(job, process),
-                nodes=_nodes(job, process),
-                message=f"at {_where(strangers[0])} another job answers: {strangers[0].detail}",
-                evidence={"address": _where(strangers[0]), "answer": strangers[0].detail},
-                fix=Fix(
-                    "Give each job a MASTER_PORT of its own.",
-                    ("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",),
-                ),
-            )
+    met = [
+        (p, a) for p in job.processes if (a := next((a for a in at_master_door(p) if a.outcome == "stranger"), None))
+    ]
+    for where, several in grouped(met, lambda pair: address_of(pair[1])).items():
+        answer = several[0][1].detail
+        yield found(
+            job,
+            ranks_of(job, {process.uid for process, _ in several}),
+            f"at {where} another job answers: {answer}",
+            Fix("Give each job a MASTER_PORT of its own.", ("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",)),
+            evidence={"address": where, "answer": answer},
+        )
 
 
 @rule("meeting")
@@ -116,19 +124,19 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
     Fix: open the port in the firewall or security group, or use an address that the node can route to; in containers
     use the host's network.
     """
-    for process, attempts in _failing(job, {"timeout", "unreachable"}):
-        ways = ", ".join(f"{_where(a)}: {a.detail or a.outcome}" for a in attempts)
-        yield Finding(
+    for ranks, attempts in failing(job, {"timeout", "unreachable"}):
+        ways = listed([f"{address_of(a)}: {a.detail or a.outcome}" for a in attempts])
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} cannot reach MASTER_ADDR:MASTER_PORT ({ways})",
+            Fix(
+                "Open the port between the nodes, or use an address that the nodes can route to.",
+                (f"sudo firewall-cmd --add-port={attempts[0].port}/tcp",),
+            ),
             scope="link",
             owner="admin",
-            ranks=_ranks(job, process),
-            nodes=_nodes(job, process),
-            message=f"{_who(job, process)} cannot reach MASTER_ADDR:MASTER_PORT ({ways})",
-            evidence={"attempts": [f"{_where(a)} {a.outcome} after {a.tries} tries: {a.detail}" for a in attempts]},
-            fix=Fix(
-                "Open the port between the nodes, or use an address that this node can route to.",
-                (f"firewall-cmd --add-port={attempts[0].port}/tcp",),
-            ),
+            evidence=tried(attempts),
         )
 
 
@@ -143,15 +151,15 @@ def net_master_refused(job: Job) -> Iterator[Outcome]:
 
     Fix: look at rank 0's log, and check that MASTER_ADDR is rank 0's host.
     """
-    for process, attempts in _failing(job, {"refused"}):
-        yield Finding(
+    for ranks, attempts in failing(job, {"refused"}):
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} found nobody listening at {listed([address_of(a) for a in attempts])}",
+            Fix("Start rank 0, or look at why it ended; MASTER_ADDR must be the host on which it runs."),
             scope="link",
             owner="unknown",
-            ranks=_ranks(job, process),
-            nodes=_nodes(job, process),
-            message=f"{_who(job, process)} found nobody listening at {', '.join(_where(a) for a in attempts)}",
-            evidence={"attempts": [f"{_where(a)} {a.outcome} after {a.tries} tries: {a.detail}" for a in attempts]},
-            fix=Fix("Start rank 0, or look at why it ended; MASTER_ADDR must be the host on which it runs."),
+            evidence=tried(attempts),
         )
 
 
@@ -164,17 +172,17 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
 
     Fix: give the job another port, or end the program that listens there.
     """
-    for process, attempts in _failing(job, {"silent", "closed"}):
-        yield Finding(
-            scope="rank",
-            ranks=_ranks(job, process),
-            nodes=_nodes(job, process),
-            message=f"what listens at {', '.join(_where(a) for a in attempts)} is not rank 0: {attempts[0].detail}",
-            evidence={"attempts": [f"{_where(a)} {a.outcome}: {a.detail}" for a in attempts]},
-            fix=Fix(
+    for ranks, attempts in failing(job, {"silent", "closed"}):
+        said = attempts[0].detail or "it did not answer"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: what listens at {listed([address_of(a) for a in attempts])} is not rank 0: {said}",
+            Fix(
                 "Give the job another MASTER_PORT, or end the program that listens there.",
                 (f"ss -ltnp 'sport = :{attempts[0].port}'",),
             ),
+            evidence=tried(attempts),
         )
 
 
@@ -191,10 +199,15 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     failed = [t for t in job.peers if t.outcome != "met"]
     if "peers" in job.asked.looks and not job.peers and len(job.processes) > 1 and job.met:
         yield NotChecked(reason="the peers have not tried each other")
-    both_ways = {(t.source, t.target) for t in failed}
-    for trial in failed:
-        if (trial.target, trial.source) in both_ways and trial.source < trial.target:
-            yield _pair(job, trial, f"{_pair_names(job, trial)} cannot reach each other on ports the kernel chooses")
+    outcome = {(t.source, t.target): t.outcome for t in job.peers}
+    reverse = [(t, outcome.get((t.target, t.source))) for t in failed]
+    # Of many processes each tries some others, so that the other direction may not have been tried.
+    cut_off = [t for t, back in reverse if back is None or (back != "met" and t.source < t.target)]
+    if cut_off:
+        cut_off.sort(key=lambda t: (t.target, t.source) not in outcome)
+        both = (cut_off[0].target, cut_off[0].source) in outcome
+        words = "{} and {} cannot reach each other" if both else "{} cannot reach {}"
+        yield pairs(job, cut_off, f"{words} on ports that the kernel chooses", _FIREWALL)
 
 
 @rule("peers")
@@ -207,103 +220,23 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     Fix: make the firewall's rules symmetric; with several networks, loosen reverse path filtering.
     """
     outcome = {(t.source, t.target): t.outcome for t in job.peers}
-    for trial in job.peers:
-        if trial.outcome != "met" and outcome.get((trial.target, trial.source)) == "met":
-            yield _pair(
-                job,
-                trial,
-                f"{_name(job, trial.source)} cannot reach {_name(job, trial.target)}, the other direction works",
-                "sysctl -w net.ipv4.conf.all.rp_filter=2",
-            )
+    one_way = [t for t in job.peers if t.outcome != "met" and outcome.get((t.target, t.source)) == "met"]
+    if one_way:
+        mend = ("sysctl -w net.ipv4.conf.all.rp_filter=2",)
+        yield pairs(job, one_way, "{} cannot reach {}, but the other direction works", mend)
 
 
-def _pair(job: Job, trial: PeerTrial, message: str, *commands: str) -> Finding:
-    ends = [p for p in job.processes if p.uid in {trial.source, trial.target}]
-    return Finding(
-        scope="link",
-        owner="admin",
-        ranks=tuple(sorted(n for p in ends for n in _ranks(job, p))),
-        nodes=tuple(dict.fromkeys(n for p in ends for n in _nodes(job, p))),
-        message=f"{message} ({trial.outcome} at {trial.address}:{trial.port})",
-        evidence={
-            "address": f"{trial.address}:{trial.port}",
-            "outcome": trial.outcome,
-            "detail": trial.detail,
-        },
-        fix=Fix("Allow TCP between the nodes on the ports that the kernel chooses.", commands or _FIREWALL),
-    )
-
-
-def _pair_names(job: Job, trial: PeerTrial) -> str:
-    return f"{_name(job, trial.source)} and {_name(job, trial.target)}"
-
-
-def _binds(job: Job, outcome: str) -> Iterator[tuple[ProcessFacts, Bind]]:
+def _binds(job: Job, *outcomes: str) -> Iterator[tuple[ProcessFacts, Bind]]:
     """Return rank 0's processes whose binding of MASTER_PORT ended so.
 
     A second rank 0 finds the port taken by the first one's distcheck; that is a rank that is there twice, and the
     owner's pid tells.
     """
-    ours = {p.pid for p in job.processes}
+    ours = {(p.node, p.pid) for p in job.processes}
     for process in job.processes:
         bind = process.bind
-        if bind is None or bind.outcome != outcome:
+        if bind is None or bind.outcome not in outcomes:
             continue
-        if isinstance(bind.owner, PortOwner) and bind.owner.pid in ours:
+        if isinstance(bind.owner, PortOwner) and (process.node, bind.owner.pid) in ours:
             continue
         yield process, bind
-
-
-def _failing(job: Job, outcomes: set[str]) -> Iterator[tuple[ProcessFacts, list[Attempt]]]:
-    """Return the processes of which every try at the master door ended so, unless something else explains it.
-
-    Rank 0's own binding of the port may; or the roll call, held by another process, found that rank 0 is missing.
-    """
-    explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
-    explained = explained or (job.met and 0 in job.missing_ranks)
-    masters = {r.process: (r.placement.master_addr, r.placement.master_port) for r in reversed(job.ranks)}
-    rank_0 = next((masters[r.process] for r in job.ranks if r.placement.rank == 0), None)
-    for process in job.processes:
-        attempts = _master(process)
-        if rank_0 is not None and masters.get(process.uid) != rank_0:
-            continue  # it looked elsewhere: env-master-addr-differs and env-master-port-differs tell
-        if attempts and not explained and all(a.outcome in outcomes for a in attempts):
-            yield process, attempts
-
-
-def _master(process: ProcessFacts) -> list[Attempt]:
-    return [a for a in process.attempts if a.door == "master"]
-
-
-def _where(attempt: Attempt) -> str:
-    address = f"[{attempt.address}]" if ":" in attempt.address else attempt.address
-    return f"{address}:{attempt.port}"
-
-
-def _by_process(job: Job) -> dict[str, list[int]]:
-    ranks: dict[str, list[int]] = defaultdict(list)
-    for r in job.ranks:
-        if r.placement.rank is not None:
-            ranks[r.process].append(r.placement.rank)
-    return ranks
-
-
-def _ranks(job: Job, process: ProcessFacts) -> tuple[int, ...]:
-    return tuple(_by_process(job)[process.uid])
-
-
-def _nodes(job: Job, process: ProcessFacts) -> tuple[str, ...]:
-    return tuple(n.name for n in job.nodes if n.key == process.node)
-
-
-def _name(job: Job, uid: str) -> str:
-    process = next((p for p in job.processes if p.uid == uid), None)
-    return _who(job, process) if process else "a process that is gone"
-
-
-def _who(job: Job, process: ProcessFacts) -> str:
-    ranks = _ranks(job, process)
-    node = ", ".join(_nodes(job, process))
-    if not ranks:
-        return f"process {process.pid} ({node})"
-    return f"rank {ranks[0]} ({node})" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]} ({node})"

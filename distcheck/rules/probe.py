@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from distcheck.facts import Job
 from distcheck.finding import Finding, Fix
 from distcheck.rules import Outcome, rule
+from distcheck.rules.vocabulary import found, grouped, named
 
 
 @rule("environment")
@@ -45,4 +46,35 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
                 f"Install distcheck {job.distcheck} on every node.",
                 (f"pip install distcheck=={job.distcheck}",),
             ),
+        )
+
+
+@rule("meeting")
+def probe_process_lost(job: Job) -> Iterator[Outcome]:
+    """A process of distcheck came to the roll call and was lost before the verdict.
+
+    What it was still to say is not known, so there is no pass without it: its node may have crashed, its process may
+    have been killed, frozen or ended by its own ``--timeout``, or the network between it and rank 0 broke. The job's
+    own processes would be lost in the same way, and the others would wait for them until their watchdog ends the job.
+    Found by its connection, which closed, or by its silence when it was asked for something that every process can
+    say at once. A process that is lost in the middle of the collectives is reported with its ranks there.
+
+    Fix: look at the log of that process and at its node; give all processes the same ``--timeout``; then try again.
+    """
+    lost = {p.uid: p for p in job.processes if p.lost}
+    ranks = grouped((r for r in job.ranks if r.process in lost), lambda r: r.process)
+    # Those whose end in the collectives is known are named by the rules about collectives.
+    mute = [uid for uid in lost if not all(r.run is not None for r in ranks.get(uid, [])) or not ranks.get(uid)]
+    for (stage, how), uids in grouped(mute, lambda uid: (lost[uid].stage, lost[uid].lost)).items():
+        theirs = [r for uid in uids for r in ranks.get(uid, [])]
+        who = named(job, theirs) if theirs else "a process without a rank"
+        yield found(
+            job,
+            theirs,
+            f"{who} {'was' if len(theirs) < 2 else 'were'} lost in the stage '{stage}': {how}",
+            Fix("Look at the log of the process and at its node, then try again.", ("dmesg -T | tail -n 50",)),
+            scope="node",
+            owner="unknown",
+            confirmed=False,
+            evidence={"pids": [lost[uid].pid for uid in uids], "stage": stage},
         )

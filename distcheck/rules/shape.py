@@ -11,9 +11,6 @@ from distcheck.rules.vocabulary import grouped, table_of
 if TYPE_CHECKING:
     from distcheck.facts import Job, RankFacts
 
-# The step of salloc's own shell (LaunchParameters=use_interactive_step; slurm.h: SLURM_INTERACTIVE_STEP).
-INTERACTIVE_STEP = "4294967290"
-
 
 def gap(job: Job) -> str:
     """Say why nothing is known of the other ranks; empty when everybody who could come is in the job.
@@ -42,8 +39,6 @@ def tasks_of(rank: RankFacts) -> int | None:
     """Return how many ranks the launcher says it started, None when none with a count of its own did."""
     table = table_of(rank)
     if table is None or table.launcher == "torchrun":
-        return None
-    if table.launcher == "slurm" and rank.environment.get("SLURM_STEP_ID") == INTERACTIVE_STEP:
         return None
     return integer(rank.environment.get(table.world_size))
 

@@ -6,11 +6,12 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.finding import Finding, Fix
-from distcheck.rules.cards import VARIABLE, card_of
-from distcheck.rules.vocabulary import found, named
+from distcheck.rules.cards import VARIABLE, card_of, seen, values
+from distcheck.rules.shape import lonely
+from distcheck.rules.vocabulary import brief, by_name, found, named, rank_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from distcheck.facts import Job, RankFacts
 
@@ -27,11 +28,40 @@ class Cause(NamedTuple):
     allowed: bool
 
 
-def same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
-    """Tell whether ranks meet on a GPU because one launcher gave them one LOCAL_RANK: another rule's finding.
+def shown_one(job: Job) -> set[int]:
+    """Return the ids of the ranks that are shown one GPU, which they take whatever LOCAL_RANK says.
 
-    Two torchruns on one node both count from 0, and that rule finds nothing wrong with it.
+    If they share it, the list is the cause. A list that CUDA misreads and a lost GPU are other rules' matter.
     """
+    return {
+        id(rank)
+        for node, devices in seen(job)
+        if not any(gpu.lost for gpu in devices)
+        for rank, _, fault in values(job, node, devices)
+        if fault is None and isinstance(rank.visible_gpus, tuple) and len(rank.visible_gpus) == 1
+    }
+
+
+def explained(job: Job) -> Callable[[Sequence[RankFacts]], bool]:
+    """Return what tells whether ranks meet on a GPU for a cause that another rule names.
+
+    They claim one rank, each believes to be alone, or one launcher gave them one LOCAL_RANK and they are shown more
+    than this GPU. Two torchruns on one node both count from 0, and nothing is wrong with that.
+    """
+    alone, one = {id(rank) for rank in lonely(job)}, shown_one(job)
+
+    def by_another(ranks: Sequence[RankFacts]) -> bool:
+        numbers = {rank.placement.rank for rank in ranks}
+        if None not in numbers and len(numbers) == 1:
+            return True
+        if all(id(rank) in alone for rank in ranks):
+            return True
+        return _same_local_rank(job, ranks) and not any(id(rank) in one for rank in ranks)
+
+    return by_another
+
+
+def _same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
     places = {
         (
             job.node_of(rank).key,
@@ -46,7 +76,7 @@ def same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
 def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
     """Return why these ranks share a GPU; GPUs that are shared for one cause make one finding."""
     values = tuple(sorted({rank.environment.get(VARIABLE) for rank in ranks}, key=lambda v: (v is None, v)))
-    allowed = all(_enabled(rank.environment.get("NCCL_MULTI_RANK_GPU_ENABLE", "")) for rank in ranks)
+    allowed = all(sharing_allowed(rank) for rank in ranks)
     if len({job.node_of(rank).key for rank in ranks}) > 1:
         return Cause("handed out twice", (), allowed)
     if all((rank.gpu or "").startswith("MIG-") for rank in ranks):
@@ -58,10 +88,19 @@ def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
     return Cause("one value" if len(values) == 1 else "own values", values, allowed)
 
 
-def _enabled(value: str) -> bool:
-    """NCCL reads its numbers as C's strtoll does: what is no number is 0."""
-    match = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", value)
+def sharing_allowed(rank: RankFacts) -> bool:
+    """Tell whether NCCL was told to let ranks share a GPU; it reads numbers as strtoll does, and no number is 0."""
+    match = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", rank.environment.get("NCCL_MULTI_RANK_GPU_ENABLE", ""))
     return match is not None and int(match[1], 16 if match[1][:2].lower() == "0x" else 10) != 0
+
+
+def _told(job: Job, rank: RankFacts) -> str:
+    """Say what decides which GPU a rank takes: node1, LOCAL_RANK 0, CUDA_VISIBLE_DEVICES='3', sees 1 GPU."""
+    local = "no LOCAL_RANK" if rank.placement.local_rank is None else f"LOCAL_RANK {rank.placement.local_rank}"
+    value = rank.environment.get(VARIABLE)
+    told = f"no {VARIABLE}" if value is None else f"{VARIABLE}={value!r}"
+    count = len(rank.visible_gpus) if isinstance(rank.visible_gpus, tuple) else 0
+    return f"{job.node_of(rank).name}, {local}, {told}, sees {count} {'GPU' if count == 1 else 'GPUs'}"
 
 
 def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
@@ -100,7 +139,7 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
             (f"unset {VARIABLE}", _SET_DEVICE),
         ),
     }
-    common = f", with {VARIABLE}={cause.values[0]!r} on each" if cause.kind == "one value" else ""
+    common = f", with {VARIABLE}={brief(repr(cause.values[0]), 60)} on each" if cause.kind == "one value" else ""
     return found(
         job,
         ranks,
@@ -108,17 +147,5 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
         Fix("Nothing, if it is meant: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it.") if cause.allowed else fixes[cause.kind],
         severity="info" if cause.allowed else "error",
         owner="unknown" if cause.kind == "handed out twice" else "user",
-        evidence={
-            "gpu": card,
-            "ranks": [
-                {
-                    "rank": rank.placement.rank,
-                    "node": job.node_of(rank).name,
-                    "local_rank": rank.placement.local_rank,
-                    VARIABLE: rank.environment.get(VARIABLE),
-                    "visible": rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else None,
-                }
-                for rank in first[:_MOST]
-            ],
-        },
+        evidence=card | by_name((rank_name(job, rank), _told(job, rank)) for rank in first[:_MOST]),
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts import Gpu, Gpus, Job, NodeFacts, RankFacts
 from distcheck.finding import Finding, Fix, Severity
-from distcheck.rules.cards import VARIABLE, card, not_seen, seen, values
-from distcheck.rules.vocabulary import found, listed, named, numbers_of, starter
+from distcheck.rules.cards import VARIABLE, at, not_seen, seen, values
+from distcheck.rules.vocabulary import brief, found, listed, named, numbers_of, starter
 from distcheck.visible import Fault, fault_in, usable_name, visible
 
 if TYPE_CHECKING:
@@ -40,16 +40,23 @@ def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {VARIABLE}={value!r} shows {len(uuids)} of {len(devices)} GPUs: {fault}",
+            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows {len(uuids)} of {len(devices)} GPUs: "
+            + brief(str(fault), 120),
             _fix(ranks[0], _better(value, devices, here), here),
             severity=severity,
             evidence={
                 VARIABLE: value,
-                "visible": [card(gpu) for gpu in devices if {usable_name(gpu), *gpu.mig_uuids} & set(uuids)],
+                "visible": listed(_shown(devices, uuids), most=len(devices)) or "none",
                 "gpus": len(devices),
-                "item": fault.item,
+                **({"item": fault.item} if fault.item else {}),
             },
         )
+
+
+def _shown(devices: tuple[Gpu, ...], uuids: tuple[str, ...]) -> list[str]:
+    """Name the visible GPUs in CUDA's order: GPU 3 (0000:04:00.0), and MIG devices by their UUID."""
+    names = {usable_name(gpu): f"GPU {gpu.index}{at(gpu)}" for gpu in devices}
+    return [names.get(uuid, uuid) for uuid in uuids]
 
 
 def _better(value: str, devices: tuple[Gpu, ...], ranks: int) -> str:
@@ -91,7 +98,7 @@ def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Find
         ranks=numbers_of(ranks),
         nodes=tuple(node.name for node in nodes),
         message=f"{listed([node.name for node in nodes])}: {why}; {others}",
-        evidence={node.name: node.accelerator for node in nodes},
+        evidence={"accelerator": listed(sorted({node.accelerator for node in nodes}))},
         fix=fix,
     )
 

@@ -21,7 +21,7 @@ STARTERS: Mapping[Launcher, str] = {
     "slurm": "srun",
     "openmpi": "mpirun",
     "hydra": "mpiexec",
-    "mvapich": "mpirun_rsh or mpiexec",
+    "mvapich": "mpirun_rsh",
     "pals": "mpiexec",
     "jsrun": "jsrun",
     "horovod": "horovodrun",
@@ -42,6 +42,20 @@ def listed(words: Sequence[str], most: int = 4) -> str:
     if len(words) > most:
         return f"{', '.join(words[:most])} and {len(words) - most} more"
     return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
+
+
+def brief(words: str, most: int = 80) -> str:
+    """Return the first line of words that others wrote, cut where a message would grow too long by it."""
+    line = next(iter(words.strip().splitlines()), "")
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def by_name(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return evidence with a line for each name; a name that comes twice has two."""
+    evidence: dict[str, str] = {}
+    for name, line in lines:
+        evidence[name] = f"{evidence[name]}\n{line}" if name in evidence else line
+    return evidence
 
 
 def are(things: Sized) -> str:
@@ -69,6 +83,11 @@ def numbered(numbers: Iterable[int]) -> str:
 def numbers_of(ranks: Iterable[RankFacts]) -> tuple[int, ...]:
     """Return the numbers of ranks, in order; a rank whose number is unknown has none."""
     return tuple(sorted({r.placement.rank for r in ranks if r.placement.rank is not None}))
+
+
+def rank_name(job: Job, rank: RankFacts) -> str:
+    """Name one rank, by its process where its number is unknown: rank 1, node2 pid 123."""
+    return process_name(job, rank) if rank.placement.rank is None else f"rank {rank.placement.rank}"
 
 
 def nodes_of(job: Job, ranks: Iterable[RankFacts]) -> tuple[str, ...]:

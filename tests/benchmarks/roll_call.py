@@ -15,6 +15,7 @@ import resource
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ import msgspec
 
 from distcheck.facts import Job
 from distcheck.probe import network
-from distcheck.record import Record
 from distcheck.rollcall import client, protocol
 from distcheck.rollcall.protocol import Hello, Report
 from distcheck.rollcall.server import Server
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NODES, PER_NODE, GUESTS = 1024, 8, 2
 RANKS = NODES * PER_NODE
 JOB = "benchmark"
-THREADS = 16
+THREADS = 1
 """Of each guest process that connects the store's clients; more did not make it quicker."""
 
 
@@ -59,25 +59,33 @@ def reports_of(job: Job) -> list[Report]:
     return [Report(nodes[p.node], p, tuple(ranks[p.uid])) for p in job.processes]
 
 
+def merge(job: Job, reports: list[Report]) -> Job:
+    """Return the job that the reports make up, which must be whole."""
+    merged = msgspec.structs.replace(
+        job,
+        nodes=tuple({r.node.key: r.node for r in reports}.values()),
+        processes=tuple({r.process.uid: r.process for r in reports}.values()),
+        ranks=tuple(sorted((k for r in reports for k in r.ranks), key=lambda k: k.placement.rank or 0)),
+    )
+    if len(merged.ranks) != RANKS or len(merged.nodes) != NODES:
+        raise SystemExit(f"the merged job has {len(merged.ranks)} ranks on {len(merged.nodes)} nodes")
+    return merged
+
+
 # --- distcheck
 
 
 async def host(reports: list[Report], job: Job, go: Callable[[int], float]) -> float:
-    own, others = reports[0], reports[1:]
+    own = reports[0]
     sock = network.listen(0)
     port = int(sock.getsockname()[1])
     server = Server(run="run", uid=own.process.uid, job=JOB, master="m:1", ranks=range(PER_NODE), world_size=RANKS)
     await server.open(sock)
-    record = Record(job.asked, "run", time.monotonic())
-    record.node, record.process, record.ranks = own.node, own.process, own.ranks
     start = go(port)
     if not await server.wait_for_all(120):
-        raise SystemExit(f"{len(server.missing)} ranks did not come")
-    record.take_reports(g.report for g in server.guests.values())
-    merged = record.job()
+        raise SystemExit(f"{len(server.missing(RANKS))} ranks did not come")
+    merge(job, [own, *(g.report for g in server.guests.values())])
     seconds = time.perf_counter() - start
-    if len(merged.ranks) != RANKS or len(others) != NODES - 1:
-        raise SystemExit(f"the merged job has {len(merged.ranks)} ranks")
     await server.close()
     return seconds
 
@@ -113,18 +121,12 @@ async def attend(reports: list[Report], port: int) -> None:
 def store_host(job: Job, go: Callable[[int], float]) -> float:
     import torch.distributed as dist
 
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=100))
     decoder = msgspec.msgpack.Decoder(Report)
     start = go(store.port)
     reports = [decoder.decode(store.get(str(rank))) for rank in range(RANKS)]
-    record = Record(job.asked, "run", time.monotonic())
-    record.node, record.process, record.ranks = reports[0].node, reports[0].process, ()
-    record.take_reports({r.process.uid: msgspec.structs.replace(r, ranks=()) for r in reports}.values())
-    merged = msgspec.structs.replace(record.job(), ranks=tuple(r for report in reports for r in report.ranks))
-    seconds = time.perf_counter() - start
-    if len(merged.ranks) != RANKS or len(merged.nodes) != NODES:
-        raise SystemExit(f"the merged job has {len(merged.ranks)} ranks on {len(merged.nodes)} nodes")
-    return seconds
+    merge(job, reports)
+    return time.perf_counter() - start
 
 
 def store_clients(reports: list[Report], port: int) -> list[Any]:

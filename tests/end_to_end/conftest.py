@@ -107,6 +107,9 @@ def start(mark, tmp_path):
         if process.poll() is None:
             process.kill()
             process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
     left = _survivors(mark)
     for process in left:
         process.kill()

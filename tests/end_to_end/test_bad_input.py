@@ -31,6 +31,8 @@ USAGE = [
     (["env", "--output", "/nonexistent/report"], "/nonexistent", "mkdir -p"),
     (["env", "--save", "/nonexistent/job"], "/nonexistent", "mkdir -p"),
     (["gate", "--", "no-such-program"], "no-such-program", "PATH"),
+    (["gate", "--nproc", "2", "--export", "--", "true"], "--export", "one process per rank"),
+    (["gate", "--alone"], "--alone", "leave --alone out"),
     (["report"], "report", "--save"),
     (["report", "/nonexistent/job.json"], "/nonexistent/job.json", "--save"),
     (["report", "/etc/passwd"], "/etc/passwd", "--save"),

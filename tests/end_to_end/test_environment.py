@@ -48,3 +48,11 @@ def test_secrets_never_leave_the_process(distcheck, tmp_path):
     saved = job.read_text()
     assert "SLURM_JWT" in saved
     assert not any(secret in saved for secret in ("eyJhbGciOi", "hunter2", "me:pass"))
+
+
+def test_alone_nobody_is_waited_for_or_missed(distcheck):
+    env = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+    ended = distcheck("env", "--alone", "--format", "json", env=env)
+    assert (ended.code, ended.report["missing_ranks"], ended.report["findings"]) == (0, [], [])
+    assert [r["status"] for r in ended.report["ranks"]] == ["ok"]
+    assert ended.seconds < 5

@@ -207,7 +207,7 @@ def test_a_rank_that_is_not_the_schedulers_is_a_warning(job_of, change, found):
     swapped = change.environment(change.environment(job_of(launcher="slurm"), 0, RANK="1"), 1, RANK="0")
     findings, exit_code = found(swapped)
     assert ([f.rule for f in findings.values()], exit_code) == (["env-scheduler-disagrees"], 0)
-    assert findings["env-scheduler-disagrees"].evidence["1"] == {"RANK": "1", "SLURM_PROCID": 0}
+    assert findings["env-scheduler-disagrees"].evidence["RANK=1"] == "SLURM_PROCID=0 on node1 pid 100"
 
 
 def test_ranks_renumbered_by_node_are_meant(job_of, change, found):

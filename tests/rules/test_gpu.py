@@ -241,7 +241,7 @@ def test_a_lost_gpu_keeps_its_address(of, change, only):
     gone = Gpu(1, device.uuid, device.pci, device.name, 1, 1, lost="NVML error 15: a GPU is lost")
     finding = only(with_gpus(change, job, gpus_of(job)[0], gone))
     assert "GPU 1 (0000:02:00.0)" in finding.message
-    assert finding.evidence["gpus"][0]["uuid"] == "GPU-1-1"
+    assert finding.evidence == {"GPU 1": "GPU-1-1, 0000:02:00.0, NVIDIA H100, NVML error 15: a GPU is lost"}
 
 
 # -- no GPU at all
@@ -336,7 +336,7 @@ def test_one_wrong_list_is_one_finding(of, with_value, judge, name, value, messa
 
 def test_the_evidence_names_the_gpus_that_are_left(of, with_value, only):
     finding = only(with_value(of(1, 2, 4), "3,-1,2"))
-    assert finding.evidence["visible"] == [{"uuid": "GPU-1-3", "pci": "0000:04:00.0", "name": "NVIDIA H100"}]
+    assert finding.evidence["visible"] == "GPU 3 (0000:04:00.0)"
     assert (finding.evidence["gpus"], finding.evidence["item"]) == (4, 2)
 
 
@@ -375,10 +375,8 @@ def test_gpu_duplicate_by_one_value_for_all(of, with_value, judge):
     assert finding.message == (
         "ranks 0-1 (node1) both run on GPU-1-3 (0000:04:00.0), with CUDA_VISIBLE_DEVICES='3' on each"
     )
-    assert finding.evidence["gpu"]["pci"] == "0000:04:00.0"
-    assert finding.evidence["ranks"][1] == {
-        "rank": 1, "node": "node1", "local_rank": 1, "CUDA_VISIBLE_DEVICES": "3", "visible": ("GPU-1-3",),
-    }  # fmt: skip
+    assert (finding.evidence["uuid"], finding.evidence["pci"]) == ("GPU-1-3", "0000:04:00.0")
+    assert finding.evidence["rank 1"] == "node1, LOCAL_RANK 1, CUDA_VISIBLE_DEVICES='3', sees 1 GPU"
     assert any("torch.cuda.set_device" in command for command in finding.fix.commands)
     assert said.verdict.exit_code == 30
 

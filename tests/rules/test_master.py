@@ -8,7 +8,7 @@ import pytest
 from distcheck.facts import Attempt, Bind, Interface, Missing, PortOwner, Resolution
 from distcheck.rules.addresses import canonical, cleaned, malformed
 
-OURS = ("environment", "ranks", "master")
+OURS = ("environment", "ranks", "local_ranks", "master")
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
 
 
@@ -168,7 +168,7 @@ def test_unknown_interfaces_leave_the_address_unjudged(job_of, change, judge):
 def test_different_ports_name_the_minority(job_of, change, only):
     finding, exit_code = only(change.environment(job_of(per_node=(2, 1)), 2, MASTER_PORT="29501"))
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-differs", (2,), 30)
-    assert finding.evidence == {"29500": "0-1", "29501": "2"}
+    assert finding.evidence == {"29500": "ranks 0-1 (node1)", "29501": "rank 2 (node2 pid 102)"}
 
 
 @pytest.mark.parametrize("port", ["70000", "-1"])

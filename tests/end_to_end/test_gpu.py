@@ -1,0 +1,128 @@
+"""Which GPU each rank gets, on a node with eight H100 as far as NVML says: the library is ours, the rest is real."""
+
+from __future__ import annotations
+
+import pytest
+
+BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
+H100 = """
+driver 550.54.15
+cuda 12040
+count 8
+uuid GPU-0000000%i-aaaa-bbbb-cccc-dddddddddddd
+name NVIDIA H100 80GB HBM3
+memory.total 85520809984
+memory.used 581828608
+memory.reserved 580780032
+mig 0
+""" + "".join(f"{i}.pci 00000000:{bus.upper()}:00.0\n" for i, bus in enumerate(BUSES))
+
+
+@pytest.fixture
+def gpu(distcheck, fake_nvml):
+    """Run ``distcheck gpu --nproc N`` on the node that `text` describes, with further variables."""
+
+    def gpu(nproc, *args, text=H100, **variables):
+        told = fake_nvml.environ(text)
+        env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")} | variables
+        return distcheck("gpu", "--nproc", str(nproc), "--format", "json", *args, env=env)
+
+    return gpu
+
+
+def uuids(ended):
+    return [row["gpu"]["uuid"] if row["gpu"] else None for row in ended.report["ranks"]]
+
+
+def named(ended):
+    """Return the errors as pairs of rule and ranks."""
+    return [(f["rule"], f["ranks"]) for f in ended.report["findings"] if f["severity"] == "error"]
+
+
+def h100(index):
+    return f"GPU-0000000{index}-aaaa-bbbb-cccc-dddddddddddd"
+
+
+@pytest.mark.parametrize(
+    ("nproc", "variables", "expected"),
+    [
+        (8, {}, range(8)),
+        (4, {"CUDA_VISIBLE_DEVICES": "3,2,1,0"}, (3, 2, 1, 0)),
+        (2, {"CUDA_VISIBLE_DEVICES": f"{h100(6)},{h100(2)}"}, (6, 2)),
+        (2, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}, (4, 5)),
+    ],
+    ids=["all", "reversed", "by UUID", "half"],
+)
+def test_each_rank_has_the_gpu_that_cuda_would_give_it(gpu, nproc, variables, expected):
+    ended = gpu(nproc, **variables)
+    assert (ended.code, ended.report["findings"], ended.report["not_checked"]) == (0, [], [])
+    assert uuids(ended) == [h100(i) for i in expected]
+    first = next(iter(expected))
+    assert ended.report["ranks"][0]["gpu"] == {
+        "index": first, "uuid": h100(first), "pci": f"0000:{BUSES[first]}:00.0", "name": "NVIDIA H100 80GB HBM3",
+    }  # fmt: skip
+
+
+def test_a_ninth_rank_on_eight_gpus_is_named(gpu):
+    ended = gpu(9)
+    assert (ended.code, named(ended)) == (30, [("env-local-rank-out-of-range", [8])])
+    assert uuids(ended)[7:] == [h100(7), None]
+    (finding,) = ended.report["findings"]
+    assert "LOCAL_RANK 8 and sees 8 GPUs" in finding["message"]
+    assert "invalid device ordinal" in finding["message"]
+    assert finding["fix"]["commands"]
+
+
+def test_a_list_that_is_too_short_names_the_ranks_beyond_it(gpu):
+    ended = gpu(4, CUDA_VISIBLE_DEVICES="0,1")
+    assert (ended.code, named(ended)) == (30, [("env-local-rank-out-of-range", [2, 3])])
+    assert uuids(ended) == [h100(0), h100(1), None, None]
+
+
+def test_cpu_ranks_need_no_gpu(gpu):
+    ended = gpu(9, "--backend", "gloo")
+    assert (ended.code, ended.report["findings"]) == (0, [])
+
+
+def test_ranks_on_one_gpu_are_named(gpu):
+    ended = gpu(2, CUDA_VISIBLE_DEVICES="5")
+    assert (ended.code, named(ended)) == (30, [("gpu-duplicate", [0, 1])])
+    assert h100(5) in ended.report["findings"][0]["message"]
+
+
+def test_a_list_that_cuda_misreads_is_one_finding(gpu):
+    ended = gpu(4, CUDA_VISIBLE_DEVICES="0 1 2 3")
+    assert (ended.code, named(ended)) == (30, [("gpu-cvd-bad-item", [0, 1, 2, 3])])
+
+
+def test_a_driver_that_does_not_fit_puts_the_node_on_the_exclude_list(gpu):
+    ended = gpu(8, text=H100 + "init !18\n")
+    assert (ended.code, named(ended)) == (40, [("gpu-nvml-init-failed", list(range(8)))])
+    node = ended.report["ranks"][0]["node"]
+    assert ended.report["exclude"] == {"hostlist": node, "nodes": [node]}
+
+
+def test_a_lost_gpu_is_the_one_finding_and_excludes_the_node(gpu):
+    ended = gpu(8, text=H100 + "7.lost yes\n")
+    assert (ended.code, named(ended)) == (40, [("gpu-fell-off-bus", [7])])
+    assert ended.report["exclude"]["nodes"] == [ended.report["ranks"][0]["node"]]
+
+
+def test_a_hang_ends_within_the_deadline_and_may_pass_elsewhere(gpu):
+    ended = gpu(2, "--timeout", "8", text=H100 + "3.name hang\n")
+    assert (ended.code, named(ended)) == (20, [("gpu-nvml-init-failed", [0, 1])])
+    assert "did not answer" in ended.report["findings"][0]["message"]
+    assert ended.report["exclude"]["nodes"] == []
+    assert ended.seconds < 13
+
+
+@pytest.mark.parametrize("text", [H100 + "init !9\n", H100 + "count 0\n"], ids=["no driver", "no GPU"])
+def test_nccl_without_a_gpu_is_no_pass(gpu, text):
+    ended = gpu(2, "--backend", "nccl", text=text)
+    assert ended.code == 30
+    assert [rule for rule, _ in named(ended)] == ["gpu-none-visible"]
+
+
+def test_nccl_without_nvmls_library_is_no_pass(distcheck):
+    ended = distcheck("gpu", "--nproc", "2", "--backend", "nccl", "--format", "json")
+    assert ended.code != 0 or all(row["gpu"] for row in ended.report["ranks"])

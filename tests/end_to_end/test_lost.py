@@ -1,0 +1,192 @@
+"""Guests that go astray in the middle of a run, and things that block: bounded, noted, and never a pass."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from distcheck.facts import Placement
+from distcheck.preflight import process_facts, rank_facts
+from distcheck.probe import host
+from distcheck.rollcall import client, protocol
+from distcheck.rollcall.protocol import Bye, Here, Hello, LastCall, PeerReport, Report, Roster, Start
+
+TABLE = ["--sizes", "64K:64K", "--iters", "3"]
+
+
+class Script:
+    """A guest that does what a test says and no more."""
+
+    def __init__(self, mark: str, port: int, rank: int, world_size: int) -> None:
+        place = Placement(
+            rank=rank, world_size=world_size, master_addr="127.0.0.1", master_port=port, launcher="by hand"
+        )
+        self.job = protocol.job_key({"DISTCHECK_TOKEN": mark}, place)
+        self.port = port
+        node = host.collect(dict(os.environ))
+        uid = f"scripted {rank}"
+        process = process_facts(uid, node)
+        self.report = Report(node, process, (rank_facts(uid, node, place, {}),), ("127.0.0.1", 1))
+        self.hello = Hello(
+            nonce="",
+            version=node.distcheck,
+            job=protocol.public_key(self.job),
+            master=f"127.0.0.1:{port}",
+            uid=uid,
+            ranks=(rank,),
+            world_size=world_size,
+            seconds_left=60,
+        )
+        self.code: int | None = None
+
+    async def run(self, until: type, then: str) -> None:
+        """Behave until a word of this type comes, then be silent, leave, or (any other word) go on."""
+        doors = client.doors(["127.0.0.1"], self.port, self.job)
+        attendance = await client.attend(doors, self.hello, seconds=30, connect_seconds=3)
+        connection = attendance.connection
+        assert connection is not None, attendance.attempts
+        connection.say(self.report)
+        while True:
+            try:
+                word = await protocol.read(connection.reader, protocol.host_decoder)
+            except (EOFError, OSError):
+                return
+            if isinstance(word, until) and then == "leave":
+                connection.writer.close()
+                return
+            if isinstance(word, until) and then == "be silent":
+                continue
+            match word:
+                case Roster():
+                    connection.say(PeerReport(()))
+                case LastCall():
+                    connection.say(Here())
+                case Bye():
+                    self.code = word.exit_code
+                    connection.writer.close()
+                    return
+
+
+@pytest.mark.parametrize("then", ["leave", "be silent"])
+@pytest.mark.parametrize(
+    ("command", "until", "stage"), [("net", Roster, "peers"), ("env", LastCall, "meeting"), ("gate", Roster, "peers")]
+)
+def test_a_guest_that_is_lost_before_the_verdict_is_never_a_pass(by_hand, mark, port, command, until, stage, then):
+    (first,) = by_hand(command, [0], 2, "--format", "json", "--timeout", "30", "--connect-timeout", "1")
+    asyncio.run(Script(mark, port, 1, 2).run(until, then))
+    ended = first.wait(30)
+    assert ended.code == 20, ended
+    assert "probe-process-lost" in ended.rules
+    (found,) = [f for f in ended.report["findings"] if f["rule"] == "probe-process-lost"]
+    assert found["ranks"] == [1]
+    assert ended.report["ranks"][1]["stage"] == stage
+    assert ended.report["bandwidth"] == []
+    assert ended.err == ""
+    assert ended.seconds < 20
+
+
+@pytest.mark.parametrize(("then", "rule"), [("leave", "collective-rank-died"), ("be silent", "collective-stalled")])
+def test_a_guest_that_is_lost_in_the_collectives_is_named_and_no_other(by_hand, mark, port, then, rule):
+    (first,) = by_hand("bandwidth", [0], 2, "--format", "json", "--timeout", "14", *TABLE)
+    asyncio.run(Script(mark, port, 1, 2).run(Start, then))
+    ended = first.wait(30)
+    assert ended.code == 20, ended
+    assert [(f["rule"], f["ranks"]) for f in ended.report["findings"] if f["severity"] == "error"] == [(rule, [1])]
+    assert ended.seconds < 19
+
+
+def test_all_who_met_leave_with_the_same_code(by_hand, mark, port):
+    (first,) = by_hand("env", [0], 3, "--format", "json", "--join-timeout", "3")
+    guest = Script(mark, port, 1, 3)
+    asyncio.run(guest.run(int, "go on"))
+    assert first.wait().code == guest.code == 20
+
+
+def test_a_host_that_is_terminated_takes_everybody_along(by_hand, mark, port):
+    (first,) = by_hand("env", [0], 3, "--format", "json")
+    guest = Script(mark, port, 1, 3)
+
+    async def terminate() -> None:
+        running = asyncio.ensure_future(guest.run(int, "go on"))
+        await asyncio.sleep(2)
+        first.interrupt(signal.SIGTERM)
+        await asyncio.wait_for(running, 10)
+
+    asyncio.run(terminate())
+    assert first.wait(10).code == guest.code == 143
+
+
+@pytest.mark.parametrize("late", [3.5, 4.5])
+def test_a_rank_0_that_comes_late_joins_whoever_stands_in_for_it(by_hand, late):
+    (second,) = by_hand("env", [1], 2, "--join-timeout", "6", "--format", "json")
+    time.sleep(late)
+    (first,) = by_hand("env", [0], 2, "--join-timeout", "6", "--format", "json")
+    ended = [first.wait(), second.wait()]
+    assert [e.code for e in ended] == [0, 0], ended
+
+
+def test_a_world_of_a_thousand_million_ends_in_time(by_hand):
+    (run,) = by_hand("env", [0], 1_000_000_000, "--join-timeout", "2", "--format", "json", "--output", "report")
+    ended = run.wait(30)
+    assert ended.code == 20
+    assert ended.seconds < 15
+
+
+@pytest.mark.parametrize("arguments", [["env"], ["env", "--nproc", "2"]])
+def test_a_report_that_nobody_reads_does_not_outlive_the_timeout(start, arguments):
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * 65536)  # the pipe is full before distcheck has said a word
+    run = start(*arguments, "--timeout", "3", stdout=writer)
+    os.close(writer)
+    _, err = run.process.communicate(timeout=15)
+    os.close(reader)
+    assert run.process.returncode == 20
+    assert time.monotonic() - run.started < 3 + 5
+    assert "the time is over" in err
+
+
+def test_sigterm_ends_a_run_that_is_blocked_in_its_report(start):
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * 65536)
+    run = start("env", "--nproc", "2", stdout=writer)
+    os.close(writer)
+    time.sleep(3)
+    run.interrupt(signal.SIGTERM)
+    assert run.process.wait(timeout=10) == 143
+    os.close(reader)
+
+
+def test_the_death_of_the_program_that_forks_the_ranks_ends_the_run_at_once(start):
+    run = start("bandwidth", "--nproc", "2", "--format", "json", "--sizes", "16M:16M", "--iters", "400")
+    run.ranks(2)
+    time.sleep(1)
+    (program,) = psutil.Process(run.process.pid).children()
+    program.kill()
+    killed = time.monotonic()
+    ended = run.wait(30)
+    assert time.monotonic() - killed < 6
+    assert ended.code == 20
+    assert ended.rules == ["collective-rank-died"]
+    assert "SIGKILL" in ended.report["findings"][0]["message"]
+
+
+LIMITS = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+
+
+def test_a_host_raises_its_limit_of_open_files_and_gives_the_command_its_own(start, tmp_path, port):
+    limited = ["sh", "-c", 'ulimit -Sn 300; exec "$0" "$@"', sys.executable]
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    env = alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    gate = start(
+        "-m", "distcheck", "gate", *TABLE, "--", sys.executable, "-c", LIMITS, program=limited, env=env
+    ).wait()
+    bare = subprocess.run([*limited, "-c", LIMITS], capture_output=True, text=True, check=True)
+    assert gate.out == bare.stdout
+    assert gate.out.startswith("(300,")

@@ -1,0 +1,243 @@
+"""The ranks of each node: numbered from 0, one for each GPU, and consecutive."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Gpus
+from distcheck.visible import device_of, visible
+
+OURS = ("environment", "ranks", "local_ranks", "master")
+
+
+@pytest.fixture
+def only(judge):
+    """Return the one finding of a job and its exit code."""
+
+    def one(job, *more):
+        diagnosis = judge(job, *OURS, *more)
+        assert [f.rule for f in diagnosis.findings] == [diagnosis.findings[0].rule]
+        return diagnosis.findings[0], diagnosis.verdict.exit_code
+
+    return one
+
+
+@pytest.fixture
+def silent(judge):
+    """Whether nothing at all is said of a job."""
+    return lambda job, *more: judge(job, *OURS, *more)[:2] == ((), ())
+
+
+@pytest.fixture
+def shown(change):
+    """Give ranks variables (None unsets), and the GPUs that they then see and take."""
+
+    def shown(job, where=None, **variables):
+        job = change.environment(job, where, **variables)
+        for i, rank in enumerate(job.ranks):
+            gpus = job.node_of(rank).gpus
+            if isinstance(gpus, Gpus):
+                seen = visible(rank.environment.get("CUDA_VISIBLE_DEVICES"), gpus.devices)
+                device = device_of(rank.placement.local_rank, seen.uuids)
+                job = change.rank(job, i, visible_gpus=seen.uuids, visible_stop=seen.stop, gpu=device)
+        return job
+
+    return shown
+
+
+@pytest.fixture
+def of(job_of):
+    """Build a job whose GPUs were looked at."""
+    looks = ("environment", "meeting", "gpu")
+    return lambda nodes=1, per_node=2, gpus=2, **more: job_of(nodes, per_node, looks=looks, gpus=gpus, **more)
+
+
+def test_a_local_rank_left_out_by_hand_matters_with_gpus(job_of, change, only, silent):
+    job = change.environment(job_of(gpus=2), 1, LOCAL_RANK=None)
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("env-local-rank-unset", "warning", (1,), 0)
+    assert silent(change.asked(job, backend="gloo"))
+    assert silent(change.environment(job_of(), 1, LOCAL_RANK=None))
+
+
+def test_a_local_rank_the_launcher_knows_is_only_worth_knowing(job_of, change, only):
+    finding, _ = only(change.environment(job_of(gpus=2, launcher="slurm"), None, LOCAL_RANK=None))
+    assert (finding.rule, finding.severity) == ("env-local-rank-unset", "info")
+    assert finding.fix.commands == ("export LOCAL_RANK=$SLURM_LOCALID",)
+
+
+def test_the_global_rank_as_local_rank_is_out_of_range(job_of, change, only, silent):
+    job = change.environment(change.environment(job_of(nodes=2), 2, LOCAL_RANK="2"), 3, LOCAL_RANK="3")
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.ranks, finding.nodes) == ("env-local-rank-out-of-range", (2, 3), ("node2",))
+    assert exit_code == 30
+    assert "it holds the global rank" in finding.message
+    assert silent(change.asked(job, backend="gloo"))
+
+
+def test_a_local_rank_whose_gpu_is_there_is_fine(job_of, change, silent):
+    job = change.environment(job_of(gpus=8), 0, LOCAL_RANK="6", LOCAL_WORLD_SIZE=None)
+    assert silent(change.environment(job, 1, LOCAL_RANK="7", LOCAL_WORLD_SIZE=None))
+
+
+def test_a_local_rank_twice_on_a_node(job_of, change, only):
+    finding, exit_code = only(change.environment(job_of(nodes=2), 3, LOCAL_RANK="0"))
+    assert (finding.rule, finding.ranks, finding.nodes) == ("env-local-rank-duplicate", (2, 3), ("node2",))
+    assert exit_code == 30
+
+
+def test_a_local_rank_twice_with_a_gpu_each_is_fine(job_of, change, silent):
+    job = change.environment(job_of(), None, LOCAL_RANK="0")
+    job = change.environment(change.environment(job, 0, CUDA_VISIBLE_DEVICES="0"), 1, CUDA_VISIBLE_DEVICES="1")
+    assert silent(job)
+
+
+def test_two_agents_on_one_host_count_local_ranks_each(job_of, change, silent):
+    job = job_of(per_node=4, launcher="torchrun")
+    for position in range(4):
+        more = {"LOCAL_RANK": str(position % 2), "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": str(position // 2)}
+        job = change.environment(job, position, **more)
+    assert silent(job)
+
+
+# -- a LOCAL_RANK without a GPU
+
+
+@pytest.mark.parametrize("launcher", ["by hand", "torchrun", "openmpi", "distcheck"])
+def test_a_list_that_is_too_short_for_the_ranks(of, shown, only, launcher):
+    finding, exit_code = only(shown(of(1, 4, 8, launcher=launcher), CUDA_VISIBLE_DEVICES="0,1"), "gpu")
+    assert (finding.rule, finding.severity, finding.scope) == ("env-local-rank-out-of-range", "error", "rank")
+    assert (finding.ranks, finding.nodes, exit_code) == ((2, 3), ("node1",), 30)
+    assert finding.message == (
+        "ranks 2-3 (node1) have LOCAL_RANK 2-3 and see 2 GPUs, with CUDA_VISIBLE_DEVICES='0,1': "
+        "cuda:LOCAL_RANK is a CUDA error: invalid device ordinal"
+    )
+    assert "export CUDA_VISIBLE_DEVICES=0,1,2,3" in finding.fix.commands
+    assert finding.evidence == {
+        "LOCAL_RANK": "2-3", "CUDA_VISIBLE_DEVICES": "0,1", "gpus_seen": 2, "gpus_on_node": 8, "ranks_on_node": 4,
+    }  # fmt: skip
+
+
+def test_more_ranks_than_the_node_has_gpus(of, shown, only):
+    finding, exit_code = only(shown(of(1, 9, 8)), "gpu")
+    assert (finding.rule, finding.ranks, exit_code) == ("env-local-rank-out-of-range", (8,), 30)
+    assert finding.message.startswith("rank 8 (node1 pid 108) has LOCAL_RANK 8 and sees 8 GPUs: ")
+    assert finding.fix.commands == ("torchrun --nproc-per-node=8 ...",)
+
+
+def test_under_slurm_the_fix_is_in_the_batch_script(of, shown, only):
+    finding, _ = only(shown(of(2, 4, 2, launcher="slurm")), "gpu")
+    assert (finding.ranks, finding.nodes) == ((2, 3, 6, 7), ("node1", "node2"))
+    assert finding.fix.commands == ("#SBATCH --ntasks-per-node=2", "#SBATCH --gpus-per-node=4")
+
+
+def test_the_lost_gpu_is_the_cause_and_not_the_rank(of, shown, judge, change):
+    job = of(1, 4, 4)
+    devices = list(job.nodes[0].gpus.devices)
+    devices[3] = change.job(devices[3], lost="NVML error 15: a GPU is lost")
+    job = shown(change.node(job, 0, gpus=change.job(job.nodes[0].gpus, devices=tuple(devices))))
+    assert job.ranks[3].gpu is None
+    assert [f.rule for f in judge(job, *OURS, "gpu").findings] == ["gpu-fell-off-bus"]
+
+
+@pytest.mark.parametrize("value", ["0,1,-1,2", "0 1,2", "0,1,9,2", "GPU-1-0,GPU-1-1,GPU-x"])
+def test_the_wrong_list_is_the_cause_and_not_the_rank(of, shown, judge, value):
+    job = shown(of(1, 4, 4), CUDA_VISIBLE_DEVICES=value)
+    assert None in {rank.gpu for rank in job.ranks}
+    (finding,) = judge(job, *OURS, "gpu").findings
+    assert (finding.rule[:8], finding.severity) == ("gpu-cvd-", "error")
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_without_nccl_no_rank_needs_a_gpu(of, shown, silent, backend):
+    assert silent(shown(of(1, 9, 8, backend=backend)), "gpu")
+
+
+def test_processes_with_several_gpus_of_their_own_are_only_mentioned(of, shown, only):
+    job = of(1, 4, 8, launcher="slurm")
+    for i in range(4):
+        job = shown(job, i, CUDA_VISIBLE_DEVICES=f"{2 * i},{2 * i + 1}")
+    finding, exit_code = only(job, "gpu")
+    assert (finding.rule, finding.severity, finding.ranks) == ("env-local-rank-out-of-range", "info", (2, 3))
+    assert exit_code == 0
+
+
+def test_sharing_that_nccl_was_told_to_allow_is_only_mentioned(of, shown, only):
+    finding, exit_code = only(shown(of(1, 4, 2), NCCL_MULTI_RANK_GPU_ENABLE="1"), "gpu")
+    assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
+        "env-local-rank-out-of-range", "info", (2, 3), 0,
+    )  # fmt: skip
+
+
+def test_a_rank_is_told_once_that_its_number_is_too_large(of, shown, only):
+    job = shown(shown(of(2, 4, 4), 4, LOCAL_RANK="4"), 5, LOCAL_RANK="5")
+    finding, _ = only(job, "gpu")
+    assert (finding.ranks, finding.evidence) == ((4, 5), {"LOCAL_RANK": "4-5", "ranks_on_node": 4})
+
+
+def test_a_number_beyond_gpus_that_are_enough_is_mended_by_numbering(of, shown, judge):
+    job = shown(shown(of(1, 2, 4), LOCAL_WORLD_SIZE="8"), 1, LOCAL_RANK="5")
+    finding = next(f for f in judge(job, *OURS, "gpu").findings if f.rule == "env-local-rank-out-of-range")
+    assert finding.ranks == (1,)
+    assert finding.fix.commands == ("export LOCAL_RANK=$((RANK % 2))",)
+
+
+# -- one cause, one finding: equal local ranks or one list
+
+
+def test_equal_local_ranks_with_all_gpus_in_sight_are_the_cause(of, shown, only):
+    finding, exit_code = only(shown(of(1, 4, 4), LOCAL_RANK="0"), "gpu")
+    assert (finding.rule, finding.ranks, exit_code) == ("env-local-rank-duplicate", (0, 1, 2, 3), 30)
+    assert finding.evidence["node1 pid 101"] == "rank 1, local rank 0: python -m distcheck env"
+
+
+@pytest.mark.parametrize("local_ranks", ["00", "01"])
+def test_one_gpu_in_sight_of_all_is_the_cause(of, shown, only, local_ranks):
+    job = shown(of(1, 2, 4), CUDA_VISIBLE_DEVICES="0")
+    for i, number in enumerate(local_ranks):
+        job = shown(job, i, LOCAL_RANK=number)
+    finding, exit_code = only(job, "gpu")
+    assert (finding.rule, finding.ranks, exit_code) == ("gpu-duplicate", (0, 1), 30)
+
+
+def test_pairs_with_one_local_rank_that_are_shown_one_gpu_each(of, shown, judge):
+    job = shown(of(1, 4, 4), LOCAL_RANK="0")
+    for i in range(4):
+        job = shown(job, i, CUDA_VISIBLE_DEVICES=str(i // 2))
+    findings = judge(job, *OURS, "gpu").findings
+    assert [(f.rule, f.ranks) for f in findings] == [("gpu-duplicate", (0, 1)), ("gpu-duplicate", (2, 3))]
+
+
+def test_a_list_that_cuda_misreads_does_not_hide_equal_local_ranks(of, shown, judge):
+    job = shown(of(1, 2, 4), LOCAL_RANK="0", CUDA_VISIBLE_DEVICES="0,-1")
+    errors = [f.rule for f in judge(job, *OURS, "gpu").findings if f.severity == "error"]
+    assert errors == ["env-local-rank-duplicate"]
+
+
+def test_a_rank_that_is_there_twice_is_no_shared_gpu(of, shown, only):
+    finding, _ = only(shown(of(1, 2, 1), RANK="0", LOCAL_RANK="0"), "gpu")
+    assert finding.rule == "env-rank-duplicate"
+
+
+def test_ranks_that_are_all_alone_share_no_gpu(of, shown, only):
+    finding, _ = only(shown(of(1, 4, 1, launcher="slurm"), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0"), "gpu")
+    assert finding.rule == "env-world-size-1-everywhere"
+
+
+# -- the shape of nodes
+
+
+def test_a_wrong_local_world_size_is_a_warning(job_of, change, only):
+    finding, exit_code = only(change.environment(job_of(per_node=(5, 1, 1, 1)), 6, LOCAL_WORLD_SIZE="5"))
+    assert (finding.rule, finding.severity, finding.ranks) == ("env-local-world-size-inconsistent", "warning", (6,))
+    assert exit_code == 0
+
+
+def test_ranks_dealt_out_over_the_nodes_are_a_warning(job_of, change, only):
+    job = job_of(nodes=2, launcher="slurm")
+    for position, rank in enumerate(("0", "2", "1", "3")):
+        job = change.environment(job, position, RANK=rank, SLURM_PROCID=rank)
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, exit_code) == ("env-rank-order-not-node-major", "warning", 0)
+    assert finding.evidence == {"node1": "ranks 0,2", "node2": "ranks 1,3"}
+    assert finding.fix.commands == ("srun --distribution=block:block ...",)

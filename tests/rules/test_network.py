@@ -1,0 +1,255 @@
+"""MASTER_PORT, the way to it, and the ports between peers: facts in, findings out."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Attempt, Bind, Missing, PeerTrial, PortOwner
+
+LOOKS = ("environment", "meeting", "peers")
+OTHER = PortOwner(pid=4711, command="python old_train.py", user="eve", started="2026-01-01T00:00:00+00:00")
+
+
+@pytest.fixture
+def of(job_of, change):
+    """Build a healthy job whose peers reached each other."""
+
+    def of(nodes=2, per_node=1, **more):
+        job = job_of(nodes, per_node, looks=LOOKS, **more)
+        uids = [p.uid for p in job.processes]
+        return change.job(job, peers=tuple(trial(job, a, b) for a in uids for b in uids if a != b))
+
+    return of
+
+
+@pytest.fixture
+def only(judge):
+    """Return the one finding of a job and its exit code."""
+
+    def only(job, *more):
+        said = judge(job, "network", *more)
+        assert len(said.findings) == 1, [f.message for f in said.findings]
+        return said.findings[0], said.verdict.exit_code
+
+    return only
+
+
+@pytest.fixture
+def rules(judge):
+    return lambda job, *more: [f.rule for f in judge(job, "network", *more).findings]
+
+
+def trial(job, source, target, outcome="met", detail=""):
+    return PeerTrial(source, target, "10.0.0.9", 40000, outcome, 0.1, detail)
+
+
+def bind(change, job, outcome, where=0, port=29500, owner=None, error="[Errno 98] Address already in use"):
+    return change.process(job, where, bind=Bind(port, outcome, error, owner))
+
+
+def knocked(change, job, where, *outcomes, detail="", door="master", address="10.0.0.1"):
+    """Let the processes of these ranks have knocked at rank 0's door with these outcomes."""
+    attempts = tuple(
+        Attempt(f"{address[:-1]}{n}", 29500, door, outcome, 7, detail) for n, outcome in enumerate(outcomes, start=1)
+    )
+    return change.process(job, where, attempts=attempts)
+
+
+def peers(change, job, outcomes):
+    """Replace what some processes, given by position, met with at others."""
+    uids = [p.uid for p in job.processes]
+    said = {(uids[a], uids[b]): outcome for (a, b), outcome in outcomes.items()}
+    kept = [t for t in job.peers if (t.source, t.target) not in said]
+    new = [trial(job, a, b, outcome, "no answer within 3.0 s") for (a, b), outcome in said.items() if outcome]
+    return change.job(job, peers=(*kept, *new))
+
+
+# -- healthy
+
+
+@pytest.mark.parametrize("launcher", ["by hand", "torchrun", "slurm", "openmpi", "distcheck"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 8), (2, 1), (4, 2)])
+def test_a_healthy_job_is_silent(of, judge, launcher, shape):
+    assert judge(of(*shape, launcher=launcher), "network")[:2] == ((), ())
+
+
+def test_one_way_that_works_is_enough(of, rules, change):
+    assert rules(knocked(change, of(), 1, "timeout", "unreachable", "met")) == []
+    assert rules(knocked(change, of(), 1, "refused", "waiting")) == []
+
+
+# -- MASTER_PORT on rank 0's host
+
+
+def test_a_taken_port_names_who_holds_it(of, change, only):
+    finding, exit_code = only(bind(change, of(), "in-use", owner=OTHER))
+    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-port-in-use", (0,), ("node1",), 30)
+    assert "MASTER_PORT 29500 is taken on rank 0's host by process 4711 of eve" in finding.message
+    assert finding.evidence["pid"] == 4711
+    assert finding.fix.commands[0] == "kill 4711"
+
+
+def test_a_long_command_is_cut_in_the_message_and_whole_in_the_evidence(of, change, only):
+    long = "python train.py " + "--option " * 30
+    finding, _ = only(bind(change, of(), "in-use", owner=PortOwner(4711, long, "eve", "2026")))
+    assert len(finding.message) < 200
+    assert finding.evidence["command"] == long
+
+
+@pytest.mark.parametrize("owner", [None, Missing(reason="hidden from this one")])
+def test_a_taken_port_whose_holder_is_hidden(of, change, only, owner):
+    finding, _ = only(bind(change, of(), "in-use", owner=owner))
+    assert finding.rule == "net-port-in-use"
+    assert finding.fix.commands[0] == "ss -ltnp 'sport = :29500'"
+
+
+def test_the_port_of_a_second_rank_0_is_another_rules_finding(of, change, rules):
+    job = of(1, 2)
+    other = job.processes[1]
+    assert rules(bind(change, job, "in-use", owner=PortOwner(other.pid, "distcheck", "eve", "2026"))) == []
+
+
+def test_a_holder_with_the_pid_of_a_process_elsewhere_is_named(of, change, only):
+    job = of(2, 1)
+    finding, _ = only(bind(change, job, "in-use", owner=PortOwner(job.processes[1].pid, "nginx", "www", "2026")))
+    assert finding.rule == "net-port-in-use"
+
+
+def test_the_port_of_torchruns_agent_is_healthy(of, change, rules):
+    assert rules(bind(change, of(launcher="torchrun"), "agent", owner=OTHER)) == []
+
+
+def test_a_port_that_cannot_be_bound(of, change, only):
+    finding, exit_code = only(bind(change, of(), "failed", error="[Errno 97] Address family not supported"))
+    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-bind-failed", (0,), ("node1",), 20)
+    assert (finding.scope, finding.confirmed, finding.owner) == ("node", False, "admin")
+    assert finding.message == "rank 0 cannot listen on MASTER_PORT 29500: [Errno 97] Address family not supported"
+
+
+DENIED = "[Errno 13] Permission denied"
+
+
+@pytest.mark.parametrize("start", [1024, 0, Missing(reason="no /proc/sys")])
+def test_a_port_that_needs_no_privilege_and_is_denied(of, change, only, start):
+    job = change.node(of(), 0, unprivileged_port_start=start)
+    finding, exit_code = only(bind(change, job, "denied", error=DENIED), "master")
+    assert (finding.rule, finding.ranks, exit_code) == ("net-bind-failed", (0,), 20)
+    assert finding.message == f"rank 0 may not listen on MASTER_PORT 29500: {DENIED}"
+
+
+@pytest.mark.parametrize(("start", "port"), [(1024, 80), (40000, 29500), (Missing(reason="no /proc/sys"), 80)])
+def test_a_port_that_needs_a_privilege_is_another_rules_finding(of, change, only, start, port):
+    job = change.node(of(), 0, unprivileged_port_start=start)
+    finding, exit_code = only(bind(change, job, "denied", port=port, error=DENIED), "master")
+    assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-privileged", (0,), 30)
+
+
+# -- the way to MASTER_ADDR:MASTER_PORT
+
+
+def test_another_jobs_roll_call_is_told_once(of, change, only):
+    job = knocked(change, of(4, 2), range(2, 8), "stranger", detail="a roll call of another job")
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.ranks, exit_code) == ("net-port-in-use-by-peer-job", tuple(range(2, 8)), 30)
+    assert finding.message == "at 10.0.0.1:29500 another job answers: a roll call of another job"
+
+
+WAYS = [
+    ("net-master-unreachable", "timeout", "admin", 20),
+    ("net-master-unreachable", "unreachable", "admin", 20),
+    ("net-master-refused", "refused", "unknown", 20),
+    ("net-master-silent", "silent", "user", 30),
+    ("net-master-silent", "closed", "user", 30),
+]
+
+
+@pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
+def test_who_does_not_get_through_is_named(of, change, only, rule, outcome, owner, exit_code):
+    job = knocked(change, of(3, 2), (2, 4, 5), outcome, detail="as the system says")
+    finding, code = only(job)
+    assert (finding.rule, finding.ranks, finding.nodes) == (rule, (2, 4, 5), ("node2", "node3"))
+    assert (finding.owner, code) == (owner, exit_code)
+    assert "10.0.0.1:29500" in finding.message
+    assert finding.evidence == {"10.0.0.1:29500": f"{outcome} after 7 tries: as the system says"}
+
+
+def test_those_who_fail_at_different_addresses_are_told_apart(of, change, judge):
+    job = knocked(change, knocked(change, of(4, 1), (1, 2), "timeout"), 3, "timeout", address="10.9.0.1")
+    said = judge(job, "network").findings
+    assert [(f.rule, f.ranks) for f in said] == [("net-master-unreachable", (1, 2)), ("net-master-unreachable", (3,))]
+
+
+def test_addresses_of_ipv6_stand_in_brackets(of, change, only):
+    finding, _ = only(knocked(change, of(), 1, "timeout", address="fd00::1"))
+    assert "([fd00::1]:29500: timeout)" in finding.message
+
+
+@pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
+@pytest.mark.parametrize("bound", ["in-use", "denied", "failed"])
+def test_rank_0s_own_binding_explains_it(of, change, rules, rule, outcome, owner, exit_code, bound):
+    job = bind(change, knocked(change, of(3, 1), (1, 2), outcome), bound, owner=OTHER if bound == "in-use" else None)
+    assert rules(job) == ["net-port-in-use" if bound == "in-use" else "net-bind-failed"]
+
+
+@pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
+def test_a_rank_0_that_the_roll_call_misses_explains_it(of, change, rules, rule, outcome, owner, exit_code):
+    job = change.keep(knocked(change, of(3, 1), (1, 2), outcome), 1, 2)
+    assert rules(job) == []
+    assert rules(change.job(job, met=False)) == [rule]
+
+
+@pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
+@pytest.mark.parametrize("wrong", [{"MASTER_PORT": "29501"}, {"MASTER_ADDR": "node2"}])
+def test_who_looked_for_another_master_is_another_rules_finding(
+    of, change, rules, rule, outcome, owner, exit_code, wrong
+):
+    job = knocked(change, change.environment(of(3, 1), 2, **wrong), (1, 2), outcome)
+    assert rules(job) == [rule]
+    assert rules(knocked(change, change.environment(of(3, 1), 2, **wrong), 2, outcome)) == []
+
+
+def test_side_doors_do_not_count(of, change, rules):
+    assert rules(knocked(change, of(), 1, "timeout", door="side")) == []
+
+
+# -- peers
+
+
+def test_ports_between_two_nodes_that_are_closed(of, change, only):
+    finding, exit_code = only(peers(change, of(3, 1), {(0, 2): "timeout", (2, 0): "timeout"}))
+    assert (finding.rule, finding.ranks, finding.nodes) == ("net-firewall-ephemeral", (0, 2), ("node1", "node3"))
+    assert (finding.scope, exit_code) == ("link", 20)
+    assert finding.message == (
+        "rank 0 (node1 pid 100) and rank 2 (node3 pid 102) cannot reach each other on ports that the kernel chooses "
+        "(timeout at 10.0.0.9:40000, no answer within 3.0 s)"
+    )
+
+
+def test_a_firewall_around_every_node_is_one_finding(of, change, only):
+    job = of(6, 1)
+    finding, _ = only(peers(change, job, {(a, b): "refused" for a in range(6) for b in range(6) if a != b}))
+    assert (finding.rule, finding.ranks) == ("net-firewall-ephemeral", tuple(range(6)))
+    assert finding.message.endswith("; so it is with 14 more pairs of processes")
+    assert len(finding.message) < 250
+    assert (len(finding.evidence), finding.evidence["more_pairs"]) == (9, 7)
+
+
+def test_a_direction_that_fails_counts_where_the_other_was_not_tried(of, change, only):
+    finding, exit_code = only(peers(change, of(3, 1), {(0, 1): "timeout", (1, 0): None}))
+    assert (finding.rule, finding.ranks, exit_code) == ("net-firewall-ephemeral", (0, 1), 20)
+    assert finding.message.startswith("rank 0 (node1 pid 100) cannot reach rank 1 (node2 pid 101) on ports")
+
+
+def test_a_way_that_works_in_one_direction_only(of, change, only):
+    finding, exit_code = only(peers(change, of(3, 1), {(2, 1): "timeout"}))
+    assert (finding.rule, finding.ranks, exit_code) == ("net-asymmetric-route", (1, 2), 20)
+    assert finding.message.startswith(
+        "rank 2 (node3 pid 102) cannot reach rank 1 (node2 pid 101), but the other direction works (timeout at "
+    )
+
+
+def test_peers_that_did_not_try_each_other_are_no_pass(of, change, judge):
+    said = judge(change.job(of(), peers=()), "network")
+    assert (said.findings, said.verdict.exit_code) == ((), 20)
+    assert [n.rule for n in said.not_checked] == ["net-firewall-ephemeral"]
+    assert judge(change.job(of(1, 1), peers=()), "network")[:2] == ((), ())

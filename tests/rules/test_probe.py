@@ -1,0 +1,58 @@
+"""distcheck itself: its versions, and its processes that were lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import RankRun
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (1, 4), (3, 2)])
+def test_a_job_in_which_nobody_was_lost_is_silent(job_of, judge, nodes, per_node):
+    assert judge(job_of(nodes, per_node), "probe").findings == ()
+
+
+def test_another_version_on_a_node_is_a_warning(job_of, change, judge):
+    job = change.node(job_of(3, 2), 1, distcheck="0.0.9")
+    (found,) = judge(job, "probe").findings
+    assert (found.rule, found.severity, found.nodes, found.ranks) == (
+        "probe-version-differs",
+        "warning",
+        ("node2",),
+        (2, 3),
+    )
+
+
+def test_a_lost_process_is_named_with_its_stage_and_is_never_a_pass(job_of, change, judge):
+    job = change.process(job_of(3, 2), 3, lost="its connection was closed", stage="peers")
+    diagnosis = judge(job, "probe")
+    (found,) = diagnosis.findings
+    assert (found.rule, found.ranks, found.nodes) == ("probe-process-lost", (3,), ("node2",))
+    assert "rank 3 (node2 pid" in found.message
+    assert "'peers'" in found.message
+    assert "its connection was closed" in found.message
+    assert diagnosis.verdict.exit_code == 20
+
+
+def test_processes_lost_alike_are_one_finding(job_of, change, judge):
+    job = change.process(job_of(3, 2), (2, 3), lost="it did not answer", stage="meeting")
+    job = change.process(job, 5, lost="it did not answer", stage="peers")
+    first, second = judge(job, "probe").findings
+    assert (first.ranks, second.ranks) == ((2, 3), (5,))
+
+
+def test_a_process_whose_ranks_ended_in_the_collectives_is_left_to_the_rules_about_them(job_of, change, judge):
+    looks = ("environment", "meeting", "collectives")
+    job = change.process(job_of(2, 1, looks=looks), 1, lost="its connection was closed", stage="collectives")
+    job = change.rank(job, 0, run=RankRun(pid=1, step="done", outcome="done"))
+    died = change.rank(job, 1, run=RankRun(pid=None, step="an unknown step", outcome="died", detail="was lost"))
+    assert judge(died, "probe").findings == ()
+    assert [f.rule for f in judge(died).findings if f.severity == "error"] == ["collective-rank-died"]
+    assert [f.rule for f in judge(job, "probe").findings] == ["probe-process-lost"]
+
+
+def test_a_lost_process_without_a_rank_is_said_too(job_of, change, judge):
+    job = change.process(job_of(1, 2), 1, lost="its connection was closed")
+    job = change.job(job, ranks=job.ranks[:1])
+    (found,) = judge(job, "probe").findings
+    assert found.message.startswith("a process without a rank was lost")
