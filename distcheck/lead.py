@@ -86,6 +86,9 @@ async def _gather(run: Session, server: Server) -> None:
     finally:
         reminder.cancel()
     run.record.take_reports(g.report for g in server.guests.values())
+    binds = [g.report.process.bind for g in server.guests.values() if 0 in g.ranks]
+    if any(bind is not None and bind.outcome == "bound" for bind in binds):
+        run.record.forget_refusals()  # we stood in for rank 0 until it came
     for guest in server.guests.values():
         run.deadline = min(run.deadline, guest.leaves_at)
 

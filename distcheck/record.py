@@ -88,6 +88,18 @@ class Record:
         """Add the facts of guests that came after the roll was called; what is known of the others stays."""
         self._reports.update({r.process.uid: r for r in reports if r.process.uid not in self._reports})
 
+    def forget_refusals(self) -> None:
+        """Leave out that nobody listened on MASTER_PORT: it was tried before rank 0 came and says nothing of it."""
+
+        def without(process: ProcessFacts) -> ProcessFacts:
+            kept = tuple(a for a in process.attempts if a.door != "master" or a.outcome != "refused")
+            return msgspec.structs.replace(process, attempts=kept)
+
+        if self.process is not None:
+            self.process = without(self.process)
+        for uid, report in self._reports.items():
+            self._reports[uid] = msgspec.structs.replace(report, process=without(report.process))
+
     def take_runs(self, runs: Mapping[int, RankRun], uid: str) -> None:
         """Add what became of a process's ranks in the collectives."""
 

@@ -257,7 +257,7 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
         owner="admin",
         confirmed=False,
         evidence={
-            op: f"of {of[op]} elements wrong: "
+            op: f"wrong elements of {of[op]}: "
             + "; ".join(f"{count} on {numbered(numbers_of(ranks))}" for count, ranks in list(counted.items())[:16])
             for op, counted in by_op.items()
         },

@@ -147,5 +147,6 @@ def evidence_of(ranks: list[RankFacts]) -> dict[str, str]:
             run = rank.run
             silent = f", silent for {run.silent_seconds:.1f} s" if run.silent_seconds else ""
             detail = f": {run.detail}" if run.detail else ""
-            evidence[f"rank {rank.placement.rank}"] = f"pid {run.pid} in '{run.step}'{silent}{detail}"
+            pid = "" if run.pid is None else f"pid {run.pid} "
+            evidence[f"rank {rank.placement.rank}"] = f"{pid}in '{run.step}'{silent}{detail}"
     return evidence

@@ -122,12 +122,12 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
     message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set"
     text, commands = "", list[str]()
     if numbers:
-        message += f"; torch does not read {program}'s {table.rank} and {table.world_size}"
+        message += f"; torch does not read {program}'s own, such as {table.rank}"
         text = "Map the launcher's variables before the script starts, or let distcheck gate --export do it. "
         line = mapping(table)
         commands += [line, f"{program} bash -c '{line} && exec python train.py'"]
     if masters:
-        message += f"; torch would stop with {_in_short(torch_would_raise(first))!r}"
+        message += f": {_in_short(torch_would_raise(first))!r}"
         text += f"Give every rank the host of rank 0 and one free port: {program} does not."
         commands += master_commands(job, first, *masters)
     yield found(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import psutil
 import pytest
 
@@ -32,7 +33,7 @@ class Script:
         self.port = port
         node = host.collect(dict(os.environ))
         uid = f"scripted {rank}"
-        process = process_facts(uid, node)
+        process = msgspec.structs.replace(process_facts(uid, node), stage="meeting")
         self.report = Report(node, process, (rank_facts(uid, node, place, {}),), ("127.0.0.1", 1))
         self.hello = Hello(
             nonce="",

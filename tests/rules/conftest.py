@@ -270,12 +270,23 @@ def change() -> SimpleNamespace:
     )
 
 
+def _reads_well(value: Any) -> bool:
+    items = value if isinstance(value, list | tuple) else [value]
+    return all(item is None or isinstance(item, str | int | float) for item in items)
+
+
 @pytest.fixture
 def judge() -> Callable[..., Diagnosis]:
     """Judge a job by the rules of these families, by all rules when none is named."""
 
     def judged(job: Job, *families: str) -> Diagnosis:
         rules: tuple[Rule, ...] = all_rules()
-        return diagnose(job, rules=[r for r in rules if r.family in families] if families else rules)
+        said = diagnose(job, rules=[r for r in rules if r.family in families] if families else rules)
+        for finding in said.findings:
+            assert "\n" not in finding.message, finding.message
+            assert len(finding.message) <= 300, finding.message
+            nested = {name: value for name, value in finding.evidence.items() if not _reads_well(value)}
+            assert not nested, f"{finding.rule}: the text report prints this as JSON: {nested}"
+        return said
 
     return judged

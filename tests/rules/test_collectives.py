@@ -82,7 +82,7 @@ def test_wrong_numbers_on_one_rank_make_it_a_suspect(ran, only):
     assert found.ranks == (3,)
     assert found.nodes == ("node2",)
     assert found.message == "rank 3 (node2) received wrong numbers: 17 of 262147 elements of all_reduce"
-    assert found.evidence == {"all_reduce": "of 262147 elements wrong: 17 on rank 3"}
+    assert found.evidence == {"all_reduce": "wrong elements of 262147: 17 on rank 3"}
     assert (found.scope, found.confirmed, code) == ("node", False, 20)
 
 
@@ -170,6 +170,13 @@ def test_an_error_of_its_own_is_the_cause_and_lost_connections_are_not(ran, only
     assert found.message == f"rank 3 (node2) failed in 'all_reduce 16777216 B': {error}"
     assert found.evidence == {"rank 3": f"pid 4711 in 'all_reduce 16777216 B': {error}"}
     assert (found.scope, found.confirmed, code) == ("node", False, 20)
+
+
+def test_an_error_of_many_lines_is_one_line_in_the_message_and_whole_in_the_evidence(ran, only):
+    error = f"DistBackendError: {'NCCL error in ' * 20}\nException raised from\nframe #0: c10::Error"
+    found, _ = only(ran(run={3: {"outcome": "failed", "detail": error}}, collectives=measured(0)), "collective-failed")
+    assert len(found.message) < 200
+    assert found.evidence["rank 3"].endswith("frame #0: c10::Error")
 
 
 def test_ranks_that_lost_each_other_blame_the_link(ran, only):

@@ -358,6 +358,13 @@ def test_a_uuid_of_another_node(of, with_value, only):
     assert (finding.rule, finding.nodes, finding.ranks) == ("gpu-cvd-uuid-stale", ("node2",), (2, 3))
 
 
+def test_a_long_list_is_cut_in_the_message_and_whole_in_the_evidence(of, with_value, only):
+    value = ",".join(f"GPU-{i}d1cf8a2-1111-2222-3333-444455556666" for i in range(8))
+    finding = only(with_value(of(1, 8, 8), value))
+    assert (finding.rule, finding.evidence["CUDA_VISIBLE_DEVICES"]) == ("gpu-cvd-uuid-stale", value)
+    assert len(finding.message) < 250
+
+
 def test_slurm_is_asked_for_gpus(of, with_value, only):
     finding = only(with_value(of(1, 2, 2, launcher="slurm"), "NoDevFiles"))
     assert "#SBATCH --gpus-per-node=2" in finding.fix.commands
