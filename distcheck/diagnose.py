@@ -9,7 +9,7 @@ import msgspec
 
 from distcheck.facts import Job
 from distcheck.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
-from distcheck.rules import Rule, all_rules
+from distcheck.rules import Rule, rules_for
 
 
 class Diagnosis(NamedTuple):
@@ -35,11 +35,11 @@ def diagnose(
         strict: let warnings fail (exit code 10).
         select: judge by these rules only; what is not selected is not judged.
         ignore: leave these rules out.
-        rules: the rules to judge by; all that there are when None.
+        rules: the rules to judge by; all that there are for what was looked at when None.
     """
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
-    for rule in all_rules() if rules is None else rules:
+    for rule in rules_for(job.asked.looks) if rules is None else rules:
         names = {rule.name, *rule.aliases}
         if (select and not names & set(select)) or names & set(ignore):
             continue

@@ -63,6 +63,7 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
                     connection.say(Here())
                 case Bye():
                     connection.writer.close()  # the host waits for it
+                    await asyncio.sleep(0)  # lets the loop close it before the judging below
                     run.record.note(stage="done")
                     job = run.record.job()
                     return Outcome(job, judge(job), word.exit_code, reported=False)

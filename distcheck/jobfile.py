@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +27,7 @@ def write(path: Path, text: str) -> None:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode):
             path.write_text(text)
             return
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
         try:
             with temporary.open("x") as file:
                 file.write(text)

@@ -6,10 +6,10 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_type_hints
 
+import msgspec
 import typer
 
 from distcheck.collectives.plan import ALL_OPERATIONS
@@ -36,8 +36,7 @@ def _option(help_text: str, panel: str, name: str, *short: str, **more: Any) -> 
     return typer.Option(name, *short, help=help_text, rich_help_panel=panel, envvar=variable, **more)
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """One field per option; `command` turns them into the parameters of every command that looks."""
 
     nproc: Annotated[
@@ -72,8 +71,7 @@ class Options:
     quiet: Annotated[bool, _option("Findings and verdict only.", OUT, "--quiet", "-q")] = False
 
 
-@dataclass(frozen=True)
-class Measuring(Options):
+class Measuring(Options, frozen=True, kw_only=True):
     """The options of the commands that measure."""
 
     op: Annotated[str, _option(f"Operations: {', '.join(ALL_OPERATIONS)}.", MEASURED, "--op", metavar="OP,…")] = ""
@@ -97,11 +95,11 @@ def taking(options: type[Options]) -> Callable[[Callable[..., None]], Callable[.
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         shared = [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-            for f in fields(options)
+            for f in msgspec.structs.fields(options)
         ]
 
         def command(**values: Any) -> None:
-            given = {f.name: values.pop(f.name) for f in fields(options)}
+            given = {p.name: values.pop(p.name) for p in shared}
             function(options(**given), **values)
 
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]

@@ -249,17 +249,19 @@ class Session:
         self.record.note(bind=bound)
         lone = self.request.speaks_for_all
         # A second rank 0 finds the first one where it wanted to listen.
-        if bound.outcome == "in-use" and not lone and await self._knock_once():
+        if bound.outcome == "in-use" and not lone and await self._knock_once(self._ways):
             return "guest"
         server = self.server = self._new_server()
         if not lone:
             # Somebody may stand in for rank 0 already. Until that is known nobody is let in at MASTER_PORT.
             taken = await server.open_side_door()
             first = protocol.side_ports(self.job_name)[0]
-            if taken != first and sock is not None and await self._knock_once(side=True):
+            others = tuple(d for d in self._ways if d.side and d.port != taken)
+            if taken != first and await self._knock_once(others):
                 await server.close()
                 self.server = None
-                sock.close()
+                if sock is not None:
+                    sock.close()
                 return "guest"
         if sock is not None:
             await server.open(sock)
@@ -284,8 +286,10 @@ class Session:
             tried.connection.writer.close()
         return tried
 
-    async def _knock_once(self, *, side: bool = False) -> bool:
-        ways = tuple(d for d in self._ways if d.side or not side)
+    async def _knock_once(self, ways: tuple[client.Door, ...]) -> bool:
+        """Knock where another process may hold the roll call already, and attend it if one does."""
+        if not ways:
+            return False
         attendance = await client.attend(
             ways,
             self.hello(),

@@ -12,7 +12,12 @@ from distcheck.rules import Rule
 
 def job(nodes=1, looks=("environment", "meeting"), **more):
     return Job(
-        distcheck="0", run="r", asked=Asked(command="env", looks=looks), met=True, nodes=tuple(map(node, range(nodes))), **more
+        distcheck="0",
+        run="r",
+        asked=Asked(command="env", looks=looks),
+        met=True,
+        nodes=tuple(map(node, range(nodes))),
+        **more,
     )
 
 

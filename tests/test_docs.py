@@ -36,9 +36,7 @@ def test_check_names_stale_pages_and_writing_freshens_them(build_rules, tmp_path
 
 def test_the_script_runs_from_anywhere(tmp_path):
     script = ROOT / "docs" / "build_rules.py"
-    run = subprocess.run(
-        [sys.executable, script, "--help"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    run = subprocess.run([sys.executable, script, "--help"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0
     assert "--check" in run.stdout
 

@@ -33,7 +33,13 @@ def test_one_error_decides_by_its_scope(scope, confirmed, name, code):
 
 @pytest.mark.parametrize(
     ("scopes", "code"),
-    [(("node", "job"), 30), (("link", "node"), 40), (("link", "rank"), 30), (("tool", "link"), 20), (("tool", "gpu"), 40)],
+    [
+        (("node", "job"), 30),
+        (("link", "node"), 40),
+        (("link", "rank"), 30),
+        (("tool", "link"), 20),
+        (("tool", "gpu"), 40),
+    ],
 )
 def test_the_jobs_faults_come_before_a_bad_node_before_what_is_unknown_before_our_own(scopes, code):
     assert verdict([found(scope=s) for s in scopes], []).exit_code == code

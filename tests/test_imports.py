@@ -69,7 +69,9 @@ def test_reports_judge_nothing():
 
 def loaded_after(statement: str) -> set[str]:
     script = f"import sys\n{statement}\nprint(*sys.modules)"
-    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
 
 
 def test_the_command_line_starts_without_torch_asyncio_or_a_renderer():

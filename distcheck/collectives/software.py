@@ -30,9 +30,7 @@ def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
     wheel puts a different one in its place, so the library itself is asked.
     """
     try:
-        libraries = {
-            line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libnccl.so" in line
-        }
+        libraries = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libnccl.so" in line}
         number = ctypes.c_int()
         for library in sorted(libraries):
             if ctypes.CDLL(library).ncclGetVersion(ctypes.byref(number)) == 0:

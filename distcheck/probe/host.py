@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,8 +37,8 @@ def collect(
         hostname=hostname,
         boot_id=boot_id,
         network_namespace=namespace,
-        kernel=platform.release(),
-        python=platform.python_version(),
+        kernel=os.uname().release,
+        python=sys.version.partition(" ")[0],
         distcheck=__version__,
         torch=torch_build(),
         interfaces=interfaces() if addresses else Missing(reason="nobody was to be met"),

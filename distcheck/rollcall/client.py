@@ -97,7 +97,7 @@ async def in_thread(call: Callable[[], _T]) -> _T:
 async def resolve(name: str, seconds: float) -> Resolution | Missing:
     """Resolve a name within a time limit."""
     try:
-        return await asyncio.wait_for(in_thread(lambda: network.resolve(name)), seconds)
+        return await protocol.within(in_thread(lambda: network.resolve(name)), seconds)
     except asyncio.TimeoutError:
         return Missing(reason=f"the resolver gave no answer within {seconds:.0f} s")
 
@@ -186,7 +186,7 @@ async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tup
         )
 
     try:
-        reader, writer = await asyncio.wait_for(_connect(door), seconds)
+        reader, writer = await protocol.within(_connect(door), seconds)
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s"), None
     except ConnectionRefusedError as error:
@@ -200,7 +200,7 @@ async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tup
     keep = False
     try:
         writer.write(encode(msgspec.structs.replace(hello, nonce=nonce)))
-        answer = await asyncio.wait_for(protocol.read(reader, protocol.answer_decoder, 4096), patience)
+        answer = await protocol.within(protocol.read(reader, protocol.answer_decoder, 4096), patience)
         if answer.nonce != nonce:
             return ended("stranger", "a roll call that answered another's nonce"), None
         if isinstance(answer, NotYet):

@@ -101,8 +101,8 @@ async def _try(uid: str, door: PeerDoor, nonce: bytes, seconds: float) -> PeerTr
     writer = None
     try:
         ipaddress.ip_address(door.address)  # a name would be asked of a resolver, which can block
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(door.address, door.port), seconds)
-        said = await asyncio.wait_for(reader.readexactly(len(nonce)), seconds)
+        reader, writer = await protocol.within(asyncio.open_connection(door.address, door.port), seconds)
+        said = await protocol.within(reader.readexactly(len(nonce)), seconds)
         return ended("met") if said == nonce else ended("foreign", protocol.banner(said))
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s")

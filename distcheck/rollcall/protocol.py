@@ -9,9 +9,9 @@ import os
 import socket
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import cache
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -205,6 +205,26 @@ async def read(
         return decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a frame that this version does not read: {error}") from None
+
+
+async def within(work: Coroutine[Any, Any, _T], seconds: float) -> _T:
+    """Return what `work` returns, or raise asyncio.TimeoutError when it takes longer.
+
+    Unlike asyncio.wait_for it loses no exception when it is itself cancelled while `work` ends; the loop would print
+    one that is lost.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if not done:
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()
 
 
 def banner(raw: bytes) -> str:

@@ -198,15 +198,15 @@ class Server:
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Guest | None:
         self._let_wait(writer)
         try:
-            hello = await asyncio.wait_for(
+            hello = await protocol.within(
                 protocol.read(reader, hello_decoder, protocol.HELLO_LIMIT_BYTES), _HELLO_SECONDS
             )
             answer = self._answer(hello)
             writer.write(encode(answer))
             if not isinstance(answer, Welcome):
-                await asyncio.wait_for(writer.drain(), _HELLO_SECONDS)
+                await protocol.within(writer.drain(), _HELLO_SECONDS)
                 return None
-            report = await asyncio.wait_for(protocol.read(reader, guest_decoder), _REPORT_SECONDS)
+            report = await protocol.within(protocol.read(reader, guest_decoder), _REPORT_SECONDS)
         finally:
             self._at_the_door.pop(writer, None)
         if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):

@@ -16,8 +16,18 @@ from typing import NamedTuple
 from distcheck.facts import Job, Look
 from distcheck.finding import Finding, NotChecked
 
-FAMILIES = ("environment", "ranks", "local_ranks", "master", "network", "gpu", "collectives", "probe")
-"""Modules of rules, in the order in which a report shows them: causes before consequences."""
+FAMILIES: dict[str, tuple[Look, ...]] = {
+    "environment": ("environment",),
+    "ranks": ("environment", "meeting"),
+    "local_ranks": ("environment", "meeting"),
+    "master": ("environment", "meeting"),
+    "network": ("meeting", "peers"),
+    "gpu": ("gpu",),
+    "collectives": ("collectives",),
+    "probe": ("environment", "meeting"),
+}
+"""Modules of rules and the looks that their rules judge, in the order in which a report shows them: causes before
+consequences. A family of which nothing was looked at need not be imported."""
 
 Outcome = Finding | NotChecked
 Judge = Callable[[Job], Iterator[Outcome]]
@@ -69,14 +79,20 @@ def rule(look: Look, *aliases: str) -> Callable[[Judge], Judge]:
     return register
 
 
-@cache
 def all_rules() -> tuple[Rule, ...]:
-    """Import every family and return all rules, family by family, in the order of their definition."""
-    for family in FAMILIES:
+    """Return all rules, family by family, in the order of their definition."""
+    return rules_for(tuple(dict.fromkeys(look for looks in FAMILIES.values() for look in looks)))
+
+
+@cache
+def rules_for(looks: tuple[Look, ...]) -> tuple[Rule, ...]:
+    """Import the families that judge these looks and return their rules, in the order of `all_rules`."""
+    families = [family for family, judged in FAMILIES.items() if not set(looks).isdisjoint(judged)]
+    for family in families:
         importlib.import_module(f"{__name__}.{family}")
-    return tuple(sorted(_registered.values(), key=lambda r: FAMILIES.index(r.family)))
+    return tuple(rule for family in families for rule in _registered.values() if rule.family == family)
 
 
 def find_rule(name: str) -> Rule | None:
     """Return the rule with this name or alias, None when there is none."""
-    return next((r for r in all_rules() if name == r.name or name in r.aliases), None)
+    return _registered.get(name) or next((r for r in all_rules() if name == r.name or name in r.aliases), None)

@@ -24,7 +24,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROUNDS = {1 << 20: 25, 1 << 24: 17, 1 << 26: 11, 1 << 28: 7}
+ROUNDS = {1 << 20: 61, 1 << 24: 41, 1 << 26: 21, 1 << 28: 11}
 OPERATIONS = ("all_reduce", "broadcast")
 CPU = torch.device("cpu")
 

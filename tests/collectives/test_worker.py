@@ -160,9 +160,7 @@ def test_no_nccl_is_found_in_a_process_that_mapped_none(tmp_path):
     assert software.nccl_version(tmp_path / "none") == ""
 
 
-@pytest.mark.parametrize(
-    ("seconds", "iterations"), [(0.0, 1000), (1e-6, 1000), (0.01, 25), (0.2, 3), (100.0, 3)]
-)
+@pytest.mark.parametrize(("seconds", "iterations"), [(0.0, 1000), (1e-6, 1000), (0.01, 25), (0.2, 3), (100.0, 3)])
 def test_a_burst_is_filled_within_bounds(seconds, iterations):
     assert timing.iterations_for(seconds, burst_seconds=0.25) == iterations
 

@@ -17,7 +17,7 @@ from distcheck.facts import Placement
 from distcheck.preflight import process_facts, rank_facts
 from distcheck.probe import host
 from distcheck.rollcall import client, protocol
-from distcheck.rollcall.protocol import Bye, Here, Hello, LastCall, PeerReport, Report, Roster, Start
+from distcheck.rollcall.protocol import Bye, Hello, Here, LastCall, PeerReport, Report, Roster, Start
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
 
@@ -185,9 +185,7 @@ def test_a_host_raises_its_limit_of_open_files_and_gives_the_command_its_own(sta
     limited = ["sh", "-c", 'ulimit -Sn 300; exec "$0" "$@"', sys.executable]
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     env = alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    gate = start(
-        "-m", "distcheck", "gate", *TABLE, "--", sys.executable, "-c", LIMITS, program=limited, env=env
-    ).wait()
+    gate = start("-m", "distcheck", "gate", *TABLE, "--", sys.executable, "-c", LIMITS, program=limited, env=env).wait()
     bare = subprocess.run([*limited, "-c", LIMITS], capture_output=True, text=True, check=True)
     assert gate.out == bare.stdout
     assert gate.out.startswith("(300,")

@@ -7,7 +7,14 @@ from distcheck.probe.environment import collect
 
 
 def test_only_variables_that_bear_on_start_up_are_collected():
-    environ = {"RANK": "0", "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7", "AWS_SECRET_ACCESS_KEY": "x", "HOME": "/root", "DB_URL": "u"}
+    environ = {
+        "RANK": "0",
+        "NCCL_DEBUG": "INFO",
+        "SLURM_JOB_ID": "7",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "HOME": "/root",
+        "DB_URL": "u",
+    }
     assert set(collect(environ)) == {"RANK", "NCCL_DEBUG", "SLURM_JOB_ID"}
 
 

@@ -1,0 +1,127 @@
+"""A host of the roll call and guests for it, on the loopback only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import pytest
+
+from distcheck.facts import NodeFacts, Placement, ProcessFacts, RankFacts, TorchBuild
+from distcheck.probe import network
+from distcheck.rollcall import client, protocol
+from distcheck.rollcall.client import Attendance
+from distcheck.rollcall.protocol import Hello, Report
+from distcheck.rollcall.server import Server
+
+JOB, MASTER = "a job", "127.0.0.1:29500"
+
+
+def report_of(uid: str, *ranks: int, node: str = "node1", world_size: int = 4) -> Report:
+    facts = NodeFacts(
+        key=node, name=node, hostname=node, boot_id="b", network_namespace="n", kernel="6", python="3.11",
+        distcheck="0.1.0", torch=TorchBuild(version="2", cuda=None, hip=None), interfaces=(),
+        ephemeral_ports=(32768, 60999), unprivileged_port_start=1024, accelerator="none",
+    )  # fmt: skip
+    place = Placement(world_size=world_size, master_addr="127.0.0.1", master_port=29500)
+    return Report(
+        facts,
+        ProcessFacts(uid=uid, node=node, pid=1, command=("distcheck",)),
+        tuple(RankFacts(process=uid, placement=msgspec.structs.replace(place, rank=n), environment={}) for n in ranks),
+    )
+
+
+def hello_of(uid: str, *ranks: int, **fields) -> Hello:
+    said = {"nonce": "n", "version": "0.1.0", "job": protocol.public_key(JOB), "master": MASTER, "world_size": 4}
+    return Hello(**{**said, "uid": uid, "ranks": ranks, "seconds_left": 60.0, **fields})
+
+
+class Host:
+    """A server and the port of its door."""
+
+    def __init__(self, world_size: int) -> None:
+        self.server = Server(run="run", uid="host", job=JOB, master=MASTER, ranks=[0], world_size=world_size)
+        self.port = 0
+        self.writers: list[asyncio.StreamWriter] = []
+        """Our ends of the connections, closed at the end."""
+
+    async def come(self, uid: str, *ranks: int, seconds: float = 5, **fields) -> Attendance:
+        """Attend as a well-behaved guest."""
+        came = await client.attend(
+            client.doors(["127.0.0.1"], self.port, JOB, side=False),
+            hello_of(uid, *ranks, **fields),
+            seconds=seconds,
+            connect_seconds=2,
+        )
+        if came.connection is not None:
+            self.writers.append(came.connection.writer)
+            came.connection.say(report_of(uid, *ranks))
+        return came
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect without a word."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writers.append(writer)
+        return reader, writer
+
+
+@contextlib.asynccontextmanager
+async def _hosting(world_size: int = 4) -> AsyncIterator[Host]:
+    host = Host(world_size)
+    sock = network.listen(0)
+    host.port = int(sock.getsockname()[1])
+    await host.server.open(sock)
+    try:
+        yield host
+    finally:
+        await host.server.close()
+        for writer in host.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def hosting():
+    """Open a roll call: ``async with hosting(world_size) as host``."""
+    return _hosting
+
+
+@pytest.fixture
+def report():
+    """Build a small report: see `report_of`."""
+    return report_of
+
+
+@pytest.fixture
+def hello():
+    """Build a Hello: see `hello_of`."""
+    return hello_of
+
+
+@pytest.fixture
+def live() -> Callable[..., object]:
+    """Run a coroutine; whatever asyncio's loop would complain of fails the test."""
+
+    def run(main, seconds: float = 30):
+        complaints: list[dict[str, object]] = []
+
+        async def watched():
+            asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+            return await asyncio.wait_for(main, seconds)
+
+        result = asyncio.run(watched())
+        assert complaints == []
+        return result
+
+    return run
+
+
+@pytest.fixture
+def closed_port():
+    """A port at which nobody listens, kept by a socket that is bound only."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield int(sock.getsockname()[1])

@@ -1,0 +1,194 @@
+"""Frames: what goes in comes out, and whatever else comes is refused in one of two ways."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distcheck.collectives.plan import Plan
+from distcheck.facts import Placement
+from distcheck.rollcall import protocol
+from distcheck.rollcall.protocol import (
+    Abort,
+    Bye,
+    Hello,
+    Here,
+    LastCall,
+    NotYet,
+    PeerDoor,
+    PeerReport,
+    ProtocolError,
+    Refused,
+    Roster,
+    RunReport,
+    Start,
+    Trouble,
+    Welcome,
+)
+
+DECODERS = [protocol.hello_decoder, protocol.answer_decoder, protocol.guest_decoder, protocol.host_decoder]
+
+
+def read(raw: bytes, decoder, limit: int = protocol.FRAME_LIMIT_BYTES):
+    async def run():
+        reader = asyncio.StreamReader()
+        reader.feed_data(raw)
+        reader.feed_eof()
+        return await protocol.read(reader, decoder, limit)
+
+    return asyncio.run(run())
+
+
+def frame(body: bytes) -> bytes:
+    return protocol.HEADER.pack(protocol.MAGIC, len(body)) + body
+
+
+@pytest.mark.parametrize(
+    ("word", "decoder"),
+    [
+        (Hello("n", "0.1.0", "job", "m:1", "u", (0, 1), 2, 9.5), protocol.hello_decoder),
+        (Welcome("n", "run", "u"), protocol.answer_decoder),
+        (NotYet("n", "m:2"), protocol.answer_decoder),
+        (Refused("n", "no"), protocol.answer_decoder),
+        (PeerReport(()), protocol.guest_decoder),
+        (Trouble("rank 1 died"), protocol.guest_decoder),
+        (RunReport({}, ()), protocol.guest_decoder),
+        (Here(), protocol.guest_decoder),
+        (Roster("n", (PeerDoor("u", "::1", 4),), 3.0), protocol.host_decoder),
+        (Start(Plan("gloo", ("all_reduce",), (4,), 9.0), 8.0, 2, ("", 5)), protocol.host_decoder),
+        (Abort("why"), protocol.host_decoder),
+        (LastCall(), protocol.host_decoder),
+        (Bye(20), protocol.host_decoder),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_word_comes_out_as_it_went_in(word, decoder):
+    assert read(protocol.encode(word), decoder) == word
+
+
+def test_a_report_comes_out_as_it_went_in(report):
+    said = report("u", 0, 1)
+    assert read(protocol.encode(said), protocol.guest_decoder) == said
+
+
+def test_the_end_of_a_connection_is_told_from_words_of_another_protocol():
+    with pytest.raises(EOFError):
+        read(b"", protocol.hello_decoder)
+    with pytest.raises(EOFError):
+        read(frame(b"12345")[:-1], protocol.hello_decoder)
+    with pytest.raises(ProtocolError, match="SSH"):
+        read(b"SSH", protocol.hello_decoder)
+
+
+def test_another_programs_first_line_is_quoted_without_control_characters():
+    with pytest.raises(ProtocolError, match=r"^HTTP/1\.1 400 Bad Request  x$"):
+        read(b"HTTP/1.1 400 Bad Request\r\nx\x1b", protocol.answer_decoder)
+    with pytest.raises(ProtocolError, match="9 unprintable bytes"):
+        read(b"\0" * 9, protocol.answer_decoder)
+
+
+def test_a_huge_frame_is_refused_by_its_header_alone():
+    with pytest.raises(ProtocolError, match="a frame of 4294967295 bytes"):
+        read(protocol.HEADER.pack(protocol.MAGIC, 0xFFFFFFFF), protocol.guest_decoder)
+    with pytest.raises(ProtocolError, match="at most 4"):
+        read(frame(b"12345"), protocol.hello_decoder, 4)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\x81\xa4word\xa5Hello" + b"\x91" * 100_000,
+        b"\x82\xa4word\xa4Here\xa1z" + b"\x91" * 100_000,
+        b"\x82\xa4word\xa4Here\xa1z\xdd\xff\xff\xff\xff",
+        b"\x82\xa4word\xa5Abort\xa6reason\xa2\xff\xfe",
+        b"\xc1",
+    ],
+    ids=["nested", "nested unknown", "long array", "no UTF-8", "reserved"],
+)
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_poisonous_frames_are_refused(body, decoder):
+    with pytest.raises(ProtocolError):
+        read(frame(body), decoder)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_a_hello_with_impossible_seconds_is_refused(hello, seconds):
+    with pytest.raises(ProtocolError):
+        read(protocol.encode(hello("u", 1, seconds_left=seconds)), protocol.hello_decoder)
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_a_door_without_a_possible_port_is_refused(report, port):
+    said = msgspec.structs.replace(report("u", 0), peer_door=("127.0.0.1", port))
+    with pytest.raises(ProtocolError):
+        read(protocol.encode(said), protocol.guest_decoder)
+
+
+def survives(raw: bytes) -> None:
+    for decoder in DECODERS:
+        try:
+            read(raw, decoder)
+        except (ProtocolError, EOFError):
+            continue
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=150, deadline=None)
+def test_no_bytes_do_more_than_be_refused(raw):
+    survives(raw)
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=150, deadline=None)
+def test_no_frame_does_more_than_be_refused(body):
+    survives(frame(body))
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_change_of_a_good_frame_does_more_than_be_refused(data):
+    word = data.draw(
+        st.sampled_from(
+            [
+                Hello("n", "0.1.0", "job", "m:1", "u", (0, 1), 2, 9.5),
+                Roster("nonce", (PeerDoor("u", "127.0.0.1", 4),), 3.0),
+                Start(Plan("gloo", ("all_reduce",), (4,), 9.0), 8.0, 2, ("", 5)),
+                RunReport({}, ()),
+            ]
+        )
+    )
+    raw = bytearray(protocol.encode(word))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    survives(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
+
+
+PLACE = Placement(rank=0, world_size=2, launcher="by hand")
+
+
+def test_a_job_is_known_by_its_scheduler_its_token_or_its_user():
+    key = protocol.job_key
+    slurm = msgspec.structs.replace(PLACE, launcher="slurm")
+    assert key({"SLURM_JOB_ID": "7"}, slurm) == "SLURM_JOB_ID=7"
+    assert key({"SLURM_JOB_ID": "7"}, PLACE) == key({}, PLACE)
+    assert key({"TORCHELASTIC_RUN_ID": "r"}, PLACE) != key({}, PLACE)
+
+
+def test_a_token_does_not_cross_the_network_as_a_plain_hash():
+    name = protocol.job_key({"DISTCHECK_TOKEN": "open sesame"}, PLACE)
+    assert "sesame" not in name
+    assert protocol.public_key(name) != protocol.public_key("token open sesame")
+    assert name == protocol.job_key({"DISTCHECK_TOKEN": "open sesame"}, PLACE)
+    assert name != protocol.job_key({"DISTCHECK_TOKEN": "open sesam"}, PLACE)
+
+
+@given(st.text())
+@settings(max_examples=50)
+def test_side_doors_lie_below_the_ephemeral_range(job):
+    ports = protocol.side_ports(job)
+    assert len(set(ports)) == protocol.SIDE_DOORS
+    assert 1024 < min(ports) <= max(ports) < 32768

@@ -1,0 +1,259 @@
+"""The host under fire: whatever strangers do, the guests meet, and nothing is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+
+import msgspec
+import pytest
+
+from distcheck.rollcall import protocol
+from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerReport, Trouble, encode
+
+
+async def _until(condition, seconds: float = 5) -> None:
+    end = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < end
+        await asyncio.sleep(0.01)
+
+
+async def _random_bytes(host):
+    for seed in range(20):
+        _, writer = await host.connect()
+        writer.write(random.Random(seed).randbytes(300))
+        await asyncio.sleep(0)
+        writer.close()
+
+
+async def _half_open(host):
+    for _ in range(20):
+        await host.connect()
+
+
+async def _slow_writer(host):
+    _, writer = await host.connect()
+    for byte in protocol.HEADER.pack(protocol.MAGIC, 100):
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.02)
+
+
+async def _huge_header(host):
+    reader, writer = await host.connect()
+    writer.write(protocol.HEADER.pack(protocol.MAGIC, 0xFFFFFFFF) + b"x" * 1000)
+    assert await asyncio.wait_for(reader.read(), 2) == b""
+
+
+async def _reset(host):
+    for _ in range(20):
+        _, writer = await host.connect()
+        writer.get_extra_info("socket").setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: RST, not FIN
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        writer.transport.abort()
+
+
+async def _poison(host):
+    for body in (b"\x91" * 60_000, b"\x82\xa4word\xa5Hello\xa5nonce\xa2\xff\xfe", b""):
+        _, writer = await host.connect()
+        writer.write(protocol.HEADER.pack(protocol.MAGIC, len(body)) + body)
+
+
+async def _stranger_job(host):
+    came = await host.come("stranger", 1, seconds=0.3, job=protocol.public_key("another job"))
+    assert came.connection is None
+    assert {a.outcome for a in came.attempts} == {"stranger"}
+
+
+@pytest.mark.parametrize(
+    "stranger", [_random_bytes, _half_open, _slow_writer, _huge_header, _reset, _poison, _stranger_job]
+)
+def test_guests_meet_whatever_a_stranger_does(hosting, live, capfd, stranger):
+    async def main():
+        async with hosting(4) as host:
+            mischief = asyncio.ensure_future(stranger(host))
+            await asyncio.gather(*(host.come(f"guest {n}", n) for n in (1, 2, 3)))
+            assert await host.server.wait_for_all(3)
+            assert sorted(host.server.guests) == ["guest 1", "guest 2", "guest 3"]
+            await mischief
+            assert all(not g.gone for g in host.server.guests.values())
+
+    live(main())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_crowd_that_says_nothing_does_not_keep_guests_out(hosting, live):
+    async def main():
+        async with hosting(2) as host:
+            host.server.most_at_the_door = 16
+            crowd = [await host.connect() for _ in range(200)]
+            await host.come("guest", 1)
+            assert await host.server.wait_for_all(3)
+            assert await asyncio.wait_for(crowd[0][0].read(), 2) == b""  # the oldest had to go
+
+    live(main())
+
+
+def test_a_guest_for_another_master_waits_until_strangers_may_fill_a_gap(hosting, live):
+    async def main():
+        async with hosting(2) as host:
+            other = {"master": "127.0.0.1:1", "world_size": 2}
+            came = await host.come("guest", 1, seconds=0.3, **other)
+            assert came.connection is None
+            assert [a.outcome for a in came.attempts] == ["waiting"]
+            host.server.admit_strangers = True
+            assert (await host.come("fits not", 5, seconds=0.3, **other)).connection is None
+            assert (await host.come("no gap", 0, seconds=0.3, **other)).connection is None
+            assert (await host.come("fits", 1, **other)).connection is not None
+            assert await host.server.wait_for_all(3)
+
+    live(main())
+
+
+def test_a_rank_that_is_there_twice_comes_in_twice_but_a_process_only_once(hosting, live):
+    async def main():
+        async with hosting(2) as host:
+            await host.come("one", 1)
+            await host.come("two", 1)
+            await _until(lambda: len(host.server.guests) == 2)
+            assert (await host.come("one", 1, seconds=0.3)).connection is None
+
+    live(main())
+
+
+def test_a_replayed_conversation_changes_nothing(hosting, live, hello, report):
+    async def main():
+        async with hosting(3) as host:
+            said = encode(hello("one", 1)) + encode(report("one", 1))
+            first = await host.connect()
+            first[1].write(said)
+            await _until(lambda: "one" in host.server.guests)
+            guest = host.server.guests["one"]
+            again = await host.connect()
+            again[1].write(said)
+            await asyncio.wait_for(again[0].read(), 3)
+            assert host.server.guests == {"one": guest}
+            assert not guest.gone
+
+    live(main())
+
+
+@pytest.mark.parametrize("fault", ["another uid", "another rank", "another node", "the host's uid", "no report"])
+def test_a_report_that_does_not_hold_together_is_not_taken(hosting, live, hello, report, fault):
+    said = report("one", 1)
+    uid = "one"
+    match fault:
+        case "another uid":
+            said = report("two", 1)
+        case "another rank":
+            said = report("one", 2)
+        case "another node":
+            said = msgspec.structs.replace(said, process=msgspec.structs.replace(said.process, node="elsewhere"))
+        case "the host's uid":
+            uid, said = "host", report("host", 1)
+        case _:
+            said = PeerReport(())
+
+    async def main():
+        async with hosting(3) as host:
+            reader, writer = await host.connect()
+            writer.write(encode(hello(uid, 1)) + encode(said))
+            await asyncio.wait_for(reader.read(), 3)
+            assert host.server.guests == {}
+            assert host.server.missing(9) == (1, 2)
+
+    live(main())
+
+
+def test_ranks_beyond_the_world_do_not_make_the_roll_complete(hosting, live):
+    async def main():
+        async with hosting(3) as host:
+            await host.come("odd", -1, 7, 8, 9, 2**40)
+            await _until(lambda: host.server.guests)
+            assert not host.server.complete
+            assert host.server.missing(1) == (1,)
+
+    live(main())
+
+
+def test_the_missing_of_a_world_without_end_are_named_at_once(hosting, live):
+    async def main():
+        async with hosting(10**15) as host:
+            assert host.server.missing(3) == (1, 2, 3)
+            assert not await host.server.wait_for_all(0.1)
+
+    live(main())
+
+
+def test_the_roll_call_closes_before_the_first_guest_has_to_leave(hosting, live):
+    async def main():
+        async with hosting(3) as host:
+            await host.come("hasty", 1, seconds_left=3.0)
+            start = asyncio.get_running_loop().time()
+            assert not await host.server.wait_for_all(20, reserve=2.5)
+            assert asyncio.get_running_loop().time() - start < 2
+
+    live(main())
+
+
+def test_a_guest_that_leaves_is_gone_and_makes_trouble(hosting, live):
+    async def main():
+        async with hosting(2) as host:
+            trouble = []
+            host.server.on_trouble = trouble.append
+            came = await host.come("guest", 1)
+            assert await host.server.wait_for_all(3)
+            came.connection.say(Trouble("rank 1 died"))
+            came.connection.writer.close()
+            await host.server.see_off(3, ["guest"])
+            assert host.server.guests["guest"].gone
+            assert trouble == ["rank 1 died", "lost the connection to node1"]
+            assert await host.server.hear_all(Here, 3) == {}
+
+    live(main())
+
+
+def test_silent_guests_are_left_out_when_the_time_is_over(hosting, live):
+    async def main():
+        async with hosting(3) as host:
+            talks, silent = await host.come("talks", 1), await host.come("silent", 2)
+            assert await host.server.wait_for_all(3)
+            host.server.say_to_all(LastCall())
+            assert await protocol.read(silent.connection.reader, protocol.host_decoder) == LastCall()
+            talks.connection.say(PeerReport(()))
+            talks.connection.say(Here())
+            assert set(await host.server.hear_all(Here, 0.5)) == {"talks"}
+            host.server.say_to_all(Bye(20), ["silent"])
+            assert await protocol.read(silent.connection.reader, protocol.host_decoder) == Bye(20)
+
+    live(main())
+
+
+def test_a_guest_that_never_stops_talking_is_shut_out(hosting, live):
+    async def main():
+        async with hosting(2) as host:
+            came = await host.come("chatterbox", 1)
+            assert await host.server.wait_for_all(3)
+            for _ in range(1000):
+                came.connection.say(Here())
+            await _until(lambda: host.server.guests["chatterbox"].gone)
+
+    live(main())
+
+
+def test_whoever_is_half_way_in_when_the_doors_close_is_not_let_in(hosting, live, hello, report):
+    async def main():
+        async with hosting(3) as host:
+            reader, writer = await host.connect()
+            writer.write(encode(hello("late", 1)))
+            assert await protocol.read(reader, protocol.answer_decoder)
+            await host.server.close_doors()
+            writer.write(encode(report("late", 1)))
+            with pytest.raises((EOFError, OSError)):
+                await asyncio.wait_for(protocol.read(reader, protocol.answer_decoder), 3)
+            assert host.server.guests == {}
+            with pytest.raises(OSError, match=r"refused|Connect call failed"):
+                await host.connect()
+
+    live(main())
