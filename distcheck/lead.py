@@ -203,6 +203,8 @@ async def _collectives(run: Session) -> None:
     local = run.local
     if local is None:
         raise RuntimeError("rank 0's process has no rank")
+    run.watcher.begin(len(plan.operations) * len(plan.sizes_bytes))
+    local.on_step = run.watcher.step
     if run.server is not None:
         run.server.on_trouble = trouble
     error = await local.wait_imported(run.remaining(_REPORT_RESERVE_SECONDS), aborted)

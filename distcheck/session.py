@@ -13,27 +13,25 @@ from typing import Any
 
 import msgspec
 
-from distcheck.collectives.plan import CPU_SIZES_BYTES, GPU_SIZES_BYTES, OPERATIONS, Plan
+from distcheck.arrival import arrive
+from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
 from distcheck.diagnose import Diagnosis
-from distcheck.facts import Job, Missing, Resolution
+from distcheck.facts import Job
 from distcheck.launch.local import LocalRanks
 from distcheck.placement import rank_environment
 from distcheck.preflight import NOBODY_TO_MEET, Outcome, Publish, Request, judge, process_facts, rank_facts
-from distcheck.probe import environment, gpu, host, network
+from distcheck.probe import environment, gpu, host
+from distcheck.progress import Watcher
 from distcheck.record import Record
-from distcheck.rollcall import client, protocol
-from distcheck.rollcall.client import Attendance, Connection
+from distcheck.rollcall.client import Connection
 from distcheck.rollcall.peers import PeerListener
-from distcheck.rollcall.protocol import Hello
 from distcheck.rollcall.server import Server
 from distcheck.watchdog import Watchdog
 
 _NVML_SECONDS = 10.0
-_AWAITED_AFTER_SECONDS = 10.0
 _INTERRUPT_SECONDS = 5.0
 """How long the ending may take after a signal before the watchdog ends it."""
 _CLOSE_SECONDS = 1.5
-_FILES_BESIDE_GUESTS = 512
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -50,13 +48,14 @@ class Session:
         self.record = Record(request)
         self.uid = self.record.uid
         self.local: LocalRanks | None = None
+        self.watcher = Watcher(quiet=request.quiet)
         self.server: Server | None = None
         self.connection: Connection | None = None
         self.peer_listener: PeerListener | None = None
         self.interrupted: signal.Signals | None = None
         self.join_deadline = self.deadline
         self._last = self.deadline + 2.0
-        self._file_limit: tuple[int, int] | None = None
+        self.file_limit: tuple[int, int] | None = None
 
     # -- limits ------------------------------------------------------------------------------------------------
 
@@ -86,6 +85,7 @@ class Session:
 
     def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> Outcome:
         """Publish the report, once, and return how the run ended."""
+        self.watcher.close()
         self._outcome = Outcome(job, diagnosis, self._publish(job, diagnosis, code), reported=True)
         return self._outcome
 
@@ -130,7 +130,7 @@ class Session:
                 return await lead.lead(self)
             self.record.skip(("peers", "collectives"), NOBODY_TO_MEET)
             return await self.end_alone()
-        role = await self._find_role()
+        role = await arrive(self)
         if role == "host":
             return await lead.lead(self)
         if role == "guest":
@@ -176,7 +176,7 @@ class Session:
 
     def plan(self, backend: str) -> Plan:
         """Return what to measure on this backend."""
-        sizes = self.asked.sizes_bytes or (CPU_SIZES_BYTES if backend == "gloo" else GPU_SIZES_BYTES)
+        sizes = self.asked.sizes_bytes or usual_sizes(backend)
         operations = self.asked.operations or OPERATIONS
         plan = Plan(
             backend=backend,  # type: ignore[arg-type]  # one of the backends of --backend
@@ -192,196 +192,14 @@ class Session:
         return msgspec.structs.replace(plan, burst_seconds=min(share, 10.0))
 
     def cuda_ordinals(self, backend: str) -> dict[int, int | None]:
-        """Return the CUDA ordinal that each rank takes: LOCAL_RANK, or 0 where it sees one GPU only."""
+        """Return the CUDA ordinal that each rank takes: LOCAL_RANK, or 0 where it sees GPUs of its own only."""
         ordinals: dict[int, int | None] = {}
         for rank in self.record.ranks:
-            seen = rank.visible_gpus
-            one = isinstance(seen, tuple) and len(seen) == 1
+            seen, local_rank = rank.visible_gpus, rank.placement.local_rank or 0
+            own = isinstance(seen, tuple) and 0 < len(seen) <= local_rank
             if backend == "nccl" and rank.placement.rank is not None:
-                ordinals[rank.placement.rank] = 0 if one else rank.placement.local_rank or 0
+                ordinals[rank.placement.rank] = 0 if own else local_rank
         return ordinals
-
-    # -- meeting -----------------------------------------------------------------------------------------------
-
-    @property
-    def job_name(self) -> str:
-        """The name by which processes of one job know each other."""
-        return protocol.job_key(self.request.environ, self.request.placements[0])
-
-    def hello(self) -> Hello:
-        """Return what this process says at a door."""
-        place = self.request.placements[0]
-        return Hello(
-            nonce="",
-            version=self.record.node.distcheck if self.record.node else "",
-            job=protocol.public_key(self.job_name),
-            master=f"{place.master_addr}:{place.master_port}",
-            uid=self.uid,
-            ranks=tuple(sorted(self.request.own_ranks)),
-            world_size=place.world_size or 0,
-            seconds_left=self.remaining(),
-        )
-
-    async def _find_role(self) -> str:
-        """Become host (rank 0's process, or whoever stands in for it), guest, or stay alone."""
-        place = self.request.placements[0]
-        self.record.note(stage="meeting")
-        self.join_deadline = time.monotonic() + self.asked.join_timeout_seconds
-        resolution = await client.resolve(
-            place.master_addr or "", min(self.request.connect_seconds + 2, self.remaining(3))
-        )
-        self.record.note(resolution=resolution)
-        addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
-        self._ways = client.doors(addresses, place.master_port or 0, self.job_name, agent=self._agent)
-        if 0 in self.request.own_ranks:
-            return await self._open_as_rank_0(place.master_port or 0)
-        if not addresses:
-            return "alone"
-        return await self._attend_as_guest(addresses)
-
-    @property
-    def _agent(self) -> bool:
-        """Whether torchrun's agent says that it listens on MASTER_PORT."""
-        return self.request.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not self.asked.started_here
-
-    async def _open_as_rank_0(self, port: int) -> str:
-        sock, bound = network.bind(port, agent=self._agent)
-        self.record.note(bind=bound)
-        lone = self.request.speaks_for_all
-        # A second rank 0 finds the first one where it wanted to listen.
-        if bound.outcome == "in-use" and not lone and await self._knock_once(self._ways):
-            return "guest"
-        server = self.server = self._new_server()
-        if not lone:
-            # Somebody may stand in for rank 0 already. Until that is known nobody is let in at MASTER_PORT.
-            taken = await server.open_side_door()
-            first = protocol.side_ports(self.job_name)[0]
-            others = tuple(d for d in self._ways if d.side and d.port != taken)
-            if taken != first and await self._knock_once(others):
-                await server.close()
-                self.server = None
-                if sock is not None:
-                    sock.close()
-                return "guest"
-        if sock is not None:
-            await server.open(sock)
-        self.record.note(role="host")
-        tried = await self._try_own_door()
-        self.record.note(attempts=tried.attempts)
-        return "host"
-
-    async def _try_own_door(self) -> Attendance:
-        """Try MASTER_ADDR:MASTER_PORT from here, as the other ranks of this node will."""
-        ways = tuple(d for d in self._ways if not d.side)
-        if not ways:
-            return Attendance(None, ())
-        tried = await client.attend(
-            ways,
-            self.hello(),
-            seconds=self.request.connect_seconds,
-            connect_seconds=self.request.connect_seconds,
-            once=True,
-        )
-        if tried.connection is not None:
-            tried.connection.writer.close()
-        return tried
-
-    async def _knock_once(self, ways: tuple[client.Door, ...]) -> bool:
-        """Knock where another process may hold the roll call already, and attend it if one does."""
-        if not ways:
-            return False
-        attendance = await client.attend(
-            ways,
-            self.hello(),
-            seconds=self.request.connect_seconds,
-            connect_seconds=self.request.connect_seconds,
-            once=True,
-        )
-        self.record.note(attempts=attendance.attempts)
-        if attendance.connection is not None and attendance.connection.welcome.uid != self.uid:
-            self._met(attendance.connection)
-            return True
-        return False
-
-    def _new_server(self) -> Server:
-        place = self.request.placements[0]
-        files = self._raise_file_limit(place.world_size or 0)
-        server = Server(
-            run=self.record.run,
-            uid=self.uid,
-            job=self.job_name,
-            master=f"{place.master_addr}:{place.master_port}",
-            ranks=self.request.own_ranks,
-            world_size=place.world_size or 0,
-        )
-        server.most_at_the_door = max(64, files // 4)
-        return server
-
-    def _raise_file_limit(self, guests: int) -> int:
-        """Allow this process the open files that a host of so many guests may need; return how many it has."""
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = 1 << 20 if hard == resource.RLIM_INFINITY else hard
-        wanted = min(most, 4 * guests + _FILES_BESIDE_GUESTS)
-        if soft in {resource.RLIM_INFINITY, hard} or soft >= wanted:
-            return most if soft == resource.RLIM_INFINITY else soft
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            self._file_limit = self._file_limit or (soft, hard)
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-    async def _attend_as_guest(self, addresses: tuple[str, ...]) -> str:
-        """Attend within --join-timeout; half-way, stand in for a rank 0 that does not come to its own host."""
-        patience = self.join_seconds()
-        ours = not set(addresses).isdisjoint(self._own_addresses())
-        halves = (patience / 2, patience / 2) if ours else (patience,)
-        for number, seconds in enumerate(halves):
-            if number == 1 and await self._stand_in():
-                return "host"
-            attendance = await self._attend(seconds)
-            self.record.note(attempts=attendance.attempts)
-            if attendance.connection is not None:
-                self._met(attendance.connection)
-                return "guest"
-        return "alone"
-
-    async def _attend(self, seconds: float) -> Attendance:
-        """Attend, and say after 10 s who is awaited."""
-        place = self.request.placements[0]
-
-        async def remind() -> None:
-            await asyncio.sleep(_AWAITED_AFTER_SECONDS)
-            self.say(
-                f"rank {place.rank} still tries to reach rank 0 at {place.master_addr}:{place.master_port}; "
-                f"the roll call closes in {max(0.0, seconds - _AWAITED_AFTER_SECONDS):.0f} s"
-            )
-
-        reminder = asyncio.ensure_future(remind())
-        try:
-            return await client.attend(
-                self._ways, self.hello(), seconds=seconds, connect_seconds=self.request.connect_seconds
-            )
-        finally:
-            reminder.cancel()
-
-    def _own_addresses(self) -> set[str]:
-        interfaces = self.record.node.interfaces if self.record.node else ()
-        return set() if isinstance(interfaces, Missing) else {i.address for i in interfaces}
-
-    async def _stand_in(self) -> bool:
-        """Hold the roll call in rank 0's stead, on a side door, so that one report says who is missing."""
-        server = self._new_server()
-        if await server.open_side_door() != protocol.side_ports(self.job_name)[0]:
-            await server.close()
-            return False
-        self.server = server
-        self.record.note(role="host")
-        return True
-
-    def _met(self, connection: Connection) -> None:
-        self.connection = connection
-        self.record.run = connection.welcome.run
-        self.record.met = True
-        self.record.note(role="guest")
 
     # -- endings -----------------------------------------------------------------------------------------------
 
@@ -416,6 +234,7 @@ class Session:
 
     async def _close(self) -> None:
         """Close every door and end every process of ours; nobody is waited for longer than a moment."""
+        self.watcher.close()
         closing = (
             self.local.close() if self.local else None,
             self.server.close() if self.server else None,
@@ -426,9 +245,9 @@ class Session:
             await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         if self.connection is not None:
             self.connection.writer.close()
-        if self._file_limit is not None:
+        if self.file_limit is not None:
             with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
+                resource.setrlimit(resource.RLIMIT_NOFILE, self.file_limit)
 
 
 def _without_strangers(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -21,7 +21,8 @@ def node(key="n"):
 
 def job_of(*ranks, world=4, met=False, command="env"):
     return Job(
-        distcheck="0", run="r", asked=Asked(command=command, looks=("environment", "meeting")), met=met, nodes=(node(),),
+        distcheck="0", run="r", met=met, nodes=(node(),),
+        asked=Asked(command=command, looks=("environment", "meeting")),
         processes=tuple(ProcessFacts(uid=f"p{r}", node="n", pid=r, command=("distcheck",)) for r in ranks),
         ranks=tuple(
             RankFacts(process=f"p{r}", placement=Placement(rank=r, world_size=world), environment={}) for r in ranks

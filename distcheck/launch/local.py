@@ -17,133 +17,20 @@ from typing import Any
 
 import msgspec
 
-from distcheck.collectives.plan import (
-    Checked,
-    Failed,
-    Finished,
-    Software,
-    Step,
-    StoreOpen,
-    Task,
-    Timing,
-)
-from distcheck.facts import Placement, RankRun
+from distcheck.collectives.plan import Step, StoreOpen, Task, Timing
+from distcheck.facts import Placement
 from distcheck.launch import channel
 from distcheck.launch.channel import Born, Exited, Imported
+from distcheck.launch.rank import LocalRank, ending
 from distcheck.launch.ranks import Spec
 from distcheck.probe.process import state_of
 from distcheck.rollcall.protocol import RunReport
 
-_STOPPED_SECONDS = 3.0
-"""A rank that the kernel shows stopped for so long is not merely being looked at by a debugger."""
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()
 """Keeps modules in the user's working folder from hiding the standard library's."""
 _WATCH_SECONDS = 0.25
 _LAST_WORDS_SECONDS = 0.05
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
-_STATES = {
-    "T": "stopped by a signal (state T)",
-    "t": "held by a debugger (state t)",
-    "D": "in an uninterruptible system call (state D)",
-}
-
-
-class LocalRank:
-    """What is known of one rank's process."""
-
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-        self.born: asyncio.Future[Born | None] = asyncio.get_running_loop().create_future()
-        """None when its channel was closed before it said anything."""
-        self.pid: int | None = None
-        self.step = "started"
-        self.heard = time.monotonic()
-        self.stopped_since: float | None = None
-        self.finished = False
-        self.failure: Failed | None = None
-        self.exit_code: int | None = None
-        self.orphaned = ""
-        """How the program that forked it ended; the kernel ends the rank with it, and nobody tells how."""
-        self.software: Software | None = None
-        self.timings: list[Timing] = []
-        self.checks: list[Checked] = []
-        self.writer: asyncio.StreamWriter | None = None
-        self.task: Task | None = None
-
-    def give(self, task: Task) -> None:
-        """Tell it what to do, once."""
-        if self.task is None and self.writer is not None:
-            self.task = task
-            self.heard = time.monotonic()
-            self.writer.write(channel.encode_task(task))
-
-    def hear(self, message: channel.Message) -> None:
-        """Take note of what it says; that it says anything shows that it is alive."""
-        self.heard = time.monotonic()
-        match message:
-            case Born():
-                self.pid = message.pid
-                if not self.born.done():
-                    self.born.set_result(message)
-            case Step():
-                self.step = message.text
-            case Software():
-                self.software = message
-            case Timing():
-                self.timings.append(message)
-            case Checked():
-                self.checks.append(message)
-            case Failed():
-                self.failure = message
-            case Finished():
-                self.finished, self.step = True, "done"
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more is to be expected of it."""
-        return self.finished or self.failure is not None or self.exit_code is not None or bool(self.orphaned)
-
-    def trouble(self) -> str:
-        """Return what keeps it from ever finishing, '' when nothing is known to."""
-        if self.failure is not None:
-            return self.failure.error
-        if self.exit_code is not None and not self.finished:
-            return f"its process {_ending(self.exit_code)}"
-        if self.orphaned and not self.finished:
-            return f"its process {self.orphaned}"
-        if self.stopped_since is not None and time.monotonic() - self.stopped_since >= _STOPPED_SECONDS:
-            return "its process is stopped"
-        return ""
-
-    def run(self) -> RankRun:
-        """Sum up what became of it."""
-        state = state_of(self.pid) if self.pid else ""
-        outcome, detail = "stalled", _STATES.get(state, "")
-        if self.finished:
-            outcome, detail = "done", ""
-        elif self.exit_code is not None and self.failure is None:
-            outcome, detail = "died", _ending(self.exit_code)
-        elif self.orphaned and self.failure is None and self.task is not None:
-            outcome, detail = "died", self.orphaned
-        elif state in {"T", "t"}:
-            outcome = "stopped"
-        elif self.failure is not None:
-            outcome, detail = (
-                "failed",
-                ("unavailable: " if self.failure.unavailable else "") + self.failure.error,
-            )
-        elif self.pid is None:
-            outcome = "not started"
-        return RankRun(
-            pid=self.pid,
-            step=self.step,
-            outcome=outcome,  # type: ignore[arg-type]  # the literals above
-            detail=detail,
-            silent_seconds=0.0 if self.over else round(time.monotonic() - self.heard, 1),
-            wrong={c.op: c.wrong for c in self.checks},
-            checked={c.op: c.elements for c in self.checks},
-            device=self.software.device if self.software else "cpu",
-        )
 
 
 class LocalRanks:
@@ -154,6 +41,8 @@ class LocalRanks:
         self.imported: asyncio.Future[Imported] = asyncio.get_running_loop().create_future()
         self.store: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.first_figure: float | None = None
+        self.on_step: Callable[[str, int], None] = lambda _text, _done: None
+        """Told what the first rank does next, and how many figures it has."""
         self._torch, self._inherit = torch, inherit
         self._changed = asyncio.Event()
         self._readers: list[asyncio.Task[None]] = []
@@ -309,13 +198,15 @@ class LocalRanks:
                 if isinstance(message, Timing):
                     self.first_figure = self.first_figure or time.monotonic()
                 self.ranks[index].hear(message)
+                if index == 0 and isinstance(message, Step):
+                    self.on_step(message.text, len(self.ranks[0].timings))
 
     async def _program_ended(self) -> None:
         """Note that no more ranks will come: the program has ended."""
         code = await self._exit_code()
         # What the ranks said before their end may still be under way.
         await asyncio.sleep(_LAST_WORDS_SECONDS)
-        self._ended_as("ended" if code is None else _ending(code))
+        self._ended_as("ended" if code is None else ending(code))
 
     def _ended_as(self, how: str) -> None:
         """Note how the program that forks the ranks ended: those that still ran are gone with it."""
@@ -367,16 +258,6 @@ def _group_lives(group: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
-
-
-def _ending(code: int) -> str:
-    """Return how a process ended, in words."""
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was ended by signal {-code}"
 
 
 def tasks_for(

@@ -24,7 +24,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROUNDS = {1 << 20: 61, 1 << 24: 41, 1 << 26: 21, 1 << 28: 11}
+ROUNDS = {1 << 20: 41, 1 << 24: 31, 1 << 26: 15, 1 << 28: 9}
 OPERATIONS = ("all_reduce", "broadcast")
 CPU = torch.device("cpu")
 
@@ -47,23 +47,23 @@ def bare_loop(op: str, size_bytes: int, iterations: int) -> float:
     return (time.perf_counter() - start) / iterations
 
 
-def be_rank(task: Task) -> Iterator[tuple[str, int, int, float, float]]:
-    """Yield operation, size, round, our seconds and theirs."""
+def be_rank(task: Task) -> Iterator[tuple[str, int, int, float, float, float]]:
+    """Yield operation, size, round, our seconds, and theirs before and after."""
     torch.set_num_threads(1)
     store = open_store(600) if task.store is None else reach_store(task.store, 600)
     if task.store is None:
-        yield "port", store.port, 0, 0.0, 0.0
+        yield "port", store.port, 0, 0.0, 0.0, 0.0
     worker._join_group(task, store, CPU)
     for op in OPERATIONS:
         for size in task.plan.sizes_bytes:
             iterations = 3
             for number in range(ROUNDS[size]):
-                theirs = bare_loop(op, size, iterations) if number % 2 else None
+                before = bare_loop(op, size, iterations)
                 timing = worker.measure(task, op, size, CPU, part_of(store, f"round {number}"))
                 iterations = timing.iterations
-                if theirs is None:
-                    theirs = bare_loop(op, size, iterations)
-                yield op, size, number, timing.seconds, theirs
+                after = bare_loop(op, size, iterations)
+                if number:  # the first loop of a size did not know how many iterations there would be
+                    yield op, size, number, timing.seconds, before, after
     farewell(store, task.world_size, host=task.store is None)
 
 
@@ -88,13 +88,17 @@ def main() -> None:
     for op in OPERATIONS:
         for size in ROUNDS:
             mine = [[r for r in row if r[:2] == [op, size]] for row in rows]
-            ours, theirs = ([statistics.mean(r[i] for r in same) for same in zip(*mine, strict=True)] for i in (3, 4))
+            ours, before, after = (
+                [statistics.mean(r[i] for r in same) for same in zip(*mine, strict=True)] for i in (3, 4, 5)
+            )
+            theirs = [(b + a) / 2 for b, a in zip(before, after, strict=True)]
             told = {
                 "op": op,
                 "bytes": size,
                 "ours": statistics.median(ours),
                 "theirs": statistics.median(theirs),
-                "ratio": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
+                "ratio": statistics.median(o / t for o, t in zip(ours, theirs, strict=True)),
+                "noise": statistics.median(b / a for b, a in zip(before, after, strict=True)),
             }
             print(json.dumps(told), flush=True)
 

@@ -44,8 +44,13 @@ class Running:
             return 0.0
         start = time.monotonic()
         tasks = tasks_for(self.ranks.placements, template, store=("127.0.0.1", port), gpus={})
-        await self.ranks.measure(tasks, seconds=seconds, aborted=self.aborted, on_trouble=self.trouble.append)
+        await self.ranks.measure(tasks, seconds=seconds, aborted=self.aborted, on_trouble=self._end_soon)
         return time.monotonic() - start
+
+    def _end_soon(self, trouble: str) -> None:
+        """End the plan as a run does: others have a moment to say what they saw; a collective may wait much longer."""
+        self.trouble.append(trouble)
+        asyncio.get_running_loop().call_later(1.0, self.aborted.set)
 
     async def until_busy(self) -> list[int]:
         """Wait until every rank is in the middle of the long plan; returns their pids."""

@@ -1,0 +1,212 @@
+"""How a process comes to the roll call: as host, as guest, in rank 0's stead, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import time
+from typing import TYPE_CHECKING, Literal
+
+from distcheck.facts import Missing, Resolution
+from distcheck.probe import network
+from distcheck.rollcall import client, protocol
+from distcheck.rollcall.client import Attendance, Connection
+from distcheck.rollcall.protocol import Hello
+from distcheck.rollcall.server import Server
+
+if TYPE_CHECKING:
+    from distcheck.session import Session
+
+_AWAITED_AFTER_SECONDS = 10.0
+_FILES_BESIDE_GUESTS = 512
+
+Role = Literal["host", "guest", "alone"]
+Ways = tuple[client.Door, ...]
+
+
+async def arrive(run: Session) -> Role:
+    """Become host (rank 0's process, or whoever stands in for it), guest, or stay alone."""
+    place = run.request.placements[0]
+    run.record.note(stage="meeting")
+    run.join_deadline = time.monotonic() + run.asked.join_timeout_seconds
+    resolution = await client.resolve(place.master_addr or "", min(run.request.connect_seconds + 2, run.remaining(3)))
+    run.record.note(resolution=resolution)
+    addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
+    ways = client.doors(addresses, place.master_port or 0, _job_name(run), agent=_agent(run))
+    if 0 in run.request.own_ranks:
+        return await _open_as_rank_0(run, ways, place.master_port or 0)
+    if not addresses:
+        return "alone"
+    return await _attend_as_guest(run, ways, addresses)
+
+
+def _job_name(run: Session) -> str:
+    """The name by which processes of one job know each other."""
+    return protocol.job_key(run.request.environ, run.request.placements[0])
+
+
+def _hello(run: Session) -> Hello:
+    """Return what this process says at a door."""
+    place = run.request.placements[0]
+    return Hello(
+        nonce="",
+        version=run.record.node.distcheck if run.record.node else "",
+        job=protocol.public_key(_job_name(run)),
+        master=f"{place.master_addr}:{place.master_port}",
+        uid=run.uid,
+        ranks=tuple(sorted(run.request.own_ranks)),
+        world_size=place.world_size or 0,
+        seconds_left=run.remaining(),
+    )
+
+
+def _agent(run: Session) -> bool:
+    """Whether torchrun's agent says that it listens on MASTER_PORT."""
+    return run.request.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not run.asked.started_here
+
+
+async def _open_as_rank_0(run: Session, ways: Ways, port: int) -> Role:
+    sock, bound = network.bind(port, agent=_agent(run))
+    run.record.note(bind=bound)
+    lone = run.request.speaks_for_all
+    # A second rank 0 finds the first one where it wanted to listen.
+    if bound.outcome == "in-use" and not lone and await _knock_once(run, ways):
+        return "guest"
+    server = run.server = _new_server(run)
+    if not lone:
+        # Somebody may stand in for rank 0 already. Until that is known nobody is let in at MASTER_PORT.
+        taken = await server.open_side_door()
+        first = protocol.side_ports(_job_name(run))[0]
+        others = tuple(d for d in ways if d.side and d.port != taken)
+        if taken != first and await _knock_once(run, others):
+            await server.close()
+            run.server = None
+            if sock is not None:
+                sock.close()
+            return "guest"
+    if sock is not None:
+        await server.open(sock)
+    run.record.note(role="host")
+    tried = await _try_own_door(run, tuple(d for d in ways if not d.side))
+    run.record.note(attempts=tried.attempts)
+    return "host"
+
+
+async def _try_own_door(run: Session, ways: Ways) -> Attendance:
+    """Try MASTER_ADDR:MASTER_PORT from here, as the other ranks of this node will."""
+    if not ways:
+        return Attendance(None, ())
+    tried = await client.attend(
+        ways,
+        _hello(run),
+        seconds=run.request.connect_seconds,
+        connect_seconds=run.request.connect_seconds,
+        once=True,
+    )
+    if tried.connection is not None:
+        tried.connection.writer.close()
+    return tried
+
+
+async def _knock_once(run: Session, ways: Ways) -> bool:
+    """Knock where another process may hold the roll call already, and attend it if one does."""
+    if not ways:
+        return False
+    attendance = await client.attend(
+        ways,
+        _hello(run),
+        seconds=run.request.connect_seconds,
+        connect_seconds=run.request.connect_seconds,
+        once=True,
+    )
+    run.record.note(attempts=attendance.attempts)
+    if attendance.connection is not None and attendance.connection.welcome.uid != run.uid:
+        _met(run, attendance.connection)
+        return True
+    return False
+
+
+def _new_server(run: Session) -> Server:
+    place = run.request.placements[0]
+    files = _raise_file_limit(run, place.world_size or 0)
+    server = Server(
+        run=run.record.run,
+        uid=run.uid,
+        job=_job_name(run),
+        master=f"{place.master_addr}:{place.master_port}",
+        ranks=run.request.own_ranks,
+        world_size=place.world_size or 0,
+    )
+    server.most_at_the_door = max(64, files // 4)
+    return server
+
+
+def _raise_file_limit(run: Session, guests: int) -> int:
+    """Allow this process the open files that a host of so many guests may need; return how many it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+    wanted = min(most, 4 * guests + _FILES_BESIDE_GUESTS)
+    if soft in {resource.RLIM_INFINITY, hard} or soft >= wanted:
+        return most if soft == resource.RLIM_INFINITY else soft
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        run.file_limit = run.file_limit or (soft, hard)
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+async def _attend_as_guest(run: Session, ways: Ways, addresses: tuple[str, ...]) -> Role:
+    """Attend within --join-timeout; half-way, stand in for a rank 0 that does not come to its own host."""
+    patience = run.join_seconds()
+    ours = not set(addresses).isdisjoint(_own_addresses(run))
+    halves = (patience / 2, patience / 2) if ours else (patience,)
+    for number, seconds in enumerate(halves):
+        if number == 1 and await _stand_in(run):
+            return "host"
+        attendance = await _attend(run, ways, seconds)
+        run.record.note(attempts=attendance.attempts)
+        if attendance.connection is not None:
+            _met(run, attendance.connection)
+            return "guest"
+    return "alone"
+
+
+async def _attend(run: Session, ways: Ways, seconds: float) -> Attendance:
+    """Attend, and say after 10 s who is awaited."""
+    place = run.request.placements[0]
+
+    async def remind() -> None:
+        await asyncio.sleep(_AWAITED_AFTER_SECONDS)
+        run.say(
+            f"rank {place.rank} still tries to reach rank 0 at {place.master_addr}:{place.master_port}; "
+            f"the roll call closes in {max(0.0, seconds - _AWAITED_AFTER_SECONDS):.0f} s"
+        )
+
+    reminder = asyncio.ensure_future(remind())
+    try:
+        return await client.attend(ways, _hello(run), seconds=seconds, connect_seconds=run.request.connect_seconds)
+    finally:
+        reminder.cancel()
+
+
+def _own_addresses(run: Session) -> set[str]:
+    interfaces = run.record.node.interfaces if run.record.node else ()
+    return set() if isinstance(interfaces, Missing) else {i.address for i in interfaces}
+
+
+async def _stand_in(run: Session) -> bool:
+    """Hold the roll call in rank 0's stead, on a side door, so that one report says who is missing."""
+    server = _new_server(run)
+    if await server.open_side_door() != protocol.side_ports(_job_name(run))[0]:
+        await server.close()
+        return False
+    run.server = server
+    run.record.note(role="host")
+    return True
+
+
+def _met(run: Session, connection: Connection) -> None:
+    run.connection = connection
+    run.record.run = connection.welcome.run
+    run.record.met = True
+    run.record.note(role="guest")

@@ -1,0 +1,129 @@
+"""One local rank, seen from distcheck: what it said, what the kernel says of it, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+from distcheck.collectives.plan import Checked, Failed, Finished, Software, Step, Task, Timing
+from distcheck.facts import Placement, RankRun
+from distcheck.launch import channel
+from distcheck.launch.channel import Born
+from distcheck.probe.process import state_of
+
+_STOPPED_SECONDS = 3.0
+"""A rank that the kernel shows stopped for so long is not merely being looked at by a debugger."""
+_STATES = {
+    "T": "stopped by a signal (state T)",
+    "t": "held by a debugger (state t)",
+    "D": "in an uninterruptible system call (state D)",
+}
+
+
+class LocalRank:
+    """What is known of one rank's process."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.born: asyncio.Future[Born | None] = asyncio.get_running_loop().create_future()
+        """None when its channel was closed before it said anything."""
+        self.pid: int | None = None
+        self.step = "started"
+        self.heard = time.monotonic()
+        self.stopped_since: float | None = None
+        self.finished = False
+        self.failure: Failed | None = None
+        self.exit_code: int | None = None
+        self.orphaned = ""
+        """How the program that forked it ended; the kernel ends the rank with it, and nobody tells how."""
+        self.software: Software | None = None
+        self.timings: list[Timing] = []
+        self.checks: list[Checked] = []
+        self.writer: asyncio.StreamWriter | None = None
+        self.task: Task | None = None
+
+    def give(self, task: Task) -> None:
+        """Tell it what to do, once."""
+        if self.task is None and self.writer is not None:
+            self.task = task
+            self.heard = time.monotonic()
+            self.writer.write(channel.encode_task(task))
+
+    def hear(self, message: channel.Message) -> None:
+        """Take note of what it says; that it says anything shows that it is alive."""
+        self.heard = time.monotonic()
+        match message:
+            case Born():
+                self.pid = message.pid
+                if not self.born.done():
+                    self.born.set_result(message)
+            case Step():
+                self.step = message.text
+            case Software():
+                self.software = message
+            case Timing():
+                self.timings.append(message)
+            case Checked():
+                self.checks.append(message)
+            case Failed():
+                self.failure = message
+            case Finished():
+                self.finished, self.step = True, "done"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be expected of it."""
+        return self.finished or self.failure is not None or self.exit_code is not None or bool(self.orphaned)
+
+    def trouble(self) -> str:
+        """Return what keeps it from ever finishing, '' when nothing is known to."""
+        if self.failure is not None:
+            return self.failure.error
+        if self.exit_code is not None and not self.finished:
+            return f"its process {ending(self.exit_code)}"
+        if self.orphaned and not self.finished:
+            return f"its process {self.orphaned}"
+        if self.stopped_since is not None and time.monotonic() - self.stopped_since >= _STOPPED_SECONDS:
+            return "its process is stopped"
+        return ""
+
+    def run(self) -> RankRun:
+        """Sum up what became of it."""
+        state = state_of(self.pid) if self.pid else ""
+        outcome, detail = "stalled", _STATES.get(state, "")
+        if self.finished:
+            outcome, detail = "done", ""
+        elif self.exit_code is not None and self.failure is None:
+            outcome, detail = "died", ending(self.exit_code)
+        elif self.orphaned and self.failure is None and self.task is not None:
+            outcome, detail = "died", self.orphaned
+        elif state in {"T", "t"}:
+            outcome = "stopped"
+        elif self.failure is not None:
+            outcome, detail = (
+                "failed",
+                ("unavailable: " if self.failure.unavailable else "") + self.failure.error,
+            )
+        elif self.pid is None:
+            outcome = "not started"
+        return RankRun(
+            pid=self.pid,
+            step=self.step,
+            outcome=outcome,  # type: ignore[arg-type]  # the literals above
+            detail=detail,
+            silent_seconds=0.0 if self.over else round(time.monotonic() - self.heard, 1),
+            wrong={c.op: c.wrong for c in self.checks},
+            checked={c.op: c.elements for c in self.checks},
+            device=self.software.device if self.software else "cpu",
+        )
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
