@@ -65,9 +65,7 @@ def pages() -> dict[str, str]:
     """Return the text of every page by its file name."""
     families = {family: [rule for rule in all_rules() if rule.family == family] for family in FAMILIES}
     present = {family: rules for family, rules in families.items() if rules}
-    return {f"{family}.md": page(family, rules) for family, rules in present.items()} | {
-        "README.md": index(present)
-    }
+    return {f"{family}.md": page(family, rules) for family, rules in present.items()} | {"README.md": index(present)}
 
 
 def stale(folder: Path = FOLDER) -> list[str]:
@@ -90,9 +88,7 @@ def write(folder: Path = FOLDER) -> None:
 
 def main() -> int:
     """Run as a script."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is stale")
     if not parser.parse_args().check:
         write()

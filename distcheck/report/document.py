@@ -328,9 +328,7 @@ def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
         if rank.run is not None:
             wrong.update(dict.fromkeys(rank.run.checked, 0))
             wrong.update(rank.run.wrong)
-    return tuple(
-        _measured(m, wrong.get(m.op), job.asked.min_busbw_GBps) for m in job.collectives.measurements
-    )
+    return tuple(_measured(m, wrong.get(m.op), job.asked.min_busbw_GBps) for m in job.collectives.measurements)
 
 
 def _measured(measurement: Measurement, wrong: int | None, expected: float | None) -> Bandwidth:
@@ -352,9 +350,7 @@ def _measured(measurement: Measurement, wrong: int | None, expected: float | Non
             mean=mean,
             min=min(times, default=None),
             max=max(times, default=None),
-            by_rank=tuple(
-                second if math.isfinite(second) else None for second in measurement.seconds_by_rank
-            ),
+            by_rank=tuple(second if math.isfinite(second) else None for second in measurement.seconds_by_rank),
         ),
         wrong=wrong,
         expected_GBps=Expected(expected, NO_EXPECTATION if expected is None else "--min-busbw"),

@@ -44,9 +44,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
             ET.SubElement(properties, "property", name="verdict", value=report.verdict)
             ET.SubElement(properties, "property", name="exit_code", value=str(report.exit_code))
         for rule, said in rules.items():
-            _result(
-                ET.SubElement(suite, "testcase", classname=f"distcheck.{name}", name=harmless(rule)), said
-            )
+            _result(ET.SubElement(suite, "testcase", classname=f"distcheck.{name}", name=harmless(rule)), said)
         if place == JOB:
             ET.SubElement(suite, "system-out").text = conclusion(report, diagnosis)
         counted = {
@@ -107,6 +105,4 @@ def _found(finding: Finding) -> Said:
 def _unlooked(unlooked: NotChecked) -> Said:
     place = where(unlooked.ranks, unlooked.nodes)
     reason = harmless(unlooked.reason)
-    return Said(
-        "error" if unlooked.required else "skipped", reason, f"{reason} [{place}]" if place else reason
-    )
+    return Said("error" if unlooked.required else "skipped", reason, f"{reason} [{place}]" if place else reason)

@@ -182,13 +182,9 @@ def headline(job: Job, report: Document) -> list[str]:
     lines = [harmless(f"distcheck {report.distcheck} {report.command}: {', '.join(parts)}")]
     if job.asked.by_default:
         lines.append("Nobody said how many ranks: 2 local Gloo ranks were taken (--nproc N takes others).")
-    models = Counter(
-        {row.gpu.uuid: row.gpu.name for row in report.ranks if row.gpu and row.gpu.name}.values()
-    )
+    models = Counter({row.gpu.uuid: row.gpu.name for row in report.ranks if row.gpu and row.gpu.name}.values())
     if models:
-        lines.append(
-            "GPUs: " + ", ".join(f"{number} x {harmless(name)}" for name, number in sorted(models.items()))
-        )
+        lines.append("GPUs: " + ", ".join(f"{number} x {harmless(name)}" for name, number in sorted(models.items())))
     return lines
 
 
@@ -261,9 +257,7 @@ def slowest(row: Bandwidth) -> str:
     return str(place) if row.group == "world" else f"#{place}"
 
 
-def evidence_lines(
-    evidence: dict[str, Any], *, everything: bool, limit: int = 12, width: int = 200
-) -> list[str]:
+def evidence_lines(evidence: dict[str, Any], *, everything: bool, limit: int = 12, width: int = 200) -> list[str]:
     """Write evidence as `name: value` lines; without `everything` long values and long lists are cut."""
     lines: list[str] = []
     for name, value in evidence.items():
@@ -307,9 +301,7 @@ def figure(number: float | None, scale: float = 1.0) -> str:
     if number is None:
         return "n/a"
     number *= scale
-    return (
-        f"{number:.1f}" if abs(number) >= 100 else f"{number:.2f}" if abs(number) >= 1 else f"{number:#.3g}"
-    )
+    return f"{number:.1f}" if abs(number) >= 100 else f"{number:.2f}" if abs(number) >= 1 else f"{number:#.3g}"
 
 
 LEGEND = {

@@ -96,6 +96,7 @@ RULES = (
 @pytest.fixture(autouse=True)
 def fixed_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distcheck.rules, "all_rules", lambda: RULES)
+    monkeypatch.setattr(distcheck.rules, "_registered", {rule.name: rule for rule in RULES})
 
 
 class Judged(NamedTuple):
@@ -139,9 +140,7 @@ def a_node(name: str, gpus: int) -> NodeFacts:
     )
 
 
-def build_job(
-    nodes: int, per_node: int, *, world: int | None = None, gpus: bool = True, measure: bool = True
-) -> Job:
+def build_job(nodes: int, per_node: int, *, world: int | None = None, gpus: bool = True, measure: bool = True) -> Job:
     """Build a healthy gate on `nodes` nodes; a larger `world` leaves its last ranks missing."""
     present = nodes * per_node
     world = present if world is None else world
@@ -177,9 +176,7 @@ def build_job(
         for rank in range(present)
     ]  # fmt: skip
     measurements = tuple(
-        Measurement(
-            op, size, "float32", 20, tuple(size / speed * (1 + rank / 1000) for rank in range(present))
-        )
+        Measurement(op, size, "float32", 20, tuple(size / speed * (1 + rank / 1000) for rank in range(present)))
         for op, speed in (("all_reduce", 2e11), ("broadcast", 3e11))
         for size in (1 << 20, 1 << 24, 1 << 28)
     )
@@ -245,9 +242,7 @@ def failing() -> Judged:
             nodes=("node3",),
             message="GPU 0 of node3 fell off the bus",
             evidence={"nvml": "GPU is lost", "since": None, "traceback": "line one\nline two"},
-            fix=Fix(
-                "Drain the node and reset the GPU.", ("scontrol update nodename=node3 state=drain", "reboot")
-            ),
+            fix=Fix("Drain the node and reset the GPU.", ("scontrol update nodename=node3 state=drain", "reboot")),
             docs="docs/rules/gpu.md#gpu-lost",
         ),
         Finding(

@@ -20,9 +20,7 @@ KEYS = {
     "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs",
     "not_checked": "rule ranks nodes reason",
     "ranks": "rank node local_rank gpu master stage status",
-    "bandwidth": (
-        "op bytes dtype ranks group algbw_GBps busbw_GBps seconds wrong expected_GBps share_of_expected"
-    ),
+    "bandwidth": ("op bytes dtype ranks group algbw_GBps busbw_GBps seconds wrong expected_GBps share_of_expected"),
     "exclude": "hostlist nodes",
 }
 
@@ -97,8 +95,7 @@ def test_one_rank_has_no_bus_bandwidth(single):
 def test_wrong_elements_are_summed_and_null_when_nobody_checked(job_of, judge):
     job = job_of(1, 2)
     bad = [
-        replace(r, run=RankRun(1, "", "done", wrong={"all_reduce": 3}, checked={"all_reduce": 9}))
-        for r in job.ranks
+        replace(r, run=RankRun(1, "", "done", wrong={"all_reduce": 3}, checked={"all_reduce": 9})) for r in job.ranks
     ]
     rows = document(*judge(replace(job, ranks=tuple(bad)))).bandwidth
     assert {row.op: row.wrong for row in rows} == {"all_reduce": 6, "broadcast": None}
@@ -107,14 +104,10 @@ def test_wrong_elements_are_summed_and_null_when_nobody_checked(job_of, judge):
 def test_a_rank_without_a_figure_is_null(job_of, judge):
     job = replace(
         job_of(1, 2),
-        collectives=Collectives(
-            "gloo", "", measurements=(Measurement("broadcast", 8, "f", 1, (math.nan, 2.0)),)
-        ),
+        collectives=Collectives("gloo", "", measurements=(Measurement("broadcast", 8, "f", 1, (math.nan, 2.0)),)),
     )
     assert document(*judge(job)).bandwidth[0].seconds.by_rank == (None, 2.0)
-    empty = replace(
-        job, collectives=Collectives("gloo", "", measurements=(Measurement("broadcast", 8, "f", 1, ()),))
-    )
+    empty = replace(job, collectives=Collectives("gloo", "", measurements=(Measurement("broadcast", 8, "f", 1, ()),)))
     assert document(*judge(empty)).bandwidth[0].algbw_GBps is None
 
 
@@ -216,9 +209,7 @@ def test_nodes_that_share_a_name_are_told_apart(job_of, judge, fields, names):
         for n, node in enumerate(job.nodes)
     )
     processes = tuple(replace(p, node=f"k{n}") for n, p in enumerate(job.processes))
-    assert [
-        row.node for row in document(*judge(replace(job, nodes=nodes, processes=processes))).ranks
-    ] == names
+    assert [row.node for row in document(*judge(replace(job, nodes=nodes, processes=processes))).ranks] == names
 
 
 def test_the_exclude_list_names_confirmed_bad_nodes_folded(job_of, judge):

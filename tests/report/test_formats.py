@@ -62,10 +62,7 @@ def test_an_unknown_format_is_refused(empty):
 def test_only_the_format_that_is_wanted_is_imported():
     heavy = "{'tabulate', 'jinja2', 'ClusterShell'}"
     code = f"import sys, distcheck.report.json; print(*sorted({heavy} & set(sys.modules)))"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        == "\n"
-    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 @pytest.mark.parametrize(
@@ -186,8 +183,6 @@ def test_markdown_fences_are_longer_than_any_backticks_within(job_of, judge):
 
 
 def test_what_was_needed_is_told_from_what_was_optional(job_of, judge):
-    judged = judge(
-        job_of(1, 1), NotChecked(rule="a", reason="x"), NotChecked(rule="b", reason="y", required=False)
-    )
+    judged = judge(job_of(1, 1), NotChecked(rule="a", reason="x"), NotChecked(rule="b", reason="y", required=False))
     assert "| x | yes | a |" in render("markdown", *judged)
     assert "| y | no | b |" in render("markdown", *judged)

@@ -1,5 +1,4 @@
 import re
-import time
 
 import msgspec
 import pytest
@@ -127,17 +126,3 @@ def test_what_was_not_checked_is_grouped_by_reason(job_of, judge):
     report = text(judge(job_of(1, 1), *gaps))
     assert report.count("no NVML") == 1
     assert "30 rules not checked" in report
-
-
-def test_65536_ranks_take_time_in_proportion(job_of, judge):
-    def seconds(nodes):
-        ranks = nodes * 8
-        bad = [Finding(rule="r", ranks=(n,), message=f"rank {n}", fix=Fix("f")) for n in range(0, ranks, 2)]
-        judged = judge(job_of(nodes, 8, world=ranks + 8), *bad)
-        start = time.perf_counter()
-        text(judged)
-        render("json", *judged)
-        return time.perf_counter() - start
-
-    small, large = seconds(1024), seconds(8192)
-    assert large < 8 * small * 2 + 0.5
