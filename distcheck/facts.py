@@ -25,8 +25,11 @@ Launcher = Literal[
 _LARGEST_WORLD = 1 << 20
 
 
-class Facts(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower):
-    """Common ground of all facts: immutable, named fields, tagged so that unions decode without guessing."""
+class Facts(msgspec.Struct, frozen=True, tag_field="fact", tag=str.lower, gc=False):
+    """Common ground of all facts: immutable, named fields, tagged so that unions decode without guessing.
+
+    They never refer to each other in circles, so the garbage collector need not walk a million of them (gc=False).
+    """
 
 
 class Missing(Facts, frozen=True):
@@ -283,7 +286,7 @@ class Asked(Facts, frozen=True):
     ignore: tuple[str, ...] = ()
 
 
-class Job(Facts, frozen=True, dict=True):
+class Job(Facts, frozen=True, dict=True, gc=True):
     """The merged facts of all nodes and ranks: what rules judge and what ``--save`` writes."""
 
     distcheck: str

@@ -21,7 +21,7 @@ from distcheck.launch.channel import Born, Exited, Imported, RankEnd
 from distcheck.placement import rank_environment
 from distcheck.probe import environment
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -76,6 +76,8 @@ def _fork(spec: Spec, index: int, be: Callable[[RankEnd], None], control: RankEn
             mine = rank_environment(os.environ, spec.placements[index])
             os.environ.clear()
             os.environ.update(mine)
+        # ps and top then tell which process is which rank; the kernel keeps 15 characters.
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, f"distcheck r{spec.placements[index].rank}".encode())
         be(RankEnd(spec.channels[index]))
         code = 0
     finally:

@@ -58,8 +58,9 @@ class Running:
         while time.monotonic() < until:
             for child in psutil.Process(self.process.pid).children():
                 ranks = child.children()
-                if len(ranks) == count and any("torch" in m.path for m in child.memory_maps()):
-                    return sorted(ranks, key=lambda p: p.pid)
+                named = all(p.name().startswith("distcheck r") for p in ranks)
+                if len(ranks) == count and named and any("torch" in m.path for m in child.memory_maps()):
+                    return sorted(ranks, key=lambda p: int(p.name().removeprefix("distcheck r")))
             time.sleep(0.05)
         raise AssertionError(f"no {count} ranks within {timeout} s")
 
