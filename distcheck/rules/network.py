@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distcheck.facts import Bind, Job, Missing, PortOwner, ProcessFacts
+from distcheck.facts import Bind, Job, Missing, PortOwner, ProcessFacts, RankFacts
 from distcheck.finding import Fix, NotChecked
 from distcheck.rules import Outcome, rule
 from distcheck.rules.addresses import first_open_port
@@ -50,7 +50,7 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
             commands = (f"ss -ltnp 'sport = :{bind.port}'", "torchrun --master-port 29511 …")
         yield found(
             job,
-            ranks_of(job, {process.uid}),
+            _binders(job, process),
             f"MASTER_PORT {bind.port} is taken on rank 0's host by {who}",
             Fix("End that process if it is yours, or give the job another port.", commands),
             evidence={"port": bind.port, "error": bind.error, **evidence},
@@ -68,7 +68,7 @@ def net_bind_failed(job: Job) -> Iterator[Outcome]:
     (SELinux, AppArmor, seccomp) that forbids listening, are the usual ones.
     """
     for process, bind in _binds(job, "failed", "denied"):
-        ranks = ranks_of(job, {process.uid})
+        ranks = _binders(job, process)
         if bind.outcome == "denied" and ranks and bind.port < first_open_port(job.node_of(ranks[0])):
             continue
         verb = "may not" if bind.outcome == "denied" else "cannot"
@@ -224,6 +224,12 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     if one_way:
         mend = ("sysctl -w net.ipv4.conf.all.rp_filter=2",)
         yield pairs(job, one_way, "{} cannot reach {}, but the other direction works", mend)
+
+
+def _binders(job: Job, process: ProcessFacts) -> list[RankFacts]:
+    """Return the rank that would have bound MASTER_PORT: rank 0, not those for which its process speaks as well."""
+    spoken = ranks_of(job, {process.uid})
+    return [r for r in spoken if r.placement.rank == 0] or spoken
 
 
 def _binds(job: Job, *outcomes: str) -> Iterator[tuple[ProcessFacts, Bind]]:

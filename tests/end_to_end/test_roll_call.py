@@ -124,6 +124,7 @@ def test_with_nproc_a_taken_master_port_is_named_too(distcheck, port):
         ended = distcheck("gate", "--nproc", "2", "--master-port", str(port), "--format", "json", *TABLE)
     assert ended.code == 30
     assert ended.rules == ["net-port-in-use"]
+    assert ended.report["findings"][0]["ranks"] == [0]
     assert len(ended.report["ranks"]) == 2
 
 
