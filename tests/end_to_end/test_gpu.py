@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
-H100 = """
-driver 550.54.15
-cuda 12040
-count 8
-uuid GPU-0000000%i-aaaa-bbbb-cccc-dddddddddddd
-name NVIDIA H100 80GB HBM3
-memory.total 85520809984
-memory.used 581828608
-memory.reserved 580780032
-mig 0
-""" + "".join(f"{i}.pci 00000000:{bus.upper()}:00.0\n" for i, bus in enumerate(BUSES))
+H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
 
 
 @pytest.fixture
