@@ -7,8 +7,20 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from distcheck.diagnose import Diagnosis, diagnose
-from distcheck.facts import Asked, Gpus, Job, Missing, NodeFacts, Placement, ProcessFacts, RankFacts
-from distcheck.probe import environment, host, process
+from distcheck.facts import (
+    Asked,
+    Attempt,
+    Bind,
+    Gpus,
+    Job,
+    Missing,
+    NodeFacts,
+    Placement,
+    ProcessFacts,
+    RankFacts,
+    Resolution,
+)
+from distcheck.probe import environment, host, network, process
 from distcheck.record import Record
 from distcheck.watchdog import GRACE_SECONDS, armed
 
@@ -69,7 +81,8 @@ Publish = Callable[[Job, Diagnosis, int], int]
 def run(request: Request, publish: Publish) -> Outcome:
     """Run a preflight to its end and return how it ended."""
     with armed(request.start + request.asked.timeout_seconds + GRACE_SECONDS, _UNKNOWN) as dog:
-        if request.meets or request.starts_ranks or "gpu" in request.asked.looks:
+        lone = request.speaks_for_all or not request.meets
+        if not lone or request.starts_ranks or "gpu" in request.asked.looks:
             from distcheck.session import Session
 
             return Session(request, publish, dog).run_to_end()
@@ -79,8 +92,13 @@ def run(request: Request, publish: Publish) -> Outcome:
 def _run_alone(request: Request, publish: Publish) -> Outcome:
     """Look at what can be seen without waiting for anybody; asyncio's start-up is not paid for."""
     record = Record(request)
-    record.node = host.collect(request.environ, addresses=False)
+    place = request.placements[0]
+    own = _try_own_master(place, request.connect_seconds) if request.meets else None
+    reached = own is None or any(a.outcome == "met" for a in own.attempts)
+    record.node = host.collect(request.environ, addresses=not reached)
     record.process = process_facts(record.uid, record.node)
+    if own is not None:
+        record.note(bind=own.bind, resolution=own.resolution, attempts=own.attempts, role="host")
     record.ranks = tuple(
         rank_facts(record.uid, record.node, p, environment.collect(request.environ)) for p in request.placements
     )
@@ -91,6 +109,24 @@ def _run_alone(request: Request, publish: Publish) -> Outcome:
     job = record.job()
     diagnosis = judge(job)
     return Outcome(job, diagnosis, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
+
+
+class _OwnMaster(NamedTuple):
+    resolution: Resolution | Missing
+    bind: Bind
+    attempts: tuple[Attempt, ...]
+
+
+def _try_own_master(place: Placement, seconds: float) -> _OwnMaster:
+    """Resolve MASTER_ADDR, bind MASTER_PORT, and see whether the one leads to the other."""
+    resolution = network.resolve(place.master_addr or "")
+    sock, bind = network.bind(place.master_port or 0)
+    attempts: tuple[Attempt, ...] = ()
+    if sock is not None:
+        with sock:
+            if isinstance(resolution, Resolution):
+                attempts = tuple(network.knock_at_own(sock, address, seconds) for address in resolution.addresses)
+    return _OwnMaster(resolution, bind, attempts)
 
 
 def judge(job: Job) -> Diagnosis:

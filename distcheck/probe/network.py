@@ -7,8 +7,9 @@ import os
 import socket
 import time
 from datetime import datetime, timezone
+from typing import Literal
 
-from distcheck.facts import Bind, Missing, PortOwner, Resolution
+from distcheck.facts import Attempt, Bind, Missing, PortOwner, Resolution
 
 
 def resolve(name: str) -> Resolution | Missing:
@@ -49,6 +50,28 @@ def bind(port: int, *, agent: bool = False) -> tuple[socket.socket | None, Bind]
             return None, Bind(port=port, outcome="agent" if agent else "in-use", error=str(error), owner=owner)
         denied = error.errno in {errno.EACCES, errno.EPERM}
         return None, Bind(port=port, outcome="denied" if denied else "failed", error=str(error))
+
+
+def knock_at_own(listening: socket.socket, address: str, seconds: float) -> Attempt:
+    """Connect to an address at the port of our own listening socket, and see whether it is we who answer."""
+    port = int(listening.getsockname()[1])
+
+    def ended(outcome: Literal["met", "stranger", "refused", "timeout", "unreachable"], detail: str = "") -> Attempt:
+        return Attempt(address=address, port=port, door="master", outcome=outcome, detail=detail)
+
+    try:
+        with socket.create_connection((address, port), seconds) as knocking:
+            listening.settimeout(seconds)
+            answered, who = listening.accept()
+            answered.close()
+            ours = int(who[1]) == int(knocking.getsockname()[1])
+            return ended("met") if ours else ended("stranger", "another process answers there")
+    except TimeoutError:
+        return ended("timeout", f"no answer within {seconds:.1f} s")
+    except ConnectionRefusedError as error:
+        return ended("refused", str(error))
+    except OSError as error:
+        return ended("unreachable", str(error))
 
 
 def port_owner(port: int) -> PortOwner | Missing:

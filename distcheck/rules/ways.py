@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.finding import Finding, Fix
+from distcheck.rules.addresses import astray
 from distcheck.rules.vocabulary import found, grouped, named
 
 if TYPE_CHECKING:
@@ -20,10 +21,14 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
     """Return the ranks whose every try at the master door ended so, by where they knocked and how it ended.
 
     Silent where something else explains it: rank 0's own binding of the port; the roll call, held by another
-    process, that found rank 0 missing.
+    process, that found rank 0 missing; a MASTER_ADDR that is another host's than rank 0's. In a pod that may be a
+    service's address, and is no explanation.
     """
     explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
     if explained or (job.met and 0 in job.missing_ranks):
+        return
+    lost = astray(job)
+    if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
         return
     masters = {r.process: (r.placement.master_addr, r.placement.master_port) for r in reversed(job.ranks)}
     rank_0 = next((masters[r.process] for r in job.ranks if r.placement.rank == 0), None)

@@ -24,7 +24,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROUNDS = {1 << 20: 41, 1 << 24: 31, 1 << 26: 15, 1 << 28: 9}
+ROUNDS = {1 << 20: 21, 1 << 24: 11, 1 << 26: 5, 1 << 28: 3}
 OPERATIONS = ("all_reduce", "broadcast")
 CPU = torch.device("cpu")
 

@@ -50,3 +50,13 @@ def test_names_that_cannot_resolve_give_the_resolvers_words():
         found = network.resolve(name)
         assert isinstance(found, (Missing, Resolution))
     assert isinstance(network.resolve("no-such-host.invalid"), Missing)
+
+
+def test_knocking_at_our_own_port_meets_ourselves_and_nobody_else():
+    with network.listen(0) as sock, socket.create_server(("127.0.0.2", 0)) as other:
+        assert network.knock_at_own(sock, "127.0.0.1", 2).outcome == "met"
+        other_port = other.getsockname()[1]
+        with socket.create_server(("127.0.0.3", other_port)) as ours:
+            assert network.knock_at_own(ours, "127.0.0.3", 2).outcome == "met"
+            assert network.knock_at_own(ours, "127.0.0.4", 2).outcome == "refused"
+            assert network.knock_at_own(ours, "127.0.0.2", 0.3).outcome == "timeout"

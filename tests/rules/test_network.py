@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Attempt, Bind, Missing, PeerTrial, PortOwner
+from distcheck.facts import Attempt, Bind, Missing, PeerTrial, PortOwner, Resolution
 
 LOOKS = ("environment", "meeting", "peers")
 OTHER = PortOwner(pid=4711, command="python old_train.py", user="eve", started="2026-01-01T00:00:00+00:00")
@@ -253,3 +253,15 @@ def test_peers_that_did_not_try_each_other_are_no_pass(of, change, judge):
     assert (said.findings, said.verdict.exit_code) == ((), 20)
     assert [n.rule for n in said.not_checked] == ["net-firewall-ephemeral"]
     assert judge(change.job(of(1, 1), peers=()), "network")[:2] == ((), ())
+
+
+def test_a_master_addr_of_another_host_is_said_once(job_of, change, judge):
+    job = change.process(
+        job_of(1, 1, looks=LOOKS),
+        0,
+        bind=Bind(port=29500, outcome="bound"),
+        master_resolution=Resolution(name="node9", addresses=("10.0.0.9",), seconds=0.001),
+        attempts=(Attempt(address="10.0.0.9", port=29500, door="master", outcome="refused"),),
+    )
+    job = change.environment(job, 0, MASTER_ADDR="node9")
+    assert [f.rule for f in judge(job).findings] == ["env-master-addr-not-rank0-host"]
