@@ -9,7 +9,7 @@ import msgspec
 
 from distcheck.facts import Job
 from distcheck.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
-from distcheck.rules import Rule, rules_for
+from distcheck.rules import Rule, find_rule, rules_for
 
 
 class Diagnosis(NamedTuple):
@@ -51,9 +51,17 @@ def diagnose(
         found, unseen = _judge(rule, job)
         findings += found
         not_checked += unseen
+    not_checked += _out_of_sight(job, select, ignore)
     findings = _systemic(findings, nodes=len(job.nodes))
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))
     return Diagnosis(tuple(findings), tuple(not_checked), verdict(findings, not_checked, strict=strict))
+
+
+def _out_of_sight(job: Job, select: Collection[str], ignore: Collection[str]) -> list[NotChecked]:
+    """Return the rules that the user chose and that this command does not look for: to see nothing is no pass."""
+    chosen = [rule for name in select if name not in ignore for rule in [find_rule(name)] if rule is not None]
+    reason = f"{job.asked.command} does not look at this; gate looks at everything"
+    return [NotChecked(rule=rule.name, reason=reason) for rule in chosen if rule.look not in job.asked.looks]
 
 
 def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:

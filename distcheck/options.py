@@ -272,6 +272,8 @@ def _rules(text: str, option: str) -> tuple[str, ...]:
     from distcheck.rules import find_rule
 
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if text and not found:
+        raise UsageError(f"{option} {text!r} names no rule; the list is printed by: distcheck explain")
     for name in found:
         if find_rule(name) is None:
             raise UsageError(f"{option} {name}: there is no such rule; the list is printed by: distcheck explain")

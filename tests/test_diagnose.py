@@ -102,3 +102,9 @@ def test_different_versions_of_distcheck_are_said():
     mixed = msgspec.structs.replace(job(), nodes=(node(0), old))
     (found,) = [f for f in diagnose(mixed).findings if f.rule == "probe-version-differs"]
     assert found.nodes == ("n1",)
+
+
+def test_a_chosen_rule_that_the_command_does_not_look_for_is_no_pass():
+    diagnosis = diagnose(job(), select=["gpu-duplicate"])
+    assert [n.rule for n in diagnosis.not_checked] == ["gpu-duplicate"]
+    assert diagnosis.verdict.exit_code == 20
