@@ -120,6 +120,9 @@ def request_of(
         UsageError: a value that cannot be meant.
     """
     _check(options)
+    select, ignore = _rules(options.select, "--select"), _rules(options.ignore, "--ignore")
+    if select and set(select) <= set(ignore):
+        raise UsageError(f"--select {options.select} --ignore {options.ignore}: no rule is left to judge by")
     if options.alone:
         if "collectives" in looks:
             raise UsageError(f"{command} --alone: one process alone has nobody to measure with; leave --alone out")
@@ -139,8 +142,8 @@ def request_of(
         timeout_seconds=options.timeout,
         join_timeout_seconds=options.join_timeout,
         strict=options.strict,
-        select=_rules(options.select, "--select"),
-        ignore=_rules(options.ignore, "--ignore"),
+        select=select,
+        ignore=ignore,
     )
     return Request(
         asked=asked,

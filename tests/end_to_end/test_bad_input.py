@@ -32,6 +32,7 @@ USAGE = [
     (["env", "--save", "/nonexistent/job"], "/nonexistent", "mkdir -p"),
     (["gate", "--", "no-such-program"], "no-such-program", "PATH"),
     (["gate", "--nproc", "2", "--export", "--", "true"], "--export", "one process per rank"),
+    (["env", "--select", "gpu-duplicate", "--ignore", "gpu-duplicate"], "gpu-duplicate", "no rule is left"),
     (["gate", "--alone"], "--alone", "leave --alone out"),
     (["report"], "report", "--save"),
     (["report", "/nonexistent/job.json"], "/nonexistent/job.json", "--save"),
