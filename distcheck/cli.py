@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import msgspec
 import typer
 
 from distcheck import __version__
 from distcheck.errors import UsageError, WriteError
-from distcheck.options import Measuring, Options, request_of, taking
+from distcheck.options import Measuring, NodeOptions, Options, asked_of_node, request_of, taking
 from distcheck.report import FORMATS
 from distcheck.report import Options as ReportOptions
 
@@ -91,17 +92,45 @@ def gate(
     if program is None or not command:
         _look("gate", looks, options)
     request = request_of("gate", looks, options)
+    if export and request.outside is not None:
+        raise UsageError(
+            "--export: COMMAND runs once, on this machine, and is no rank; put distcheck in front of each rank "
+            "instead, for example: srun distcheck gate --export -- python train.py"
+        )
     if export and len(request.placements) > 1:
         raise UsageError(
             f"--export with {len(request.placements)} ranks in one process: COMMAND is one process and can be one "
             "rank only; start one process per rank, or leave --export out"
         )
-    code = _run(request, options, to_stderr=True)
+    asked = msgspec.structs.replace(request.asked, program=Path(command[0]).name, export=export)
+    code = _run(request._replace(asked=asked), options, to_stderr=True)
     if code != 0:
         _leave(code)
     from distcheck.launch.command import become
 
     become(program, command, request.placements[0] if export else None)
+
+
+@app.command()
+@taking(NodeOptions)
+def node(options: NodeOptions) -> None:
+    """This node alone, for a Slurm Prolog, HealthCheckProgram or DaemonSet: no torch, no peers, at most 10 s."""
+    from distcheck import node as lone_node
+
+    asked = asked_of_node(options)
+    given = {name: getattr(options, name) for name in options.__struct_fields__}
+    shared = Options(**{name: value for name, value in given.items() if name in Options.__struct_fields__})
+    if sys.stdout is None and shared.output is None:  # closed, as a daemon may leave it: the exit code says enough
+        shared = msgspec.structs.replace(shared, output=Path(os.devnull))
+    _check_writable(shared, options.reason_file)
+
+    def publish(job: Job, diagnosis: Diagnosis, code: int) -> int:
+        told = lone_node.tell(job, diagnosis, options.reason_file, syslog=options.syslog)
+        if told:
+            _complain(told)
+        return _publish(job, diagnosis, BROKEN if told else code, shared, to_stderr=False)
+
+    _leave(lone_node.run(asked, os.environ, publish).exit_code)
 
 
 @app.command()
@@ -161,13 +190,7 @@ def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
     """Run a preflight and return the exit code."""
     from distcheck import jobfile, preflight
 
-    for path, option in (
-        (options.output, "--output"),
-        (options.save, "--save"),
-        (options.exclude_file, "--exclude-file"),
-    ):
-        if path is not None:
-            jobfile.check_writable(path, option)
+    _check_writable(options)
     outcome = preflight.run(
         request, lambda job, diagnosis, code: _publish(job, diagnosis, code, options, to_stderr=to_stderr)
     )
@@ -179,9 +202,23 @@ def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
     return outcome.exit_code
 
 
+def _check_writable(options: Options, reason_file: Path | None = None) -> None:
+    """Find out before anything is looked at whether what is to be written can be."""
+    from distcheck import jobfile
+
+    for path, option in (
+        (options.output, "--output"),
+        (options.save, "--save"),
+        (options.exclude_file, "--exclude-file"),
+        (reason_file, "--reason-file"),
+    ):
+        if path is not None:
+            jobfile.check_writable(path, option)
+
+
 def _publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_stderr: bool) -> int:
     """Write all that was asked for; what cannot be written is said, takes nothing along, and makes the code 70."""
-    from distcheck import jobfile
+    from distcheck import jobfile, termination
     from distcheck.finding import excluded_nodes
     from distcheck.report import render
 
@@ -202,6 +239,8 @@ def _publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_
         exclude_path = options.exclude_file
         nodes = excluded_nodes(diagnosis.findings)
         attempt(lambda: jobfile.write(exclude_path, "".join(f"{node}\n" for node in nodes)))
+    if code != 0 or not to_stderr:  # what COMMAND says for itself at its end must not stand behind our pass
+        termination.write(job, diagnosis)
     stream = sys.stderr if to_stderr else sys.stdout
     text = render(options.format, job, diagnosis, options=_report_options(options, stream))
     if options.output is not None:
@@ -246,8 +285,6 @@ def _program(command: list[str]) -> str:
 
 
 def _print_schema() -> NoReturn:
-    import msgspec
-
     from distcheck.report.document import json_schema
 
     typer.echo(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())
@@ -262,10 +299,20 @@ def _leave(code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def _command_first(words: list[str]) -> list[str]:
+    """Return the words with the command before the local rank.
+
+    torch.distributed.launch puts --local-rank=N, before torch 2.0 --local_rank=N, in front of a script's arguments.
+    """
+    if len(words) > 1 and words[0].startswith(("--local-rank=", "--local_rank=")):
+        return [words[1], words[0].replace("_", "-"), *words[2:]]
+    return words
+
+
 def main() -> NoReturn:
     """Run the command line; no failure of distcheck's own ends as a traceback or as exit code 1."""
     try:
-        code = app(standalone_mode=False)
+        code = app(_command_first(sys.argv[1:]), standalone_mode=False)
     except UsageError as error:
         _complain(str(error))
         code = USAGE

@@ -39,7 +39,7 @@ def diagnose(
     """
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
-    for rule in rules_for(job.asked.looks) if rules is None else rules:
+    for rule in rules_for(job) if rules is None else rules:
         names = {rule.name, *rule.aliases}
         if (select and not names & set(select)) or names & set(ignore):
             continue
@@ -52,7 +52,8 @@ def diagnose(
         findings += found
         not_checked += unseen
     not_checked += _out_of_sight(job, select, ignore)
-    findings = _systemic(findings, nodes=len(job.nodes))
+    started = len(job.launched.nodes) if job.launched else 0
+    findings = _systemic(findings, nodes=max(started, len(job.nodes)))
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))
     return Diagnosis(tuple(findings), tuple(not_checked), verdict(findings, not_checked, strict=strict))
 

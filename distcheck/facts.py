@@ -16,9 +16,10 @@ import msgspec
 Stage = Literal[
     "started", "environment", "node", "meeting", "peers", "collectives", "isolation", "done"
 ]  # fmt: skip
-Look = Literal["environment", "meeting", "peers", "gpu", "collectives"]
+Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "collectives"]
 Launcher = Literal[
-    "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "distcheck", "by hand", "none"
+    "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "deepspeed", "ray", "azureml",
+    "sagemaker", "kubernetes", "distcheck", "by hand", "none",
 ]  # fmt: skip
 
 
@@ -51,6 +52,8 @@ class Placement(Facts, frozen=True):
     launcher: Launcher = "none"
     by_options: bool = False
     """True when rank and world size came from --rank and --world-size."""
+    master_derived: bool = False
+    """True when nobody said where to meet, and distcheck took what all ranks can know."""
 
     @property
     def can_meet(self) -> bool:
@@ -92,6 +95,8 @@ class Resolution(Facts, frozen=True):
     name: str
     addresses: tuple[str, ...]
     seconds: float
+    tries: int = 1
+    """How often the resolver was asked until it knew the name."""
 
 
 class Attempt(Facts, frozen=True):
@@ -107,6 +112,23 @@ class Attempt(Facts, frozen=True):
     tries: int = 1
     detail: str = ""
     """The other program's first words, the operating system's error, or what the roll call's host said."""
+
+
+class Variables(Facts, frozen=True):
+    """Allow-listed variables of a process, secrets redacted."""
+
+    values: dict[str, str]
+
+
+class Agent(Facts, frozen=True):
+    """The torchelastic agent that started this process: torchrun, torch.distributed.launch or accelerate."""
+
+    program: Literal["torchrun", "launch", "accelerate"]
+    pid: int
+    arguments: tuple[str, ...]
+    """What follows the program on its command line; beyond 40 words it is cut."""
+    exported: Variables | Missing
+    """The rank variables in its own environment, which it makes anew for its ranks; all others it hands on."""
 
 
 class ProcessFacts(Facts, frozen=True):
@@ -125,6 +147,12 @@ class ProcessFacts(Facts, frozen=True):
     bind: Bind | None = None
     master_resolution: Resolution | Missing | None = None
     attempts: tuple[Attempt, ...] = ()
+    agent: Agent | None = None
+    """The nearest torchelastic agent among the ancestors."""
+    shm_device: int | Missing | None = None
+    """st_dev of /dev/shm: NCCL shares memory only where it is the same. None: not looked at, as outside of pods."""
+    clock_ahead_seconds: float | None = None
+    """By how much its clock is surely ahead of the roll call host's, negative behind; 0 when it may be the same."""
     lost: str = ""
     """How the roll call's host lost it before it had said all that it was to say; empty when it did not."""
 
@@ -171,6 +199,32 @@ class Gpus(Facts, frozen=True):
     devices: tuple[Gpu, ...]
 
 
+class Space(Facts, frozen=True):
+    """A file system as a job finds it."""
+
+    total_bytes: int
+    free_bytes: int
+    """What users may still write, without what is kept for root."""
+    free_files: int | None
+    """How many more files it can hold; None where the file system does not count them."""
+    writable: bool
+
+
+class NodeState(Facts, frozen=True):
+    """What a node shows of itself to a process that is no rank, without peers and without GPUs."""
+
+    own_name: Resolution | Missing
+    """What its own host name resolves to there."""
+    spaces: dict[str, Space | Missing]
+    """By folder."""
+    open_files: tuple[int, int]
+    """Soft and hard limit of open files of the process that looked; -1 is unlimited."""
+    slurm_context: str = ""
+    """SLURM_SCRIPT_CONTEXT: prolog_slurmd in a Prolog; empty elsewhere."""
+    slurm_job: str = ""
+    """The job for which Slurm runs the Prolog."""
+
+
 class NodeFacts(Facts, frozen=True):
     """One node: where processes share a host, a boot and a network."""
 
@@ -192,6 +246,12 @@ class NodeFacts(Facts, frozen=True):
     """Whose GPUs the node shows in /dev, /proc and on the PCI bus."""
     gpus: Gpus | Missing | None = None
     """None: not looked at."""
+    proxy_ports: tuple[int, ...] = ()
+    """Of a service mesh's sidecar, those on which somebody listens; looked at in pods only."""
+    state: NodeState | Missing | None = None
+    """None: not looked at."""
+    cpus: int | None = None
+    """CPUs that are online, whoever may use them; None where that is not known."""
 
 
 class RankRun(Facts, frozen=True):
@@ -226,6 +286,8 @@ class RankFacts(Facts, frozen=True):
     """The item of CUDA_VISIBLE_DEVICES at which the list ends early, and why."""
     gpu: str | None = None
     """UUID of the GPU that `cuda:LOCAL_RANK` is, or of the only visible one."""
+    cpus: int | None = None
+    """CPUs on which the rank may run (sched_getaffinity); None where that is not known."""
     run: RankRun | None = None
 
 
@@ -266,6 +328,52 @@ class Collectives(Facts, frozen=True):
     """Empty when everything ran, else why the run was ended early."""
 
 
+Fate = Literal["reported", "unreachable", "no probe", "unreadable", "ended", "silent"]
+
+
+class LaunchedNode(Facts, frozen=True):
+    """What became of the probe, or the probes, that distcheck started on one node."""
+
+    name: str
+    """As the user or the scheduler names it."""
+    ranks: tuple[int, ...]
+    """The ranks that it was to have."""
+    outcome: Fate
+    """Its facts came home; or nobody could log in, Python or distcheck was not found, its facts were another version's,
+    it ended before it told them, or it said nothing at all."""
+    exit_code: int | None = None
+    words: str = ""
+    """What was said of it or by it on standard error, its last lines."""
+    distcheck: str = ""
+    """Its version, where it said it."""
+
+
+class Launched(Facts, frozen=True):
+    """How distcheck started the probes from outside the job."""
+
+    engine: Literal["ssh", "slurm", "mpi"]
+    command: tuple[str, ...]
+    """The program that started them all, or with ssh the one that each node ran; without the assignment."""
+    nodes: tuple[LaunchedNode, ...]
+    exit_code: int | None = None
+    """Of the program that started them all; None when it was ended, and with ssh."""
+    words: str = ""
+    """What that program said for itself, its last lines."""
+    torn: int = 0
+    """Messages that did not come home whole."""
+    interrupted: str = ""
+    """The signal that ended the run before its time; empty when none did."""
+
+
+class LeftOut(Facts, frozen=True):
+    """A node that --need could do without."""
+
+    name: str
+    rules: tuple[str, ...]
+    words: str
+    """The first finding's message."""
+
+
 class Asked(Facts, frozen=True):
     """What the user asked for; judging the job again later needs it."""
 
@@ -273,7 +381,7 @@ class Asked(Facts, frozen=True):
     looks: tuple[Look, ...]
     backend: Literal["auto", "nccl", "gloo", "mpi"] = "auto"
     started_here: bool = False
-    """True when distcheck started the ranks itself (--nproc)."""
+    """True when distcheck started the ranks itself (--nproc, or on other nodes)."""
     by_default: bool = False
     """True when nobody said how many ranks, and two were taken."""
     operations: tuple[str, ...] = ()
@@ -284,6 +392,16 @@ class Asked(Facts, frozen=True):
     strict: bool = False
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    export: bool = False
+    """True when COMMAND is given the placement's RANK, MASTER_ADDR and so on."""
+    program: str = ""
+    """The file name of COMMAND's program; empty where there is no COMMAND."""
+    batch_shell: bool = False
+    """True when distcheck was started in the batch or salloc shell of a Slurm job, and not by srun."""
+    gpus: int | None = None
+    """How many GPUs the node must have (`distcheck node --gpus`)."""
+    need: int | None = None
+    """How many nodes suffice; None when all are needed."""
 
 
 class Job(Facts, frozen=True, dict=True, gc=True):
@@ -304,6 +422,10 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     collectives: Collectives | Missing | None = None
     skipped: dict[str, str] = {}
     """Looks that were not taken, and why."""
+    launched: Launched | None = None
+    """How distcheck started the probes; None inside a launcher and on this machine."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Nodes of the allocation that are not in this job because they were found bad and others suffice."""
 
     @cached_property
     def _process(self) -> dict[str, ProcessFacts]:
@@ -336,7 +458,9 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     def world_size(self) -> int | None:
         """The world size that most ranks name, None when no rank names one."""
         sizes = Counter(r.placement.world_size for r in self.ranks if r.placement.world_size is not None)
-        return max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
+        if sizes:
+            return max(sizes, key=lambda size: (sizes[size], size))
+        return sum(len(node.ranks) for node in self.launched.nodes) if self.launched else None
 
     @cached_property
     def missing_ranks(self) -> tuple[int, ...]:

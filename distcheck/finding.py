@@ -37,6 +37,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, Any] = {}
     fix: Fix
     docs: str = ""
+    excludes: bool = False
+    """True when the verdict holds without these nodes only (--need)."""
 
 
 class NotChecked(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +82,6 @@ def verdict(findings: Iterable[Finding], not_checked: Iterable[NotChecked], *, s
 
 
 def excluded_nodes(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Return the nodes that a scheduler should leave out: only those with a confirmed node or gpu error."""
-    bad = (f for f in findings if f.severity == "error" and f.scope in {"node", "gpu"} and f.confirmed)
+    """Return the nodes that a scheduler should leave out: those with a confirmed node or gpu error, or left out."""
+    bad = (f for f in findings if f.excludes or (f.severity == "error" and f.scope in {"node", "gpu"} and f.confirmed))
     return tuple(sorted({node for f in bad for node in f.nodes}))

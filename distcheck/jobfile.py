@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from distcheck.errors import UsageError, WriteError
-from distcheck.facts import Job, RankFacts
+from distcheck.facts import Job, NodeFacts, ProcessFacts, RankFacts
 
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 30
@@ -152,19 +152,22 @@ def merge(jobs: Sequence[Job]) -> Job:
 
 
 def _merge_two(whole: Job, other: Job) -> Job:
+    joined = join(whole, other.nodes, other.processes, other.ranks)
+    return msgspec.structs.replace(joined, seconds=max(whole.seconds, other.seconds))
+
+
+def join(whole: Job, nodes: Sequence[NodeFacts], processes: Sequence[ProcessFacts], ranks: Sequence[RankFacts]) -> Job:
+    """Add to a job the processes that it does not know, with their ranks and nodes."""
     known = {p.uid for p in whole.processes}
-    new = tuple(p for p in other.processes if p.uid not in known)
+    new = tuple(p for p in processes if p.uid not in known)
     if not new:
         return whole
-    uids = {p.uid for p in new}
-    ranks = whole.ranks + tuple(r for r in other.ranks if r.process in uids)
-    keys = {n.key for n in whole.nodes}
+    uids, keys = {p.uid for p in new}, {n.key for n in whole.nodes}
     return msgspec.structs.replace(
         whole,
         processes=whole.processes + new,
-        ranks=tuple(sorted(ranks, key=_order)),
-        nodes=whole.nodes + tuple(n for n in other.nodes if n.key not in keys),
-        seconds=max(whole.seconds, other.seconds),
+        ranks=tuple(sorted(whole.ranks + tuple(r for r in ranks if r.process in uids), key=_order)),
+        nodes=whole.nodes + tuple(n for n in nodes if n.key not in keys),
     )
 
 

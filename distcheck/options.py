@@ -14,8 +14,11 @@ import typer
 
 from distcheck.collectives.plan import ALL_OPERATIONS
 from distcheck.errors import UsageError
-from distcheck.facts import Asked, Launcher, Look, Missing, Placement
-from distcheck.placement import find_table, local_placements, place
+from distcheck.facts import Asked, Look, Missing, Placement
+from distcheck.hosts import outside
+from distcheck.nodelevel import node_level
+from distcheck.nodelevel import placements as node_placements
+from distcheck.placement import beside, find_table, local_placements, place
 from distcheck.preflight import Request
 from distcheck.report import FORMATS
 from distcheck.sizes import parse_sizes
@@ -42,6 +45,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     nproc: Annotated[
         str | None,
         _option("Start N ranks on this machine; auto: one per GPU, else per core.", WHO, "--nproc", metavar="N|auto"),
+    ] = None
+    hosts: Annotated[str, _option("Start the probes on these nodes.", WHO, "--hosts", metavar="a,b[1-4]")] = ""
+    hostfile: Annotated[Path | None, _option("The same, from a file.", WHO, "--hostfile", metavar="FILE")] = None
+    launcher: Annotated[str, _option("What starts the probes: auto, local, ssh, slurm or mpi.", WHO, "--launcher")] = (
+        "auto"
+    )
+    launcher_args: Annotated[
+        str, _option("Words for srun or mpirun, for example --partition=gpu.", WHO, "--launcher-args", metavar="'…'")
+    ] = ""
+    env: Annotated[str, _option("Variables to carry to the probes.", WHO, "--env", metavar="'NAME*,…'")] = ""
+    setup: Annotated[
+        str, _option("Shell words that prepare a node, as the job does.", WHO, "--setup", metavar="'…'")
+    ] = ""
+    python: Annotated[str, _option("The Python to use on the nodes.", WHO, "--python", metavar="PATH")] = ""
+    need: Annotated[
+        int | None, _option("How many nodes suffice; bad ones are left out.", WHO, "--need", metavar="N")
     ] = None
     alone: Annotated[bool, _option("This process only: no roll call.", WHO, "--alone")] = False
     rank: Annotated[int | None, _option("This process's rank.", BY_HAND, "--rank")] = None
@@ -87,7 +106,58 @@ class Measuring(Options, frozen=True, kw_only=True):
     ] = None
 
 
-def taking(options: type[Options]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `distcheck node`: those of a command that has no ranks, and what only a node has."""
+
+    gpus: Annotated[int | None, _option("The number of GPUs that must be there.", JUDGED, "--gpus")] = None
+    timeout: Annotated[float, _option("Seconds that the whole run may take.", LIMITS, "--timeout")] = 10.0
+    strict: Annotated[bool, _option("Warnings fail (exit code 10).", JUDGED, "--strict")] = False
+    select: Annotated[str, _option("Judge by these rules only.", JUDGED, "--select", metavar="RULE,…")] = ""
+    ignore: Annotated[str, _option("Leave these rules out.", JUDGED, "--ignore", metavar="RULE,…")] = ""
+    format: Annotated[str, _option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", OUT, "--format")] = "text"
+    output: Annotated[Path | None, _option("Write the report to this file.", OUT, "--output")] = None
+    save: Annotated[Path | None, _option("Save the facts, to judge them again later.", OUT, "--save")] = None
+    exclude_file: Annotated[
+        Path | None, _option("Write this node's name to this file if it is bad.", OUT, "--exclude-file")
+    ] = None
+    reason_file: Annotated[
+        Path | None,
+        _option(
+            "Write why the node is not healthy, one line for scontrol's Reason=; empty if it is.", OUT, "--reason-file"
+        ),
+    ] = None
+    syslog: Annotated[bool, _option("Write one line to the system's log.", OUT, "--syslog")] = False
+    verbose: Annotated[bool, _option("Show info findings too.", OUT, "--verbose", "-v")] = False
+    quiet: Annotated[bool, _option("Findings and verdict only.", OUT, "--quiet", "-q")] = False
+
+
+def asked_of_node(options: NodeOptions) -> Asked:
+    """Turn the options of `distcheck node` into what was asked.
+
+    Raises:
+        UsageError: a value that cannot be meant.
+    """
+    if options.gpus is not None and not 0 <= options.gpus < 1 << 10:
+        raise UsageError(f"--gpus {options.gpus}: must be a whole number from 0 to 1023")
+    if not 3 <= options.timeout < float("inf"):
+        raise UsageError(f"--timeout {options.timeout:g}: a node needs at least 3 seconds")
+    if options.format not in FORMATS:
+        raise UsageError(f"--format {options.format}: choose one of {', '.join(FORMATS)}")
+    select, ignore = _rules(options.select, "--select"), _rules(options.ignore, "--ignore")
+    if select and set(select) <= set(ignore):
+        raise UsageError(f"--select {options.select} --ignore {options.ignore}: no rule is left to judge by")
+    return Asked(
+        command="node",
+        looks=("node", "gpu"),
+        timeout_seconds=options.timeout,
+        strict=options.strict,
+        select=select,
+        ignore=ignore,
+        gpus=options.gpus,
+    )
+
+
+def taking(options: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the fields of `options` as its parameters; it receives them as one value, first."""
 
     def wrap(function: Callable[..., None]) -> Callable[..., None]:
@@ -127,8 +197,11 @@ def request_of(
         if "collectives" in looks:
             raise UsageError(f"{command} --alone: one process alone has nobody to measure with; leave --alone out")
         looks = tuple(look for look in looks if look in {"environment", "gpu"})
-    by_default = options.nproc is None and "collectives" in looks and _nobody_said(options, environ)
-    placements, started_here = _participants(options, environ, by_default=by_default)
+    launch = outside(options, environ)
+    by_default = launch is None and options.nproc is None and "collectives" in looks and _nobody_said(options, environ)
+    placements, started_here = ((), True) if launch else _participants(options, environ, by_default=by_default)
+    if launch:
+        looks = ("launch", *looks)
     measuring = options if isinstance(options, Measuring) else Measuring()
     asked = Asked(
         command=command,
@@ -144,6 +217,8 @@ def request_of(
         strict=options.strict,
         select=select,
         ignore=ignore,
+        need=options.need,
+        batch_shell="SLURM_JOB_ID" in environ and find_table(environ) is None,
     )
     return Request(
         asked=asked,
@@ -154,6 +229,7 @@ def request_of(
         time_limit_seconds=measuring.time_limit,
         quiet=options.quiet,
         start=time.monotonic(),
+        outside=launch,
     )
 
 
@@ -208,9 +284,20 @@ def _participants(
         master_addr=options.master_addr,
         master_port=options.master_port,
     )
-    if options.nproc is None and not by_default:
+    node = None if options.rank is not None else node_level(environ)
+    nproc = options.nproc
+    if nproc is None and node is not None and (node.needs_ranks or (node.nodes is not None and "RANK" not in environ)):
+        nproc = {"gpu": "auto", "cpu": str(os.cpu_count() or 1), "": "1"}.get(node.nproc, node.nproc)
+    if nproc is None and not by_default:
         return (place(environ, given),), False
-    number = _number(options.nproc, by_default=by_default)
+    number = _number(nproc, by_default=by_default and nproc is None)
+    if node is not None and node.nodes is not None:
+        return node_placements(node, number, given), True
+    if node is not None and node.master_addr is not None:
+        raise UsageError(
+            f"this is node {node.node_rank} of a job that meets at {node.master_addr}, and nothing says how many nodes "
+            "there are: set PET_NNODES, or give --rank <node rank> --world-size <nodes> beside --nproc"
+        )
     if options.rank is None and find_table(environ) is None:
         from distcheck.probe.network import free_port
 
@@ -220,24 +307,22 @@ def _participants(
         raise UsageError(
             f"--nproc {options.nproc} inside torchrun: torchrun has started the ranks already; leave --nproc out"
         )
-    return _multiplied(here, number), True
+    return _multiplied(here, number, *beside(environ)), True
 
 
-def _multiplied(here: Placement, number: int) -> tuple[Placement, ...]:
-    """Return the ranks of one task per node: `number` on each."""
+def _multiplied(here: Placement, number: int, local_task: int, tasks: int) -> tuple[Placement, ...]:
+    """Return the ranks of one task, each of which starts `number`; `tasks` of them are on this node."""
     if here.rank is None or here.world_size is None:
         return (here,)
-    launcher: Launcher = here.launcher
     return tuple(
-        Placement(
+        msgspec.structs.replace(
+            here,
             rank=here.rank * number + i,
             world_size=here.world_size * number,
-            local_rank=i,
-            local_world_size=number,
-            node_rank=here.rank,
-            master_addr=here.master_addr,
-            master_port=here.master_port,
-            launcher=launcher,
+            local_rank=local_task * number + i,
+            local_world_size=tasks * number,
+            node_rank=here.rank if tasks == 1 else here.node_rank,
+            by_options=False,
         )
         for i in range(number)
     )

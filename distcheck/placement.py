@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from distcheck.facts import Launcher, Placement
+from distcheck.nodelist import first_host, tasks_per_node
 
 RANK_VARIABLES = (
     "RANK",
@@ -72,7 +73,22 @@ TABLES = (
         "MV2_COMM_WORLD_LOCAL_RANK",
         "MV2_COMM_WORLD_LOCAL_SIZE",
     ),
-    Table("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),
+    Table(
+        "mvapich",
+        "MVP_COMM_WORLD_RANK",
+        "MVP_COMM_WORLD_RANK",
+        "MVP_COMM_WORLD_SIZE",
+        "MVP_COMM_WORLD_LOCAL_RANK",
+        "MVP_COMM_WORLD_LOCAL_SIZE",
+    ),
+    Table(
+        "jsrun",
+        "JSM_NAMESPACE_RANK",
+        "JSM_NAMESPACE_RANK",
+        "JSM_NAMESPACE_SIZE",
+        "JSM_NAMESPACE_LOCAL_RANK",
+        "JSM_NAMESPACE_LOCAL_SIZE",
+    ),
     Table("slurm", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_NODEID"),
     Table("pals", "PALS_RANKID", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PMI_LOCAL_SIZE", "PALS_NODEID"),
     Table("hydra", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
@@ -80,6 +96,19 @@ TABLES = (
 # The step of salloc's own shell (LaunchParameters=use_interactive_step; slurm.h: SLURM_INTERACTIVE_STEP): as little a
 # rank as a batch script is.
 _INTERACTIVE_STEP = ("SLURM_STEP_ID", "4294967290")
+
+
+# Who set torch's own variables, where none of the tables applies: the first whose mark is there beside a RANK.
+_MARKS: tuple[tuple[Launcher, str], ...] = (
+    ("deepspeed", "CROSS_RANK"),  # deepspeed/launcher/launch.py
+    ("ray", "RAY_JOB_ID"),  # in every worker process, beside what Ray Train sets in it at run time
+    ("azureml", "AZUREML_RUN_ID"),
+    ("sagemaker", "SM_CURRENT_HOST"),
+    ("kubernetes", "JOB_COMPLETION_INDEX"),
+    ("kubernetes", "PET_NODE_RANK"),
+)
+_FIRST_PORT, _PORTS = 20000, 10000
+"""A job's own port where nobody chose one: below those of outgoing connections, by its number."""
 
 
 def integer(text: str | None) -> int | None:
@@ -113,22 +142,88 @@ def place(environ: Mapping[str, str] = os.environ, options: Placement | None = N
         return integer(environ.get(launcher_variable))
 
     rank = first(options.rank, "RANK", table.rank if table else "")
-    launcher: Launcher = table.launcher if table else "none" if rank is None else "by hand"
+    addr = as_text(options.master_addr or environ.get("MASTER_ADDR")) or None
+    port = first(options.master_port, "MASTER_PORT", "")
+    derived = False
+    if table and table.launcher == "slurm" and not (options.master_addr or options.master_port):
+        addr, port, derived = _meeting_place(environ, addr, port)
     return Placement(
         rank=rank,
         world_size=first(options.world_size, "WORLD_SIZE", table.world_size if table else ""),
         local_rank=first(options.local_rank, "LOCAL_RANK", table.local_rank if table else ""),
-        local_world_size=first(None, "LOCAL_WORLD_SIZE", table.local_world_size if table else ""),
-        node_rank=first(None, "GROUP_RANK", table.node_rank if table else ""),
-        master_addr=_travels(options.master_addr or environ.get("MASTER_ADDR")) or None,
-        master_port=first(options.master_port, "MASTER_PORT", ""),
-        launcher=launcher,
+        local_world_size=_local_world_size(environ, table),
+        node_rank=_node_rank(environ, table),
+        master_addr=addr,
+        master_port=port,
+        launcher=table.launcher if table else _who_set(environ, rank),
         by_options=options.rank is not None and options.world_size is not None,
+        master_derived=derived,
     )
 
 
-def _travels(text: str | None) -> str:
-    """Return text in which bytes that are no UTF-8 are replaced, so that it can be encoded."""
+def _who_set(environ: Mapping[str, str], rank: int | None) -> Launcher:
+    if rank is None:
+        return "none"
+    return next((name for name, mark in _MARKS if "RANK" in environ and environ.get(mark)), "by hand")
+
+
+def _local_world_size(environ: Mapping[str, str], table: Table | None) -> int | None:
+    if "LOCAL_WORLD_SIZE" in environ:
+        return integer(environ["LOCAL_WORLD_SIZE"])
+    if table is None:
+        return integer(environ.get("LOCAL_SIZE")) if environ.get("CROSS_RANK") else None
+    if table.launcher != "slurm":
+        return integer(environ.get(table.local_world_size))
+    return tasks_here(environ)
+
+
+def _node_rank(environ: Mapping[str, str], table: Table | None) -> int | None:
+    # NODE_RANK is Ray's and AzureML's; scripts that start torchrun use it as well, for the same number.
+    names = ("GROUP_RANK", table.node_rank) if table else ("GROUP_RANK", "NODE_RANK", "CROSS_RANK", "PET_NODE_RANK")
+    return next((integer(environ[name]) for name in names if name in environ), None)
+
+
+def tasks_here(environ: Mapping[str, str]) -> int | None:
+    """Return how many tasks of its step Slurm placed on this node, None when it does not say."""
+    node = integer(environ.get("SLURM_NODEID"))
+    tasks = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", ""))
+    return tasks[node] if node is not None and 0 <= node < len(tasks) else None
+
+
+def beside(environ: Mapping[str, str]) -> tuple[int, int]:
+    """Return this task's number among the launcher's tasks on its node, and how many those are; 0 and 1 if unknown.
+
+    By the launcher's own variables alone: LOCAL_WORLD_SIZE may be meant for the ranks that a task will start.
+    """
+    table = find_table(environ)
+    if table is None:
+        return 0, 1
+    tasks = tasks_here(environ) if table.launcher == "slurm" else integer(environ.get(table.local_world_size))
+    number = integer(environ.get(table.local_rank))
+    return (number, tasks) if tasks and number is not None and 0 <= number < tasks else (0, 1)
+
+
+def _meeting_place(
+    environ: Mapping[str, str], addr: str | None, port: int | None
+) -> tuple[str | None, int | None, bool]:
+    """Fill in, under srun, where the tasks can meet when nobody said it; True when something was filled in.
+
+    What every task can work out alike: the first host of the step, which runs task 0, and the job's number. A value
+    that is there and wrong stays, for the rules to speak of.
+    """
+    host = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
+    job = integer(environ.get("SLURM_JOB_ID"))
+    lacks_addr = not environ.get("MASTER_ADDR") and bool(host)
+    lacks_port = not environ.get("MASTER_PORT") and job is not None
+    return (
+        host if lacks_addr else addr,
+        _FIRST_PORT + job % _PORTS if lacks_port and job is not None else port,
+        lacks_addr or lacks_port,
+    )
+
+
+def as_text(text: str | None) -> str:
+    """Return a variable's value in which bytes that are no UTF-8 are replaced, so that it can be encoded."""
     return (text or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

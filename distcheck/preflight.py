@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.diagnose import Diagnosis, diagnose
 from distcheck.facts import (
@@ -24,6 +24,10 @@ from distcheck.probe import environment, host, network, process
 from distcheck.record import Record
 from distcheck.watchdog import GRACE_SECONDS, armed
 
+if TYPE_CHECKING:
+    from distcheck.launch.outside import Outside
+    from distcheck.rollcall.protocol import Report
+
 
 class Request(NamedTuple):
     """What this process is to do."""
@@ -39,6 +43,10 @@ class Request(NamedTuple):
     start: float = 0.0
     """time.monotonic() when the process started."""
     quiet: bool = False
+    outside: Outside | None = None
+    """How to start the probes when this process is none itself."""
+    on_collected: Callable[[Report], None] | None = None
+    """Told what this process knows of itself, before it meets anybody."""
 
     @property
     def own_ranks(self) -> frozenset[int]:
@@ -81,6 +89,10 @@ Publish = Callable[[Job, Diagnosis, int], int]
 def run(request: Request, publish: Publish) -> Outcome:
     """Run a preflight to its end and return how it ended."""
     with armed(request.start + request.asked.timeout_seconds + GRACE_SECONDS, _UNKNOWN) as dog:
+        if request.outside is not None:
+            from distcheck.outside import run_outside
+
+            return run_outside(request, request.outside, publish, dog)
         lone = request.speaks_for_all or not request.meets
         if not lone or request.starts_ranks or "gpu" in request.asked.looks:
             from distcheck.session import Session
@@ -93,10 +105,11 @@ def _run_alone(request: Request, publish: Publish) -> Outcome:
     """Look at what can be seen without waiting for anybody; asyncio's start-up is not paid for."""
     record = Record(request)
     place = request.placements[0]
-    own = _try_own_master(place, request.connect_seconds) if request.meets else None
+    agent = request.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    own = _try_own_master(place, request.connect_seconds, agent=agent) if request.meets else None
     reached = own is None or any(a.outcome == "met" for a in own.attempts)
     record.node = host.collect(request.environ, addresses=not reached)
-    record.process = process_facts(record.uid, record.node)
+    record.process = process_facts(record.uid, record.node, request.environ)
     if own is not None:
         record.note(bind=own.bind, resolution=own.resolution, attempts=own.attempts, role="host")
     record.ranks = tuple(
@@ -117,10 +130,10 @@ class _OwnMaster(NamedTuple):
     attempts: tuple[Attempt, ...]
 
 
-def _try_own_master(place: Placement, seconds: float) -> _OwnMaster:
+def _try_own_master(place: Placement, seconds: float, *, agent: bool) -> _OwnMaster:
     """Resolve MASTER_ADDR, bind MASTER_PORT, and see whether the one leads to the other."""
     resolution = network.resolve(place.master_addr or "")
-    sock, bind = network.bind(place.master_port or 0)
+    sock, bind = network.bind(place.master_port or 0, agent=agent)
     attempts: tuple[Attempt, ...] = ()
     if sock is not None:
         with sock:
@@ -134,7 +147,7 @@ def judge(job: Job) -> Diagnosis:
     return diagnose(job, strict=job.asked.strict, select=job.asked.select, ignore=job.asked.ignore)
 
 
-def process_facts(uid: str, node: NodeFacts) -> ProcessFacts:
+def process_facts(uid: str, node: NodeFacts, environ: Mapping[str, str] = os.environ) -> ProcessFacts:
     """Collect the facts of this process."""
     return ProcessFacts(
         uid=uid,
@@ -142,6 +155,8 @@ def process_facts(uid: str, node: NodeFacts) -> ProcessFacts:
         pid=os.getpid(),
         command=process.command_of(os.getpid()),
         ancestors=process.ancestors(),
+        agent=process.agent(environ),
+        shm_device=process.shm_device(environ),
         stage="node",
     )
 
@@ -158,5 +173,11 @@ def rank_facts(uid: str, node: NodeFacts, placement: Placement, variables: dict[
     elif isinstance(node.gpus, Missing):
         uuids = node.gpus
     return RankFacts(
-        process=uid, placement=placement, environment=variables, visible_gpus=uuids, visible_stop=stop, gpu=device
+        process=uid,
+        placement=placement,
+        environment=variables,
+        visible_gpus=uuids,
+        visible_stop=stop,
+        gpu=device,
+        cpus=process.allowed_cpus(),  # the rank is this process, or one that it forks
     )

@@ -78,7 +78,13 @@ class Record:
             raise RuntimeError("nothing was collected yet")
         from distcheck.rollcall.protocol import Report
 
-        return Report(node=self.node, process=self.process, ranks=self.ranks, peer_door=peer_door)
+        return Report(
+            node=self.node,
+            process=self.process,
+            ranks=self.ranks,
+            peer_door=peer_door,
+            clock_seconds=time.time(),
+        )
 
     def take_reports(self, reports: Iterable[Report]) -> None:
         """Add the facts of guests."""

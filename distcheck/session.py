@@ -155,12 +155,14 @@ class Session:
             gpus = await gpu.gpus(min(_NVML_SECONDS, self.remaining(5.0)))
             accelerator = gpu.accelerator(answer=gpus)
         node = self.record.node = host.collect(environ, accelerator=accelerator, gpus=gpus)
-        self.record.process = process_facts(self.uid, node)
+        self.record.process = process_facts(self.uid, node, environ)
         seen = await self._seen_by_ranks()
         self.record.ranks = tuple(
             rank_facts(self.uid, node, placement, variables)
             for placement, variables in zip(self.request.placements, seen, strict=True)
         )
+        if self.request.on_collected is not None:
+            self.request.on_collected(self.record.report())
 
     async def _seen_by_ranks(self) -> list[dict[str, str]]:
         """Return the variables of each rank: told by its own process, or read here when we are the rank."""

@@ -1,49 +1,148 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from distcheck.errors import UsageError
 from distcheck.facts import Placement
-from distcheck.placement import exported, integer, local_placements, place, rank_environment
+from distcheck.nodelevel import node_level, placements
+from distcheck.options import Options, request_of
+from distcheck.placement import beside, exported, integer, local_placements, place, rank_environment
 
-RECORDED = {
-    "torchrun": (
-        {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
-         "TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"},
-        (5, 8, 1, 4, 1),
-    ),
-    "slurm": (
-        {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_STEP_ID": "0"},
-        (5, 8, 1, None, 1),
-    ),
-    "openmpi": (
-        {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-         "OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_NODE_RANK": "1"},
-        (5, 8, 1, 4, None),
-    ),
-    "hydra": (
-        {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"},
-        (5, 8, 1, 4, None),
-    ),
-    "horovod": (
-        {"HOROVOD_RANK": "5", "HOROVOD_SIZE": "8", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "4",
-         "HOROVOD_CROSS_RANK": "1"},
-        (5, 8, 1, 4, 1),
-    ),
-}  # fmt: skip
+_FOLDER = Path(__file__).parent / "recorded"
 
 
-@pytest.mark.parametrize("launcher", RECORDED)
-def test_a_launchers_variables_place_a_rank(launcher):
-    environ, expected = RECORDED[launcher]
-    placed = place(environ)
-    assert placed.launcher == launcher
+def recorded(name):
+    """Return an environment as a launcher sets it; each file's first line names the source."""
+    lines = (_FOLDER / f"{name}.txt").read_text().splitlines()
+    assert lines[0].startswith("# ")
+    return dict(line.split("=", 1) for line in lines[1:])
+
+
+PLACED = {
+    # launcher, rank, world, local rank, ranks on the node, node rank
+    "torchrun": ("torchrun", 5, 8, 1, 4, 1),
+    "torchx": ("torchrun", 5, 8, 1, 4, 1),
+    "slurm": ("slurm", 5, 8, 1, 4, 1),
+    "slurm_uneven": ("slurm", 6, 8, 0, 1, 2),
+    "openmpi": ("openmpi", 5, 8, 1, 4, None),
+    "azureml_mpi": ("openmpi", 5, 8, 1, 4, None),
+    "mpich": ("hydra", 5, 8, 1, 4, None),
+    "intel_mpi": ("hydra", 5, 8, 1, 4, None),
+    "mvapich2": ("mvapich", 5, 8, 1, 4, None),
+    "mvapich_plus": ("mvapich", 5, 8, 1, 4, None),
+    "horovodrun": ("horovod", 5, 8, 1, 4, 1),
+    "pals": ("pals", 5, 8, 1, 4, 1),
+    "jsrun": ("jsrun", 5, 8, 1, 4, None),
+    "ray_train": ("ray", 5, 8, 1, 4, 1),
+    "deepspeed": ("deepspeed", 5, 8, 1, 4, 1),
+    "azureml": ("azureml", 5, 8, 1, None, 1),
+    "pytorchjob_one_process": ("kubernetes", 1, 2, None, None, 1),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_a_launchers_variables_place_a_rank(name):
+    placed = place(recorded(name))
     assert (
-        placed.rank, placed.world_size, placed.local_rank, placed.local_world_size, placed.node_rank
-    ) == expected  # fmt: skip
+        placed.launcher, placed.rank, placed.world_size, placed.local_rank, placed.local_world_size, placed.node_rank
+    ) == PLACED[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_what_places_a_rank_describes_no_node_whose_ranks_are_to_be_made(name):
+    node = node_level(recorded(name))
+    assert node is None or not node.needs_ranks
+
+
+def test_every_recorded_environment_is_looked_at():
+    assert {path.stem for path in _FOLDER.glob("*.txt")} == {*PLACED, *PODS, "indexed_job", "pytorchjob_elastic"}
+
+
+PODS = {
+    "pytorchjob": ("kubernetes", "4", "train-master-0", 23456),
+    "trainjob": ("kubernetes", "4", "train-node-0-0.train", 29500),
+    "jobset": ("kubernetes", "", "train-workers-0-0.train", 3389),
+    "sagemaker": ("sagemaker", "4", "algo-1", 7777),
+}
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pods_variables_are_those_of_a_node_and_its_ranks_are_numbered_as_torchrun_does(name):
+    launcher, nproc, address, port = PODS[name]
+    node = node_level(recorded(name))
+    assert (node.launcher, node.node_rank, node.nodes, node.nproc) == (launcher, 1, 2, nproc)
+    placed = placements(node, 4, Placement())
+    assert [(p.rank, p.local_rank) for p in placed] == [(4, 0), (5, 1), (6, 2), (7, 3)]
+    assert {(p.world_size, p.local_world_size, p.node_rank, p.launcher) for p in placed} == {(8, 4, 1, launcher)}
+    assert {(p.master_addr, p.master_port) for p in placed} == {(address, port)}
+
+
+def test_what_is_given_by_hand_wins_over_a_pods_meeting_place():
+    given = Placement(master_addr="node9", master_port=1234)
+    (placed,) = placements(node_level(recorded("trainjob")), 1, given)
+    assert (placed.master_addr, placed.master_port) == ("node9", 1234)
+
+
+@pytest.mark.parametrize("name", ["indexed_job", "pytorchjob_elastic"])
+def test_a_pod_of_a_job_of_unknown_size_has_no_ranks_to_make(name):
+    node = node_level(recorded(name))
+    assert node is None or (node.nodes is None and not node.needs_ranks)
+    assert place(recorded(name)).rank is None
+
+
+@pytest.mark.parametrize("environ", [{}, {"PET_NNODES": "2"}, {"RANK": "0", "PET_NNODES": "2"}, {"SM_HOSTS": "["}])
+def test_a_shell_with_leftovers_is_no_pod(environ):
+    assert node_level(environ) is None
+
+
+def test_a_host_that_is_not_listed_is_no_node():
+    assert node_level(recorded("sagemaker") | {"SM_CURRENT_HOST": "algo-9"}) is None
+
+
+# -- where to meet under srun
+
+
+def test_srun_tasks_without_a_meeting_place_can_all_work_one_out():
+    places = [place(recorded("slurm") | {"SLURM_PROCID": str(i)}) for i in range(8)]
+    assert {(p.master_addr, p.master_port, p.master_derived) for p in places} == {("node1", 20077, True)}
+    assert place(recorded("slurm_uneven")).master_port == 20078
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"MASTER_ADDR": "node9", "MASTER_PORT": "29500"}, ("node9", 29500, False)),
+        ({"MASTER_ADDR": "node9"}, ("node9", 20077, True)),
+        ({"MASTER_PORT": "29500"}, ("node1", 29500, True)),
+        ({"MASTER_ADDR": "", "MASTER_PORT": ""}, ("node1", 20077, True)),
+        ({"MASTER_ADDR": "node9", "MASTER_PORT": "x"}, ("node9", None, False)),
+    ],
+)
+def test_what_was_said_of_the_meeting_place_stays(given, expected):
+    placed = place(recorded("slurm") | given)
+    assert (placed.master_addr, placed.master_port, placed.master_derived) == expected
+
+
+def test_an_option_leaves_nothing_to_work_out():
+    placed = place(recorded("slurm"), Placement(master_addr="node9"))
+    assert (placed.master_addr, placed.master_port, placed.master_derived) == ("node9", None, False)
+
+
+def test_mpi_ranks_cannot_work_out_where_to_meet():
+    assert place(recorded("openmpi")).master_addr is None
+
+
+def test_a_task_knows_how_many_stand_beside_it_by_its_launcher_alone():
+    assert beside(recorded("slurm") | {"LOCAL_WORLD_SIZE": "8"}) == (1, 4)
+    assert beside(recorded("openmpi")) == (1, 4)
+    assert beside(recorded("torchrun") | {"LOCAL_RANK": ""}) == (0, 1)
+    assert beside({}) == (0, 1)
 
 
 def test_the_variables_that_torch_reads_win_over_the_launchers():
-    environ = RECORDED["slurm"][0] | {"RANK": "0", "WORLD_SIZE": "2"}
+    environ = recorded("slurm") | {"RANK": "0", "WORLD_SIZE": "2"}
     assert (place(environ).rank, place(environ).world_size) == (0, 2)
 
 
@@ -102,3 +201,58 @@ def test_an_address_that_is_no_text_can_still_travel():
     import msgspec
 
     msgspec.json.encode(place({"MASTER_ADDR": "node\udcff"}))
+
+
+# -- the ranks for which one process speaks
+
+
+def _ranks(environ, **options):
+    request = request_of("env", ("environment", "meeting"), Options(**options), environ)
+    return request.placements, request.asked.started_here
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob", "sagemaker"])
+def test_in_a_pod_the_ranks_that_torchrun_would_make_are_started(name):
+    placed, started = _ranks(recorded(name))
+    assert started
+    assert [p.rank for p in placed] == [4, 5, 6, 7]
+    assert {p.world_size for p in placed} == {8}
+
+
+def test_a_number_given_by_hand_wins_over_the_pods():
+    placed, _ = _ranks(recorded("trainjob"), nproc="2")
+    assert [(p.rank, p.world_size, p.local_world_size) for p in placed] == [(2, 4, 2), (3, 4, 2)]
+    placed, _ = _ranks(recorded("jobset"), nproc="2")
+    assert [(p.rank, p.world_size) for p in placed] == [(2, 4), (3, 4)]
+
+
+def test_a_pod_with_one_process_is_the_rank_itself():
+    (placed,), started = _ranks(recorded("pytorchjob_one_process"))
+    assert (placed.rank, placed.world_size, started) == (1, 2, False)
+
+
+def test_a_pod_of_a_job_of_unknown_size_cannot_number_its_ranks():
+    environ = recorded("indexed_job") | {"MASTER_ADDR": "train-0"}
+    with pytest.raises(UsageError, match="node 1 of a job that meets at train-0"):
+        _ranks(environ, nproc="2")
+    placed, _ = _ranks(environ, nproc="2", rank=1, world_size=2)
+    assert [(p.rank, p.world_size) for p in placed] == [(2, 4), (3, 4)]
+
+
+def test_a_pod_without_a_meeting_place_tests_itself():
+    placed, _ = _ranks(recorded("indexed_job"), nproc="2")
+    assert [(p.rank, p.world_size, p.master_addr) for p in placed] == [(0, 2, "127.0.0.1"), (1, 2, "127.0.0.1")]
+
+
+def test_one_task_on_each_node_numbers_its_ranks_by_node():
+    environ = recorded("slurm") | {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_TASKS_PER_NODE": "1(x2)"}
+    environ |= {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "LOCAL_WORLD_SIZE": "8"}
+    placed, _ = _ranks(environ, nproc="2")
+    assert [(p.rank, p.local_rank, p.node_rank) for p in placed] == [(2, 0, 1), (3, 1, 1)]
+    assert {(p.world_size, p.local_world_size, p.master_addr) for p in placed} == {(4, 2, "node1")}
+
+
+def test_several_tasks_on_a_node_number_their_ranks_beside_each_other():
+    placed, _ = _ranks(recorded("slurm"), nproc="2")
+    assert [(p.rank, p.local_rank, p.node_rank) for p in placed] == [(10, 2, 1), (11, 3, 1)]
+    assert {(p.world_size, p.local_world_size) for p in placed} == {(16, 8)}

@@ -9,10 +9,7 @@ could not ask.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from distcheck.facts import Gpu, Gpus, Missing
+from distcheck.probe.child import Question, ask, live_no_longer_than_told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,8 +45,7 @@ _WORDS = {
 _LIBRARY = "libnvidia-ml.so.1"
 _PCI_NVIDIA, _PCI_AMD = "0x10de", "0x1002"
 _PCI_GPU = {_PCI_NVIDIA: ("0x0300", "0x0302"), _PCI_AMD: ("0x0380", "0x0302", "0x1200")}
-_AFTER_KILL_SECONDS = 1.0
-_OUTLIVE_SECONDS = 5
+_NVML = Question(__name__, "NVML", "a GPU or its driver hangs")
 
 
 def accelerator(
@@ -96,70 +93,9 @@ def _amd_compute_node(root: Path) -> bool:
 
 
 async def gpus(timeout: float, python: str = sys.executable) -> Gpus | Missing:
-    """Ask NVML about this node in a child process, for at most `timeout` seconds and one more to see it dead.
-
-    The child is polled and not awaited: one that is stuck in the driver is never reaped, and asyncio's
-    watcher would wait for it. It writes to memory and not to a pipe, so that nothing has to be read while it
-    runs.
-    """
-    import asyncio
-
-    output = os.memfd_create("distcheck-nvml")
-    try:
-        try:
-            child = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
-                [python, "-m", __name__, str(int(timeout) + _OUTLIVE_SECONDS)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return Missing(reason=f"the process that asks NVML could not be started: {error}")
-        deadline = time.monotonic() + timeout
-        try:
-            while child.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 no event tells
-                await asyncio.sleep(0.01)
-            in_time = child.returncode is not None
-        finally:
-            await _end(child)
-        if not in_time:
-            return Missing(reason=f"NVML did not answer within {timeout:g} s: a GPU or its driver hangs")
-        return _read(os.pread(output, 1 << 24, 0), child.returncode)
-    finally:
-        os.close(output)
-
-
-async def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill what still runs and reap it; leave it behind when not even SIGKILL ends it."""
-    import asyncio
-
-    if child.poll() is not None:
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    patience = time.monotonic() + _AFTER_KILL_SECONDS
-    while child.poll() is None and time.monotonic() < patience:  # noqa: ASYNC110 no event tells
-        await asyncio.sleep(0.01)
-
-
-def _read(output: bytes, returncode: int) -> Gpus | Missing:
-    """Find the answer in what the child wrote: one line of JSON, among whatever else was said."""
-    if returncode < 0:
-        return Missing(reason=f"NVML crashed the process that asked it: {_signal_name(-returncode)}")
-    lines = [line for line in output.splitlines() if line.strip()]
-    for line in reversed(lines):
-        with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(line, type=Gpus | Missing)
-    last = lines[-1].decode("utf-8", "replace")[:200] if lines else "it wrote nothing"
-    return Missing(reason=f"the process that asks NVML gave no answer (exit code {returncode}): {last}")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    """Ask NVML about this node in a child process, for at most `timeout` seconds and one more to see it dead."""
+    answer: Gpus | Missing = await ask(_NVML, Gpus, timeout, python)
+    return answer
 
 
 def error_code(reason: str) -> int | None:
@@ -265,9 +201,7 @@ def _address(pci: Any) -> str:
 
 def main() -> None:
     """Print NVML's answer as one line of JSON; die by the clock when nobody can be waiting any more."""
-    if len(sys.argv) > 1:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(sys.argv[1]))
+    live_no_longer_than_told()
     sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
 
 

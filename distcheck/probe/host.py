@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck import __version__
-from distcheck.facts import Gpus, Interface, Missing, NodeFacts, TorchBuild
+from distcheck.facts import Gpus, Interface, Missing, NodeFacts, NodeState, TorchBuild
 
 if TYPE_CHECKING:
     from typing import Literal
 
+_PROXY_PORTS = (15001, 15006, 4140, 4143)
 _TORCH_VERSION = re.compile(r"^(__version__|cuda|hip)\b[^=]*=\s*(?:'([^']*)'|None)", re.MULTILINE)
 
 
@@ -25,6 +26,7 @@ def collect(
     *,
     accelerator: Literal["nvidia", "amd", "none"] = "none",
     gpus: Gpus | Missing | None = None,
+    state: NodeState | Missing | None = None,
     addresses: bool = True,
 ) -> NodeFacts:
     """Return the facts of the node on which this process runs; `addresses` asks for its interfaces too."""
@@ -46,6 +48,8 @@ def collect(
         unprivileged_port_start=_number("/proc/sys/net/ipv4/ip_unprivileged_port_start"),
         accelerator=accelerator,
         gpus=gpus,
+        state=state,
+        proxy_ports=_proxy_ports() if "KUBERNETES_SERVICE_HOST" in environ else (),
     )
 
 
@@ -84,6 +88,21 @@ def interfaces() -> tuple[Interface, ...] | Missing:
         for a in addresses[name]
         if a.family in {socket.AF_INET, socket.AF_INET6}
     )
+
+
+def _proxy_ports() -> tuple[int, ...]:
+    """Return the ports of a service mesh's sidecar on which somebody listens in this network namespace.
+
+    15001 and 15006 take what Istio's iptables rules redirect
+    (https://istio.io/latest/docs/ops/deployment/application-requirements/), 4140 and 4143 what Linkerd's do.
+    """
+    listening: set[int] = set()
+    for table in ("tcp", "tcp6"):
+        text = _read(f"/proc/self/net/{table}")
+        lines = text.splitlines()[1:] if isinstance(text, str) else []
+        # The fourth column is the state, 0A for a socket that listens; the second the local address and port in hex.
+        listening |= {int(f[1].rpartition(":")[2], 16) for line in lines if (f := line.split())[3] == "0A"}
+    return tuple(port for port in _PROXY_PORTS if port in listening)
 
 
 def _known(fact: str | Missing) -> str:

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
+
+from distcheck.facts import Agent, Missing, Variables
+from distcheck.placement import RANK_VARIABLES
+from distcheck.probe import environment
 
 _LONGEST = 300
+_AGENTS: tuple[tuple[re.Pattern[str], Literal["torchrun", "launch", "accelerate"]], ...] = (
+    (re.compile(r"(^|/)torchrun$|(^|/)torch[./]distributed[./]run(\.py)?$"), "torchrun"),
+    (re.compile(r"(^|/)torch[./]distributed[./]launch(\.py)?$"), "launch"),
+    (re.compile(r"(^|/)accelerate(-launch)?$|(^|/)accelerate[./]commands[./]launch(\.py)?$"), "accelerate"),
+)
+# Before the program stand at most an interpreter and its options: python -u -X dev -m torch.distributed.run
+_BEFORE_PROGRAM = 6
 
 
 def command_of(pid: int) -> tuple[str, ...]:
@@ -38,6 +52,50 @@ def ancestors(pid: int | None = None) -> tuple[str, ...]:
         found.append(" ".join(command_of(pid)) or _comm(pid))
         pid = parent_of(pid)
     return tuple(found)
+
+
+def allowed_cpus() -> int:
+    """Return the number of CPUs on which this process, and what it forks, may run."""
+    return len(os.sched_getaffinity(0))
+
+
+def agent(environ: Mapping[str, str], pid: int | None = None) -> Agent | None:
+    """Return the nearest torchelastic agent that started a process whose variables say that one did.
+
+    Programs that run an agent of their own, as Lightning and Ray do, are not recognised.
+    """
+    if not environ.get("TORCHELASTIC_RUN_ID"):
+        return None
+    pid = parent_of(pid or os.getpid())
+    for _ in range(16):
+        if pid <= 0:
+            break
+        words = command_of(pid)
+        for position, word in enumerate(words[:_BEFORE_PROGRAM]):
+            program = next((name for pattern, name in _AGENTS if pattern.search(word)), None)
+            if program:
+                return Agent(program=program, pid=pid, arguments=words[position + 1 :], exported=_exported(pid))
+        pid = parent_of(pid)
+    return None
+
+
+def _exported(pid: int) -> Variables | Missing:
+    try:
+        raw = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError as error:
+        return Missing(reason=f"the environment of process {pid} cannot be read: {error.strerror}")
+    pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0"))
+    return Variables(environment.collect({name: value for name, _, value in pairs if name in RANK_VARIABLES}))
+
+
+def shm_device(environ: Mapping[str, str]) -> int | Missing | None:
+    """Return the device of /dev/shm where it may differ between containers of one host: in a pod."""
+    if "KUBERNETES_SERVICE_HOST" not in environ:
+        return None
+    try:
+        return Path("/dev/shm").stat().st_dev  # noqa: S108 nothing is written there
+    except OSError as error:
+        return Missing(reason=f"no /dev/shm: {error.strerror}")
 
 
 def user_name() -> str:

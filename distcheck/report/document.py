@@ -196,7 +196,7 @@ def _world(job: Job) -> World:
     return World(
         ranks=job.world_size if job.world_size and job.world_size > 0 else len(job.ranks),
         nodes=len(job.nodes),
-        launcher="distcheck" if job.asked.started_here else commonest,
+        launcher=job.launched.engine if job.launched else "distcheck" if job.asked.started_here else commonest,
         backend=ran.backend if ran else job.asked.backend,
         torch=(ran.torch if ran else "") or ", ".join(installed) or None,
         nccl=(ran.nccl if ran else "") or None,
@@ -244,7 +244,8 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
         )
         for rank in job.ranks
     ]
-    rows += (RankRow(rank, None, None, None, "-", None, "missing") for rank in job.missing_ranks)
+    meant = {rank: node.name for node in (job.launched.nodes if job.launched else ()) for rank in node.ranks}
+    rows += (RankRow(rank, meant.get(rank), None, None, "-", None, "missing") for rank in job.missing_ranks)
     return tuple(sorted(rows, key=lambda row: (row.rank is None, row.rank or 0)))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from distcheck.diagnose import Diagnosis
-from distcheck.facts import Job, Stage
+from distcheck.facts import Gpus, Job, NodeState, Stage
 from distcheck.finding import Finding, Fix, NotChecked, Severity
 from distcheck.report.document import STATUSES, Bandwidth, Document, RankRow
 from distcheck.report.fold import fold, fold_nodes
@@ -169,6 +169,8 @@ def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:
 
 def headline(job: Job, report: Document) -> list[str]:
     """Return what was looked at, in one to three lines."""
+    if "node" in job.asked.looks:
+        return [harmless(line) for line in _lone_nodes(job, report)]
     world = report.world
     absent = report.missing_ranks
     missing = f" ({len(absent)} missing: {fold(absent, PIECES)})" if absent else ""
@@ -186,6 +188,27 @@ def headline(job: Job, report: Document) -> list[str]:
     if models:
         lines.append("GPUs: " + ", ".join(f"{number} x {harmless(name)}" for name, number in sorted(models.items())))
     return lines
+
+
+def _lone_nodes(job: Job, report: Document) -> list[str]:
+    """Return what was looked at where there are nodes without ranks."""
+    began = f"distcheck {report.distcheck} {report.command}:"
+    if len(job.nodes) != 1:
+        return [f"{began} {count(len(job.nodes), 'node')}"]
+    node = job.nodes[0]
+    parts = [node.name]
+    if isinstance(node.gpus, Gpus):
+        parts.append(count(len(node.gpus.devices), "GPU"))
+        parts += [f"driver {node.gpus.driver}"] if isinstance(node.gpus.driver, str) else []
+    else:
+        parts.append("GPUs of AMD" if node.accelerator == "amd" else "GPUs unknown" if node.gpus else "no GPU")
+    if isinstance(node.state, NodeState) and node.state.slurm_context:
+        parts.append(f"in Slurm's {node.state.slurm_context} of job {node.state.slurm_job or '?'}")
+    models = Counter(
+        gpu.name for gpu in (node.gpus.devices if isinstance(node.gpus, Gpus) else ()) if isinstance(gpu.name, str)
+    )
+    named = ", ".join(f"{number} x {name}" for name, number in sorted(models.items()))
+    return [f"{began} {', '.join(parts)}", *([f"GPUs: {named}"] if named else [])]
 
 
 _ADVICE = {

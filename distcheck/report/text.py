@@ -32,6 +32,8 @@ from distcheck.report.sections import (
 
 WIDTH = 100
 """Columns of prose; messages, evidence and commands are never wrapped."""
+_NAMED_RULES = 12
+"""When nearly nothing was looked at, a list of nearly all rules would hide what is said beside it."""
 
 _COLORS = {
     "error": 31,
@@ -57,7 +59,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
         ]
     parts += [list(_problem(p, options)) for p in problems(diagnosis.findings, everything=options.verbose)]
     if not options.quiet:
-        parts += [list(_gaps(diagnosis))]
+        parts += [list(_gaps(diagnosis, options))]
     if options.timings:
         parts += [list(_timings(job))]
     if options.legend:
@@ -96,7 +98,8 @@ def _table(headers: Sequence[str], align: Sequence[str], cells: Sequence[Sequenc
 def _ranks(report: Document, options: Options) -> Iterator[str]:
     shown, others = rows(report, everything=options.all_ranks)
     looked = any(row.gpu for row in report.ranks)
-    if shown:
+    one_node = report.command == "node" and len(shown) == 1  # the headline and the verdict say all that its row would
+    if shown and not one_node:
         headers = ["rank", "node", "local", *(["GPU"] if looked else []), "master", "stage", "status"]
         align = ["right", "left", "right", *(["left"] if looked else []), "left", "left", "left"]
         yield from _table(
@@ -185,7 +188,7 @@ def _problem(problem: Problem, options: Options) -> Iterator[str]:
         yield from (f"      {harmless(command)}" for command in fix.commands)
 
 
-def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
+def _gaps(diagnosis: Diagnosis, options: Options) -> Iterator[str]:
     required = None
     for gap in gaps(diagnosis.not_checked):
         if gap.required != required:
@@ -193,7 +196,10 @@ def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
             yield "not checked, and needed for a verdict" if required else "not checked"
         place = f" - {gap.where}" if gap.where else ""
         yield f"  {harmless(gap.reason)}{place}"
-        yield from _wrapped(", ".join(map(harmless, gap.rules)), 4, 4)
+        if len(gap.rules) > _NAMED_RULES and not options.verbose:
+            yield f"    {len(gap.rules)} rules; -v names them"
+        else:
+            yield from _wrapped(", ".join(map(harmless, gap.rules)), 4, 4)
 
 
 def _timings(job: Job) -> Iterator[str]:

@@ -21,6 +21,7 @@ from distcheck.rollcall.protocol import Hello, NotYet, ProtocolError, Refused, W
 _ANSWER_SECONDS = 3.0
 _LEAST_ANSWER_SECONDS = 0.5
 _PAUSE_SECONDS = 0.1
+_RESOLVE_PAUSE_SECONDS = 0.5
 _MASTER_PATIENCE_SECONDS = 2.0
 _UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL}
 _T = TypeVar("_T")
@@ -94,12 +95,21 @@ async def in_thread(call: Callable[[], _T]) -> _T:
     return await future
 
 
-async def resolve(name: str, seconds: float) -> Resolution | Missing:
-    """Resolve a name within a time limit."""
-    try:
-        return await protocol.within(in_thread(lambda: network.resolve(name)), seconds)
-    except asyncio.TimeoutError:
-        return Missing(reason=f"the resolver gave no answer within {seconds:.0f} s")
+async def resolve(name: str, seconds: float, patience: float = 0.0) -> Resolution | Missing:
+    """Resolve a name within a time limit; a name that is not known is asked for again while patience lasts."""
+    loop = asyncio.get_running_loop()
+    start, tries = loop.time(), 0
+    while True:
+        tries += 1
+        try:
+            found = await protocol.within(in_thread(lambda: network.resolve(name)), seconds)
+        except asyncio.TimeoutError:
+            return Missing(reason=f"the resolver gave no answer within {seconds:.0f} s")
+        if isinstance(found, Resolution):
+            return msgspec.structs.replace(found, tries=tries, seconds=loop.time() - start) if tries > 1 else found
+        if loop.time() - start + _RESOLVE_PAUSE_SECONDS > patience:
+            return found
+        await asyncio.sleep(_RESOLVE_PAUSE_SECONDS)
 
 
 def doors(addresses: Iterable[str], port: int, job: str, *, agent: bool = False, side: bool = True) -> tuple[Door, ...]:

@@ -89,6 +89,8 @@ class Report(Word, frozen=True):
     ranks: tuple[RankFacts, ...]
     peer_door: tuple[Name, Port] | None = None
     """Address and port on which it listens for its peers."""
+    clock_seconds: float | None = None
+    """time.time() when it is sent, after the Welcome."""
 
 
 class PeerDoor(msgspec.Struct, frozen=True):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
+
+import msgspec
 
 from distcheck.probe import network
 from distcheck.rollcall import protocol
@@ -202,6 +205,7 @@ class Server:
                 protocol.read(reader, hello_decoder, protocol.HELLO_LIMIT_BYTES), _HELLO_SECONDS
             )
             answer = self._answer(hello)
+            welcomed = time.time()
             writer.write(encode(answer))
             if not isinstance(answer, Welcome):
                 await protocol.within(writer.drain(), _HELLO_SECONDS)
@@ -211,6 +215,7 @@ class Server:
             self._at_the_door.pop(writer, None)
         if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):
             raise ProtocolError("not the report of the guest that was welcomed")
+        report = _with_clock(report, welcomed, time.time())
         guest = self.guests[hello.uid] = Guest(hello, report, writer)
         self._leaves_at = min(self._leaves_at, guest.leaves_at)
         self._note_present(guest.ranks)
@@ -254,6 +259,16 @@ class Server:
                 guest.words.put_nowait(word)
             else:
                 raise ProtocolError("more words than anybody asked for")
+
+
+def _with_clock(report: Report, welcomed: float, heard: float) -> Report:
+    """Note by how much a guest's clock is surely wrong against ours: it sent its report between these two moments."""
+    told = report.clock_seconds
+    if told is None:
+        return report
+    ahead = told - heard if told > heard else min(0.0, told - welcomed)
+    process = msgspec.structs.replace(report.process, clock_ahead_seconds=round(ahead, 3))
+    return msgspec.structs.replace(report, process=process)
 
 
 def _is_of(report: Report, hello: Hello) -> bool:

@@ -16,18 +16,38 @@ from typing import NamedTuple
 from distcheck.facts import Job, Look
 from distcheck.finding import Finding, NotChecked
 
-FAMILIES: dict[str, tuple[Look, ...]] = {
-    "environment": ("environment",),
-    "ranks": ("environment", "meeting"),
-    "local_ranks": ("environment", "meeting"),
-    "master": ("environment", "meeting"),
-    "network": ("meeting", "peers"),
-    "gpu": ("gpu",),
-    "collectives": ("collectives",),
-    "probe": ("environment", "meeting"),
+
+class Family(NamedTuple):
+    """A module of rules: what it judges, and of which launcher it speaks."""
+
+    looks: tuple[Look, ...]
+    """The looks that its rules judge; when nothing of them was looked at it need not be imported."""
+    variables: tuple[str, ...] = ()
+    """How the variables begin by which its launcher shows; without one of them in any rank's environment it has
+    nothing to say and is not imported. Empty: it speaks under every launcher."""
+
+
+FAMILIES: dict[str, Family] = {
+    "launch": Family(("launch",)),
+    "environment": Family(("environment",)),
+    "torchrun": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
+    "elastic": Family(("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
+    "kubernetes": Family(("environment", "meeting", "peers"), ("KUBERNETES_SERVICE_HOST",)),
+    "slurm": Family(("environment", "gpu"), ("SLURM_",)),
+    "mpi": Family(
+        ("meeting", "gpu"), ("OMPI_", "PMI_", "PMIX_", "MV2_", "MVP_", "PALS_", "JSM_", "HOROVOD_", "CROSS_RANK")
+    ),
+    "pods": Family(("environment",), ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "SM_CURRENT_HOST")),
+    "ranks": Family(("environment", "meeting")),
+    "local_ranks": Family(("environment", "meeting")),
+    "master": Family(("environment", "meeting")),
+    "network": Family(("meeting", "peers")),
+    "node": Family(("node",)),
+    "gpu": Family(("gpu",)),
+    "collectives": Family(("collectives",)),
+    "probe": Family(("environment", "meeting")),
 }
-"""Modules of rules and the looks that their rules judge, in the order in which a report shows them: causes before
-consequences. A family of which nothing was looked at need not be imported."""
+"""The modules of rules in the order in which a report shows them: causes before consequences."""
 
 Outcome = Finding | NotChecked
 Judge = Callable[[Job], Iterator[Outcome]]
@@ -81,13 +101,27 @@ def rule(look: Look, *aliases: str) -> Callable[[Judge], Judge]:
 
 def all_rules() -> tuple[Rule, ...]:
     """Return all rules, family by family, in the order of their definition."""
-    return rules_for(tuple(dict.fromkeys(look for looks in FAMILIES.values() for look in looks)))
+    return _rules_of(tuple(FAMILIES))
+
+
+def rules_for(job: Job) -> tuple[Rule, ...]:
+    """Import the families that have something to say of a job and return their rules, in the order of `all_rules`.
+
+    Rules that the user selected are judged whatever the launcher.
+    """
+    shown = {name for rank in job.ranks for name in rank.environment}
+    return _rules_of(
+        tuple(
+            name
+            for name, family in FAMILIES.items()
+            if not set(job.asked.looks).isdisjoint(family.looks)
+            and (not family.variables or job.asked.select or any(v.startswith(family.variables) for v in shown))
+        )
+    )
 
 
 @cache
-def rules_for(looks: tuple[Look, ...]) -> tuple[Rule, ...]:
-    """Import the families that judge these looks and return their rules, in the order of `all_rules`."""
-    families = [family for family, judged in FAMILIES.items() if not set(looks).isdisjoint(judged)]
+def _rules_of(families: tuple[str, ...]) -> tuple[Rule, ...]:
     for family in families:
         importlib.import_module(f"{__name__}.{family}")
     return tuple(rule for family in families for rule in _registered.values() if rule.family == family)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.rules.addresses import keeps_others_away
 from distcheck.rules.settings import export, mapping
-from distcheck.rules.shape import strays, too_few_started, worlds
+from distcheck.rules.shape import started_without_srun, strays, too_few_started, worlds
 from distcheck.rules.vocabulary import by_name, grouped, listed, numbered, numbers_of, process_name, starter, table_of
 
 if TYPE_CHECKING:
@@ -61,8 +61,14 @@ def explanation(job: Job) -> str:
     """Say which other fault explains that ranks are not seen, '' when they are simply missing."""
     if len(worlds(job)) > 1:
         return "WORLD_SIZE differs between the ranks, so it is unknown how many there should be"
+    if started_without_srun(job):
+        return "the process was not started by srun, and neither were they"
     if too_few_started(job):
         return "WORLD_SIZE is larger than the number of ranks that were started"
+    if job.launched is not None and set(job.missing_ranks) <= {
+        rank for node in job.launched.nodes if node.outcome != "reported" for rank in node.ranks
+    }:
+        return "the nodes that were to have them told nothing"
     if strays(job) >= len(job.missing_ranks):
         return "there are as many processes without a valid rank of their own as ranks are missing"
     return keeps_others_away(job)

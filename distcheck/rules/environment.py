@@ -62,7 +62,7 @@ def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFa
     return grouped(lacking, lambda r: (r.placement.launcher, unset(r)))
 
 
-@rule("environment", "slurm-no-srun")
+@rule("environment")
 def env_rank_unset(job: Job) -> Iterator[Outcome]:
     """A variable that torch needs to find the other ranks is not set.
 
@@ -130,20 +130,31 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
         message += f": {_in_short(torch_would_raise(first))!r}"
         text += f"Give every rank the host of rank 0 and one free port: {program} does not."
         commands += master_commands(job, first, *masters)
+    # What --export gives to COMMAND is not missing there, as far as distcheck knows it.
+    given = job.asked.export and all(r.placement.can_meet for r in ranks)
+    if given:
+        text, commands = "Nothing: distcheck gate --export gives them to COMMAND.", []
     yield found(
         job,
         ranks,
         message,
         Fix(text.strip(), tuple(commands)),
-        severity="error" if masters else "info",
+        severity="error" if masters and not given else "info",
         evidence={
             "unset": list(names),
             "launcher": table.launcher,
             table.rank: first.environment.get(table.rank, ""),
             table.world_size: first.environment.get(table.world_size, ""),
         }
-        | ({"torch": torch_would_raise(first)} if masters else {}),
+        | ({"torch": torch_would_raise(first)} if masters else {})
+        | _met_at(first),
     )
+
+
+def _met_at(rank: RankFacts) -> dict[str, str]:
+    """Return as evidence where distcheck let the ranks meet when nobody had said it."""
+    where = rank.placement
+    return {"distcheck met at": f"{where.master_addr}:{where.master_port}"} if where.master_derived else {}
 
 
 def _in_short(error: str) -> str:
@@ -193,8 +204,8 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
         # The job runs with an option given instead: then the empty variable is only a trap for scripts.
         instead = all(
             (name in {"RANK", "WORLD_SIZE"} and r.placement.by_options)
-            or (name == "MASTER_ADDR" and r.placement.master_addr)
-            or (name == "MASTER_PORT" and r.placement.master_port is not None)
+            or (name == "MASTER_ADDR" and r.placement.master_addr and not r.placement.master_derived)
+            or (name == "MASTER_PORT" and r.placement.master_port is not None and not r.placement.master_derived)
             for r in ranks
         )
         yield found(

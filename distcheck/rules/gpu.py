@@ -115,6 +115,8 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     ``init_process_group("gloo")`` and ``--backend gloo``.
     """
     yield from not_seen(job)
+    if "node" in job.asked.looks:
+        return  # a node by itself has no rank that needs one; gpu-fewer-than-needed says what is missing there
     others = any(equipped(node) for node in job.nodes)
     bare = [n for n in job.nodes if lacks_gpus(job, n, others=others) and job.ranks_on(n)]
     without = {"no NVIDIA GPU is to be seen": bare}

@@ -9,7 +9,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.claims import beyond_node, claims, local_size, own_gpus, shares_gpus
 from distcheck.rules.ordinals import beyond_visible, without_gpu
 from distcheck.rules.settings import export, started_by_distcheck, unset
-from distcheck.rules.shape import agents, duplicates, in_blocks, is_complete, lonely
+from distcheck.rules.shape import agents, crowded, duplicates, in_blocks, is_complete, lonely
 from distcheck.rules.sharing import shown_one
 from distcheck.rules.vocabulary import fold, found, grouped, listed, named, numbered, numbers_of, table_of
 
@@ -96,6 +96,8 @@ def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
             ),
             evidence={"LOCAL_RANK": fold(local), "ranks_on_node": size},
         )
+    if crowded(job):
+        return  # mpi-slots-all-on-one-host says why there are more ranks than GPUs
     for ranks in beyond_visible(job):
         if without := [r for r in ranks if id(r) not in told]:
             yield without_gpu(job, without)

@@ -21,7 +21,7 @@ from distcheck.rules.addresses import (
     resolved,
     unresolved,
 )
-from distcheck.rules.settings import PORT, export, master_commands, started_by_distcheck
+from distcheck.rules.settings import PORT, chosen_by_agent, export, master_commands, started_by_distcheck
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named, odd_ones, spread
 
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
     Fix: correct the name, use the IP address, or add the name to DNS or /etc/hosts of the nodes named.
     See: https://github.com/pytorch/pytorch/issues/150532
     """
-    lost = [(r.placement.master_addr, why, r) for r in job.ranks if (why := unresolved(job, r))]
+    # A name that torchrun's agent chose is torchrun-fqdn-unreachable.
+    lost = [
+        (r.placement.master_addr, why, r)
+        for r in job.ranks
+        if (why := unresolved(job, r)) and not chosen_by_agent(job, r)
+    ]
     for (address, why), several in grouped(lost, lambda item: item[:2]).items():
         ranks = [item[2] for item in several]
         others = [r for r in job.ranks if r.placement.master_addr == address and resolved(job, r)]
@@ -109,7 +114,7 @@ def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
     Fix: the host of rank 0, the same on all nodes; under Slurm
     ``export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)``.
     """
-    ranks = here_over_nodes(job)
+    ranks = [r for r in here_over_nodes(job) if not chosen_by_agent(job, r)]
     if ranks:
         address = ranks[0].placement.master_addr
         yield found(
@@ -156,13 +161,14 @@ def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting")
+@rule("meeting", "slurm-node-order")
 def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     """MASTER_ADDR is the address of another host than rank 0's.
 
     Nothing fails on rank 0: it listens on all its own addresses and waits, while the others connect
     elsewhere, to ``connection refused`` or a time-out. Often it is the node from which the job was submitted
-    (SLURM_LAUNCH_NODE_IPADDR). Found by looking for the resolved address among rank 0's interfaces. An
+    (SLURM_LAUNCH_NODE_IPADDR), or the first of the allocation where the step has other nodes or an order of
+    its own (``srun --distribution=arbitrary``). Found by looking for the resolved address among rank 0's interfaces. An
     address that a node need not own, of a Kubernetes service or a NAT, is good when somebody met rank 0
     through it.
 
@@ -174,7 +180,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
         yield NotChecked(ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False)
         return
     lost = astray(job)
-    if lost is None:
+    if lost is None or chosen_by_agent(job, lost):
         return
     node = job.node_of(lost)
     reached, own = sorted(resolved(job, lost)), sorted(own_addresses(node))

@@ -8,6 +8,7 @@ from distcheck.facts import Bind, Job, Missing, PortOwner, ProcessFacts, RankFac
 from distcheck.finding import Fix, NotChecked
 from distcheck.rules import Outcome, rule
 from distcheck.rules.addresses import first_open_port
+from distcheck.rules.settings import chosen_by_agent
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named
 from distcheck.rules.ways import address_of, at_master_door, failing, pairs, ranks_of, tried
 
@@ -125,6 +126,8 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
     use the host's network.
     """
     for ranks, attempts in failing(job, {"timeout", "unreachable"}):
+        if chosen_by_agent(job, ranks[0]):
+            continue  # torchrun chose the port as well: torchrun-store-port-extra
         ways = listed([f"{address_of(a)}: {a.detail or a.outcome}" for a in attempts])
         yield found(
             job,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from distcheck import nodelist
 from distcheck.placement import Table, integer
 from distcheck.rules.vocabulary import table_of
 
@@ -17,7 +18,7 @@ PORT = 29500
 """The port that torchrun takes by default (https://docs.pytorch.org/docs/stable/elastic/run.html)."""
 TORCH_READS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What ``env://`` reads, in torch's order (torch/distributed/rendezvous.py)."""
-MPI_LAUNCHERS = frozenset({"openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"})
+MPI_LAUNCHERS: frozenset[Launcher] = frozenset({"openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"})
 # How each of them hands a variable to the ranks on all nodes; those that do so by themselves are not listed.
 HAND_OVER: Mapping[Launcher, str] = {
     "openmpi": "mpirun -x MASTER_ADDR={addr} -x MASTER_PORT={port} ...",
@@ -36,6 +37,20 @@ def started_by_distcheck(job: Job, rank: RankFacts) -> bool:
     return job.asked.started_here or rank.placement.launcher == "distcheck"
 
 
+def chosen_by_agent(job: Job, rank: RankFacts) -> bool:
+    """Whether torchrun's agent chose MASTER_ADDR itself: its c10d rendezvous takes the first agent's own host name."""
+    agent = job.process_of(rank).agent
+    if agent is None or agent.program == "accelerate":
+        return False
+    address = rank.placement.master_addr or ""
+    words = (
+        *agent.arguments,
+        rank.environment.get("PET_MASTER_ADDR", ""),
+        rank.environment.get("PET_RDZV_ENDPOINT", ""),
+    )
+    return not any(address in word for word in words)
+
+
 def unset(rank: RankFacts) -> tuple[str, ...]:
     """Return which of the variables that torch reads nobody set, leaving out what the options give.
 
@@ -47,8 +62,8 @@ def unset(rank: RankFacts) -> tuple[str, ...]:
     given = {
         "RANK": by_options and where.rank is not None,
         "WORLD_SIZE": by_options and where.world_size is not None,
-        "MASTER_ADDR": bool(where.master_addr),
-        "MASTER_PORT": where.master_port is not None,
+        "MASTER_ADDR": bool(where.master_addr) and not where.master_derived,
+        "MASTER_PORT": where.master_port is not None and not where.master_derived,
     }
     return tuple(v for v in TORCH_READS if v not in rank.environment and not given[v])
 
@@ -74,6 +89,16 @@ def first_host(job: Job) -> str:
     if len(job.nodes) == 1 and job.world_size in {None, len(job.ranks)}:
         return "127.0.0.1"
     return job.node_of(zero).name if zero else "HOST_OF_RANK_0"
+
+
+def _leads_the_list(job: Job, rank: RankFacts) -> bool:
+    """Whether the first node of the allocation runs rank 0, as far as is known; not so on a part of the nodes."""
+    zero = next((r for r in job.ranks if r.placement.rank == 0), None)
+    listed = nodelist.first_host(rank.environment.get("SLURM_JOB_NODELIST", ""))
+    if zero is None or not listed:
+        return True
+    node = job.node_of(zero)
+    return listed in {node.name, node.hostname}
 
 
 def master_commands(job: Job, rank: RankFacts, *variables: str) -> tuple[str, ...]:
@@ -110,7 +135,7 @@ def export(job: Job, rank: RankFacts, variable: str) -> str:
         "MASTER_PORT": str(PORT),
     }[variable]
     if slurm and variable == "MASTER_ADDR":
-        return SLURM_MASTER_ADDR
+        return SLURM_MASTER_ADDR if _leads_the_list(job, rank) else f"export MASTER_ADDR={first_host(job)}"
     if slurm and variable == "MASTER_PORT":
         return SLURM_MASTER_PORT
     return f"export {variable}={value}"

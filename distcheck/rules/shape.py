@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.placement import integer
-from distcheck.rules.settings import number, started_by_distcheck
+from distcheck.rules.settings import MPI_LAUNCHERS, number, started_by_distcheck
 from distcheck.rules.vocabulary import grouped, table_of
 
 if TYPE_CHECKING:
@@ -147,3 +147,31 @@ def in_blocks(job: Job) -> bool:
         if not held or held[-1] - held[0] != len(ranks) - 1:
             return False
     return True
+
+
+def started_without_srun(job: Job) -> RankFacts | None:
+    """Return the one rank that a Slurm batch or salloc shell started with a step's numbers; srun starts the others.
+
+    Slurm sets SLURM_PROCID=0 and SLURM_NTASKS in a batch script too, so that it looks like the first of its tasks.
+    """
+    if len(job.ranks) != 1:
+        return None
+    (only,) = job.ranks
+    tasks = number(only, "SLURM_NTASKS") or number(only, "SLURM_NPROCS") or 1
+    by_hand = "SLURM_JOB_ID" in only.environment and table_of(only) is None and not started_by_distcheck(job, only)
+    return only if by_hand and tasks > 1 and only.placement.world_size == tasks else None
+
+
+def allotted_nodes(rank: RankFacts) -> int | None:
+    """Return how many nodes the scheduler gave to the job, None when it does not say."""
+    names = ("SLURM_JOB_NUM_NODES", "PBS_NUM_NODES", "NHOSTS")
+    return next((n for name in names if (n := number(rank, name)) is not None), None)
+
+
+def crowded(job: Job) -> int | None:
+    """Return how many nodes an MPI job has when all of its ranks run on one of them, None when they do not."""
+    if len(job.nodes) != 1 or len(job.ranks) < 2 or not is_complete(job):
+        return None
+    first = job.ranks[0]
+    nodes = allotted_nodes(first)
+    return nodes if first.placement.launcher in MPI_LAUNCHERS and nodes is not None and nodes > 1 else None

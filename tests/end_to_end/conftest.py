@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import secrets
 import signal
@@ -12,30 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pytest
+from ended import Ended
 
 _MARK = "DISTCHECK_TEST_MARK"
-
-
-class Ended(NamedTuple):
-    """A run that has ended."""
-
-    code: int
-    out: str
-    err: str
-    seconds: float
-
-    @property
-    def report(self) -> dict[str, Any]:
-        assert self.out.count("\n") == 1, f"not one line of JSON: {self.out!r} {self.err!r}"
-        return json.loads(self.out)
-
-    @property
-    def rules(self) -> list[str]:
-        return [f["rule"] for f in self.report["findings"] if f["severity"] != "info"]
 
 
 class Running:

@@ -49,7 +49,7 @@ def test_its_name_is_kebab_case_and_starts_with_a_family(each: Rule) -> None:
 
 def test_it_has_a_page_and_an_explanation(each: Rule) -> None:
     assert each.family in FAMILIES
-    assert each.look in FAMILIES[each.family]
+    assert each.look in FAMILIES[each.family].looks
     assert each.page == f"docs/rules/{each.family}.md#{each.name}"
     assert each.summary.replace("``", "`") in explain(each.name)
 

@@ -1,0 +1,219 @@
+"""Which nodes take part, and what starts the probes there: options, or the scheduler's allocation."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distcheck.errors import UsageError
+from distcheck.launch.outside import Engine, Outside
+from distcheck.placement import find_table, integer
+
+if TYPE_CHECKING:
+    from distcheck.options import Options
+
+LAUNCHERS = ("auto", "local", "ssh", "slurm", "mpi")
+_PORT = 29500
+_LINE = re.compile(
+    r"^(?P<host>[^\s:]+)(?::(?P<colon>\d+))?(?:\s+(?:slots|max_slots|max-slots)\s*=\s*(?P<slots>\d+))?.*$"
+)
+_OWN_HOSTFILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
+
+
+def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outside | None:
+    """Return how to start the probes on other nodes; None when this process takes part itself.
+
+    Raises:
+        UsageError: options that contradict each other, or hosts that nothing names.
+    """
+    engine = _engine(options, environ)
+    if engine is None:
+        for name, value in (
+            ("--need", options.need), ("--env", options.env), ("--setup", options.setup),
+            ("--python", options.python), ("--launcher-args", options.launcher_args),
+        ):  # fmt: skip
+            if value:
+                raise UsageError(
+                    f"{name} {value}: here distcheck starts no probes on other nodes; give --hosts, or run it in an "
+                    "sbatch script or inside salloc"
+                )
+        return None
+    hosts, slots = _hosts(options, environ, engine)
+    ranks_by_host, multiplies = _ranks(options, environ, engine, hosts, slots)
+    if options.need is not None and not 1 <= options.need <= len(hosts):
+        raise UsageError(f"--need {options.need}: there are {len(hosts)} nodes; give a number from 1 to {len(hosts)}")
+    port = options.master_port or integer(environ.get("MASTER_PORT")) or _default_port(engine, environ)
+    if not 1 <= port <= 65535:
+        raise UsageError(f"MASTER_PORT {port}: a port lies between 1 and 65535; 20000 to 32000 is a good choice")
+    return Outside(
+        engine=engine,
+        hosts=hosts,
+        ranks_by_host=ranks_by_host,
+        multiplies=multiplies,
+        master_addr=options.master_addr or environ.get("MASTER_ADDR") or hosts[0],
+        master_port=port,
+        python=options.python or sys.executable,
+        setup=options.setup,
+        arguments=_words(options.launcher_args),
+        environment=carried(options.env, environ),
+        need=options.need,
+    )
+
+
+def _engine(options: Options, environ: Mapping[str, str]) -> Engine | None:
+    """Return what starts the probes, None when nothing has to."""
+    if options.launcher not in LAUNCHERS:
+        raise UsageError(f"--launcher {options.launcher}: choose one of {', '.join(LAUNCHERS)}")
+    named = bool(options.hosts or options.hostfile)
+    if options.launcher == "local" and named:
+        raise UsageError("--launcher local starts ranks on this machine only: leave --hosts and --hostfile out")
+    if options.launcher == "local" or options.alone:
+        return None
+    table = find_table(environ)
+    world = integer(environ.get(table.world_size)) if table else None
+    wanted = options.launcher if options.launcher != "auto" else "ssh" if named else ""
+    if table and (world or 0) > 1:
+        if wanted:
+            raise UsageError(
+                f"{'--hosts' if named else '--launcher ' + wanted}: this process is already one of {world} that "
+                f"{table.launcher} started; start distcheck once, outside of them, or leave the option out"
+            )
+        return None
+    if wanted:
+        if wanted == "slurm" and not environ.get("SLURM_JOB_ID"):
+            raise UsageError("--launcher slurm: there is no allocation (SLURM_JOB_ID is not set); use sbatch or salloc")
+        return wanted  # type: ignore[return-value]  # one of LAUNCHERS
+    by_hand = options.rank is not None or (environ.get("RANK") and environ.get("WORLD_SIZE"))
+    if table is None and not by_hand and environ.get("SLURM_JOB_ID") and shutil.which("srun"):
+        return "slurm"
+    return None
+
+
+def _hosts(options: Options, environ: Mapping[str, str], engine: Engine) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the hosts in order, and the slots of those whose number of ranks a hostfile says."""
+    if options.hosts and options.hostfile:
+        raise UsageError("--hosts and --hostfile: give one of them")
+    if options.hosts:
+        return expand(options.hosts, "--hosts"), {}
+    if options.hostfile:
+        return read_hostfile(options.hostfile)
+    if environ.get("SLURM_JOB_ID"):
+        from distcheck.launch import slurm
+
+        return slurm.hosts(environ), {}
+    for variable in _OWN_HOSTFILES:
+        if environ.get(variable):
+            return read_hostfile(Path(environ[variable]))
+    raise UsageError(f"--launcher {engine}: nothing says on which nodes; give --hosts or --hostfile")
+
+
+def expand(text: str, option: str) -> tuple[str, ...]:
+    """Expand a list of hosts such as ``a,b[1-4]``, in its own order, each host once.
+
+    Raises:
+        UsageError: it is malformed or names no host.
+    """
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+    found: dict[str, None] = {}
+    try:
+        for part in re.split(r",(?![^\[]*\])|\s+", text):  # NodeSet sorts; the first host named is rank 0's
+            found |= dict.fromkeys(NodeSet(part))
+    except NodeSetException as error:
+        raise UsageError(
+            f"{option} {text!r} is no list of hosts ({error}); expected something like a,b[1-4]"
+        ) from error
+    if not found:
+        raise UsageError(f"{option} {text!r} names no host")
+    for host in found:
+        if host.startswith("-"):
+            raise UsageError(f"{option} {text!r}: a host cannot begin with a dash")
+    return tuple(found)
+
+
+def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Read a hostfile of Open MPI, MPICH, DeepSpeed or PBS: ``host``, ``host slots=8``, ``host:8``, # comments.
+
+    Returns the hosts in order, and the number of ranks of those of which it says one. A host on several lines without
+    a number, as PBS writes it, has as many ranks as lines.
+
+    Raises:
+        UsageError: it cannot be read, or names no host.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hostfile {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    hosts: dict[str, int] = {}
+    slots: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        found = _LINE.match(text)
+        if found is None:
+            raise UsageError(f"--hostfile {path}, line {number}: {text!r} is no host")
+        count = found["slots"] or found["colon"]
+        for host in expand(found["host"], f"--hostfile {path}, line {number}:"):
+            hosts[host] = hosts.get(host, 0) + 1
+            if count:
+                slots[host] = slots.get(host, 0) + int(count)
+    if not hosts:
+        raise UsageError(f"--hostfile {path} names no host")
+    if any(count > 1 for count in hosts.values()) and not slots:
+        slots = hosts
+    return tuple(hosts), {host: count for host, count in slots.items() if count > 0}
+
+
+def _ranks(
+    options: Options, environ: Mapping[str, str], engine: Engine, hosts: tuple[str, ...], slots: Mapping[str, int]
+) -> tuple[tuple[int, ...], bool]:
+    """Return how many ranks each host has, and whether a probe starts those of its host."""
+    if options.nproc is not None:
+        number = _number(options.nproc, environ)
+        return (number,) * len(hosts), True
+    if slots:
+        return tuple(slots.get(host, 1) for host in hosts), True
+    if engine == "slurm":
+        from distcheck.launch import slurm
+
+        own = not (options.hosts or options.hostfile)
+        return slurm.tasks_by_host(environ, len(hosts)) if own else (1,) * len(hosts), False
+    return (1,) * len(hosts), True
+
+
+def _number(nproc: str, environ: Mapping[str, str]) -> int:
+    if nproc == "auto" and environ.get("SLURM_GPUS_ON_NODE", "").isdecimal():
+        nproc = environ["SLURM_GPUS_ON_NODE"]
+    if not nproc.isdecimal() or not 1 <= int(nproc) <= 4096:
+        hint = "the number of ranks per node is not known from here; give it" if nproc == "auto" else "give 1 to 4096"
+        raise UsageError(f"--nproc {nproc}: {hint}")
+    return int(nproc)
+
+
+def _default_port(engine: Engine, environ: Mapping[str, str]) -> int:
+    if engine != "slurm":
+        return _PORT
+    from distcheck.launch import slurm
+
+    return slurm.default_port(environ)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--launcher-args {text!r}: {error}") from error
+
+
+def carried(patterns: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables whose names match one of the patterns, such as ``NCCL_*,UCX_*``."""
+    wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    return {name: value for name, value in environ.items() if any(fnmatch.fnmatchcase(name, p) for p in wanted)}

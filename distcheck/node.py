@@ -1,0 +1,128 @@
+"""A node by itself: no ranks, no peers, no torch, and an end within --timeout whatever hangs.
+
+It is run where no job is: by slurmd before one (Prolog), from time to time (HealthCheckProgram), or as a DaemonSet;
+as root, with next to no environment, with standard streams that may be closed. Whatever of ranks stands in the
+environment is not looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from distcheck.diagnose import Diagnosis
+from distcheck.errors import WriteError
+from distcheck.facts import Asked, Gpus, Job, Missing, NodeState, Placement, RankFacts
+from distcheck.finding import Finding
+from distcheck.jobfile import write
+from distcheck.preflight import Outcome, Publish, Request, judge, process_facts
+from distcheck.probe import gpu, host
+from distcheck.probe.state import state
+from distcheck.record import Record
+from distcheck.watchdog import armed
+
+_UNKNOWN = 20
+_RESERVE_SECONDS = 2.5
+"""What is kept of --timeout: one second in which a child that hangs should die, the rest to judge and to report."""
+_REASON_LENGTH = 200
+_PREFIX = "distcheck: "
+"""By this a HealthCheckProgram knows the nodes that it drained itself."""
+
+
+def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> Outcome:
+    """Look at this node, judge it, publish the report, and return how it ended."""
+    start = time.monotonic()
+    _hold_standard_streams()
+    with armed(start + asked.timeout_seconds, _UNKNOWN):
+        request = Request(asked, (Placement(),), environ, start=start)
+        record = Record(request)
+        seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
+        accelerator, gpus, seen = asyncio.run(_look(environ, seconds, needed=bool(asked.gpus)))
+        node = host.collect(environ, accelerator=accelerator, gpus=gpus, state=seen)
+        record.node = node
+        record.process = process_facts(record.uid, node)
+        # One row in the report: the node's. Nothing of the environment is said to be a rank's.
+        record.ranks = (RankFacts(process=record.uid, placement=Placement(), environment={}),)
+        record.met = True
+        record.note(stage="done")
+        job = record.job()
+        diagnosis = judge(job)
+        return Outcome(job, diagnosis, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
+
+
+async def _look(
+    environ: Mapping[str, str], seconds: float, *, needed: bool
+) -> tuple[Literal["nvidia", "amd", "none"], Gpus | Missing | None, NodeState | Missing]:
+    """Ask NVML and the node itself at the same time, each in a child that can be killed."""
+    accelerator = gpu.accelerator(environ=environ)
+    if accelerator != "nvidia" and not (needed and accelerator == "none"):
+        return accelerator, None, await state(seconds)
+    gpus, seen = await asyncio.gather(gpu.gpus(seconds), state(seconds))
+    return gpu.accelerator(environ=environ, answer=gpus), gpus, seen
+
+
+def _hold_standard_streams() -> None:
+    """Open /dev/null where a standard stream is closed, so that no file of ours becomes standard output."""
+    for descriptor in range(3):
+        with suppress(OSError):
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)
+
+
+def tell(job: Job, diagnosis: Diagnosis, reason_file: Path | None, *, syslog: bool) -> str:
+    """Write the reason file and the line in the system's log; return what went wrong, empty when nothing did."""
+    words = reason(diagnosis)
+    if syslog:
+        _tell_syslog(job, diagnosis, words)
+    if reason_file is not None:
+        try:
+            write(reason_file, f"{words}\n" if words else "")
+        except WriteError as error:
+            return str(error)
+    return ""
+
+
+def reason(diagnosis: Diagnosis, environ: Mapping[str, str] = os.environ) -> str:
+    """Return why the node is not healthy, as ``scontrol update Reason=`` takes it; empty when it is healthy.
+
+    One line of printable ASCII without quotes, 200 characters at most, that begins with ``distcheck: ``.
+    """
+    if diagnosis.verdict.exit_code == 0:
+        return ""
+    worst = _worst(diagnosis)
+    if worst is not None:
+        text = f"{worst.rule}: {worst.message}"
+    else:
+        text = f"not checked: {next((n.reason for n in diagnosis.not_checked if n.required), 'unknown')}"
+    number = environ.get("SLURM_JOB_ID", "")
+    ending = f" [job={number}]" if number.isascii() and number.isdecimal() and len(number) < 20 else ""
+    plain = "".join(c if " " <= c <= "~" else "?" for c in text if c not in "\"'`\\$")
+    room = _REASON_LENGTH - len(_PREFIX) - len(ending)
+    return _PREFIX + (plain if len(plain) <= room else plain[: room - 3] + "...") + ending
+
+
+def _worst(diagnosis: Diagnosis) -> Finding | None:
+    """Return the finding that made the verdict, a confirmed one first; None when what is not known made it."""
+    severity = "warning" if diagnosis.verdict.name == "warn" else "error"
+    deciding = [f for f in diagnosis.findings if f.severity == severity]
+    return min(deciding, key=lambda f: not f.confirmed, default=None)
+
+
+def _tell_syslog(job: Job, diagnosis: Diagnosis, words: str) -> None:
+    """Write one line to the system's log, as daemon.err, .warning or .info."""
+    import syslog
+
+    name = job.nodes[0].name if job.nodes else "this node"
+    code = diagnosis.verdict.exit_code
+    level = {0: syslog.LOG_INFO, 10: syslog.LOG_WARNING, 20: syslog.LOG_WARNING}.get(code, syslog.LOG_ERR)
+    said = f": {words.removeprefix(_PREFIX)}" if words else ""
+    syslog.openlog("distcheck", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(level, f"{name}: {diagnosis.verdict.name} (exit code {code}){said}")
+    syslog.closelog()

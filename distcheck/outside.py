@@ -1,0 +1,171 @@
+"""A run from outside the job: start the probes on its nodes, hear what they tell, and judge it here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distcheck.errors import UsageError
+from distcheck.facts import Job, LeftOut
+from distcheck.homecoming import Homecoming
+from distcheck.launch import engine, mpi, slurm, ssh
+from distcheck.launch.assignment import Assignment
+from distcheck.launch.engine import Command, Wish
+from distcheck.launch.outside import Outside
+from distcheck.preflight import Outcome, Publish, Request, judge
+
+if TYPE_CHECKING:
+    from distcheck.diagnose import Diagnosis
+    from distcheck.watchdog import Watchdog
+
+_ENGINES: dict[str, Any] = {"ssh": ssh, "slurm": slurm, "mpi": mpi}
+_START_UP_SECONDS = 3.0
+"""Kept back from the probes' --timeout: for starting them, and for what they tell to come home."""
+_LAST_WORDS_SECONDS = 1.0
+"""Between the wish that the probes stop and their end."""
+_LINGER_SECONDS = 3.0
+"""How long a probe may stay after the roll call's host has told the whole job."""
+_INTERRUPT_SECONDS = 5.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchdog) -> Outcome:
+    """Run a preflight through probes on other nodes; where --need allows it, once more without the bad ones."""
+    start = _Start(request, dog)
+    with start.signals():
+        job = start.round(launch)
+        diagnosis = judge(job)
+        spare = _left_out(job, diagnosis, launch)
+        if spare and not start.interrupted:
+            start.say(f"{', '.join(s.name for s in spare)} left out; looking at the other nodes")
+            job = start.round(launch.without(tuple(s.name for s in spare)))
+            job = msgspec.structs.replace(job, left_out=spare)
+            diagnosis = judge(job)
+        code = 128 + start.interrupted if start.interrupted else diagnosis.verdict.exit_code
+        return Outcome(job, diagnosis, publish(job, diagnosis, code), reported=True)
+
+
+class _Start:
+    """The state of a launch."""
+
+    def __init__(self, request: Request, dog: Watchdog) -> None:
+        self.request, self._dog = request, dog
+        self.deadline = request.start + request.asked.timeout_seconds
+        self.interrupted: signal.Signals | None = None
+        self._interrupted_at = 0.0
+
+    def say(self, text: str) -> None:
+        """Tell the user on stderr what is going on."""
+        if not self.request.quiet:
+            print(f"distcheck: {text}", file=sys.stderr, flush=True)  # noqa: T201 progress belongs to stderr
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Take the signals that end a run as the wish to end with what is known."""
+
+        def interrupt(signum: int, _frame: object) -> None:
+            if self.interrupted is None:
+                self.interrupted, self._interrupted_at = signal.Signals(signum), time.monotonic()
+                self._dog.hasten(_INTERRUPT_SECONDS, 128 + signum)
+
+        before = {signum: signal.getsignal(signum) for signum in _SIGNALS}
+        for signum, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(signum, interrupt)
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+
+    def round(self, launch: Outside) -> Job:
+        """Start the probes once and return the job that came home."""
+        request, module = self.request, _ENGINES[launch.engine]
+        token = request.environ.get("DISTCHECK_TOKEN") or os.urandom(16).hex()
+        if launch.engine == "ssh":
+            launch = launch._replace(environment={"DISTCHECK_TOKEN": token, **launch.environment})
+        commands: tuple[Command, ...] = tuple(module.commands(launch, self._assignment(launch)))
+        home = Homecoming(launch, module.WORDS, self.say)
+        try:
+            engine.run(
+                commands,
+                home,
+                lambda: self._wish(home),
+                connect_seconds=request.connect_seconds + 2,
+                environment={"DISTCHECK_TOKEN": token, **launch.environment},
+            )
+        except OSError as error:
+            raise UsageError(f"{commands[0].key} could not be started: {error}") from error
+        interrupted = self.interrupted.name if self.interrupted else ""
+        ended = ""
+        if interrupted:
+            ended = f"the run was ended by {interrupted}"
+        elif time.monotonic() >= self.deadline:
+            ended = f"the run was ended by --timeout of {request.asked.timeout_seconds:g} s"
+        seconds = time.monotonic() - request.start
+        return home.job(request.asked, _shown(commands[0]), seconds, ended=ended, interrupted=interrupted)
+
+    def _assignment(self, launch: Outside) -> Assignment:
+        request = self.request
+        left = self.deadline - time.monotonic() - _START_UP_SECONDS
+        looks = tuple(look for look in request.asked.looks if look != "launch")
+        asked = msgspec.structs.replace(request.asked, looks=looks, timeout_seconds=max(1.0, left))
+        return Assignment(
+            asked=asked,
+            ranks_by_task=launch.ranks_by_host if launch.multiplies else (),
+            master_addr=launch.master_addr,
+            master_port=launch.master_port,
+            connect_seconds=request.connect_seconds,
+            iterations=request.iterations,
+            time_limit_seconds=request.time_limit_seconds,
+        )
+
+    def _wish(self, home: Homecoming) -> Wish:
+        now = time.monotonic()
+        stop_at = self.deadline - _LAST_WORDS_SECONDS
+        if self.interrupted:
+            stop_at = min(stop_at, self._interrupted_at)
+        if home.concluded_at is not None:
+            stop_at = min(stop_at, home.concluded_at + _LINGER_SECONDS)
+        if now >= stop_at + _LAST_WORDS_SECONDS:
+            return "end"
+        return "stop" if now >= stop_at else "go on"
+
+
+def _shown(command: Command) -> tuple[str, ...]:
+    """Return a command as it may be shown: without the assignment at its end."""
+    return (command.argv or tuple(shlex.split(command.line)))[:-1]
+
+
+def _left_out(job: Job, diagnosis: Diagnosis, launch: Outside) -> tuple[LeftOut, ...]:
+    """Return the nodes that are bad, where the others are good and suffice; none where nothing is gained by it."""
+    need, launched = job.asked.need, job.launched
+    errors = [f for f in diagnosis.findings if f.severity == "error"]
+    if need is None or launched is None or not errors or any(f.scope not in {"node", "gpu"} for f in errors):
+        return ()
+    named = {
+        job.node_of(r).name: host
+        for host in launch.hosts
+        for r in job.ranks
+        if r.placement.rank in launch.ranks_of(host)
+    }
+    bad: dict[str, list[tuple[str, str]]] = {}
+    for finding in errors:
+        for node in finding.nodes:
+            host = named.get(node, node)
+            if host in launch.hosts:
+                bad.setdefault(host, []).append((finding.rule, finding.message))
+    if not bad or len(launch.hosts) - len(bad) < need:
+        return ()
+    return tuple(
+        LeftOut(name=host, rules=tuple(dict.fromkeys(rule for rule, _ in why)), words=why[0][1])
+        for host, why in bad.items()
+    )

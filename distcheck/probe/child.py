@@ -1,0 +1,108 @@
+"""Ask in a process of its own what may never answer: a driver, a resolver, a file system.
+
+What blocks in the kernel cannot be ended by any signal, and a thread that blocks there keeps its whole process from
+ending. So the question is put by another program, which is killed at the deadline, and left behind when even that
+does not end it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from distcheck.facts import Missing
+
+_AFTER_KILL_SECONDS = 1.0
+_OUTLIVE_SECONDS = 5
+
+
+class Question(NamedTuple):
+    """Who asks, and the words for an answer that does not come."""
+
+    module: str
+    """A module that prints the answer as one line of JSON when it is run with its life's seconds as argument."""
+    subject: str
+    """Who is asked: NVML, this node."""
+    silent: str
+    """What it may mean when no answer comes in time."""
+
+
+async def ask(question: Question, kind: Any, timeout: float, python: str = sys.executable) -> Any:
+    """Return the child's answer, of type `kind`, or `Missing`, within `timeout` seconds and one more to see it dead.
+
+    The child is polled and not awaited: one that is stuck in the kernel is never reaped, and asyncio's watcher would
+    wait for it. It writes to memory and not to a pipe, so that nothing has to be read while it runs, and it holds
+    none of our descriptors open.
+    """
+    import asyncio
+
+    output = os.memfd_create("distcheck-answer")
+    try:
+        try:
+            child = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
+                [python, "-m", question.module, str(int(timeout) + _OUTLIVE_SECONDS)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Missing(reason=f"the process that asks {question.subject} could not be started: {error}")
+        deadline = time.monotonic() + timeout
+        try:
+            while child.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 no event tells
+                await asyncio.sleep(0.01)
+            in_time = child.returncode is not None
+        finally:
+            await _end(child)
+        if not in_time:
+            return Missing(reason=f"{question.subject} did not answer within {timeout:g} s: {question.silent}")
+        return _read(question, kind, os.pread(output, 1 << 24, 0), child.returncode)
+    finally:
+        os.close(output)
+
+
+async def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill what still runs and reap it; leave it behind when not even SIGKILL ends it."""
+    import asyncio
+
+    if child.poll() is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    patience = time.monotonic() + _AFTER_KILL_SECONDS
+    while child.poll() is None and time.monotonic() < patience:  # noqa: ASYNC110 no event tells
+        await asyncio.sleep(0.01)
+
+
+def _read(question: Question, kind: Any, output: bytes, returncode: int) -> Any:
+    """Find the answer in what the child wrote: one line of JSON, among whatever else was said."""
+    if returncode < 0:
+        return Missing(reason=f"{question.subject} crashed the process that asked it: {_signal_name(-returncode)}")
+    lines = [line for line in output.splitlines() if line.strip()]
+    for line in reversed(lines):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(line, type=kind | Missing)
+    last = lines[-1].decode("utf-8", "replace")[:200] if lines else "it wrote nothing"
+    return Missing(reason=f"the process that asks {question.subject} gave no answer (exit code {returncode}): {last}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def live_no_longer_than_told() -> None:
+    """In the child: die by the clock when nobody can be waiting any more."""
+    if len(sys.argv) > 1:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(sys.argv[1]))

@@ -1,0 +1,74 @@
+"""Collect what a node shows of itself without peers: its own name, the room in its file systems, its limits."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+from collections.abc import Mapping
+
+import msgspec
+
+from distcheck.facts import Missing, NodeState, Resolution, Space
+from distcheck.probe.child import Question, ask, live_no_longer_than_told
+from distcheck.probe.network import resolve
+
+FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 they are looked at, nothing is written there
+_NAME_SECONDS = 3.0
+_STATE = Question(__name__, "this node", "its resolver or a file system hangs")
+
+
+async def state(timeout: float, python: str = sys.executable) -> NodeState | Missing:
+    """Collect in a child process, for at most `timeout` seconds and one more to see it dead."""
+    answer: NodeState | Missing = await ask(_STATE, NodeState, timeout, python)
+    return answer
+
+
+def collect(environ: Mapping[str, str] = os.environ) -> NodeState:
+    """Read all of it, in this process. A file system can hang: `state` is for callers who cannot."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return NodeState(
+        own_name=_own_name(),
+        spaces={folder: space(folder) for folder in FOLDERS},
+        open_files=(soft, hard),
+        slurm_context=environ.get("SLURM_SCRIPT_CONTEXT", "")[:64],
+        slurm_job=environ.get("SLURM_JOB_ID", "")[:64],
+    )
+
+
+def space(folder: str) -> Space | Missing:
+    """Return how much room a folder's file system has."""
+    try:
+        found = os.statvfs(folder)
+    except OSError as error:
+        return Missing(reason=f"{folder}: {error.strerror}")
+    return Space(
+        total_bytes=found.f_blocks * found.f_frsize,
+        free_bytes=found.f_bavail * found.f_frsize,
+        free_files=found.f_favail if found.f_files else None,
+        writable=os.access(folder, os.W_OK | os.X_OK),
+    )
+
+
+def _own_name() -> Resolution | Missing:
+    """Resolve this host's own name, for a few seconds only: a resolver without servers takes half a minute."""
+    name = os.uname().nodename
+    found: list[Resolution | Missing] = []
+    thread = threading.Thread(target=lambda: found.append(resolve(name)), daemon=True)
+    thread.start()
+    thread.join(_NAME_SECONDS)
+    answer = found[0] if found else Missing(reason=f"no answer within {_NAME_SECONDS:g} s")
+    return Missing(reason=f"{name}: {answer.reason}") if isinstance(answer, Missing) else answer
+
+
+def main() -> None:
+    """Print the state as one line of JSON, and end even where the resolver does not answer."""
+    live_no_longer_than_told()
+    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What torchrun's agents were told: their command lines, PET_* variables and the scheduler's view of the same nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Missing
+from distcheck.placement import integer
+from distcheck.rules.addresses import is_here
+from distcheck.rules.settings import number, started_by_distcheck
+from distcheck.rules.vocabulary import brief
+
+if TYPE_CHECKING:
+    from distcheck.facts import Job, RankFacts
+
+# Options of torchrun, torch.distributed.launch and accelerate that take no value; others take the next word.
+_FLAGS = frozenset({
+    "standalone", "no-python", "run-path", "module", "m", "use-env", "duplicate-stdout-filters", "virtual-local-rank",
+    "duplicate-stderr-filters", "multi-gpu", "cpu", "use-deepspeed", "use-fsdp", "quiet", "q", "debug", "same-network",
+    "use-mps-device", "ipex", "use-xpu", "tpu", "tpu-use-cluster",
+})  # fmt: skip
+_SHORT = {"t": "tee", "r": "redirects"}
+# accelerate's words for torchrun's (accelerate/utils/launch.py).
+_ACCELERATE = {
+    "machine-rank": "node-rank",
+    "num-machines": "nnodes",
+    "main-process-ip": "master-addr",
+    "main-process-port": "master-port",
+}
+
+
+def by_agent(job: Job) -> list[RankFacts]:
+    """Return the ranks that a torchelastic agent started."""
+    return [r for r in job.ranks if r.placement.launcher == "torchrun" and not started_by_distcheck(job, r)]
+
+
+def program(job: Job, rank: RankFacts) -> str:
+    """Name the agent's program as its user types it, torchrun where it is not in sight."""
+    agent = job.process_of(rank).agent
+    names = {"launch": "python -m torch.distributed.launch", "accelerate": "accelerate launch"}
+    return names.get(agent.program, "torchrun") if agent else "torchrun"
+
+
+def command(job: Job, rank: RankFacts) -> str:
+    """Return the agent's command line as evidence."""
+    agent = job.process_of(rank).agent
+    return brief(f"{program(job, rank)} {' '.join(agent.arguments)}", 200) if agent else "not in sight"
+
+
+def told(job: Job, rank: RankFacts) -> dict[str, str] | None:
+    """Return what a rank's agent was told, by option, from its command line and PET_*; None when it is not in sight.
+
+    Options are written with dashes, those without a value have ''. Abbreviations that argparse would take are not
+    recognised.
+    """
+    agent = job.process_of(rank).agent
+    if agent is None:
+        return None
+    options = _options(agent.arguments[agent.program == "accelerate" and agent.arguments[:1] == ("launch",) :])
+    if agent.program == "accelerate":
+        return {_ACCELERATE.get(name, name): value for name, value in options.items()}
+    variables = {k[4:].lower().replace("_", "-"): v for k, v in rank.environment.items() if k.startswith("PET_") and v}
+    return variables | options
+
+
+def _options(words: tuple[str, ...]) -> dict[str, str]:
+    """Read words up to the first that is neither an option nor the value of one: the script."""
+    options: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word == "--":
+            break
+        name, equals, value = word.lstrip("-").partition("=")
+        name = _SHORT.get(name, name).replace("_", "-")
+        options[name] = value if equals or name in _FLAGS else next(rest, "")
+    return options
+
+
+def exported(job: Job, rank: RankFacts) -> dict[str, str]:
+    """Return the rank variables of the agent's own environment, as far as they could be read."""
+    agent = job.process_of(rank).agent
+    return {} if agent is None or isinstance(agent.exported, Missing) else agent.exported.values
+
+
+def rendezvous(options: dict[str, str]) -> str:
+    """Return the rendezvous backend: c10d, static or another one's name."""
+    if "standalone" in options:
+        return "c10d"
+    return options.get("rdzv-backend") or "static"
+
+
+def endpoint_host(options: dict[str, str]) -> str:
+    """Return the host at which the agents meet by --rdzv-endpoint, '' when that was not given."""
+    host, colon, _ = options.get("rdzv-endpoint", "").rpartition(":")
+    return (host if colon else options.get("rdzv-endpoint", "")).strip("[]")
+
+
+def meets_here(options: dict[str, str]) -> bool:
+    """Whether the agents meet at an address that every node takes for itself."""
+    return bool(endpoint_host(options)) and is_here(endpoint_host(options))
+
+
+def most_nodes(options: dict[str, str]) -> int | None:
+    """Return the nodes of --nnodes, the larger number of an elastic MIN:MAX; 1 when it was not given."""
+    text = options.get("nnodes", "1")
+    return integer(text.rpartition(":")[2])
+
+
+def agents_in_world(rank: RankFacts) -> int | None:
+    """Return how many agents the rank's world has."""
+    return number(rank, "GROUP_WORLD_SIZE")
+
+
+def nodes_of_step(rank: RankFacts) -> int | None:
+    """Return on how many nodes srun started agents, None when it started none."""
+    if not in_step(rank):
+        return None
+    return number(rank, "SLURM_STEP_NUM_NODES") or number(rank, "SLURM_NNODES")
+
+
+def tasks_of_step(rank: RankFacts) -> int | None:
+    """Return how many tasks srun started in this step, None when srun started none."""
+    return (number(rank, "SLURM_STEP_NUM_TASKS") or number(rank, "SLURM_NTASKS")) if in_step(rank) else None
+
+
+def in_step(rank: RankFacts) -> bool:
+    """Whether srun started the agent: a batch script has no SLURM_STEP_ID, salloc's own shell has a reserved one."""
+    return rank.environment.get("SLURM_STEP_ID", "4294967290") not in {"", "4294967290"}
+
+
+def ignored_master(job: Job, rank: RankFacts) -> str:
+    """Return the MASTER_ADDR that was exported for torchrun, which does not read it; '' where nothing is lost by it.
+
+    Nothing is lost on one node. That more were meant is said by the scheduler, by a NODE_RANK or NNODES beside it,
+    or by an exported WORLD_SIZE that is not this world's.
+    """
+    options, theirs = told(job, rank), exported(job, rank)
+    address = theirs.get("MASTER_ADDR", "")
+    if options is None or not address or is_here(address) or agents_in_world(rank) != 1:
+        return ""
+    if options.keys() & {"master-addr", "rdzv-endpoint", "standalone"}:
+        return ""
+    nodes = nodes_of_step(rank) or number(rank, "NNODES") or 1
+    world = integer(theirs.get("WORLD_SIZE")) or 1
+    several = nodes > 1 or (number(rank, "NODE_RANK") or 0) > 0 or world not in {1, rank.placement.world_size}
+    return address if several else ""
+
+
+def alone_beside_others(job: Job, rank: RankFacts) -> bool:
+    """Whether srun started agents on several nodes and this one's world has fewer, not on purpose as far as is seen."""
+    options = told(job, rank) or {}
+    nodes, agents = nodes_of_step(rank), agents_in_world(rank)
+    return bool(nodes and agents and agents < nodes and "standalone" not in options)

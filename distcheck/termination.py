@@ -1,0 +1,53 @@
+"""What Kubernetes shows of a container that has ended: verdict, findings and fixes in its termination log.
+
+``kubectl describe pod`` prints the file's first 4096 bytes as the message of the last state. The kubelet makes the
+file; a ``terminationMessagePath`` other than the usual one is named by DISTCHECK_TERMINATION_LOG.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import Job
+from distcheck.report.harmless import harmless
+
+LARGEST_BYTES = 4096
+_USUAL = Path("/dev/termination-log")
+_CUT = "\n…\n"
+
+
+def write(job: Job, diagnosis: Diagnosis, environ: Mapping[str, str] = os.environ) -> None:
+    """Write the termination log where there is one; that it cannot be written changes nothing."""
+    path = log_of(environ)
+    if path is not None:
+        with suppress(OSError):
+            path.write_bytes(message(job, diagnosis))
+
+
+def log_of(environ: Mapping[str, str]) -> Path | None:
+    """Return the termination log, None outside of a pod."""
+    named = environ.get("DISTCHECK_TERMINATION_LOG")
+    if named:
+        return Path(named)
+    return _USUAL if environ.get("KUBERNETES_SERVICE_HOST") and _USUAL.is_file() else None
+
+
+def message(job: Job, diagnosis: Diagnosis) -> bytes:
+    """Return verdict, errors, warnings and what is unknown, the worst first, in at most 4096 bytes of UTF-8."""
+    verdict = diagnosis.verdict
+    lines = [f"distcheck {job.asked.command}: {verdict.name} (exit code {verdict.exit_code})"]
+    for finding in diagnosis.findings:
+        if finding.severity != "info":
+            lines.append(f"{finding.severity}: {finding.rule}: {finding.message}")
+            lines.append(f"  fix: {finding.fix.text}")
+            lines += [f"    {command}" for command in finding.fix.commands]
+    gaps = dict.fromkeys(n.reason for n in diagnosis.not_checked if n.required)
+    lines += [f"not checked: {reason}" for reason in gaps]
+    text = "".join(harmless(line) + "\n" for line in lines).encode()
+    if len(text) <= LARGEST_BYTES:
+        return text
+    return text[: LARGEST_BYTES - len(_CUT.encode())].decode("utf-8", "ignore").encode() + _CUT.encode()

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Slurm's HealthCheckProgram: drains a bad node, and resumes it when it is well again.
+#   slurm.conf: HealthCheckProgram=/etc/slurm/health_check.sh  HealthCheckInterval=300  HealthCheckNodeState=ANY
+#
+# slurmd runs it as root, without PATH, and kills it after 60 seconds; Slurm does nothing by itself with its exit code.
+# A node that somebody else drained, whatever for, is left as it is: ours are known by their reason's first word.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+distcheck=/opt/distcheck/bin/distcheck gpus=
+[ ! -r /etc/default/distcheck ] || . /etc/default/distcheck   # distcheck=/path/to/distcheck gpus=8
+run=/run/distcheck
+node=${SLURMD_NODENAME:-$(hostname -s)}
+cd / && mkdir -p "$run" || exit 1
+exec 9>"$run/lock"
+flock --nonblock 9 || exit 0   # slurmd may start one while the last still runs
+
+timeout -s KILL 15 "$distcheck" node ${gpus:+--gpus "$gpus"} --quiet --syslog \
+    --reason-file "$run/health.reason" --save "$run/health.json" </dev/null >"$run/health.log" 2>&1
+code=$?
+suspected=$(cat "$run/suspected" 2>/dev/null)
+case $code in
+    0 | 10) bad=no suspected=0 ;;
+    40) bad=yes suspected=0 ;;
+    20)                                     # only suspected: the second time in a row counts
+        bad=unknown suspected=$((${suspected:-0} + 1))
+        [ "$suspected" -lt 2 ] || bad=yes ;;
+    *)                                      # distcheck's own trouble says nothing about the node
+        logger -t distcheck -p daemon.warning "health check: distcheck node itself failed (exit code $code)" || :
+        exit "$code" ;;
+esac
+echo "$suspected" >"$run/suspected"
+
+now=$(timeout 10 sinfo --noheader --Node --nodes="$node" --format='%T|%E' | head -n 1)
+state=${now%%|*} reason=${now#*|}
+update() { timeout 10 scontrol update NodeName="$node" "$@"; }
+
+case $bad:$state:$reason in
+    *::*) exit 1 ;;                                                  # the controller does not answer
+    no:drain*:distcheck:\ *) update State=RESUME ;;                  # ours, and well again
+    yes:drain*:Prolog\ error)                                        # prolog.sh drained it and may not say why
+        [ ! -s "$run/prolog.reason" ] || update State=DRAIN Reason="$(cat "$run/health.reason")" ;;
+    yes:drain* | yes:down*) ;;                                       # out of use already, by us or by others
+    yes:*) update State=DRAIN Reason="$(cat "$run/health.reason")" ;;
+esac

@@ -1,0 +1,88 @@
+"""A cluster for every test here: its worker's own, healed after each test, with nothing of the test left on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import cgroup
+from cluster.cluster import Cluster
+
+_HERE = Path(__file__).parent
+_INSTALL = "sudo bash tests/cluster/install"
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.cluster)
+
+
+def _lacking() -> str | None:
+    """Return in one line what a cluster needs and this machine lacks."""
+    if os.getuid() != 0:
+        return f"the cluster needs root; run: {_INSTALL} and the tests as root"
+    if not shutil.which("dpkg-query"):
+        return "the cluster needs Debian or Ubuntu"
+    missing = subprocess.run(["bash", _HERE / "install", "--missing"], capture_output=True, text=True, check=True)
+    if packages := missing.stdout.split():
+        return f"the cluster needs {', '.join(packages)}; run: {_INSTALL}"
+    spaces = ["unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "true"]
+    if subprocess.run(spaces, capture_output=True, check=False).returncode:
+        return "the cluster needs network, UTS, IPC, PID and mount namespaces; run the tests in a privileged container"
+    try:
+        writable = os.access(cgroup.hierarchy(), os.W_OK)
+    except LookupError:
+        writable = False
+    if not writable:
+        return "the cluster needs a cgroup v2 hierarchy that can be written; run the tests in a privileged container"
+    return None
+
+
+@pytest.fixture(scope="session")
+def _able():
+    if lacking := _lacking():
+        if os.environ.get("CI"):
+            pytest.fail(lacking, pytrace=False)
+        pytest.skip(lacking)
+
+
+@pytest.fixture(scope="session")
+def _cluster(_able) -> Iterator[Cluster]:
+    cluster = Cluster()
+    try:
+        yield cluster
+    finally:
+        cluster.conclude()
+
+
+@pytest.fixture
+def cluster(_cluster) -> Iterator[Cluster]:
+    """Four nodes with Slurm, as they were at their start, and an empty shared folder."""
+    yield _cluster
+    left = _cluster.end_processes()
+    _cluster.heal()
+    _cluster.tidy()
+    assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def make_cluster(_able):
+    """Make a cluster of another shape; it is gone after the test."""
+    made: list[Cluster] = []
+
+    def make(nodes: int = 4, **more: Any) -> Cluster:
+        made.append(Cluster(nodes, **more))
+        return made[-1]
+
+    yield make
+    left = []
+    for cluster in made:
+        left += cluster.end_processes()
+        cluster.conclude()
+    assert not left, f"left behind: {left}"

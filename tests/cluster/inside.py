@@ -1,0 +1,74 @@
+"""What the tests of every launcher ask of a run that was started inside it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ended import Ended
+
+JOB = str(Path(__file__).parent / "all_reduce.py")
+GATE = ("gate", "--sizes", "1M:1M", "--op", "all_reduce", "--join-timeout", "30", "--format", "json")
+MASTER = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
+NODES = ("node1", "node2", "node3", "node4")
+SLOTS = ",".join(f"{node}:2" for node in NODES)
+
+
+def mapped(prefix: str, names: str, *command: str) -> tuple[str, ...]:
+    """Return a command that gets RANK, WORLD_SIZE and LOCAL_RANK from these of a launcher's variables."""
+    rank, world, local = (f"${prefix}{name}" for name in names.split())
+    script = f'export RANK={rank} WORLD_SIZE={world} LOCAL_RANK={local}; exec "$@"'
+    return ("bash", "-c", script, "bash", *command)
+
+
+def reports(*ended: Ended) -> list[dict[str, Any]]:
+    """Return every report that was printed; with COMMAND it goes to standard error."""
+    lines = [line for e in ended for line in (e.out + e.err).splitlines()]
+    return [json.loads(line) for line in lines if line.startswith('{"schema"')]
+
+
+def findings(report: dict[str, Any], *severities: str) -> list[str]:
+    return [f["rule"] for f in report["findings"] if f["severity"] in (severities or ("error", "warning"))]
+
+
+def finding(report: dict[str, Any], rule: str) -> dict[str, Any]:
+    (found,) = [f for f in report["findings"] if f["rule"] == rule]
+    return found
+
+
+def placed(report: dict[str, Any]) -> list[tuple[int, str, int]]:
+    """Return rank, node and local rank of every rank, in order."""
+    return sorted((row["rank"], row["node"], row["local_rank"]) for row in report["ranks"])
+
+
+def blocks(*here: int) -> list[tuple[int, str, int]]:
+    """Return where ranks lie when node1 has the first, node2 the next, and so on."""
+    places = [(node, local) for node, count in zip(NODES, here, strict=False) for local in range(count)]
+    return [(rank, node, local) for rank, (node, local) in enumerate(places)]
+
+
+def summed(*ended: Ended) -> list[str]:
+    """Return what the job said that ran right after distcheck, rank by rank."""
+    lines = [line for e in ended for line in e.out.splitlines()]
+    return sorted((line for line in lines if "summed up" in line), key=lambda line: int(line.split()[1]))
+
+
+def assert_healthy(ended: Iterable[Ended], layout: list[tuple[int, str, int]], launcher: str) -> dict[str, Any]:
+    """Assert that all ended well with one report, with every rank at its place, and that the job ran afterwards."""
+    ended = list(ended)
+    assert {e.code for e in ended} == {0}, ended
+    (report,) = reports(*ended)
+    assert (report["verdict"], findings(report)) == ("pass", []), report["findings"]
+    assert (report["world"]["ranks"], report["world"]["launcher"]) == (len(layout), launcher)
+    assert placed(report) == layout
+    assert report["missing_ranks"] == []
+    world = len(layout)
+    total = world * (world + 1) // 2
+    assert summed(*ended) == [f"rank {rank} of {world} summed up {total}" for rank in range(world)]
+    assert Counter(row["status"] for row in report["ranks"]) == {"ok": world}
+    return report

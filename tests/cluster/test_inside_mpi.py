@@ -1,0 +1,98 @@
+"""distcheck as the ranks of Open MPI's mpirun and MPICH's mpiexec on real nodes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from cluster.inside import (
+    GATE,
+    JOB,
+    MASTER,
+    NODES,
+    SLOTS,
+    assert_healthy,
+    blocks,
+    finding,
+    findings,
+    mapped,
+    reports,
+    summed,
+)
+
+_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def _openmpi(*command):
+    return mapped("OMPI_COMM_WORLD_", "RANK SIZE LOCAL_RANK", *command)
+
+
+def _mpich(*command):
+    return mapped("", "PMI_RANK PMI_SIZE MPI_LOCALRANKID", *command)
+
+
+def _mpirun(*options):
+    return ("mpirun", "--host", SLOTS, *options)
+
+
+def _mpiexec(*options):
+    return ("mpiexec.hydra", "-hosts", ",".join(NODES), "-ppn", "2", "-n", "8", *options)
+
+
+@pytest.mark.parametrize("address", ["node1", "node1-data"])
+def test_open_mpi_is_healthy_and_the_job_runs_after_it(cluster, address):
+    carried = ("-x", f"MASTER_ADDR={address}", "-x", "MASTER_PORT=29500")
+    job = _openmpi("distcheck", *GATE, "--", sys.executable, JOB)
+    ended = cluster.run("node1", *_mpirun(*carried), *job, env=_ROOT)
+    report = assert_healthy([ended], blocks(2, 2, 2, 2), "openmpi")
+    assert findings(report, "info") == []
+
+
+def test_mpich_is_healthy_and_the_job_runs_after_it(cluster):
+    carried = ("-genv", "MASTER_ADDR", "node1", "-genv", "MASTER_PORT", "29500")
+    job = _mpich("distcheck", *GATE, "--", sys.executable, JOB)
+    ended = cluster.run("node1", *_mpiexec(*carried), *job)
+    report = assert_healthy([ended], blocks(2, 2, 2, 2), "hydra")
+    assert findings(report, "info") == []
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "hydra"])
+def test_export_maps_what_mpi_numbers(cluster, mpi):
+    start = _mpirun("-x", "MASTER_ADDR", "-x", "MASTER_PORT") if mpi == "openmpi" else _mpiexec("-genvall")
+    job = ("distcheck", *GATE, "--export", "--", sys.executable, JOB)
+    ended = cluster.run("node1", *start, *job, env=_ROOT | MASTER)
+    report = assert_healthy([ended], blocks(2, 2, 2, 2), mpi)
+    assert findings(report, "info") == ["env-mpi-horovod-vars-only"]
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (_mpirun(), "mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29500 ..."),
+        (_mpiexec(), "mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500 ..."),
+    ],
+    ids=["openmpi", "hydra"],
+)
+def test_without_a_meeting_place_the_words_to_add_are_given(cluster, start, words):
+    ended = cluster.run("node1", *start, "distcheck", "env", env=_ROOT)
+    assert ended.code == 30
+    assert words in ended.out
+    assert "env-mpi-horovod-vars-only" in ended.out
+
+
+def test_variables_that_mpirun_does_not_carry_are_a_warning(cluster):
+    carried = ("-x", "MASTER_ADDR", "-x", "MASTER_PORT")
+    job = _openmpi("distcheck", *GATE, "--", sys.executable, JOB)
+    ended = cluster.run("node1", *_mpirun(*carried), *job, env=_ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"})
+    (report,) = reports(ended)
+    assert (ended.code, report["verdict"], findings(report)) == (0, "warn", ["mpi-env-not-forwarded"])
+    found = finding(report, "mpi-env-not-forwarded")
+    assert (found["nodes"], found["ranks"]) == (["node2", "node3", "node4"], [2, 3, 4, 5, 6, 7])
+    assert found["fix"]["commands"] == ["mpirun -x NCCL_SOCKET_IFNAME ..."]
+    assert len(summed(ended)) == 8
+
+    mended = cluster.run(
+        "node1", *_mpirun(*carried, "-x", "NCCL_SOCKET_IFNAME"), *job,
+        env=_ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"},
+    )  # fmt: skip
+    assert_healthy([mended], blocks(2, 2, 2, 2), "openmpi")

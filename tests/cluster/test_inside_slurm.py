@@ -1,0 +1,181 @@
+"""distcheck as the tasks of an srun on real nodes, and what it finds wrong with such a step."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+from cluster.inside import (
+    GATE,
+    JOB,
+    MASTER,
+    NODES,
+    assert_healthy,
+    blocks,
+    finding,
+    findings,
+    mapped,
+    placed,
+    reports,
+    summed,
+)
+
+_TASK = "PROCID NTASKS LOCALID"
+
+
+def tasks(*command):
+    return mapped("SLURM_", _TASK, *command)
+
+
+@pytest.mark.parametrize("address", ["node1", "node1-data"])
+@pytest.mark.parametrize("mpi", ["none", "pmix"])
+def test_each_task_a_rank_is_healthy_and_the_job_runs_after_it(cluster, address, mpi):
+    job = tasks("distcheck", *GATE, "--", sys.executable, JOB)
+    ended = cluster.run(
+        "node1", "srun", f"--mpi={mpi}", "--nodes=4", "--ntasks-per-node=2", *job, env=MASTER | {"MASTER_ADDR": address}
+    )
+    report = assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
+    assert findings(report, "info") == []
+
+
+def test_one_task_on_each_node_with_nproc_is_healthy_and_torchrun_runs_after_it(cluster):
+    agent = [f"{sys.prefix}/bin/torchrun", "--nnodes=4", "--nproc-per-node=2", "--master-addr=node1"]
+    command = f"exec distcheck {' '.join(GATE)} --nproc 2 -- {' '.join(agent)} --node-rank=$SLURM_NODEID {JOB}"
+    env = {"OMP_NUM_THREADS": "1"}
+    ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", command, env=env)
+    report = assert_healthy([ended], blocks(2, 2, 2, 2), "distcheck")
+    assert findings(report, "info") == []
+
+
+def test_uneven_tasks_are_healthy(cluster):
+    job = tasks("distcheck", *GATE, "--", sys.executable, JOB)
+    ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks=8", *job, env=MASTER)
+    assert_healthy([ended], blocks(5, 1, 1, 1), "slurm")
+
+
+def test_export_needs_nothing_but_srun(cluster):
+    ended = cluster.run(
+        "node1", "srun", "--nodes=4", "--ntasks-per-node=2", "distcheck", *GATE, "--export", "--", sys.executable, JOB
+    )
+    report = assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
+    assert findings(report, "info") == ["env-rank-unset"]
+
+
+def test_ranks_given_by_hand_on_four_nodes_are_healthy(cluster):
+    given = ["--world-size", "4", "--local-rank", "0", "--master-addr", "node1", "--master-port", "29511"]
+    running = [
+        cluster.start(node, "distcheck", *GATE, "--rank", str(i), *given, "--export", "--", sys.executable, JOB)
+        for i, node in enumerate(NODES)
+    ]
+    report = assert_healthy([r.wait(120) for r in running], blocks(1, 1, 1, 1), "by hand")
+    assert findings(report, "info") == []
+
+
+def test_a_missing_meeting_place_is_said_once_with_the_words_to_add(cluster):
+    job = ("srun", "--nodes=4", "--ntasks-per-node=2", "--kill-on-bad-exit=0")
+    ended = cluster.run("node1", *job, *tasks("distcheck", *GATE, "--", sys.executable, JOB))
+    (report,) = reports(ended)
+    assert (ended.code, report["verdict"], findings(report)) == (30, "job", ["env-rank-unset"])
+    assert placed(report) == blocks(2, 2, 2, 2)
+    assert ended.err.count("Exited with exit code 30") == 4, "srun tells it of every node"
+    found = finding(report, "env-rank-unset")
+    assert found["evidence"]["unset"] == ["MASTER_ADDR", "MASTER_PORT"]
+    assert found["fix"]["commands"] == [
+        'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)',
+        "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
+    ]
+    assert summed(ended) == []
+
+
+def test_the_words_to_add_are_right(cluster):
+    ended = cluster.run(
+        "node1", "srun", "--nodes=4", "--ntasks-per-node=2", *tasks("distcheck", "env", "--format=json")
+    )
+    (report,) = reports(ended)
+    lines = "; ".join(finding(report, "env-rank-unset")["fix"]["commands"])
+    script = f'{lines}; srun --ntasks-per-node=2 "$@"'
+    job = tasks("distcheck", *GATE, "--", sys.executable, JOB)
+    ended = cluster.run("node1", "salloc", "--nodes=4", "--ntasks-per-node=2", "bash", "-c", script, "bash", *job)
+    assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
+
+
+# -- slurm-no-srun
+
+
+def test_a_script_that_takes_the_batch_shell_for_a_task_is_the_one_error(cluster):
+    script = "#!/bin/bash\nexport RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=0 MASTER_ADDR=$(hostname)\n"
+    script += "MASTER_PORT=29500 exec distcheck env --join-timeout 4 --format json\n"
+    cluster.write("node1", "/shared/job.sh", script)
+    submit = ("sbatch", "--wait", "--nodes=2", "--ntasks-per-node=2", "--output=/shared/out", "/shared/job.sh")
+    submitted = cluster.run("node1", *submit, cwd="/shared")
+    (report,) = reports(submitted._replace(out=cluster.read("node1", "/shared/out")))
+    assert (submitted.code, report["verdict"], findings(report)) == (30, "job", ["slurm-no-srun"])
+    assert finding(report, "slurm-no-srun")["ranks"] == [0]
+
+
+def test_a_command_that_would_run_once_in_an_allocation_is_a_warning(cluster):
+    gate = ("distcheck", *GATE, "--", sys.executable, "-c", "print('once')")
+    ended = cluster.run("node1", "salloc", "--nodes=2", "--ntasks-per-node=2", *gate)
+    (report,) = reports(ended)
+    assert (ended.code, ended.out.split(), findings(report)) == (0, ["once"], ["slurm-no-srun"])
+    assert "2 nodes as 4 tasks" in finding(report, "slurm-no-srun")["message"]
+
+
+# -- GPUs and CPUs
+
+
+@pytest.fixture
+def equipped(make_cluster, _fake_nvml_folder):
+    """Two nodes with four GPUs each, as far as Slurm and NVML say."""
+    cluster = make_cluster(2, gpus=4)
+    shutil.copytree(_fake_nvml_folder, cluster.shared / "nvml")
+    lines = ["driver 550.54.15", "cuda 12040", "count 4", "name NVIDIA H100", "mig 0", "memory.total 85520809984"]
+    lines += ["memory.used 581828608", "memory.reserved 580780032"]
+    lines += [f"{gpu}.pci 00000000:{gpu + 1:02}:00.0" for gpu in range(4)]
+    for node in cluster.nodes:
+        cluster.write(node, "/etc/distcheck-fake-nvml", "\n".join([*lines, f"uuid GPU-{node}-%i"]) + "\n")
+    return cluster
+
+
+def _gpu(cluster, *options):
+    job = tasks("distcheck", "gpu", "--format", "json")
+    ended = cluster.run("node1", "srun", "--nodes=2", *options, *job, env=MASTER | {"LD_LIBRARY_PATH": "/shared/nvml"})
+    (report,) = reports(ended)
+    uuids = [row["gpu"]["uuid"] for row in sorted(report["ranks"], key=lambda row: row["rank"])]
+    return ended.code, report, uuids
+
+
+def test_gpus_that_tasks_see_and_do_not_see(equipped):
+    everyone = [f"GPU-{node}-{i}" for node in ("node1", "node2") for i in range(4)]
+
+    code, report, uuids = _gpu(equipped, "--ntasks-per-node=4", "--gpus-per-node=4")
+    assert (code, findings(report), uuids) == (0, [], everyone)
+
+    code, report, uuids = _gpu(equipped, "--ntasks-per-node=4", "--gpus-per-task=1")
+    assert (code, findings(report), uuids) == (0, ["slurm-gpus-per-task-hides-gpus"], everyone)
+    found = finding(report, "slurm-gpus-per-task-hides-gpus")
+    assert found["ranks"] == list(range(8))
+    assert found["evidence"]["rank 1"] == "CUDA_VISIBLE_DEVICES 1, LOCAL_RANK 1, sees GPU-node1-1"
+
+    code, report, uuids = _gpu(equipped, "--ntasks-per-node=4", "--gpus-per-task=1", "--gpu-bind=none")
+    assert (code, findings(report), uuids) == (0, [], everyone)
+
+    code, report, _ = _gpu(equipped, "--ntasks-per-node=2", "--gpus-per-node=4")
+    assert (code, findings(report)) == (0, ["slurm-ntasks-vs-devices"])
+    assert "2 tasks for 4 GPUs on each node" in finding(report, "slurm-ntasks-vs-devices")["message"]
+
+    code, report, _ = _gpu(equipped, "--ntasks-per-node=4", "--gpus-per-node=4", "--gpu-bind=map_gpu:0")
+    assert (code, findings(report)) == (30, ["gpu-duplicate"])
+    assert finding(report, "gpu-duplicate")["aliases"] == ["slurm-same-gpu-for-all"]
+
+
+def test_a_task_on_fewer_cpus_than_asked_for_is_a_warning(cluster):
+    # Slurm binds nobody here (TaskPlugin=task/none); what it does elsewhere is done by taskset.
+    step = ("srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2")
+    look = ("distcheck", "env", "--format", "json")
+    unbound = cluster.run("node1", *step, *tasks(*look), env=MASTER)
+    assert (unbound.code, unbound.rules) == (0, [])
+    bound = cluster.run("node1", *step, *tasks("taskset", "-c", "0", *look), env=MASTER)
+    assert (bound.code, bound.rules) == (0, ["slurm-cpus-per-task-not-inherited"])
+    assert finding(bound.report, "slurm-cpus-per-task-not-inherited")["nodes"] == ["node1", "node2"]

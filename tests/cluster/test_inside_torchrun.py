@@ -1,0 +1,219 @@
+"""distcheck as the script of torchrun and of torch.distributed.launch on real nodes, and the job right after it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from ended import Ended
+
+_JOB = str(Path(__file__).parent / "all_reduce.py")
+_NODES = ("node1", "node2", "node3", "node4")
+_TORCHRUN = [str(Path(sys.executable).parent / "torchrun")]
+_LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
+_STATIC = ["--nnodes", "4", "--master-addr", "node1", "--master-port", "29555"]
+_C10D = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29556", "--rdzv-id", "job-7"]
+_LOOK = [
+    "gate",
+    "--backend",
+    "gloo",
+    "--sizes",
+    "1K:1K",
+    "--op",
+    "all_reduce",
+    "--format",
+    "json",
+    "--join-timeout",
+    "40",
+]
+
+
+class Launched(NamedTuple):
+    """How the agents of one job ended, by node."""
+
+    agents: dict[str, Ended]
+
+    @property
+    def codes(self) -> dict[str, int]:
+        return {node: ended.code for node, ended in self.agents.items()}
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        lines = [line for ended in self.agents.values() for line in (ended.out + ended.err).splitlines()]
+        return [json.loads(line) for line in lines if line.startswith('{"schema"')]
+
+    @property
+    def report(self) -> dict[str, Any]:
+        (report,) = self.reports
+        return report
+
+    @property
+    def summed(self) -> list[str]:
+        """What the job said that ran right after distcheck, rank by rank."""
+        lines = [line for ended in self.agents.values() for line in ended.out.splitlines()]
+        return sorted(line for line in lines if "summed up" in line)
+
+
+def rules(report: dict[str, Any], *severities: str) -> list[str]:
+    return [f["rule"] for f in report["findings"] if f["severity"] in (severities or ("error", "warning"))]
+
+
+@pytest.fixture
+def launched(cluster):
+    """Start an agent on each of some nodes, its number after --node-rank, and wait for all of them."""
+
+    def launch(
+        agent: list[str],
+        *script: str,
+        nodes: tuple[str, ...] = _NODES,
+        numbered: bool = False,
+        env: dict[str, str] | None = None,
+    ) -> Launched:
+        running = {
+            node: cluster.start(
+                node,
+                *agent,
+                *(["--node-rank", str(number)] if numbered else []),
+                *script,
+                env={"OMP_NUM_THREADS": "1"} | (env or {}),
+            )
+            for number, node in enumerate(nodes)
+        }
+        return Launched({node: r.wait(150) for node, r in running.items()})
+
+    return launch
+
+
+def assert_healthy(launched: Launched, world: int = 8) -> None:
+    assert set(launched.codes.values()) == {0}, launched
+    report = launched.report
+    assert rules(report) == [], report["findings"]
+    assert (report["verdict"], report["world"]["ranks"], report["missing_ranks"]) == ("pass", world, [])
+    by_node = [row["node"] for row in sorted(report["ranks"], key=lambda row: row["rank"])]
+    assert len(report["ranks"]) == world
+    assert [row["local_rank"] for row in sorted(report["ranks"], key=lambda row: row["rank"])] == [0, 1] * (world // 2)
+    assert all(first == second for first, second in zip(by_node[::2], by_node[1::2], strict=True))
+    assert sorted(set(by_node)) == sorted(launched.agents)
+    total = world * (world + 1) // 2
+    assert launched.summed == [f"rank {rank} of {world} summed up {total}" for rank in range(world)]
+
+
+def test_static_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launched):
+    agent = [*_TORCHRUN, *_STATIC, "--nproc-per-node", "2"]
+    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, _JOB, numbered=True)
+    assert_healthy(done)
+    assert [row["node"] for row in sorted(done.report["ranks"], key=lambda row: row["rank"])][::2] == list(_NODES)
+    assert rules(done.report, "info") == []
+
+
+@pytest.mark.parametrize("nnodes", ["4", "1:4"])
+def test_c10d_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launched, nnodes):
+    # An elastic rendezvous waits for this long after the first node, so that all four belong to the first world.
+    more = ["--rdzv-conf", "last_call_timeout=20"] if ":" in nnodes else []
+    agent = [*_TORCHRUN, "--nnodes", nnodes, *_C10D, *more, "--nproc-per-node", "2"]
+    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, _JOB)
+    assert_healthy(done)
+    assert rules(done.report, "info") == []
+
+
+def test_standalone_torchrun_on_one_node_is_healthy_and_the_job_runs_after_it(launched):
+    agent = [*_TORCHRUN, "--standalone", "--nproc-per-node", "2"]
+    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, _JOB, nodes=("node2",))
+    assert_healthy(done, world=2)
+    assert rules(done.report, "info") == []
+
+
+@pytest.mark.parametrize("use_env", [[], ["--use-env"]], ids=["argument", "use-env"])
+def test_the_legacy_launcher_is_healthy_and_the_job_runs_after_it(launched, use_env):
+    agent = [*_LAUNCH, *_STATIC, "--nproc-per-node", "2", *use_env]
+    done = launched(agent, "-m", "distcheck", *_LOOK, "--", sys.executable, _JOB, numbered=True)
+    # torch.distributed.launch reads --node-rank before -m, as torchrun does
+    assert_healthy(done)
+    assert rules(done.report, "info") == ([] if use_env else ["launch-local-rank-arg"])
+
+
+def test_under_srun_a_torchrun_per_node_is_healthy(cluster):
+    agent = " ".join([*_TORCHRUN, *_STATIC, "--node-rank $SLURM_NODEID --nproc-per-node 2 --no-python"])
+    command = f"{agent} distcheck {' '.join(_LOOK)} -- {sys.executable} {_JOB}"
+    ended = cluster.run(
+        "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", command,
+        env={"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}, timeout=150,
+    )  # fmt: skip
+    done = Launched({"srun": ended})
+    assert done.codes == {"srun": 0}, ended
+    assert rules(done.report, "error", "warning", "info") == []
+    assert len(done.summed) == 8
+
+
+def test_an_address_exported_for_torchrun_is_said_to_be_ignored(cluster):
+    ended = cluster.run(
+        "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0",
+        *_TORCHRUN, "--nproc-per-node", "2", "--no-python", "distcheck", "env", "--format", "json",
+        env={"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}, timeout=150,
+    )  # fmt: skip
+    reports = Launched({"srun": ended}).reports
+    assert [rules(report) for report in reports] == [["torchrun-ignores-master-env"]] * 4, ended
+    assert [report["exit_code"] for report in reports] == [30] * 4
+    assert sorted(report["ranks"][0]["node"] for report in reports) == list(_NODES)
+    (found,) = reports[0]["findings"]
+    assert found["ranks"] == [0, 1]
+    assert "--master-addr $MASTER_ADDR" in found["fix"]["commands"][0]
+
+
+def test_a_torchrun_without_nnodes_on_each_node_of_a_step_is_a_warning(cluster):
+    ended = cluster.run(
+        "node1", "srun", "--nodes=2", "--ntasks-per-node=1",
+        *_TORCHRUN, "--nproc-per-node", "1", "--no-python", "distcheck", "env", "--format", "json", timeout=150,
+    )  # fmt: skip
+    reports = Launched({"srun": ended}).reports
+    assert ended.code == 0
+    assert [rules(report) for report in reports] == [["torchrun-nnodes-mismatch"]] * 2, ended
+
+
+def test_a_torchrun_for_every_task_is_named(cluster):
+    ended = cluster.run(
+        "node1", "srun", "--nodes=1", "--ntasks-per-node=2", "--kill-on-bad-exit=0",
+        *_TORCHRUN, "--nproc-per-node", "2", "--no-python", "distcheck", "env", "--format", "json", timeout=150,
+    )  # fmt: skip
+    reports = Launched({"srun": ended}).reports
+    assert [rules(report) for report in reports] == [["torchrun-per-task-under-srun"]] * len(reports), ended
+    assert reports
+
+
+def test_an_empty_rendezvous_id_is_named_where_elastic_nodes_start_alone(launched):
+    agent = [*_TORCHRUN, "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29557", "--rdzv-id="]
+    agent += ["--rdzv-conf", "last_call_timeout=1", "--nproc-per-node", "1"]
+    done = launched(agent, "--no-python", "distcheck", "env", "--format", "json", nodes=("node1", "node2"))
+    assert [rules(report) for report in done.reports] == [["torchrun-rdzv-id-mismatch"]] * 2, done
+
+
+def test_the_same_node_rank_on_all_nodes_is_found_before_torchrun_starts(cluster):
+    ended = cluster.run(
+        "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "distcheck", "env", "--format", "json",
+        env={"NODE_RANK": "0", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"},
+    )  # fmt: skip
+    assert (ended.code, ended.rules) == (0, ["torchrun-node-rank-duplicated"]), ended
+    (found,) = (f for f in ended.report["findings"] if f["rule"] == "torchrun-node-rank-duplicated")
+    assert found["ranks"] == [0, 1, 2, 3]
+
+
+def test_a_host_name_that_the_others_do_not_know_is_named(cluster, launched):
+    # The agents meet by address; the ranks are sent to node1's own name, which the others no longer resolve.
+    address = f"{cluster.networks[0]}.11"
+    for node in ("node2",):
+        hosts = cluster.read(node, "/etc/hosts")
+        cluster.write(node, "/etc/hosts", "\n".join(line for line in hosts.splitlines() if "node1" not in line) + "\n")
+    agent = [*_TORCHRUN, "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:29558"]
+    agent += ["--rdzv-id", "job-8", "--nproc-per-node", "1"]
+    done = launched(
+        agent, "--no-python", "distcheck", "env", "--format", "json", "--join-timeout", "10", nodes=("node1", "node2")
+    )
+    named = {f["rule"]: f for report in done.reports for f in report["findings"] if f["severity"] == "error"}
+    assert "torchrun-fqdn-unreachable" in named, done
+    assert "env-master-addr-unresolvable" not in named
+    assert named["torchrun-fqdn-unreachable"]["nodes"] == ["node2"]

@@ -1,0 +1,142 @@
+"""`distcheck node` as Slurm itself runs it: the Prolog and the HealthCheckProgram of the docs, on real nodes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import pytest
+from cluster.recipes import administer, LOG, RECIPES, Recipes
+
+BAD = "1.lost yes\n"
+
+
+@pytest.fixture
+def recipes(cluster, fake_nvml):
+    """Four nodes of two GPUs each, as NVML says, with the docs' scripts installed."""
+    recipes = Recipes(cluster, fake_nvml.folder)
+    yield recipes
+    recipes.stop_checking()
+
+
+def until(condition, seconds=40.0):
+    end = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.2)
+    return answer
+
+
+def test_without_any_environment_a_node_sees_itself(cluster, recipes):
+    recipes.nvml("node1")
+    node = cluster.run("node1", "env", "-i", f"{sys.prefix}/bin/distcheck", "node", "--gpus", "2", "--format", "json")
+    assert (node.code, node.rules) == (0, [])
+    assert node.report["ranks"][0]["node"] == "node1"
+
+
+def test_the_prolog_lets_a_healthy_job_run(cluster, recipes):
+    recipes.everywhere()
+    cluster.slurm(Prolog="/etc/slurm/prolog.sh")
+    ended = cluster.run("node1", "srun", "--nodes=4", "hostname")
+    assert (ended.code, sorted(ended.out.split())) == (0, ["node1", "node2", "node3", "node4"])
+    saved = json.loads(cluster.read("node3", "/run/distcheck/prolog.json"))
+    assert saved["nodes"][0]["state"]["slurm_context"] == "prolog_slurmd"
+    assert cluster.read("node3", "/run/distcheck/prolog.reason") == ""
+    assert recipes.state("node3")[1] == "none"
+
+
+def test_the_prolog_refuses_a_node_that_has_lost_a_gpu_and_says_why(cluster, recipes):
+    recipes.everywhere()
+    recipes.nvml("node2", BAD)
+    log = cluster.start("node2", sys.executable, "-c", LOG)
+    until(lambda: cluster.run("node2", "test", "-S", "/dev/log").code == 0)
+    cluster.slurm(Prolog="/etc/slurm/prolog.sh")
+    refused = cluster.run("node1", "srun", "--nodelist=node2", "hostname")
+    assert refused.code != 0
+    assert "node2" not in refused.out
+    state, reason = until(lambda: recipes.drained("node2"))
+    assert (state.startswith("drain"), reason) == (True, "Prolog error")
+    told = cluster.read("node2", "/run/distcheck/prolog.reason")
+    assert told.startswith("distcheck: gpu-fell-off-bus: node2: GPU 1")
+    assert "[job=" in told
+    (line,) = log.wait().out.splitlines()
+    assert "distcheck[" in line
+    assert "node2: node (exit code 40): gpu-fell-off-bus: " in line
+    good = cluster.run("node1", "srun", "--nodes=3", "hostname")
+    assert sorted(good.out.split()) == ["node1", "node3", "node4"]
+
+
+@pytest.mark.parametrize("trouble", ["distcheck is not there", "only suspected"])
+def test_the_prolog_stops_no_job_for_what_is_not_sure(cluster, recipes, trouble):
+    recipes.everywhere()
+    if trouble == "only suspected":
+        recipes.nvml("node2", "init !999\n")
+    else:
+        cluster.write("node2", "/etc/default/distcheck", "distcheck=/nowhere/distcheck\n")
+    cluster.slurm(Prolog="/etc/slurm/prolog.sh")
+    assert cluster.run("node1", "srun", "--nodelist=node2", "hostname").out == "node2\n"
+    assert recipes.state("node2")[1] == "none"
+
+
+def test_the_health_check_drains_a_bad_node_and_resumes_only_what_it_drained(cluster, recipes):
+    recipes.everywhere()
+    recipes.nvml("node2", BAD)
+    recipes.nvml("node3", BAD)
+    administer(cluster, "node3", "State=DRAIN", "Reason=fan is noisy")
+    administer(cluster, "node4", "State=DRAIN", "Reason=reserved for Ann")
+    recipes.start_checking(seconds=3)
+    state, reason = until(lambda: recipes.drained("node2"))
+    assert state.startswith("drain")
+    assert reason.startswith("distcheck: gpu-fell-off-bus: node2: GPU 1")
+    assert recipes.state("node1") == ("idle", "none")
+    recipes.nvml("node2")
+    recipes.nvml("node3")
+    until(lambda: recipes.state("node2") == ("idle", "none"))
+    before = cluster.run("node4", "stat", "--format=%Y", "/run/distcheck/health.json").out
+    until(lambda: cluster.run("node4", "stat", "--format=%Y", "/run/distcheck/health.json").out != before)
+    assert recipes.state("node3") == ("drained", "fan is noisy")
+    assert recipes.state("node4") == ("drained", "reserved for Ann")
+
+
+def test_the_health_check_hands_on_why_the_prolog_refused(cluster, recipes):
+    recipes.everywhere()
+    recipes.nvml("node2", BAD)
+    cluster.slurm(Prolog="/etc/slurm/prolog.sh")
+    assert cluster.run("node1", "srun", "--nodelist=node2", "hostname").code != 0
+    until(lambda: recipes.drained("node2"))
+    recipes.check_health("node2")
+    assert recipes.state("node2")[1].startswith("distcheck: gpu-fell-off-bus: ")
+    recipes.nvml("node2")
+    recipes.check_health("node2")
+    assert until(lambda: recipes.state("node2") == ("idle", "none"))
+
+
+def test_the_health_check_drains_a_suspected_node_at_the_second_time(cluster, recipes):
+    recipes.everywhere()
+    recipes.nvml("node2", "init !999\n")
+    recipes.check_health("node2")
+    assert recipes.state("node2") == ("idle", "none")
+    recipes.check_health("node2")
+    state, reason = recipes.state("node2")
+    assert (state.startswith("drain"), reason.startswith("distcheck: gpu-nvml-init-failed: ")) == (True, True)
+
+
+def test_distchecks_own_trouble_drains_and_resumes_nothing(cluster, recipes):
+    recipes.everywhere()
+    cluster.write("node2", "/etc/default/distcheck", "distcheck=/nowhere/distcheck\n")
+    administer(cluster, "node2", "State=DRAIN", "Reason=distcheck: gpu-fell-off-bus: node2: GPU 1")
+    recipes.check_health("node2", code=127)
+    assert recipes.state("node2") == ("drained", "distcheck: gpu-fell-off-bus: node2: GPU 1")
+    cluster.write("node1", "/etc/default/distcheck", "distcheck=/nowhere/distcheck\n")
+    recipes.check_health("node1", code=127)
+    assert recipes.state("node1") == ("idle", "none")
+
+
+def test_the_scripts_need_no_path_and_the_prolog_none_of_slurms_commands():
+    for name in ("prolog.sh", "health_check.sh"):
+        text = (RECIPES / name).read_text()
+        assert text.startswith("#!/bin/sh\n")
+        assert "\nPATH=/usr/sbin:/usr/bin:/sbin:/bin\nexport PATH\n" in text
+    code = "".join(line for line in (RECIPES / "prolog.sh").read_text().splitlines() if not line.startswith("#"))
+    assert not any(word in code for word in ("scontrol", "sinfo", "squeue", "srun", "sacct"))

@@ -1,0 +1,156 @@
+"""The batch scripts of the docs, run by Slurm: what a job does with the gate's answer.
+
+Only bad nodes have GPUs here, as far as NVML says: this torch has no NCCL, and nodes without GPUs train with Gloo.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+
+import pytest
+from cluster.recipes import RECIPES, Recipes
+
+TRAIN = """\
+import os, socket, torch, torch.distributed as dist
+names = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
+for ours, slurms in names.items():
+    os.environ.setdefault(ours, os.environ[slurms])
+dist.init_process_group("gloo")
+one = torch.ones(1)
+dist.all_reduce(one)
+node, restarts = os.environ["SLURMD_NODENAME"], os.environ.get("SLURM_RESTART_COUNT", "0")
+print(f"trained: sum {int(one)} of {dist.get_world_size()} on {node} restart {restarts}", flush=True)
+dist.destroy_process_group()
+"""
+MINE = """\
+import os, sys
+missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]
+sys.exit(f"not exported: {missing}" if missing else 0)
+"""
+
+
+@pytest.fixture
+def recipes(cluster, fake_nvml):
+    return Recipes(cluster, fake_nvml.folder)
+
+
+class Job:
+    """A batch job: what it wrote, and how Slurm says that it ended."""
+
+    def __init__(self, cluster, number):
+        self._cluster = cluster
+        self.number = number
+
+    @property
+    def out(self):
+        path = self._cluster.shared / f"slurm-{self.number}.out"
+        return path.read_text() if path.exists() else ""
+
+    def shown(self, name):
+        text = self._cluster.run("head", "scontrol", "show", "job", "--oneliner", self.number).out
+        return re.search(rf"(?:^| ){name}=(\S*)", text)[1]
+
+    def wait(self, seconds=150.0):
+        """Wait for its end; what was requeued need not wait for Slurm's two minutes."""
+        end = time.monotonic() + seconds
+        while (state := self.shown("JobState")) not in {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}:
+            assert time.monotonic() < end, f"{state}: {self.out}"
+            if state == "PENDING" and self.shown("Restarts") != "0" and self.shown("ExcNodeList") != "(null)":
+                self._cluster.run("head", "scontrol", "update", f"JobId={self.number}", "StartTime=now")
+            time.sleep(0.3)
+        return self
+
+    @property
+    def code(self):
+        return int(self.shown("ExitCode").partition(":")[0])
+
+
+@pytest.fixture
+def submit(cluster):
+    """Submit one of the docs' scripts with a training of ours, and a size of ours on the command line."""
+    for name in ("gate.sbatch", "srun_gate.sbatch"):
+        shutil.copy(RECIPES / name, cluster.shared)
+    (cluster.shared / "train.py").write_text(TRAIN)
+    (cluster.shared / "mine.py").write_text(MINE)
+
+    def submit(script, *args, nodes=3, gpus=2, export="ALL", train="train.py"):
+        python = f"{sys.prefix}/bin/python"
+        ended = cluster.run(
+            "node1", "sbatch", "--parsable", f"--nodes={nodes}", "--ntasks-per-node=2", f"--gpus-per-node={gpus}",
+            f"--export={export}", *args, f"/shared/{script}", python, f"/shared/{train}", cwd="/shared",
+        )  # fmt: skip
+        assert ended.code == 0, ended
+        return Job(cluster, ended.out.strip())
+
+    return submit
+
+
+def trained(job):
+    return sorted(re.findall(r"trained: (.*)", job.out))
+
+
+def test_a_healthy_job_passes_the_gate_and_trains(submit):
+    job = submit("gate.sbatch").wait()
+    assert (job.code, trained(job)) == (
+        0,
+        [f"sum 6 of 6 on node{n} restart 0" for n in (1, 2, 3) for _ in range(2)],
+    ), job.out
+
+
+def test_a_job_on_a_bad_node_starts_again_without_it(cluster, recipes, submit):
+    recipes.nvml("node2", "1.lost yes\n")
+    job = submit("gate.sbatch").wait()
+    assert (job.code, trained(job)) == (
+        0,
+        [f"sum 6 of 6 on node{n} restart 1" for n in (1, 3, 4) for _ in range(2)],
+    ), job.out
+    assert job.shown("ExcNodeList") == "node2"
+    assert (cluster.shared / f"bad-nodes.{job.number}").read_text() == ""
+
+
+def test_nodes_that_the_user_left_out_stay_left_out(recipes, submit):
+    recipes.nvml("node2", "1.lost yes\n")
+    job = submit("gate.sbatch", "--exclude=node1", nodes=2).wait()
+    assert (job.code, job.shown("ExcNodeList")) == (0, "node1,node2"), job.out
+    assert {line.split()[5] for line in trained(job)} == {"node3", "node4"}
+
+
+def test_a_job_whose_second_nodes_are_bad_too_stops(recipes, submit):
+    recipes.nvml("node1", "1.lost yes\n")
+    recipes.nvml("node2", "1.lost yes\n")
+    job = submit("gate.sbatch", nodes=1).wait()
+    assert (job.code, job.shown("Restarts"), trained(job)) == (40, "1", []), job.out
+    assert job.out.count("leave node1 out") == job.out.count("leave node2 out") == 1
+
+
+def test_a_job_that_is_wrong_itself_stops_at_once(submit):
+    job = submit("gate.sbatch", export="ALL,DISTCHECK_BACKEND=nccl", gpus=0).wait()
+    assert (job.code, job.shown("Restarts"), trained(job)) == (30, "0", []), job.out
+    assert "gpu-none-visible" in job.out
+    assert job.out.count("distcheck 0.1.0 gate:") == 1
+
+
+def test_what_is_not_known_is_looked_at_once_more(recipes, submit):
+    recipes.nvml("node2", "init !999\n")
+    job = submit("gate.sbatch").wait()
+    assert (job.code, job.shown("Restarts"), trained(job)) == (20, "0", []), job.out
+    assert job.out.count("distcheck 0.1.0 gate:") == 2
+
+
+def test_every_task_looks_and_becomes_its_rank(submit):
+    job = submit("srun_gate.sbatch").wait()
+    assert (job.code, trained(job)) == (
+        0,
+        [f"sum 6 of 6 on node{n} restart 0" for n in (1, 2, 3) for _ in range(2)],
+    ), job.out
+    job = submit("srun_gate.sbatch", train="mine.py").wait()
+    assert job.code == 0, job.out
+
+
+def test_no_task_becomes_a_rank_on_a_bad_node(recipes, submit):
+    recipes.nvml("node2", "1.lost yes\n")
+    job = submit("srun_gate.sbatch").wait()
+    assert (job.code, trained(job)) == (40, []), job.out

@@ -1,0 +1,190 @@
+"""`distcheck node` as a daemon runs it: no environment, no streams, and an end in time whatever hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+SECONDS = 10
+PROLOG = {
+    "SLURM_SCRIPT_CONTEXT": "prolog_slurmd",
+    "SLURM_JOB_ID": "77",
+    "SLURM_JOB_NODELIST": "node[1-4]",
+    "SLURM_JOB_NUM_NODES": "4",
+    "SLURMD_NODENAME": "node3",
+}
+
+
+@pytest.fixture
+def node(tmp_path, fake_nvml):
+    """Run ``distcheck node`` with nothing in its environment but what is given; `text` is what NVML says."""
+
+    def node(*args, text=None, env=None, **more):
+        told = fake_nvml.environ(text) if text else {}
+        environ = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML") if name in told}
+        more = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "cwd": tmp_path} | more
+        command = [sys.executable, "-m", "distcheck", "node", *args]
+        return subprocess.run(command, env=environ | (env or {}), check=False, timeout=60, **more)
+
+    return node
+
+
+def rules(done):
+    return [f["rule"] for f in json.loads(done.stdout)["findings"] if f["severity"] == "error"]
+
+
+def test_a_node_without_gpus_passes_with_an_empty_environment(node):
+    done = node()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no GPU" in done.stdout or "GPU" in done.stdout
+    assert "\npass (exit code 0)" in done.stdout
+
+
+def test_eight_gpus_pass_and_nine_do_not(node):
+    done = node("--gpus", "8", text=H100)
+    assert done.returncode == 0
+    assert "8 GPUs, driver 550.54.15\nGPUs: 8 x NVIDIA H100 80GB HBM3\n" in done.stdout
+    done = node("--gpus", "9", "--format", "json", text=H100)
+    assert (done.returncode, rules(done)) == (40, ["gpu-fewer-than-needed"])
+
+
+def test_a_lost_gpu_is_told_in_every_way_that_was_asked_for(node, tmp_path):
+    env = PROLOG
+    done = node(
+        "--reason-file", "reason", "--exclude-file", "bad", "--save", "job.json", text=H100 + "5.lost yes\n", env=env
+    )
+    assert done.returncode == 40
+    assert "node3, 8 GPUs, driver 550.54.15, in Slurm's prolog_slurmd of job 77" in done.stdout
+    (reason,) = (tmp_path / "reason").read_text().splitlines()
+    assert reason.startswith("distcheck: gpu-fell-off-bus: node3: GPU 5: NVML error 15")
+    assert reason.endswith(" [job=77]")
+    assert len(reason) <= 200
+    assert (tmp_path / "bad").read_text() == "node3\n"
+    again = subprocess.run(
+        [sys.executable, "-m", "distcheck", "report", "job.json"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert again.returncode == 40
+
+
+def test_the_reason_is_gone_when_the_node_is_well_again(node, tmp_path):
+    (tmp_path / "reason").write_text("distcheck: gpu-fell-off-bus\n")
+    assert node("--reason-file", "reason", text=H100).returncode == 0
+    assert (tmp_path / "reason").read_text() == ""
+
+
+def test_variables_of_ranks_are_not_looked_at(node):
+    ranks = {"RANK": "x", "WORLD_SIZE": "0", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1", "SLURM_PROCID": "3"}
+    began = time.monotonic()
+    done = node("--format", "json", env=PROLOG | ranks | {"SLURM_NTASKS": "8", "CUDA_VISIBLE_DEVICES": "0,0"})
+    report = json.loads(done.stdout)
+    assert (done.returncode, rules(done)) == (0, [])
+    assert [(row["rank"], row["node"], row["status"]) for row in report["ranks"]] == [(None, "node3", "ok")]
+    assert report["world"]["launcher"] == "none"
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("key", ["init", "3.name"])
+def test_an_nvml_that_hangs_ends_in_time_and_is_no_pass(node, key):
+    began = time.monotonic()
+    done = node("--format", "json", "--reason-file", "reason", text=H100 + f"{key} hang\n")
+    seconds = time.monotonic() - began
+    assert (done.returncode, rules(done)) == (20, ["gpu-nvml-init-failed"])
+    assert json.loads(done.stdout)["seconds"] < SECONDS
+    assert seconds < SECONDS + 2, "and the interpreter's own start"
+
+
+def test_a_file_that_nobody_reads_does_not_hold_it(node, tmp_path):
+    os.mkfifo(tmp_path / "nobody")
+    began = time.monotonic()
+    done = node("--output", "nobody", "--timeout", "3")
+    assert done.returncode == 20
+    assert time.monotonic() - began < 15
+
+
+def test_closed_streams_do_no_harm(tmp_path):
+    script = 'exec "$0" -m distcheck node --save job.json --reason-file reason <&- >&- 2>&-'
+    done = subprocess.run(["/bin/sh", "-c", script, sys.executable], env={}, cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "job.json").read_text())["asked"]["command"] == "node"
+    assert (tmp_path / "reason").read_text() == ""
+
+
+def test_no_torch_is_imported(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')")
+    done = subprocess.run(
+        [sys.executable, "-m", "distcheck", "node"], cwd=tmp_path, env={}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_of_it_listens_or_connects(node):
+    done = node("--format", "json", env=PROLOG)
+    assert {row["master"] for row in json.loads(done.stdout)["ranks"]} == {"-"}
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--gpus", "-1"), "--gpus -1"),
+        (("--timeout", "1"), "--timeout 1"),
+        (("--format", "xml"), "--format xml"),
+        (("--select", "host-disk-full", "--ignore", "host-disk-full"), "no rule is left"),
+        (("--reason-file", "/nowhere/reason"), "mkdir -p /nowhere"),
+        (("--nproc", "2"), "--nproc"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(node, args, words):
+    done = node(*args)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reason_file_that_cannot_be_written_is_told(node):
+    done = node("--reason-file", "/dev/full", text=H100 + "5.lost yes\n")
+    assert done.returncode == 70
+    assert "/dev/full could not be written: No space left on device" in done.stderr
+
+
+def test_the_systems_log_has_one_line(node, tmp_path):
+    """The log's socket is put in place in a mount namespace of its own."""
+    if os.getuid() != 0:
+        pytest.skip("needs root, to mount")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(tmp_path / "log"))
+        log.settimeout(20)
+        script = 'mount -t tmpfs none /dev && ln -s "$1" /dev/log && mknod /dev/null c 1 3 && exec "$2" -m distcheck node --syslog'
+        command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path / "log"), sys.executable]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        line = log.recv(4096).decode()
+    assert "distcheck[" in line
+    # A /dev of its own has no shm: this node is suspected.
+    assert done.returncode == 20
+    assert "unknown (exit code 20): host-shm-not-writable: " in line
+    assert line.startswith("<28>")
+
+
+def test_an_interruption_is_no_traceback(tmp_path, fake_nvml):
+    told = fake_nvml.environ(H100 + "init hang\n")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "distcheck", "node"],
+        env=told,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in err

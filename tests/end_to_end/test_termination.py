@@ -1,0 +1,21 @@
+"""In a pod: the process that prints the report, and only that one, leaves it for Kubernetes."""
+
+from __future__ import annotations
+
+
+def test_one_process_of_a_job_writes_the_message(by_hand, tmp_path):
+    logs = [tmp_path / f"log{rank}" for rank in range(2)]
+    runs = [by_hand("env", [rank], 2, env={"DISTCHECK_TERMINATION_LOG": str(log)})[0] for rank, log in enumerate(logs)]
+    ended = [run.wait() for run in runs]
+    assert [log.exists() for log in logs] == [bool(each.out) for each in ended] == [True, False]
+    assert logs[0].read_text().startswith("distcheck env: pass (exit code 0)\n")
+
+
+def test_a_pod_that_is_alone_says_why_it_failed(distcheck, tmp_path):
+    log = tmp_path / "log"
+    ended = distcheck(
+        "gate", "--backend", "nccl", "--nproc", "2", "--", "true", env={"DISTCHECK_TERMINATION_LOG": str(log)}
+    )
+    assert ended.code in {20, 30}
+    assert "error: gpu-none-visible: " in log.read_text()
+    assert "fix: " in log.read_text()

@@ -1,0 +1,24 @@
+"""How a run of distcheck ended, whichever test started it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+
+class Ended(NamedTuple):
+    """A run that has ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def report(self) -> dict[str, Any]:
+        assert self.out.count("\n") == 1, f"not one line of JSON: {self.out!r} {self.err!r}"
+        return json.loads(self.out)
+
+    @property
+    def rules(self) -> list[str]:
+        return [f["rule"] for f in self.report["findings"] if f["severity"] != "info"]

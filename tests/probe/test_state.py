@@ -1,0 +1,61 @@
+"""What a node shows of itself, asked of this one."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import msgspec
+
+from distcheck.facts import Missing, NodeState, Resolution, Space
+from distcheck.probe import state
+
+
+def test_this_node_answers():
+    found = asyncio.run(state.state(30.0))
+    assert isinstance(found, NodeState)
+    assert set(found.spaces) == {"/dev/shm", "/tmp"}
+    tmp = found.spaces["/tmp"]
+    assert isinstance(tmp, Space)
+    assert 0 <= tmp.free_bytes <= tmp.total_bytes
+    assert isinstance(found.own_name, Resolution | Missing)
+
+
+def test_a_folder_that_is_not_there_has_a_reason(tmp_path):
+    gone = state.space(str(tmp_path / "gone"))
+    assert isinstance(gone, Missing)
+    assert gone.reason == f"{tmp_path}/gone: No such file or directory"
+
+
+def test_a_resolver_that_hangs_costs_seconds_and_not_the_rest(monkeypatch):
+    monkeypatch.setattr(state, "_NAME_SECONDS", 0.2)
+    monkeypatch.setattr(state, "resolve", lambda _name: time.sleep(2.0))
+    found = state.collect({})
+    assert isinstance(found.own_name, Missing)
+    assert "no answer within 0.2 s" in found.own_name.reason
+    assert isinstance(found.spaces["/tmp"], Space)
+
+
+def test_the_module_prints_one_line_without_an_environment():
+    command = [sys.executable, "-m", "distcheck.probe.state", "9"]
+    done = subprocess.run(command, env={}, check=True, capture_output=True)
+    assert done.stdout.count(b"\n") == 1
+    assert msgspec.json.decode(done.stdout, type=NodeState).slurm_context == ""
+    assert done.stderr == b""
+
+
+def test_the_prolog_of_a_job_shows():
+    found = state.collect({"SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_ID": "77"})
+    assert (found.slurm_context, found.slurm_job) == ("prolog_slurmd", "77")
+
+
+def test_a_child_that_hangs_is_ended(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    began = time.monotonic()
+    answer = asyncio.run(state.state(0.3, python=str(python)))
+    assert answer == Missing(reason="this node did not answer within 0.3 s: its resolver or a file system hangs")
+    assert time.monotonic() - began < 20

@@ -1,0 +1,79 @@
+"""Pods: names that come late, proxies in between, and containers that share a host."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Attempt, PeerTrial, Resolution
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+
+
+@pytest.fixture
+def pods(job_of, change):
+    """A healthy job in pods."""
+    return lambda nodes=2, per_node=1, **more: change.environment(job_of(nodes, per_node, **more), None, **POD)
+
+
+@pytest.fixture
+def said(judge):
+    return lambda job: [(f.rule, f.severity, f.ranks) for f in judge(job).findings]
+
+
+def late(seconds, tries):
+    return Resolution(name="trainer-0.trainer", addresses=("10.0.0.1",), seconds=seconds, tries=tries)
+
+
+def test_a_healthy_job_in_pods_is_silent(pods, said):
+    assert said(pods()) == []
+    assert said(pods(gpus=1, looks=("environment", "meeting", "gpu"))) == []
+
+
+@pytest.mark.parametrize(("seconds", "severity"), [(1.0, "info"), (8.0, "warning")])
+def test_k8s_dns_not_ready_says_how_late_the_name_came(pods, change, said, seconds, severity):
+    job = change.process(pods(), 1, master_resolution=late(seconds, 4))
+    assert said(job) == [("k8s-dns-not-ready", severity, (1,))]
+
+
+def test_a_slow_resolver_outside_of_pods_is_no_pod(job_of, change, said):
+    assert said(change.process(job_of(2, 1), 1, master_resolution=late(8.0, 4))) == []
+
+
+def test_k8s_istio_sidecar_is_only_mentioned_where_all_went_through(pods, change, said):
+    assert said(change.node(pods(), None, proxy_ports=(15001, 15006))) == [("k8s-istio-sidecar", "info", (0, 1))]
+
+
+def test_k8s_istio_sidecar_where_connections_open_and_nobody_answers(pods, change, judge):
+    job = change.node(pods(), None, proxy_ports=(15001, 15006))
+    silent = Attempt(address="10.0.0.1", port=29500, door="master", outcome="silent")
+    found = {f.rule: f for f in judge(change.process(job, 1, attempts=(silent,))).findings}["k8s-istio-sidecar"]
+    assert (found.severity, found.ranks) == ("error", (1,))
+    assert "15001 and 15006" in found.message
+
+
+def test_k8s_istio_sidecar_where_peers_were_answered_by_another_program(pods, change, judge):
+    looks = ("environment", "meeting", "peers")
+    job = change.node(pods(looks=looks), None, proxy_ports=(4143,))
+    trials = [("process-0", "process-1", "foreign"), ("process-1", "process-0", "met")]
+    peers = tuple(
+        PeerTrial(source=s, target=t, address="10.0.0.1", port=40000, outcome=o, seconds=0.1) for s, t, o in trials
+    )
+    found = {f.rule: f for f in judge(change.job(job, peers=peers)).findings}["k8s-istio-sidecar"]
+    assert (found.severity, found.ranks) == ("error", (0, 1))
+    assert "Linkerd" in found.message
+
+
+def test_k8s_pod_host_confusion_where_pods_of_one_machine_have_names_of_their_own(pods, change, said):
+    job = change.node(pods(gpus=1, looks=("environment", "meeting", "gpu")), None, boot_id="one boot")
+    assert said(job) == [("k8s-pod-host-confusion", "info", (0, 1))]
+
+
+def test_k8s_pod_host_confusion_where_containers_with_one_name_have_memory_of_their_own(pods, change, said):
+    job = pods(1, 2, gpus=2, looks=("environment", "meeting", "gpu"))
+    job = change.process(job, 0, shm_device=70)
+    assert said(change.process(job, 1, shm_device=71)) == [("k8s-pod-host-confusion", "info", (0, 1))]
+    assert said(change.process(job, 1, shm_device=70)) == []
+
+
+def test_pods_without_gpus_share_nothing_that_matters(pods, change, said):
+    assert said(change.node(pods(), None, boot_id="one boot")) == []

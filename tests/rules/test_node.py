@@ -1,0 +1,173 @@
+"""A node by itself: each fault is found on the node that has it, and a healthy node is left in peace."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Gpu, Gpus, Missing, NodeState, Placement, RankFacts, Resolution, Space
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def space(total=GIB, free=GIB, files=1000, *, writable=True):
+    return Space(total_bytes=total, free_bytes=free, free_files=files, writable=writable)
+
+
+def state(name=None, shm=None, tmp=None, open_files=(1024, 1 << 20)):
+    return NodeState(
+        own_name=name or Resolution(name="node1", addresses=("10.0.0.1",), seconds=0.001),
+        spaces={"/dev/shm": shm or space(), "/tmp": tmp or space()},
+        open_files=open_files,
+    )
+
+
+@pytest.fixture
+def lone(job_of, change):
+    """A job of `distcheck node` on nodes of four GPUs; `nodes` of them, merged as `distcheck report` does."""
+
+    def lone(nodes=1, *, gpus=None, accelerator="nvidia", answer=..., states=None):
+        job = job_of([1] * nodes, gpus=4)
+        job = change.asked(job, command="node", looks=("node", "gpu"), gpus=gpus)
+        rows = tuple(RankFacts(process=r.process, placement=Placement(), environment={}) for r in job.ranks)
+        job = change.job(job, ranks=rows)
+        for n, node in enumerate(job.nodes):
+            found = node.gpus if answer is ... else answer
+            own = states[n] if states else state(Resolution(node.name, (f"10.0.0.{n + 1}",), 0.001))
+            job = change.node(job, n, accelerator=accelerator, gpus=found, state=own)
+        return job
+
+    return lone
+
+
+def said(diagnosis):
+    return [(f.rule, f.severity, f.confirmed, f.nodes) for f in diagnosis.findings]
+
+
+def test_a_healthy_node_is_left_in_peace(lone, judge):
+    for gpus in (None, 0, 3, 4):
+        diagnosis = judge(lone(gpus=gpus), "node", "gpu")
+        assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
+
+
+def test_a_node_without_gpus_is_left_in_peace(lone, judge):
+    diagnosis = judge(lone(accelerator="none", answer=None), "node", "gpu")
+    assert (diagnosis.findings, diagnosis.not_checked) == ((), ())
+
+
+def test_gpu_fewer_than_needed_names_the_node_and_excludes_it(lone, judge):
+    diagnosis = judge(lone(gpus=5), "node", "gpu")
+    assert said(diagnosis) == [("gpu-fewer-than-needed", "error", True, ("node1",))]
+    assert diagnosis.verdict.exit_code == 40
+    assert "4 GPUs" in diagnosis.findings[0].message
+    assert "expected 5" in diagnosis.findings[0].message
+
+
+@pytest.mark.parametrize("accelerator", ["nvidia", "none"])
+def test_a_driver_without_any_gpu(lone, judge, accelerator):
+    none = Gpus(driver="550", cuda_driver="12.4", devices=())
+    diagnosis = judge(lone(accelerator=accelerator, answer=none), "node", "gpu")
+    if accelerator == "none":
+        assert diagnosis.findings == ()
+    else:
+        assert said(diagnosis) == [("gpu-fewer-than-needed", "error", False, ("node1",))]
+        assert diagnosis.verdict.exit_code == 20
+
+
+def test_a_lost_gpu_that_is_still_counted_is_one_finding(lone, judge):
+    devices = tuple(Gpu(i, f"GPU-{i}", f"0000:0{i}:00.0", "H100", GIB, 0, mig=False) for i in range(3))
+    words = "NVML error 15: a GPU is lost"
+    gone = Missing(reason=words)
+    lost = Gpu(3, gone, gone, gone, gone, gone, gone, lost=words)
+    diagnosis = judge(lone(gpus=4, answer=Gpus("550", "12.4", (*devices, lost))), "node", "gpu")
+    assert [f.rule for f in diagnosis.findings] == ["gpu-fell-off-bus"]
+    assert diagnosis.verdict.exit_code == 40
+
+
+def test_a_driver_that_does_not_start_is_one_finding(lone, judge):
+    diagnosis = judge(
+        lone(gpus=4, answer=Missing(reason="NVML error 18: driver/library version mismatch")), "node", "gpu"
+    )
+    assert [f.rule for f in diagnosis.findings] == ["gpu-nvml-init-failed"]
+
+
+def test_no_library_where_gpus_must_be_is_suspected(lone, judge):
+    answer = Missing(reason="NVML error 12: libnvidia-ml.so.1 was not found")
+    diagnosis = judge(lone(gpus=4, accelerator="none", answer=answer), "node", "gpu")
+    assert said(diagnosis) == [("gpu-fewer-than-needed", "error", False, ("node1",))]
+
+
+@pytest.mark.parametrize("accelerator", ["nvidia", "none", "amd"])
+def test_a_tool_that_cannot_count_blames_no_node(lone, judge, accelerator):
+    answer = Missing(reason="the Python module pynvml (package nvidia-ml-py) cannot be imported: gone")
+    diagnosis = judge(lone(gpus=4, accelerator=accelerator, answer=answer), "node", "gpu")
+    assert diagnosis.findings == ()
+    assert diagnosis.verdict.exit_code == 20
+
+
+@pytest.mark.parametrize(
+    ("faulty", "rule", "severity", "code"),
+    [
+        (state(shm=space(writable=False)), "host-shm-not-writable", "error", 20),
+        (state(shm=Missing(reason="/dev/shm: No such file or directory")), "host-shm-not-writable", "error", 20),
+        (state(shm=space(64 * MIB, 64 * MIB)), "host-shm-too-small", "warning", 0),
+        (state(shm=space(GIB, 60 * MIB)), "host-shm-too-small", "warning", 0),
+        (state(shm=space(GIB, 0)), "host-shm-too-small", "error", 20),
+        (state(tmp=space(writable=False)), "host-disk-full", "error", 20),
+        (state(tmp=Missing(reason="/tmp: No such file or directory")), "host-disk-full", "error", 20),
+        (state(tmp=space(GIB, 99 * MIB)), "host-disk-full", "warning", 0),
+        (state(tmp=space(GIB, 4096)), "host-disk-full", "error", 20),
+        (state(tmp=space(files=0)), "host-disk-full", "error", 20),
+        (state(Missing(reason="node1: Name or service not known")), "host-own-name-unresolvable", "warning", 0),
+        (state(Resolution("node1", ("10.9.9.9",), 0.1)), "host-own-name-unresolvable", "warning", 0),
+        (state(Resolution("node1", ("127.0.1.1",), 0.1)), "host-own-name-unresolvable", "info", 0),
+        (state(open_files=(1024, 1024)), "host-nofile", "warning", 0),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_fault_of_one_node_is_named_there(lone, judge, faulty, rule, severity, code):
+    second = named_as_node2(faulty)
+    diagnosis = judge(lone(2, states=[state(), second]), "node", "gpu")
+    assert [(f.rule, f.severity, f.nodes) for f in diagnosis.findings] == [(rule, severity, ("node2",))]
+    assert diagnosis.verdict.exit_code == code
+
+
+def named_as_node2(faulty):
+    """Give node2 its own name where the fault is another one."""
+    if faulty.own_name == state().own_name:
+        return NodeState(Resolution("node2", ("10.0.0.2",), 0.001), faulty.spaces, faulty.open_files)
+    return faulty
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        state(tmp=space(files=None)),
+        state(open_files=(1024, -1)),
+        state(shm=space(65 * MIB, 65 * MIB)),
+        state(Resolution("node1", ("127.0.1.1", "10.0.0.1"), 0.1)),
+    ],
+    ids=["no count of files", "no limit", "just enough", "both addresses"],
+)
+def test_what_looks_odd_and_is_not(lone, judge, healthy):
+    assert judge(lone(states=[healthy]), "node", "gpu").findings == ()
+
+
+def test_a_node_that_does_not_answer_is_no_pass(lone, judge):
+    silent = Missing(reason="this node did not answer within 7 s: its resolver or a file system hangs")
+    diagnosis = judge(lone(states=[silent]), "node", "gpu")
+    assert diagnosis.findings == ()
+    assert {n.rule for n in diagnosis.not_checked} == {
+        "host-shm-not-writable", "host-shm-too-small", "host-disk-full", "host-own-name-unresolvable", "host-nofile",
+    }  # fmt: skip
+    assert diagnosis.verdict.exit_code == 20
+
+
+def test_most_nodes_alike_is_the_systems_fault(lone, judge):
+    diagnosis = judge(lone(3, gpus=8), "node", "gpu")
+    assert {f.scope for f in diagnosis.findings} == {"system"}
+    assert diagnosis.verdict.exit_code == 30
+
+
+def test_the_rules_say_nothing_of_a_job_with_ranks(job_of, judge):
+    assert judge(job_of([2, 2], gpus=2), "node").findings == ()

@@ -1,0 +1,198 @@
+"""The Kubernetes manifests of the docs: valid by the schemas of their kinds, and coherent with distcheck's exit codes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "docs" / "schedulers" / "kubernetes").glob("*.yaml"))
+CRDS = Path(__file__).parent / "crds"
+VERSION = "1.31"
+"""The oldest Kubernetes in which podFailurePolicy is stable."""
+RETRY_IS_USELESS, RETRY_MAY_HELP = {2, 30}, {20, 40}
+
+
+def documents(path):
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+ALL = [pytest.param(document, id=f"{path.stem}-{document['kind']}") for path in FILES for document in documents(path)]
+
+
+def schema_of(kind):
+    return json.loads((CRDS / f"{kind.lower()}.json").read_text())
+
+
+def validate(document):
+    """Validate a manifest, whatever its kind; a kind of which nothing is known is an error, never a pass."""
+    try:
+        kubernetes_validate.validate(document, VERSION, strict=True)
+    except kubernetes_validate.SchemaNotFoundError:
+        schema = schema_of(document["kind"])  # there is no file for a kind that nobody described
+        jsonschema.Draft202012Validator(schema).validate(document)
+        for spec in job_specs(document):
+            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "inner"}, "spec": spec}
+            kubernetes_validate.validate(job, VERSION, strict=True)
+        for template in pod_templates(document):
+            inner = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "inner"}, "template": template}
+            kubernetes_validate.validate(inner, VERSION, strict=True)
+
+
+def job_specs(document):
+    """Return the JobSpecs of a manifest: its own, or those of its replicated jobs."""
+    spec = document["spec"]
+    if document["kind"] == "Job":
+        return [spec]
+    if document["kind"] == "TrainingRuntime":
+        spec = spec["template"]["spec"]
+    return [replicated["template"]["spec"] for replicated in spec.get("replicatedJobs", ())]
+
+
+def pod_templates(document):
+    if document["kind"] == "DaemonSet":
+        return [document["spec"]["template"]]
+    replicas = document["spec"].get("pytorchReplicaSpecs", {}).values()
+    return [spec["template"] for spec in job_specs(document)] + [replica["template"] for replica in replicas]
+
+
+def containers(template):
+    return template["spec"].get("initContainers", []) + template["spec"]["containers"]
+
+
+def test_every_operator_has_its_manifest():
+    kinds = {document["kind"] for path in FILES for document in documents(path)}
+    assert kinds == {"Service", "Job", "JobSet", "PyTorchJob", "TrainingRuntime", "TrainJob", "DaemonSet"}
+
+
+@pytest.mark.parametrize("document", ALL)
+def test_it_is_valid(document):
+    validate(document)
+
+
+def changed(document, path, value):
+    """Return a copy in which one thing is changed."""
+    copied = copy.deepcopy(document)
+    here = copied
+    for step in path[:-1]:
+        here = here[step]
+    here[path[-1]] = value
+    return copied
+
+
+def of_kind(kind):
+    return next(document for path in FILES for document in documents(path) if document["kind"] == kind)
+
+
+POD = ("template", "spec", "containers", 0)
+NODE = ("replicatedJobs", 0, "template", "spec")
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("Job", ("spec", "completionmode"), "Indexed"),
+        ("Job", ("spec", "podFailurePolicy", "rules", 0, "onExitCodes", "values"), "30"),
+        ("Job", ("spec", *POD, "volumeMount"), []),
+        ("Service", ("spec", "publishNotReadyAddresses"), "yes"),
+        ("JobSet", ("spec", "failurePolicy", "rules", 0, "action"), "FailJob"),
+        ("JobSet", ("spec", "failurePolicy", "rules", 0, "name"), "nothing-to-retry"),
+        ("JobSet", ("spec", "failurePolicy", "maxRestart"), 1),
+        ("JobSet", ("spec", *NODE, "podFailurePolicy", "rules", 0, "onExitCodes", "values"), 30),
+        ("JobSet", ("spec", *NODE, *POD, "volumeMount"), []),
+        ("PyTorchJob", ("spec", "nprocPerNode"), 8),
+        ("PyTorchJob", ("spec", "pytorchReplicaSpecs", "master"), {"template": {}}),
+        ("PyTorchJob", ("spec", "pytorchReplicaSpecs", "Worker", "restartPolicy"), "never"),
+        ("PyTorchJob", ("spec", "pytorchReplicaSpecs", "Worker", *POD, "comand"), ["distcheck"]),
+        ("TrainingRuntime", ("spec", "mlPolicy", "torch", "envInjection", "targets", 0, "containerNames"), ["node"]),
+        ("TrainingRuntime", ("spec", "mlPolicy", "torch", "envinjection"), {}),
+        ("TrainingRuntime", ("spec", "template", "spec", *NODE, *POD, "volumeMount"), []),
+        ("TrainJob", ("spec", "runtimeRef"), "torch-gated"),
+        ("TrainJob", ("spec", "trainer", "numProcPerNode"), 0),
+        ("TrainJob", ("apiVersion",), "trainer.kubeflow.org/v1"),
+        ("JobSet", ("kind",), "JobSets"),
+    ],
+    ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_a_mistake_in_it_is_found(kind, path, value):
+    mistaken = (
+        jsonschema.ValidationError,
+        kubernetes_validate.ValidationError,
+        kubernetes_validate.SchemaNotFoundError,
+        FileNotFoundError,
+    )
+    with pytest.raises(mistaken):
+        validate(changed(of_kind(kind), path, value))
+
+
+@pytest.mark.parametrize("document", [p for p in ALL if p.values[0]["kind"] in {"Job", "JobSet", "TrainingRuntime"}])
+def test_its_exit_codes_are_mapped_as_distcheck_means_them(document):
+    for spec in job_specs(document):
+        actions = {}
+        for each in spec["podFailurePolicy"]["rules"]:
+            assert each["action"] in {"FailJob", "FailIndex", "Ignore", "Count"}, "the schema leaves it open"
+            codes = each.get("onExitCodes")
+            if codes is not None:
+                assert codes["operator"] == "In"
+                assert codes["containerName"] in [c["name"] for c in containers(spec["template"])]
+                actions |= dict.fromkeys(codes["values"], each["action"])
+        assert {code for code, action in actions.items() if action == "FailJob"} == RETRY_IS_USELESS
+        assert {code for code, action in actions.items() if action != "FailJob"} <= RETRY_MAY_HELP
+        assert spec["template"]["spec"]["restartPolicy"] == "Never", "podFailurePolicy asks for it"
+
+
+@pytest.mark.parametrize("kind", ["JobSet", "TrainingRuntime"])
+def test_a_failed_policy_ends_the_whole_set(kind):
+    spec = of_kind(kind)["spec"]
+    spec = spec["template"]["spec"] if kind == "TrainingRuntime" else spec
+    (only,) = spec["failurePolicy"]["rules"]
+    assert (only["action"], only["onJobFailureReasons"]) == ("FailJobSet", ["PodFailurePolicy"])
+    assert spec["failurePolicy"]["maxRestarts"] == 1
+    assert spec["network"]["publishNotReadyAddresses"] is True
+    assert [each["template"]["spec"]["backoffLimit"] for each in spec["replicatedJobs"]] == [0]
+
+
+def test_the_pods_of_the_indexed_job_find_each_other():
+    service, job = documents(ROOT / "docs" / "schedulers" / "kubernetes" / "indexed-job.yaml")
+    spec = job["spec"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
+    assert spec["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert spec["completions"] == spec["parallelism"]
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+def test_gate_and_training_are_told_the_same_place(kind):
+    (spec,) = job_specs(of_kind(kind))
+    gate, train = containers(spec["template"])
+    told = {each["name"]: each.get("value") for each in gate["env"]}
+    assert gate["env"] == train["env"]
+    assert told["PET_NNODES"] == str(spec["completions"])
+    assert told["PET_NPROC_PER_NODE"] == str(gate["resources"]["limits"]["nvidia.com/gpu"])
+    assert told["PET_MASTER_ADDR"] == {"Job": "train-0.train", "JobSet": "train-node-0-0.train"}[kind]
+
+
+def test_the_runtime_injects_into_containers_that_are_there():
+    runtime, job = documents(ROOT / "docs" / "schedulers" / "kubernetes" / "trainjob.yaml")
+    (target,) = runtime["spec"]["mlPolicy"]["torch"]["envInjection"]["targets"]
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert target["jobName"] == replicated["name"]
+    there = [container["name"] for container in containers(replicated["template"]["spec"]["template"])]
+    assert set(target["containerNames"]) <= set(there)
+    assert job["spec"]["runtimeRef"] == {"kind": "TrainingRuntime", "name": runtime["metadata"]["name"]}
+    assert job["spec"]["trainer"]["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"]
+
+
+@pytest.mark.parametrize("document", [p for p in ALL if p.values[0]["kind"] not in {"Service", "TrainJob"}])
+def test_its_gate_is_a_command_of_distcheck(document):
+    for template in pod_templates(document):
+        commands = [c.get("command", []) for c in containers(template)]
+        commands += [c["readinessProbe"]["exec"]["command"] for c in containers(template) if "readinessProbe" in c]
+        assert [command[1] for command in commands if command[:1] == ["distcheck"]] in (["gate"], ["node"])
