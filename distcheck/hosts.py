@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 LAUNCHERS = ("auto", "local", "ssh", "slurm", "mpi")
 _PORT = 29500
-_LINE = re.compile(
-    r"^(?P<host>[^\s:]+)(?::(?P<colon>\d+))?(?:\s+(?:slots|max_slots|max-slots)\s*=\s*(?P<slots>\d+))?.*$"
-)
+_MOST_RANKS = 4096
+"""On one node."""
+_LINE = re.compile(r"(?P<host>[^\s:=]+)(?::(?P<colon>\d+))?(?P<settings>(?:\s+[\w-]+\s*=\s*\S+)*)")
+_SLOTS = re.compile(r"\sslots\s*=\s*(\S+)")
 _OWN_HOSTFILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 
 
@@ -123,6 +124,8 @@ def expand(text: str, option: str) -> tuple[str, ...]:
     from ClusterShell.NodeSet import NodeSet, NodeSetException
 
     found: dict[str, None] = {}
+    if not all(letter.isprintable() or letter.isspace() for letter in text):
+        raise UsageError(f"{option} {text!r} is no list of hosts: names have printable characters only")
     try:
         for part in re.split(r",(?![^\[]*\])|\s+", text):  # NodeSet sorts; the first host named is rank 0's
             found |= dict.fromkeys(NodeSet(part))
@@ -135,6 +138,8 @@ def expand(text: str, option: str) -> tuple[str, ...]:
     for host in found:
         if host.startswith("-"):
             raise UsageError(f"{option} {text!r}: a host cannot begin with a dash")
+        if re.fullmatch(r"[^:]+:\d*", host):
+            raise UsageError(f"{option} {text!r}: give hosts without a number; --nproc says how many ranks each has")
     return tuple(found)
 
 
@@ -157,10 +162,17 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        found = _LINE.match(text)
+        found = _LINE.fullmatch(text)
         if found is None:
-            raise UsageError(f"--hostfile {path}, line {number}: {text!r} is no host")
-        count = found["slots"] or found["colon"]
+            raise UsageError(
+                f"--hostfile {path}, line {number}: {text!r} is no host; expected something like node1 slots=8"
+            )
+        told = _SLOTS.search(found["settings"])
+        count = told[1] if told else found["colon"]
+        if count and not (count.isascii() and count.isdecimal() and 1 <= int(count) <= _MOST_RANKS):
+            raise UsageError(
+                f"--hostfile {path}, line {number}: {count} ranks; give 1 to {_MOST_RANKS}, or leave the line out"
+            )
         for host in expand(found["host"], f"--hostfile {path}, line {number}:"):
             hosts[host] = hosts.get(host, 0) + 1
             if count:
@@ -169,7 +181,7 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
         raise UsageError(f"--hostfile {path} names no host")
     if any(count > 1 for count in hosts.values()) and not slots:
         slots = hosts
-    return tuple(hosts), {host: count for host, count in slots.items() if count > 0}
+    return tuple(hosts), slots
 
 
 def _ranks(
@@ -192,8 +204,8 @@ def _ranks(
 def _number(nproc: str, environ: Mapping[str, str]) -> int:
     if nproc == "auto" and environ.get("SLURM_GPUS_ON_NODE", "").isdecimal():
         nproc = environ["SLURM_GPUS_ON_NODE"]
-    if not nproc.isdecimal() or not 1 <= int(nproc) <= 4096:
-        hint = "the number of ranks per node is not known from here; give it" if nproc == "auto" else "give 1 to 4096"
+    if not nproc.isdecimal() or not 1 <= int(nproc) <= _MOST_RANKS:
+        hint = "the number of ranks per node is not known from here; give it" if nproc == "auto" else f"give 1 to {_MOST_RANKS}"
         raise UsageError(f"--nproc {nproc}: {hint}")
     return int(nproc)
 

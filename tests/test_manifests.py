@@ -1,4 +1,4 @@
-"""The Kubernetes manifests of the docs: valid by the schemas of their kinds, and coherent with distcheck's exit codes."""
+"""The Kubernetes manifests of the docs: valid by their schemas, and coherent with distcheck's exit codes."""
 
 from __future__ import annotations
 

@@ -68,7 +68,11 @@ def placements(assignment: Assignment, environ: Mapping[str, str]) -> tuple[Plac
     if not assignment.ranks_by_task:
         if here.rank is None:
             raise ValueError("nothing says which task this is: no variable of a known launcher is set")
-        return (msgspec.structs.replace(here, master_addr=assignment.master_addr, master_port=assignment.master_port),)
+        return (
+            msgspec.structs.replace(
+                here, master_addr=assignment.master_addr, master_port=assignment.master_port, master_derived=False
+            ),
+        )
     task = here.rank if assignment.task is None else assignment.task
     if task is None or not 0 <= task < len(assignment.ranks_by_task):
         raise ValueError(f"this is task {task}, expected 0 to {len(assignment.ranks_by_task) - 1}")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 _LOOK_SECONDS = 0.1
+_END_SECONDS = 0.5
+"""Between SIGTERM, by which srun and mpirun take their tasks along, and SIGKILL."""
 
 Wish = Literal["go on", "stop", "end"]
 """What is wanted of the commands: go on, stop and tell what you know, or be ended now."""
@@ -69,9 +73,13 @@ def run(
             listener.ended(self.key, rc)
 
     class Clock(EventHandler):  # type: ignore[misc]
+        abort_at = math.inf
+
         def ev_timer(self, _timer: Any) -> None:
+            if time.monotonic() >= self.abort_at:
+                task.abort()
             wanted = wish()
-            if wanted == said[0]:
+            if said[0] in {wanted, "end"}:
                 return
             said[0] = wanted
             for command, worker in workers:
@@ -80,7 +88,7 @@ def run(
                 elif wanted == "stop":
                     worker.set_write_eof()
             if wanted == "end":
-                task.abort()
+                self.abort_at = time.monotonic() + _END_SECONDS
 
     task.set_info("fanout", max(64, len(commands)))
     task.set_info("connect_timeout", max(1, round(connect_seconds)))

@@ -49,6 +49,7 @@ def collect(
         accelerator=accelerator,
         gpus=gpus,
         state=state,
+        cpus=os.cpu_count(),
         proxy_ports=_proxy_ports() if "KUBERNETES_SERVICE_HOST" in environ else (),
     )
 

@@ -94,7 +94,8 @@ class Node:
         if not self.alive:
             raise ClusterError(f"{self.name} is down")
         into = ["nsenter", "--target", str(self.pid), "--mount", "--uts", "--ipc", "--net", "--pid"]
-        environ = ["env", "-i", "-C", cwd, *(f"{name}={value}" for name, value in env.items())]
+        # A shell that runs the tests in the background has them ignore SIGINT, and all that they start.
+        environ = ["env", "-i", "--default-signal", "-C", cwd, *(f"{name}={value}" for name, value in env.items())]
         return [*cgroup.joined(self.cgroup), *into, "--", "setsid", *environ, *argv]
 
     def start(self, *argv: str, env: Mapping[str, str] | None, cwd: str, stdin: int | None) -> Running:

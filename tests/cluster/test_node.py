@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from cluster.recipes import administer, LOG, RECIPES, Recipes
+from cluster.recipes import LOG, RECIPES, Recipes, administer
 
 BAD = "1.lost yes\n"
 

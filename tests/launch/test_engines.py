@@ -185,7 +185,7 @@ def test_a_machine_without_an_mpi_launcher_that_is_known_is_said(mpirun, monkeyp
         mpirun(said)
     monkeypatch.setenv("PATH", str(tmp_path))
     mpi._launcher.cache_clear()
-    with pytest.raises(UsageError, match="neither Open MPI's mpirun nor MPICH's mpiexec.hydra is on PATH"):
+    with pytest.raises(UsageError, match=r"neither Open MPI's mpirun nor MPICH's mpiexec\.hydra is on PATH"):
         mpi.commands(launch("mpi"), TOLD)
 
 

@@ -60,7 +60,7 @@ def test_frames_of_many_ranks_in_any_order_give_every_message_once(noise, order)
     order.shuffle(lines)
     reader = Reader()
     heard = messages(reader, lines)
-    assert sorted((m.report.process.uid for m in heard if isinstance(m, Collected))) == ["p0", "p1", "p2", "p3"]
+    assert sorted(m.report.process.uid for m in heard if isinstance(m, Collected)) == ["p0", "p1", "p2", "p3"]
     assert [m for m in heard if isinstance(m, Arrived)] == [ARRIVED] * 4
     assert all(m in said for m in heard if isinstance(m, Collected))
     assert (reader.torn, reader.damaged) == (0, 0)

@@ -6,6 +6,10 @@ import subprocess
 import sys
 import time
 
+import psutil
+import pytest
+
+from distcheck.facts import Agent, Variables
 from distcheck.probe import process
 
 
@@ -32,3 +36,53 @@ def test_a_process_that_is_gone_has_no_command_parent_or_state():
     child = subprocess.Popen(["true"])
     child.wait()
     assert (process.command_of(child.pid), process.parent_of(child.pid), process.state_of(child.pid)) == ((), 0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "arguments"),
+    [
+        (["/x/bin/torchrun", "--nnodes=2", "t.py"], "torchrun", ("--nnodes=2", "t.py")),
+        (["-m", "torch.distributed.run", "t.py"], "torchrun", ("t.py",)),
+        (["-u", "-m", "torch.distributed.launch", "t.py"], "launch", ("t.py",)),
+        (["/x/torch/distributed/launch.py", "t.py"], "launch", ("t.py",)),
+        (["/x/bin/accelerate", "launch", "t.py"], "accelerate", ("launch", "t.py")),
+    ],
+)
+def test_the_nearest_agent_is_found_with_its_arguments_and_what_it_was_exported(words, program, arguments):
+    script = "import subprocess, sys; subprocess.run(['sleep', '60'])"
+    environ = {"MASTER_ADDR": "node1", "RANK": "3", "NCCL_DEBUG": "INFO", "HOME": "/root"}
+    # An interpreter that runs a script shows whatever words follow it: the agent's command line, without the agent.
+    agent = subprocess.Popen([sys.executable, "-c", script, *words], env=environ)
+    try:
+        child = _only_child(agent.pid)
+        found = process.agent({"TORCHELASTIC_RUN_ID": "7"}, child)
+        assert found == Agent(
+            program=program,
+            pid=agent.pid,
+            arguments=arguments,
+            exported=Variables({"MASTER_ADDR": "node1", "RANK": "3"}),
+        )
+        assert process.agent({}, child) is None
+    finally:
+        for pid in [*psutil.Process(agent.pid).children(), psutil.Process(agent.pid)]:
+            pid.kill()
+        agent.wait()
+
+
+def test_a_process_that_no_agent_started_has_none():
+    assert process.agent({"TORCHELASTIC_RUN_ID": "7"}) is None
+
+
+@pytest.mark.parametrize(("environ", "known"), [({}, False), ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, True)])
+def test_the_device_of_shared_memory_is_looked_at_in_pods_only(environ, known):
+    assert isinstance(process.shm_device(environ), int) == known
+
+
+def _only_child(pid):
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        children = psutil.Process(pid).children()
+        if children:
+            return children[0].pid
+        time.sleep(0.02)
+    raise AssertionError("no child")

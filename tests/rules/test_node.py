@@ -27,7 +27,7 @@ def lone(job_of, change):
     """A job of `distcheck node` on nodes of four GPUs; `nodes` of them, merged as `distcheck report` does."""
 
     def lone(nodes=1, *, gpus=None, accelerator="nvidia", answer=..., states=None):
-        job = job_of([1] * nodes, gpus=4)
+        job = job_of(nodes, 1, gpus=4)
         job = change.asked(job, command="node", looks=("node", "gpu"), gpus=gpus)
         rows = tuple(RankFacts(process=r.process, placement=Placement(), environment={}) for r in job.ranks)
         job = change.job(job, ranks=rows)
@@ -170,4 +170,4 @@ def test_most_nodes_alike_is_the_systems_fault(lone, judge):
 
 
 def test_the_rules_say_nothing_of_a_job_with_ranks(job_of, judge):
-    assert judge(job_of([2, 2], gpus=2), "node").findings == ()
+    assert judge(job_of(2, 2, gpus=2), "node").findings == ()

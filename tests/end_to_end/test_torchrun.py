@@ -1,0 +1,115 @@
+"""torchrun and its kin on this machine: agents on loopback, what they were told, and what distcheck says of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+TORCHRUN = [str(Path(sys.executable).parent / "torchrun")]
+LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
+ENV = ["-m", "distcheck", "env", "--format", "json"]
+
+
+@pytest.fixture
+def agents(start):
+    """Run agents side by side, each with arguments of its own; their exit codes, and the reports that were printed."""
+
+    def run(program, *arguments, env=None):
+        environ = {"OMP_NUM_THREADS": "1"} | (env or {})
+        running = [start(*words, *ENV, program=program, env=environ) for words in arguments]
+        ended = [r.wait(120) for r in running]
+        lines = [line for e in ended for line in e.out.splitlines() if line.startswith('{"schema"')]
+        return [e.code for e in ended], [json.loads(line) for line in lines], ended
+
+    return run
+
+
+def said(report, *severities):
+    return [f["rule"] for f in report["findings"] if not severities or f["severity"] in severities]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--standalone", "--nproc-per-node=2"), ("--nproc-per-node=2",), ("--standalone", "--nproc-per-node=1")],
+    ids=["standalone", "default", "one rank"],
+)
+def test_a_healthy_agent_alone_is_silent(agents, arguments):
+    codes, (report,), ended = agents(TORCHRUN, arguments)
+    assert (codes, said(report)) == ([0], []), ended
+    assert [row["status"] for row in report["ranks"]] == ["ok"] * int(arguments[-1][-1])
+
+
+def test_two_static_agents_on_loopback_are_one_healthy_job(agents, port):
+    static = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    codes, (report,), ended = agents(TORCHRUN, [*static, "--node-rank=0"], [*static, "--node-rank=1"])
+    assert (codes, said(report)) == ([0, 0], []), ended
+    assert [(row["rank"], row["local_rank"]) for row in report["ranks"]] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+
+
+def test_two_c10d_agents_on_loopback_are_one_healthy_job(agents, port):
+    c10d = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    codes, (report,), ended = agents(TORCHRUN, [*c10d, "--rdzv-id=7"], [*c10d, "--rdzv-id=7"])
+    assert (codes, said(report)) == ([0, 0], []), ended
+
+
+def test_c10d_agents_without_an_id_and_numbered_in_vain_are_worth_knowing(agents, port):
+    c10d = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    # One of the two gets the number that it asked for at most.
+    codes, (report,), ended = agents(TORCHRUN, [*c10d, "--node-rank=1"], [*c10d, "--node-rank=1"])
+    assert (codes, said(report, "error", "warning")) == ([0, 0], []), ended
+    assert said(report, "info") == ["torchrun-node-rank-with-c10d", "torchrun-rdzv-id-shared"]
+
+
+@pytest.mark.parametrize("use_env", [[], ["--use-env"]], ids=["argument", "use-env"])
+def test_the_legacy_launcher_is_healthy_and_its_argument_is_taken(agents, port, use_env):
+    where = ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    codes, (report,), ended = agents(LAUNCH, [*use_env, *where, "--nproc-per-node=2"])
+    assert codes == [0], ended
+    assert said(report) == ([] if use_env else ["launch-local-rank-arg"])
+    assert [row["local_rank"] for row in report["ranks"]] == [0, 1]
+
+
+@pytest.mark.parametrize("word", ["--local-rank=1", "--local_rank=1"])
+def test_both_spellings_of_the_legacy_argument_are_taken_before_the_command(distcheck, word):
+    env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+    ended = distcheck(word, "env", "--alone", "--format", "json", env=env)
+    assert (ended.code, [row["local_rank"] for row in ended.report["ranks"]]) == (0, [1]), ended
+
+
+def test_an_exported_address_that_torchrun_ignores_is_named(agents):
+    env = {"MASTER_ADDR": "node7", "MASTER_PORT": "29500", "NNODES": "2", "NODE_RANK": "1"}
+    codes, (report,), ended = agents(TORCHRUN, ["--nproc-per-node=2"], env=env)
+    assert (codes, said(report)) == ([1], ["torchrun-ignores-master-env"]), ended
+    assert (report["exit_code"], report["findings"][0]["ranks"]) == (30, [0, 1])
+
+
+def test_an_exported_address_does_no_harm_to_an_agent_that_is_alone_on_purpose(agents):
+    codes, (report,), ended = agents(
+        TORCHRUN, ["--standalone", "--nproc-per-node=2"], env={"MASTER_ADDR": "node7", "NNODES": "2"}
+    )
+    assert (codes, said(report)) == ([0], []), ended
+
+
+def test_a_pet_variable_that_was_left_over_is_named(agents):
+    codes, (report,), ended = agents(TORCHRUN, ["--nproc-per-node=1"], env={"PET_NNODES": "1"})
+    assert (codes, said(report)) == ([0], ["env-pet-leak"]), ended
+
+
+def test_an_elastic_agent_that_waits_for_others_at_localhost_is_worth_knowing(agents, port):
+    elastic = ["--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}"]
+    codes, (report,), ended = agents(TORCHRUN, [*elastic, "--rdzv-id=7", "--rdzv-conf=last_call_timeout=1"])
+    assert (codes, said(report)) == ([0], ["torchrun-localhost-name-ambiguous"]), ended
+
+
+def test_a_restart_is_mentioned(agents):
+    script = "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exec $0 -m distcheck env --format json; exit 3"
+    codes, (report,), ended = _restarted(agents, script)
+    assert (codes, said(report)) == ([0], ["elastic-restart-stale"]), ended
+
+
+def _restarted(agents, script):
+    words = ["--standalone", "--nproc-per-node=1", "--max-restarts=1", "--monitor-interval=0.1", "--no-python"]
+    return agents(TORCHRUN, [*words, "bash", "-c", script, sys.executable])

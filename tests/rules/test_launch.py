@@ -1,0 +1,129 @@
+"""Starting probes from outside: each rule speaks of its own fault, at its own node, and the innocent are left in peace."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Launched, LaunchedNode, LeftOut
+
+LOOKS = ("launch", "environment", "meeting")
+SSH = ("/opt/venv/bin/python", "-m", "distcheck.remote")
+
+
+@pytest.fixture
+def launched(job_of, change):
+    """A job of 4 nodes x 2 ranks that distcheck started; `fates` are those of nodes by number, from 1."""
+
+    def make(engine="ssh", command=SSH, exit_code=None, words="", interrupted="", left_out=(), need=None, **fates):
+        job = change.asked(job_of(4, 2, launcher="distcheck"), looks=LOOKS, need=need)
+        nodes = []
+        for n in range(4):
+            own = {"outcome": "reported"} | fates.get(f"node{n + 1}", {})
+            nodes.append(LaunchedNode(name=f"node{n + 1}", ranks=(2 * n, 2 * n + 1), **own))
+        silent = {rank for node in nodes if node.outcome != "reported" for rank in node.ranks}
+        job = change.job(job, ranks=tuple(r for r in job.ranks if r.placement.rank not in silent))
+        facts = Launched(
+            engine=engine,
+            command=tuple(command),
+            nodes=tuple(nodes),
+            exit_code=exit_code,
+            words=words,
+            interrupted=interrupted,
+        )
+        return change.job(job, launched=facts, left_out=left_out)
+
+    return make
+
+
+def said(diagnosis):
+    return [(f.rule, f.severity, f.scope, f.confirmed, f.nodes, f.ranks) for f in diagnosis.findings]
+
+
+def test_a_healthy_launch_is_left_in_peace(launched, judge):
+    diagnosis = judge(launched(), "launch", "ranks")
+    assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
+
+
+UNREACHABLE = {"outcome": "unreachable", "exit_code": 255, "words": "ssh: connect to host node3: No route to host"}
+MISSING = {"outcome": "no probe", "exit_code": 127, "words": "bash: /opt/venv/bin/python: No such file or directory"}
+ENDED = {"outcome": "ended", "exit_code": 137, "words": "Killed"}
+UNREADABLE = {"outcome": "unreadable", "exit_code": 0, "distcheck": "0.0.1"}
+SILENT = {"outcome": "silent"}
+
+
+@pytest.mark.parametrize(
+    ("fate", "rule", "confirmed", "code"),
+    [
+        (UNREACHABLE, "launch-node-unreachable", False, 20),
+        (MISSING, "launch-probe-missing", True, 40),
+        (ENDED, "launch-probe-failed", False, 20),
+        (UNREADABLE, "launch-probe-unreadable", False, 20),
+        (SILENT, "launch-probe-silent", False, 20),
+    ],
+)
+def test_what_became_of_one_node_is_said_of_that_node_alone(launched, judge, fate, rule, confirmed, code):
+    diagnosis = judge(launched(node3=fate), "launch", "ranks")
+    assert said(diagnosis) == [(rule, "error", "node", confirmed, ("node3",), (4, 5))]
+    assert "node3 (ranks 4-5)" in diagnosis.findings[0].message
+    assert diagnosis.verdict.exit_code == code
+    assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"], "explained, and so not said twice"
+
+
+@pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, ENDED])
+def test_what_all_nodes_have_in_common_is_no_fault_of_a_node(launched, judge, fate):
+    diagnosis = judge(launched(node1=fate, node2=fate, node3=fate, node4=fate), "launch", "ranks")
+    assert [(f.scope, len(f.nodes)) for f in diagnosis.findings] == [("job", 4)]
+    assert diagnosis.verdict.exit_code == 30
+
+
+def test_silence_of_all_nodes_is_unknown_and_not_the_jobs_fault(launched, judge):
+    diagnosis = judge(launched(node1=SILENT, node2=SILENT, node3=SILENT, node4=SILENT), "launch", "ranks")
+    assert [f.scope for f in diagnosis.findings] == ["node"]
+    assert diagnosis.verdict.exit_code == 20
+
+
+def test_the_words_that_tell_most_are_in_the_message(launched, judge):
+    words = "Welcome to node3\nssh: connect to host node3 port 22: Connection timed out\nbye"
+    (finding,) = judge(launched(node3=UNREACHABLE | {"words": words}), "launch", "ranks").findings
+    assert "Connection timed out" in finding.message
+    assert finding.fix.commands == ("ssh node3 true",)
+
+
+def test_launch_failed_when_srun_starts_nothing(launched, judge):
+    srun = {"engine": "slurm", "command": ("srun", "--partition=nope"), "exit_code": 1}
+    words = "srun: error: invalid partition specified: nope"
+    lost = {"outcome": "ended"}
+    diagnosis = judge(launched(**srun, words=words, node1=lost, node2=lost, node3=lost, node4=lost), "launch", "ranks")
+    assert [(f.rule, f.scope) for f in diagnosis.findings] == [("launch-failed", "job")]
+    assert "invalid partition specified: nope" in diagnosis.findings[0].message
+    assert diagnosis.verdict.exit_code == 30
+
+
+def test_probes_that_mpirun_takes_along_are_not_blamed(launched, judge):
+    lost = {"outcome": "ended"}
+    mpirun = {"engine": "mpi", "command": ("mpirun",), "exit_code": 1}
+    diagnosis = judge(launched(**mpirun, node1=lost, node2=lost, node3=MISSING, node4=lost), "launch", "ranks")
+    assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-probe-missing", ("node3",))]
+    assert any(
+        n.rule == "launch-probe-failed" and n.nodes == ("node1", "node2", "node4") for n in diagnosis.not_checked
+    )
+
+
+@pytest.mark.parametrize("fate", [ENDED, SILENT])
+def test_a_signal_convicts_nobody(launched, judge, fate):
+    diagnosis = judge(launched(node3=fate, interrupted="SIGTERM"), "launch", "ranks")
+    assert diagnosis.findings == ()
+    assert "the run was ended by SIGTERM" in {n.reason for n in diagnosis.not_checked}
+    assert diagnosis.verdict.exit_code == 20
+
+
+def test_launch_node_left_out_is_a_warning_that_names_the_good_nodes_and_excludes_the_bad_one(launched, judge):
+    from distcheck.finding import excluded_nodes
+
+    spare = LeftOut(name="node5", rules=("launch-probe-missing",), words="distcheck cannot be run on node5")
+    diagnosis = judge(launched(engine="slurm", command=("srun",), left_out=(spare,), need=4), "launch", "ranks")
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.severity, finding.nodes) == ("launch-node-left-out", "warning", ("node5",))
+    assert "srun --nodelist=node1,node2,node3,node4" in finding.fix.commands[0]
+    assert diagnosis.verdict == ("warn", 0) or diagnosis.verdict.exit_code == 0
+    assert excluded_nodes(diagnosis.findings) == ("node5",)

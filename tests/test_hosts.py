@@ -1,0 +1,279 @@
+"""Which nodes take part: lists of hosts, hostfiles of every dialect, and what starts the probes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distcheck import hosts
+from distcheck.errors import UsageError
+from distcheck.options import Options
+
+BATCH = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-4]", "SLURM_TASKS_PER_NODE": "5,1(x3)"}
+STEP = BATCH | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0"}
+
+
+@pytest.fixture(autouse=True)
+def _srun(tmp_path, monkeypatch):
+    """Put an srun on PATH: Slurm is there."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+
+def outside(environ=None, **options):
+    return hosts.outside(Options(**options), environ or {})
+
+
+def refused(environ=None, **options) -> str:
+    with pytest.raises(UsageError) as caught:
+        outside(environ, **options)
+    return str(caught.value)
+
+
+# -- --hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a,b[1-4]", "a b1 b2 b3 b4"),
+        ("b[1-2],a", "b1 b2 a"),
+        ("node[3,1]", "node1 node3"),
+        ("a b  c", "a b c"),
+        ("a,,b,", "a b"),
+        ("a,a,b", "a b"),
+        ("node[1-2]-data", "node1-data node2-data"),
+        ("node[01-03]", "node01 node02 node03"),
+        ("10.0.0.[1-2]", "10.0.0.1 10.0.0.2"),
+        ("rack[1-2]n[1-2]", "rack1n1 rack1n2 rack2n1 rack2n2"),
+        ("fd00::1,user@b", "fd00::1 user@b"),
+    ],
+)
+def test_a_list_is_expanded_in_its_own_order(text, expected):
+    assert hosts.expand(text, "--hosts") == tuple(expected.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("node[1-", "a,b[1-4]"),
+        ("node[4-1]", "a,b[1-4]"),
+        (",", "names no host"),
+        (" ", "names no host"),
+        ("-oProxyCommand=x", "cannot begin with a dash"),
+        ("a,-x", "cannot begin with a dash"),
+        ("node1:2", "--nproc"),
+        ("a\x01b", "printable"),
+    ],
+)
+def test_what_is_no_list_is_said_with_the_value(text, remedy):
+    words = refused(hosts=text)
+    assert repr(text) in words
+    assert remedy in words
+
+
+@given(st.lists(st.from_regex(r"[a-z][a-z0-9]{0,5}(-[a-z])?", fullmatch=True), min_size=1, max_size=8))
+def test_plain_names_stay_as_they_are_each_once(names):
+    assert hosts.expand(",".join(names), "--hosts") == tuple(dict.fromkeys(names))
+
+
+@given(st.text(alphabet="ab19[]-,:. \t\\!&^%#\x00é", max_size=12))
+def test_any_text_is_a_list_or_said_to_be_none(text):
+    try:
+        found = hosts.expand(text, "--hosts")
+    except UsageError as error:
+        assert "--hosts" in str(error)
+    else:
+        assert found
+        assert len(set(found)) == len(found)
+        assert all(host.isprintable() and not host.startswith("-") for host in found)
+
+
+# -- --hostfile
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nb\n", {"a": None, "b": None}),
+        ("a slots=4\nb slots=2\n", {"a": 4, "b": 2}),
+        ("a slots = 4 max_slots=8\nb max-slots=8 slots=2", {"a": 4, "b": 2}),
+        ("a max_slots=8\n", {"a": None}),
+        ("# Open MPI\n\na slots=2 # the first\n  b\tslots=2\r\n", {"a": 2, "b": 2}),
+        ("a:4\nb:2 ifname=eth0\n", {"a": 4, "b": 2}),
+        ("node[1-3] slots=2", {"node1": 2, "node2": 2, "node3": 2}),
+        ("a\na\nb\nb\nb\n", {"a": 2, "b": 3}),
+        ("a slots=2\na slots=2\n", {"a": 4}),
+    ],
+    ids=["plain", "DeepSpeed", "limits", "no-slots", "comments", "MPICH", "ranges", "PBS", "twice"],
+)
+def test_a_hostfile_of_every_dialect_is_read(tmp_path, text, expected):
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    names, slots = hosts.read_hostfile(path)
+    assert {name: slots.get(name) for name in names} == expected
+    assert names == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no host"),
+        ("# nobody\n", "names no host"),
+        ("a\nb:x\n", "line 2: 'b:x' is no host; expected something like node1 slots=8"),
+        ("a slots=many", "line 1: many ranks; give 1 to 4096"),
+        ("a slots=0", "line 1: 0 ranks; give 1 to 4096"),
+        ("a slots=99999999999", "line 1: 99999999999 ranks"),
+        ("a two words", "line 1: 'a two words' is no host"),
+        ("node[1-", "line 1: 'node[1-' is no list of hosts"),
+        ("-x", "line 1: '-x': a host cannot begin with a dash"),
+    ],
+)
+def test_what_is_no_hostfile_is_said_with_its_line(tmp_path, text, words):
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    said = refused(hostfile=path)
+    assert str(path) in said
+    assert words in said
+
+
+def test_a_hostfile_that_cannot_be_read_is_said(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    assert "cannot be read: No such file or directory" in refused(hostfile=tmp_path / "absent")
+    assert "cannot be read" in refused(hostfile=tmp_path / "binary")
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), st.integers(1, 64), min_size=1), st.booleans())
+def test_every_host_has_the_slots_that_it_was_given(tmp_path_factory, counts, colon):
+    path = tmp_path_factory.getbasetemp() / "counts"
+    path.write_text("".join(f"{h}:{n}\n" if colon else f"{h} slots={n}\n" for h, n in counts.items()))
+    assert hosts.read_hostfile(path) == (tuple(counts), counts)
+
+
+# -- what starts the probes
+
+
+@pytest.mark.parametrize(
+    ("environ", "options", "engine"),
+    [
+        ({}, {}, None),
+        ({}, {"nproc": "2"}, None),
+        ({}, {"hosts": "a,b"}, "ssh"),
+        ({}, {"hosts": "a,b", "launcher": "mpi"}, "mpi"),
+        (BATCH, {}, "slurm"),
+        (BATCH, {"nproc": "2"}, "slurm"),
+        (BATCH, {"launcher": "ssh"}, "ssh"),
+        (BATCH, {"hosts": "node[1-2]"}, "ssh"),
+        (BATCH, {"launcher": "mpi"}, "mpi"),
+        (BATCH, {"launcher": "local"}, None),
+        (BATCH, {"alone": True}, None),
+        (BATCH, {"rank": 0, "world_size": 2}, None),
+        (BATCH | {"RANK": "0", "WORLD_SIZE": "2"}, {}, None),
+        (STEP, {}, None),
+        (STEP | {"SLURM_NTASKS": "1"}, {"hosts": "a,b"}, "ssh"),
+        (TORCHRUN, {}, None),
+    ],
+)
+def test_what_starts_the_probes_follows_from_options_and_allocation(environ, options, engine):
+    launch = outside(environ, **options)
+    assert (launch and launch.engine) == engine
+
+
+def test_an_allocation_without_srun_is_left_to_this_machine(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert outside(BATCH) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "options", "value", "remedy"),
+    [
+        ({}, {"launcher": "pbs"}, "--launcher pbs", "auto, local, ssh, slurm, mpi"),
+        ({}, {"launcher": "local", "hosts": "a"}, "--launcher local", "leave --hosts and --hostfile out"),
+        ({}, {"launcher": "slurm"}, "--launcher slurm", "use sbatch or salloc"),
+        ({}, {"launcher": "ssh"}, "--launcher ssh", "give --hosts or --hostfile"),
+        ({}, {"hosts": "a", "hostfile": "f"}, "--hosts and --hostfile", "give one"),
+        ({}, {"hosts": "a", "nproc": "0"}, "--nproc 0", "give 1 to 4096"),
+        ({}, {"hosts": "a", "nproc": "auto"}, "--nproc auto", "give it"),
+        ({}, {"hosts": "a,b", "need": 3}, "--need 3", "from 1 to 2"),
+        ({}, {"hosts": "a,b", "need": 0}, "--need 0", "from 1 to 2"),
+        ({}, {"hosts": "a", "launcher_args": "'x"}, "--launcher-args", "No closing quotation"),
+        ({"MASTER_PORT": "99999"}, {"hosts": "a"}, "MASTER_PORT 99999", "20000 to 32000"),
+        ({}, {"need": 2}, "--need 2", "give --hosts"),
+        ({}, {"env": "NCCL_*"}, "--env NCCL_*", "give --hosts"),
+        ({}, {"setup": "true"}, "--setup true", "give --hosts"),
+        ({}, {"python": "/x"}, "--python /x", "give --hosts"),
+        ({}, {"launcher_args": "-x"}, "--launcher-args -x", "give --hosts"),
+        (STEP, {"hosts": "a,b"}, "already one of 8 that slurm started", "outside of them"),
+        (TORCHRUN, {"launcher": "ssh"}, "already one of 8 that torchrun started", "outside of them"),
+        (BATCH | {"SLURM_JOB_NODELIST": ""}, {}, "SLURM_JOB_NODELIST is empty", "inside salloc"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_with_value_and_remedy(environ, options, value, remedy):
+    words = refused(environ, **options)
+    assert value in words
+    assert remedy in words
+
+
+# -- the launch
+
+
+def test_ssh_has_a_rank_per_host_or_as_many_as_nproc_says():
+    assert outside(hosts="b,a").ranks_by_host == (1, 1)
+    launch = outside(hosts="b,a", nproc="3")
+    assert (launch.ranks_by_host, launch.multiplies, launch.master_addr, launch.master_port) == ((3, 3), True, "b", 29500)
+    assert launch.python == sys.executable
+
+
+def test_slots_are_ranks_and_nproc_wins_over_them(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("a slots=3\nb\n")
+    assert outside(hostfile=path).ranks_by_host == (3, 1)
+    assert outside(hostfile=path, nproc="2").ranks_by_host == (2, 2)
+
+
+def test_a_scheduler_s_own_hostfile_is_found(tmp_path):
+    path = tmp_path / "nodes"
+    path.write_text("a\na\nb\nb\n")
+    launch = outside({"PBS_NODEFILE": str(path)}, launcher="ssh")
+    assert (launch.hosts, launch.ranks_by_host) == (("a", "b"), (2, 2))
+
+
+def test_an_allocation_says_hosts_tasks_and_port():
+    launch = outside(BATCH)
+    assert (launch.hosts, launch.ranks_by_host, launch.multiplies) == (
+        ("node1", "node2", "node3", "node4"),
+        (5, 1, 1, 1),
+        False,
+    )
+    assert (launch.master_addr, launch.master_port) == ("node1", 20077)
+    assert launch.host_of_task == ("node1",) * 5 + ("node2", "node3", "node4")
+    assert outside(BATCH | {"SLURM_GPUS_ON_NODE": "8"}, nproc="auto").ranks_by_host == (8,) * 4
+
+
+def test_where_the_ranks_meet_is_the_users_word_before_the_environments():
+    there = {"MASTER_ADDR": "env", "MASTER_PORT": "1234"}
+    launch = outside(there, hosts="a")
+    assert (launch.master_addr, launch.master_port) == ("env", 1234)
+    launch = outside(there, hosts="a", master_addr="said", master_port=5)
+    assert (launch.master_addr, launch.master_port) == ("said", 5)
+
+
+def test_a_host_that_is_left_out_takes_its_ranks_along_and_the_meeting_place_when_it_was_there():
+    launch = outside(hosts="a,b,c", nproc="2").without(("a",))
+    assert (launch.hosts, launch.master_addr, launch.ranks_of("c")) == (("b", "c"), "b", (2, 3))
+    assert outside(hosts="a,b,c", master_addr="head").without(("a",)).master_addr == "head"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [("NCCL_*,UCX_*", "NCCL_DEBUG UCX_TLS"), (" NCCL_DEBUG , ", "NCCL_DEBUG"), ("", ""), ("nccl_*", ""), ("?CX_TLS", "UCX_TLS")],
+)  # fmt: skip
+def test_the_variables_that_match_are_carried(patterns, names):
+    environ = {"NCCL_DEBUG": "INFO", "UCX_TLS": "tcp", "HOME": "/root"}
+    assert list(hosts.carried(patterns, environ)) == names.split()
