@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import distcheck
+from distcheck.rules import FAMILIES
 
 ROOT = Path(distcheck.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -85,3 +86,14 @@ def test_the_program_of_the_ranks_starts_without_typer_or_torch():
 def test_nothing_is_unpickled_anywhere():
     for path in MODULES:
         assert not roots(path) & {"pickle", "marshal", "shelve", "dill"}, path
+
+
+def test_a_bare_shell_imports_no_launchers_rules():
+    judged = loaded_after(
+        "from distcheck.facts import Asked, Job\nfrom distcheck.diagnose import diagnose\n"
+        "diagnose(Job('0', 'run', Asked('env', ('environment', 'meeting')), met=True))"
+    )
+    launchers = {f"distcheck.rules.{name}" for name, family in FAMILIES.items() if family.variables}
+    assert {"distcheck.rules.torchrun", "distcheck.rules.slurm"} <= launchers
+    assert "distcheck.rules.environment" in judged
+    assert not judged & (launchers | {"distcheck.rules.agents"})

@@ -4,7 +4,8 @@
 
 The two sides of a row run in turn, in the same minutes on the same machine, and the ratio of their medians is
 judged: absolute times say little on a machine that has other work. A row that could not be measured is not
-met and says why. Rows that need GPUs or several nodes are measured elsewhere.
+met and says why. Rows of several nodes run on the test cluster, which needs root and its packages (see
+tests/cluster/install); rows that need GPUs are measured elsewhere.
 """
 
 from __future__ import annotations
@@ -117,6 +118,22 @@ def torchrun() -> float:
     return min(float(line) for line in output.splitlines()) - start
 
 
+# --- several nodes
+
+
+def gate_on_four_nodes_against_torchrun() -> Iterator[Row]:
+    ours, theirs = in_turn(gate_on_four_nodes, torchrun_on_four_nodes, 3)
+    yield row("whole gate on 4 nodes x 2 ranks / torchrun of a bare all_reduce", ours, theirs, at_most(0.5))
+
+
+def gate_on_four_nodes() -> float:
+    return float(output_of([sys.executable, str(HERE / "four_nodes.py"), "gate"]))
+
+
+def torchrun_on_four_nodes() -> float:
+    return float(output_of([sys.executable, str(HERE / "four_nodes.py"), "torchrun"]))
+
+
 # --- the figures themselves
 
 
@@ -220,6 +237,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         start_of_env_against_typer,
         start_of_env_against_collect_env,
         first_figure_against_torchrun,
+        gate_on_four_nodes_against_torchrun,
         figures_against_a_bare_loop,
         judging_and_rendering,
         roll_call_against_a_tcp_store,

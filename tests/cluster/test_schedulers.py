@@ -49,6 +49,12 @@ class Job:
         path = self._cluster.shared / f"slurm-{self.number}.out"
         return path.read_text() if path.exists() else ""
 
+    @property
+    def story(self):
+        """What it wrote and what Slurm's controller says of it, for a test that fails."""
+        log = self._cluster.read("head", "/var/log/slurm/slurmctld.log").splitlines()
+        return "\n".join([self.out, *(line for line in log if f"JobId={self.number}" in line)])
+
     def shown(self, name):
         text = self._cluster.run("head", "scontrol", "show", "job", "--oneliner", self.number).out
         return re.search(rf"(?:^| ){name}=(\S*)", text)[1]
@@ -97,7 +103,7 @@ def test_a_healthy_job_passes_the_gate_and_trains(submit):
     assert (job.code, trained(job)) == (
         0,
         [f"sum 6 of 6 on node{n} restart 0" for n in (1, 2, 3) for _ in range(2)],
-    ), job.out
+    ), job.story
 
 
 def test_a_job_on_a_bad_node_starts_again_without_it(cluster, recipes, submit):
@@ -106,7 +112,7 @@ def test_a_job_on_a_bad_node_starts_again_without_it(cluster, recipes, submit):
     assert (job.code, trained(job)) == (
         0,
         [f"sum 6 of 6 on node{n} restart 1" for n in (1, 3, 4) for _ in range(2)],
-    ), job.out
+    ), job.story
     assert job.shown("ExcNodeList") == "node2"
     assert (cluster.shared / f"bad-nodes.{job.number}").read_text() == ""
 
@@ -114,7 +120,7 @@ def test_a_job_on_a_bad_node_starts_again_without_it(cluster, recipes, submit):
 def test_nodes_that_the_user_left_out_stay_left_out(recipes, submit):
     recipes.nvml("node2", "1.lost yes\n")
     job = submit("gate.sbatch", "--exclude=node1", nodes=2).wait()
-    assert (job.code, job.shown("ExcNodeList")) == (0, "node1,node2"), job.out
+    assert (job.code, job.shown("ExcNodeList")) == (0, "node1,node2"), job.story
     assert {line.split()[5] for line in trained(job)} == {"node3", "node4"}
 
 
@@ -122,13 +128,13 @@ def test_a_job_whose_second_nodes_are_bad_too_stops(recipes, submit):
     recipes.nvml("node1", "1.lost yes\n")
     recipes.nvml("node2", "1.lost yes\n")
     job = submit("gate.sbatch", nodes=1).wait()
-    assert (job.code, job.shown("Restarts"), trained(job)) == (40, "1", []), job.out
+    assert (job.code, job.shown("Restarts"), trained(job)) == (40, "1", []), job.story
     assert job.out.count("leave node1 out") == job.out.count("leave node2 out") == 1
 
 
 def test_a_job_that_is_wrong_itself_stops_at_once(submit):
     job = submit("gate.sbatch", export="ALL,DISTCHECK_BACKEND=nccl", gpus=0).wait()
-    assert (job.code, job.shown("Restarts"), trained(job)) == (30, "0", []), job.out
+    assert (job.code, job.shown("Restarts"), trained(job)) == (30, "0", []), job.story
     assert "gpu-none-visible" in job.out
     assert job.out.count("distcheck 0.1.0 gate:") == 1
 
@@ -136,7 +142,7 @@ def test_a_job_that_is_wrong_itself_stops_at_once(submit):
 def test_what_is_not_known_is_looked_at_once_more(recipes, submit):
     recipes.nvml("node2", "init !999\n")
     job = submit("gate.sbatch").wait()
-    assert (job.code, job.shown("Restarts"), trained(job)) == (20, "0", []), job.out
+    assert (job.code, job.shown("Restarts"), trained(job)) == (20, "0", []), job.story
     assert job.out.count("distcheck 0.1.0 gate:") == 2
 
 
@@ -145,12 +151,12 @@ def test_every_task_looks_and_becomes_its_rank(submit):
     assert (job.code, trained(job)) == (
         0,
         [f"sum 6 of 6 on node{n} restart 0" for n in (1, 2, 3) for _ in range(2)],
-    ), job.out
+    ), job.story
     job = submit("srun_gate.sbatch", train="mine.py").wait()
-    assert job.code == 0, job.out
+    assert job.code == 0, job.story
 
 
 def test_no_task_becomes_a_rank_on_a_bad_node(recipes, submit):
     recipes.nvml("node2", "1.lost yes\n")
     job = submit("srun_gate.sbatch").wait()
-    assert (job.code, trained(job)) == (40, []), job.out
+    assert (job.code, trained(job)) == (40, []), job.story

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import sys
 
 from distcheck.facts import Missing, TorchBuild
@@ -31,3 +32,11 @@ def test_the_loopback_interface_is_seen():
     interfaces = host.interfaces()
     assert not isinstance(interfaces, Missing)
     assert any(i.address == "127.0.0.1" and i.mtu_bytes > 1000 for i in interfaces)
+
+
+def test_the_ports_of_a_meshs_sidecar_are_looked_at_in_pods_only(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as sidecar:
+        port = sidecar.getsockname()[1]
+        monkeypatch.setattr(host, "_PROXY_PORTS", (port, 1))
+        assert host.collect({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}).proxy_ports == (port,)
+        assert host.collect({}).proxy_ports == ()

@@ -188,3 +188,16 @@ def test_a_resolver_that_hangs_is_given_up(live, monkeypatch):
 
     live(main())
     hang.set()
+
+
+def test_a_name_that_comes_late_is_asked_for_again_while_patience_lasts(live, monkeypatch):
+    unknown = Missing(reason="[Errno -2] Name or service not known")
+    answers = [unknown, Resolution(name="trainer-0", addresses=("10.0.0.1",), seconds=0.001)]
+    monkeypatch.setattr(client, "_RESOLVE_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(client.network, "resolve", lambda _name: answers.pop(0) if len(answers) > 1 else answers[0])
+    found = live(client.resolve("trainer-0", 5, 5))
+    assert (found.tries, found.addresses) == (2, ("10.0.0.1",))
+    assert found.seconds >= 0.05
+    answers[:] = [unknown]
+    assert live(client.resolve("trainer-0", 5, 0.2)) == unknown
+    assert live(client.resolve("trainer-0", 5)) == unknown

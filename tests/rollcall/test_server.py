@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import time
 
 import msgspec
 import pytest
 
-from distcheck.rollcall import protocol
+from distcheck.rollcall import client, protocol
 from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerReport, Trouble, encode
 
 
@@ -255,5 +256,37 @@ def test_whoever_is_half_way_in_when_the_doors_close_is_not_let_in(hosting, live
             assert host.server.guests == {}
             with pytest.raises(OSError, match=r"refused|Connect call failed"):
                 await host.connect()
+
+    live(main())
+
+
+@pytest.mark.parametrize(("wrong", "least", "most"), [(0.0, 0.0, 0.0), (60.0, 50.0, 60.0), (-60.0, -60.0, -50.0)])
+def test_a_guests_clock_is_compared_with_the_moments_between_which_it_spoke(
+    live, hosting, hello, report, wrong, least, most
+):
+    async def main():
+        async with hosting(2) as host:
+            came = await client.attend(
+                client.doors(["127.0.0.1"], host.port, "a job", side=False),
+                hello("guest", 1),
+                seconds=5,
+                connect_seconds=2,
+            )
+            host.writers.append(came.connection.writer)
+            came.connection.say(msgspec.structs.replace(report("guest", 1), clock_seconds=time.time() + wrong))
+            await host.server.wait_for_all(5)
+            ahead = host.server.guests["guest"].report.process.clock_ahead_seconds
+            assert ahead is not None
+            assert least <= ahead <= most
+
+    live(main())
+
+
+def test_a_guest_that_tells_no_time_has_no_clock(live, hosting):
+    async def main():
+        async with hosting(2) as host:
+            await host.come("guest", 1)
+            await host.server.wait_for_all(5)
+            assert host.server.guests["guest"].report.process.clock_ahead_seconds is None
 
     live(main())
