@@ -146,16 +146,16 @@ class Homecoming:
         nodes = []
         for host, heard in self._nodes.items():
             ranks = self.launch.ranks_of(host)
-            if host in self._blamed and not known.issuperset(ranks):
-                heard.words.extend(self._engine.words)
+            reported = known.issuperset(ranks)
+            words = "\n".join([*(self._engine.words if host in self._blamed and not reported else ()), *heard.words])
             code = next((c for c in reversed(heard.codes) if c), heard.codes[-1] if heard.codes else None)
             nodes.append(
                 LaunchedNode(
                     name=host,
                     ranks=ranks,
-                    outcome="reported" if known.issuperset(ranks) else self._fate(host, heard, code),
+                    outcome="reported" if reported else self._fate(host, words, code),
                     exit_code=code,
-                    words="\n".join(heard.words),
+                    words=words,
                     distcheck=self._arrived.get(host, ""),
                 )
             )
@@ -168,9 +168,8 @@ class Homecoming:
             torn=self._reader.torn,
         )
 
-    def _fate(self, host: str, heard: Heard, code: int | None) -> Fate:
+    def _fate(self, host: str, words: str, code: int | None) -> Fate:
         """Tell what became of a probe whose facts are not here."""
-        words = "\n".join(heard.words)
         if host in self._unread or self._arrived.get(host, __version__) != __version__:
             return "unreadable"
         if host in self._arrived:

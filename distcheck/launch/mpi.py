@@ -22,7 +22,12 @@ from distcheck.launch.outside import Outside, Words, probe_argv
 
 WORDS = Words(
     of_task=re.compile(r"^\[(?:\d+,)?(\d+)\](?:<\w+>:)? ?(.*)"),
-    of_node=(re.compile(r"^\s*Node:\s+(\S+)()"), re.compile(r"^\[(?:proxy:\d+:\d+@|mpiexec@)(\S+)\] (.*)")),
+    of_node=(
+        re.compile(r"^\s*Node:\s+(\S+)()"),
+        re.compile(r"^\[(?:proxy:\d+:\d+@|mpiexec@)(\S+)\] (.*)"),
+        re.compile(r"^ssh: (?:connect to host|Could not resolve hostname) ([^\s:]+)[ :](.*)"),
+        re.compile(r"^(?:\S+@)?([^\s:]+): (Permission denied \(.*)"),
+    ),
 )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from distcheck.facts import Job, Launched, LaunchedNode
 
 _TELLING = re.compile(
-    r"no such|no module|denied|refused|timed out|unable|cannot|could not|failed|error|not found|invalid", re.IGNORECASE
+    r"no such|no module|no route|denied|refused|timed out|unable|cannot|could not|failed|error|not found|invalid", re.IGNORECASE
 )
 _STARTED_BY = {"ssh": "ssh", "slurm": "srun", "mpi": "mpirun"}
 
@@ -212,7 +212,7 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
 
 def _failed(launched: Launched) -> bool:
     """Whether the program that starts all probes started none."""
-    return bool(launched.exit_code) and all(n.outcome in {"ended", "silent", "unreachable"} and not n.distcheck
+    return bool(launched.exit_code) and all(n.outcome in {"ended", "silent"} and not n.distcheck
                                              and n.exit_code is None for n in launched.nodes)  # fmt: skip
 
 

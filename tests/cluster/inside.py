@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 JOB = str(Path(__file__).parent / "all_reduce.py")
 GATE = ("gate", "--sizes", "1M:1M", "--op", "all_reduce", "--join-timeout", "30", "--format", "json")
+PATIENCE = 240
+"""Seconds that a run with its job may take: eight imports of torch on a machine that others use as well."""
 MASTER = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
 NODES = ("node1", "node2", "node3", "node4")
 SLOTS = ",".join(f"{node}:2" for node in NODES)

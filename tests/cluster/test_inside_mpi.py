@@ -10,6 +10,7 @@ from cluster.inside import (
     JOB,
     MASTER,
     NODES,
+    PATIENCE,
     SLOTS,
     assert_healthy,
     blocks,
@@ -43,7 +44,7 @@ def _mpiexec(*options):
 def test_open_mpi_is_healthy_and_the_job_runs_after_it(cluster, address):
     carried = ("-x", f"MASTER_ADDR={address}", "-x", "MASTER_PORT=29500")
     job = _openmpi("distcheck", *GATE, "--", sys.executable, JOB)
-    ended = cluster.run("node1", *_mpirun(*carried), *job, env=_ROOT)
+    ended = cluster.run("node1", *_mpirun(*carried), *job, env=_ROOT, timeout=PATIENCE)
     report = assert_healthy([ended], blocks(2, 2, 2, 2), "openmpi")
     assert findings(report, "info") == []
 
@@ -51,7 +52,7 @@ def test_open_mpi_is_healthy_and_the_job_runs_after_it(cluster, address):
 def test_mpich_is_healthy_and_the_job_runs_after_it(cluster):
     carried = ("-genv", "MASTER_ADDR", "node1", "-genv", "MASTER_PORT", "29500")
     job = _mpich("distcheck", *GATE, "--", sys.executable, JOB)
-    ended = cluster.run("node1", *_mpiexec(*carried), *job)
+    ended = cluster.run("node1", *_mpiexec(*carried), *job, timeout=PATIENCE)
     report = assert_healthy([ended], blocks(2, 2, 2, 2), "hydra")
     assert findings(report, "info") == []
 
@@ -60,7 +61,7 @@ def test_mpich_is_healthy_and_the_job_runs_after_it(cluster):
 def test_export_maps_what_mpi_numbers(cluster, mpi):
     start = _mpirun("-x", "MASTER_ADDR", "-x", "MASTER_PORT") if mpi == "openmpi" else _mpiexec("-genvall")
     job = ("distcheck", *GATE, "--export", "--", sys.executable, JOB)
-    ended = cluster.run("node1", *start, *job, env=_ROOT | MASTER)
+    ended = cluster.run("node1", *start, *job, env=_ROOT | MASTER, timeout=PATIENCE)
     report = assert_healthy([ended], blocks(2, 2, 2, 2), mpi)
     assert findings(report, "info") == ["env-mpi-horovod-vars-only"]
 
@@ -74,7 +75,7 @@ def test_export_maps_what_mpi_numbers(cluster, mpi):
     ids=["openmpi", "hydra"],
 )
 def test_without_a_meeting_place_the_words_to_add_are_given(cluster, start, words):
-    ended = cluster.run("node1", *start, "distcheck", "env", env=_ROOT)
+    ended = cluster.run("node1", *start, "distcheck", "env", env=_ROOT, timeout=PATIENCE)
     assert ended.code == 30
     assert words in ended.out
     assert "env-mpi-horovod-vars-only" in ended.out
@@ -83,7 +84,9 @@ def test_without_a_meeting_place_the_words_to_add_are_given(cluster, start, word
 def test_variables_that_mpirun_does_not_carry_are_a_warning(cluster):
     carried = ("-x", "MASTER_ADDR", "-x", "MASTER_PORT")
     job = _openmpi("distcheck", *GATE, "--", sys.executable, JOB)
-    ended = cluster.run("node1", *_mpirun(*carried), *job, env=_ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"})
+    ended = cluster.run(
+        "node1", *_mpirun(*carried), *job, env=_ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"}, timeout=PATIENCE
+    )
     (report,) = reports(ended)
     assert (ended.code, report["verdict"], findings(report)) == (0, "warn", ["mpi-env-not-forwarded"])
     found = finding(report, "mpi-env-not-forwarded")
@@ -93,6 +96,5 @@ def test_variables_that_mpirun_does_not_carry_are_a_warning(cluster):
 
     mended = cluster.run(
         "node1", *_mpirun(*carried, "-x", "NCCL_SOCKET_IFNAME"), *job,
-        env=_ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"},
-    )  # fmt: skip
+        env=_ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"}, timeout=PATIENCE)  # fmt: skip
     assert_healthy([mended], blocks(2, 2, 2, 2), "openmpi")

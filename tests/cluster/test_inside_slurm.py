@@ -11,6 +11,7 @@ from cluster.inside import (
     JOB,
     MASTER,
     NODES,
+    PATIENCE,
     assert_healthy,
     blocks,
     finding,
@@ -33,7 +34,14 @@ def tasks(*command):
 def test_each_task_a_rank_is_healthy_and_the_job_runs_after_it(cluster, address, mpi):
     job = tasks("distcheck", *GATE, "--", sys.executable, JOB)
     ended = cluster.run(
-        "node1", "srun", f"--mpi={mpi}", "--nodes=4", "--ntasks-per-node=2", *job, env=MASTER | {"MASTER_ADDR": address}
+        "node1",
+        "srun",
+        f"--mpi={mpi}",
+        "--nodes=4",
+        "--ntasks-per-node=2",
+        *job,
+        env=MASTER | {"MASTER_ADDR": address},
+        timeout=PATIENCE,
     )
     report = assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
     assert findings(report, "info") == []
@@ -43,20 +51,32 @@ def test_one_task_on_each_node_with_nproc_is_healthy_and_torchrun_runs_after_it(
     agent = [f"{sys.prefix}/bin/torchrun", "--nnodes=4", "--nproc-per-node=2", "--master-addr=node1"]
     command = f"exec distcheck {' '.join(GATE)} --nproc 2 -- {' '.join(agent)} --node-rank=$SLURM_NODEID {JOB}"
     env = {"OMP_NUM_THREADS": "1"}
-    ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", command, env=env)
+    ended = cluster.run(
+        "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", command, env=env, timeout=PATIENCE
+    )
     report = assert_healthy([ended], blocks(2, 2, 2, 2), "distcheck")
     assert findings(report, "info") == []
 
 
 def test_uneven_tasks_are_healthy(cluster):
     job = tasks("distcheck", *GATE, "--", sys.executable, JOB)
-    ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks=8", *job, env=MASTER)
+    ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks=8", *job, env=MASTER, timeout=PATIENCE)
     assert_healthy([ended], blocks(5, 1, 1, 1), "slurm")
 
 
 def test_export_needs_nothing_but_srun(cluster):
     ended = cluster.run(
-        "node1", "srun", "--nodes=4", "--ntasks-per-node=2", "distcheck", *GATE, "--export", "--", sys.executable, JOB
+        "node1",
+        "srun",
+        "--nodes=4",
+        "--ntasks-per-node=2",
+        "distcheck",
+        *GATE,
+        "--export",
+        "--",
+        sys.executable,
+        JOB,
+        timeout=PATIENCE,
     )
     report = assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
     assert findings(report, "info") == ["env-rank-unset"]
@@ -68,13 +88,13 @@ def test_ranks_given_by_hand_on_four_nodes_are_healthy(cluster):
         cluster.start(node, "distcheck", *GATE, "--rank", str(i), *given, "--export", "--", sys.executable, JOB)
         for i, node in enumerate(NODES)
     ]
-    report = assert_healthy([r.wait(120) for r in running], blocks(1, 1, 1, 1), "by hand")
+    report = assert_healthy([r.wait(PATIENCE) for r in running], blocks(1, 1, 1, 1), "by hand")
     assert findings(report, "info") == []
 
 
 def test_a_missing_meeting_place_is_said_once_with_the_words_to_add(cluster):
     job = ("srun", "--nodes=4", "--ntasks-per-node=2", "--kill-on-bad-exit=0")
-    ended = cluster.run("node1", *job, *tasks("distcheck", *GATE, "--", sys.executable, JOB))
+    ended = cluster.run("node1", *job, *tasks("distcheck", *GATE, "--", sys.executable, JOB), timeout=PATIENCE)
     (report,) = reports(ended)
     assert (ended.code, report["verdict"], findings(report)) == (30, "job", ["env-rank-unset"])
     assert placed(report) == blocks(2, 2, 2, 2)
@@ -90,13 +110,20 @@ def test_a_missing_meeting_place_is_said_once_with_the_words_to_add(cluster):
 
 def test_the_words_to_add_are_right(cluster):
     ended = cluster.run(
-        "node1", "srun", "--nodes=4", "--ntasks-per-node=2", *tasks("distcheck", "env", "--format=json")
+        "node1",
+        "srun",
+        "--nodes=4",
+        "--ntasks-per-node=2",
+        *tasks("distcheck", "env", "--format=json"),
+        timeout=PATIENCE,
     )
     (report,) = reports(ended)
     lines = "; ".join(finding(report, "env-rank-unset")["fix"]["commands"])
     script = f'{lines}; srun --ntasks-per-node=2 "$@"'
     job = tasks("distcheck", *GATE, "--", sys.executable, JOB)
-    ended = cluster.run("node1", "salloc", "--nodes=4", "--ntasks-per-node=2", "bash", "-c", script, "bash", *job)
+    ended = cluster.run(
+        "node1", "salloc", "--nodes=4", "--ntasks-per-node=2", "bash", "-c", script, "bash", *job, timeout=PATIENCE
+    )
     assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
 
 
@@ -108,7 +135,7 @@ def test_a_script_that_takes_the_batch_shell_for_a_task_is_the_one_error(cluster
     script += "MASTER_PORT=29500 exec distcheck env --join-timeout 4 --format json\n"
     cluster.write("node1", "/shared/job.sh", script)
     submit = ("sbatch", "--wait", "--nodes=2", "--ntasks-per-node=2", "--output=/shared/out", "/shared/job.sh")
-    submitted = cluster.run("node1", *submit, cwd="/shared")
+    submitted = cluster.run("node1", *submit, cwd="/shared", timeout=PATIENCE)
     (report,) = reports(submitted._replace(out=cluster.read("node1", "/shared/out")))
     assert (submitted.code, report["verdict"], findings(report)) == (30, "job", ["slurm-no-srun"])
     assert finding(report, "slurm-no-srun")["ranks"] == [0]
@@ -116,7 +143,7 @@ def test_a_script_that_takes_the_batch_shell_for_a_task_is_the_one_error(cluster
 
 def test_a_command_that_would_run_once_in_an_allocation_is_a_warning(cluster):
     gate = ("distcheck", *GATE, "--", sys.executable, "-c", "print('once')")
-    ended = cluster.run("node1", "salloc", "--nodes=2", "--ntasks-per-node=2", *gate)
+    ended = cluster.run("node1", "salloc", "--nodes=2", "--ntasks-per-node=2", *gate, timeout=PATIENCE)
     (report,) = reports(ended)
     assert (ended.code, ended.out.split(), findings(report)) == (0, ["once"], ["slurm-no-srun"])
     assert "2 nodes as 4 tasks" in finding(report, "slurm-no-srun")["message"]
@@ -140,7 +167,9 @@ def equipped(make_cluster, _fake_nvml_folder):
 
 def _gpu(cluster, *options):
     job = tasks("distcheck", "gpu", "--format", "json")
-    ended = cluster.run("node1", "srun", "--nodes=2", *options, *job, env=MASTER | {"LD_LIBRARY_PATH": "/shared/nvml"})
+    ended = cluster.run(
+        "node1", "srun", "--nodes=2", *options, *job, env=MASTER | {"LD_LIBRARY_PATH": "/shared/nvml"}, timeout=PATIENCE
+    )
     (report,) = reports(ended)
     uuids = [row["gpu"]["uuid"] for row in sorted(report["ranks"], key=lambda row: row["rank"])]
     return ended.code, report, uuids
@@ -174,8 +203,8 @@ def test_a_task_on_fewer_cpus_than_asked_for_is_a_warning(cluster):
     # Slurm binds nobody here (TaskPlugin=task/none); what it does elsewhere is done by taskset.
     step = ("srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2")
     look = ("distcheck", "env", "--format", "json")
-    unbound = cluster.run("node1", *step, *tasks(*look), env=MASTER)
+    unbound = cluster.run("node1", *step, *tasks(*look), env=MASTER, timeout=PATIENCE)
     assert (unbound.code, unbound.rules) == (0, [])
-    bound = cluster.run("node1", *step, *tasks("taskset", "-c", "0", *look), env=MASTER)
+    bound = cluster.run("node1", *step, *tasks("taskset", "-c", "0", *look), env=MASTER, timeout=PATIENCE)
     assert (bound.code, bound.rules) == (0, ["slurm-cpus-per-task-not-inherited"])
     assert finding(bound.report, "slurm-cpus-per-task-not-inherited")["nodes"] == ["node1", "node2"]

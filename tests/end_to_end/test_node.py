@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
@@ -163,7 +164,8 @@ def test_the_systems_log_has_one_line(node, tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
         log.bind(str(tmp_path / "log"))
         log.settimeout(20)
-        script = 'mount -t tmpfs none /dev && ln -s "$1" /dev/log && mknod /dev/null c 1 3 && exec "$2" -m distcheck node --syslog'
+        script = 'mount -t tmpfs none /dev && ln -s "$1" /dev/log && mknod /dev/null c 1 3 && '
+        script += 'exec "$2" -m distcheck node --syslog'
         command = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path / "log"), sys.executable]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         line = log.recv(4096).decode()
@@ -175,7 +177,7 @@ def test_the_systems_log_has_one_line(node, tmp_path):
 
 
 def test_an_interruption_is_no_traceback(tmp_path, fake_nvml):
-    told = fake_nvml.environ(H100 + "init hang\n")
+    told = fake_nvml.environ(H100 + "init hang\n") | {"DISTCHECK_TIMEOUT": "60"}
     process = subprocess.Popen(
         [sys.executable, "-m", "distcheck", "node"],
         env=told,
@@ -183,7 +185,10 @@ def test_an_interruption_is_no_traceback(tmp_path, fake_nvml):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    time.sleep(1.5)
+    end = time.monotonic() + 30
+    while not psutil.Process(process.pid).children():  # the one that asks NVML
+        assert time.monotonic() < end
+        time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130

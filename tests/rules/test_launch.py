@@ -109,6 +109,15 @@ def test_probes_that_mpirun_takes_along_are_not_blamed(launched, judge):
     )
 
 
+def test_a_node_that_mpirun_cannot_reach_is_named_and_not_the_launch(launched, judge):
+    lost, cut = {"outcome": "ended"}, {"outcome": "unreachable", "words": UNREACHABLE["words"]}
+    mpirun = {"engine": "mpi", "command": ("mpirun",), "exit_code": 255}
+    diagnosis = judge(launched(**mpirun, node1=lost, node2=lost, node3=cut, node4=lost), "launch", "ranks")
+    assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-node-unreachable", ("node3",))]
+    assert "No route to host" in diagnosis.findings[0].message
+    assert diagnosis.verdict.exit_code == 20
+
+
 @pytest.mark.parametrize("fate", [ENDED, SILENT])
 def test_a_signal_convicts_nobody(launched, judge, fate):
     diagnosis = judge(launched(node3=fate, interrupted="SIGTERM"), "launch", "ranks")

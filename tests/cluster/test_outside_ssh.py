@@ -1,0 +1,213 @@
+"""distcheck that starts its probes by ssh: the report is whole, whatever is wrong with the nodes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cluster.inside import NODES, blocks, finding, findings, placed, reports
+
+import distcheck
+
+PYTHON = f"{sys.prefix}/bin/python"
+PACKAGE = str(Path(distcheck.__file__).parent)
+SMALL = ("--sizes", "1M:1M", "--op", "all_reduce")
+
+
+def look(cluster, *words, start="head", hosts="node[1-4]", env=None, timeout=150):
+    """Run distcheck for two ranks on each host; return how it ended and its one report."""
+    who = ("--hosts", hosts, "--nproc", "2") if hosts else ()
+    ended = cluster.run(start, "distcheck", *words, *who, "--format", "json", env=env, timeout=timeout)
+    (report,) = reports(ended)
+    return ended, report
+
+
+def statuses(report) -> list[str]:
+    return [row["status"] for row in sorted(report["ranks"], key=lambda row: row["rank"])]
+
+
+def assert_healthy(ended, report, layout):
+    assert (ended.code, report["verdict"], findings(report, "error", "warning", "info")) == (0, "pass", []), report
+    assert placed(report) == layout
+    assert (report["world"]["ranks"], report["world"]["launcher"]) == (len(layout), "ssh")
+    assert (report["missing_ranks"], set(statuses(report))) == ([], {"ok"})
+
+
+@pytest.mark.parametrize(
+    ("words", "start", "hosts"),
+    [
+        (("env",), "head", "node[1-4]"),
+        (("net",), "node2", "node[1-4]-data"),
+        (("gate", *SMALL, "--join-timeout", "30"), "head", "node[1-4]"),
+    ],
+    ids=["env", "net on the other network from a node of the job", "gate"],
+)
+def test_a_healthy_job_is_healthy_and_nothing_is_left(cluster, words, start, hosts):
+    assert_healthy(*look(cluster, *words, start=start, hosts=hosts), blocks(2, 2, 2, 2))
+
+
+def test_a_command_runs_once_where_distcheck_was_started_and_only_after_a_pass(cluster):
+    gate = ("distcheck", "gate", *SMALL, "--nproc", "1", "--format", "json", "--join-timeout", "5", "--hosts")
+    then = ("--", "sh", "-c", "echo I run on $(hostname)")
+    passed = cluster.run("head", *gate, "node[1-2]", *then, timeout=150)
+    assert (passed.code, passed.out) == (0, "I run on head\n"), passed
+    failed = cluster.run("head", *gate, "node1,node9", *then, timeout=150)
+    assert (failed.code, failed.out) == (20, ""), failed
+
+
+def test_a_hostfile_says_how_many_ranks_each_host_has(cluster):
+    cluster.write("head", "/tmp/hosts", "node1 slots=3\nnode2 slots=1 # small\n")
+    assert_healthy(*look(cluster, "env", "--hostfile", "/tmp/hosts", hosts=""), blocks(3, 1))
+
+
+def test_another_port_of_ssh_and_other_networks_are_ssh_configs_and_the_hosts_matter(make_cluster):
+    cluster = make_cluster(2, ssh_port=2222, networks=("192.168.77", "192.168.78"), slurm=False)
+    assert_healthy(*look(cluster, "net", hosts="node[1-2]"), blocks(2, 2))
+    assert_healthy(*look(cluster, "env", hosts="192.168.78.[11-12]"), blocks(2, 2))
+
+
+# -- nodes of which nothing comes
+
+
+def test_nodes_that_cannot_be_logged_in_to_are_named_with_ssh_s_words_and_the_others_facts_are_there(cluster):
+    cluster.cut("node3")
+    cluster.kill_service("node4", "sshd")
+    ended, report = look(cluster, "env", "--join-timeout", "8")
+    assert (ended.code, report["verdict"]) == (20, "unknown")
+    assert set(findings(report)) == {"launch-node-unreachable"}
+    by_node = {f["nodes"][0]: f for f in report["findings"]}
+    assert {node: f["ranks"] for node, f in by_node.items()} == {"node3": [4, 5], "node4": [6, 7]}
+    assert "ssh: connect to host node3 port 22: " in by_node["node3"]["message"]
+    assert "ssh: connect to host node4 port 22: Connection refused" in by_node["node4"]["message"]
+    assert statuses(report) == ["ok"] * 4 + ["missing"] * 4
+    assert report["exclude"]["nodes"] == []
+
+
+def test_nodes_without_python_or_distcheck_are_named_and_excluded(cluster):
+    assert cluster.run("node3", "mv", PYTHON, f"{PYTHON}.hidden").code == 0
+    assert cluster.run("node4", "mv", PACKAGE, f"{PACKAGE}.hidden").code == 0
+    ended, report = look(cluster, "env", "--join-timeout", "8", "--exclude-file", "/tmp/exclude")
+    assert (ended.code, findings(report)) == (40, ["launch-probe-missing"])
+    found = finding(report, "launch-probe-missing")
+    assert (found["nodes"], found["ranks"]) == (["node3", "node4"], [4, 5, 6, 7])
+    assert "No such file or directory" in found["evidence"]["node3"]
+    assert "No module named" in found["evidence"]["node4"]
+    assert statuses(report) == ["ok"] * 4 + ["missing"] * 4
+    assert cluster.read("head", "/tmp/exclude") == "node3\nnode4\n"
+
+
+def test_another_version_is_a_warning_and_one_that_does_not_understand_is_unreadable(cluster):
+    def edit(node, change, file):
+        assert cluster.run(node, "sed", "-i", change, f"{PACKAGE}/{file}").code == 0
+
+    edit("node3", 's/^__version__ = .*/__version__ = "0.0.8"/', "__init__.py")
+    ended, report = look(cluster, "env", "--join-timeout", "20")
+    assert (ended.code, findings(report)) == (0, ["probe-version-differs"]), report
+    assert finding(report, "probe-version-differs")["nodes"] == ["node3"]
+
+    edit("node4", 's/^__version__ = .*/__version__ = "0.0.9"/', "__init__.py")
+    edit("node4", "s/    master_addr: str/    leader: str/", "launch/assignment.py")
+    ended, report = look(cluster, "env", "--join-timeout", "8")
+    assert (ended.code, findings(report, "error")) == (20, ["launch-probe-unreadable"]), report
+    found = finding(report, "launch-probe-unreadable")
+    assert (found["nodes"], found["ranks"]) == (["node4"], [6, 7])
+    assert "0.0.9" in found["message"]
+
+
+def test_the_report_is_whole_when_no_two_nodes_can_reach_each_other(cluster):
+    lines = "".join(
+        f"ip saddr {network}.0/24 ip saddr != {network}.10 drop;" for network in cluster.networks
+    )  # fmt: skip
+    for node in NODES:
+        table = f"table inet t {{ chain c {{ type filter hook input priority 0; iif lo accept; {lines} }} }}"
+        assert cluster.netns(node, "nft", "-f", "-", text=table).code == 0
+    ended, report = look(cluster, "env", "--join-timeout", "8", "--connect-timeout", "1")
+    assert placed(report) == blocks(2, 2, 2, 2)
+    assert (report["missing_ranks"], findings(report, "error")) == ([], ["net-master-unreachable"]), report
+    assert finding(report, "net-master-unreachable")["ranks"] == [2, 3, 4, 5, 6, 7]
+    assert ended.code in {20, 30}, report
+
+
+def test_a_frozen_node_is_named_within_the_timeout(cluster):
+    cluster.freeze("node3")
+    ended, report = look(cluster, "env", "--timeout", "8")
+    assert (ended.code, report["verdict"]) == (20, "unknown")
+    (found,) = [f for f in report["findings"] if f["severity"] == "error"]
+    assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
+    assert found["rule"] in {"launch-node-unreachable", "launch-probe-silent"}
+    assert report["seconds"] <= 13
+
+
+# -- what the job will run in
+
+
+def test_variables_setup_and_python_are_the_jobs_and_ranks_of_the_starting_shell_stay_there(cluster):
+    cluster.write("head", "/shared/job python", f'#!/bin/sh\ntouch /tmp/used; exec {PYTHON} "$@"\n')
+    inherited = {
+        "NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth1", "RANK": "5", "LOCAL_RANK": "5",
+        "PET_NNODES": "9", "TORCHELASTIC_RESTART_COUNT": "3",
+    }  # fmt: skip
+    words = ("--env", "NCCL_*", "--setup", "export NCCL_IB_DISABLE=1", "--python", "/shared/job python")
+    ended, report = look(cluster, "env", *words, "--save", "/tmp/job.json", env=inherited)
+    assert (ended.code, findings(report)) == (0, []), report
+    job = json.loads(cluster.read("head", "/tmp/job.json"))
+    assert [(r["environment"]["RANK"], r["environment"]["LOCAL_RANK"]) for r in job["ranks"]] == [
+        (str(rank), str(rank % 2)) for rank in range(8)
+    ]
+    for rank in job["ranks"]:
+        names = rank["environment"]
+        assert (names["NCCL_SOCKET_IFNAME"], names["NCCL_IB_DISABLE"]) == ("eth0", "1")
+        assert not [name for name in names if name.startswith(("PET_", "TORCHELASTIC_", "GLOO_"))]
+    assert {cluster.run(node, "test", "-e", "/tmp/used").code for node in NODES} == {0}
+
+
+def test_a_setup_that_fails_on_one_node_is_said_with_its_code(cluster):
+    ended, report = look(cluster, "env", "--setup", "test $(hostname) != node3", "--join-timeout", "8")
+    assert (ended.code, findings(report)) == (20, ["launch-probe-failed"]), report
+    found = finding(report, "launch-probe-failed")
+    assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
+    assert "--setup ended with exit code 1" in found["message"]
+
+
+# -- endings
+
+
+def probes(cluster) -> dict[str, int]:
+    """Return how many processes of probes each node has."""
+    found = {node: [p for p in processes if _is_probe(p)] for node, processes in cluster.processes().items()}
+    return {node: len(processes) for node, processes in found.items() if processes and node != "head"}
+
+
+def _is_probe(process) -> bool:
+    try:
+        return "distcheck.remote" in process.cmdline()
+    except Exception:  # noqa: BLE001 it has ended meanwhile
+        return False
+
+
+def wait_for(holds, seconds):
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert holds()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_the_probes_of_all_nodes_and_gives_what_is_known(cluster, signum):
+    hosts = ("--hosts", "node[1-4],node9", "--nproc", "2")  # nobody is node9, so the roll call waits
+    run = cluster.start("head", "distcheck", "env", *hosts, "--join-timeout", "50", "--format", "json")
+    wait_for(lambda: sum(probes(cluster).values()) >= 12, 40)  # four probes and their eight ranks
+    time.sleep(1)
+    run.interrupt(signum)
+    ended = run.wait(30)
+    wait_for(lambda: not probes(cluster), 15)
+    if signum == signal.SIGKILL:
+        return
+    (report,) = reports(ended)
+    assert (ended.code, report["exit_code"]) == (128 + signum, 128 + signum)
+    assert placed(report)[:8] == blocks(2, 2, 2, 2)
+    assert [f["nodes"] for f in report["findings"] if f["severity"] == "error"] == [["node9"]]
