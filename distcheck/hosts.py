@@ -205,7 +205,11 @@ def _number(nproc: str, environ: Mapping[str, str]) -> int:
     if nproc == "auto" and environ.get("SLURM_GPUS_ON_NODE", "").isdecimal():
         nproc = environ["SLURM_GPUS_ON_NODE"]
     if not nproc.isdecimal() or not 1 <= int(nproc) <= _MOST_RANKS:
-        hint = "the number of ranks per node is not known from here; give it" if nproc == "auto" else f"give 1 to {_MOST_RANKS}"
+        hint = (
+            "the number of ranks per node is not known from here; give it"
+            if nproc == "auto"
+            else f"give 1 to {_MOST_RANKS}"
+        )
         raise UsageError(f"--nproc {nproc}: {hint}")
     return int(nproc)
 

@@ -226,7 +226,12 @@ def test_what_cannot_be_meant_is_said_with_value_and_remedy(environ, options, va
 def test_ssh_has_a_rank_per_host_or_as_many_as_nproc_says():
     assert outside(hosts="b,a").ranks_by_host == (1, 1)
     launch = outside(hosts="b,a", nproc="3")
-    assert (launch.ranks_by_host, launch.multiplies, launch.master_addr, launch.master_port) == ((3, 3), True, "b", 29500)
+    assert (launch.ranks_by_host, launch.multiplies, launch.master_addr, launch.master_port) == (
+        (3, 3),
+        True,
+        "b",
+        29500,
+    )
     assert launch.python == sys.executable
 
 

@@ -61,8 +61,9 @@ def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
 def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
     """Several nodes were given the same node rank.
 
-    torchrun and accelerate then wait for each other for ever (``Timed out after 901 seconds waiting for clients. 1/2
-    clients joined.``) and start no script; Lightning numbers the ranks twice. Most often the variable was expanded
+    torchrun's and accelerate's agents then wait for a node that is not there (``wait timeout after 900000ms, keys:
+    /none/torchelastic/role_info/0, /none/torchelastic/role_info/1``; ``1/2 clients joined`` where each holds a store of
+    its own) and start no script; Lightning numbers the ranks twice. Most often the variable was expanded
     where the job was submitted and not on the node, or a configuration file with ``machine_rank: 0`` was copied to
     all. What torchrun started has met, so this is found before it: by NODE_RANK or PET_NODE_RANK where the ranks of
     several nodes have the same. Silent where the ranks themselves are there twice, which env-rank-duplicate says.

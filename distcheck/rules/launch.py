@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from distcheck.facts import Job, Launched, LaunchedNode
 
 _TELLING = re.compile(
-    r"no such|no module|no route|denied|refused|timed out|unable|cannot|could not|failed|error|not found|invalid", re.IGNORECASE
+    r"no such|no module|no route|denied|refused|timed out|unable|cannot|could not|failed|error|not found|invalid",
+    re.IGNORECASE,
 )
 _STARTED_BY = {"ssh": "ssh", "slurm": "srun", "mpi": "mpirun"}
 

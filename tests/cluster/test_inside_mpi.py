@@ -94,7 +94,6 @@ def test_variables_that_mpirun_does_not_carry_are_a_warning(cluster):
     assert found["fix"]["commands"] == ["mpirun -x NCCL_SOCKET_IFNAME ..."]
     assert len(summed(ended)) == 8
 
-    mended = cluster.run(
-        "node1", *_mpirun(*carried, "-x", "NCCL_SOCKET_IFNAME"), *job,
-        env=_ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"}, timeout=PATIENCE)  # fmt: skip
+    env = _ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"}
+    mended = cluster.run("node1", *_mpirun(*carried, "-x", "NCCL_SOCKET_IFNAME"), *job, env=env, timeout=PATIENCE)
     assert_healthy([mended], blocks(2, 2, 2, 2), "openmpi")
