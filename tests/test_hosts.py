@@ -277,8 +277,14 @@ def test_a_host_that_is_left_out_takes_its_ranks_along_and_the_meeting_place_whe
 
 @pytest.mark.parametrize(
     ("patterns", "names"),
-    [("NCCL_*,UCX_*", "NCCL_DEBUG UCX_TLS"), (" NCCL_DEBUG , ", "NCCL_DEBUG"), ("", ""), ("nccl_*", ""), ("?CX_TLS", "UCX_TLS")],
-)  # fmt: skip
+    [
+        ("NCCL_*,UCX_*", "NCCL_DEBUG UCX_TLS"),
+        (" NCCL_DEBUG , ", "NCCL_DEBUG"),
+        ("", ""),
+        ("nccl_*", ""),
+        ("?CX_TLS", "UCX_TLS"),
+    ],
+)
 def test_the_variables_that_match_are_carried(patterns, names):
     environ = {"NCCL_DEBUG": "INFO", "UCX_TLS": "tcp", "HOME": "/root"}
     assert list(hosts.carried(patterns, environ)) == names.split()

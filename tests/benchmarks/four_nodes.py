@@ -18,8 +18,10 @@ from cluster.cluster import Cluster  # noqa: E402 it is no installed package
 GATE = ("salloc", "-N4", "distcheck", "gate", "--nproc", "2")
 TORCHRUN = (
     "srun", "-N4", "--ntasks-per-node=1", "bash", "-c",
-    "exec torchrun --nnodes 4 --nproc-per-node 2 --node-rank $SLURM_NODEID --master-addr node1 "
-    f"--master-port 29511 {TESTS}/cluster/all_reduce.py",
+    (
+        "exec torchrun --nnodes 4 --nproc-per-node 2 --node-rank $SLURM_NODEID --master-addr node1 "
+        f"--master-port 29511 {TESTS}/cluster/all_reduce.py"
+    ),
 )  # fmt: skip
 
 

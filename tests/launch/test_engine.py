@@ -136,7 +136,7 @@ def test_variables_are_added_for_the_programs_and_taken_back(monkeypatch, there)
 def test_the_environment_is_taken_back_when_a_listener_breaks():
     class Broken(Ears):
         def line(self, key: str, words: bytes, *, error: bool) -> None:
-            raise KeyError(words)
+            raise KeyError(key, words, error)
 
     before = dict(os.environ)
     with pytest.raises(KeyError):

@@ -1,4 +1,4 @@
-"""Starting probes from outside: each rule speaks of its own fault, at its own node, and the innocent are left in peace."""
+"""Starting probes from outside: each rule speaks of its own fault, at its own node, and nobody else is blamed."""
 
 from __future__ import annotations
 
