@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parent / "recorded"
 
 
 def recorded(name):
-    """Return an environment as a launcher sets it; each file's first line names the source."""
+    """Return an environment as it was seen, or as its launcher documents it; the first line names the source."""
     lines = (_FOLDER / f"{name}.txt").read_text().splitlines()
     assert lines[0].startswith("# ")
     return dict(line.split("=", 1) for line in lines[1:])
@@ -106,17 +106,17 @@ def test_a_host_that_is_not_listed_is_no_node():
 
 def test_srun_tasks_without_a_meeting_place_can_all_work_one_out():
     places = [place(recorded("slurm") | {"SLURM_PROCID": str(i)}) for i in range(8)]
-    assert {(p.master_addr, p.master_port, p.master_derived) for p in places} == {("node1", 20077, True)}
-    assert place(recorded("slurm_uneven")).master_port == 20078
+    assert {(p.master_addr, p.master_port, p.master_derived) for p in places} == {("node1", 20001, True)}
+    assert place(recorded("slurm_uneven")).master_port == 20002
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
         ({"MASTER_ADDR": "node9", "MASTER_PORT": "29500"}, ("node9", 29500, False)),
-        ({"MASTER_ADDR": "node9"}, ("node9", 20077, True)),
+        ({"MASTER_ADDR": "node9"}, ("node9", 20001, True)),
         ({"MASTER_PORT": "29500"}, ("node1", 29500, True)),
-        ({"MASTER_ADDR": "", "MASTER_PORT": ""}, ("node1", 20077, True)),
+        ({"MASTER_ADDR": "", "MASTER_PORT": ""}, ("node1", 20001, True)),
         ({"MASTER_ADDR": "node9", "MASTER_PORT": "x"}, ("node9", None, False)),
     ],
 )

@@ -1,0 +1,108 @@
+"""distcheck in an allocation that starts its probes by srun."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from cluster.inside import GATE, JOB, assert_healthy, blocks, finding, findings, mapped, placed, reports
+
+PYTHON = f"{sys.prefix}/bin/python"
+EACH_TASK = ("--nodes=4", "--ntasks-per-node=2")
+NUMBERED = mapped("SLURM_", "PROCID NTASKS LOCALID", PYTHON, JOB)
+
+
+def salloc(cluster, shape, *command, timeout=150):
+    ended = cluster.run("node1", "salloc", *shape, *command, timeout=timeout)
+    (report,) = reports(ended)
+    return ended, report
+
+
+def hide_python(cluster, node):
+    assert cluster.run(node, "mv", PYTHON, f"{PYTHON}.hidden").code == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "more", "layout"),
+    [
+        (EACH_TASK, (), (2, 2, 2, 2)),
+        (("--nodes=4", "--ntasks-per-node=1"), ("--nproc", "2"), (2, 2, 2, 2)),
+        (("--nodes=4", "--ntasks=8"), (), (5, 1, 1, 1)),
+    ],
+    ids=["each task a rank", "each task a node", "uneven"],
+)
+def test_a_healthy_allocation_is_healthy_in_every_layout(cluster, shape, more, layout):
+    ended, report = salloc(cluster, shape, "distcheck", "net", *more, "--join-timeout", "30", "--format", "json")
+    assert (ended.code, report["verdict"], findings(report)) == (0, "pass", []), report
+    assert placed(report) == blocks(*layout)
+    assert (report["world"]["launcher"], report["missing_ranks"]) == ("slurm", [])
+    assert {row["status"] for row in report["ranks"]} == {"ok"}
+
+
+def test_a_batch_script_gates_and_its_job_runs_after_the_pass(cluster):
+    # srun takes MASTER_ADDR and MASTER_PORT along from here to the job; distcheck meets where the job will.
+    script = "#!/bin/bash\nexport MASTER_ADDR=node1 MASTER_PORT=29500 OMP_NUM_THREADS=1\n"
+    cluster.write("node1", "/shared/job.sh", script + 'exec "$@"\n')
+    submit = ("sbatch", "--wait", *EACH_TASK, "--output=/shared/out", "/shared/job.sh")
+    gate = ("distcheck", *GATE, "--", "srun", *NUMBERED)
+    ended = cluster.run("node1", *submit, *gate, cwd="/shared", timeout=200)
+    ended = ended._replace(out=cluster.read("node1", "/shared/out"))
+    report = assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
+    assert findings(report, "info") == []
+
+
+def test_a_node_without_python_is_excluded_and_the_job_does_not_run(cluster):
+    hide_python(cluster, "node3")
+    job = ("--", "srun", "touch", "/shared/ran")
+    gate = ("distcheck", *GATE[:-4], "--join-timeout", "8", "--format", "json", "--exclude-file", "/tmp/exclude")
+    ended, report = salloc(cluster, EACH_TASK, *gate, *job)
+    assert (ended.code, findings(report, "error")) == (40, ["launch-probe-missing"]), report
+    found = finding(report, "launch-probe-missing")
+    assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
+    assert "No such file or directory" in found["message"]
+    assert cluster.read("node1", "/tmp/exclude") == "node3\n"
+    assert cluster.run("node1", "test", "-e", "/shared/ran").code == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "more"),
+    [(EACH_TASK, ()), (("--nodes=4", "--ntasks-per-node=1"), ("--nproc", "2"))],
+    ids=["each task a rank", "each task a node"],
+)
+def test_with_a_spare_node_the_good_ones_pass_and_the_bad_one_is_named(cluster, shape, more):
+    hide_python(cluster, "node1")
+    look = ("distcheck", "env", *more, "--need", "3", "--join-timeout", "8", "--format", "json")
+    # the batch shell is on node1, whose Python is gone: distcheck itself is started by another name of it
+    look = (f"{PYTHON}.hidden", "-m", *look, "--python", PYTHON, "--exclude-file", "/tmp/exclude")
+    ended, report = salloc(cluster, shape, *look)
+    assert (ended.code, report["verdict"]) == (0, "warn"), report
+    assert findings(report) == ["launch-node-left-out"]
+    found = finding(report, "launch-node-left-out")
+    assert (found["nodes"], found["evidence"]["good"]) == (["node1"], ["node2", "node3", "node4"])
+    assert found["fix"]["commands"] == ["srun --nodelist=node2,node3,node4 --nodes=3 ..."]
+    moved = [(rank, f"node{int(node[-1]) + 1}", local) for rank, node, local in blocks(2, 2, 2)]
+    assert placed(report) == moved
+    assert cluster.read("node1", "/tmp/exclude") == "node1\n"
+
+
+def test_srun_s_own_words_are_given_when_it_starts_nothing(cluster):
+    ended, report = salloc(
+        cluster, ("--nodes=2", "--ntasks-per-node=1"),
+        "distcheck", "env", "--launcher-args=--constraint=no-such-feature", "--format", "json",
+    )  # fmt: skip
+    assert (ended.code, findings(report)) == (30, ["launch-failed"]), report
+    found = finding(report, "launch-failed")
+    assert found["scope"] == "job"
+    assert "Requested node configuration is not available" in found["message"]
+    assert "--constraint=no-such-feature" in found["evidence"]["command"]
+
+
+def test_a_node_whose_slurmd_died_after_the_allocation_is_named(cluster):
+    script = "ssh node3 'kill -9 $(cat /run/slurmd.pid)' && exec \"$@\""
+    look = ("distcheck", "env", "--timeout", "40", "--join-timeout", "30", "--format", "json")
+    ended, report = salloc(cluster, EACH_TASK, "sh", "-c", script, "sh", *look)
+    assert (ended.code, findings(report, "error")) == (20, ["launch-node-unreachable"]), report
+    found = finding(report, "launch-node-unreachable")
+    assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
+    assert "Communication connection failure" in found["message"]
+    assert report["exclude"]["nodes"] == []
