@@ -21,11 +21,11 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
     """Return the ranks whose every try at the master door ended so, by where they knocked and how it ended.
 
     Silent where something else explains it: rank 0's own binding of the port; the roll call, held by another
-    process, that found rank 0 missing; a MASTER_ADDR that is another host's than rank 0's. In a pod that may be a
-    service's address, and is no explanation.
+    process, that found rank 0 missing; a node on which its probe could not be started; a MASTER_ADDR that is another
+    host's than rank 0's. In a pod that may be a service's address, and is no explanation.
     """
     explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
-    if explained or (job.met and 0 in job.missing_ranks):
+    if explained or (0 in job.missing_ranks and (job.met or _not_started(job, 0))):
         return
     lost = astray(job)
     if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
@@ -42,6 +42,12 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
     alike = grouped(failed, lambda item: tuple((a.address, a.port, a.outcome) for a in item[1]))
     for several in alike.values():
         yield ranks_of(job, {uid for uid, _ in several}), several[0][1]
+
+
+def _not_started(job: Job, rank: int) -> bool:
+    """Whether distcheck itself was to start a rank and nothing came home of it."""
+    nodes = job.launched.nodes if job.launched else ()
+    return any(rank in node.ranks and node.outcome != "reported" for node in nodes)
 
 
 def at_master_door(process: ProcessFacts) -> list[Attempt]:

@@ -93,7 +93,7 @@ def test_srun_s_own_words_are_given_when_it_starts_nothing(cluster):
     assert (ended.code, findings(report)) == (30, ["launch-failed"]), report
     found = finding(report, "launch-failed")
     assert found["scope"] == "job"
-    assert "Requested node configuration is not available" in found["message"]
+    assert "srun: error: Unable to create step for job" in found["message"]
     assert "--constraint=no-such-feature" in found["evidence"]["command"]
 
 
@@ -106,3 +106,13 @@ def test_a_node_whose_slurmd_died_after_the_allocation_is_named(cluster):
     assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
     assert "Communication connection failure" in found["message"]
     assert report["exclude"]["nodes"] == []
+
+
+def test_a_signal_ends_the_tasks_and_gives_a_partial_report(cluster):
+    hide_python(cluster, "node4")  # so that the others wait
+    look = ("distcheck", "env", "--join-timeout", "40", "--format", "json")
+    ended, report = salloc(cluster, EACH_TASK, "timeout", "--preserve-status", "--signal=TERM", "7", *look)
+    assert ended.code == 143, report
+    blamed = [(f["rule"], f["nodes"]) for f in report["findings"] if f["severity"] == "error"]
+    assert blamed in ([], [("launch-probe-missing", ["node4"])]), "the others are not blamed for their end"
+    assert ended.seconds < 35, "it does not wait for the roll call"

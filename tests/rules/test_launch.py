@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Launched, LaunchedNode, LeftOut
+from distcheck.facts import Attempt, Launched, LaunchedNode, LeftOut
 
 LOOKS = ("launch", "environment", "meeting")
 SSH = ("/opt/venv/bin/python", "-m", "distcheck.remote")
@@ -107,6 +107,20 @@ def test_probes_that_mpirun_takes_along_are_not_blamed(launched, judge):
     assert any(
         n.rule == "launch-probe-failed" and n.nodes == ("node1", "node2", "node4") for n in diagnosis.not_checked
     )
+
+
+def test_that_nobody_listens_where_rank_0_could_not_be_started_is_not_said_again(launched, judge, change):
+    refused = Attempt(address="10.0.0.1", port=29500, door="master", outcome="refused")
+    alone = change.job(change.process(launched(node1=MISSING), None, attempts=(refused,)), met=False)
+    diagnosis = judge(alone, "launch", "ranks", "network")
+    assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-probe-missing", ("node1",))]
+    assert diagnosis.verdict.exit_code == 40
+
+    started = change.job(change.process(launched(node2=MISSING), None, attempts=(refused,)), met=False)
+    assert {f.rule for f in judge(started, "launch", "network").findings} == {
+        "launch-probe-missing",
+        "net-master-refused",
+    }
 
 
 def test_a_node_that_mpirun_cannot_reach_is_named_and_not_the_launch(launched, judge):
