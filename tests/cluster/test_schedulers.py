@@ -65,7 +65,7 @@ class Job:
         while (state := self.shown("JobState")) not in {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}:
             assert time.monotonic() < end, f"{state}: {self.out}"
             if state == "PENDING" and self.shown("Restarts") != "0" and self.shown("ExcNodeList") != "(null)":
-                self._cluster.run("head", "scontrol", "update", f"JobId={self.number}", "StartTime=now")
+                self._cluster.run("head", "scontrol", "update", f"JobId={self.number}", "StartTime=now+5")
             time.sleep(0.3)
         return self
 
