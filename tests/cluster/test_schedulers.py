@@ -60,11 +60,17 @@ class Job:
         return re.search(rf"(?:^| ){name}=(\S*)", text)[1]
 
     def wait(self, seconds=150.0):
-        """Wait for its end; what was requeued need not wait for Slurm's two minutes."""
+        """Wait for its end; what was requeued starts in 5 s instead of after Slurm's two minutes.
+
+        Not at once: Slurm revokes the credentials of a job's first run by their second, and would refuse the new one.
+        """
         end = time.monotonic() + seconds
+        hurried = "0"
         while (state := self.shown("JobState")) not in {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}:
             assert time.monotonic() < end, f"{state}: {self.out}"
-            if state == "PENDING" and self.shown("Restarts") != "0" and self.shown("ExcNodeList") != "(null)":
+            restarts = self.shown("Restarts")
+            if state == "PENDING" and restarts != hurried and self.shown("ExcNodeList") != "(null)":
+                hurried = restarts
                 self._cluster.run("head", "scontrol", "update", f"JobId={self.number}", "StartTime=now+5")
             time.sleep(0.3)
         return self
