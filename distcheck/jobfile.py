@@ -153,6 +153,8 @@ def merge(jobs: Sequence[Job]) -> Job:
 
 def _merge_two(whole: Job, other: Job) -> Job:
     joined = join(whole, other.nodes, other.processes, other.ranks)
+    if joined is whole:  # the other saw nothing more, and only ended a little later
+        return whole
     return msgspec.structs.replace(joined, seconds=max(whole.seconds, other.seconds))
 
 

@@ -48,6 +48,12 @@ def test_partial_jobs_of_one_launch_are_merged():
     assert merged.met
 
 
+def test_a_member_that_saved_later_does_not_make_the_whole_job_longer():
+    whole, member = job_of(0, 1, met=True), job_of(1)
+    member = msgspec.structs.replace(member, seconds=whole.seconds + 1)
+    assert jobfile.merge([member, whole]) == whole
+
+
 def test_jobs_of_different_launches_are_not_merged():
     with pytest.raises(UsageError, match="different launches"):
         jobfile.merge([job_of(0), job_of(1, world=8)])

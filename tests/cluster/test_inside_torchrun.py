@@ -188,7 +188,9 @@ def test_a_torchrun_for_every_task_is_named(cluster):
 def test_an_empty_rendezvous_id_is_named_where_elastic_nodes_start_alone(launched):
     agent = [*_TORCHRUN, "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29557", "--rdzv-id="]
     agent += ["--rdzv-conf", "last_call_timeout=1", "--nproc-per-node", "1"]
-    done = launched(agent, "--no-python", "distcheck", "env", "--format", "json", nodes=("node1", "node2"))
+    # node1 keeps the rendezvous until a slower node2 has found it
+    look = 'distcheck env --format json; code=$?; sleep 6; exit "$code"'
+    done = launched(agent, "--no-python", "bash", "-c", look, nodes=("node1", "node2"))
     assert [rules(report) for report in done.reports] == [["torchrun-rdzv-id-mismatch"]] * 2, done
 
 

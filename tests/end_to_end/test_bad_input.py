@@ -53,10 +53,6 @@ def test_what_cannot_be_meant_is_said_in_one_line(distcheck, args, value, remedy
     assert remedy in ended.err
 
 
-def test_a_command_that_is_not_there_is_said_before_anything_is_measured(distcheck):
-    assert distcheck("gate", "--nproc", "2", "--", "no-such-program").seconds < 2
-
-
 def test_a_truncated_job_is_refused(distcheck, tmp_path):
     job = tmp_path / "job.json"
     assert distcheck("env", "--nproc", "1", "--save", str(job)).code == 0
