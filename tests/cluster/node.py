@@ -31,7 +31,7 @@ SERVICES = {
     "sshd": ("/run/sshd.pid", "/usr/sbin/sshd"),
     "munged": ("/run/munge/munged.pid", "setpriv --reuid=munge --regid=munge --clear-groups munged --force"),
     "slurmctld": ("/run/slurmctld.pid", "slurmctld -c"),
-    "slurmd": ("/run/slurmd.pid", "slurmd"),
+    "slurmd": ("/run/slurmd.pid", "slurmd -c"),
 }
 # Files that a healthy run changes; everything else that differs from the start is somebody's fault.
 _EXPECTED = ("/upper/var/", "/upper/root/.cache/", "__pycache__/")
