@@ -33,7 +33,8 @@ async def arrive(run: Session) -> Role:
     # A pod may start before the service that names rank 0 is there; torch asks again too.
     patience = run.join_seconds() / 2 if "KUBERNETES_SERVICE_HOST" in run.request.environ else 0.0
     limit = min(run.request.connect_seconds + 2, run.remaining(3))
-    resolution = await client.resolve(place.master_addr or "", limit, patience)
+    again = 2 if "peers" in run.asked.looks else 0
+    resolution = await client.resolve(place.master_addr or "", limit, patience, again)
     run.record.note(resolution=resolution)
     addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
     ways = client.doors(addresses, place.master_port or 0, _job_name(run), agent=_agent(run))

@@ -97,6 +97,18 @@ class Resolution(Facts, frozen=True):
     seconds: float
     tries: int = 1
     """How often the resolver was asked until it knew the name."""
+    changing: tuple[str, ...] = ()
+    """Addresses that only some of several answers held; asked more than once for `net` and `gate` only."""
+
+
+class ReverseLookup(Facts, frozen=True):
+    """What an address is called, asked as torch's TCPStore asks it of every connection."""
+
+    address: str
+    name: str
+    """Empty when the resolver knows none."""
+    seconds: float
+    """How long it took; when `name` is empty, also how long it was waited for."""
 
 
 class Attempt(Facts, frozen=True):
@@ -151,6 +163,10 @@ class ProcessFacts(Facts, frozen=True):
     """The nearest torchelastic agent among the ancestors."""
     shm_device: int | Missing | None = None
     """st_dev of /dev/shm: NCCL shares memory only where it is the same. None: not looked at, as outside of pods."""
+    reverse: tuple[ReverseLookup, ...] = ()
+    """Of the addresses with which it has connections: rank 0's, on rank 0's own process a few of the others'."""
+    arrived_seconds: float | None = None
+    """When it came to the roll call, after the first one did; None where nobody else was met."""
     clock_ahead_seconds: float | None = None
     """By how much its clock is surely ahead of the roll call host's, negative behind; 0 when it may be the same."""
     lost: str = ""
@@ -158,12 +174,54 @@ class ProcessFacts(Facts, frozen=True):
 
 
 class Interface(Facts, frozen=True):
-    """One address of a network interface."""
+    """One address of a network interface; a node's stand in the order of getifaddrs, by which NCCL chooses."""
 
     name: str
     address: str
+    """Without a zone."""
     up: bool
+    """Up and running (IFF_RUNNING): a cable is plugged in."""
     mtu_bytes: int
+    prefix_bits: int | None = None
+    """Of its subnet; None where that is not known."""
+
+
+class Link(Facts, frozen=True):
+    """One network interface as sysfs shows it."""
+
+    name: str
+    mac: str
+    kind: Literal["physical", "virtual", "loopback"]
+    """Physical where a device of a bus stands behind it; a bond and a VLAN are virtual."""
+    running: bool
+    mtu_bytes: int
+    speed_Mbps: int | None = None  # noqa: N815 the unit's own spelling
+    """What the link has negotiated; None where it does not say, as most virtual ones."""
+    full_duplex: bool | None = None
+    members: dict[str, bool] = {}
+    """Of a bond: its links, and whether each one is up."""
+
+
+class NetworkFacts(Facts, frozen=True):
+    """What of a node decides over its network, looked at for `net` and `gate`."""
+
+    links: tuple[Link, ...] | Missing
+    own_name: Resolution | Missing
+    """What its own host name resolves to there."""
+    own_name_binds: str | Missing
+    """The first of these addresses that a socket can be bound to: Gloo listens there unless told otherwise."""
+    nccl_files: dict[str, str] = {}
+    """NCCL_SOCKET_* settings that NCCL's configuration files give; variables of the process go before them."""
+    open_files: tuple[int, int] = (-1, -1)
+    """Soft and hard limit of open files, before distcheck raised its own; -1 is unlimited."""
+    listen_backlog: int | Missing = Missing(reason="not read")
+    """net.core.somaxconn."""
+    connections_tracked: tuple[int, int] | Missing = Missing(reason="not read")
+    """Entries in the kernel's table of tracked connections, and how many it holds."""
+    machine_id: str | Missing = Missing(reason="not read")
+    """Hash of what names the hardware (product_uuid, else the physical links' addresses)."""
+    ib_mtu_bytes: dict[str, int] = {}
+    """Active MTU of the InfiniBand and RoCE ports, by device and port, where ibv_devinfo tells it."""
 
 
 class TorchBuild(Facts, frozen=True):
@@ -250,6 +308,8 @@ class NodeFacts(Facts, frozen=True):
     """Of a service mesh's sidecar, those on which somebody listens; looked at in pods only."""
     state: NodeState | Missing | None = None
     """None: not looked at."""
+    network: NetworkFacts | None = None
+    """None: not looked at."""
     cpus: int | None = None
     """CPUs that are online, whoever may use them; None where that is not known."""
 
@@ -291,8 +351,26 @@ class RankFacts(Facts, frozen=True):
     run: RankRun | None = None
 
 
+Use = Literal["master", "nccl", "gloo"]
+"""What an address of a node is for: it reaches rank 0, NCCL picks it, Gloo picks it."""
+
+
+class Transfer(Facts, frozen=True):
+    """Data sent over one connection in segments as large as the path takes."""
+
+    bytes: int
+    """That the other side has confirmed."""
+    seconds: float
+    stalled: bool
+    """True when nothing more was confirmed for a second although not all had arrived."""
+    segments: int = 0
+    """That were sent, repeated ones included (TCP_INFO)."""
+    repeated: int = 0
+    """Segments that were sent again because they were taken for lost."""
+
+
 class PeerTrial(Facts, frozen=True):
-    """One connection between two processes on a port that the kernel chose."""
+    """One process trying a door of another: a TCP port that the kernel chose at one of its addresses."""
 
     source: str
     target: str
@@ -301,6 +379,11 @@ class PeerTrial(Facts, frozen=True):
     outcome: Literal["met", "refused", "timeout", "unreachable", "foreign", "failed"]
     seconds: float
     detail: str = ""
+    uses: tuple[Use, ...] = ("master",)
+    transfer: Transfer | None = None
+    """None: not tried."""
+    datagrams: dict[int, bool] = {}
+    """Whether datagrams that must not be fragmented were answered, by the size of the IP packet in bytes."""
 
 
 class Measurement(Facts, frozen=True):

@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from distcheck import peering
 from distcheck.collectives.plan import Task
 from distcheck.launch.local import tasks_for
 from distcheck.preflight import Outcome, judge
 from distcheck.rollcall import protocol
 from distcheck.rollcall.client import Connection
-from distcheck.rollcall.peers import PeerListener, try_peers
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
     Here,
     LastCall,
-    PeerReport,
     ProtocolError,
     Roster,
     RunReport,
@@ -42,8 +41,8 @@ async def follow(run: Session) -> Outcome:
 
 
 async def _follow(run: Session, connection: Connection) -> Outcome:
-    door = await _open_peer_door(run, connection)
-    connection.say(run.record.report(door))
+    doors = await peering.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
+    connection.say(run.record.report(doors))
     measuring: asyncio.Task[None] | None = None
     aborted = asyncio.Event()
     try:
@@ -51,9 +50,7 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
             match word := await protocol.read(connection.reader, protocol.host_decoder):
                 case Roster():
                     run.record.note(stage="peers")
-                    if run.peer_listener is not None:
-                        run.peer_listener.expect(word.nonce)
-                    connection.say(PeerReport(await try_peers(run.uid, word, run.remaining())))
+                    connection.say(await peering.take_part(run, word, run.remaining(), [connection.host_address]))
                 case Start() if measuring is None:
                     run.record.note(stage="collectives")
                     measuring = asyncio.create_task(_measure(run, connection, word, aborted))
@@ -72,18 +69,6 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
             measuring.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await measuring
-
-
-async def _open_peer_door(run: Session, connection: Connection) -> tuple[str, int] | None:
-    if "peers" not in run.asked.looks:
-        return None
-    listener = PeerListener()
-    try:
-        await listener.open(connection.local_address)
-    except OSError:  # nobody will knock where there is no door
-        return None
-    run.peer_listener = listener
-    return listener.address, listener.port
 
 
 async def _measure(run: Session, connection: Connection, start: Start, aborted: asyncio.Event) -> None:

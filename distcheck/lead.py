@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from distcheck import peering
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.facts import Collectives, Job, Measurement, Missing, RankRun, TorchBuild
 from distcheck.launch.local import LocalRanks, tasks_for
 from distcheck.preflight import Outcome, judge
-from distcheck.rollcall import protocol
-from distcheck.rollcall.peers import PeerListener, choose, try_peers
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
     Here,
     LastCall,
-    PeerDoor,
-    PeerReport,
-    Roster,
     RunReport,
     Start,
 )
-from distcheck.rollcall.server import Guest, Server
+from distcheck.rollcall.server import Server
 
 if TYPE_CHECKING:
     from distcheck.session import Session
@@ -50,7 +44,7 @@ async def lead(run: Session) -> Outcome:
     run.record.looked |= set(run.asked.looks) - {"peers", "collectives"}
     if "peers" in run.asked.looks:
         if server is not None and server.guests:
-            await _peer_round(run, server)
+            await peering.hold(run, server)
         run.record.looked.add("peers")
     if "collectives" in run.asked.looks:
         if server is not None:
@@ -86,6 +80,7 @@ async def _gather(run: Session, server: Server) -> None:
     finally:
         reminder.cancel()
     run.record.take_reports(g.report for g in server.guests.values())
+    run.record.note_arrivals({uid: guest.arrived_at for uid, guest in server.guests.items()}, server.opened_at)
     binds = [g.report.process.bind for g in server.guests.values() if 0 in g.ranks]
     if any(bind is not None and bind.outcome == "bound" for bind in binds):
         run.record.forget_refusals()  # we stood in for rank 0 until it came
@@ -99,56 +94,6 @@ def _take_note_of_guests(run: Session, server: Server) -> None:
     for uid, guest in server.guests.items():
         if guest.gone:
             run.record.note_lost(uid, "its connection was closed")
-
-
-def _note_silent(run: Session, server: Server, uids: Iterable[str], what: str) -> None:
-    """Note that guests did not say what was asked of them."""
-    for uid in uids:
-        run.record.note_lost(uid, "its connection was closed" if server.guests[uid].gone else what)
-
-
-async def _peer_round(run: Session, server: Server) -> None:
-    """Let everybody try everybody's door."""
-    run.record.note(stage="peers")
-    here = {uid: server.guests[uid] for uid in run.record.guests if server.guests[uid].report.peer_door}
-    run.record.set_stage_of_guests("peers", here)
-    if not here:
-        return
-    doors = await _doors(run, here)
-    nonce, choice = secrets.token_hex(8), choose(doors)
-    # A trial connects and then listens: each may take this long, and what is left must do for the rest of the run.
-    seconds = min(run.request.connect_seconds, max(0.5, (run.remaining(_REPORT_RESERVE_SECONDS) - 2) / 2))
-    if run.peer_listener is not None:
-        run.peer_listener.expect(nonce)
-    for uid, guest in here.items():
-        guest.say(Roster(nonce, choice.get(uid, ()), seconds))
-    own, heard = await asyncio.gather(
-        try_peers(run.uid, Roster(nonce, choice.get(run.uid, ()), seconds)),
-        server.hear_all(PeerReport, min(2 * seconds + 2, run.remaining(_REPORT_RESERVE_SECONDS)), here),
-    )
-    known = {d.uid for d in doors}
-    told = (t for uid, report in heard.items() for t in report.trials if t.source == uid and t.target in known)
-    run.record.peers = (*own, *told)
-    _note_silent(run, server, here.keys() - heard.keys(), "it did not say in time which of the others it reaches")
-
-
-async def _doors(run: Session, guests: Mapping[str, Guest]) -> list[PeerDoor]:
-    """Open our own door and list everybody's, with addresses at which other hosts can knock."""
-    met_at = [protocol.plain_address(g.writer.get_extra_info("sockname")[0]) for g in guests.values()]
-    address = next((a for a in met_at if not protocol.is_loopback(a)), met_at[0])
-    doors = []
-    listener = PeerListener()
-    with contextlib.suppress(OSError):
-        await listener.open(address)
-        run.peer_listener = listener
-        doors.append(PeerDoor(run.uid, address, listener.port))
-    for uid, guest in guests.items():
-        if guest.report.peer_door is not None:
-            there, port = guest.report.peer_door
-            # Whoever came through the loopback is on this host, where its door is open at every address.
-            near = protocol.is_loopback(there) and (":" in there) == (":" in address)
-            doors.append(PeerDoor(uid, address if near else there, port))
-    return doors
 
 
 def _reason_to_stop(job: Job) -> str:
@@ -290,7 +235,7 @@ def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: fl
     for uid in uids:
         ended = gone if server.guests[uid].gone else silent
         run.record.take_runs(dict.fromkeys(run.record.ranks_of(uid), ended), uid)
-    _note_silent(run, server, uids, "it did not say in time how its ranks ended")
+    run.record.note_silent(server, uids, "it did not say in time how its ranks ended")
 
 
 def _measurements(run: Session, plan: Plan, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
@@ -336,7 +281,9 @@ async def _call_last(run: Session, server: Server) -> None:
     asked = run.record.guests
     server.say_to_all(LastCall(), asked)
     heard = await server.hear_all(Here, max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5))), asked)
-    _note_silent(run, server, set(asked) - heard.keys(), "it did not answer when the verdict was about to be given")
+    run.record.note_silent(
+        server, set(asked) - heard.keys(), "it did not answer when the verdict was about to be given"
+    )
 
 
 async def dismiss(run: Session, code: int) -> None:

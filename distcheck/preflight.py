@@ -94,7 +94,7 @@ def run(request: Request, publish: Publish) -> Outcome:
 
             return run_outside(request, request.outside, publish, dog)
         lone = request.speaks_for_all or not request.meets
-        if not lone or request.starts_ranks or "gpu" in request.asked.looks:
+        if not lone or request.starts_ranks or not {"gpu", "peers"}.isdisjoint(request.asked.looks):
             from distcheck.session import Session
 
             return Session(request, publish, dog).run_to_end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,12 +23,14 @@ from distcheck.facts import (
     RankFacts,
     RankRun,
     Resolution,
+    ReverseLookup,
     Stage,
 )
 
 if TYPE_CHECKING:
     from distcheck.preflight import Request
-    from distcheck.rollcall.protocol import Report
+    from distcheck.rollcall.protocol import PeerDoor, Report
+    from distcheck.rollcall.server import Server
 
 
 class Record:
@@ -72,7 +74,7 @@ class Record:
         changes = {name: value for name, value in changes.items() if value is not None}
         self.process = msgspec.structs.replace(self.process, **changes)
 
-    def report(self, peer_door: tuple[str, int] | None = None) -> Report:
+    def report(self, peer_doors: tuple[PeerDoor, ...] = ()) -> Report:
         """Return this process's own facts as they are said at the roll call."""
         if self.node is None or self.process is None:
             raise RuntimeError("nothing was collected yet")
@@ -82,7 +84,7 @@ class Record:
             node=self.node,
             process=self.process,
             ranks=self.ranks,
-            peer_door=peer_door,
+            peer_doors=peer_doors,
             clock_seconds=time.time(),
         )
 
@@ -135,15 +137,36 @@ class Record:
         """Note that a guest is lost; its stage stays what it was, and so does what was said of it first."""
         report = self._reports.get(uid)
         if report is not None and not report.process.lost:
-            process = msgspec.structs.replace(report.process, lost=how)
-            self._reports[uid] = msgspec.structs.replace(report, process=process)
+            self._change({uid: {"lost": how}})
+
+    def note_silent(self, server: Server, uids: Iterable[str], what: str) -> None:
+        """Note that guests did not say what was asked of them."""
+        for uid in uids:
+            self.note_lost(uid, "its connection was closed" if server.guests[uid].gone else what)
+
+    def note_arrivals(self, arrived_at: Mapping[str, float], opened_at: float) -> None:
+        """Note when everybody came, counted from the first of them; the host comes when it opens its doors."""
+        first = min(opened_at, *arrived_at.values()) if arrived_at else opened_at
+        self._change({self.uid: {"arrived_seconds": opened_at - first}})
+        self._change({uid: {"arrived_seconds": moment - first} for uid, moment in arrived_at.items()})
+
+    def note_reverse(self, reverse: Mapping[str, tuple[ReverseLookup, ...]]) -> None:
+        """Note what processes have looked up."""
+        self._change({uid: {"reverse": found} for uid, found in reverse.items()})
+
+    def _change(self, changes: Mapping[str, dict[str, Any]]) -> None:
+        """Replace fields of processes, by uid."""
+        for uid, fields in changes.items():
+            if uid == self.uid and self.process is not None:
+                self.process = msgspec.structs.replace(self.process, **fields)
+            elif uid in self._reports:
+                report = self._reports[uid]
+                process = msgspec.structs.replace(report.process, **fields)
+                self._reports[uid] = msgspec.structs.replace(report, process=process)
 
     def set_stage_of_guests(self, stage: Stage, uids: Iterable[str]) -> None:
         """Note how far guests have come."""
-        for uid in uids:
-            report = self._reports[uid]
-            process = msgspec.structs.replace(report.process, stage=stage)
-            self._reports[uid] = msgspec.structs.replace(report, process=process)
+        self._change({uid: {"stage": stage} for uid in uids})
 
     def skip(self, looks: Iterable[Look], reason: str) -> None:
         """Note that looks are not taken, and why; the first reason stays."""

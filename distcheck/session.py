@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import resource
 import signal
+import socket
 import sys
 import time
 from types import FrameType
@@ -16,22 +17,26 @@ import msgspec
 from distcheck.arrival import arrive
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
 from distcheck.diagnose import Diagnosis
-from distcheck.facts import Job
+from distcheck.facts import Job, NetworkFacts
 from distcheck.launch.local import LocalRanks
 from distcheck.placement import rank_environment
 from distcheck.preflight import NOBODY_TO_MEET, Outcome, Publish, Request, judge, process_facts, rank_facts
-from distcheck.probe import environment, gpu, host
+from distcheck.probe import environment, gpu, host, links
 from distcheck.progress import Watcher
 from distcheck.record import Record
+from distcheck.rollcall import client
 from distcheck.rollcall.client import Connection
-from distcheck.rollcall.peers import PeerListener
+from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.server import Server
 from distcheck.watchdog import Watchdog
 
 _NVML_SECONDS = 10.0
+_OWN_NAME_SECONDS = 2.0
 _INTERRUPT_SECONDS = 5.0
 """How long the ending may take after a signal before the watchdog ends it."""
 _CLOSE_SECONDS = 1.5
+_BURST_SECONDS, _GATE_BURST_SECONDS = 0.25, 0.1
+"""Of one operation at one size. A gate on CPUs wants to know whether it is well, not how fast to the last percent."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -149,12 +154,15 @@ class Session:
         """Collect this node's, this process's and its ranks' facts."""
         environ = self.request.environ
         looks_at_gpus = "gpu" in self.asked.looks
-        accelerator = gpu.accelerator() if looks_at_gpus else "none"
+        # Which of NCCL's and Gloo's interfaces matters depends on it.
+        accelerator = gpu.accelerator() if looks_at_gpus or "peers" in self.asked.looks else "none"
         gpus = None
         if looks_at_gpus and accelerator == "nvidia":
             gpus = await gpu.gpus(min(_NVML_SECONDS, self.remaining(5.0)))
             accelerator = gpu.accelerator(answer=gpus)
-        node = self.record.node = host.collect(environ, accelerator=accelerator, gpus=gpus)
+        node = self.record.node = host.collect(
+            environ, accelerator=accelerator, gpus=gpus, network=await self._network_facts()
+        )
         self.record.process = process_facts(self.uid, node, environ)
         seen = await self._seen_by_ranks()
         self.record.ranks = tuple(
@@ -163,6 +171,14 @@ class Session:
         )
         if self.request.on_collected is not None:
             self.request.on_collected(self.record.report())
+
+    async def _network_facts(self) -> NetworkFacts | None:
+        if "peers" not in self.asked.looks:
+            return None
+        files = links.open_files()  # before our own is raised
+        limit = min(_OWN_NAME_SECONDS, self.remaining(3.0))
+        own_name = await client.resolve(socket.gethostname(), limit)
+        return await client.in_thread(lambda: links.collect(self.request.environ, own_name, open_files=files))
 
     async def _seen_by_ranks(self) -> list[dict[str, str]]:
         """Return the variables of each rank: told by its own process, or read here when we are the rank."""
@@ -186,6 +202,7 @@ class Session:
             sizes_bytes=sizes,
             deadline_seconds=self.remaining(1.0),
             iterations=self.request.iterations,
+            burst_seconds=_GATE_BURST_SECONDS if self.asked.command == "gate" and backend == "gloo" else _BURST_SECONDS,
         )
         if self.request.time_limit_seconds is None:
             return plan

@@ -50,7 +50,7 @@ def test_rules_do_no_input_or_output():
 
 def test_rules_import_facts_findings_and_data_tables_only():
     allowed = ("distcheck.rules", "distcheck.facts", "distcheck.finding", "distcheck.placement", "distcheck.nodelist",
-               "distcheck.visible", "distcheck.collectives.plan")  # fmt: skip
+               "distcheck.visible", "distcheck.interfaces", "distcheck.collectives.plan")  # fmt: skip
     for path in within("rules"):
         ours = {n for n in imports(path) if n.startswith("distcheck.")}
         assert {n for n in ours if not n.startswith(allowed)} == set(), path

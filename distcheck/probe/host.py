@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck import __version__
-from distcheck.facts import Gpus, Interface, Missing, NodeFacts, NodeState, TorchBuild
+from distcheck.facts import Gpus, Interface, Missing, NetworkFacts, NodeFacts, NodeState, TorchBuild
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -27,6 +27,7 @@ def collect(
     accelerator: Literal["nvidia", "amd", "none"] = "none",
     gpus: Gpus | Missing | None = None,
     state: NodeState | Missing | None = None,
+    network: NetworkFacts | None = None,
     addresses: bool = True,
 ) -> NodeFacts:
     """Return the facts of the node on which this process runs; `addresses` asks for its interfaces too."""
@@ -49,6 +50,7 @@ def collect(
         accelerator=accelerator,
         gpus=gpus,
         state=state,
+        network=network,
         cpus=os.cpu_count(),
         proxy_ports=_proxy_ports() if "KUBERNETES_SERVICE_HOST" in environ else (),
     )
@@ -78,17 +80,27 @@ def interfaces() -> tuple[Interface, ...] | Missing:
         addresses, stats = psutil.net_if_addrs(), psutil.net_if_stats()
     except OSError as error:
         return Missing(reason=f"the interfaces cannot be listed: {error}")
+    families = (socket.AF_INET, socket.AF_INET6)  # in this order the kernel lists them
     return tuple(
         Interface(
             name=name,
             address=a.address.partition("%")[0],
             up=name in stats and stats[name].isup,
             mtu_bytes=stats[name].mtu if name in stats else 0,
+            prefix_bits=_prefix_bits(a.netmask, family),
         )
-        for name in sorted(addresses)
+        for family in families
+        for name in addresses
         for a in addresses[name]
-        if a.family in {socket.AF_INET, socket.AF_INET6}
+        if a.family == family
     )
+
+
+def _prefix_bits(mask: str | None, family: int) -> int | None:
+    try:
+        return sum(byte.bit_count() for byte in socket.inet_pton(family, mask or ""))
+    except OSError:
+        return None
 
 
 def _proxy_ports() -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import time
 from datetime import datetime, timezone
 from typing import Literal
 
-from distcheck.facts import Attempt, Bind, Missing, PortOwner, Resolution
+from distcheck.facts import Attempt, Bind, Missing, PortOwner, Resolution, ReverseLookup
 
 
 def resolve(name: str) -> Resolution | Missing:
@@ -21,6 +21,19 @@ def resolve(name: str) -> Resolution | Missing:
         return Missing(reason=str(error))
     addresses = tuple(dict.fromkeys(str(a[4][0]) for a in answers))
     return Resolution(name=name, addresses=addresses, seconds=time.monotonic() - start)
+
+
+def reverse(address: str) -> ReverseLookup:
+    """Ask what an address is called, as torch's TCPStore asks of every connection; blocks as long as the resolver does.
+
+    Source: pytorch, torch/csrc/distributed/c10d/socket.cpp (getnameinfo in the formatting of socket addresses).
+    """
+    start = time.monotonic()
+    try:
+        name = socket.getnameinfo((address, 0), socket.NI_NAMEREQD | socket.NI_NUMERICSERV)[0]
+    except (OSError, UnicodeError):
+        name = ""
+    return ReverseLookup(address=address, name=name, seconds=time.monotonic() - start)
 
 
 def listen(port: int, backlog: int = 2048) -> socket.socket:

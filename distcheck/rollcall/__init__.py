@@ -6,8 +6,8 @@ who        says                                        and means
 guest      Hello                                       who I am, and a nonce that proves you understood
 host       Welcome | NotYet | Refused                  come in | another master address | another job
 guest      Report                                      the facts of my node, process and ranks
-host       Roster                                      everybody's peer door; try them
-guest      PeerReport                                  which doors opened
+host       Roster                                      the nodes' peer doors; try them
+guest      PeerReport                                  which doors opened and what they carry
 host       Start                                       run these collectives
 guest      Trouble                                     a rank of mine cannot finish
 host       Abort                                       end the collectives and report

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import errno
 import secrets
-import socket
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -22,7 +22,10 @@ _ANSWER_SECONDS = 3.0
 _LEAST_ANSWER_SECONDS = 0.5
 _PAUSE_SECONDS = 0.1
 _RESOLVE_PAUSE_SECONDS = 0.5
+_QUICK_SECONDS = 0.5
 _MASTER_PATIENCE_SECONDS = 2.0
+_LEAST_MASTER_SECONDS = 1.5
+"""A door that did not answer for so long counts as shut; the kernel has sent its second SYN by then."""
 _UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL}
 _T = TypeVar("_T")
 
@@ -95,8 +98,11 @@ async def in_thread(call: Callable[[], _T]) -> _T:
     return await future
 
 
-async def resolve(name: str, seconds: float, patience: float = 0.0) -> Resolution | Missing:
-    """Resolve a name within a time limit; a name that is not known is asked for again while patience lasts."""
+async def resolve(name: str, seconds: float, patience: float = 0.0, again: int = 0) -> Resolution | Missing:
+    """Resolve a name within a time limit; a name that is not known is asked for again while patience lasts.
+
+    One that is known is asked for `again` times more, unless that takes long: its answers may change.
+    """
     loop = asyncio.get_running_loop()
     start, tries = loop.time(), 0
     while True:
@@ -106,10 +112,25 @@ async def resolve(name: str, seconds: float, patience: float = 0.0) -> Resolutio
         except asyncio.TimeoutError:
             return Missing(reason=f"the resolver gave no answer within {seconds:.0f} s")
         if isinstance(found, Resolution):
-            return msgspec.structs.replace(found, tries=tries, seconds=loop.time() - start) if tries > 1 else found
+            if tries > 1:
+                found = msgspec.structs.replace(found, tries=tries, seconds=loop.time() - start)
+            return await _resolve_again(found, again)
         if loop.time() - start + _RESOLVE_PAUSE_SECONDS > patience:
             return found
         await asyncio.sleep(_RESOLVE_PAUSE_SECONDS)
+
+
+async def _resolve_again(found: Resolution, again: int) -> Resolution:
+    """Return a resolution with the addresses in which further answers differ from it."""
+    changing: set[str] = set()
+    for _ in range(again if found.seconds < _QUICK_SECONDS else 0):
+        try:
+            other = await protocol.within(in_thread(lambda: network.resolve(found.name)), _QUICK_SECONDS)
+        except asyncio.TimeoutError:
+            break
+        if isinstance(other, Resolution):
+            changing |= set(found.addresses) ^ set(other.addresses)
+    return msgspec.structs.replace(found, changing=tuple(sorted(changing))) if changing else found
 
 
 def doors(addresses: Iterable[str], port: int, job: str, *, agent: bool = False, side: bool = True) -> tuple[Door, ...]:
@@ -154,16 +175,21 @@ async def attend(
     while True:
         left = max(0.05, until - loop.time())
         todo = [d for d in ways if met is None or not d.side]
-        knocks = {asyncio.ensure_future(_knock(d, hello, min(connect_seconds, left), left)) for d in todo}
+        began = loop.time()
+        knocks = {asyncio.ensure_future(_knock(d, hello, min(connect_seconds, left), left)): d for d in todo}
         try:
             while knocks and (met is None or loop.time() < until):
                 patience = None if met is None else until - loop.time()
-                answered, knocks = await asyncio.wait(knocks, timeout=patience, return_when="FIRST_COMPLETED")
+                answered, _ = await asyncio.wait(knocks, timeout=patience, return_when="FIRST_COMPLETED")
                 for knock in answered:
+                    del knocks[knock]
                     take(*knock.result())
         finally:
-            for knock in knocks:
+            waited = loop.time() - began
+            for knock, door in knocks.items():
                 knock.cancel()
+                if not door.side and waited >= _LEAST_MASTER_SECONDS:
+                    last.setdefault(door, _attempt(door, "timeout", f"no answer within {waited:.1f} s"))
             for result in await asyncio.gather(*knocks, return_exceptions=True):
                 if not isinstance(result, BaseException) and result[2] is not None:
                     result[2].writer.close()
@@ -183,20 +209,21 @@ async def _knock(door: Door, hello: Hello, seconds: float, left: float) -> tuple
     return door, attempt, connection
 
 
+def _attempt(door: Door, outcome: str, detail: str = "") -> Attempt:
+    return Attempt(
+        address=door.address,
+        port=door.port,
+        door="side" if door.side else "master",
+        outcome=outcome,  # type: ignore[arg-type]  # the literals of its callers
+        detail=detail,
+    )
+
+
 async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tuple[Attempt, Connection | None]:
     """Connect within `seconds` and wait `patience` seconds for an answer."""
-
-    def ended(outcome: str, detail: str = "") -> Attempt:
-        return Attempt(
-            address=door.address,
-            port=door.port,
-            door="side" if door.side else "master",
-            outcome=outcome,  # type: ignore[arg-type]  # the literals below
-            detail=detail,
-        )
-
+    ended = partial(_attempt, door)
     try:
-        reader, writer = await protocol.within(_connect(door), seconds)
+        reader, writer = await protocol.within(protocol.connect(door.address, door.port), seconds)
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s"), None
     except ConnectionRefusedError as error:
@@ -228,16 +255,3 @@ async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tup
     finally:
         if not keep:
             writer.close()
-
-
-async def _connect(door: Door) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    family = socket.AF_INET6 if ":" in door.address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(0)
-        protocol.prepare(sock)
-        await asyncio.get_running_loop().sock_connect(sock, (door.address, door.port))
-        return await asyncio.open_connection(sock=sock)
-    except BaseException:
-        sock.close()
-        raise

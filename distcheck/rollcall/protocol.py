@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from distcheck.collectives.plan import Plan, Software, Timing
-from distcheck.facts import NodeFacts, PeerTrial, Placement, ProcessFacts, RankFacts, RankRun
+from distcheck.facts import NodeFacts, PeerTrial, Placement, ProcessFacts, RankFacts, RankRun, ReverseLookup, Use
 
 MAGIC = b"DCK1"
 HEADER = struct.Struct("!4sI")
@@ -81,24 +81,26 @@ class Refused(Word, frozen=True):
     reason: Name
 
 
-class Report(Word, frozen=True):
-    """The facts of one process, its node and its ranks."""
-
-    node: NodeFacts
-    process: ProcessFacts
-    ranks: tuple[RankFacts, ...]
-    peer_door: tuple[Name, Port] | None = None
-    """Address and port on which it listens for its peers."""
-    clock_seconds: float | None = None
-    """time.time() when it is sent, after the Welcome."""
-
-
 class PeerDoor(msgspec.Struct, frozen=True):
     """Where one process listens for its peers."""
 
     uid: Name
     address: Name
     port: Port
+    uses: tuple[Use, ...] = ("master",)
+    datagram_port: Port | None = None
+
+
+class Report(Word, frozen=True):
+    """The facts of one process, its node and its ranks."""
+
+    node: NodeFacts
+    process: ProcessFacts
+    ranks: tuple[RankFacts, ...]
+    peer_doors: Annotated[tuple[PeerDoor, ...], Meta(max_length=8)] = ()
+    """Where it listens for its peers."""
+    clock_seconds: float | None = None
+    """time.time() when it is sent, after the Welcome."""
 
 
 class Roster(Word, frozen=True):
@@ -111,9 +113,10 @@ class Roster(Word, frozen=True):
 
 
 class PeerReport(Word, frozen=True):
-    """Which doors opened."""
+    """Which doors opened, and how long the addresses of others took to look up."""
 
     trials: tuple[PeerTrial, ...]
+    reverse: Annotated[tuple[ReverseLookup, ...], Meta(max_length=64)] = ()
 
 
 class Start(Word, frozen=True):
@@ -240,6 +243,23 @@ def prepare(sock: socket.socket) -> None:
     for option, value in ((socket.TCP_MAXSEG, SEGMENT_BYTES), (socket.TCP_NODELAY, 1)):
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def connect(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to a numeric address in small segments.
+
+    Raises:
+        OSError: as the kernel says it.
+    """
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(0)
+        prepare(sock)
+        await asyncio.get_running_loop().sock_connect(sock, (address, port))
+        return await asyncio.open_connection(sock=sock)
+    except BaseException:
+        sock.close()
+        raise
 
 
 def plain_address(address: str) -> str:

@@ -43,7 +43,8 @@ class Guest:
     def __init__(self, hello: Hello, report: Report, writer: asyncio.StreamWriter) -> None:
         self.uid = hello.uid
         self.ranks = frozenset(hello.ranks)
-        self.leaves_at = asyncio.get_running_loop().time() + hello.seconds_left
+        self.arrived_at = asyncio.get_running_loop().time()
+        self.leaves_at = self.arrived_at + hello.seconds_left
         self.report = report
         self.writer = writer
         self.words: asyncio.Queue[FromGuest | None] = asyncio.Queue()
@@ -75,6 +76,7 @@ class Server:
         self.most_at_the_door = 4096
         """Connections that have not yet said who they are; beyond that the oldest is closed for the newest."""
         self.on_trouble: Callable[[str], None] = lambda _reason: None
+        self.opened_at = asyncio.get_running_loop().time()
         self._present: set[int] = set()
         self._note_present(ranks)
         self._leaves_at = float("inf")

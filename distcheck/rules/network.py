@@ -1,21 +1,16 @@
-"""Rules about MASTER_PORT, the way to it, and the ports between peers."""
+"""Rules about MASTER_PORT and the way to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distcheck.facts import Bind, Job, Missing, PortOwner, ProcessFacts, RankFacts
-from distcheck.finding import Fix, NotChecked
+from distcheck.facts import Attempt, Bind, Job, Missing, PortOwner, ProcessFacts, RankFacts
+from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
-from distcheck.rules.addresses import first_open_port
+from distcheck.rules.addresses import first_open_port, rank_zero
 from distcheck.rules.settings import chosen_by_agent
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named
-from distcheck.rules.ways import address_of, at_master_door, failing, pairs, ranks_of, tried
-
-_FIREWALL = (
-    'sysctl -w net.ipv4.ip_local_port_range="50000 51000"',
-    "firewall-cmd --add-port=50000-51000/tcp",
-)
+from distcheck.rules.ways import address_of, at_master_door, failing, ranks_of, tried
 
 
 @rule("meeting")
@@ -116,19 +111,21 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def net_master_unreachable(job: Job) -> Iterator[Outcome]:
-    """Packets to MASTER_ADDR:MASTER_PORT are dropped, or there is no route.
+    """Packets to MASTER_ADDR:MASTER_PORT are dropped or rejected on the way, or there is no route.
 
     torch waits ten minutes and then says "The client socket has timed out after 600000ms while trying to connect to
-    (HOST, PORT)", or "errno: 113 - No route to host". Refused connections are another rule's matter: there the host
-    answers. Found by connecting from every process with a short time limit, until the roll call closes.
+    (HOST, PORT)", or "errno: 113 - No route to host". Found by connecting from every process with a short time limit,
+    until the roll call closes. No answer means that packets are dropped, unreachable that there is no route or that a
+    firewall says so; refused, that it rejects them, when rank 0 listened and could be met on another port.
 
     Fix: open the port in the firewall or security group, or use an address that the node can route to; in containers
     use the host's network.
     """
-    for ranks, attempts in failing(job, {"timeout", "unreachable"}):
+    ways_in = [*failing(job, {"timeout", "unreachable"}), *_refused(job, met=True)]
+    for ranks, attempts in ways_in:
         if chosen_by_agent(job, ranks[0]):
             continue  # torchrun chose the port as well: torchrun-store-port-extra
-        ways = listed([f"{address_of(a)}: {a.detail or a.outcome}" for a in attempts])
+        ways = listed([f"{address_of(a)}: {_manner(a)}" for a in attempts])
         yield found(
             job,
             ranks,
@@ -154,7 +151,7 @@ def net_master_refused(job: Job) -> Iterator[Outcome]:
 
     Fix: look at rank 0's log, and check that MASTER_ADDR is rank 0's host.
     """
-    for ranks, attempts in failing(job, {"refused"}):
+    for ranks, attempts in _refused(job, met=False):
         yield found(
             job,
             ranks,
@@ -164,6 +161,26 @@ def net_master_refused(job: Job) -> Iterator[Outcome]:
             owner="unknown",
             evidence=tried(attempts),
         )
+
+
+def _refused(job: Job, *, met: bool) -> Iterator[tuple[list[RankFacts], list[Attempt]]]:
+    """Return who was refused: those who met a listening rank 0 on another port all the same, or the others."""
+    zero = rank_zero(job)
+    bind = job.process_of(zero).bind if zero else None
+    listening = bind is not None and bind.outcome == "bound"
+    for ranks, attempts in failing(job, {"refused"}):
+        came_in = any(job.process_of(r).role == "guest" for r in ranks)
+        if (listening and job.met and came_in) == met:
+            yield ranks, attempts
+
+
+def _manner(attempt: Attempt) -> str:
+    words = {
+        "timeout": "packets are dropped",
+        "unreachable": "rejected, or no route",
+        "refused": "rejected although rank 0 listens",
+    }
+    return f"{words[attempt.outcome]}, {attempt.detail or attempt.outcome}"
 
 
 @rule("meeting")
@@ -187,46 +204,6 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
             ),
             evidence=tried(attempts),
         )
-
-
-@rule("peers")
-def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
-    """Ports that the kernel chooses are closed between nodes.
-
-    Only MASTER_PORT is open. NCCL's bootstrap and sockets and Gloo's mesh listen on kernel-chosen ports between every
-    pair: the rendezvous works, and then "connectFullMesh failed", "No route to host" or "exceeded error retry count"
-    follows, or nothing at all. Found by letting every process listen on such a port and every other one connect.
-
-    Fix: allow all TCP between the nodes of a job, or open a range and keep the kernel to it.
-    """
-    failed = [t for t in job.peers if t.outcome != "met"]
-    if "peers" in job.asked.looks and not job.peers and len(job.processes) > 1 and job.met:
-        yield NotChecked(reason="the peers have not tried each other")
-    outcome = {(t.source, t.target): t.outcome for t in job.peers}
-    reverse = [(t, outcome.get((t.target, t.source))) for t in failed]
-    # Of many processes each tries some others, so that the other direction may not have been tried.
-    cut_off = [t for t, back in reverse if back is None or (back != "met" and t.source < t.target)]
-    if cut_off:
-        cut_off.sort(key=lambda t: (t.target, t.source) not in outcome)
-        both = (cut_off[0].target, cut_off[0].source) in outcome
-        words = "{} and {} cannot reach each other" if both else "{} cannot reach {}"
-        yield pairs(job, cut_off, f"{words} on ports that the kernel chooses", _FIREWALL)
-
-
-@rule("peers")
-def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
-    """One process reaches another on a kernel-chosen port, and not the other way round.
-
-    Every pair of ranks connects in a direction that the library picks, so the job hangs or not by luck. A one-sided
-    firewall rule, reverse path filtering or address translation does this. Found by trying each pair both ways.
-
-    Fix: make the firewall's rules symmetric; with several networks, loosen reverse path filtering.
-    """
-    outcome = {(t.source, t.target): t.outcome for t in job.peers}
-    one_way = [t for t in job.peers if t.outcome != "met" and outcome.get((t.target, t.source)) == "met"]
-    if one_way:
-        mend = ("sysctl -w net.ipv4.conf.all.rp_filter=2",)
-        yield pairs(job, one_way, "{} cannot reach {}, but the other direction works", mend)
 
 
 def _binders(job: Job, process: ProcessFacts) -> list[RankFacts]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.finding import Finding, Fix
+from distcheck.finding import Finding, Fix, Severity
 from distcheck.rules.addresses import astray
-from distcheck.rules.vocabulary import found, grouped, named
+from distcheck.rules.vocabulary import found, grouped, listed, named
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from distcheck.facts import Attempt, Job, PeerTrial, ProcessFacts, RankFacts
 
+Way = tuple[str, str]
+"""From which side to which."""
 _MOST = 8
-"""Pairs that a finding's evidence shows."""
+"""Ways that a finding's evidence shows."""
+_ONE_WAY = ", but the other direction works"
 
 
 def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], list[Attempt]]]:
@@ -78,29 +81,113 @@ def ranks_of(job: Job, uids: Collection[str]) -> list[RankFacts]:
     return [r for r in job.ranks if r.process in uids]
 
 
-def pairs(job: Job, failed: list[PeerTrial], words: str, commands: tuple[str, ...]) -> Finding:
-    """Return the finding about pairs of processes that do not reach each other; `words` takes two names."""
-    ranks = ranks_of(job, {uid for trial in failed for uid in (trial.source, trial.target)})
-    ranks_by = grouped(ranks, lambda r: r.process)
+class Ways:
+    """The trials between the sides of a job: its nodes, or where there is only one the processes that tried."""
 
-    def name(uid: str) -> str:
-        return named(job, ranks_by[uid]) if uid in ranks_by else "a process that is gone"
+    def __init__(self, job: Job, leave_out: Collection[tuple[str, str, str]] = ()) -> None:
+        """Sort the trials of a job; `leave_out` names some by source, target and address."""
+        self.job = job
+        home = {p.uid: p.node for p in job.processes}
+        self._ranks = grouped(job.ranks, lambda r: home[r.process])
+        if len(job.nodes) < 2:
+            home = {uid: uid for uid in home}
+            self._ranks = grouped(job.ranks, lambda r: r.process)
+        self.tried: dict[Way, list[PeerTrial]] = {}
+        for t in job.peers:
+            way = home.get(t.source), home.get(t.target)
+            if way[0] and way[1] and way[0] != way[1] and (t.source, t.target, t.address) not in leave_out:
+                self.tried.setdefault((way[0], way[1]), []).append(t)
 
-    first, rest = failed[0], len(failed) - 1
-    more = f"; so it is with {rest} more {'pair' if rest == 1 else 'pairs'} of processes" if rest else ""
-    shown = [f"{name(t.source)} to {name(t.target)}: {_reason(t)}" for t in failed[:_MOST]]
-    return found(
-        job,
-        ranks,
-        f"{words.format(name(first.source), name(first.target))} ({_reason(first)}){more}",
-        Fix("Allow TCP between the nodes on the ports that the kernel chooses.", commands),
-        scope="link",
-        owner="admin",
-        evidence={f"pair {n}": pair for n, pair in enumerate(shown, start=1)}
-        | ({"more_pairs": len(failed) - _MOST} if len(failed) > _MOST else {}),
-    )
+    def ranks(self, sides: Iterable[str]) -> list[RankFacts]:
+        """Return the ranks of these sides."""
+        return [r for side in sides for r in self._ranks.get(side, ())]
+
+    def name(self, sides: Sequence[str]) -> str:
+        """Name sides: by node, or on one node by rank."""
+        if len(self.job.nodes) < 2:
+            return named(self.job, self.ranks(sides)) or "a process that is gone"
+        return listed([next(n.name for n in self.job.nodes if n.key == side) for side in sides])
+
+    def finding(
+        self, failed: Mapping[Way, str], verb: str, nature: str, fix: Fix, *, severity: Severity = "error"
+    ) -> Finding:
+        """Return the finding about ways that fail, each given with its reason, at the nodes that all of them share.
+
+        verb and nature make the message: node2 cannot {verb} node1 {nature}.
+        """
+        blame = _blame(failed, self.tried)
+        first = next(iter(failed))
+        if blame.both:
+            others = self._others(failed, blame.sides)
+            words = f"{self.name(blame.sides)} and {self.name(others)} cannot {verb} each other"
+            if blame.everywhere:
+                words = f"no node can {verb} any other"
+        elif blame.sides:
+            others = self._others(failed, blame.sides)
+            source, target = (others, blame.sides) if blame.incoming else (blame.sides, others)
+            words, nature = f"{self.name(source)} cannot {verb} {self.name(target)}", f"{nature}{_ONE_WAY}"
+        else:
+            words, nature = self._of_pair(first, failed, verb, nature)
+        rest = len({frozenset(way) for way in failed}) - 1 if not blame.sides else 0
+        more = f"; so it is with {rest} more {'pair' if rest == 1 else 'pairs'} of nodes" if rest else ""
+        sides = blame.sides or tuple(dict.fromkeys(side for way in failed for side in way))
+        shown = [f"{self.name([s])} to {self.name([t])}: {why}" for (s, t), why in failed.items()]
+        return found(
+            self.job,
+            self.ranks(sides),
+            f"{words} {nature} ({failed[first]}){more}",
+            fix,
+            severity=severity,
+            scope="system" if blame.everywhere else "link",
+            owner="admin",
+            evidence={f"way {n}": line for n, line in enumerate(shown[:_MOST], start=1)}
+            | ({"more_ways": len(failed) - _MOST} if len(failed) > _MOST else {}),
+        )
+
+    def _of_pair(self, way: Way, failed: Mapping[Way, str], verb: str, nature: str) -> tuple[str, str]:
+        source, target = way
+        back = target, source
+        if back in failed:
+            return f"{self.name([source])} and {self.name([target])} cannot {verb} each other", nature
+        words = f"{self.name([source])} cannot {verb} {self.name([target])}"
+        return words, f"{nature}{_ONE_WAY}" if back in self.tried else nature
+
+    def _others(self, failed: Mapping[Way, str], sides: Sequence[str]) -> list[str]:
+        concerned = {side for way in failed for side in way if side not in sides}
+        return [side for side in self._ranks if side in concerned]
 
 
-def _reason(trial: PeerTrial) -> str:
+class _Blame(NamedTuple):
+    """The sides that explain failing ways; none when only pairs can be named."""
+
+    sides: tuple[str, ...] = ()
+    both: bool = False
+    """Whether they fail in both directions."""
+    incoming: bool = False
+    """Of one direction: whether it is the one to them."""
+    everywhere: bool = False
+
+
+def _blame(failed: Collection[Way], tried: Collection[Way]) -> _Blame:
+    """Find the few sides to which, or from which, every way fails while all others are well."""
+    everybody = tuple(dict.fromkeys(side for way in tried for side in way))
+    if len(everybody) > 2 and all(way in failed for way in tried):
+        return _Blame(everybody, both=True, everywhere=True)
+    into, out = ({side: [w for w in tried if w[end] == side] for side in everybody} for end in (1, 0))
+    deaf = tuple(s for s in everybody if len(into[s]) > 1 and all(w in failed for w in into[s]))
+    mute = tuple(s for s in everybody if len(out[s]) > 1 and all(w in failed for w in out[s]))
+    for sides, both, incoming in (
+        (tuple(s for s in deaf if s in mute), True, False),
+        (deaf, False, True),
+        (mute, False, False),
+    ):
+        covered = [w for w in failed if (both and set(w) & set(sides)) or (not both and w[incoming] in sides)]
+        if sides and 2 * len(sides) < len(everybody) and len(covered) == len(failed):
+            return _Blame(sides, both=both, incoming=incoming)
+    return _Blame()
+
+
+def reason(trial: PeerTrial) -> str:
+    """Say how a trial ended and where."""
     at = f"{trial.outcome} at {_endpoint(trial.address, trial.port)}"
     return f"{at}, {trial.detail}" if trial.detail and trial.detail != trial.outcome else at

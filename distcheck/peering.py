@@ -1,0 +1,128 @@
+"""How a process takes part in the peer round: its doors, what it tries, and as host who tries whom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from distcheck import interfaces
+from distcheck.facts import Interface, Missing, NetworkFacts, ReverseLookup, Use
+from distcheck.probe import network
+from distcheck.rollcall import protocol
+from distcheck.rollcall.client import in_thread
+from distcheck.rollcall.doors import PeerListener
+from distcheck.rollcall.peers import choose, try_peers
+from distcheck.rollcall.protocol import PeerDoor, PeerReport, Roster
+from distcheck.rollcall.server import Guest, Server
+
+if TYPE_CHECKING:
+    from distcheck.session import Session
+
+_REVERSE_SECONDS = 2.0
+_MOST_LOOKED_UP = 4
+_REPORT_RESERVE_SECONDS = 3.0
+
+
+def addresses(run: Session, met_at: str) -> dict[str, tuple[Use, ...]]:
+    """Return the addresses at which this process is looked for, with their uses: where it was met, NCCL's, Gloo's.
+
+    An address that means every host itself, or that needs a zone, says nothing about others; rules judge it as it is.
+    """
+    node = run.record.node
+    known = node.interfaces if node and not isinstance(node.interfaces, Missing) else ()
+    facts = node.network if node else None
+    picks: list[tuple[Use, str]] = [("master", met_at)]
+    picks += [("nccl", i.address) for i in _nccl(run, known, facts)]
+    picks += [("gloo", i.address) for i in _gloo(run, known, facts)]
+    found: dict[str, tuple[Use, ...]] = {}
+    for use, address in picks:
+        if address == met_at or not (protocol.is_loopback(address) or address.lower().startswith("fe80:")):
+            found[address] = (*found.get(address, ()), use)
+    return found
+
+
+def _nccl(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) -> Sequence[Interface]:
+    """Return the interface of NCCL's bootstrap; the ranks of a process share their variables."""
+    if facts is None or not run.record.ranks:
+        return ()
+    return interfaces.nccl(known, interfaces.settings(run.record.ranks[0].environment, facts.nccl_files))[:1]
+
+
+def _gloo(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) -> Sequence[Interface]:
+    if facts is None or not run.record.ranks:
+        return ()
+    chosen = interfaces.gloo(known, run.record.ranks[0].environment, facts.own_name_binds)
+    return () if isinstance(chosen, Missing) else chosen[:1]
+
+
+async def open_doors(run: Session, met_at: str) -> tuple[PeerDoor, ...]:
+    """Open this process's doors; nobody will knock where there is none."""
+    run.peer_listener = PeerListener(run.uid)
+    await run.peer_listener.open(addresses(run, met_at))
+    return run.peer_listener.doors
+
+
+async def take_part(run: Session, roster: Roster, seconds: float, others: Sequence[str]) -> PeerReport:
+    """Answer at our doors, try the roster's, and look up what the addresses of `others` are called."""
+    if run.peer_listener is not None:
+        run.peer_listener.expect(roster.nonce)
+    node = run.record.node
+    known = node.interfaces if node and not isinstance(node.interfaces, Missing) else ()
+    trials, reverse = await asyncio.gather(
+        try_peers(run.uid, roster, {i.address: i.mtu_bytes for i in known}, seconds),
+        _look_up([a for a in dict.fromkeys(others) if not protocol.is_loopback(a)][:_MOST_LOOKED_UP], seconds),
+    )
+    return PeerReport(trials, reverse)
+
+
+async def _look_up(others: Sequence[str], seconds: float) -> tuple[ReverseLookup, ...]:
+    most = min(seconds, _REVERSE_SECONDS)
+
+    async def look_up(address: str) -> ReverseLookup:
+        with contextlib.suppress(asyncio.TimeoutError):
+            return await protocol.within(in_thread(lambda: network.reverse(address)), most)
+        return ReverseLookup(address=address, name="", seconds=most)
+
+    return tuple(await asyncio.gather(*(look_up(a) for a in others)))
+
+
+async def hold(run: Session, server: Server) -> None:
+    """Let every node try every other node's doors, and keep what they tell."""
+    run.record.note(stage="peers")
+    here = {uid: server.guests[uid] for uid in run.record.guests if server.guests[uid].report.peer_doors}
+    run.record.set_stage_of_guests("peers", here)
+    if not here:
+        return
+    met_at = [protocol.plain_address(g.writer.get_extra_info("sockname")[0]) for g in here.values()]
+    own = await open_doors(run, next((a for a in met_at if not protocol.is_loopback(a)), met_at[0]))
+    doors = {run.uid: own} if own else {}
+    doors |= {uid: guest.report.peer_doors for uid, guest in here.items()}
+    doors = {uid: doors[uid] for uid in _representatives(run, here, doors)}
+    nonce, choice = secrets.token_hex(8), choose(doors)
+    # A trial connects and then listens, and transfers follow; what is left must do for the rest of the run.
+    seconds = min(run.request.connect_seconds, max(0.5, (run.remaining(_REPORT_RESERVE_SECONDS) - 2) / 3))
+    for uid, guest in here.items():
+        guest.say(Roster(nonce, choice.get(uid, ()), seconds))
+    patience = min(3 * seconds + 2, run.remaining(_REPORT_RESERVE_SECONDS))
+    guests_at = [protocol.plain_address(g.writer.get_extra_info("peername")[0]) for g in here.values()]
+    mine, heard = await asyncio.gather(
+        take_part(run, Roster(nonce, choice.get(run.uid, ()), seconds), seconds, guests_at),
+        server.hear_all(PeerReport, patience, here),
+    )
+    trials = [*mine.trials, *(t for uid, told in heard.items() for t in told.trials if t.source == uid)]
+    run.record.peers = tuple(t for t in trials if t.target in doors)
+    run.record.note_reverse({run.uid: mine.reverse} | {uid: told.reverse for uid, told in heard.items()})
+    run.record.note_silent(server, here.keys() - heard.keys(), "it did not say in time which of the others it reaches")
+
+
+def _representatives(run: Session, here: Mapping[str, Guest], doors: Mapping[str, Sequence[PeerDoor]]) -> list[str]:
+    """Return one process for each node; where there is one node only, two of its processes."""
+    node_of = {run.uid: run.record.node.key if run.record.node else ""}
+    node_of |= {uid: guest.report.process.node for uid, guest in here.items()}
+    first: dict[str, str] = {}
+    for uid in doors:
+        first.setdefault(node_of[uid], uid)
+    return list(first.values()) if len(first) > 1 else list(doors)[:2]

@@ -1,0 +1,189 @@
+"""Collect what of a node decides over its network: links, its own name, NCCL's files, and limits that bite at scale."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Link, Missing, NetworkFacts, Resolution
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+_ROOT = Path("/")
+_LOOPBACK = "772"  # ARPHRD_LOOPBACK of linux/if_arp.h
+_IBV_SECONDS = 3.0
+_HEARD_OF = re.compile(r"^hca_id:\s*(\S+)|^\s*port:\s*(\d+)|^\s*active_mtu:\s*(\d+)|^\s*state:\s*(\S+)", re.MULTILINE)
+
+
+def collect(
+    environ: Mapping[str, str], own_name: Resolution | Missing, *, open_files: tuple[int, int], root: Path = _ROOT
+) -> NetworkFacts:
+    """Return a node's network facts; `own_name` is what its host name resolves to, asked where a wait hurts nobody."""
+    found = links(root)
+    return NetworkFacts(
+        links=found,
+        own_name=own_name,
+        own_name_binds=_binds(own_name),
+        nccl_files=nccl_files(environ, root),
+        open_files=open_files,
+        listen_backlog=_number(root / "proc/sys/net/core/somaxconn"),
+        connections_tracked=_tracked(root),
+        machine_id=_machine_id(root, found),
+        ib_mtu_bytes=_ib_mtu(root),
+    )
+
+
+def open_files() -> tuple[int, int]:
+    """Return the soft and hard limit of open files of this process; -1 is unlimited."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (-1 if soft == resource.RLIM_INFINITY else soft, -1 if hard == resource.RLIM_INFINITY else hard)
+
+
+def links(root: Path = _ROOT) -> tuple[Link, ...] | Missing:
+    """Return the network interfaces as sysfs shows them.
+
+    Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net
+    """
+    folder = root / "sys/class/net"
+    try:
+        names = sorted(p.name for p in folder.iterdir() if p.is_dir())
+    except OSError as error:
+        return Missing(reason=f"{folder}: {error.strerror}")
+    return tuple(_link(folder / name) for name in names)
+
+
+def _link(folder: Path) -> Link:
+    flags = _text(folder / "flags")
+    speed = _text(folder / "speed")
+    kind: Literal["physical", "virtual", "loopback"] = "physical" if (folder / "device").exists() else "virtual"
+    running = _text(folder / "operstate") in {"up", "unknown"} and _text(folder / "carrier") != "0"
+    return Link(
+        name=folder.name,
+        mac=_text(folder / "address"),
+        kind="loopback" if _text(folder / "type") == _LOOPBACK else kind,
+        running=running and bool(int(flags or "0", 16) & 1),  # IFF_UP
+        mtu_bytes=int(_text(folder / "mtu") or 0),
+        speed_Mbps=int(speed) if speed.isdecimal() and int(speed) > 0 else None,
+        full_duplex={"full": True, "half": False}.get(_text(folder / "duplex")),
+        members=_members(folder),
+    )
+
+
+def _members(folder: Path) -> dict[str, bool]:
+    """Return the links of a bond and whether each is up.
+
+    Source: https://www.kernel.org/doc/Documentation/networking/bonding.txt
+    """
+    names = _text(folder / "bonding/slaves").split()
+    return {name: _text(folder.parent / name / "bonding_slave/mii_status") != "down" for name in names}
+
+
+def _binds(own_name: Resolution | Missing) -> str | Missing:
+    """Return the first address of the own name at which a socket can be bound, as Gloo looks for it.
+
+    Source: pytorch/gloo, gloo/transport/tcp/device.cc (lookupAddrForHostname).
+    """
+    if isinstance(own_name, Missing):
+        return own_name
+    for address in own_name.addresses:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind((address, 0))
+        except OSError:
+            continue
+        return address
+    return Missing(reason=f"no socket can be bound to {', '.join(own_name.addresses)}")
+
+
+def nccl_files(environ: Mapping[str, str], root: Path = _ROOT) -> dict[str, str]:
+    """Return the NCCL_SOCKET_* settings of NCCL's configuration files, the user's before the system's.
+
+    Source: NVIDIA/nccl, src/misc/param.cc: NCCL_CONF_FILE, else ~/.nccl.conf; then /etc/nccl.conf. A name that is
+    set already stays; nothing is trimmed.
+    """
+    own = environ.get("NCCL_CONF_FILE") or (f"{environ['HOME']}/.nccl.conf" if environ.get("HOME") else "")
+    found: dict[str, str] = {}
+    for path in (own, "/etc/nccl.conf"):
+        if not path:
+            continue
+        try:
+            text = (root / path.lstrip("/")).read_text(errors="replace") if path.startswith("/") else ""
+        except OSError:
+            continue
+        for line in text.splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name.startswith("NCCL_SOCKET_") and not line.startswith("#"):
+                found.setdefault(name, value[:1023])
+    return found
+
+
+def _tracked(root: Path) -> tuple[int, int] | Missing:
+    count, most = (_number(root / f"proc/sys/net/netfilter/nf_conntrack_{what}") for what in ("count", "max"))
+    if isinstance(count, Missing):
+        return count
+    return most if isinstance(most, Missing) else (count, most)
+
+
+def _machine_id(root: Path, found: tuple[Link, ...] | Missing) -> str | Missing:
+    """Name the hardware without telling its numbers."""
+    uuid = _text(root / "sys/class/dmi/id/product_uuid")
+    macs = [] if isinstance(found, Missing) else sorted(link.mac for link in found if link.kind == "physical")
+    known = uuid or " ".join(macs)
+    if not known:
+        return Missing(reason="neither product_uuid nor a physical network interface can be read")
+    return hashlib.sha256(known.encode()).hexdigest()[:16]
+
+
+def _ib_mtu(root: Path) -> dict[str, int]:
+    """Ask ibv_devinfo for the active MTU of every active port, where there are such devices and that program."""
+    program = shutil.which("ibv_devinfo")
+    if program is None or not (root / "sys/class/infiniband").is_dir():
+        return {}
+    try:
+        done = subprocess.run(
+            [program], check=False, capture_output=True, text=True, timeout=_IBV_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return {}
+    return parse_ibv_devinfo(done.stdout)
+
+
+def parse_ibv_devinfo(text: str) -> dict[str, int]:
+    """Return the active MTU in bytes by device and port ("mlx5_0/1") of the ports that are active."""
+    found: dict[str, int] = {}
+    device = port = ""
+    active = False
+    for hca, number, mtu, state in _HEARD_OF.findall(text):
+        if hca:
+            device = hca
+        elif number:
+            port, active = number, False
+        elif state:
+            active = state == "PORT_ACTIVE"
+        elif active:
+            found[f"{device}/{port}"] = int(mtu)
+    return found
+
+
+def _text(path: Path) -> str:
+    """Return a sysfs file's text, '' where it has none: `speed` of a link that is down cannot be read."""
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeError):
+        return ""
+
+
+def _number(path: Path) -> int | Missing:
+    text = _text(path)
+    return int(text) if text.isdecimal() else Missing(reason=f"{os.fspath(path)} cannot be read")

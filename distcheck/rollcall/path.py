@@ -1,0 +1,153 @@
+"""What a path between two nodes carries: a transfer in full segments, and datagrams that must not be fragmented."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import NamedTuple
+
+from distcheck.facts import Transfer
+from distcheck.rollcall.doors import COUNT_BYTES
+from distcheck.rollcall.protocol import PeerDoor
+
+TRANSFER_BYTES = 1 << 21
+_LONGEST_SECONDS = 2.0
+"""A link of 10 Mbit/s is known for what it is by then."""
+_STALL_SECONDS = 1.5
+"""Longer than the kernel needs to send a lost segment three times."""
+_LOOK_SECONDS = 0.05
+_SMALL_BYTES = 256
+_DATAGRAM_TRIES = 4
+_DATAGRAM_SECONDS = 0.15
+_IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2  # linux/in.h, linux/in6.h
+# struct tcp_info of linux/tcp.h: tcpi_total_retrans, tcpi_bytes_acked, tcpi_segs_out, tcpi_dsack_dups.
+_TCP_INFO = struct.Struct("=100xI16xQ8xI76xI")
+
+
+class _TcpInfo(NamedTuple):
+    repeated: int
+    bytes_confirmed: int
+    segments: int
+
+
+def tcp_info(sock: socket.socket) -> _TcpInfo | None:
+    """Return the kernel's counters of a connection, None from a kernel that does not count all of them (before 4.19).
+
+    Segments that were sent again although the first copy arrived, as on a busy host, are not counted as repeated.
+    """
+    try:
+        raw = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    except OSError:
+        return None
+    if len(raw) < _TCP_INFO.size:
+        return None
+    repeated, confirmed, segments, needless = _TCP_INFO.unpack(raw)
+    return _TcpInfo(max(0, repeated - needless), confirmed, segments)
+
+
+async def transfer(door: PeerDoor, word: bytes, seconds: float) -> Transfer | None:
+    """Send data to a door for `seconds` at most; None when the connection did not come about."""
+    loop = asyncio.get_running_loop()
+    family = socket.AF_INET6 if ":" in door.address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.settimeout(0)
+        try:
+            await asyncio.wait_for(loop.sock_connect(sock, (door.address, door.port)), seconds)
+            await asyncio.wait_for(_greeted(sock, word), seconds)
+        except (OSError, EOFError, asyncio.TimeoutError):
+            return None
+        start = loop.time()
+        sending = asyncio.ensure_future(_send(sock))
+        stalled = False
+        try:
+            stalled = await _watch(sock, sending, start + min(seconds, _LONGEST_SECONDS))
+            took = loop.time() - start
+            counters = tcp_info(sock)
+        finally:
+            sending.cancel()
+            with contextlib.suppress(OSError, EOFError, asyncio.CancelledError):
+                await sending
+        arrived = TRANSFER_BYTES if sending.done() and not sending.cancelled() and not sending.exception() else 0
+        return Transfer(
+            bytes=arrived or (max(0, counters.bytes_confirmed - 1) if counters else 0),
+            seconds=took,
+            stalled=stalled,
+            segments=counters.segments if counters else 0,
+            repeated=counters.repeated if counters else 0,
+        )
+
+
+async def _greeted(sock: socket.socket, word: bytes) -> None:
+    heard = b""
+    while len(heard) < len(word):
+        more = await asyncio.get_running_loop().sock_recv(sock, len(word) - len(heard))
+        if not more:
+            raise EOFError
+        heard += more
+    if heard != word:
+        raise EOFError
+
+
+async def _send(sock: socket.socket) -> None:
+    """Send all of it, and wait for the other side's word that it has come."""
+    loop = asyncio.get_running_loop()
+    chunk = bytes(1 << 18)
+    for _ in range(TRANSFER_BYTES // len(chunk)):
+        await loop.sock_sendall(sock, chunk)
+    sock.shutdown(socket.SHUT_WR)
+    heard = b""
+    while len(heard) < COUNT_BYTES:
+        more = await loop.sock_recv(sock, COUNT_BYTES)
+        if not more:
+            raise EOFError
+        heard += more
+
+
+async def _watch(sock: socket.socket, sending: asyncio.Future[None], until: float) -> bool:
+    """Wait for the end of a transfer, or until nothing more is confirmed; return whether it stalled."""
+    loop = asyncio.get_running_loop()
+    confirmed, since = -1, loop.time()
+    while not sending.done():
+        await asyncio.wait({sending}, timeout=_LOOK_SECONDS)
+        counters, now = tcp_info(sock), loop.time()
+        if counters is not None and counters.bytes_confirmed > confirmed:
+            confirmed, since = counters.bytes_confirmed, now
+        elif now - since >= _STALL_SECONDS:
+            return not sending.done()
+        if now >= until and now - since < _LOOK_SECONDS:
+            return False
+    return False
+
+
+async def datagrams(door: PeerDoor, word: bytes, mtu_bytes: int) -> dict[int, bool]:
+    """Return whether datagrams of a small size and of the interface's own come through whole, by size of the packet."""
+    if door.datagram_port is None:
+        return {}
+    ipv6 = ":" in door.address
+    headers = 48 if ipv6 else 28
+    sizes = {_SMALL_BYTES, min(mtu_bytes, 65535)}
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET6 if ipv6 else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(0)
+        level, option = (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER) if ipv6 else (socket.IPPROTO_IP, _IP_MTU_DISCOVER)
+        answered: set[int] = set()
+        try:
+            sock.setsockopt(level, option, _PMTUDISC_DO)
+            sock.connect((door.address, door.datagram_port))
+        except OSError:
+            return {}
+        for _ in range(_DATAGRAM_TRIES):
+            for size in sizes - answered:
+                with contextlib.suppress(OSError):  # EMSGSIZE: the kernel has learnt of a smaller path already
+                    sock.send(word.ljust(size - headers, b"\0"))
+            until = loop.time() + _DATAGRAM_SECONDS
+            while answered != sizes and (left := until - loop.time()) > 0:
+                with contextlib.suppress(OSError, asyncio.TimeoutError):
+                    heard = await asyncio.wait_for(loop.sock_recv(sock, 512), left)
+                    if heard.startswith(word):
+                        answered.add(int.from_bytes(heard[len(word) :], "big") + headers)
+            if answered >= sizes:
+                break
+    return {size: size in answered for size in sorted(sizes)}

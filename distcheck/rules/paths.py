@@ -1,0 +1,296 @@
+"""Rules about the ways between nodes: ports that the kernel chooses, packet sizes, losses and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from distcheck.facts import Interface, Job, Link, Missing, NodeFacts, PeerTrial, Transfer
+from distcheck.finding import Fix, NotChecked
+from distcheck.rules import Outcome, rule
+from distcheck.rules.picks import explained_trials, own_way, reach
+from distcheck.rules.vocabulary import found, grouped, listed
+from distcheck.rules.ways import Way, Ways, reason
+
+_FIREWALL = (
+    'sysctl -w net.ipv4.ip_local_port_range="50000 51000"',
+    "firewall-cmd --add-port=50000-51000/tcp",
+)
+_NEVER_BYTES = 64 * 1024
+"""A path that loses large packets confirms less than this, one that loses packets by chance more."""
+_LOSS, _HEAVY_LOSS = 0.02, 0.05
+"""Shares of segments that were sent again."""
+_FEWEST_REPEATED = 8
+_SLOW = 0.2
+"""Of the others' median rate; on machines that others use as well rates differ by half of that."""
+_USUAL_MTU_BYTES = 1500
+
+
+def _unreached(job: Job) -> tuple[Ways, dict[Way, PeerTrial]]:
+    """Return the ways at which a door stayed shut, with the trial that tells it."""
+    ways = Ways(job, explained_trials(job))
+    shut = {way: next((t for t in trials if t.outcome != "met"), None) for way, trials in ways.tried.items()}
+    return ways, {way: t for way, t in shut.items() if t is not None}
+
+
+@rule("peers")
+def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
+    """Ports that the kernel chooses are closed between nodes.
+
+    Only MASTER_PORT is open. NCCL's bootstrap and sockets and Gloo's mesh listen on kernel-chosen ports between every
+    pair: the rendezvous works, and then "connectFullMesh failed", "No route to host" or "exceeded error retry count"
+    follows, or nothing at all. Found by letting every node listen on such ports, at the addresses that NCCL and Gloo
+    take, and every other one connect. No answer means that packets are dropped; refused or unreachable, though
+    somebody listens there, that a firewall rejects them.
+
+    Fix: allow all TCP between the nodes of a job, or open a range and keep the kernel to it.
+    See: https://github.com/NVIDIA/nccl/issues/388
+    """
+    if "peers" in job.asked.looks and not job.peers and len(job.processes) > 1 and job.met:
+        yield NotChecked(reason="the peers have not tried each other")
+    ways, shut = _unreached(job)
+    # Of many nodes each tries some others, so that the other direction may not have been tried.
+    cut_off = {w: reason(t) for w, t in shut.items() if (w[1], w[0]) in shut or (w[1], w[0]) not in ways.tried}
+    if cut_off:
+        fix = Fix("Allow TCP between the nodes on the ports that the kernel chooses.", _FIREWALL)
+        yield ways.finding(cut_off, "reach", "on ports that the kernel chooses", fix)
+
+
+@rule("peers")
+def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
+    """One node reaches another on a kernel-chosen port, and not the other way round.
+
+    Every pair of ranks connects in a direction that the library picks, so the job hangs or not by luck. A one-sided
+    firewall rule, reverse path filtering or address translation does this. Found by trying each pair both ways.
+
+    Fix: open the firewall of the node that is not reached; with several networks, loosen reverse path filtering.
+    """
+    ways, shut = _unreached(job)
+    one_way = {w: reason(t) for w, t in shut.items() if (w[1], w[0]) in ways.tried and (w[1], w[0]) not in shut}
+    if one_way:
+        fix = Fix(
+            "Allow TCP in both directions on the ports that the kernel chooses; with several networks, loosen "
+            "reverse path filtering.",
+            ("sudo nft list ruleset", "sudo sysctl -w net.ipv4.conf.all.rp_filter=2"),
+        )
+        yield ways.finding(one_way, "reach", "on ports that the kernel chooses", fix)
+
+
+@rule("peers")
+def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
+    """Packets of full size do not arrive.
+
+    Small messages pass, so that the rendezvous works, and then Gloo and NCCL's sockets hang in the first large
+    transfer. A tunnel, a VLAN or a switch port carries less than the network interfaces believe, and the message that
+    should tell them is filtered. Found by sending data in segments as large as the interface makes them: the
+    connection stands, and nothing is confirmed. A node with a smaller MTU than others is no fault by itself, TCP
+    agrees on the smaller one; jumbo frames that only some nodes have, and that do not arrive, are a warning, because
+    datagrams and RDMA do not agree on anything.
+
+    Fix: the same MTU on network interfaces, switches and tunnels.
+    See: https://github.com/NVIDIA/nccl/issues/1524
+    """
+    ways = Ways(job)
+    eaten = {}
+    for way, trials in ways.tried.items():
+        lost = [t.transfer for t in trials if t.transfer and t.transfer.stalled and t.transfer.bytes < _NEVER_BYTES]
+        if lost:
+            eaten[way] = f"connected, then none of the data was confirmed for {lost[0].seconds:.1f} s"
+    if eaten:
+        node = next((n for n in job.nodes if n.key == next(iter(eaten))[0]), job.nodes[0])
+        name = _interface_name(job, node)
+        fix = Fix(
+            "Set the MTU that the path really carries on the network interfaces, or mend the path.",
+            ("ping -M do -s 1472 <node>", f"sudo ip link set dev {name} mtu 1400"),
+        )
+        yield ways.finding(eaten, "send packets of full size to", "although small ones arrive", fix)
+    else:
+        yield from _jumbo_on_one_side(job, ways)
+
+
+def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
+    """Nodes whose own packet size does not reach the others, although smaller packets do, and others are content."""
+    lost: dict[str, set[int]] = {}
+    for (source, _), trials in ways.tried.items():
+        for t in trials:
+            sizes = sorted(t.datagrams)
+            if len(sizes) == 2 and t.datagrams[sizes[0]] and not t.datagrams[sizes[1]] and sizes[1] > _USUAL_MTU_BYTES:
+                lost.setdefault(source, set()).add(sizes[1])
+    for node in job.nodes:
+        if node.key in lost:
+            size = max(lost[node.key])
+            yield found(
+                job,
+                job.ranks_on(node),
+                f"{node.name} sends packets of up to {size} bytes, and its datagrams of that size do not arrive; "
+                "TCP agrees with each node on less",
+                Fix(
+                    "Set the same MTU on all nodes and on the switch ports between them.",
+                    (f"sudo ip link set dev {_interface_name(job, node)} mtu {_USUAL_MTU_BYTES}",),
+                ),
+                severity="warning",
+                scope="node",
+                owner="admin",
+                evidence={"mtu": size, "others": _mtus(job)},
+            )
+
+
+@rule("peers")
+def net_packet_loss(job: Job) -> Iterator[Outcome]:
+    """Packets get lost on the way between nodes.
+
+    TCP sends them again, later every time: collectives become many times slower, and now and then one takes seconds.
+    A bad cable or optic, a duplex mismatch, an overloaded switch or host. Found by the kernel's count of segments
+    that had to be sent again (TCP_INFO) while two megabytes went from node to node.
+
+    Fix: look at the error counters of the network interface and of the switch port.
+    """
+    ways = Ways(job)
+    rates = {way: max(map(_loss, trials), default=0.0) for way, trials in ways.tried.items()}
+    lossy = {way: f"{share:.0%} of the segments had to be sent again" for way, share in rates.items() if share >= _LOSS}
+    if lossy:
+        node = job.nodes[0]
+        yield ways.finding(
+            lossy,
+            "send to",
+            "without losing packets",
+            Fix(
+                "Look at the error counters of the network interface, its cable and the switch port.",
+                (f"ethtool -S {_interface_name(job, node)} | grep -iE 'err|drop|crc'",),
+            ),
+            severity="error" if max(rates.values()) >= _HEAVY_LOSS else "warning",
+        )
+
+
+def _loss(trial: PeerTrial) -> float:
+    sent = trial.transfer
+    if sent is None or not sent.segments or sent.repeated < _FEWEST_REPEATED or _never(sent):
+        return 0.0
+    return sent.repeated / sent.segments
+
+
+def _never(sent: Transfer) -> bool:
+    return sent.stalled and sent.bytes < _NEVER_BYTES
+
+
+@rule("peers")
+def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
+    """A node's network interface is slower than it should be.
+
+    A link that negotiated 1 Gbit/s instead of 100, half duplex, or a bond that lost a member: every collective runs at
+    the pace of the slowest node. Found by comparing what the links say of themselves over the nodes, and by sending
+    two megabytes from node to node: a node of which every way is five times slower than those between the others.
+
+    Fix: look at cable and switch port.
+    """
+    ways = Ways(job)
+    said = {node.key: _says_of_itself(job, node) for node in job.nodes}
+    slow = _slow_sides(ways)
+    for node in job.nodes:
+        reasons = said[node.key] + ([slow[node.key]] if node.key in slow else [])
+        if reasons:
+            name = _interface_name(job, node)
+            yield found(
+                job,
+                job.ranks_on(node),
+                f"the network of {node.name} is slow: {'; '.join(reasons)}",
+                Fix("Look at the cable, the switch port and the members of a bond.", (f"ethtool {name}",)),
+                severity="warning",
+                scope="node",
+                owner="admin",
+                confirmed=False,
+                evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)},
+            )
+
+
+def _slow_sides(ways: Ways) -> dict[str, str]:
+    """Return the sides of which every way is far slower than the ways between the others."""
+    if len(ways.job.nodes) < 3:
+        return {}
+    rates = {}
+    for way, trials in ways.tried.items():
+        sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
+        if sent and not any(map(_loss, trials)):
+            rates[way] = max(s.bytes / s.seconds for s in sent)
+    found = {}
+    for side in dict.fromkeys(side for way in rates for side in way):
+        own = [rate for way, rate in rates.items() if side in way]
+        others = [rate for way, rate in rates.items() if side not in way]
+        if len(own) > 1 and others and max(own) < _SLOW * median(others):
+            found[side] = (
+                f"at most {max(own) / 1e6:.0f} MB/s to and from the others, between which {median(others) / 1e6:.0f} "
+                "MB/s are usual"
+            )
+    return found
+
+
+def _says_of_itself(job: Job, node: NodeFacts) -> list[str]:
+    """Return what a node's link to the others says that others of its kind do not say."""
+    links = {n.key: _link(job, n) for n in job.nodes}
+    own = links[node.key]
+    if own is None:
+        return []
+    reasons = []
+    speeds = [link.speed_Mbps for link in links.values() if link and link.speed_Mbps]
+    usual = median(speeds) if speeds else 0
+    if own.speed_Mbps and own.speed_Mbps < usual:
+        reasons.append(f"{own.name} runs at {own.speed_Mbps} Mbit/s, those of the others at {usual:.0f}")
+    if own.full_duplex is False:
+        reasons.append(f"{own.name} has negotiated half duplex")
+    down = [name for name, up in own.members.items() if not up]
+    if down:
+        reasons.append(f"of the bond {own.name} {listed(down)} {'is' if len(down) == 1 else 'are'} down")
+    return reasons
+
+
+@rule("peers")
+def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
+    """InfiniBand or RoCE ports of the nodes have negotiated different packet sizes.
+
+    NCCL says "local access violation work queue error", IBV_WC_LOC_LEN_ERR or hangs: since 2.20 it no longer takes
+    the smaller of two sizes. Found by the active MTU that ibv_devinfo tells of every active port, where it is
+    installed.
+
+    Fix: the same MTU on all adapters and switches.
+    See: https://github.com/NVIDIA/nccl/issues/1957
+    """
+    sizes = {n.key: set(n.network.ib_mtu_bytes.values()) for n in job.nodes if n.network and n.network.ib_mtu_bytes}
+    groups = grouped(sizes, lambda key: tuple(sorted(sizes[key])))
+    if len(groups) < 2:
+        return
+    most = max(map(len, groups.values()))
+    odd = [n for n in job.nodes if n.key in sizes and len(groups[tuple(sorted(sizes[n.key]))]) < most] or [
+        n for n in job.nodes if n.key in sizes
+    ]
+    yield found(
+        job,
+        [r for n in odd for r in job.ranks_on(n)],
+        f"the InfiniBand ports of {listed([n.name for n in odd])} have an active MTU of "
+        f"{listed([str(size) for size in sorted({s for n in odd for s in sizes[n.key]})])} bytes; "
+        f"expected the same on all nodes",
+        Fix("Set the same MTU on all adapters and switch ports.", ("ibv_devinfo | grep -E 'hca_id|active_mtu'",)),
+        scope="link",
+        owner="admin",
+        evidence={n.name: dict(n.network.ib_mtu_bytes) for n in job.nodes if n.network and n.network.ib_mtu_bytes},
+    )
+
+
+def _interface(job: Job, node: NodeFacts) -> Interface | None:
+    return own_way(job, reach(job), node)
+
+
+def _interface_name(job: Job, node: NodeFacts) -> str:
+    way = _interface(job, node)
+    return way.name if way else "eth0"
+
+
+def _link(job: Job, node: NodeFacts) -> Link | None:
+    """Return the link by which a node and rank 0 reach each other."""
+    links = node.network.links if node.network and not isinstance(node.network.links, Missing) else ()
+    name = _interface_name(job, node)
+    return next((link for link in links if link.name == name), None)
+
+
+def _mtus(job: Job) -> dict[str, int]:
+    ways = {node.name: _interface(job, node) for node in job.nodes}
+    return {name: way.mtu_bytes for name, way in ways.items() if way}
