@@ -43,6 +43,7 @@ FAMILIES: dict[str, Family] = {
     "master": Family(("environment", "meeting")),
     "interfaces": Family(("peers",)),
     "names": Family(("peers",)),
+    "resolver": Family(("meeting", "peers")),
     "network": Family(("meeting",)),
     "paths": Family(("peers",)),
     "scale": Family(("peers",)),

@@ -208,6 +208,32 @@ def astray(job: Job) -> RankFacts | None:
     return None if through else zero
 
 
+def misled(job: Job) -> list[RankFacts]:
+    """Return the ranks whose resolver leads rank 0's MASTER_ADDR to another host, where rank 0's own does not.
+
+    Whoever met rank 0 through it is led right, whatever the address.
+    """
+    zero = rank_zero(job)
+    if zero is None or not own_addresses(job.node_of(zero)):
+        return []
+    home, own = job.node_of(zero), own_addresses(job.node_of(zero))
+    right = resolved(job, zero)
+    if not right or not (right & own or all(is_here(a) for a in right)):
+        return []
+    lost = []
+    for rank in job.ranks:
+        there = resolved(job, rank)
+        elsewhere = there and not there & own and job.node_of(rank).key != home.key
+        if elsewhere and rank.placement.master_addr == zero.placement.master_addr and not _got_through(job, rank):
+            lost.append(rank)
+    return lost
+
+
+def _got_through(job: Job, rank: RankFacts) -> bool:
+    attempts = job.process_of(rank).attempts
+    return any(a.door == "master" and a.outcome in {"met", "waiting", "agent"} for a in attempts)
+
+
 def keeps_others_away(job: Job) -> str:
     """Say what about rank 0's own address explains that others did not come, '' when nothing does."""
     zero = rank_zero(job)

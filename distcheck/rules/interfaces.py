@@ -36,28 +36,31 @@ def net_nccl_ifname_syntax(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
     seen = survey(job)
-    for choice in seen.choices:
-        value = choice.settings.get(IFNAME, "")
-        wrong = misspelt(value)
-        weight = severity(job, "nccl", chosen=True) if wrong else None
-        if weight is None:
-            continue
-        wish = meant(value)
-        hoped = nccl(choice.interfaces, {**choice.settings, IFNAME: wish}) if items_of(wish) else ()
-        cure = (f"export NCCL_SOCKET_IFNAME={wish}",) if hoped and len(value) > 1 else mend(seen, choice, "nccl")
+    ill = [c for c in seen.choices if misspelt(c.settings.get(IFNAME, ""))]
+    weight = severity(job, "nccl", chosen=True)
+    alike = grouped(ill, lambda c: (c.settings[IFNAME], tuple(i.name for i in c.nccl), *_cure(seen, c)))
+    if weight is None:
+        return
+    for (value, taken, cure, harm), choices in alike.items():
+        ranks = [r for choice in choices for r in choice.ranks]
         yield found(
             job,
-            choice.ranks,
-            f"{named(job, choice.ranks)}: NCCL_SOCKET_IFNAME is {brief(repr(value), 60)}, with {wrong}; "
-            + (f"NCCL takes {shown(choice.nccl[:3])}" if choice.nccl else "NCCL finds no interface"),
+            ranks,
+            f"{named(job, ranks)}: NCCL_SOCKET_IFNAME is {brief(repr(value), 60)}, with {misspelt(value)}; "
+            + (f"NCCL takes {listed(taken)}" if taken else "NCCL finds no interface"),
             Fix("Write ^ or = once at the beginning, then the names with commas and nothing else between them.", cure),
-            severity=milder(weight, _harm(seen, choice, hoped)),
-            evidence={
-                "NCCL_SOCKET_IFNAME": value,
-                "taken": [i.name for i in choice.nccl],
-                "meant": [i.name for i in hoped],
-            },
+            severity=milder(weight, harm),
+            evidence={"NCCL_SOCKET_IFNAME": value, "taken": list(taken)},
         )
+
+
+def _cure(seen: Survey, choice: Choice) -> tuple[tuple[str, ...], Severity]:
+    """Return what to type instead of an ill-written value, and how much harm it does."""
+    value = choice.settings[IFNAME]
+    wish = meant(value)
+    hoped = nccl(choice.interfaces, {**choice.settings, IFNAME: wish}) if items_of(wish) else ()
+    cure = (f"export NCCL_SOCKET_IFNAME={wish}",) if hoped and len(value) > 1 else mend(seen, choice, "nccl")
+    return cure, _harm(seen, choice, hoped)
 
 
 def _harm(seen: Survey, choice: Choice, hoped: tuple[object, ...]) -> Severity:

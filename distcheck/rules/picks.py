@@ -220,10 +220,11 @@ def _survey(job: Job) -> Survey:
 def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list[NodeFacts]]:
     """Return the nodes that have the same address on links of their own, by address.
 
-    An address counts where a library takes it or it is the way to rank 0, or where the link is a device; not those of
-    bridges and tunnels, which are the same on every host, nor those inside a machine.
+    An address counts where on one of them a library takes it, it is the way to rank 0, or the link is a device; not
+    those of bridges and tunnels, which are the same on every host, nor those inside a machine.
     """
     holders: dict[str, dict[str, tuple[NodeFacts, str]]] = {}
+    matter: set[str] = set()
     taken = {(c.node.key, i.address) for c in chosen for library in LIBRARIES for i in c.taken(library)}
     for node in job.nodes:
         if node.network is None or isinstance(node.network.links, Missing) or isinstance(node.interfaces, Missing):
@@ -233,10 +234,12 @@ def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list
             link = links.get(i.name)
             if link is None or is_here(i.address) or link_local(i.address) or not i.up:
                 continue
-            counts = (node.key, i.address) in taken | reached.doors or link.kind == "physical"
-            if counts and not looks_virtual(node, i) and not i.name.startswith("docker"):
-                holders.setdefault(i.address, {})[node.key] = (node, link.mac)
-    several = {address: list(those.values()) for address, those in holders.items() if len(those) > 1}
+            if looks_virtual(node, i) or i.name.startswith("docker"):
+                continue
+            if (node.key, i.address) in taken | reached.doors or link.kind == "physical":
+                matter.add(i.address)
+            holders.setdefault(i.address, {})[node.key] = (node, link.mac)
+    several = {a: list(those.values()) for a, those in holders.items() if len(those) > 1 and a in matter}
     return {
         address: [node for node, _ in those]
         for address, those in several.items()

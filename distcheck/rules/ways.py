@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.finding import Finding, Fix, Severity
-from distcheck.rules.addresses import astray
+from distcheck.rules.addresses import astray, misled
+from distcheck.rules.picks import survey
 from distcheck.rules.vocabulary import found, grouped, listed, named
 
 if TYPE_CHECKING:
@@ -35,8 +36,12 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
         return
     masters = {r.process: (r.placement.master_addr, r.placement.master_port) for r in reversed(job.ranks)}
     rank_0 = next((masters[r.process] for r in job.ranks if r.placement.rank == 0), None)
+    elsewhere = {r.process for r in misled(job)}
+    doubled = {node.key for nodes in survey(job).shared.values() for node in nodes}
     failed = []
     for process in job.processes:
+        if process.uid in elsewhere or process.node in doubled:
+            continue  # net-dns-differs and net-duplicate-ip tell
         attempts = at_master_door(process)
         if rank_0 is not None and masters.get(process.uid) != rank_0:
             continue  # it looked elsewhere: env-master-addr-differs and env-master-port-differs tell
