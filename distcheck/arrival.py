@@ -143,6 +143,8 @@ def _new_server(run: Session) -> Server:
         world_size=place.world_size or 0,
     )
     server.most_at_the_door = max(64, files // 4)
+    if run.complete:
+        server.close_roll()
     return server
 
 

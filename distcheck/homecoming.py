@@ -76,6 +76,14 @@ class Homecoming:
         """Take note that a command has ended."""
         (self._nodes.get(key) or self._engine).codes.append(code)
 
+    @property
+    def nobody_else(self) -> bool:
+        """Whether some nodes ended without facts and all others have told theirs: nobody else will come."""
+        known = {r.placement.rank for report in self._reports.values() for r in report.ranks}
+        here = [host for host in self._nodes if known.issuperset(self.launch.ranks_of(host))]
+        lost = [host for host, heard in self._nodes.items() if host not in here and heard.codes]
+        return bool(here) and bool(lost) and len(here) + len(lost) == len(self._nodes)
+
     def _host(self, key: str, text: str) -> str | None:
         """Return the node that a line came from: its own command's, or that of the task which labels it."""
         if key in self._nodes:

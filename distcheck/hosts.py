@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import os
 import re
 import shlex
@@ -23,7 +24,9 @@ LAUNCHERS = ("auto", "local", "ssh", "slurm", "mpi")
 _PORT = 29500
 _MOST_RANKS = 4096
 """On one node."""
+_MOST_HOSTS = 65536
 _LINE = re.compile(r"(?P<host>[^\s:=]+)(?::(?P<colon>\d+))?(?P<settings>(?:\s+[\w-]+\s*=\s*\S+)*)")
+_SPAN = re.compile(r"(\d+)-(\d+)")
 _SLOTS = re.compile(r"\sslots\s*=\s*(\S+)")
 _OWN_HOSTFILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 
@@ -126,6 +129,10 @@ def expand(text: str, option: str) -> tuple[str, ...]:
     found: dict[str, None] = {}
     if not all(letter.isprintable() or letter.isspace() for letter in text):
         raise UsageError(f"{option} {text!r} is no list of hosts: names have printable characters only")
+    for part in text.split():  # ClusterShell would make them all before it counts them
+        spans = [[int(last) - int(first) for first, last in _SPAN.findall(b)] for b in re.findall(r"\[([^\]]*)", part)]
+        if math.prod(max(1, *inner) for inner in spans if inner) >= _MOST_HOSTS:
+            raise UsageError(f"{option} {part!r} is more than {_MOST_HOSTS} hosts; name those you mean")
     try:
         for part in re.split(r",(?![^\[]*\])|\s+", text):  # NodeSet sorts; the first host named is rank 0's
             found |= dict.fromkeys(NodeSet(part))

@@ -61,6 +61,7 @@ class _Start:
         self.deadline = request.start + request.asked.timeout_seconds
         self.interrupted: signal.Signals | None = None
         self._interrupted_at = 0.0
+        self._nobody_else_at = 0.0
 
     def say(self, text: str) -> None:
         """Tell the user on stderr what is going on."""
@@ -94,6 +95,7 @@ class _Start:
             launch = launch._replace(environment={"DISTCHECK_TOKEN": token, **launch.environment})
         commands: tuple[Command, ...] = tuple(module.commands(launch, self._assignment(launch)))
         home = Homecoming(launch, module.WORDS, self.say)
+        self._nobody_else_at = 0.0
         try:
             engine.run(
                 commands,
@@ -137,7 +139,12 @@ class _Start:
             stop_at = min(stop_at, home.concluded_at + _LINGER_SECONDS)
         if now >= stop_at + _LAST_WORDS_SECONDS:
             return "end"
-        return "stop" if now >= stop_at else "go on"
+        if now >= stop_at:
+            return "stop"
+        if not home.nobody_else:
+            return "go on"
+        self._nobody_else_at = self._nobody_else_at or now
+        return "close" if now >= self._nobody_else_at + self.request.connect_seconds else "go on"
 
 
 def _shown(command: Command) -> tuple[str, ...]:

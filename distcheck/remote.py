@@ -19,6 +19,7 @@ from distcheck.facts import Job
 from distcheck.launch import assignment as assignments
 from distcheck.launch import frames
 from distcheck.launch.assignment import Assignment
+from distcheck.launch.engine import CLOSE
 from distcheck.launch.frames import Arrived, Collected, Concluded, Message
 
 STOP = signal.SIGUSR1
@@ -92,9 +93,12 @@ def _probe(assignment: Assignment, home: _Home, start: float) -> int:
 
 
 def _end_with_stdin() -> None:
-    """End, with what is known, when the starting distcheck has gone or has told us to stop."""
-    while os.read(0, 4096):
-        pass
+    """End, with what is known, when the starting distcheck has gone or has told us to stop; hear what it says."""
+    while heard := os.read(0, 4096):
+        if CLOSE in heard:
+            from distcheck.session import NOBODY_ELSE
+
+            os.kill(os.getpid(), NOBODY_ELSE)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -38,6 +38,8 @@ _CLOSE_SECONDS = 1.5
 _BURST_SECONDS, _GATE_BURST_SECONDS = 0.25, 0.1
 """Of one operation at one size. A gate on CPUs wants to know whether it is well, not how fast to the last percent."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NOBODY_ELSE = signal.SIGUSR2
+"""Tells a probe that was started from outside that whoever has not come to the roll call will not."""
 
 
 class Session:
@@ -59,6 +61,8 @@ class Session:
         self.peer_listener: PeerListener | None = None
         self.interrupted: signal.Signals | None = None
         self.join_deadline = self.deadline
+        self.complete = False
+        """Whether it is known that nobody else will come to the roll call."""
         self._last = self.deadline + 2.0
         self.file_limit: tuple[int, int] | None = None
 
@@ -105,10 +109,16 @@ class Session:
             self.dog.hasten(_INTERRUPT_SECONDS, 128 + self.interrupted)
             loop.call_soon_threadsafe(main.cancel)
 
+        def nobody_else(_signum: int, _frame: FrameType | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the run is over
+                loop.call_soon_threadsafe(self._note_complete)
+
         before = {signum: signal.getsignal(signum) for signum in _SIGNALS}
         for signum, handler in before.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(signum, interrupt)
+        if self.request.on_collected is not None:  # started from outside, where it is known who cannot come
+            signal.signal(NOBODY_ELSE, nobody_else)
         try:
             await asyncio.wait({main}, timeout=self.remaining() + 0.5)
             if main.done() and not main.cancelled():
@@ -123,6 +133,11 @@ class Session:
             await self._close()
             for signum, handler in before.items():
                 signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+
+    def _note_complete(self) -> None:
+        self.complete = True
+        if self.server is not None:
+            self.server.close_roll()
 
     async def _run(self) -> Outcome:
         from distcheck import follow, lead

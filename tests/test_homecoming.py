@@ -126,6 +126,25 @@ def test_facts_that_come_twice_are_there_once():
     assert ranks(launch.job()) == [0, 1]
 
 
+def test_nobody_else_comes_when_some_have_ended_without_facts_and_all_others_told_theirs():
+    launch = Launch()
+    launch.tell(1, Collected(report_of(1)))
+    launch.home.ended("node3", 255)
+    assert not launch.home.nobody_else, "node2 may come yet"
+    launch.tell(2, Collected(report_of(2)))
+    assert launch.home.nobody_else
+
+
+@pytest.mark.parametrize("here", [(), (1, 2, 3)])
+def test_nobody_is_given_up_while_all_are_there_or_none_is(here):
+    launch = Launch()
+    for node in (1, 2, 3):
+        if node in here:
+            launch.tell(node, Collected(report_of(node)))
+        launch.home.ended(f"node{node}", 0 if here else 255)
+    assert not launch.home.nobody_else
+
+
 @pytest.mark.parametrize(
     ("engine", "label"), [("slurm", "{}: "), ("mpi", "[1,{}]<stdout>: "), ("mpi", "[1,{}]<stdout>:"), ("mpi", "[{}] ")]
 )

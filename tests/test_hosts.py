@@ -70,6 +70,8 @@ def test_a_list_is_expanded_in_its_own_order(text, expected):
         ("a,-x", "cannot begin with a dash"),
         ("node1:2", "--nproc"),
         ("a\x01b", "printable"),
+        ("node[1-100000000]", "more than 65536 hosts"),
+        ("rack[1-1000]node[1-1000]", "more than 65536 hosts"),
     ],
 )
 def test_what_is_no_list_is_said_with_the_value(text, remedy):

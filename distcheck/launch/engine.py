@@ -15,8 +15,10 @@ _LOOK_SECONDS = 0.1
 _END_SECONDS = 0.5
 """Between SIGTERM, by which srun and mpirun take their tasks along, and SIGKILL."""
 
-Wish = Literal["go on", "stop", "end"]
-"""What is wanted of the commands: go on, stop and tell what you know, or be ended now."""
+Wish = Literal["go on", "close", "stop", "end"]
+"""What is wanted of the commands: go on, wait for nobody else, stop and tell what you know, or be ended now."""
+CLOSE = b"close\n"
+"""Said on the standard input of a probe at the end of an ssh connection: those who are missing will not come."""
 
 
 class Command(NamedTuple):
@@ -83,7 +85,10 @@ def run(
                 return
             said[0] = wanted
             for command, worker in workers:
-                if command.argv:
+                if wanted == "close":
+                    if not command.argv:
+                        worker.write(CLOSE)
+                elif command.argv:
                     _signal(worker, signal.SIGUSR1 if wanted == "stop" else signal.SIGTERM)
                 elif wanted == "stop":
                     worker.set_write_eof()

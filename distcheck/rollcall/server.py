@@ -80,6 +80,7 @@ class Server:
         self._present: set[int] = set()
         self._note_present(ranks)
         self._leaves_at = float("inf")
+        self._closes_at = float("inf")
         self._open = True
         self._servers: list[asyncio.Server] = []
         self._changed = asyncio.Event()
@@ -113,18 +114,23 @@ class Server:
     async def wait_for_all(self, seconds: float, reserve: float = 0.0) -> bool:
         """Wait until every rank of the world is there; False when the time is over first.
 
-        It is over at the latest `reserve` seconds before the first guest's own time is.
+        It is over at the latest `reserve` seconds before the first guest's own time is, and after `close_roll`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not self.complete:
-            left = min(until, self._leaves_at - reserve) - loop.time()
+            left = min(until, self._closes_at, self._leaves_at - reserve) - loop.time()
             if left <= 0:
                 break
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
         return self.complete
+
+    def close_roll(self) -> None:
+        """Wait for nobody else: it is known that whoever is not here will not come."""
+        self._closes_at = asyncio.get_running_loop().time()
+        self._changed.set()
 
     def say_to_all(self, word: Word, uids: Iterable[str] | None = None) -> None:
         """Send a word to every guest that is still there, or to those named."""

@@ -65,8 +65,8 @@ class Cluster:
     ) -> None:
         """Bring it up.
 
-        networks are the first three numbers of the addresses, lines are added to slurm.conf. Must be called by a
-        thread that lives as long as the cluster.
+        networks are what the addresses begin with: the first three numbers, or of IPv6 all but the last ("fd00:77::"),
+        lines are added to slurm.conf. Must be called by a thread that lives as long as the cluster.
         """
         instances.sweep()
         self.prefix = f"{instances.NAME}{secrets.token_hex(4)}"
@@ -140,7 +140,7 @@ class Cluster:
         for name in names:
             lines = []
             for port, network in zip(("eth0", "eth1"), self.networks, strict=True):
-                lines.append(f"address add {etc.address(network, name)}/24 broadcast + dev {port}")
+                lines.append(f"address add {etc.with_subnet(network, name)} dev {port}")
                 lines.append(f"link set {port} up")
             _expect(self._node[name].network("ip", "-batch", "-", text="\n".join(lines)))
 

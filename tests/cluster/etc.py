@@ -35,8 +35,18 @@ Host *
 
 
 def address(network: str, node: str) -> str:
-    """Return the node's address: .10 is the head's, .11 is node1's."""
-    return f"{network}.{_number(node)}"
+    """Return the node's address: 10 is the head's last number, 11 is node1's."""
+    return f"{network}{_number(node)}" if _is_ipv6(network) else f"{network}.{_number(node)}"
+
+
+def with_subnet(network: str, node: str) -> str:
+    """Return the node's address as `ip address add` takes it; of an IPv6 one nobody waits whether others have it."""
+    here = address(network, node)
+    return f"{here}/64 nodad" if _is_ipv6(network) else f"{here}/24 broadcast +"
+
+
+def _is_ipv6(network: str) -> bool:
+    return ":" in network
 
 
 def mac(port: str, node: str) -> str:
@@ -50,6 +60,8 @@ def _number(node: str) -> int:
 
 def hosts(nodes: tuple[str, ...], networks: tuple[str, str]) -> str:
     lines = ["127.0.0.1 localhost"]
+    if any(_is_ipv6(network) for network in networks):
+        lines.append("::1 localhost")
     for node in nodes:
         lines += [f"{address(networks[0], node)} {node}", f"{address(networks[1], node)} {node}-data"]
     return "\n".join(lines) + "\n"

@@ -99,6 +99,11 @@ def test_a_program_is_told_to_stop_by_usr1_and_heard_to_its_end():
     assert ears.codes == {"0": 5}
 
 
+def test_a_program_of_this_machine_goes_on_when_nobody_else_is_waited_for():
+    ears = run(Ears("close", "stop"), f"trap 'echo stopped; exit 5' USR1; echo ready; {_WAIT}")
+    assert (ears.said, ears.codes) == ([("0", "ready"), ("0", "stopped")], {"0": 5})
+
+
 def test_a_program_that_does_not_stop_is_ended_by_term(tmp_path):
     told = tmp_path / "told"
     script = f"trap '' USR1; trap 'echo ended > {shlex.quote(str(told))}; exit 6' TERM; echo ready; {_WAIT}"

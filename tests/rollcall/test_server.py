@@ -187,6 +187,19 @@ def test_the_missing_of_a_world_without_end_are_named_at_once(hosting, live):
     live(main())
 
 
+def test_a_roll_that_is_closed_is_waited_for_no_longer(hosting, live):
+    async def main():
+        async with hosting(world_size=3) as host:
+            waiting = asyncio.ensure_future(host.server.wait_for_all(60))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            host.server.close_roll()
+            assert await asyncio.wait_for(waiting, 10) is False
+            assert await asyncio.wait_for(host.server.wait_for_all(60), 10) is False
+
+    live(main())
+
+
 def test_the_roll_call_closes_before_the_first_guest_has_to_leave(hosting, live):
     async def main():
         async with hosting(3) as host:

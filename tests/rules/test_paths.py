@@ -1,0 +1,572 @@
+"""The ways between nodes: ports that the kernel chooses, packet sizes, losses and rates."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Interface, Link, NetworkFacts, PeerTrial, Resolution, Transfer
+from distcheck.rollcall.peers import choose
+from distcheck.rollcall.protocol import PeerDoor
+
+LOOKS = ("environment", "meeting", "peers")
+GOOD = Transfer(bytes=2 << 20, seconds=0.02, stalled=False, segments=1450)
+BLACK_HOLE = Transfer(bytes=0, seconds=1.6, stalled=True, segments=14, repeated=4)
+FROM_1_TO_2 = [(0, 1)]
+
+
+def link(n, name="eth0", **fields):
+    return Link(
+        **{"name": name, "mac": f"02:00:00:00:00:{n % 256:02x}", "kind": "physical", "running": True, "mtu_bytes": 1500}
+        | {"speed_Mbps": 100_000, "full_duplex": True}
+        | fields
+    )
+
+
+def network(n, *links, **fields):
+    name = Resolution(name=f"node{n}", addresses=(f"10.0.0.{n}",), seconds=0.001)
+    return NetworkFacts(
+        links=links or (link(n),), own_name=name, own_name_binds=f"10.0.0.{n}", machine_id=f"m{n}", **fields
+    )
+
+
+@pytest.fixture
+def of(job_of, change):
+    """Build a healthy job whose nodes tried each other as they do: all of them up to 64, a schedule beyond."""
+
+    def of(nodes=4, per_node=1, **more):
+        job = job_of(nodes, per_node, looks=LOOKS, **more)
+        for n, node in enumerate(job.nodes, start=1):
+            interfaces = (
+                Interface("lo", "127.0.0.1", up=True, mtu_bytes=65536, prefix_bits=8),
+                Interface("eth0", f"10.0.0.{n}", up=True, mtu_bytes=1500, prefix_bits=24),
+            )
+            assert node.interfaces[1].address == interfaces[1].address
+            job = change.node(job, n - 1, interfaces=interfaces, network=network(n))
+        return change.job(job, peers=trials(job))
+
+    return of
+
+
+def trials(job):
+    speaks = speakers(job)
+    doors = {uid: [PeerDoor(uid, f"10.0.0.{n}", 40000)] for n, uid in enumerate(speaks, start=1)}
+    return tuple(
+        PeerTrial(
+            source=source,
+            target=door.uid,
+            address=door.address,
+            port=door.port,
+            outcome="met",
+            seconds=0.01,
+            uses=("master", "nccl", "gloo"),
+            transfer=GOOD,
+            datagrams={256: True, 1500: True},
+        )
+        for source, chosen in choose(doors).items()
+        for door in chosen
+    )
+
+
+def speakers(job):
+    """Return one process for each node, on one node the first two, as those that try each other."""
+    if len(job.nodes) < 2:
+        return [p.uid for p in job.processes][:2]
+    return [next(p.uid for p in job.processes if p.node == node.key) for node in job.nodes]
+
+
+def change_ways(change, job, ways, **fields):
+    """Change the trials of these ways, given by the positions of their ends; a way may be given as a test of one."""
+    place = {uid: n for n, uid in enumerate(speakers(job))}
+    chosen = ways if callable(ways) else lambda source, target: (source, target) in ways
+    changed = []
+    for t in job.peers:
+        new = chosen(place[t.source], place[t.target])
+        changed.append(change.job(t, **fields) if new else t)
+    return change.job(job, peers=tuple(changed))
+
+
+def closed(change, job, ways, outcome="timeout", detail="no answer within 3.0 s"):
+    return change_ways(change, job, ways, outcome=outcome, detail=detail, transfer=None, datagrams={})
+
+
+def to(n):
+    return lambda _source, target: target == n
+
+
+def out_of(n):
+    return lambda source, _target: source == n
+
+
+def at(n):
+    return lambda source, target: n in {source, target}
+
+
+def always(_source, _target):
+    return True
+
+
+def both(a, b):
+    return [(a, b), (b, a)]
+
+
+@pytest.fixture
+def only(judge):
+    """Return the one finding of a job and its exit code; whatever else is wrong with it fails the test."""
+
+    def only(job):
+        said = judge(job)
+        assert len(said.findings) == 1, [f.message for f in said.findings]
+        return said.findings[0], said.verdict.exit_code
+
+    return only
+
+
+@pytest.fixture
+def said(judge):
+    return lambda job: [(f.rule, f.severity, f.nodes) for f in judge(job).findings]
+
+
+# -- healthy
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (1, 2), (1, 8), (2, 1), (2, 8), (4, 2), (64, 1), (65, 1), (65, 8), (100, 1), (128, 1)]
+)
+def test_a_healthy_job_is_silent(of, judge, shape):
+    assert judge(of(*shape), "paths", "scale")[:2] == ((), ())
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1), (4, 2)])
+def test_no_rule_at_all_has_anything_to_say_of_a_healthy_job(of, judge, shape):
+    assert judge(of(*shape))[:2] == ((), ())
+
+
+def test_a_job_whose_network_was_not_looked_at_is_silent(of, judge, change):
+    job = change.node(of(4), None, network=None)
+    assert judge(change.job(job, peers=tuple(change.job(t, transfer=None, datagrams={}) for t in job.peers)))[:2] == (
+        (),
+        (),
+    )
+
+
+# -- net-firewall-ephemeral
+
+
+def test_ports_between_one_pair_that_are_closed(of, change, only):
+    finding, exit_code = only(closed(change, of(4, 2), both(0, 2)))
+    assert (finding.rule, finding.severity, finding.scope) == ("net-firewall-ephemeral", "error", "link")
+    assert (finding.ranks, finding.nodes, exit_code) == ((0, 1, 4, 5), ("node1", "node3"), 20)
+    assert finding.message == (
+        "node1 and node3 cannot reach each other on ports that the kernel chooses "
+        "(timeout at 10.0.0.3:40000, no answer within 3.0 s)"
+    )
+    assert finding.evidence == {
+        "way 1": "node1 to node3: timeout at 10.0.0.3:40000, no answer within 3.0 s",
+        "way 2": "node3 to node1: timeout at 10.0.0.1:40000, no answer within 3.0 s",
+    }
+
+
+def test_ports_between_two_pairs_without_a_node_in_common(of, change, only):
+    finding, _ = only(closed(change, of(6), both(0, 1) + both(2, 3)))
+    assert (finding.rule, finding.ranks) == ("net-firewall-ephemeral", (0, 1, 2, 3))
+    assert finding.message.startswith("node1 and node2 cannot reach each other")
+    assert finding.message.endswith("; so it is with 1 more pair of nodes")
+
+
+@pytest.mark.parametrize("outcome", ["refused", "unreachable", "timeout"])
+@pytest.mark.parametrize(("nodes", "odd"), [(3, 0), (4, 2), (64, 63), (65, 7), (100, 3), (128, 127)])
+def test_one_node_that_is_closed_to_all_others_is_named_alone(of, change, only, nodes, odd, outcome):
+    finding, exit_code = only(closed(change, of(nodes), at(odd), outcome))
+    assert (finding.rule, finding.scope, exit_code) == ("net-firewall-ephemeral", "link", 20)
+    assert (finding.ranks, finding.nodes) == ((odd,), (f"node{odd + 1}",))
+    assert finding.message.startswith(f"node{odd + 1} and node")
+    assert " cannot reach each other on ports that the kernel chooses" in finding.message
+    assert f"({outcome} at " in finding.message
+
+
+def test_two_closed_nodes_of_six_are_named_alone(of, change, only):
+    finding, _ = only(closed(change, of(6), lambda s, t: {s, t} & {1, 4}))
+    assert (finding.rule, finding.nodes) == ("net-firewall-ephemeral", ("node2", "node5"))
+    assert finding.message.startswith("node2 and node5 and node1, node3, node4 and node6 cannot reach each other")
+
+
+@pytest.mark.parametrize("nodes", [3, 6, 65, 128])
+def test_a_firewall_around_every_node_is_one_fault_of_the_system(of, change, only, nodes):
+    finding, exit_code = only(closed(change, of(nodes), always, "refused", "[Errno 111] Connection refused"))
+    assert (finding.rule, finding.scope, exit_code) == ("net-firewall-ephemeral", "system", 30)
+    assert finding.ranks == tuple(range(nodes))
+    assert finding.message.startswith("no node can reach any other on ports that the kernel chooses (refused at ")
+    assert len(finding.message) < 250
+    assert len(finding.evidence) <= 9
+
+
+def test_two_nodes_of_which_none_reaches_the_other(of, change, only):
+    finding, exit_code = only(closed(change, of(2, 2), always))
+    assert (finding.rule, finding.scope, finding.ranks, exit_code) == (
+        "net-firewall-ephemeral",
+        "link",
+        (0, 1, 2, 3),
+        20,
+    )
+    assert finding.message.startswith("node1 and node2 cannot reach each other")
+
+
+def test_two_processes_of_one_node_that_do_not_reach_each_other_are_named_by_rank(of, change, only):
+    finding, exit_code = only(closed(change, of(1, 2), always))
+    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == (
+        "net-firewall-ephemeral",
+        (0, 1),
+        ("node1",),
+        20,
+    )
+    assert finding.message.startswith("rank 0 (node1 pid 100) and rank 1 (node1 pid 101) cannot reach each other")
+
+
+def test_a_direction_that_fails_counts_where_the_other_was_not_tried(of, change, only):
+    job = of(3)
+    job = closed(change, job, [(0, 1)])
+    uids = speakers(job)
+    job = change.job(job, peers=tuple(t for t in job.peers if (t.source, t.target) != (uids[1], uids[0])))
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.ranks, exit_code) == ("net-firewall-ephemeral", (0, 1), 20)
+    assert finding.message.startswith("node1 cannot reach node2 on ports that the kernel chooses (timeout")
+
+
+def test_beyond_64_nodes_a_pair_is_told_by_the_direction_that_was_tried(of, change, only):
+    job = of(100)
+    assert not any((t.source, t.target) == ("process-5", "process-3") for t in job.peers)
+    finding, _ = only(closed(change, job, [(3, 5)]))
+    assert (finding.rule, finding.nodes) == ("net-firewall-ephemeral", ("node4", "node6"))
+    assert "but the other direction works" not in finding.message
+
+
+def test_one_open_door_of_several_is_not_enough(of, change, only):
+    """NCCL and Gloo each need their own."""
+    job = of(2)
+    more = tuple(
+        change.job(t, address=t.address.replace("10.0.0", "10.1.0"), uses=("nccl",), outcome="timeout", transfer=None)
+        for t in job.peers
+    )
+    finding, _ = only(change.job(job, peers=job.peers + more))
+    assert (finding.rule, finding.nodes) == ("net-firewall-ephemeral", ("node1", "node2"))
+    assert "timeout at 10.1.0.2:40000" in finding.message
+
+
+def test_peers_that_did_not_try_each_other_are_no_pass(of, change, judge):
+    said = judge(change.job(of(), peers=()))
+    assert (said.findings, said.verdict.exit_code) == ((), 20)
+    assert [n.rule for n in said.not_checked] == ["net-firewall-ephemeral"]
+    assert judge(change.job(of(1, 1), peers=()))[:2] == ((), ())
+
+
+# -- net-asymmetric-route
+
+
+def test_a_way_that_works_in_one_direction_only(of, change, only):
+    finding, exit_code = only(closed(change, of(4, 2), [(2, 1)]))
+    assert (finding.rule, finding.severity, finding.scope) == ("net-asymmetric-route", "error", "link")
+    assert (finding.ranks, finding.nodes, exit_code) == ((2, 3, 4, 5), ("node2", "node3"), 20)
+    assert finding.message == (
+        "node3 cannot reach node2 on ports that the kernel chooses, but the other direction works "
+        "(timeout at 10.0.0.2:40000, no answer within 3.0 s)"
+    )
+
+
+def test_of_two_nodes_the_direction_is_named(of, change, only):
+    finding, _ = only(closed(change, of(2), FROM_1_TO_2))
+    assert finding.rule == "net-asymmetric-route"
+    assert finding.message.startswith("node1 cannot reach node2 on ports that the kernel chooses, but the other")
+
+
+@pytest.mark.parametrize(("nodes", "odd"), [(3, 0), (4, 1), (64, 5)])
+def test_a_node_that_nobody_reaches_is_named_alone(of, change, only, nodes, odd):
+    finding, exit_code = only(closed(change, of(nodes), to(odd)))
+    assert (finding.rule, finding.ranks, exit_code) == ("net-asymmetric-route", (odd,), 20)
+    assert f" cannot reach node{odd + 1} on ports that the kernel chooses, but the other" in finding.message
+
+
+@pytest.mark.parametrize(("nodes", "odd"), [(3, 2), (4, 3), (64, 0)])
+def test_a_node_that_reaches_nobody_is_named_alone(of, change, only, nodes, odd):
+    finding, exit_code = only(closed(change, of(nodes), out_of(odd)))
+    assert (finding.rule, finding.ranks, exit_code) == ("net-asymmetric-route", (odd,), 20)
+    assert finding.message.startswith(f"node{odd + 1} cannot reach node")
+
+
+def test_a_pair_and_a_direction_of_another_pair_are_two_findings(of, change, said):
+    assert said(closed(change, of(6), [*both(0, 1), (2, 3)])) == [
+        ("net-firewall-ephemeral", "error", ("node1", "node2")),
+        ("net-asymmetric-route", "error", ("node3", "node4")),
+    ]
+
+
+# -- net-mtu-mismatch-ip
+
+
+@pytest.mark.parametrize("nodes", [4, 65, 128])
+def test_a_black_hole_to_one_node_names_it(of, change, only, nodes):
+    finding, exit_code = only(change_ways(change, of(nodes), to(2), transfer=BLACK_HOLE))
+    assert (finding.rule, finding.severity, finding.scope) == ("net-mtu-mismatch-ip", "error", "link")
+    assert (finding.ranks, finding.nodes, exit_code) == ((2,), ("node3",), 20)
+    assert " cannot send packets of full size to node3 although small ones arrive, but the other" in finding.message
+    assert "none of the data was confirmed for 1.6 s" in finding.message
+
+
+def test_a_black_hole_around_one_node_in_both_directions(of, change, only):
+    finding, _ = only(change_ways(change, of(4, 2), at(3), transfer=BLACK_HOLE))
+    assert (finding.rule, finding.ranks, finding.nodes) == ("net-mtu-mismatch-ip", (6, 7), ("node4",))
+    assert "cannot send packets of full size to each other" in finding.message
+
+
+def test_a_black_hole_between_two_nodes_names_both(of, change, only):
+    finding, _ = only(change_ways(change, of(2), always, transfer=BLACK_HOLE))
+    assert (finding.rule, finding.ranks) == ("net-mtu-mismatch-ip", (0, 1))
+
+
+def test_a_black_hole_everywhere_is_the_systems(of, change, only):
+    finding, exit_code = only(change_ways(change, of(4), always, transfer=BLACK_HOLE))
+    assert (finding.rule, finding.scope, finding.ranks, exit_code) == (
+        "net-mtu-mismatch-ip",
+        "system",
+        (0, 1, 2, 3),
+        30,
+    )
+
+
+def test_the_command_of_a_black_hole_names_the_interface_of_the_way(of, change, only):
+    interfaces = (
+        Interface("lo", "127.0.0.1", up=True, mtu_bytes=65536, prefix_bits=8),
+        Interface("bond0", "10.0.0.1", up=True, mtu_bytes=1500, prefix_bits=24),
+    )
+    job = change.node(of(2), 0, interfaces=interfaces)
+    finding, _ = only(change_ways(change, job, FROM_1_TO_2, transfer=BLACK_HOLE))
+    assert "sudo ip link set dev bond0 mtu 1400" in finding.fix.commands
+
+
+def test_a_transfer_that_stops_after_a_part_of_it_is_no_black_hole(of, change, said):
+    part = Transfer(bytes=900_000, seconds=2.0, stalled=True, segments=700, repeated=3)
+    assert said(change_ways(change, of(4), [(0, 1)], transfer=part)) == []
+
+
+def _with_mtu(change, job, n, mtu):
+    interfaces = tuple(
+        change.job(i, mtu_bytes=mtu) if i.name == "eth0" else i for i in job.nodes[n].interfaces
+    )
+    return change.node(job, n, interfaces=interfaces)
+
+
+def test_jumbo_frames_on_one_side_are_a_warning_about_that_node(of, change, only):
+    job = _with_mtu(change, of(4, 2), 1, 9000)
+    finding, exit_code = only(change_ways(change, job, out_of(1), datagrams={256: True, 9000: False}))
+    assert (finding.rule, finding.severity, finding.scope) == ("net-mtu-mismatch-ip", "warning", "node")
+    assert (finding.ranks, finding.nodes, exit_code) == ((2, 3), ("node2",), 0)
+    assert finding.message.startswith("node2 sends packets of up to 9000 bytes, and its datagrams of that size do not")
+    assert finding.fix.commands == ("sudo ip link set dev eth0 mtu 1500",)
+    assert "9000" in str(finding.evidence)
+
+
+def test_jumbo_frames_on_all_nodes_that_arrive_are_healthy(of, change, said):
+    job = of(4)
+    for n in range(4):
+        job = _with_mtu(change, job, n, 9000)
+    assert said(change_ways(change, job, always, datagrams={256: True, 9000: True})) == []
+
+
+def test_a_black_hole_of_jumbo_frames_is_told_once(of, change, said):
+    job = of(4)
+    for n in range(4):
+        job = _with_mtu(change, job, n, 9000)
+    job = change_ways(change, job, always, transfer=BLACK_HOLE, datagrams={256: True, 9000: False})
+    assert [rule for rule, _, _ in said(job)] == ["net-mtu-mismatch-ip"]
+
+
+def test_a_merely_smaller_mtu_is_no_fault(of, change, said):
+    """Datagrams of 1500 bytes do not reach a node with 1400; TCP agrees with it on less."""
+    job = _with_mtu(change, of(4), 2, 1400)
+    job = change_ways(change, job, to(2), datagrams={256: True, 1500: False})
+    assert said(change_ways(change, job, out_of(2), datagrams={256: True, 1400: True})) == []
+
+
+def test_datagrams_that_never_arrive_say_nothing_of_packet_sizes(of, change, said):
+    """Many firewalls let TCP alone through."""
+    assert said(change_ways(change, of(4), always, datagrams={256: False, 9000: False})) == []
+    assert said(change_ways(change, of(4), always, datagrams={})) == []
+
+
+# -- net-packet-loss
+
+
+def _losing(share, segments=1450):
+    return Transfer(bytes=2 << 20, seconds=0.9, stalled=False, segments=segments, repeated=round(share * segments))
+
+
+@pytest.mark.parametrize(("share", "severity", "exit_code"), [(0.1, "error", 20), (0.03, "warning", 0)])
+def test_losses_are_an_error_or_a_warning_by_their_share(of, change, only, share, severity, exit_code):
+    finding, code = only(change_ways(change, of(4, 2), out_of(1), transfer=_losing(share)))
+    assert (finding.rule, finding.severity, finding.scope, code) == ("net-packet-loss", severity, "link", exit_code)
+    assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
+    assert finding.message == (
+        "node2 cannot send to node1, node3 and node4 without losing packets, but the other direction works "
+        f"({share:.0%} of the segments had to be sent again)"
+    )
+
+
+def test_losses_on_the_way_to_a_node_name_it_and_the_direction(of, change, only):
+    finding, _ = only(change_ways(change, of(4), to(1), transfer=_losing(0.1)))
+    assert (finding.rule, finding.nodes) == ("net-packet-loss", ("node2",))
+    assert finding.message.startswith("node1, node3 and node4 cannot send to node2 without losing packets, but")
+
+
+def test_losses_both_ways_name_the_node(of, change, only):
+    finding, _ = only(change_ways(change, of(65), at(9), transfer=_losing(0.1)))
+    assert (finding.rule, finding.nodes) == ("net-packet-loss", ("node10",))
+    assert "cannot send to each other without losing packets" in finding.message
+
+
+def test_losses_of_two_nodes_name_the_direction(of, change, only):
+    finding, _ = only(change_ways(change, of(2), FROM_1_TO_2, transfer=_losing(0.1)))
+    assert (finding.rule, finding.ranks) == ("net-packet-loss", (0, 1))
+    assert finding.message.startswith("node1 cannot send to node2 without losing packets, but the other direction")
+
+
+def test_losses_everywhere_are_the_systems(of, change, only):
+    finding, exit_code = only(change_ways(change, of(4), always, transfer=_losing(0.1)))
+    assert (finding.rule, finding.scope, finding.ranks, exit_code) == ("net-packet-loss", "system", (0, 1, 2, 3), 30)
+
+
+@pytest.mark.parametrize("transfer", [_losing(0.01), _losing(0.1, 60), _losing(0), BLACK_HOLE, None])
+def test_a_few_segments_sent_again_are_no_loss(of, change, judge, transfer):
+    job = change_ways(change, of(4), always, transfer=transfer)
+    assert "net-packet-loss" not in [f.rule for f in judge(job).findings]
+
+
+# -- net-nic-down-or-slow
+
+
+def _taking(seconds):
+    return Transfer(bytes=2 << 20, seconds=seconds, stalled=False, segments=1450)
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 65])
+def test_a_node_of_which_every_way_is_slow_is_named(of, change, only, nodes):
+    finding, exit_code = only(change_ways(change, of(nodes, 2), at(2), transfer=_taking(0.18)))
+    assert (finding.rule, finding.severity, finding.scope) == ("net-nic-down-or-slow", "warning", "node")
+    assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 0)
+    assert finding.message == (
+        "the network of node3 is slow: at most 12 MB/s to and from the others, between which 105 MB/s are usual"
+    )
+    assert not finding.confirmed
+
+
+def test_a_transfer_that_did_not_end_in_time_counts_by_what_arrived(of, change, only):
+    part = Transfer(bytes=200_000, seconds=2.0, stalled=False, segments=150)
+    finding, _ = only(change_ways(change, of(4), at(0), transfer=part))
+    assert (finding.rule, finding.nodes) == ("net-nic-down-or-slow", ("node1",))
+
+
+def test_two_nodes_cannot_tell_which_one_is_slow(of, change, said):
+    assert said(change_ways(change, of(2), always, transfer=_taking(1.9))) == []
+    assert said(change_ways(change, of(2), FROM_1_TO_2, transfer=_taking(1.9))) == []
+
+
+def test_a_slow_pair_is_no_slow_node(of, change, said):
+    assert said(change_ways(change, of(4), both(0, 1), transfer=_taking(0.5))) == []
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 16])
+def test_rates_within_a_factor_of_four_are_noise(of, change, said, nodes):
+    job = of(nodes)
+    noisy = [change.job(t, transfer=_taking(0.02 + 0.06 * (7 * n % 10) / 9)) for n, t in enumerate(job.peers)]
+    assert said(change.job(job, peers=tuple(noisy))) == []
+    assert said(change_ways(change, job, at(1), transfer=_taking(0.08))) == []
+
+
+def test_a_lossy_node_is_not_called_slow_as_well(of, change, said):
+    slow = change.job(_losing(0.1), seconds=1.9)
+    assert said(change_ways(change, of(4), at(1), transfer=slow)) == [("net-packet-loss", "error", ("node2",))]
+
+
+def test_a_link_that_negotiated_less_than_the_others(of, change, only):
+    job = change.node(of(4, 2), 1, network=network(2, link(2, speed_Mbps=1000)))
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, finding.scope) == ("net-nic-down-or-slow", "warning", "node")
+    assert (finding.ranks, finding.nodes, exit_code) == ((2, 3), ("node2",), 0)
+    assert finding.message == (
+        "the network of node2 is slow: eth0 runs at 1000 Mbit/s, those of the others at 100000"
+    )
+
+
+def test_of_two_links_the_slower_one_is_named_with_the_others_own_speed(of, change, only):
+    finding, _ = only(change.node(of(2), 0, network=network(1, link(1, speed_Mbps=1000))))
+    assert finding.nodes == ("node1",)
+    assert finding.message.endswith("eth0 runs at 1000 Mbit/s, those of the others at 100000")
+
+
+def test_a_link_that_is_faster_than_the_others_is_no_fault_of_theirs(of, change, said):
+    assert said(change.node(of(4), 1, network=network(2, link(2, speed_Mbps=400_000)))) == []
+
+
+def test_links_that_do_not_say_how_fast_they_are(of, change, said):
+    job = of(4)
+    for n in range(4):
+        job = change.node(job, n, network=network(n + 1, link(n + 1, speed_Mbps=None, full_duplex=None)))
+    assert said(job) == []
+    assert said(change.node(of(4), 1, network=network(2, link(2, speed_Mbps=None)))) == []
+
+
+def test_half_duplex_is_named(of, change, only):
+    finding, _ = only(change.node(of(2), 1, network=network(2, link(2, full_duplex=False))))
+    assert (finding.rule, finding.nodes) == ("net-nic-down-or-slow", ("node2",))
+    assert finding.message.endswith("eth0 has negotiated half duplex")
+
+
+def test_a_bond_that_lost_a_member(of, change, only):
+    bond = link(3, members={"eth1": True, "eth2": False})
+    finding, _ = only(change.node(of(4), 2, network=network(3, bond)))
+    assert (finding.rule, finding.ranks, finding.nodes) == ("net-nic-down-or-slow", (2,), ("node3",))
+    assert finding.message.endswith("of the bond eth0 eth2 is down")
+
+
+def test_links_beside_the_way_between_the_nodes_do_not_count(of, change, said):
+    beside = link(9, "eth7", speed_Mbps=10, full_duplex=False, running=False)
+    assert said(change.node(of(4), 1, network=network(2, link(2), beside))) == []
+
+
+def test_a_link_and_the_rates_are_one_finding_for_a_node(of, change, only):
+    job = change.node(of(4), 1, network=network(2, link(2, speed_Mbps=100)))
+    finding, _ = only(change_ways(change, job, at(1), transfer=_taking(0.18)))
+    assert finding.nodes == ("node2",)
+    assert "100 Mbit/s" in finding.message
+    assert "at most 12 MB/s" in finding.message
+
+
+# -- net-mtu-mismatch-ib
+
+
+def _infiniband(change, job, **sizes):
+    for name, mtu in sizes.items():
+        n = int(name.removeprefix("node"))
+        job = change.node(job, n - 1, network=network(n, ib_mtu_bytes=mtu))
+    return job
+
+
+def test_infiniband_ports_of_one_node_with_another_mtu(of, change, only):
+    same = {"mlx5_0/1": 4096, "mlx5_1/1": 4096}
+    job = _infiniband(change, of(4, 2), node1=same, node2=same, node3=same, node4=same | {"mlx5_1/1": 2048})
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, finding.scope) == ("net-mtu-mismatch-ib", "error", "link")
+    assert (finding.ranks, finding.nodes, exit_code) == ((6, 7), ("node4",), 20)
+    assert finding.message == (
+        "the InfiniBand ports of node4 have an active MTU of 2048 and 4096 bytes; expected the same on all nodes"
+    )
+
+
+def test_of_two_nodes_with_different_infiniband_mtus_both_are_named(of, change, only):
+    job = _infiniband(change, of(2), node1={"mlx5_0/1": 4096}, node2={"mlx5_0/1": 2048})
+    finding, _ = only(job)
+    assert (finding.rule, finding.ranks) == ("net-mtu-mismatch-ib", (0, 1))
+
+
+def test_infiniband_ports_that_are_alike_or_unknown_are_silent(of, change, said):
+    mixed = {"mlx5_0/1": 4096, "mlx5_2/1": 1024}
+    assert said(_infiniband(change, of(4), node1=mixed, node2=mixed, node3=mixed, node4=mixed)) == []
+    assert said(_infiniband(change, of(4), node1={"mlx5_0/1": 4096})) == []
