@@ -18,7 +18,7 @@ from distcheck.rollcall.server import Server
 if TYPE_CHECKING:
     from distcheck.session import Session
 
-_AWAITED_AFTER_SECONDS = 10.0
+_AWAITED_AFTER_SECONDS = 9.0
 _FILES_BESIDE_GUESTS = 512
 
 Role = Literal["host", "guest", "alone"]
@@ -178,7 +178,7 @@ async def _attend_as_guest(run: Session, ways: Ways, addresses: tuple[str, ...])
 
 
 async def _attend(run: Session, ways: Ways, seconds: float) -> Attendance:
-    """Attend, and say after 10 s who is awaited."""
+    """Attend, and say before 10 s are over who is awaited."""
     place = run.request.placements[0]
 
     async def remind() -> None:

@@ -24,7 +24,7 @@ from distcheck.rollcall.server import Server
 if TYPE_CHECKING:
     from distcheck.session import Session
 
-_AWAITED_AFTER_SECONDS = 10.0
+_AWAITED_AFTER_SECONDS = 9.0
 _LATECOMER_SECONDS = 0.5
 _LAST_CALL_SECONDS = 3.0
 _GOODBYE_SECONDS = 2.0
@@ -58,7 +58,7 @@ async def lead(run: Session) -> Outcome:
 
 
 async def _gather(run: Session, server: Server) -> None:
-    """Wait for the ranks that are not here, for --join-timeout at most; say after 10 s who is awaited."""
+    """Wait for the ranks that are not here, for --join-timeout at most; say before 10 s are over who is awaited."""
     loop = asyncio.get_running_loop()
     patience = run.join_seconds()
     until = loop.time() + patience

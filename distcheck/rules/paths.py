@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
+from statistics import median, median_high
 
 from distcheck.facts import Interface, Job, Link, Missing, NodeFacts, PeerTrial, Transfer
 from distcheck.finding import Fix, NotChecked
@@ -131,7 +131,7 @@ def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
                 severity="warning",
                 scope="node",
                 owner="admin",
-                evidence={"mtu": size, "others": _mtus(job)},
+                evidence={"mtu": size} | {f"MTU of {name}": mtu for name, mtu in _mtus(job).items()},
             )
 
 
@@ -232,9 +232,9 @@ def _says_of_itself(job: Job, node: NodeFacts) -> list[str]:
         return []
     reasons = []
     speeds = [link.speed_Mbps for link in links.values() if link and link.speed_Mbps]
-    usual = median(speeds) if speeds else 0
+    usual = median_high(speeds) if speeds else 0
     if own.speed_Mbps and own.speed_Mbps < usual:
-        reasons.append(f"{own.name} runs at {own.speed_Mbps} Mbit/s, those of the others at {usual:.0f}")
+        reasons.append(f"{own.name} runs at {own.speed_Mbps} Mbit/s, those of the others at {usual}")
     if own.full_duplex is False:
         reasons.append(f"{own.name} has negotiated half duplex")
     down = [name for name, up in own.members.items() if not up]
@@ -271,7 +271,11 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
         Fix("Set the same MTU on all adapters and switch ports.", ("ibv_devinfo | grep -E 'hca_id|active_mtu'",)),
         scope="link",
         owner="admin",
-        evidence={n.name: dict(n.network.ib_mtu_bytes) for n in job.nodes if n.network and n.network.ib_mtu_bytes},
+        evidence={
+            n.name: [f"{port}: {size}" for port, size in n.network.ib_mtu_bytes.items()]
+            for n in job.nodes
+            if n.network and n.network.ib_mtu_bytes
+        },
     )
 
 

@@ -1,7 +1,9 @@
-"""Time a job of 4 nodes x 2 ranks on the test cluster: ``python four_nodes.py gate|torchrun`` prints seconds.
+"""Time something on 4 nodes of the test cluster: ``four_nodes.py gate|torchrun|net|start|dropped`` prints seconds.
 
 gate is the whole `distcheck gate` from outside, through srun, from its start to its end. torchrun is a bare all_reduce
 script under one torchrun per node (static rendezvous), started by the same srun on the same nodes, from start to end.
+net is the whole `distcheck net`, start only the start of distcheck's program on every node. dropped prints two numbers:
+when a rank says that it cannot reach a MASTER_ADDR whose packets are dropped, and when it ends.
 """
 
 from __future__ import annotations
@@ -25,17 +27,45 @@ TORCHRUN = (
 )  # fmt: skip
 
 
+NET = ("salloc", "-N4", "distcheck", "net", "--nproc", "2")
+START = ("srun", "-N4", "--ntasks-per-node=1", "distcheck", "--version")
+RANK_1 = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
+DROP = "table inet f { chain in { type filter hook input priority 0; tcp dport != 22 drop; }; }"
+
+
 def main() -> None:
+    what = sys.argv[1]
     cluster = Cluster()
     try:
-        start = time.perf_counter()
-        ended = cluster.run("head", *(GATE if sys.argv[1] == "gate" else TORCHRUN), timeout=300)
-        seconds = time.perf_counter() - start
+        print(*(dropped(cluster) if what == "dropped" else [whole(cluster, what)]))
     finally:
         cluster.conclude()
+
+
+def whole(cluster: Cluster, what: str) -> float:
+    """Return the seconds from the start to the end of one of the commands."""
+    command = {"gate": GATE, "torchrun": TORCHRUN, "net": NET, "start": START}[what]
+    start = time.perf_counter()
+    ended = cluster.run("head", *command, timeout=300)
+    seconds = time.perf_counter() - start
     if ended.code != 0:
-        sys.exit(f"{sys.argv[1]} ended with {ended.code}: {ended.out[-2000:]} {ended.err[-2000:]}")
-    print(seconds)
+        sys.exit(f"{what} ended with {ended.code}: {ended.out[-2000:]} {ended.err[-2000:]}")
+    return seconds
+
+
+def dropped(cluster: Cluster) -> tuple[float, float]:
+    """Return the seconds until a rank that cannot reach MASTER_ADDR says so, and until it ends."""
+    cluster.netns("node1", "nft", "-f", "-", text=DROP)
+    start = time.perf_counter()
+    running = cluster.start("node2", "distcheck", "env", env=RANK_1)
+    said = ""
+    while "still tries to reach rank 0" not in said:
+        said = running.process.stderr.readline()
+        if not said:
+            sys.exit("the rank ended without a word of MASTER_ADDR")
+    told = time.perf_counter() - start
+    running.wait(120)
+    return told, time.perf_counter() - start
 
 
 main()

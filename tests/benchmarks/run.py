@@ -122,16 +122,26 @@ def torchrun() -> float:
 
 
 def gate_on_four_nodes_against_torchrun() -> Iterator[Row]:
-    ours, theirs = in_turn(gate_on_four_nodes, torchrun_on_four_nodes, 3)
+    ours, theirs = in_turn(lambda: on_four_nodes("gate")[0], lambda: on_four_nodes("torchrun")[0], 3)
     yield row("whole gate on 4 nodes x 2 ranks / torchrun of a bare all_reduce", ours, theirs, at_most(0.5))
 
 
-def gate_on_four_nodes() -> float:
-    return float(output_of([sys.executable, str(HERE / "four_nodes.py"), "gate"]))
+def net_on_four_nodes() -> Iterator[Row]:
+    ours, theirs = in_turn(lambda: on_four_nodes("net")[0], lambda: on_four_nodes("start")[0], 3)
+    whole, start = statistics.median(ours), statistics.median(theirs)
+    yield Row(
+        "net on 4 nodes x 2 ranks, seconds beyond the start of its processes", whole, start, whole - start, at_most(2.0)
+    )
 
 
-def torchrun_on_four_nodes() -> float:
-    return float(output_of([sys.executable, str(HERE / "four_nodes.py"), "torchrun"]))
+def a_master_whose_packets_are_dropped() -> Iterator[Row]:
+    said, ended = on_four_nodes("dropped")
+    yield Row("a dropped MASTER_ADDR: said on stderr / 10 s", said, 10.0, said / 10.0, at_most(1.0))
+    yield Row("a dropped MASTER_ADDR: concluded / --join-timeout + 3 s", ended, 23.0, ended / 23.0, at_most(1.0))
+
+
+def on_four_nodes(what: str) -> list[float]:
+    return [float(word) for word in output_of([sys.executable, str(HERE / "four_nodes.py"), what]).split()]
 
 
 # --- the figures themselves
@@ -238,6 +248,8 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         start_of_env_against_collect_env,
         first_figure_against_torchrun,
         gate_on_four_nodes_against_torchrun,
+        net_on_four_nodes,
+        a_master_whose_packets_are_dropped,
         figures_against_a_bare_loop,
         judging_and_rendering,
         roll_call_against_a_tcp_store,

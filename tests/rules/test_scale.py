@@ -1,0 +1,240 @@
+"""What bites only when a job is large: limits of rank 0's host, look-ups, and how far apart ranks start."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Missing, NetworkFacts, Resolution, ReverseLookup
+
+LOOKS = ("environment", "meeting", "peers")
+
+
+def network(**fields):
+    healthy = {"open_files": (1 << 20, 1 << 20), "listen_backlog": 4096, "connections_tracked": (100, 262_144)}
+    return NetworkFacts(
+        links=(), own_name=Missing(reason="-"), own_name_binds=Missing(reason="-"), **(healthy | fields)
+    )
+
+
+@pytest.fixture
+def of(job_of, change):
+    """Build a healthy job of which rank 0 has looked up others, and others rank 0."""
+
+    def of(nodes=4, per_node=1, **more):
+        job = job_of(nodes, per_node, looks=LOOKS, **more)
+        job = change.process(job, None, reverse=(ReverseLookup("10.0.0.1", "node1", 0.001),), arrived_seconds=0.3)
+        return change.node(job, None, network=network())
+
+    return of
+
+
+@pytest.fixture
+def only(judge):
+    def only(job):
+        said = judge(job, "scale")
+        assert len(said.findings) == 1, [f.message for f in said.findings]
+        assert said.not_checked == ()
+        return said.findings[0], said.verdict.exit_code
+
+    return only
+
+
+@pytest.fixture
+def rules(judge):
+    return lambda job: [f.rule for f in judge(job, "scale").findings]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 8), (2, 2), (4, 8), (65, 1), (65, 8)])
+@pytest.mark.parametrize("launcher", ["by hand", "slurm"])
+def test_a_healthy_job_is_silent(of, judge, shape, launcher):
+    assert judge(of(*shape, launcher=launcher), "scale")[:2] == ((), ())
+
+
+def test_what_was_not_looked_at_is_silent(of, rules, change):
+    nothing = network(
+        open_files=(-1, -1), listen_backlog=Missing(reason="hidden"), connections_tracked=Missing(reason="no conntrack")
+    )
+    job = change.process(of(200, 8), None, reverse=(), arrived_seconds=None, master_resolution=Missing(reason="no"))
+    assert rules(change.node(job, None, network=nothing)) == []
+    assert rules(change.node(job, None, network=None)) == []
+
+
+# -- net-open-files
+
+
+def test_a_soft_limit_below_the_world_is_rank_0s_to_raise(of, change, only):
+    job = change.node(of(4, 8), 0, network=network(open_files=(64, 4096)))
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, finding.owner) == ("net-open-files", "error", "user")
+    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 30)
+    assert finding.message == (
+        "rank 0 (node1 pid 100) may open 64 files, its store needs one for each of 32 ranks; expected at least 288"
+    )
+    assert finding.fix.commands == ("ulimit -n 65536",)
+    assert finding.evidence == {"soft": 64, "hard": 4096, "world_size": 32}
+
+
+def test_a_hard_limit_below_the_world_is_the_administrators(of, change, only):
+    finding, _ = only(change.node(of(65, 16), 0, network=network(open_files=(1024, 1024))))
+    assert (finding.rule, finding.ranks, finding.owner) == ("net-open-files", (0,), "admin")
+    assert "expected at least 1296" in finding.message
+
+
+@pytest.mark.parametrize("limits", [(288, 288), (1024, 4096), (-1, -1), (4096, -1)])
+def test_limits_that_suffice_are_silent(of, change, rules, limits):
+    assert rules(change.node(of(4, 8), None, network=network(open_files=limits))) == []
+
+
+def test_an_unlimited_hard_limit_leaves_it_to_the_user(of, change, only):
+    finding, _ = only(change.node(of(2), 0, network=network(open_files=(64, -1))))
+    assert finding.owner == "user"
+
+
+def test_the_limits_of_other_nodes_than_rank_0s_do_not_matter(of, change, rules):
+    assert rules(change.node(of(4, 8), (1, 2, 3), network=network(open_files=(64, 64), listen_backlog=1))) == []
+    assert rules(change.keep(change.node(of(4), None, network=network(open_files=(9, 9))), 1, 2)) == []
+
+
+# -- net-conntrack-full
+
+
+def test_a_full_table_of_connections_names_its_node(of, change, only):
+    finding, exit_code = only(change.node(of(4, 2), 2, network=network(connections_tracked=(64_000, 65_536))))
+    assert (finding.rule, finding.severity, finding.scope) == ("net-conntrack-full", "warning", "node")
+    assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 0)
+    assert finding.message == "node3 tracks 64000 connections, and its table holds 65536"
+    assert finding.fix.commands == ("sudo sysctl -w net.netfilter.nf_conntrack_max=262144",)
+
+
+@pytest.mark.parametrize("tracked", [(0, 0), (58_000, 65_536), (0, 65_536)])
+def test_a_table_with_room_is_silent(of, change, rules, tracked):
+    assert rules(change.node(of(), None, network=network(connections_tracked=tracked))) == []
+
+
+# -- net-somaxconn-backlog
+
+
+def test_a_queue_shorter_than_a_large_world_is_worth_a_remark(of, change, only):
+    finding, exit_code = only(change.node(of(65, 16), 0, network=network(listen_backlog=128)))
+    assert (finding.rule, finding.severity, finding.scope) == ("net-somaxconn-backlog", "info", "node")
+    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
+    assert finding.message == (
+        "node1 queues 128 connections (net.core.somaxconn), and 1040 ranks connect to rank 0 at once"
+    )
+
+
+@pytest.mark.parametrize(("shape", "backlog"), [((64, 16), 128), ((65, 16), 4096), ((65, 16), 1040), ((4, 8), 1)])
+def test_a_queue_that_suffices_and_a_small_world_are_silent(of, change, rules, shape, backlog):
+    assert rules(change.node(of(*shape), None, network=network(listen_backlog=backlog))) == []
+
+
+# -- net-reverse-dns-slow
+
+
+def test_slow_look_ups_of_rank_0_are_counted_for_the_whole_world(of, change, only):
+    slow = (ReverseLookup("10.0.0.2", "node2", 0.2), ReverseLookup("10.0.0.3", "", 2.0))
+    finding, exit_code = only(change.process(of(4, 8), 0, reverse=slow))
+    assert (finding.rule, finding.severity, finding.owner) == ("net-reverse-dns-slow", "warning", "admin")
+    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
+    assert finding.message == (
+        "rank 0 (node1 pid 100): looking up what 10.0.0.3 is called took 2.0 s without an answer; "
+        "rank 0 asks for each of its 32 connections, 64 s in all"
+    )
+    assert "time getent hosts 10.0.0.3" in finding.fix.commands
+
+
+def test_a_slow_look_up_elsewhere_names_who_waits(of, change, only):
+    finding, _ = only(change.process(of(), 2, reverse=(ReverseLookup("10.0.0.1", "node1", 0.5),)))
+    assert (finding.rule, finding.ranks, finding.nodes) == ("net-reverse-dns-slow", (2,), ("node3",))
+    assert finding.message == "rank 2 (node3 pid 102): looking up what 10.0.0.1 is called took 0.5 s"
+
+
+def test_a_resolver_that_hangs_everywhere_is_one_finding(of, change, only):
+    finding, _ = only(change.process(of(65), None, reverse=(ReverseLookup("10.0.0.1", "", 2.0),)))
+    assert (finding.rule, finding.scope, len(finding.ranks)) == ("net-reverse-dns-slow", "system", 65)
+
+
+def test_an_address_without_a_name_that_is_told_at_once_is_healthy(of, change, rules):
+    assert rules(change.process(of(), None, reverse=(ReverseLookup("10.0.0.1", "", 0.05),))) == []
+    assert rules(change.process(of(), None, reverse=())) == []
+
+
+# -- net-dns-unstable
+
+
+def _answers(*addresses, changing=()):
+    return Resolution(name="trainer", addresses=addresses, seconds=0.001, changing=changing)
+
+
+def test_answers_that_change_name_who_got_them(of, change, only):
+    job = change.process(of(4, 2), (2, 3), master_resolution=_answers("10.0.0.1", changing=("10.0.0.1", "10.0.0.9")))
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, exit_code) == ("net-dns-unstable", "warning", 0)
+    assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
+    assert finding.message == "ranks 2-3 (node2): trainer is now 10.0.0.1 and 10.0.0.9, now not"
+    assert finding.evidence == {"MASTER_ADDR": "trainer", "changing": ["10.0.0.1", "10.0.0.9"]}
+
+
+def test_answers_in_turns_that_all_are_rank_0s_own_are_healthy(of, change, rules):
+    answers = _answers("10.0.0.1", "127.0.0.1", changing=("127.0.0.1", "10.0.0.1"))
+    assert rules(change.process(of(), None, master_resolution=answers)) == []
+    assert rules(change.process(of(), None, master_resolution=_answers("10.0.0.1", "10.0.0.9"))) == []
+
+
+def test_where_rank_0_is_missing_any_change_counts(of, change, only):
+    answers = _answers("10.0.0.1", changing=("10.0.0.1",))
+    finding, _ = only(change.keep(change.process(of(), 1, master_resolution=answers), 1, 2))
+    assert (finding.rule, finding.ranks) == ("net-dns-unstable", (1,))
+
+
+# -- net-timeouts-unequal
+
+
+def test_who_came_long_after_the_first_is_named(of, change, only):
+    finding, exit_code = only(change.process(change.process(of(), 3, arrived_seconds=14.2), 1, arrived_seconds=12.0))
+    assert (finding.rule, finding.severity, exit_code) == ("net-timeouts-unequal", "info", 0)
+    assert (finding.ranks, finding.nodes) == ((1, 3), ("node2", "node4"))
+    assert finding.message == "ranks 1,3 (node2 and node4) came up to 14 s after the first"
+    assert finding.evidence == {"seconds": 14.2}
+
+
+def test_ranks_that_start_within_ten_seconds_are_silent(of, change, rules):
+    assert rules(change.process(of(), 3, arrived_seconds=9.9)) == []
+
+
+# -- net-nccl-socket-port-scan
+
+
+@pytest.fixture
+def on_slurm(of, change):
+    """Build a job of NCCL's on nodes of 64 CPUs, of which Slurm gave it some."""
+
+    def on_slurm(given, nodes=2, gpus=2, **more):
+        job = change.node(of(nodes, 2, launcher="slurm", gpus=gpus, **more), None, cpus=64)
+        return change.environment(job, None, SLURM_CPUS_ON_NODE=str(given))
+
+    return on_slurm
+
+
+def test_ranks_on_shared_nodes_without_a_magic_number_are_worth_a_remark(on_slurm, change, only):
+    finding, exit_code = only(on_slurm(16))
+    assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
+        "net-nccl-socket-port-scan",
+        "info",
+        (0, 1, 2, 3),
+        0,
+    )
+    assert finding.fix.commands == ("export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID",)
+    finding, _ = only(change.environment(on_slurm(16), (0, 1), NCCL_SOCKET_MAGIC="77"))
+    assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
+
+
+def test_whole_nodes_a_magic_number_and_jobs_without_nccl_are_silent(on_slurm, of, change, rules):
+    assert rules(on_slurm(64)) == []
+    assert rules(on_slurm(128)) == []
+    assert rules(change.environment(on_slurm(16), None, NCCL_SOCKET_MAGIC="77")) == []
+    assert rules(on_slurm(16, backend="gloo")) == []
+    assert rules(on_slurm(16, gpus=0)) == []
+    assert rules(on_slurm(16, nodes=1)) == []
+    assert rules(change.node(on_slurm(16), None, cpus=None)) == []
+    assert rules(of(2, 2, gpus=2)) == []
