@@ -546,6 +546,12 @@ class Job(Facts, frozen=True, dict=True, gc=True):
         return sum(len(node.ranks) for node in self.launched.nodes) if self.launched else None
 
     @cached_property
+    def made_for(self) -> Literal["nccl", "gloo"]:
+        """The backend for which the nodes are made: NCCL (or RCCL) where there are GPUs, Gloo where there are none."""
+        amd = any(n.accelerator == "amd" and isinstance(n.torch, TorchBuild) and n.torch.hip for n in self.nodes)
+        return "nccl" if amd or any(n.accelerator == "nvidia" for n in self.nodes) else "gloo"
+
+    @cached_property
     def missing_ranks(self) -> tuple[int, ...]:
         """Ranks of the world of which nobody spoke; empty when it is unknown or nobody was to be met.
 

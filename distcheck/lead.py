@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distcheck import peering
 from distcheck.collectives.plan import Plan, Task, Timing
-from distcheck.facts import Collectives, Job, Measurement, Missing, RankRun, TorchBuild
+from distcheck.facts import Collectives, Job, Measurement, Missing, RankRun
 from distcheck.launch.local import LocalRanks, tasks_for
 from distcheck.preflight import Outcome, judge
 from distcheck.rollcall.protocol import (
@@ -117,10 +117,7 @@ def choose_backend(job: Job) -> tuple[str, str]:
     """Return the backend and why: what was asked for, else NCCL where there are GPUs and Gloo where there are none."""
     if job.asked.backend != "auto":
         return job.asked.backend, "--backend"
-    amd = any(n.accelerator == "amd" and isinstance(n.torch, TorchBuild) and n.torch.hip for n in job.nodes)
-    if amd or any(n.accelerator == "nvidia" for n in job.nodes):
-        return "nccl", "there are GPUs"
-    return "gloo", "there are no GPUs"
+    return job.made_for, "there are GPUs" if job.made_for == "nccl" else "there are no GPUs"
 
 
 async def _collectives(run: Session) -> None:

@@ -179,13 +179,14 @@ class Record:
         asked = self.asked if looks is None else msgspec.structs.replace(self.asked, looks=tuple(looks))
         known = [(self.node, self.process, self.ranks)] if self.node and self.process else []
         known += [(r.node, r.process, r.ranks) for r in self._reports.values()]
-        nodes: dict[str, NodeFacts] = {}
-        for node, _, _ in known:
-            nodes.setdefault(node.key, node)
         ranks = sorted(
             (r for _, _, ranks in known for r in ranks),
             key=lambda r: (r.placement.rank is None, r.placement.rank or 0, r.process),
         )
+        home = {process.uid: node for node, process, _ in known}
+        nodes: dict[str, NodeFacts] = {}
+        for node in (*(home[r.process] for r in ranks), *home.values()):
+            nodes.setdefault(node.key, node)
         return Job(
             distcheck=__version__,
             run=self.run,

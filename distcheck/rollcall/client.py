@@ -163,6 +163,8 @@ async def attend(
     def take(door: Door, attempt: Attempt, connection: Connection | None) -> None:
         nonlocal met, until
         seen = last.get(door)
+        if seen is not None and seen.outcome == attempt.outcome == "timeout":
+            attempt = seen  # the last try is cut short by the end of the roll call
         last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
         if connection is None:
             return

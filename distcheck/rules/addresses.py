@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
 from distcheck.rules.settings import number
-from distcheck.rules.vocabulary import table_of
+from distcheck.rules.vocabulary import once, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from distcheck.facts import Job, NodeFacts, RankFacts
 
-# The ranks of a job share a few addresses, and there may be 65,536 of them.
-_few = lru_cache(4096)
+# The ranks of a node share its addresses, and there may be 65,536 of them on 8,192 nodes.
+_few = lru_cache(1 << 16)
 _HERE = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
 _NODE_LIST = re.compile(r"[\w.-]*\[\d[\d,-]*\]")
 _HOST_PORT = re.compile(r"^\[?([^\[\]]*?)\]?:(\d*)$")
@@ -110,6 +110,11 @@ def own_addresses(node: NodeFacts) -> frozenset[str]:
     return frozenset(canonical(i.address) for i in node.interfaces)
 
 
+def outward(addresses: frozenset[str]) -> frozenset[str]:
+    """Leave out of a host's addresses those that nobody else can use, unless there are no others."""
+    return frozenset(a for a in addresses if not is_here(a) and not a.startswith("fe80:")) or addresses
+
+
 def first_open_port(node: NodeFacts) -> int:
     """Return the first port that needs no privilege; the kernel's default where it could not be read."""
     start = node.unprivileged_port_start
@@ -129,6 +134,7 @@ def _reached(job: Job, rank: RankFacts) -> frozenset[str]:
     return resolved(job, rank) or (frozenset({address}) if literal else frozenset())
 
 
+@once
 def meanings(job: Job) -> dict[str, frozenset[str]]:
     """Return every well-formed MASTER_ADDR of the job with the hosts that it means to those who have it.
 

@@ -99,7 +99,14 @@ def setting(choice: Choice, library: Library) -> str:
     """Write by what somebody chose: NCCL_SOCKET_IFNAME=eth1; empty where nobody did."""
     name = choice.variable(library)
     value = choice.gloo_names if library == "gloo" else choice.settings.get(name, "")
-    return brief(f"{name}={value}", 60) if name else ""
+    quoted = repr(value) if value != "".join(value.split()) else value
+    return brief(f"{name}={quoted}", 60) + whence(choice, name) if name else ""
+
+
+def whence(choice: Choice, name: str) -> str:
+    """Say of a setting of NCCL's that it stands in a file, where no variable has it."""
+    in_file = name in choice.settings and name not in choice.ranks[0].environment
+    return " in NCCL's configuration file" if in_file else ""
 
 
 def mend(seen: Survey, choice: Choice, library: Library) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from distcheck.facts import Missing, TorchBuild
+from distcheck.facts import Missing
 from distcheck.interfaces import COMM_ID, GLOO_IFNAME, IFNAME, decides, gloo, items_of, nccl, settings, subnet
 from distcheck.rules.addresses import is_here
 from distcheck.rules.vocabulary import grouped
@@ -106,15 +106,9 @@ def severity(job: Job, library: Library, *, chosen: bool) -> Severity | None:
     asked = job.asked.backend
     if asked != "auto":
         return "error" if asked == library else None
-    if chosen or _automatic(job) == library:
+    if chosen or job.made_for == library:
         return "error"
     return "info"
-
-
-def _automatic(job: Job) -> Library:
-    """Return the backend for which a job's nodes are made."""
-    amd = any(n.accelerator == "amd" and isinstance(n.torch, TorchBuild) and n.torch.hip for n in job.nodes)
-    return "nccl" if amd or any(n.accelerator == "nvidia" for n in job.nodes) else "gloo"
 
 
 def milder(weight: Severity, bound: Severity) -> Severity:

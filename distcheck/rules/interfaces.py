@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
 from distcheck.finding import Fix, NotChecked
-from distcheck.interfaces import COMM_ID, FAMILY, IFNAME, decides, items_of, nccl
+from distcheck.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of, nccl
 from distcheck.rules import Outcome, rule
-from distcheck.rules.cases import cases, mend, shown, told, weighed
-from distcheck.rules.choices import LIBRARIES, Choice, meant, milder, misspelt, severity
+from distcheck.rules.cases import cases, mend, shown, told, weighed, whence
+from distcheck.rules.choices import LIBRARIES, Choice, meant, milder, misspelt, only_this_host, severity
 from distcheck.rules.picks import Survey, survey
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job
+    from distcheck.facts import Interface, Job
     from distcheck.finding import Severity
 
 
@@ -46,8 +46,10 @@ def net_nccl_ifname_syntax(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: NCCL_SOCKET_IFNAME is {brief(repr(value), 60)}, with {misspelt(value)}; "
-            + (f"NCCL takes {listed(taken)}" if taken else "NCCL finds no interface"),
+            f"{named(job, ranks)}: NCCL_SOCKET_IFNAME is {brief(repr(value), 60)}{whence(choices[0], IFNAME)}, with "
+            f"{misspelt(value)}; "
+            + (f"NCCL takes {listed(taken)}" if taken else "NCCL finds no interface")
+            + (f", and the other nodes do not reach it at {taken[0]}" if taken and harm == "error" else ""),
             Fix("Write ^ or = once at the beginning, then the names with commas and nothing else between them.", cure),
             severity=milder(weight, harm),
             evidence={"NCCL_SOCKET_IFNAME": value, "taken": list(taken)},
@@ -59,18 +61,21 @@ def _cure(seen: Survey, choice: Choice) -> tuple[tuple[str, ...], Severity]:
     value = choice.settings[IFNAME]
     wish = meant(value)
     hoped = nccl(choice.interfaces, {**choice.settings, IFNAME: wish}) if items_of(wish) else ()
+    if seen.several and hoped and only_this_host(choice.node, hoped[0]):
+        hoped = ()  # as ^docker leaves the loopback
     cure = (f"export NCCL_SOCKET_IFNAME={wish}",) if hoped and len(value) > 1 else mend(seen, choice, "nccl")
     return cure, _harm(seen, choice, hoped)
 
 
-def _harm(seen: Survey, choice: Choice, hoped: tuple[object, ...]) -> Severity:
+def _harm(seen: Survey, choice: Choice, hoped: tuple[Interface, ...]) -> Severity:
     taken = choice.nccl
     if not taken:
         return "error"
     if len(choice.settings[IFNAME]) > 1 and taken == hoped:
         return "info"
     unmet = seen.several and seen.reach.standing(choice.node, taken[0].address) != "met"
-    return "error" if hoped and taken[:1] != hoped[:1] and unmet and decides(choice.settings[IFNAME]) else "warning"
+    other = (hoped and taken[:1] != hoped[:1]) or only_this_host(choice.node, taken[0])
+    return "error" if other and unmet and decides(choice.settings[IFNAME]) else "warning"
 
 
 @rule("peers")
@@ -109,16 +114,19 @@ def net_nccl_ifname_no_match(job: Job) -> Iterator[Outcome]:
 
 def _nothing_left(choice: Choice) -> str:
     family = choice.settings.get(FAMILY, "")
-    of_family = f" and an address of {family}" if family in {"AF_INET", "AF_INET6"} else " and an address"
+    address = f"an address of {family}" if family in FAMILIES else "an address"
     value = choice.settings.get(IFNAME, "")
     if COMM_ID in choice.settings:
         place = brief(repr(choice.settings[COMM_ID]), 60)
         return f"NCCL_COMM_ID is {place}, and no interface lies in its subnet"
     if not decides(value):
-        return f"NCCL finds no interface that is running and has an address{of_family.removeprefix(' and an address')}"
+        return f"NCCL finds no interface that is running and has {address}"
     down = sorted({i.name for i in choice.interfaces if not i.up and i.name in items_of(value)})
     state = f" ({listed(down)} {'is' if len(down) == 1 else 'are'} down)" if down else ""
-    return f"NCCL_SOCKET_IFNAME is {brief(value, 60)}, which no interface matches that is running{of_family}{state}"
+    return (
+        f"NCCL_SOCKET_IFNAME is {brief(value, 60)}{whence(choice, IFNAME)}, which no interface matches that is running "
+        f"and has {address}{state}"
+    )
 
 
 @rule("peers")
@@ -212,9 +220,10 @@ def net_gloo_ifname_wrong(job: Job) -> Iterator[Outcome]:
 
     ``[enforce fail at .../gloo/transport/tcp/device.cc] ifa != nullptr. Unable to find address for: eth``. Gloo wants
     exact names, separated by commas alone; NCCL's ``^``, ``=`` and beginnings of names mean nothing to it, and every
-    name must be there with an address. With ``lo`` ranks of one node meet, and those of several do not.
+    name must be there with an address. With ``lo`` ranks of one node meet, and those of several do not; an interface
+    that is down keeps its address, and Gloo waits there in vain.
 
-    Found by looking each name up as Gloo does.
+    Found by looking each name up as Gloo does, and by the state of its link.
 
     Fix: ``export GLOO_SOCKET_IFNAME=eth0``, on each node the name that its interface has.
     """
@@ -225,7 +234,7 @@ def net_gloo_ifname_wrong(job: Job) -> Iterator[Outcome]:
         lambda case: (getattr(case.choice.gloo, "reason", ""), case.choice.gloo_names),
     ).items():
         words = "{ranks}: Gloo fails{setting}: " + brief(reason, 100).replace("{", "{{").replace("}", "}}")
-        yield from told(seen, several, words, text)
+        yield from told(seen, several, words + _gloo_slip(several[0].choice.gloo_names), text)
     here = [c for c in cases(seen, "gloo", "here") if c.choice.gloo_names]
     yield from told(
         seen,
@@ -233,6 +242,19 @@ def net_gloo_ifname_wrong(job: Job) -> Iterator[Outcome]:
         "{ranks}: Gloo takes {taken}{setting}, which the other nodes cannot reach; expected {way}",
         text,
     )
+    yield from told(
+        seen,
+        [c for c in cases(seen, "gloo", "down") if c.choice.gloo_names],
+        "{ranks}: Gloo takes {taken}{setting}, which is down; expected {way}",
+        "Name an interface that is up, or see why it is down: its cable, its driver, its network.",
+    )
+
+
+def _gloo_slip(value: str) -> str:
+    """Say what in a value of GLOO_SOCKET_IFNAME can be no part of a name."""
+    if value != "".join(value.split()):
+        return "; a blank is a part of the name"
+    return "; Gloo knows no ^ and no =" if value.startswith(("^", "=")) else ""
 
 
 @rule("peers")

@@ -16,6 +16,7 @@ from distcheck.rules.addresses import (
     malformed,
     may_pass,
     meanings,
+    outward,
     own_addresses,
     rank_zero,
     resolved,
@@ -183,7 +184,7 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     if lost is None or chosen_by_agent(job, lost):
         return
     node = job.node_of(lost)
-    reached, own = sorted(resolved(job, lost)), sorted(own_addresses(node))
+    reached, own = sorted(resolved(job, lost)), sorted(outward(own_addresses(node)))
     # In a pod the address may be a service's, which no interface has, and the others merely late.
     pod = "KUBERNETES_SERVICE_HOST" in lost.environment
     yield found(

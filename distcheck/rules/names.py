@@ -45,11 +45,12 @@ def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
     seen = survey(job)
     here = [c for c in cases(seen, "gloo", "here") if not c.choice.gloo_names and is_here(c.interfaces[0].address)]
     here = [c if _is_sought(seen, c) else c._replace(severity=milder(c.severity, "warning")) for c in here]
-    for (words, _), several in grouped(here, lambda c: (_own_name(c.choice), c.severity)).items():
+    for (words, weight), several in grouped(here, lambda c: (_own_name(c.choice), c.severity)).items():
+        luck = "; this works only as long as all other nodes have lower addresses" if weight == "warning" else ""
         yield from told(
             seen,
             several,
-            "{ranks}: " + words + "; Gloo takes {taken}, which the other nodes cannot reach; expected {way}",
+            "{ranks}: " + words + "; Gloo takes {taken}, which the other nodes cannot reach; expected {way}" + luck,
             "Name the interface of the nodes' network, or map the own name to its address in /etc/hosts or DNS.",
         )
 
@@ -89,8 +90,8 @@ def net_hostname_wrong_nic(job: Job) -> Iterator[Outcome]:
     Gloo listens on the address of that name: a management or storage network, or the bridge of containers. Connections
     time out, or everything is as slow as that network.
 
-    Found by trying that address from other nodes, which reach the node at another one; and by comparing the speed of
-    its link with that of the link to rank 0.
+    Found by trying that address from other nodes, which reach the node at another one; by the state of its link; and by
+    comparing its speed with that of the link to rank 0.
 
     Fix: ``export GLOO_SOCKET_IFNAME=eth0`` with the interface of the nodes' common network.
     """
@@ -105,6 +106,13 @@ def net_hostname_wrong_nic(job: Job) -> Iterator[Outcome]:
         [weighed(seen, case) for case in lost],
         "{ranks}: the own host name leads to {taken}, where the other nodes do not reach Gloo; expected {way}",
         "Name the interface of the nodes' network, or map the own name to its address in /etc/hosts or DNS.",
+    )
+    down = [c for c in cases(seen, "gloo", "down") if not c.choice.gloo_names]
+    yield from told(
+        seen,
+        down,
+        "{ranks}: the own host name leads Gloo to {taken}, which is down; expected {way}",
+        "See why the interface is down, or name another one.",
     )
     slow = [
         Case(c, "gloo", c.taken("gloo"), "warning")

@@ -38,7 +38,10 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
                 "user": owner.user,
                 "started": owner.started,
             }
-            commands = (f"kill {owner.pid}", "torchrun --master-port 29511 …")
+            ranks = _binders(job, process)
+            system = bool(ranks) and bind.port < first_open_port(job.node_of(ranks[0]))  # an sshd is not to be killed
+            commands = () if system else (f"kill {owner.pid}",)
+            commands += ("torchrun --master-port 29511 …",)
         else:
             reason = owner.reason if isinstance(owner, Missing) else "unknown"
             who = f"a process that cannot be seen ({reason})"
@@ -47,10 +50,23 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             _binders(job, process),
-            f"MASTER_PORT {bind.port} is taken on rank 0's host by {who}",
+            f"MASTER_PORT {bind.port} is taken on rank 0's host by {who}{_heard(job)}",
             Fix("End that process if it is yours, or give the job another port.", commands),
             evidence={"port": bind.port, "error": bind.error, **evidence},
         )
+
+
+def _heard(job: Job) -> str:
+    """Say how the program that holds rank 0's port treated the others, '' when none of them met it."""
+    met = [a for p in job.processes if p.role != "host" for a in at_master_door(p)]
+    words = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
+    if words:
+        return f"; it answers the others {brief(repr(words))}"
+    if any(a.outcome == "silent" for a in met):
+        return "; it answers nobody, so that the others would wait for ever"
+    if any(a.outcome == "closed" for a in met):
+        return "; it closes the others' connections"
+    return ""
 
 
 @rule("meeting")

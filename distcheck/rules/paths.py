@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from statistics import median, median_high
 
 from distcheck.facts import Interface, Job, Link, Missing, NodeFacts, PeerTrial, Transfer
 from distcheck.finding import Fix, NotChecked
 from distcheck.rules import Outcome, rule
-from distcheck.rules.picks import explained_trials, own_way, reach
-from distcheck.rules.vocabulary import found, grouped, listed
+from distcheck.rules.picks import explained_trials, own_way, survey
+from distcheck.rules.vocabulary import are, found, grouped, listed
 from distcheck.rules.ways import Way, Ways, reason
 
 _FIREWALL = (
@@ -23,6 +24,8 @@ _LOSS, _HEAVY_LOSS = 0.02, 0.05
 _FEWEST_REPEATED = 8
 _SLOW = 0.2
 """Of the others' median rate; on machines that others use as well rates differ by half of that."""
+_MOST_SLOW = 16
+"""Nodes that are compared with the others, the slowest first."""
 _USUAL_MTU_BYTES = 1500
 
 
@@ -90,7 +93,7 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     Fix: the same MTU on network interfaces, switches and tunnels.
     See: https://github.com/NVIDIA/nccl/issues/1524
     """
-    ways = Ways(job)
+    ways = Ways(job, transferred=True)
     eaten = {}
     for way, trials in ways.tried.items():
         lost = [t.transfer for t in trials if t.transfer and t.transfer.stalled and t.transfer.bytes < _NEVER_BYTES]
@@ -105,7 +108,7 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
         )
         yield ways.finding(eaten, "send packets of full size to", "although small ones arrive", fix)
     else:
-        yield from _jumbo_on_one_side(job, ways)
+        yield from _jumbo_on_one_side(job, Ways(job))
 
 
 def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
@@ -145,7 +148,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 
     Fix: look at the error counters of the network interface and of the switch port.
     """
-    ways = Ways(job)
+    ways = Ways(job, transferred=True)
     rates = {way: max(map(_loss, trials), default=0.0) for way, trials in ways.tried.items()}
     lossy = {way: f"{share:.0%} of the segments had to be sent again" for way, share in rates.items() if share >= _LOSS}
     if lossy:
@@ -179,15 +182,19 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
 
     A link that negotiated 1 Gbit/s instead of 100, half duplex, or a bond that lost a member: every collective runs at
     the pace of the slowest node. Found by comparing what the links say of themselves over the nodes, and by sending
-    two megabytes from node to node: a node of which every way is five times slower than those between the others.
+    two megabytes from node to node: a node to which, or from which, every way is five times slower than those between
+    the others.
 
     Fix: look at cable and switch port.
     """
     ways = Ways(job)
-    said = {node.key: _says_of_itself(job, node) for node in job.nodes}
+    links = {node.key: _link(job, node) for node in job.nodes}
+    usual = _usual_speed(links.values())
     slow = _slow_sides(ways)
     for node in job.nodes:
-        reasons = said[node.key] + ([slow[node.key]] if node.key in slow else [])
+        link = links[node.key]
+        reasons = _says_of_itself(link, usual) if link else []
+        reasons += [slow[node.key]] if node.key in slow else []
         if reasons:
             name = _interface_name(job, node)
             yield found(
@@ -204,7 +211,10 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
 
 
 def _slow_sides(ways: Ways) -> dict[str, str]:
-    """Return the sides of which every way is far slower than the ways between the others."""
+    """Return the sides to which, or from which, every way is far slower than the ways between the others.
+
+    What a device queues in one direction delays the answers to the other, so that mostly both are slow.
+    """
     if len(ways.job.nodes) < 3:
         return {}
     rates = {}
@@ -212,34 +222,40 @@ def _slow_sides(ways: Ways) -> dict[str, str]:
         sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
         if sent and not any(map(_loss, trials)):
             rates[way] = max(s.bytes / s.seconds for s in sent)
+    best: dict[str, dict[str, list[float]]] = {}
+    for (source, target), rate in rates.items():
+        best.setdefault(source, {}).setdefault("to", []).append(rate)
+        best.setdefault(target, {}).setdefault("from", []).append(rate)
+    fastest = {
+        side: {word: max(own) for word, own in both.items() if len(own) > 1} for side, both in sorted(best.items())
+    }
     found = {}
-    for side in dict.fromkeys(side for way in rates for side in way):
-        own = [rate for way, rate in rates.items() if side in way]
-        others = [rate for way, rate in rates.items() if side not in way]
-        if len(own) > 1 and others and max(own) < _SLOW * median(others):
+    for side in sorted(fastest, key=lambda side: min(fastest[side].values(), default=math.inf))[:_MOST_SLOW]:
+        usual = median([rate for way, rate in rates.items() if side not in way] or [0.0])
+        slow = {word: rate for word, rate in fastest[side].items() if rate < _SLOW * usual}
+        if slow:
             found[side] = (
-                f"at most {max(own) / 1e6:.0f} MB/s to and from the others, between which {median(others) / 1e6:.0f} "
-                "MB/s are usual"
+                f"at most {max(slow.values()) / 1e6:.0f} MB/s {' and '.join(sorted(slow, reverse=True))} the others, "
+                f"between which {usual / 1e6:.0f} MB/s are usual"
             )
     return found
 
 
-def _says_of_itself(job: Job, node: NodeFacts) -> list[str]:
-    """Return what a node's link to the others says that others of its kind do not say."""
-    links = {n.key: _link(job, n) for n in job.nodes}
-    own = links[node.key]
-    if own is None:
-        return []
+def _usual_speed(links: Iterable[Link | None]) -> float:
+    speeds = [link.speed_Mbps for link in links if link and link.speed_Mbps]
+    return median_high(speeds) if speeds else 0.0
+
+
+def _says_of_itself(link: Link, usual_Mbps: float) -> list[str]:  # noqa: N803 the unit's own spelling
+    """Return what a node's link to the others says of itself that it should not."""
     reasons = []
-    speeds = [link.speed_Mbps for link in links.values() if link and link.speed_Mbps]
-    usual = median_high(speeds) if speeds else 0
-    if own.speed_Mbps and own.speed_Mbps < usual:
-        reasons.append(f"{own.name} runs at {own.speed_Mbps} Mbit/s, those of the others at {usual}")
-    if own.full_duplex is False:
-        reasons.append(f"{own.name} has negotiated half duplex")
-    down = [name for name, up in own.members.items() if not up]
+    if link.speed_Mbps and link.speed_Mbps < usual_Mbps:
+        reasons.append(f"{link.name} runs at {link.speed_Mbps} Mbit/s, those of the others at {usual_Mbps:.0f}")
+    if link.full_duplex is False:
+        reasons.append(f"{link.name} has negotiated half duplex")
+    down = [name for name, up in link.members.items() if not up]
     if down:
-        reasons.append(f"of the bond {own.name} {listed(down)} {'is' if len(down) == 1 else 'are'} down")
+        reasons.append(f"of the bond {link.name} {listed(down)} {are(down)} down")
     return reasons
 
 
@@ -280,7 +296,7 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
 
 
 def _interface(job: Job, node: NodeFacts) -> Interface | None:
-    return own_way(job, reach(job), node)
+    return own_way(job, survey(job).reach, node)
 
 
 def _interface_name(job: Job, node: NodeFacts) -> str:

@@ -21,13 +21,14 @@ from distcheck.rules.choices import (
     sharing,
     within,
 )
+from distcheck.rules.vocabulary import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from distcheck.facts import Interface, Job, NodeFacts, PeerTrial
 
-Fault = Literal["", "ill-written", "nothing", "here", "link-local", "duplicate", "family", "apart", "astray"]
+Fault = Literal["", "ill-written", "nothing", "here", "link-local", "duplicate", "down", "family", "apart", "astray"]
 Standing = Literal["met", "missed", "closed", "untried"]
 K = TypeVar("K")
 
@@ -140,6 +141,8 @@ class Survey(NamedTuple):
                 return "link-local"
             if first.address in self.shared:
                 return "duplicate"
+            if not first.up:
+                return "down"
         # NCCL connects to either family; Gloo refuses a pair of which one has IPv4 and the other IPv6.
         if (standing != "met" or library == "gloo") and self.usual_family[library] != (":" in first.address):
             return "family"
@@ -188,16 +191,9 @@ class Survey(NamedTuple):
         )
 
 
+@once
 def survey(job: Job) -> Survey:
-    """Work out, once for a job, what the libraries take on all nodes, and how that fits together."""
-    kept = vars(job)  # where cached properties keep theirs
-    if "_survey" not in kept:
-        kept["_survey"] = _survey(job)
-    seen: Survey = kept["_survey"]
-    return seen
-
-
-def _survey(job: Job) -> Survey:
+    """Work out what the libraries take on all nodes, and how that fits together."""
     chosen, reached = choices(job), reach(job)
     subnets: dict[Library, str | None] = {}
     families: dict[Library, bool | None] = {}
@@ -262,8 +258,9 @@ def explained(job: Job) -> frozenset[str]:
 def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
     """Return which failing trials these rules explain: source, target and address.
 
-    Those are the ones to the addresses of `explained`, and those from a node that takes an address in another network
-    to what the other nodes take.
+    Those are the ones to the addresses of `explained`; those from a node that takes an address in another network, or
+    of an interface that is down, to what the other nodes take; and those of nodes that have the same address, in its
+    network: answers to one of them reach the other.
     """
     seen = survey(job)
     ends = _explained_ends(seen)
@@ -271,8 +268,9 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
         (choice.node.key, library)
         for choice in seen.choices
         for library in LIBRARIES
-        if seen.fault(choice, library) in {"apart", "family"}
+        if seen.fault(choice, library) in {"apart", "family", "down"}
     }
+    doubled = _doubled(seen)
     return frozenset(
         (trial.source, trial.target, trial.address)
         for source, target, trial in between_nodes(job)
@@ -280,9 +278,20 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
         and (
             (target, trial.address) in ends
             or trial.address in seen.shared
+            or any(within(i, trial.address) for end in (source, target) for i in doubled.get(end, ()))
             or ("master" not in trial.uses and any((source, use) in faulty for use in trial.uses))
         )
     )
+
+
+def _doubled(seen: Survey) -> dict[str, list[Interface]]:
+    """Return the interfaces on which nodes have an address that another node has as well, by node."""
+    holders: dict[str, list[Interface]] = {}
+    for address, nodes in seen.shared.items():
+        for node in nodes:
+            known = () if isinstance(node.interfaces, Missing) else node.interfaces
+            holders.setdefault(node.key, []).extend(i for i in known if i.address == address)
+    return holders
 
 
 def _explained_ends(seen: Survey) -> frozenset[tuple[str, str]]:
@@ -291,7 +300,7 @@ def _explained_ends(seen: Survey) -> frozenset[tuple[str, str]]:
         for library in LIBRARIES:
             fault = seen.fault(choice, library)
             lost = seen.strays(choice, library)
-            if fault in {"ill-written", "here", "link-local", "apart", "family"}:
+            if fault in {"ill-written", "here", "link-local", "down", "apart", "family"}:
                 lost = [i for i in choice.taken(library) if seen.reach.standing(choice.node, i.address) != "met"]
             ends |= {(choice.node.key, i.address) for i in lost}
     return frozenset(ends)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from distcheck.facts import Job, Resolution
 from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
-from distcheck.rules.addresses import misled, own_addresses, rank_zero, resolved
+from distcheck.rules.addresses import misled, outward, own_addresses, rank_zero, resolved
 from distcheck.rules.settings import chosen_by_agent
 from distcheck.rules.vocabulary import found, grouped, listed, named
 
@@ -28,7 +28,7 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
     zero = rank_zero(job)
     for reached, ranks in grouped(lost, lambda r: resolved(job, r)).items():
         name = ranks[0].placement.master_addr
-        right = sorted(own_addresses(job.node_of(zero))) if zero else []
+        right = sorted(outward(own_addresses(job.node_of(zero)))) if zero else []
         yield found(
             job,
             ranks,

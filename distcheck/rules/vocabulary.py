@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sized
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distcheck.finding import Finding, Fix, Owner, Scope, Severity
@@ -27,6 +28,20 @@ STARTERS: Mapping[Launcher, str] = {
     "horovod": "horovodrun",
 }
 """The command that starts the ranks under a launcher."""
+
+
+def once(work: Callable[[Job], T]) -> Callable[[Job], T]:
+    """Have something worked out once for a job, for all the rules that ask for it."""
+    name = f"{work.__module__}.{work.__qualname__}"
+
+    @wraps(work)
+    def kept(job: Job) -> T:
+        found: dict[str, T] = vars(job)  # where cached properties keep theirs
+        if name not in found:
+            found[name] = work(job)
+        return found[name]
+
+    return kept
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.finding import Finding, Fix, Severity
-from distcheck.rules.addresses import astray, misled
+from distcheck.rules.addresses import astray, here_over_nodes, misled
 from distcheck.rules.picks import survey
 from distcheck.rules.vocabulary import found, grouped, listed, named
 
@@ -25,11 +25,11 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
     """Return the ranks whose every try at the master door ended so, by where they knocked and how it ended.
 
     Silent where something else explains it: rank 0's own binding of the port; the roll call, held by another
-    process, that found rank 0 missing; a node on which its probe could not be started; a MASTER_ADDR that is another
-    host's than rank 0's. In a pod that may be a service's address, and is no explanation.
+    process, that found rank 0 missing; a node on which its probe could not be started; a MASTER_ADDR that is every
+    node itself, or another host's than rank 0's. In a pod that may be a service's address, and is no explanation.
     """
     explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
-    if explained or (0 in job.missing_ranks and (job.met or _not_started(job, 0))):
+    if explained or here_over_nodes(job) or (0 in job.missing_ranks and (job.met or _not_started(job, 0))):
         return
     lost = astray(job)
     if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
@@ -89,8 +89,10 @@ def ranks_of(job: Job, uids: Collection[str]) -> list[RankFacts]:
 class Ways:
     """The trials between the sides of a job: its nodes, or where there is only one the processes that tried."""
 
-    def __init__(self, job: Job, leave_out: Collection[tuple[str, str, str]] = ()) -> None:
-        """Sort the trials of a job; `leave_out` names some by source, target and address."""
+    def __init__(
+        self, job: Job, leave_out: Collection[tuple[str, str, str]] = (), *, transferred: bool = False
+    ) -> None:
+        """Sort the trials of a job, or those with a transfer; `leave_out` names some by source, target and address."""
         self.job = job
         home = {p.uid: p.node for p in job.processes}
         self._ranks = grouped(job.ranks, lambda r: home[r.process])
@@ -100,7 +102,8 @@ class Ways:
         self.tried: dict[Way, list[PeerTrial]] = {}
         for t in job.peers:
             way = home.get(t.source), home.get(t.target)
-            if way[0] and way[1] and way[0] != way[1] and (t.source, t.target, t.address) not in leave_out:
+            wanted = (t.source, t.target, t.address) not in leave_out and (t.transfer is not None or not transferred)
+            if way[0] and way[1] and way[0] != way[1] and wanted:
                 self.tried.setdefault((way[0], way[1]), []).append(t)
 
     def ranks(self, sides: Iterable[str]) -> list[RankFacts]:

@@ -15,9 +15,21 @@ import msgspec
 
 from distcheck import report
 from distcheck.diagnose import diagnose
-from distcheck.facts import Collectives, Job, Measurement, RankRun
+from distcheck.facts import (
+    Collectives,
+    Job,
+    Link,
+    Measurement,
+    NetworkFacts,
+    NodeFacts,
+    PeerTrial,
+    RankRun,
+    Resolution,
+    Transfer,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
 PER_NODE = 8
@@ -37,7 +49,7 @@ def fixtures() -> ModuleType:
 
 
 def healthy_job(ranks: int) -> Job:
-    looks = ("environment", "meeting", "gpu", "collectives")
+    looks = ("environment", "meeting", "peers", "gpu", "collectives")
     job: Job = fixtures().healthy_job(ranks // PER_NODE, PER_NODE, "slurm", looks, gpus=PER_NODE, command="gate")
     checked = {"all_reduce": 262_147, "broadcast": 262_147}
     run = RankRun(pid=4711, step="done", outcome="done", wrong=dict.fromkeys(checked, 0), checked=checked)
@@ -48,9 +60,32 @@ def healthy_job(ranks: int) -> Job:
     )
     return msgspec.structs.replace(
         job,
+        nodes=tuple(map(with_network, job.nodes)),
+        peers=tuple(trials(job)),
         ranks=tuple(msgspec.structs.replace(r, run=run) for r in job.ranks),
         collectives=Collectives(backend="nccl", backend_reason="there are GPUs", measurements=rows),
     )
+
+
+def with_network(node: NodeFacts) -> NodeFacts:
+    address = node.interfaces[0].address
+    link = Link(name=node.interfaces[0].name, mac=node.key, kind="physical", running=True, mtu_bytes=1500)
+    own = Resolution(name=node.name, addresses=(address,), seconds=0.001)
+    return msgspec.structs.replace(node, network=NetworkFacts(links=(link,), own_name=own, own_name_binds=address))
+
+
+def trials(job: Job) -> Iterator[PeerTrial]:
+    """Yield what the nodes' first processes met with at those 1, 2, 4, 8, … nodes further on."""
+    first = list({p.node: p for p in reversed(job.processes)}.values())
+    addresses = {node.key: node.interfaces[0].address for node in job.nodes}
+    sent = Transfer(bytes=1 << 21, seconds=0.001, stalled=False, segments=1500)
+    for place, source in enumerate(first):
+        for step in (1 << n for n in range(len(first).bit_length()) if 1 << n < len(first)):
+            target = first[(place + step) % len(first)]
+            yield PeerTrial(
+                source.uid, target.uid, addresses[target.node], 40000, "met", 0.001,
+                uses=("master", "nccl", "gloo"), transfer=sent, datagrams={256: True, 1500: True},
+            )  # fmt: skip
 
 
 def main() -> None:

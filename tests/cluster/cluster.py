@@ -130,19 +130,18 @@ class Cluster:
             self._node[name].remember()
 
     def _cable(self, names: tuple[str, ...]) -> None:
-        lines = []
-        for name in names:
-            for port in ("eth0", "eth1"):
-                mac, pid = etc.mac(port, name), self._node[name].pid
-                lines.append(f"link add {name}-{port} type veth peer name {port} address {mac} netns {pid}")
-                lines.append(f"link set {name}-{port} master {port} up")
-        _expect(self.switch("ip", "-batch", "-", text="\n".join(lines)))
+        assert self._bridges is not None
         for name in names:
             lines = []
-            for port, network in zip(("eth0", "eth1"), self.networks, strict=True):
+            # The numbers of the links leave room for others that stand before them.
+            for number, (port, network) in enumerate(zip(("eth0", "eth1"), self.networks, strict=True), start=10):
+                link, peer = f"{port} index {number} address {etc.mac(port, name)}", f"{name}-{port}"
+                lines.append(f"link add {link} type veth peer name {peer} netns {self._bridges.pid}")
                 lines.append(f"address add {etc.with_subnet(network, name)} dev {port}")
                 lines.append(f"link set {port} up")
             _expect(self._node[name].network("ip", "-batch", "-", text="\n".join(lines)))
+        ports = [f"link set {name}-{port} master {port} up" for name in names for port in ("eth0", "eth1")]
+        _expect(self.switch("ip", "-batch", "-", text="\n".join(ports)))
 
     def start(
         self, node: str, *argv: str, env: Mapping[str, str] | None = None, cwd: str = "/tmp", stdin: int | None = None

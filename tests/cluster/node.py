@@ -37,6 +37,7 @@ SERVICES = {
 _EXPECTED = ("/upper/var/", "/upper/root/.cache/", "__pycache__/")
 # IPv6 addresses are left out: they change by themselves while the kernel looks for duplicates.
 _QUESTIONS = (
+    "hostname",
     "ip -o link",
     "ip -4 -o address",
     "ip route",
@@ -230,8 +231,8 @@ def _describe(path: Path) -> str:
 
 
 def in_network(pid: int, *argv: str, text: str = "") -> Ended:
-    """Run a program of the host's in a process's network."""
-    return _run(["nsenter", "--target", str(pid), "--net", "--", *argv], text)
+    """Run a program of the host's in a process's network, and under its host name."""
+    return _run(["nsenter", "--target", str(pid), "--net", "--uts", "--", *argv], text)
 
 
 def _run(command: list[str], text: str) -> Ended:

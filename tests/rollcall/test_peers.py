@@ -7,20 +7,31 @@ from collections import Counter
 
 import pytest
 
-from distcheck.rollcall.peers import PeerListener, choose, try_peers
+from distcheck.facts import Transfer
+from distcheck.rollcall import peers
+from distcheck.rollcall.doors import PeerListener, greeting
+from distcheck.rollcall.peers import choose, try_peers
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
 
-def _doors(count: int) -> list[PeerDoor]:
-    return [PeerDoor(f"p{n}", "127.0.0.1", 1 + n) for n in range(count)]
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 64])
-def test_up_to_64_everybody_tries_everybody_else(count):
-    chosen = choose(_doors(count))
-    assert {uid: {d.uid for d in doors} for uid, doors in chosen.items()} == {
-        f"p{n}": {f"p{m}" for m in range(count)} - {f"p{n}"} for n in range(count)
+def _doors(count: int, each: int = 1) -> dict[str, list[PeerDoor]]:
+    return {
+        f"p{n}": [PeerDoor(f"p{n}", f"127.0.{door}.1", 1 + n) for door in range(each)] for n in range(count)
     }
+
+
+@pytest.mark.parametrize("each", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 64])
+def test_up_to_64_everybody_tries_all_doors_of_everybody_else(count, each):
+    doors = _doors(count, each)
+    chosen = choose(doors)
+    assert {uid: sorted(tried, key=str) for uid, tried in chosen.items()} == {
+        uid: sorted((d for other in doors if other != uid for d in doors[other]), key=str) for uid in doors
+    }
+
+
+def test_nobody_is_everybodys_first():
+    assert len({tried[0].uid for tried in choose(_doors(64)).values()}) == 64
 
 
 @pytest.mark.parametrize("count", [65, 100, 128, 1024, 8192])
@@ -33,27 +44,49 @@ def test_beyond_64_everybody_is_tried_often_enough_and_as_often_as_it_tries(coun
     assert max(tries.values()) <= 13
 
 
+async def _listener(uid: str, *addresses: str, nonce: str | None = "nonce") -> PeerListener:
+    listener = PeerListener(uid)
+    await listener.open({address: ("master",) for address in addresses or ("127.0.0.1",)})
+    if nonce is not None:
+        listener.expect(nonce)
+    return listener
+
+
 def test_two_processes_find_each_other_on_every_kind_of_address(live):
     async def main():
-        for address in ("127.0.0.1", "::1"):
-            listener = PeerListener()
-            await listener.open(address)
-            listener.expect("nonce")
-            roster = Roster("nonce", (PeerDoor("b", address, listener.port),), 2.0)
-            (trial,) = await try_peers("a", roster)
-            assert (trial.source, trial.target, trial.outcome) == ("a", "b", "met")
-            await listener.close()
+        listener = await _listener("b", "127.0.0.1", "::1")
+        trials = await try_peers("a", Roster("nonce", listener.doors, 3.0), {"127.0.0.1": 1400})
+        assert [(t.source, t.target, t.address, t.outcome) for t in trials] == [
+            ("a", "b", "127.0.0.1", "met"),
+            ("a", "b", "::1", "met"),
+        ]
+        assert [t.datagrams for t in trials] == [{256: True, 1400: True}, {256: True, 1500: True}]
+        assert [t.transfer.bytes for t in trials] == [1 << 21, 1 << 21]
+        assert not any(t.transfer.stalled for t in trials)
+        await listener.close()
+
+    live(main())
+
+
+def test_the_uses_of_a_door_are_those_of_its_trial(live):
+    async def main():
+        listener = PeerListener("b")
+        await listener.open({"127.0.0.1": ("master", "nccl"), "127.0.0.2": ("gloo",)})
+        listener.expect("nonce")
+        trials = await try_peers("a", Roster("nonce", listener.doors, 3.0))
+        assert [(t.uses, t.port) for t in trials] == [(d.uses, d.port) for d in listener.doors]
+        assert [t.uses for t in trials] == [("master", "nccl"), ("gloo",)]
+        await listener.close()
 
     live(main())
 
 
 def test_whoever_knocks_before_the_roster_is_there_waits_for_it(live):
     async def main():
-        listener = PeerListener()
-        await listener.open("127.0.0.1")
-        roster = Roster("nonce", (PeerDoor("b", "127.0.0.1", listener.port),), 2.0)
-        trying = asyncio.ensure_future(try_peers("a", roster))
+        listener = await _listener("b", nonce=None)
+        trying = asyncio.ensure_future(try_peers("a", Roster("nonce", listener.doors, 5.0)))
         await asyncio.sleep(0.2)
+        assert not trying.done()
         listener.expect("nonce")
         assert [t.outcome for t in await trying] == ["met"]
         await listener.close()
@@ -89,20 +122,66 @@ def test_a_shut_a_foreign_a_silent_and_an_impossible_door_are_told_apart(live, c
         }
         assert trials["foreign"].detail.startswith("220 mail.example")
         assert trials["silent"].seconds < 2
+        assert [(t.transfer, t.datagrams) for t in trials.values()] == [(None, {})] * 4
         foreign.close()
         silent.close()
 
     live(main())
 
 
-def test_hundreds_of_doors_are_tried_in_moments(live):
+def test_a_door_of_another_process_or_of_another_roster_is_foreign(live):
+    """Two nodes that have the same address."""
+
     async def main():
-        listener = PeerListener()
-        await listener.open("127.0.0.1")
-        listener.expect("nonce")
-        doors = tuple(PeerDoor(f"p{n}", "127.0.0.1", listener.port) for n in range(300))
+        listener = await _listener("c")
+        (door,) = listener.doors
+        doors = (PeerDoor("b", "127.0.0.1", door.port), door)
         trials = await try_peers("a", Roster("nonce", doors, 3.0))
+        assert [(t.target, t.outcome) for t in trials] == [("b", "foreign"), ("c", "met")]
+        assert trials[0].detail == "nonce c"
+        assert (trials[0].transfer, trials[0].datagrams) == (None, {})
+        stale = await try_peers("a", Roster("other", (door,), 3.0))
+        assert [t.outcome for t in stale] == ["foreign"]
+        await listener.close()
+
+    live(main())
+
+
+def test_hundreds_of_doors_are_tried_in_moments(live, monkeypatch):
+    async def nothing(*_arguments):
+        return None
+
+    monkeypatch.setattr(peers, "transfer", nothing)
+
+    async def main():
+        listener = await _listener("b")
+        trials = await try_peers("a", Roster("nonce", listener.doors * 300, 9.0))
         assert Counter(t.outcome for t in trials) == {"met": 300}
+        await listener.close()
+
+    live(main())
+
+
+def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(live, monkeypatch):
+    turns: list[str] = []
+    good = Transfer(bytes=5, seconds=0.1, stalled=False)
+
+    async def transfer(door, word, _seconds):
+        turns.append(door.address)
+        assert word == greeting("nonce", "b")
+        if door.address.endswith(".1"):
+            await asyncio.sleep(0.7)
+            return None
+        return good
+
+    monkeypatch.setattr(peers, "transfer", transfer)
+
+    async def main():
+        addresses = [f"127.0.0.{n}" for n in range(1, 5)]
+        listener = await _listener("b", *addresses)
+        trials = await try_peers("a", Roster("nonce", listener.doors, 3.0))
+        assert turns == addresses
+        assert [t.transfer for t in trials] == [None, good, good, good]
         await listener.close()
 
     live(main())

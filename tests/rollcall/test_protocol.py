@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distcheck.collectives.plan import Plan
-from distcheck.facts import Placement
+from distcheck.facts import PeerTrial, Placement, ReverseLookup, Transfer
 from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import (
     Abort,
@@ -122,8 +122,37 @@ def test_a_hello_with_impossible_seconds_is_refused(hello, seconds):
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
+def test_a_datagram_door_without_a_possible_port_is_refused(report, port):
+    said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, datagram_port=port),))
+    with pytest.raises(ProtocolError):
+        read(protocol.encode(said), protocol.guest_decoder)
+
+
+def test_doors_with_their_uses_and_trials_with_all_they_found_come_out_as_they_went_in(report):
+    doors = (PeerDoor("u", "::1", 5, ("master", "nccl", "gloo"), 6), PeerDoor("u", "10.0.0.1", 7, ("nccl",)))
+    said = msgspec.structs.replace(report("u", 0), peer_doors=doors, clock_seconds=1.5e9)
+    assert read(protocol.encode(said), protocol.guest_decoder) == said
+    sent = Transfer(bytes=5, seconds=0.5, stalled=True, segments=9, repeated=2)
+    trial = PeerTrial("a", "b", "::1", 5, "met", 0.1, uses=("nccl",), transfer=sent, datagrams={256: True, 1500: False})
+    told = PeerReport((trial,), (ReverseLookup("10.0.0.1", "node1", 0.01),))
+    assert read(protocol.encode(told), protocol.guest_decoder) == told
+
+
+def test_more_doors_than_any_process_has_are_refused(report):
+    doors = tuple(PeerDoor("u", "127.0.0.1", 1 + n) for n in range(9))
+    with pytest.raises(ProtocolError):
+        read(protocol.encode(msgspec.structs.replace(report("u", 0), peer_doors=doors)), protocol.guest_decoder)
+
+
+def test_a_door_for_an_unknown_use_is_refused(report):
+    said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, ("mail",)),))
+    with pytest.raises(ProtocolError):
+        read(protocol.encode(said), protocol.guest_decoder)
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_door_without_a_possible_port_is_refused(report, port):
-    said = msgspec.structs.replace(report("u", 0), peer_door=("127.0.0.1", port))
+    said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", port),))
     with pytest.raises(ProtocolError):
         read(protocol.encode(said), protocol.guest_decoder)
 

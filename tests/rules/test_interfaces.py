@@ -223,6 +223,7 @@ def test_a_value_that_is_well_written(value):
         ("eth9 ", "error", "export NCCL_SOCKET_IFNAME==eth0"),
         ("^=", "error", "export NCCL_SOCKET_IFNAME==eth0"),
         ("^docker,^lo", "error", "export NCCL_SOCKET_IFNAME=^docker,lo"),
+        ("^docker,^eth1", "error", "export NCCL_SOCKET_IFNAME==eth0"),
         ("eth0, eth1", "warning", "export NCCL_SOCKET_IFNAME=eth0,eth1"),
         ("=eth0,=eth9", "info", "export NCCL_SOCKET_IFNAME==eth0,eth9"),
         ("^", "warning", "export NCCL_SOCKET_IFNAME==eth0"),
@@ -289,7 +290,10 @@ def test_a_node_without_any_interface(of, said, change):
 def test_a_configuration_file_counts_where_no_variable_is_set(of, only, said, change):
     job = with_node(change, of(2), 2, *plain(2), files={"NCCL_SOCKET_IFNAME": "ens5"})
     assert (only(job).rule, only(job).ranks) == ("net-nccl-ifname-no-match", (1,))
+    assert "NCCL_SOCKET_IFNAME is ens5 in NCCL's configuration file" in only(job).message
     assert said(change.environment(job, 1, NCCL_SOCKET_IFNAME="eth0")) == []
+    job = with_node(change, of(2), 2, *plain(2), files={"NCCL_SOCKET_IFNAME": "lo"})
+    assert "(NCCL_SOCKET_IFNAME=lo in NCCL's configuration file)" in only(job).message
 
 
 @pytest.mark.parametrize("value", ["ens5", "lo", "eth0, eth1", "^"])
@@ -474,7 +478,29 @@ def test_a_name_that_gloo_does_not_find(of, only, change, value, gpus):
     finding = only(tried(change, change.environment(of(4, gpus=gpus), 2, GLOO_SOCKET_IFNAME=value)))
     assert (finding.rule, finding.severity, finding.ranks) == ("net-gloo-ifname-wrong", "error", (2,))
     assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
-    assert f"GLOO_SOCKET_IFNAME={value}" in finding.message
+    written = repr(value) if " " in value else value
+    assert f"GLOO_SOCKET_IFNAME={written})" in finding.message
+    assert ("a blank is a part of the name" in finding.message) == (" " in value)
+    assert ("Gloo knows no ^ and no =" in finding.message) == (value[0] in "^=")
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_gloo_on_an_interface_that_is_down(of, only, said, change, chosen):
+    down = (LO, at("eth0", "10.0.0.3"), at("eth1", "10.1.0.3", up=False))
+    job = of(4, two_cards)
+    for n in (1, 2, 3, 4):
+        binds = f"10.0.0.{n}" if chosen else f"10.1.0.{n}"
+        job = with_node(change, job, n, *(down if n == 3 else two_cards(n)), binds=binds)
+    job = change.environment(job, None, GLOO_SOCKET_IFNAME="eth1" if chosen else "")
+    alone = [(3, "10.1.0.3"), *((3, n, f"10.1.0.{n}") for n in (1, 2, 4))]
+    job = tried(change, job, missed=alone)
+    finding = only(job)
+    rule = "net-gloo-ifname-wrong" if chosen else "net-hostname-wrong-nic"
+    assert (finding.rule, finding.severity, finding.ranks) == (rule, "error", (2,))
+    assert "eth1 (10.1.0.3)" in finding.message
+    assert "which is down" in finding.message
+    assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
+    assert said(job, "paths") == []
 
 
 def test_a_name_that_gloo_does_not_find_is_wrong_on_one_node_too(of, only, change):
@@ -513,6 +539,7 @@ def test_an_own_name_on_the_loopback_works_by_luck_where_the_others_have_lower_a
     job = with_node(change, of(4), 3, *plain(3), binds="127.0.1.1")
     job = tried(change, job, missed=[(3, "127.0.1.1")])
     assert (only(job).severity, only(job).ranks) == ("warning", (2,))
+    assert "works only as long as" in only(job).message
     job = with_node(change, job, 2, *plain(2), binds="127.0.1.1")
     job = tried(change, job, missed=[(3, "127.0.1.1"), (2, "127.0.1.1")])
     assert (only(job).severity, only(job).ranks) == ("error", (1, 2))

@@ -1,25 +1,19 @@
-"""MASTER_PORT, the way to it, and the ports between peers: facts in, findings out."""
+"""MASTER_PORT and the way to it: facts in, findings out."""
 
 from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Attempt, Bind, Missing, PeerTrial, PortOwner, Resolution
+from distcheck.facts import Attempt, Bind, Missing, PortOwner, Resolution
 
-LOOKS = ("environment", "meeting", "peers")
+LOOKS = ("environment", "meeting")
 OTHER = PortOwner(pid=4711, command="python old_train.py", user="eve", started="2026-01-01T00:00:00+00:00")
 
 
 @pytest.fixture
-def of(job_of, change):
-    """Build a healthy job whose peers reached each other."""
-
-    def of(nodes=2, per_node=1, **more):
-        job = job_of(nodes, per_node, looks=LOOKS, **more)
-        uids = [p.uid for p in job.processes]
-        return change.job(job, peers=tuple(trial(job, a, b) for a in uids for b in uids if a != b))
-
-    return of
+def of(job_of):
+    """Build a healthy job."""
+    return lambda nodes=2, per_node=1, **more: job_of(nodes, per_node, looks=LOOKS, **more)
 
 
 @pytest.fixture
@@ -39,10 +33,6 @@ def rules(judge):
     return lambda job, *more: [f.rule for f in judge(job, "network", *more).findings]
 
 
-def trial(job, source, target, outcome="met", detail=""):
-    return PeerTrial(source, target, "10.0.0.9", 40000, outcome, 0.1, detail)
-
-
 def bind(change, job, outcome, where=0, port=29500, owner=None, error="[Errno 98] Address already in use"):
     return change.process(job, where, bind=Bind(port, outcome, error, owner))
 
@@ -53,15 +43,6 @@ def knocked(change, job, where, *outcomes, detail="", door="master", address="10
         Attempt(f"{address[:-1]}{n}", 29500, door, outcome, 7, detail) for n, outcome in enumerate(outcomes, start=1)
     )
     return change.process(job, where, attempts=attempts)
-
-
-def peers(change, job, outcomes):
-    """Replace what some processes, given by position, met with at others."""
-    uids = [p.uid for p in job.processes]
-    said = {(uids[a], uids[b]): outcome for (a, b), outcome in outcomes.items()}
-    kept = [t for t in job.peers if (t.source, t.target) not in said]
-    new = [trial(job, a, b, outcome, "no answer within 3.0 s") for (a, b), outcome in said.items() if outcome]
-    return change.job(job, peers=(*kept, *new))
 
 
 # -- healthy
@@ -157,7 +138,7 @@ def test_another_jobs_roll_call_is_told_once(of, change, only):
 WAYS = [
     ("net-master-unreachable", "timeout", "admin", 20),
     ("net-master-unreachable", "unreachable", "admin", 20),
-    ("net-master-refused", "refused", "unknown", 20),
+    ("net-master-unreachable", "refused", "admin", 20),
     ("net-master-silent", "silent", "user", 30),
     ("net-master-silent", "closed", "user", 30),
 ]
@@ -173,6 +154,44 @@ def test_who_does_not_get_through_is_named(of, change, only, rule, outcome, owne
     assert finding.evidence == {"10.0.0.1:29500": f"{outcome} after 7 tries: as the system says"}
 
 
+def test_refused_by_a_rank_0_that_listens_and_was_met_elsewhere_is_a_firewall(of, change, only):
+    job = knocked(change, of(3, 2), (2, 3), "refused", detail="[Errno 111] Connection refused")
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-master-unreachable", (2, 3), ("node2",), 20)
+    assert finding.message == (
+        "ranks 2-3 (node2) cannot reach MASTER_ADDR:MASTER_PORT (10.0.0.1:29500: rejected although rank 0 listens, "
+        "[Errno 111] Connection refused)"
+    )
+    assert finding.fix.commands == ("sudo firewall-cmd --add-port=29500/tcp",)
+
+
+def test_how_the_packets_fared_is_said_by_address(of, change, only):
+    finding, _ = only(knocked(change, of(), 1, "timeout", "unreachable", detail="as the system says"))
+    assert finding.message.endswith(
+        "(10.0.0.1:29500: packets are dropped, as the system says and "
+        "10.0.0.2:29500: rejected, or no route, as the system says)"
+    )
+
+
+def test_refused_where_nobody_was_met_means_that_nobody_listens(of, change, only):
+    """The report of a rank that never met rank 0; it is its own."""
+    job = change.process(knocked(change, of(3, 2), (2, 3, 4), "refused"), None, role="alone")
+    finding, exit_code = only(change.job(change.keep(job, 2, 3, 4), met=False))
+    assert (finding.rule, finding.ranks, finding.nodes) == ("net-master-refused", (2, 3, 4), ("node2", "node3"))
+    assert (finding.owner, finding.scope, exit_code) == ("unknown", "link", 20)
+    assert finding.message == "ranks 2-4 (node2 and node3) found nobody listening at 10.0.0.1:29500"
+
+
+def test_refused_where_rank_0_is_known_not_to_listen_means_that_nobody_listens(of, change, rules):
+    for fields in ({"bind": None}, {"bind": Bind(29500, "agent")}):
+        assert rules(change.process(knocked(change, of(3), (1, 2), "refused"), 0, **fields)) == ["net-master-refused"]
+
+
+def test_refused_by_one_who_came_in_nowhere_means_that_nobody_listens(of, change, rules):
+    job = change.process(knocked(change, of(3), 1, "refused"), 1, role="alone")
+    assert rules(job) == ["net-master-refused"]
+
+
 def test_those_who_fail_at_different_addresses_are_told_apart(of, change, judge):
     job = knocked(change, knocked(change, of(4, 1), (1, 2), "timeout"), 3, "timeout", address="10.9.0.1")
     said = judge(job, "network").findings
@@ -181,7 +200,7 @@ def test_those_who_fail_at_different_addresses_are_told_apart(of, change, judge)
 
 def test_addresses_of_ipv6_stand_in_brackets(of, change, only):
     finding, _ = only(knocked(change, of(), 1, "timeout", address="fd00::1"))
-    assert "([fd00::1]:29500: timeout)" in finding.message
+    assert "([fd00::1]:29500: packets are dropped, timeout)" in finding.message
 
 
 @pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
@@ -195,7 +214,8 @@ def test_rank_0s_own_binding_explains_it(of, change, rules, rule, outcome, owner
 def test_a_rank_0_that_the_roll_call_misses_explains_it(of, change, rules, rule, outcome, owner, exit_code):
     job = change.keep(knocked(change, of(3, 1), (1, 2), outcome), 1, 2)
     assert rules(job) == []
-    assert rules(change.job(job, met=False)) == [rule]
+    alone = change.process(change.job(job, met=False), None, role="alone")
+    assert rules(alone) == ["net-master-refused" if outcome == "refused" else rule]
 
 
 @pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
@@ -212,47 +232,7 @@ def test_side_doors_do_not_count(of, change, rules):
     assert rules(knocked(change, of(), 1, "timeout", door="side")) == []
 
 
-# -- peers
-
-
-def test_ports_between_two_nodes_that_are_closed(of, change, only):
-    finding, exit_code = only(peers(change, of(3, 1), {(0, 2): "timeout", (2, 0): "timeout"}))
-    assert (finding.rule, finding.ranks, finding.nodes) == ("net-firewall-ephemeral", (0, 2), ("node1", "node3"))
-    assert (finding.scope, exit_code) == ("link", 20)
-    assert finding.message == (
-        "rank 0 (node1 pid 100) and rank 2 (node3 pid 102) cannot reach each other on ports that the kernel chooses "
-        "(timeout at 10.0.0.9:40000, no answer within 3.0 s)"
-    )
-
-
-def test_a_firewall_around_every_node_is_one_finding(of, change, only):
-    job = of(6, 1)
-    finding, _ = only(peers(change, job, {(a, b): "refused" for a in range(6) for b in range(6) if a != b}))
-    assert (finding.rule, finding.ranks) == ("net-firewall-ephemeral", tuple(range(6)))
-    assert finding.message.endswith("; so it is with 14 more pairs of processes")
-    assert len(finding.message) < 250
-    assert (len(finding.evidence), finding.evidence["more_pairs"]) == (9, 7)
-
-
-def test_a_direction_that_fails_counts_where_the_other_was_not_tried(of, change, only):
-    finding, exit_code = only(peers(change, of(3, 1), {(0, 1): "timeout", (1, 0): None}))
-    assert (finding.rule, finding.ranks, exit_code) == ("net-firewall-ephemeral", (0, 1), 20)
-    assert finding.message.startswith("rank 0 (node1 pid 100) cannot reach rank 1 (node2 pid 101) on ports")
-
-
-def test_a_way_that_works_in_one_direction_only(of, change, only):
-    finding, exit_code = only(peers(change, of(3, 1), {(2, 1): "timeout"}))
-    assert (finding.rule, finding.ranks, exit_code) == ("net-asymmetric-route", (1, 2), 20)
-    assert finding.message.startswith(
-        "rank 2 (node3 pid 102) cannot reach rank 1 (node2 pid 101), but the other direction works (timeout at "
-    )
-
-
-def test_peers_that_did_not_try_each_other_are_no_pass(of, change, judge):
-    said = judge(change.job(of(), peers=()), "network")
-    assert (said.findings, said.verdict.exit_code) == ((), 20)
-    assert [n.rule for n in said.not_checked] == ["net-firewall-ephemeral"]
-    assert judge(change.job(of(1, 1), peers=()), "network")[:2] == ((), ())
+# -- together with other rules
 
 
 def test_a_master_addr_of_another_host_is_said_once(job_of, change, judge):

@@ -1,10 +1,10 @@
-"""What bites only when a job is large: limits of rank 0's host, look-ups, and how far apart ranks start."""
+"""What bites only when a job is large: limits of the nodes, and how far apart ranks start."""
 
 from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Missing, NetworkFacts, Resolution, ReverseLookup
+from distcheck.facts import Missing, NetworkFacts
 
 LOOKS = ("environment", "meeting", "peers")
 
@@ -18,11 +18,11 @@ def network(**fields):
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a healthy job of which rank 0 has looked up others, and others rank 0."""
+    """Build a healthy job of which every process came in moments and all limits are high."""
 
     def of(nodes=4, per_node=1, **more):
         job = job_of(nodes, per_node, looks=LOOKS, **more)
-        job = change.process(job, None, reverse=(ReverseLookup("10.0.0.1", "node1", 0.001),), arrived_seconds=0.3)
+        job = change.process(job, None, arrived_seconds=0.3)
         return change.node(job, None, network=network())
 
     return of
@@ -54,7 +54,7 @@ def test_what_was_not_looked_at_is_silent(of, rules, change):
     nothing = network(
         open_files=(-1, -1), listen_backlog=Missing(reason="hidden"), connections_tracked=Missing(reason="no conntrack")
     )
-    job = change.process(of(200, 8), None, reverse=(), arrived_seconds=None, master_resolution=Missing(reason="no"))
+    job = change.process(of(200, 8), None, arrived_seconds=None)
     assert rules(change.node(job, None, network=nothing)) == []
     assert rules(change.node(job, None, network=None)) == []
 
@@ -126,65 +126,6 @@ def test_a_queue_shorter_than_a_large_world_is_worth_a_remark(of, change, only):
 @pytest.mark.parametrize(("shape", "backlog"), [((64, 16), 128), ((65, 16), 4096), ((65, 16), 1040), ((4, 8), 1)])
 def test_a_queue_that_suffices_and_a_small_world_are_silent(of, change, rules, shape, backlog):
     assert rules(change.node(of(*shape), None, network=network(listen_backlog=backlog))) == []
-
-
-# -- net-reverse-dns-slow
-
-
-def test_slow_look_ups_of_rank_0_are_counted_for_the_whole_world(of, change, only):
-    slow = (ReverseLookup("10.0.0.2", "node2", 0.2), ReverseLookup("10.0.0.3", "", 2.0))
-    finding, exit_code = only(change.process(of(4, 8), 0, reverse=slow))
-    assert (finding.rule, finding.severity, finding.owner) == ("net-reverse-dns-slow", "warning", "admin")
-    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
-    assert finding.message == (
-        "rank 0 (node1 pid 100): looking up what 10.0.0.3 is called took 2.0 s without an answer; "
-        "rank 0 asks for each of its 32 connections, 64 s in all"
-    )
-    assert "time getent hosts 10.0.0.3" in finding.fix.commands
-
-
-def test_a_slow_look_up_elsewhere_names_who_waits(of, change, only):
-    finding, _ = only(change.process(of(), 2, reverse=(ReverseLookup("10.0.0.1", "node1", 0.5),)))
-    assert (finding.rule, finding.ranks, finding.nodes) == ("net-reverse-dns-slow", (2,), ("node3",))
-    assert finding.message == "rank 2 (node3 pid 102): looking up what 10.0.0.1 is called took 0.5 s"
-
-
-def test_a_resolver_that_hangs_everywhere_is_one_finding(of, change, only):
-    finding, _ = only(change.process(of(65), None, reverse=(ReverseLookup("10.0.0.1", "", 2.0),)))
-    assert (finding.rule, finding.scope, len(finding.ranks)) == ("net-reverse-dns-slow", "system", 65)
-
-
-def test_an_address_without_a_name_that_is_told_at_once_is_healthy(of, change, rules):
-    assert rules(change.process(of(), None, reverse=(ReverseLookup("10.0.0.1", "", 0.05),))) == []
-    assert rules(change.process(of(), None, reverse=())) == []
-
-
-# -- net-dns-unstable
-
-
-def _answers(*addresses, changing=()):
-    return Resolution(name="trainer", addresses=addresses, seconds=0.001, changing=changing)
-
-
-def test_answers_that_change_name_who_got_them(of, change, only):
-    job = change.process(of(4, 2), (2, 3), master_resolution=_answers("10.0.0.1", changing=("10.0.0.1", "10.0.0.9")))
-    finding, exit_code = only(job)
-    assert (finding.rule, finding.severity, exit_code) == ("net-dns-unstable", "warning", 0)
-    assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
-    assert finding.message == "ranks 2-3 (node2): trainer is now 10.0.0.1 and 10.0.0.9, now not"
-    assert finding.evidence == {"MASTER_ADDR": "trainer", "changing": ["10.0.0.1", "10.0.0.9"]}
-
-
-def test_answers_in_turns_that_all_are_rank_0s_own_are_healthy(of, change, rules):
-    answers = _answers("10.0.0.1", "127.0.0.1", changing=("127.0.0.1", "10.0.0.1"))
-    assert rules(change.process(of(), None, master_resolution=answers)) == []
-    assert rules(change.process(of(), None, master_resolution=_answers("10.0.0.1", "10.0.0.9"))) == []
-
-
-def test_where_rank_0_is_missing_any_change_counts(of, change, only):
-    answers = _answers("10.0.0.1", changing=("10.0.0.1",))
-    finding, _ = only(change.keep(change.process(of(), 1, master_resolution=answers), 1, 2))
-    assert (finding.rule, finding.ranks) == ("net-dns-unstable", (1,))
 
 
 # -- net-timeouts-unequal

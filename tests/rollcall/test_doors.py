@@ -1,0 +1,191 @@
+"""What stands at a peer's door: who answers, what is swallowed, and what datagrams are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from distcheck.rollcall import doors
+from distcheck.rollcall.doors import COUNT_BYTES, PeerListener, greeting
+
+
+async def _opened(*addresses: str) -> PeerListener:
+    listener = PeerListener("b")
+    await listener.open({address: ("master",) for address in addresses or ("127.0.0.1",)})
+    return listener
+
+
+def test_a_door_for_each_address_with_a_port_for_streams_and_one_for_datagrams(live):
+    async def main():
+        listener = PeerListener("b")
+        await listener.open({"127.0.0.1": ("master", "gloo"), "::1": ("nccl",)})
+        assert [(d.uid, d.address, d.uses) for d in listener.doors] == [
+            ("b", "127.0.0.1", ("master", "gloo")),
+            ("b", "::1", ("nccl",)),
+        ]
+        assert len({d.port for d in listener.doors}) == 2
+        assert all(d.datagram_port for d in listener.doors)
+        await listener.close()
+
+    live(main())
+
+
+@pytest.mark.parametrize("address", ["203.0.113.9", "2001:db8::9", "node1.invalid"])
+def test_an_address_that_this_host_does_not_have_is_left_out(live, address):
+    async def main():
+        listener = await _opened(address, "127.0.0.1")
+        assert [d.address for d in listener.doors] == ["127.0.0.1"]
+        await listener.close()
+
+    live(main())
+
+
+def test_a_door_says_who_is_there_and_how_much_it_has_swallowed(live):
+    async def main():
+        listener = await _opened()
+        listener.expect("nonce")
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+        word = greeting("nonce", "b")
+        assert await reader.readexactly(len(word)) == word
+        writer.write(bytes(300_000))
+        writer.write_eof()
+        assert int.from_bytes(await reader.readexactly(COUNT_BYTES), "big") == 300_000
+        assert await reader.read() == b""
+        writer.close()
+        await listener.close()
+
+    live(main())
+
+
+def test_the_first_roster_counts(live):
+    async def main():
+        listener = await _opened()
+        listener.expect("nonce")
+        listener.expect("other")
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+        assert await reader.readline() == b"nonce b\n"
+        writer.close()
+        await listener.close()
+
+    live(main())
+
+
+def test_whoever_sends_without_end_is_shut_out(live, monkeypatch):
+    monkeypatch.setattr(doors, "_MOST_BYTES", 1 << 16)
+
+    async def main():
+        listener = await _opened()
+        listener.expect("nonce")
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+        with pytest.raises(OSError, match=r"[Rr]eset|[Bb]roken|lost"):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+        writer.close()
+        await listener.close()
+        del reader
+
+    live(main())
+
+
+def test_whoever_says_nothing_is_not_waited_for(live, monkeypatch):
+    monkeypatch.setattr(doors, "_CONVERSATION_SECONDS", 0.1)
+
+    async def main():
+        listener = await _opened()
+        listener.expect("nonce")
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+        assert await reader.read() == b"nonce b\n"
+        writer.close()
+        await listener.close()
+
+    live(main())
+
+
+def test_without_a_roster_a_door_says_nothing_and_closes_in_the_end(live, monkeypatch):
+    monkeypatch.setattr(doors, "_ROSTER_SECONDS", 0.1)
+
+    async def main():
+        listener = await _opened()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+        assert await reader.read() == b""
+        writer.close()
+        await listener.close()
+
+    live(main())
+
+
+async def _answer(port: int, data: bytes) -> bytes | None:
+    """Send a datagram, and then one that is surely answered: what came before it is the first one's answer."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.connect(("127.0.0.1", port))
+        last = greeting("nonce", "b") + b"last"
+        sock.send(data)
+        sock.send(last)
+        heard = await asyncio.wait_for(loop.sock_recv(sock, 1024), 5)
+        return None if heard == _echo(len(last)) else heard
+
+
+def _echo(size: int) -> bytes:
+    return greeting("nonce", "b") + size.to_bytes(COUNT_BYTES, "big")
+
+
+@pytest.mark.parametrize("size", [8, 228, 1472, 65507])
+def test_a_datagram_of_a_peer_is_answered_with_its_size(live, size):
+    async def main():
+        listener = await _opened()
+        listener.expect("nonce")
+        data = greeting("nonce", "b").ljust(size, b"\0")
+        assert await _answer(listener.doors[0].datagram_port, data) == _echo(len(data))
+        await listener.close()
+
+    live(main())
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", greeting("other", "b").ljust(100), greeting("nonce", "c").ljust(100)])
+def test_a_datagram_of_a_stranger_is_not_answered(live, data):
+    """It could have another's address for its sender: nobody is to be flooded from here."""
+
+    async def main():
+        listener = await _opened()
+        listener.expect("nonce")
+        assert await _answer(listener.doors[0].datagram_port, data) is None
+        await listener.close()
+
+    live(main())
+
+
+def test_datagrams_before_the_roster_are_not_answered(live):
+    async def main():
+        listener = await _opened()
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.connect(("127.0.0.1", listener.doors[0].datagram_port))
+            sock.send(greeting("nonce", "b").ljust(50))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(loop.sock_recv(sock, 100), 0.2)
+        await listener.close()
+
+    live(main())
+
+
+def test_what_is_closed_answers_nobody_any_more(live):
+    async def main():
+        listener = await _opened("127.0.0.1", "::1")
+        listener.expect("nonce")
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+        assert await reader.readline() == b"nonce b\n"
+        await listener.close()
+        assert await reader.read() == b""
+        writer.close()
+        await asyncio.sleep(0.05)
+        for door in listener.doors:
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(door.address, door.port)
+
+    live(main())

@@ -1,0 +1,146 @@
+"""What the resolver says of MASTER_ADDR and of the nodes' addresses, and how long that takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Attempt, Interface, Missing, Resolution, ReverseLookup
+
+LOOKS = ("environment", "meeting", "peers")
+
+
+@pytest.fixture
+def of(job_of, change):
+    """Build a healthy job of which everybody has looked up rank 0's address."""
+
+    def of(nodes=4, per_node=1, **more):
+        job = job_of(nodes, per_node, looks=LOOKS, **more)
+        return change.process(job, None, reverse=(ReverseLookup("10.0.0.1", "node1", 0.001),))
+
+    return of
+
+
+@pytest.fixture
+def only(judge):
+    def only(job):
+        said = judge(job, "resolver")
+        assert len(said.findings) == 1, [f.message for f in said.findings]
+        assert said.not_checked == ()
+        return said.findings[0], said.verdict.exit_code
+
+    return only
+
+
+@pytest.fixture
+def rules(judge):
+    return lambda job: [f.rule for f in judge(job, "resolver").findings]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 8), (2, 2), (4, 8), (65, 2)])
+@pytest.mark.parametrize("launcher", ["by hand", "slurm", "torchrun"])
+def test_a_healthy_job_is_silent(of, judge, shape, launcher):
+    assert judge(of(*shape, launcher=launcher), "resolver")[:2] == ((), ())
+
+
+@pytest.mark.parametrize("unknown", [None, Missing(reason="[Errno -2] Name or service not known")])
+def test_what_nobody_resolved_is_silent(of, rules, change, unknown):
+    assert rules(change.process(of(), None, reverse=(), master_resolution=unknown)) == []
+
+
+# -- net-reverse-dns-slow
+
+
+def test_slow_look_ups_of_rank_0_are_counted_for_the_whole_world(of, change, only):
+    slow = (ReverseLookup("10.0.0.2", "node2", 0.2), ReverseLookup("10.0.0.3", "", 2.0))
+    finding, exit_code = only(change.process(of(4, 8), 0, reverse=slow))
+    assert (finding.rule, finding.severity, finding.owner) == ("net-reverse-dns-slow", "warning", "admin")
+    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
+    assert finding.message.startswith(
+        "rank 0 (node1 pid 100): looking up what 10.0.0.3 is called took 2.0 s without an answer; "
+        "rank 0 asks for each of its 32 connections, 64 s "
+    )
+    assert "time getent hosts 10.0.0.3" in finding.fix.commands
+
+
+def test_a_slow_look_up_elsewhere_names_who_waits(of, change, only):
+    finding, _ = only(change.process(of(), 2, reverse=(ReverseLookup("10.0.0.1", "node1", 0.5),)))
+    assert (finding.rule, finding.ranks, finding.nodes) == ("net-reverse-dns-slow", (2,), ("node3",))
+    assert finding.message == "rank 2 (node3 pid 102): looking up what 10.0.0.1 is called took 0.5 s"
+
+
+def test_a_resolver_that_hangs_everywhere_is_one_finding(of, change, only):
+    finding, _ = only(change.process(of(65), None, reverse=(ReverseLookup("10.0.0.1", "", 2.0),)))
+    assert (finding.rule, finding.scope, len(finding.ranks)) == ("net-reverse-dns-slow", "system", 65)
+
+
+def test_an_address_without_a_name_that_is_told_at_once_is_healthy(of, change, rules):
+    assert rules(change.process(of(), None, reverse=(ReverseLookup("10.0.0.1", "", 0.05),))) == []
+    assert rules(change.process(of(), None, reverse=())) == []
+
+
+# -- net-dns-unstable
+
+
+def _answers(*addresses, changing=()):
+    return Resolution(name="trainer", addresses=addresses, seconds=0.001, changing=changing)
+
+
+def test_answers_that_change_name_who_got_them(of, change, only):
+    job = change.process(of(4, 2), (2, 3), master_resolution=_answers("10.0.0.1", changing=("10.0.0.1", "10.0.0.9")))
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, exit_code) == ("net-dns-unstable", "warning", 0)
+    assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
+    assert finding.message == "ranks 2-3 (node2): trainer is now 10.0.0.1 and 10.0.0.9, now not"
+    assert finding.evidence == {"MASTER_ADDR": "trainer", "changing": ["10.0.0.1", "10.0.0.9"]}
+
+
+def test_answers_in_turns_that_all_are_rank_0s_own_are_healthy(of, change, rules):
+    answers = _answers("10.0.0.1", "127.0.0.1", changing=("127.0.0.1", "10.0.0.1"))
+    assert rules(change.process(of(), None, master_resolution=answers)) == []
+    assert rules(change.process(of(), None, master_resolution=_answers("10.0.0.1", "10.0.0.9"))) == []
+
+
+def test_where_rank_0_is_missing_any_change_counts(of, change, only):
+    answers = _answers("10.0.0.1", changing=("10.0.0.1",))
+    finding, _ = only(change.keep(change.process(of(), 1, master_resolution=answers), 1, 2))
+    assert (finding.rule, finding.ranks) == ("net-dns-unstable", (1,))
+
+
+# -- net-dns-differs
+
+
+def _led_astray(change, job, where, *addresses, outcome="refused"):
+    attempts = tuple(Attempt(a, 29500, "master", outcome) for a in addresses)
+    answer = Resolution(name="node1", addresses=addresses, seconds=0.001)
+    return change.process(job, where, master_resolution=answer, attempts=attempts)
+
+
+def test_a_name_that_leads_elsewhere_on_one_node_names_its_ranks(of, change, only):
+    finding, exit_code = only(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"))
+    assert (finding.rule, finding.severity, finding.owner) == ("net-dns-differs", "error", "admin")
+    assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 30)
+    assert finding.message == (
+        "ranks 4-5 (node3): node1 is 10.0.0.9 there; rank 0's host has 10.0.0.1"
+    )
+    assert finding.fix.commands[0] == "getent ahosts node1"
+
+
+def test_nodes_that_are_led_to_different_hosts_are_told_apart(of, change, judge):
+    job = _led_astray(change, _led_astray(change, of(4), 1, "10.0.0.8"), 3, "10.0.0.9")
+    assert [(f.rule, f.ranks) for f in judge(job, "resolver").findings] == [
+        ("net-dns-differs", (1,)),
+        ("net-dns-differs", (3,)),
+    ]
+
+
+def test_a_name_that_leads_to_another_of_rank_0s_addresses_is_healthy(of, change, rules):
+    job = of(2)
+    more = Interface(name="eth1", address="192.168.0.1", up=True, mtu_bytes=1500)
+    job = change.node(job, 0, interfaces=(*job.nodes[0].interfaces, more))
+    assert rules(_led_astray(change, job, 1, "192.168.0.1")) == []
+    assert rules(_led_astray(change, job, 1, "10.0.0.9", "10.0.0.1")) == []
+
+
+def test_an_address_at_which_rank_0_was_met_is_right(of, change, rules):
+    """As behind a NAT."""
+    assert rules(_led_astray(change, of(), 2, "203.0.113.5", outcome="met")) == []
