@@ -111,6 +111,10 @@ class ReverseLookup(Facts, frozen=True):
     """How long it took; when `name` is empty, also how long it was waited for."""
 
 
+A_STORE = "a store of torch.distributed (TCPStore), of another job or an earlier one"
+"""The detail of an attempt that was answered by one."""
+
+
 class Attempt(Facts, frozen=True):
     """How one way to the roll call ended at its last try."""
 
@@ -362,7 +366,7 @@ class Transfer(Facts, frozen=True):
     """That the other side has confirmed."""
     seconds: float
     stalled: bool
-    """True when nothing more was confirmed for a second although not all had arrived."""
+    """True when nothing more was confirmed for a while although not all had arrived."""
     segments: int = 0
     """That were sent, repeated ones included (TCP_INFO)."""
     repeated: int = 0

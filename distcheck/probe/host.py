@@ -78,22 +78,30 @@ def interfaces() -> tuple[Interface, ...] | Missing:
 
     try:
         addresses, stats = psutil.net_if_addrs(), psutil.net_if_stats()
+        place = {name: n for n, (_, name) in enumerate(socket.if_nameindex())}
     except OSError as error:
         return Missing(reason=f"the interfaces cannot be listed: {error}")
-    families = (socket.AF_INET, socket.AF_INET6)  # in this order the kernel lists them
+    # In this order the kernel lists them; psutil lists first what has an IPv4 address.
+    families = (socket.AF_INET, socket.AF_INET6)
+    names = sorted(addresses, key=lambda name: place.get(_device(name), len(place)))
     return tuple(
         Interface(
             name=name,
             address=a.address.partition("%")[0],
-            up=name in stats and stats[name].isup,
-            mtu_bytes=stats[name].mtu if name in stats else 0,
+            up=_device(name) in stats and stats[_device(name)].isup,
+            mtu_bytes=stats[_device(name)].mtu if _device(name) in stats else 0,
             prefix_bits=_prefix_bits(a.netmask, family),
         )
         for family in families
-        for name in addresses
+        for name in names
         for a in addresses[name]
         if a.family == family
     )
+
+
+def _device(name: str) -> str:
+    """Return the interface to which an address belongs whose label is, for example, eth0:1."""
+    return name.partition(":")[0]
 
 
 def _prefix_bits(mask: str | None, family: int) -> int | None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from distcheck.facts import Attempt, Missing, Resolution
+from distcheck.facts import A_STORE, Attempt, Missing, Resolution
 from distcheck.probe import network
 from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import Hello, NotYet, ProtocolError, Refused, Welcome, Word, encode
@@ -26,6 +26,10 @@ _QUICK_SECONDS = 0.5
 _MASTER_PATIENCE_SECONDS = 2.0
 _LEAST_MASTER_SECONDS = 1.5
 """A door that did not answer for so long counts as shut; the kernel has sent its second SYN by then."""
+_STORE_SECONDS = 0.5
+_STORE_PING = b"\x00" + (0x3C85F7CE).to_bytes(4, "little") + b"\x0d"
+_SETTLED = {"met", "agent", "foreign", "silent"}
+"""What a door that is tried again will not do otherwise."""
 _UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL}
 _T = TypeVar("_T")
 
@@ -160,6 +164,9 @@ async def attend(
     last: dict[Door, Attempt] = {}
     met: Connection | None = None
 
+    def master_settled() -> bool:
+        return any(a.outcome in _SETTLED for d, a in last.items() if not d.side)
+
     def take(door: Door, attempt: Attempt, connection: Connection | None) -> None:
         nonlocal met, until
         seen = last.get(door)
@@ -172,7 +179,8 @@ async def attend(
             connection.writer.close()
             return
         met = connection
-        until = min(until, loop.time() + _MASTER_PATIENCE_SECONDS) if door.side else loop.time()
+        patience = _MASTER_PATIENCE_SECONDS if door.side and not master_settled() else 0.0
+        until = min(until, loop.time() + patience)
 
     while True:
         left = max(0.05, until - loop.time())
@@ -195,8 +203,7 @@ async def attend(
             for result in await asyncio.gather(*knocks, return_exceptions=True):
                 if not isinstance(result, BaseException) and result[2] is not None:
                     result[2].writer.close()
-        master_settled = any(a.outcome in {"met", "agent", "foreign", "silent"} for d, a in last.items() if not d.side)
-        if (met is not None and master_settled) or once or loop.time() + _PAUSE_SECONDS >= until:
+        if (met is not None and master_settled()) or once or loop.time() + _PAUSE_SECONDS >= until:
             return Attendance(met, _worth_telling(last))
         await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -221,11 +228,31 @@ def _attempt(door: Door, outcome: str, detail: str = "") -> Attempt:
     )
 
 
+async def _is_store(door: Door) -> bool:
+    """Return whether torch's TCPStore listens there: it answers a ping, which changes nothing in it.
+
+    Source: pytorch, torch/csrc/distributed/c10d/TCPStoreBackend.hpp (QueryType::VALIDATE, QueryType::PING).
+    """
+    nonce = secrets.token_bytes(4)
+    try:
+        reader, writer = await protocol.within(protocol.connect(door.address, door.port), _STORE_SECONDS)
+    except (OSError, asyncio.TimeoutError):
+        return False
+    try:
+        writer.write(_STORE_PING + nonce)
+        return await protocol.within(reader.readexactly(len(nonce)), _STORE_SECONDS) == nonce
+    except (OSError, EOFError, asyncio.TimeoutError):
+        return False
+    finally:
+        writer.close()
+
+
 async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tuple[Attempt, Connection | None]:
     """Connect within `seconds` and wait `patience` seconds for an answer."""
     ended = partial(_attempt, door)
+    connect = protocol.connect if door.side else protocol.connect_again
     try:
-        reader, writer = await protocol.within(protocol.connect(door.address, door.port), seconds)
+        reader, writer = await protocol.within(connect(door.address, door.port), seconds)
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s"), None
     except ConnectionRefusedError as error:
@@ -249,7 +276,10 @@ async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tup
         keep = True
         return ended("met"), Connection(reader, writer, answer)
     except asyncio.TimeoutError:
-        return ended("silent", f"accepted the connection and said nothing for {patience:.0f} s"), None
+        store = not door.side and await _is_store(door)
+        return ended(
+            "silent", A_STORE if store else f"accepted the connection and said nothing for {patience:.0f} s"
+        ), None
     except ProtocolError as error:
         return ended("foreign", str(error)), None
     except (EOFError, OSError) as error:

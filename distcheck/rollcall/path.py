@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import struct
 from typing import NamedTuple
@@ -140,8 +141,11 @@ async def datagrams(door: PeerDoor, word: bytes, mtu_bytes: int) -> dict[int, bo
             return {}
         for _ in range(_DATAGRAM_TRIES):
             for size in sizes - answered:
-                with contextlib.suppress(OSError):  # EMSGSIZE: the kernel has learnt of a smaller path already
+                try:
                     sock.send(word.ljust(size - headers, b"\0"))
+                except OSError as error:
+                    if error.errno == errno.EMSGSIZE:  # a router has said what the path takes, as it should
+                        sizes = {_SMALL_BYTES}
             until = loop.time() + _DATAGRAM_SECONDS
             while answered != sizes and (left := until - loop.time()) > 0:
                 with contextlib.suppress(OSError, asyncio.TimeoutError):

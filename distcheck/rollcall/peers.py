@@ -99,7 +99,7 @@ async def _try(uid: str, door: PeerDoor, nonce: str, seconds: float) -> tuple[Pe
     writer = None
     try:
         ipaddress.ip_address(door.address)  # a name would be asked of a resolver, which can block
-        reader, writer = await protocol.within(protocol.connect(door.address, door.port), seconds)
+        reader, writer = await protocol.within(protocol.connect_again(door.address, door.port), seconds)
         source = protocol.plain_address(writer.get_extra_info("sockname")[0])
         said = await protocol.within(reader.readexactly(len(word)), seconds)
         return ended("met") if said == word else ended("foreign", protocol.banner(said))

@@ -31,6 +31,7 @@ Name = Annotated[str, Meta(max_length=256)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 SIDE_DOORS = 4
+_CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 4, 0.5
 _T = TypeVar("_T")
 
 
@@ -260,6 +261,34 @@ async def connect(address: str, port: int) -> tuple[asyncio.StreamReader, asynci
     except BaseException:
         sock.close()
         raise
+
+
+async def connect_again(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect as `connect` does, beginning anew every half second, a few times, while there is no answer.
+
+    On a path that loses packets the kernel alone tries too rarely, and that is no shut door.
+    """
+    tries: list[asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []
+    kept = None
+    try:
+        while True:
+            if len(tries) < _CONNECT_TRIES:
+                tries.append(asyncio.create_task(connect(address, port)))
+            patience = _CONNECT_PAUSE_SECONDS if len(tries) < _CONNECT_TRIES else None
+            done, _ = await asyncio.wait(tries, timeout=patience, return_when="FIRST_COMPLETED")
+            if done:
+                kept = next((t for t in done if t.exception() is None), next(iter(done)))
+                return kept.result()
+    finally:
+        for task in tries:
+            if task is not kept:
+                task.add_done_callback(_close_connection)
+                task.cancel()
+
+
+def _close_connection(task: asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result()[1].close()
 
 
 def plain_address(address: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.finding import Fix
-from distcheck.interfaces import COMM_ID, FAMILY, IFNAME, nccl
+from distcheck.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, nccl
 from distcheck.rules.choices import milder, severity
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named
 
@@ -96,8 +96,10 @@ def told(
 
 
 def setting(choice: Choice, library: Library) -> str:
-    """Write by what somebody chose: NCCL_SOCKET_IFNAME=eth1; empty where nobody did."""
+    """Write by what somebody chose or narrowed the choice: NCCL_SOCKET_IFNAME=eth1; empty where nobody did."""
     name = choice.variable(library)
+    if library == "nccl" and not name and choice.settings.get(FAMILY) in FAMILIES:
+        name = FAMILY
     value = choice.gloo_names if library == "gloo" else choice.settings.get(name, "")
     quoted = repr(value) if value != "".join(value.split()) else value
     return brief(f"{name}={quoted}", 60) + whence(choice, name) if name else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distcheck.facts import Attempt, Bind, Job, Missing, PortOwner, ProcessFacts, RankFacts
+from distcheck.facts import A_STORE, Attempt, Bind, Job, Missing, PortOwner, ProcessFacts, RankFacts
 from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
 from distcheck.rules.addresses import first_open_port, rank_zero
@@ -40,7 +40,7 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
             }
             ranks = _binders(job, process)
             system = bool(ranks) and bind.port < first_open_port(job.node_of(ranks[0]))  # an sshd is not to be killed
-            commands = () if system else (f"kill {owner.pid}",)
+            commands: tuple[str, ...] = () if system else (f"kill {owner.pid}",)
             commands += ("torchrun --master-port 29511 …",)
         else:
             reason = owner.reason if isinstance(owner, Missing) else "unknown"
@@ -62,8 +62,11 @@ def _heard(job: Job) -> str:
     words = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
     if words:
         return f"; it answers the others {brief(repr(words))}"
-    if any(a.outcome == "silent" for a in met):
-        return "; it answers nobody, so that the others would wait for ever"
+    silent = [a for a in met if a.outcome == "silent"]
+    if any(a.detail == A_STORE for a in silent):
+        return f"; it is {A_STORE}"
+    if silent:
+        return "; it says nothing to the others, so that they would wait for ever"
     if any(a.outcome == "closed" for a in met):
         return "; it closes the others' connections"
     return ""

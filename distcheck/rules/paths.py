@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median, median_high
 
 from distcheck.facts import Interface, Job, Link, Missing, NodeFacts, PeerTrial, Transfer
@@ -17,8 +18,8 @@ _FIREWALL = (
     'sysctl -w net.ipv4.ip_local_port_range="50000 51000"',
     "firewall-cmd --add-port=50000-51000/tcp",
 )
-_NEVER_BYTES = 64 * 1024
-"""A path that loses large packets confirms less than this, one that loses packets by chance more."""
+_NEVER_BYTES = 1024
+"""A path that loses large packets confirms less than this: not one full segment."""
 _LOSS, _HEAVY_LOSS = 0.02, 0.05
 """Shares of segments that were sent again."""
 _FEWEST_REPEATED = 8
@@ -34,6 +35,23 @@ def _unreached(job: Job) -> tuple[Ways, dict[Way, PeerTrial]]:
     ways = Ways(job, explained_trials(job))
     shut = {way: next((t for t in trials if t.outcome != "met"), None) for way, trials in ways.tried.items()}
     return ways, {way: t for way, t in shut.items() if t is not None}
+
+
+def _one_way(ways: Ways, shut: Mapping[Way, PeerTrial]) -> set[Way]:
+    """Return the shut ways of which the other direction works.
+
+    Of many nodes each tries some others only. Where the other direction was not tried, it works if the node that is
+    not reached, by anybody, reaches others; and so if the node that reaches nobody is reached.
+    """
+    reached = {target for source, target in ways.tried if (source, target) not in shut}
+    reaching = {source for source, target in ways.tried if (source, target) not in shut}
+    found = set()
+    for source, target in shut:
+        back = target, source
+        likely = (target not in reached and target in reaching) or (source not in reaching and source in reached)
+        if back not in shut and (back in ways.tried or likely):
+            found.add((source, target))
+    return found
 
 
 @rule("peers")
@@ -52,8 +70,8 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     if "peers" in job.asked.looks and not job.peers and len(job.processes) > 1 and job.met:
         yield NotChecked(reason="the peers have not tried each other")
     ways, shut = _unreached(job)
-    # Of many nodes each tries some others, so that the other direction may not have been tried.
-    cut_off = {w: reason(t) for w, t in shut.items() if (w[1], w[0]) in shut or (w[1], w[0]) not in ways.tried}
+    one_way = _one_way(ways, shut)
+    cut_off = {w: reason(t) for w, t in shut.items() if w not in one_way}
     if cut_off:
         fix = Fix("Allow TCP between the nodes on the ports that the kernel chooses.", _FIREWALL)
         yield ways.finding(cut_off, "reach", "on ports that the kernel chooses", fix)
@@ -69,7 +87,8 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     Fix: open the firewall of the node that is not reached; with several networks, loosen reverse path filtering.
     """
     ways, shut = _unreached(job)
-    one_way = {w: reason(t) for w, t in shut.items() if (w[1], w[0]) in ways.tried and (w[1], w[0]) not in shut}
+    apart = _one_way(ways, shut)
+    one_way = {w: reason(t) for w, t in shut.items() if w in apart}
     if one_way:
         fix = Fix(
             "Allow TCP in both directions on the ports that the kernel chooses; with several networks, loosen "
@@ -96,7 +115,7 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     ways = Ways(job, transferred=True)
     eaten = {}
     for way, trials in ways.tried.items():
-        lost = [t.transfer for t in trials if t.transfer and t.transfer.stalled and t.transfer.bytes < _NEVER_BYTES]
+        lost = [t.transfer for t in trials if t.transfer and _never(t.transfer)]
         if lost:
             eaten[way] = f"connected, then none of the data was confirmed for {lost[0].seconds:.1f} s"
     if eaten:
@@ -112,15 +131,19 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
 
 
 def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
-    """Nodes whose own packet size does not reach the others, although smaller packets do, and others are content."""
-    lost: dict[str, set[int]] = {}
+    """Nodes whose own packet size does not reach most others, although smaller packets do, and others are content."""
+    lost: dict[str, list[int]] = {}
+    tried: Counter[str] = Counter()
     for (source, _), trials in ways.tried.items():
         for t in trials:
             sizes = sorted(t.datagrams)
-            if len(sizes) == 2 and t.datagrams[sizes[0]] and not t.datagrams[sizes[1]] and sizes[1] > _USUAL_MTU_BYTES:
-                lost.setdefault(source, set()).add(sizes[1])
+            if len(sizes) == 2 and t.datagrams[sizes[0]] and sizes[1] > _USUAL_MTU_BYTES:
+                tried[source] += 1
+                if not t.datagrams[sizes[1]]:
+                    lost.setdefault(source, []).append(sizes[1])
     for node in job.nodes:
-        if node.key in lost:
+        # One that fails at a few only is well: they are the smaller ones.
+        if 2 * len(lost.get(node.key, ())) > tried[node.key]:
             size = max(lost[node.key])
             yield found(
                 job,
@@ -144,13 +167,18 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 
     TCP sends them again, later every time: collectives become many times slower, and now and then one takes seconds.
     A bad cable or optic, a duplex mismatch, an overloaded switch or host. Found by the kernel's count of segments
-    that had to be sent again (TCP_INFO) while two megabytes went from node to node.
+    that had to be sent again (TCP_INFO) while two megabytes went from node to node, and by transfers that come to a
+    halt.
 
     Fix: look at the error counters of the network interface and of the switch port.
     """
     ways = Ways(job, transferred=True)
     rates = {way: max(map(_loss, trials), default=0.0) for way, trials in ways.tried.items()}
     lossy = {way: f"{share:.0%} of the segments had to be sent again" for way, share in rates.items() if share >= _LOSS}
+    for way, trials in ways.tried.items():
+        halted = [t.transfer for t in trials if t.transfer and _halted(t.transfer)]
+        if halted:
+            lossy[way], rates[way] = f"the transfer came to a halt after {halted[0].bytes} bytes", 1.0
     if lossy:
         node = job.nodes[0]
         yield ways.finding(
@@ -173,7 +201,13 @@ def _loss(trial: PeerTrial) -> float:
 
 
 def _never(sent: Transfer) -> bool:
-    return sent.stalled and sent.bytes < _NEVER_BYTES
+    """Whether nothing arrived; a kernel that counts no segments cannot tell."""
+    return sent.stalled and sent.segments > 0 and sent.bytes < _NEVER_BYTES
+
+
+def _halted(sent: Transfer) -> bool:
+    """Whether a transfer stopped because of losses: one to a process that is too busy to read repeats nothing."""
+    return sent.stalled and sent.repeated > 0 and not _never(sent)
 
 
 @rule("peers")

@@ -259,8 +259,10 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
     """Return which failing trials these rules explain: source, target and address.
 
     Those are the ones to the addresses of `explained`; those from a node that takes an address in another network, or
-    of an interface that is down, to what the other nodes take; and those of nodes that have the same address, in its
-    network: answers to one of them reach the other.
+    of an interface that is down, to what the other nodes take; those from one that takes another family, to an address
+    of theirs; and those of nodes that have the same address, in its network: answers to one of them reach the other.
+    Explained are also those to where the other one was met, from a node without an address of that family: only rank
+    0 is sought there, and who cannot reach it is another rule's.
     """
     seen = survey(job)
     ends = _explained_ends(seen)
@@ -271,6 +273,13 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
         if seen.fault(choice, library) in {"apart", "family", "down"}
     }
     doubled = _doubled(seen)
+    lacking = {(node.key, ipv6) for node in job.nodes for ipv6 in (False, True) if _lacks(node, ipv6=ipv6)}
+    families = {
+        (choice.node.key, ":" in choice.taken(library)[0].address)
+        for choice in seen.choices
+        for library in LIBRARIES
+        if seen.fault(choice, library) == "family"
+    }
     return frozenset(
         (trial.source, trial.target, trial.address)
         for source, target, trial in between_nodes(job)
@@ -278,10 +287,19 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
         and (
             (target, trial.address) in ends
             or trial.address in seen.shared
+            or (source, ":" not in trial.address) in families
+            or (set(trial.uses) <= {"master"} and (source, ":" in trial.address) in lacking)
             or any(within(i, trial.address) for end in (source, target) for i in doubled.get(end, ()))
             or ("master" not in trial.uses and any((source, use) in faulty for use in trial.uses))
         )
     )
+
+
+def _lacks(node: NodeFacts, *, ipv6: bool) -> bool:
+    """Whether a node has no address of a family that others can use."""
+    known = () if isinstance(node.interfaces, Missing) else node.interfaces
+    usable = [i for i in known if i.up and not is_here(i.address) and not link_local(i.address)]
+    return bool(usable) and all((":" in i.address) != ipv6 for i in usable)
 
 
 def _doubled(seen: Survey) -> dict[str, list[Interface]]:

@@ -48,6 +48,7 @@ def net_open_files(job: Job) -> Iterator[Outcome]:
             if enough
             else ("echo '* hard nofile 1048576' | sudo tee /etc/security/limits.d/jobs.conf",),
         ),
+        severity="error" if soft < (job.world_size or 0) else "warning",
         owner="user" if enough else "admin",
         evidence={"soft": soft, "hard": hard, "world_size": job.world_size},
     )

@@ -123,11 +123,16 @@ class Ways:
 
         verb and nature make the message: node2 cannot {verb} node1 {nature}.
         """
+        order = {side: n for n, side in enumerate(self._ranks)}  # trials come in the order of their ends
+        failed = dict(sorted(failed.items(), key=lambda item: [order.get(side, len(order)) for side in item[0]]))
         blame = _blame(failed, self.tried)
+        blame = blame._replace(sides=tuple(sorted(blame.sides, key=lambda side: order.get(side, len(order)))))
         first = next(iter(failed))
         if blame.both:
             others = self._others(failed, blame.sides)
             words = f"{self.name(blame.sides)} and {self.name(others)} cannot {verb} each other"
+            if len(blame.sides) > 1:
+                words = f"none of {self.name(blame.sides)} can {verb} any other node, nor be reached"
             if blame.everywhere:
                 words = f"no node can {verb} any other"
         elif blame.sides:
@@ -138,7 +143,8 @@ class Ways:
             words, nature = self._of_pair(first, failed, verb, nature)
         rest = len({frozenset(way) for way in failed}) - 1 if not blame.sides else 0
         more = f"; so it is with {rest} more {'pair' if rest == 1 else 'pairs'} of nodes" if rest else ""
-        sides = blame.sides or tuple(dict.fromkeys(side for way in failed for side in way))
+        concerned = {side for way in failed for side in way}
+        sides = blame.sides or [side for side in self._ranks if side in concerned]
         shown = [f"{self.name([s])} to {self.name([t])}: {why}" for (s, t), why in failed.items()]
         return found(
             self.job,

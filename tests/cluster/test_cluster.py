@@ -124,6 +124,13 @@ def test_ssh_on_another_port_and_addresses_of_another_kind_need_no_options(make_
     assert cluster.run("node1", "ssh", "node2", "echo $SSH_CONNECTION").out.split()[2:] == ["192.168.77.12", "2222"]
 
 
+def test_addresses_may_be_of_ipv6_alone(make_cluster):
+    cluster = make_cluster(nodes=2, slurm=False, networks=("fd00:77::", "fd00:78::"))
+    assert "eth" not in cluster.run("node1", "ip", "-4", "-o", "address").out
+    for name in ("node2", "node2-data", "fd00:78::12"):
+        assert cluster.run("node1", "ssh", name, "hostname").out == "node2\n"
+
+
 @pytest.mark.parametrize(
     ("launcher", "variable"),
     [
@@ -195,6 +202,12 @@ def test_a_filter_is_gone_after_healing(cluster):
     os.kill(job.pid, 0)  # the node was not started anew for that
     job.interrupt(signal.SIGTERM)
     assert job.wait().code == -signal.SIGTERM
+
+
+def test_a_host_name_is_given_back_by_healing(cluster):
+    assert cluster.run("node2", "hostname", "node3").code == 0
+    cluster.heal()
+    assert cluster.run("node1", "ssh", "node2", "hostname").out == "node2\n"
 
 
 @pytest.mark.parametrize(

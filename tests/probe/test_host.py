@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import socket
 import sys
+from types import SimpleNamespace
 
-from distcheck.facts import Missing, TorchBuild
+from distcheck.facts import Interface, Missing, NetworkFacts, TorchBuild
 from distcheck.probe import host
 
 
@@ -40,3 +41,90 @@ def test_the_ports_of_a_meshs_sidecar_are_looked_at_in_pods_only(monkeypatch):
         monkeypatch.setattr(host, "_PROXY_PORTS", (port, 1))
         assert host.collect({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}).proxy_ports == (port,)
         assert host.collect({}).proxy_ports == ()
+
+
+def _listed(monkeypatch, *addresses, down=()):
+    """Let psutil list these, each a name, a family, an address and a mask; the kernel counts lo, eth0, eth1, wg0."""
+    import psutil
+
+    found: dict[str, list[SimpleNamespace]] = {}
+    for name, family, address, mask in addresses:
+        found.setdefault(name, []).append(SimpleNamespace(family=family, address=address, netmask=mask))
+    devices = [name for name in found if ":" not in name]
+    stats = {name: SimpleNamespace(isup=name not in down, mtu=65536 if name == "lo" else 1500) for name in devices}
+    monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(("lo", "eth0", "eth1", "wg0"), start=1)))
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: stats)
+
+
+def test_addresses_stand_in_the_order_of_getifaddrs_ipv4_first(monkeypatch):
+    _listed(
+        monkeypatch,
+        ("lo", socket.AF_INET, "127.0.0.1", "255.0.0.0"),
+        ("lo", socket.AF_INET6, "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+        ("eth0", socket.AF_PACKET, "02:00:00:00:00:01", None),
+        ("eth0", socket.AF_INET6, "fe80::1%eth0", "ffff:ffff:ffff:ffff::"),
+        ("eth0", socket.AF_INET, "10.0.0.1", "255.255.254.0"),
+        ("eth0", socket.AF_INET, "10.9.0.1", "255.255.255.255"),
+        ("wg0", socket.AF_INET, "10.8.0.1", None),
+        down=("wg0",),
+    )
+    assert host.interfaces() == (
+        Interface("lo", "127.0.0.1", up=True, mtu_bytes=65536, prefix_bits=8),
+        Interface("eth0", "10.0.0.1", up=True, mtu_bytes=1500, prefix_bits=23),
+        Interface("eth0", "10.9.0.1", up=True, mtu_bytes=1500, prefix_bits=32),
+        Interface("wg0", "10.8.0.1", up=False, mtu_bytes=1500, prefix_bits=None),
+        Interface("lo", "::1", up=True, mtu_bytes=65536, prefix_bits=128),
+        Interface("eth0", "fe80::1", up=True, mtu_bytes=1500, prefix_bits=64),
+    )
+
+
+def test_what_has_no_ipv4_address_keeps_its_place_among_those_of_ipv6(monkeypatch):
+    _listed(
+        monkeypatch,
+        ("lo", socket.AF_INET, "127.0.0.1", "255.0.0.0"),
+        ("eth1", socket.AF_INET, "10.1.0.1", "255.255.255.0"),
+        ("eth1", socket.AF_INET6, "fd00:1::1", "ffff:ffff:ffff:ffff::"),
+        ("eth0", socket.AF_INET6, "fd00::1", "ffff:ffff:ffff:ffff::"),
+    )
+    assert [i.address for i in host.interfaces()] == ["127.0.0.1", "10.1.0.1", "fd00::1", "fd00:1::1"]
+
+
+def test_an_address_with_a_label_is_as_up_as_its_interface(monkeypatch):
+    _listed(
+        monkeypatch,
+        ("eth0", socket.AF_INET, "10.0.0.1", "255.255.255.0"),
+        ("eth0:7", socket.AF_INET, "10.0.0.7", "255.255.255.0"),
+        ("wg0", socket.AF_INET, "10.8.0.1", "255.255.255.0"),
+        ("wg0:1", socket.AF_INET, "10.8.0.2", "255.255.255.0"),
+        down=("wg0",),
+    )
+    assert [(i.name, i.up, i.mtu_bytes) for i in host.interfaces()] == [
+        ("eth0", True, 1500),
+        ("eth0:7", True, 1500),
+        ("wg0", False, 1500),
+        ("wg0:1", False, 1500),
+    ]
+
+
+def test_interfaces_that_cannot_be_listed_are_missing(monkeypatch):
+    import psutil
+
+    def denied():
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(psutil, "net_if_addrs", denied)
+    assert host.interfaces() == Missing(reason="the interfaces cannot be listed: [Errno 13] Permission denied")
+
+
+def test_the_loopbacks_subnet_is_known():
+    (loopback,) = [i for i in host.interfaces() if i.address == "127.0.0.1"]
+    assert (loopback.name, loopback.prefix_bits, loopback.up) == ("lo", 8, True)
+
+
+def test_what_was_found_of_the_network_stands_with_the_node():
+    network = NetworkFacts(links=(), own_name=Missing(reason="-"), own_name_binds=Missing(reason="-"))
+    node = host.collect({}, network=network)
+    assert node.network == network
+    assert node.cpus >= 1
+    assert host.collect({}).network is None

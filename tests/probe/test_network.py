@@ -60,3 +60,35 @@ def test_knocking_at_our_own_port_meets_ourselves_and_nobody_else():
             assert network.knock_at_own(ours, "127.0.0.3", 2).outcome == "met"
             assert network.knock_at_own(ours, "127.0.0.4", 2).outcome == "refused"
             assert network.knock_at_own(ours, "127.0.0.2", 0.3).outcome == "timeout"
+
+
+def _named(monkeypatch, answer):
+    asked: list[tuple[object, int]] = []
+
+    def getnameinfo(where, flags):
+        asked.append((where, flags))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, "0"
+
+    monkeypatch.setattr(socket, "getnameinfo", getnameinfo)
+    return asked
+
+
+def test_what_an_address_is_called_is_asked_as_torch_asks_it(monkeypatch):
+    asked = _named(monkeypatch, "node2.cluster")
+    found = network.reverse("10.0.0.2")
+    assert (found.address, found.name) == ("10.0.0.2", "node2.cluster")
+    assert found.seconds >= 0
+    assert asked == [(("10.0.0.2", 0), socket.NI_NAMEREQD | socket.NI_NUMERICSERV)]
+
+
+def test_an_address_without_a_name_has_an_empty_one(monkeypatch):
+    for error in (socket.gaierror(-2, "Name or service not known"), OSError(5, "?"), UnicodeError("label too long")):
+        _named(monkeypatch, error)
+        assert network.reverse("fd00::2").name == ""
+
+
+def test_the_loopbacks_name_is_known_or_not_but_no_error():
+    assert network.reverse("127.0.0.1").address == "127.0.0.1"
+    assert network.reverse("no address").name == ""

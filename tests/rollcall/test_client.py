@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from distcheck.facts import Missing, Resolution
+from distcheck.facts import A_STORE, Missing, Resolution
 from distcheck.rollcall import client, protocol
 from distcheck.rollcall.client import Door
 from distcheck.rollcall.protocol import Welcome, encode
@@ -97,6 +97,32 @@ def test_what_is_no_roll_call_is_told_as_what_it_is(live, hello, answer, close, 
     live(main())
 
 
+@pytest.mark.parametrize("side", [False, True])
+def test_a_store_of_torch_is_known_by_its_answer_to_a_ping(live, hello, side):
+    """It waits for more of what it takes for a request of its own, and so says nothing to a Hello."""
+
+    async def main():
+        heard: list[bytes] = []
+
+        async def store(reader, writer):
+            with contextlib.suppress(OSError, EOFError):
+                said = await reader.readexactly(10)
+                heard.append(said[:6])
+                if said[0] == 0:
+                    writer.write(said[-4:])
+                await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(store, "127.0.0.1", 0)
+        came, _ = await _attend(hello, _door(server.sockets[0].getsockname()[1], side=side))
+        assert [a.outcome for a in came.attempts] == ["silent"]
+        assert (came.attempts[0].detail == A_STORE) == (not side)
+        assert (b"\x00\xce\xf7\x85\x3c\x0d" in heard) == (not side)
+        server.close()
+
+    live(main())
+
+
 def test_a_shut_door_is_refused_and_tried_again(live, hello, closed_port):
     async def main():
         came, _ = await _attend(hello, _door(closed_port))
@@ -144,7 +170,57 @@ def test_a_side_door_is_taken_within_moments_when_the_master_door_swallows(hosti
                 came, seconds = await _attend(hello, *ways, seconds=30, connect_seconds=25)
                 assert came.connection is not None
                 assert seconds < 5
+                (master,) = [a for a in came.attempts if a.door == "master"]
+                assert (master.port, master.outcome) == (port, "timeout")
+                assert master.detail.startswith("no answer within ")
+                assert [a.outcome for a in came.attempts if a.door == "side"] == ["met"]
                 came.connection.writer.close()
+
+
+def test_a_master_door_that_had_no_time_to_answer_is_not_called_shut(hosting, live, hello, monkeypatch):
+    """The kernel sends a second SYN after a second: one that is lost is no firewall."""
+    monkeypatch.setattr(client, "_MASTER_PATIENCE_SECONDS", 0.2)
+
+    async def main():
+        with _full_port() as port:
+            async with hosting() as host:
+                came, _ = await _attend(hello, _door(port), _door(host.port, side=True), seconds=30, connect_seconds=25)
+                assert came.connection is not None
+                assert [a.door for a in came.attempts] == ["side"]
+                came.connection.writer.close()
+
+    live(main())
+
+
+def test_a_master_door_that_refuses_while_a_side_door_opens_is_told(hosting, live, hello, closed_port):
+    async def main():
+        async with hosting() as host:
+            ways = _door(closed_port), _door(host.port, side=True)
+            came, _ = await _attend(hello, *ways, seconds=30, connect_seconds=25)
+            assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
+            assert came.connection.host_address == "127.0.0.1"
+            came.connection.writer.close()
+
+    live(main())
+
+
+def test_a_master_door_goes_on_being_tried_for_a_moment_after_a_side_door_opened(hosting, live, hello):
+    async def main():
+        async def greet(_reader, writer):
+            writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+            writer.close()
+
+        async with hosting() as host:
+            with socket.socket() as late:
+                late.bind(("127.0.0.1", 0))
+                ways = _door(late.getsockname()[1]), _door(host.port, side=True)
+                attending = asyncio.ensure_future(_attend(hello, *ways, seconds=30, connect_seconds=25))
+                await asyncio.sleep(0.3)
+                server = await asyncio.start_server(greet, sock=late)
+                came, _ = await attending
+                server.close()
+            assert [(a.door, a.outcome) for a in came.attempts] == [("master", "foreign"), ("side", "met")]
+            came.connection.writer.close()
 
     live(main())
 
@@ -201,3 +277,40 @@ def test_a_name_that_comes_late_is_asked_for_again_while_patience_lasts(live, mo
     answers[:] = [unknown]
     assert live(client.resolve("trainer-0", 5, 0.2)) == unknown
     assert live(client.resolve("trainer-0", 5)) == unknown
+
+
+def _answering(monkeypatch, *answers):
+    """Let the resolver give these answers, one after the other, the last one for ever."""
+    asked: list[str] = []
+
+    def answer(name):
+        asked.append(name)
+        addresses = answers[min(len(asked), len(answers)) - 1]
+        if addresses is None:
+            return Missing(reason="[Errno -2] Name or service not known")
+        return Resolution(name=name, addresses=addresses, seconds=0.001)
+
+    monkeypatch.setattr(client.network, "resolve", answer)
+    return asked
+
+
+def test_a_name_is_asked_for_again_and_what_changes_is_told(live, monkeypatch):
+    asked = _answering(monkeypatch, ("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.3"))
+    found = live(client.resolve("trainer", 5, again=2))
+    assert asked == ["trainer"] * 3
+    assert found.addresses == ("10.0.0.1", "10.0.0.2")
+    assert found.changing == ("10.0.0.1", "10.0.0.3")
+
+
+@pytest.mark.parametrize("answers", [[("10.0.0.1", "fd00::1"), ("fd00::1", "10.0.0.1")], [("10.0.0.1",), None]])
+def test_another_order_and_a_question_without_an_answer_are_no_change(live, monkeypatch, answers):
+    _answering(monkeypatch, *answers)
+    assert live(client.resolve("trainer", 5, again=2)).changing == ()
+
+
+def test_a_resolver_that_is_slow_is_asked_once(live, monkeypatch):
+    slow = Resolution(name="trainer", addresses=("10.0.0.1",), seconds=3.0)
+    asked: list[str] = []
+    monkeypatch.setattr(client.network, "resolve", lambda name: asked.append(name) or slow)
+    assert live(client.resolve("trainer", 5, again=2)) == slow
+    assert asked == ["trainer"]

@@ -15,9 +15,7 @@ from distcheck.rollcall.protocol import PeerDoor, Roster
 
 
 def _doors(count: int, each: int = 1) -> dict[str, list[PeerDoor]]:
-    return {
-        f"p{n}": [PeerDoor(f"p{n}", f"127.0.{door}.1", 1 + n) for door in range(each)] for n in range(count)
-    }
+    return {f"p{n}": [PeerDoor(f"p{n}", f"127.0.{door}.1", 1 + n) for door in range(each)] for n in range(count)}
 
 
 @pytest.mark.parametrize("each", [1, 3])
@@ -46,7 +44,7 @@ def test_beyond_64_everybody_is_tried_often_enough_and_as_often_as_it_tries(coun
 
 async def _listener(uid: str, *addresses: str, nonce: str | None = "nonce") -> PeerListener:
     listener = PeerListener(uid)
-    await listener.open({address: ("master",) for address in addresses or ("127.0.0.1",)})
+    await listener.open(dict.fromkeys(addresses or ("127.0.0.1",), ("master",)))
     if nonce is not None:
         listener.expect(nonce)
     return listener

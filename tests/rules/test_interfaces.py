@@ -599,6 +599,23 @@ def test_gloo_refuses_two_families(of, only, said, change):
     assert said(with_node(change, of(4, both, gpus=1, backend="nccl"), 3, *both(3), binds="fd00::3")) == []
 
 
+def test_a_node_without_the_family_of_the_others(of, said, change):
+    both = lambda n: (LO, at("eth0", f"fd00::{n}", 64), at("eth0", f"10.0.0.{n}"))  # noqa: E731
+    job = with_node(change, of(4, both), 3, *plain(3))
+    job = tried(change, job, missed=[(3, n, f"fd00::{n}") for n in (1, 2, 4)])
+    assert said(job, *FAMILIES, "paths") == [("net-ipv4-ipv6-mixed", "error", (2,))]
+    nccl_alone = change.environment(change.asked(job, backend="nccl"), None, NCCL_SOCKET_FAMILY="AF_INET")
+    assert said(tried(change, nccl_alone, missed=[(3, n, f"fd00::{n}") for n in (1, 2, 4)]), "paths") == []
+
+
+def test_a_family_that_only_the_loopback_has_is_said_with_the_variable(of, only, change):
+    job = change.environment(of(2, lambda n: (*plain(n)[:1], *ipv6(n)[1:]), gpus=1), None, NCCL_SOCKET_FAMILY="AF_INET")
+    finding = only(tried(change, job, missed=[(1, "127.0.0.1"), (2, "127.0.0.1")]))
+    assert (finding.rule, finding.ranks) == ("net-nccl-picks-loopback-or-docker", (0, 1))
+    assert "lo (127.0.0.1) (NCCL_SOCKET_FAMILY=AF_INET)" in finding.message
+    assert finding.fix.commands[-1] == "export NCCL_SOCKET_FAMILY=AF_INET6"
+
+
 def test_nccl_of_two_families(of, said, change):
     both = HEALTHY["both families"]
     job = change.environment(of(4, both, gpus=1), 2, NCCL_SOCKET_FAMILY="AF_INET6")
@@ -659,6 +676,16 @@ def test_one_address_on_two_nodes(of, only, change):
     assert "10.0.0.2" in finding.message
     assert finding.evidence["node2"] == "eth0 02:00:00:00:02:01"
     assert explained(job) == {"10.0.0.2"}
+
+
+def test_ways_of_nodes_that_have_one_address_are_explained_in_its_network(of, said, change):
+    job = with_node(change, of(4, two_cards), 3, LO, at("eth0", "10.0.0.2"), at("eth1", "10.1.0.3"))
+    job = tried(change, job, missed=[(3, 4, "10.0.0.4")])
+    assert said(job, "names", "paths") == [("net-duplicate-ip", "error", (1, 2))]
+    assert [t[1:] for t in explained_trials(job)] == [(job.processes[3].uid, "10.0.0.4")]
+    elsewhere = change.environment(job, None, NCCL_SOCKET_IFNAME="eth1", GLOO_SOCKET_IFNAME="eth1")
+    elsewhere = tried(change, elsewhere, missed=[(3, 4, "10.1.0.4")])
+    assert ("net-asymmetric-route", "error", (2, 3)) in said(elsewhere, "names", "paths")
 
 
 def test_one_address_on_links_that_the_job_does_not_use_is_only_mentioned(of, said, change):

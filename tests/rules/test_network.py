@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Attempt, Bind, Missing, PortOwner, Resolution
+from distcheck.facts import A_STORE, Attempt, Bind, Missing, PortOwner, Resolution
 
 LOOKS = ("environment", "meeting")
 OTHER = PortOwner(pid=4711, command="python old_train.py", user="eve", started="2026-01-01T00:00:00+00:00")
@@ -82,6 +82,28 @@ def test_a_taken_port_whose_holder_is_hidden(of, change, only, owner):
     finding, _ = only(bind(change, of(), "in-use", owner=owner))
     assert finding.rule == "net-port-in-use"
     assert finding.fix.commands[0] == "ss -ltnp 'sport = :29500'"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail", "words"),
+    [
+        ("foreign", "HTTP/1.0 400 Bad request", "; it answers the others 'HTTP/1.0 400 Bad request'"),
+        ("silent", A_STORE, f"; it is {A_STORE}"),
+        ("silent", "said nothing for 3 s", "; it says nothing to the others, so that they would wait for ever"),
+        ("closed", "", "; it closes the others' connections"),
+        ("timeout", "", ""),
+    ],
+)
+def test_how_the_program_on_a_taken_port_treats_the_others_is_told(of, change, only, outcome, detail, words):
+    job = bind(change, of(3, 1), "in-use", owner=OTHER)
+    finding, exit_code = only(knocked(change, job, (1, 2), outcome, detail=detail))
+    assert (finding.rule, finding.ranks, exit_code) == ("net-port-in-use", (0,), 30)
+    assert finding.message.endswith(f"started {OTHER.started}{words}")
+
+
+def test_nobody_is_told_to_end_what_listens_on_a_port_of_the_system(of, change, judge):
+    said = judge(bind(change, of(), "in-use", port=22, owner=OTHER), "network").findings
+    assert [f.fix.commands for f in said] == [("torchrun --master-port 29511 …",)]
 
 
 def test_the_port_of_a_second_rank_0_is_another_rules_finding(of, change, rules):

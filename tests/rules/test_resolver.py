@@ -119,9 +119,7 @@ def test_a_name_that_leads_elsewhere_on_one_node_names_its_ranks(of, change, onl
     finding, exit_code = only(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"))
     assert (finding.rule, finding.severity, finding.owner) == ("net-dns-differs", "error", "admin")
     assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 30)
-    assert finding.message == (
-        "ranks 4-5 (node3): node1 is 10.0.0.9 there; rank 0's host has 10.0.0.1"
-    )
+    assert finding.message == ("ranks 4-5 (node3): node1 is 10.0.0.9 there; rank 0's host has 10.0.0.1")
     assert finding.fix.commands[0] == "getent ahosts node1"
 
 

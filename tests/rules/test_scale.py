@@ -62,16 +62,17 @@ def test_what_was_not_looked_at_is_silent(of, rules, change):
 # -- net-open-files
 
 
-def test_a_soft_limit_below_the_world_is_rank_0s_to_raise(of, change, only):
-    job = change.node(of(4, 8), 0, network=network(open_files=(64, 4096)))
+@pytest.mark.parametrize(("soft", "severity", "code"), [(16, "error", 30), (64, "warning", 0)])
+def test_a_soft_limit_below_the_world_or_near_it_is_rank_0s_to_raise(of, change, only, soft, severity, code):
+    job = change.node(of(4, 8), 0, network=network(open_files=(soft, 4096)))
     finding, exit_code = only(job)
-    assert (finding.rule, finding.severity, finding.owner) == ("net-open-files", "error", "user")
-    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 30)
+    assert (finding.rule, finding.severity, finding.owner) == ("net-open-files", severity, "user")
+    assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), code)
     assert finding.message == (
-        "rank 0 (node1 pid 100) may open 64 files, its store needs one for each of 32 ranks; expected at least 288"
+        f"rank 0 (node1 pid 100) may open {soft} files, its store needs one for each of 32 ranks; expected at least 288"
     )
     assert finding.fix.commands == ("ulimit -n 65536",)
-    assert finding.evidence == {"soft": 64, "hard": 4096, "world_size": 32}
+    assert finding.evidence == {"soft": soft, "hard": 4096, "world_size": 32}
 
 
 def test_a_hard_limit_below_the_world_is_the_administrators(of, change, only):

@@ -1,0 +1,181 @@
+"""`distcheck net` where paths lose packets or are slow: the node, the direction, and nothing on a healthy cluster."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from cluster.inside import MASTER, NODES, blocks, finding, findings, placed, reports
+from cluster.reaching import by_hand, net, on
+
+TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
+HEAVY = "meta length > 1400 drop"
+TENTH = "numgen random mod 100 < 10 drop"
+RATE = "tbf rate 100mbit burst 64kb latency 50ms"
+FROM_NODE2 = "ip saddr 10.77.0.12"
+OTHERS = ("node1", "node3", "node4")
+
+
+def filtered(cluster, *nodes, rule):
+    """Have nodes treat what comes in by a rule of nftables."""
+    for node in nodes:
+        ended = cluster.netns(node, "nft", TABLE + rule)
+        assert ended.code == 0, ended
+
+
+def change(cluster, node, *command):
+    ended = cluster.netns(node, *command)
+    assert ended.code == 0, ended
+
+
+# -- a healthy cluster, at rest and at work
+
+
+@pytest.fixture
+def at_work(cluster):
+    """Have something else use the CPUs of two nodes."""
+    busy = [cluster.start(node, "sh", "-c", "while :; do :; done") for node in ("node2", "node3")]
+    yield
+    for loop in busy:
+        loop.interrupt(signal.SIGKILL)
+        loop.wait()
+
+
+def by_srun(cluster):
+    ended = cluster.run(
+        "node1", "srun", "--nodes=4", "--ntasks-per-node=2", "distcheck", "net", "--format", "json", env=MASTER
+    )
+    (report,) = reports(ended)
+    return ended, report
+
+
+def assert_healthy(ended, report):
+    assert (ended.code, report["verdict"], findings(report)) == (0, "pass", []), report["findings"]
+    assert placed(report) == blocks(2, 2, 2, 2)
+
+
+@pytest.mark.parametrize("start", [net, by_srun], ids=["outside", "inside"])
+def test_a_healthy_cluster_is_healthy(cluster, start):
+    assert_healthy(*start(cluster))
+
+
+@pytest.mark.parametrize("start", [net, by_srun], ids=["outside", "inside"])
+def test_two_nodes_whose_cpus_are_busy_are_healthy(cluster, at_work, start):
+    assert_healthy(*start(cluster))
+
+
+# -- packet sizes: ssh itself would hang, so that one rank is started on each node by hand
+
+
+def offload(cluster, state):
+    for node in NODES:
+        change(cluster, node, "ethtool", "-K", "eth0", "tso", state, "gso", state)
+
+
+@pytest.fixture
+def single_segments(cluster):
+    """Have the kernel hand on segment by segment, as a real link does: whole bursts pass whatever a port carries."""
+    offload(cluster, "off")
+    yield
+    offload(cluster, "on")
+
+
+def switch_port_of_node2_carries_1000(cluster):
+    assert cluster.switch("ip", "link", "set", "node2-eth0", "mtu", "1000").code == 0
+
+
+NATURE = "although small ones arrive"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (
+            lambda cluster: filtered(cluster, "node2", rule=HEAVY),
+            f"node1, node3 and node4 cannot send packets of full size to node2 {NATURE}, but the other direction works",
+        ),
+        (
+            lambda cluster: filtered(cluster, *OTHERS, rule=f"{FROM_NODE2} {HEAVY}"),
+            f"node2 cannot send packets of full size to node1, node3 and node4 {NATURE}, but the other direction works",
+        ),
+        (
+            switch_port_of_node2_carries_1000,
+            f"node2 and node1, node3 and node4 cannot send packets of full size to each other {NATURE} (",
+        ),
+    ],
+    ids=["into node2", "out of node2", "at the switch port, both ways"],
+)
+def test_a_black_hole_of_full_packets_is_named_with_its_direction_and_the_others_are_innocent(
+    cluster, single_segments, spoil, words
+):
+    spoil(cluster)
+    ended = by_hand(cluster)
+    (report,) = [report for _, told in ended for report in told]
+    assert ({e.code for e, _ in ended}, findings(report)) == ({20}, ["net-mtu-mismatch-ip"]), report["findings"]
+    found = finding(report, "net-mtu-mismatch-ip")
+    assert (found["severity"], found["ranks"], found["nodes"]) == ("error", [1], ["node2"])
+    assert found["message"].startswith(words)
+    assert "(connected, then none of the data was confirmed for " in found["message"]
+
+
+def test_full_packets_that_arrive_nowhere_are_the_sites_fault(cluster):
+    filtered(cluster, *NODES, rule=f"iifname eth0 {HEAVY}")
+    ended = by_hand(cluster)
+    (report,) = [report for _, told in ended for report in told]
+    assert ({e.code for e, _ in ended}, findings(report)) == ({30}, ["net-mtu-mismatch-ip"]), report["findings"]
+    found = finding(report, "net-mtu-mismatch-ip")
+    assert (found["scope"], found["ranks"]) == ("system", [0, 1, 2, 3])
+    assert found["message"].startswith(f"no node can send packets of full size to any other {NATURE}")
+
+
+def test_jumbo_frames_that_one_node_alone_has_are_a_warning_there(cluster):
+    change(cluster, "node1", "ip", "link", "set", "eth0", "mtu", "9000")
+    assert cluster.switch("ip", "link", "set", "node1-eth0", "mtu", "9000").code == 0
+    ended, report = net(cluster)
+    assert (ended.code, findings(report)) == (0, ["net-mtu-mismatch-ip"]), report["findings"]
+    found = finding(report, "net-mtu-mismatch-ip")
+    assert (found["severity"], (found["ranks"], found["nodes"])) == ("warning", on(1))
+    assert "node1 sends packets of up to 9000 bytes, and its datagrams of that size do not arrive" in found["message"]
+
+
+@pytest.mark.parametrize("node", ["node1", "node3"])
+def test_a_node_whose_packets_are_merely_smaller_is_healthy(cluster, node):
+    change(cluster, node, "ip", "link", "set", "eth0", "mtu", "1000")
+    assert_healthy(*net(cluster))
+
+
+# -- losses and rates
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rule", "words"),
+    [
+        (["node2"], f"iifname eth0 {TENTH}", "node1, node3 and node4 cannot send to node2 without losing packets"),
+        (OTHERS, f"{FROM_NODE2} {TENTH}", "node2 cannot send to node1, node3 and node4 without losing packets"),
+    ],
+    ids=["into node2", "out of node2"],
+)
+def test_a_node_that_loses_a_tenth_of_the_packets_is_named_with_the_direction(cluster, nodes, rule, words):
+    filtered(cluster, *nodes, rule=rule)
+    ended, report = net(cluster)
+    assert (ended.code in {0, 20}, findings(report)) == (True, ["net-packet-loss"]), report["findings"]
+    found = finding(report, "net-packet-loss")
+    assert (found["ranks"], found["nodes"]) == on(2)
+    assert found["message"].startswith(f"{words}, but the other direction works (")
+
+
+@pytest.mark.parametrize("node", ["node1", "node2"])
+def test_a_node_with_a_slow_link_is_named(cluster, node):
+    change(cluster, node, "tc", "qdisc", "add", "dev", "eth0", "root", *RATE.split())
+    ended, report = net(cluster)
+    assert (ended.code, findings(report)) == (0, ["net-nic-down-or-slow"]), report["findings"]
+    found = finding(report, "net-nic-down-or-slow")
+    assert (found["severity"], (found["ranks"], found["nodes"])) == ("warning", on(int(node[-1])))
+    assert f"the network of {node} is slow: at most " in found["message"]
+    assert "the others, between which " in found["message"]
+
+
+def test_links_that_are_all_equally_slow_are_nobodys_fault(cluster):
+    for node in NODES:
+        change(cluster, node, "tc", "qdisc", "add", "dev", "eth0", "root", *RATE.split())
+    assert_healthy(*net(cluster))

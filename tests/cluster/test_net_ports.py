@@ -1,0 +1,240 @@
+"""`distcheck net` where ports are shut, on the way or by another program: what, at which ranks, in which direction."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+import pytest
+from cluster.inside import NODES, finding, findings, reports
+from cluster.reaching import by_hand, net
+
+TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
+BOTH_WAYS = "on ports that the kernel chooses"
+ONE_WAY = f"{BOTH_WAYS}, but the other direction works"
+NEW = "tcp flags & (syn|ack) == syn"
+CLOSED = "net-master-unreachable"
+
+
+def filtered(cluster, node, rule):
+    """Have a node treat what comes in by a rule of nftables."""
+    ended = cluster.netns(node, "nft", TABLE + rule)
+    assert ended.code == 0, ended
+
+
+def only(report, rule, ranks, severity="error"):
+    """Return the one finding, which is this rule's at these ranks; whatever is unknown besides is no finding."""
+    told = [(f["rule"], f["severity"], f["ranks"]) for f in report["findings"] if f["severity"] != "info"]
+    assert told == [(rule, severity, ranks)], report["findings"]
+    found = finding(report, rule)
+    assert found["nodes"] == [NODES[n] for n in dict.fromkeys(rank // 2 for rank in ranks)]
+    return found
+
+
+# -- the way to MASTER_PORT
+
+
+@pytest.mark.parametrize(
+    ("rule", "ranks", "manner"),
+    [
+        ("tcp dport 29500 drop", range(8), "packets are dropped"),
+        ("iifname eth0 tcp dport 29500 drop", range(2, 8), "packets are dropped"),
+        ("ip saddr 10.77.0.13 tcp dport 29500 drop", (4, 5), "packets are dropped"),
+        (
+            "iifname eth0 tcp dport 29500 reject with tcp reset",
+            range(2, 8),
+            "rejected although rank 0 listens, [Errno 111]",
+        ),
+        (
+            "iifname eth0 tcp dport 29500 reject with icmp type port-unreachable",
+            range(2, 8),
+            "rejected although rank 0 listens, [Errno 111]",
+        ),
+        (
+            "iifname eth0 tcp dport 29500 reject with icmp type admin-prohibited",
+            range(2, 8),
+            "rejected, or no route, [Errno 113]",
+        ),
+    ],
+    ids=["dropped", "dropped but on loopback", "dropped for node3", "reset", "port-unreachable", "admin-prohibited"],
+)
+def test_a_shut_master_port_is_named_with_the_manner_and_the_ranks(cluster, rule, ranks, manner):
+    filtered(cluster, "node1", rule)
+    ended, report = net(cluster)
+    found = only(report, CLOSED, [*ranks])
+    assert (ended.code, found["scope"]) == (20, "link")
+    assert f"cannot reach MASTER_ADDR:MASTER_PORT (10.77.0.11:29500: {manner}" in found["message"]
+    assert report["missing_ranks"] == []
+
+
+def test_a_master_that_drops_everything_is_said_on_standard_error_before_the_roll_call_closes(cluster):
+    filtered(cluster, "node1", "iifname eth0 tcp dport != 22 drop")
+    ended, report = net(cluster, "--join-timeout", "12")
+    assert "distcheck: waiting for ranks 2, 3, 4, 5, 6, 7; the roll call closes in" in ended.err
+    for rank in (2, 4, 6):
+        assert f"distcheck: rank {rank} still tries to reach rank 0 at node1:29500; the roll call" in ended.err
+    found = only(report, CLOSED, [2, 3, 4, 5, 6, 7])
+    assert "packets are dropped, no answer within 3.0 s" in found["message"]
+    assert (ended.code, ended.seconds >= 12) == (20, True)
+    assert [n["rule"] for n in report["not_checked"]] == ["net-firewall-ephemeral"]
+
+
+# -- the ports that the kernel chooses
+
+
+WAYS = {
+    "into node2": (
+        {"node2": f"{NEW} tcp dport != 22 drop"},
+        "net-asymmetric-route", [2, 3], "node1, node3 and node4 cannot reach node2 ", ONE_WAY,
+    ),
+    "from node3 to node2": (
+        {"node2": f"ip saddr 10.77.0.13 {NEW} drop"},
+        "net-asymmetric-route", [2, 3, 4, 5], "node3 cannot reach node2 ", ONE_WAY,
+    ),
+    "out of node3": (
+        {node: f"ip saddr 10.77.0.13 {NEW} tcp dport != 29500 drop" for node in NODES if node != "node3"},
+        "net-asymmetric-route", [4, 5], "node3 cannot reach node1, node2 and node4 ", ONE_WAY,
+    ),
+    "between node2 and node3": (
+        {"node2": "ip saddr 10.77.0.13 drop"},
+        "net-firewall-ephemeral", [2, 3, 4, 5], "node2 and node3 cannot reach each other ", BOTH_WAYS,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("filters", "rule", "ranks", "words", "nature"), WAYS.values(), ids=WAYS)
+def test_a_way_that_is_shut_is_named_with_its_direction_and_the_others_are_innocent(
+    cluster, filters, rule, ranks, words, nature
+):
+    for node, shut in filters.items():
+        filtered(cluster, node, shut)
+    ended, report = net(cluster)
+    found = only(report, rule, ranks)
+    assert (ended.code, found["scope"]) == (20, "link")
+    assert found["message"].startswith(f"{words}{nature} (timeout at 10.77.0.1")
+
+
+@pytest.mark.parametrize(
+    ("manner", "words"),
+    [("drop", "timeout at 10.77.0.1"), ("reject with icmp type admin-prohibited", "unreachable at 10.77.0.1")],
+    ids=["dropped", "rejected"],
+)
+def test_only_ssh_and_master_port_open_everywhere_is_the_site_s_fault(cluster, manner, words):
+    for node in NODES:
+        filtered(cluster, node, f"{NEW} tcp dport != {{ 22, 29500 }} {manner}")
+    ended, report = net(cluster)
+    found = only(report, "net-firewall-ephemeral", [*range(8)])
+    assert (ended.code, found["scope"], report["exclude"]["nodes"]) == (30, "system", [])
+    assert f"no node can reach any other on ports that the kernel chooses ({words}" in found["message"]
+
+
+# -- MASTER_PORT taken
+
+_LISTEN = "import socket; s = socket.create_server(('', 29500)); held = []"
+SILENT = f"{_LISTEN}\nwhile True: held.append(s.accept())"
+TALKING = f"{_LISTEN}\nwhile True: held.append(s.accept()); held[-1][0].sendall(b'220 mail.example.org ESMTP\\r\\n')"
+STORE = (
+    "import time, torch.distributed; "
+    "store = torch.distributed.TCPStore('node1', 29500, 2, True, wait_for_workers=False); time.sleep(600)"
+)
+
+
+@pytest.fixture
+def taken(cluster):
+    """Have a program listen on node1's port 29500; return its pid there."""
+    started = []
+
+    def take(*argv, user="root"):
+        script = 'echo $$ > /tmp/pid; exec setpriv --reuid="$0" --clear-groups "$@"'
+        started.append(cluster.start("node1", "sh", "-c", script, user, sys.executable, *argv))
+        until = time.monotonic() + 60
+        while not cluster.netns("node1", "ss", "-Hltn", "sport = :29500").out:
+            assert time.monotonic() < until
+            assert started[-1].process.poll() is None
+            time.sleep(0.05)
+        return int(cluster.read("node1", "/tmp/pid"))
+
+    yield take
+    for listener in started:
+        listener.interrupt(signal.SIGKILL)
+        listener.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "user", "behaves"),
+    [
+        (("-c", TALKING), "root", "it answers the others '220 mail.example.org ESMTP'"),
+        (("-c", SILENT), "root", "it says nothing to the others, so that they would wait for ever"),
+        (("-m", "http.server", "29500"), "nobody", "it answers the others '<!DOCTYPE HTML>"),
+        (("-c", STORE), "root", "it is a store of torch.distributed (TCPStore), of another job or an earlier one"),
+    ],
+    ids=["talking", "silent", "HTTP", "store of torch"],
+)
+def test_who_has_taken_master_port_is_named_and_how_he_treats_the_others(cluster, taken, program, user, behaves):
+    pid = taken(*program, user=user)
+    ended, report = net(cluster)
+    assert ended.code == 30
+    (found,) = [f for f in report["findings"] if f["severity"] != "info"]
+    assert (found["rule"], found["severity"], found["ranks"], found["nodes"]) == (
+        "net-port-in-use", "error", [0], ["node1"],
+    )  # fmt: skip
+    assert f"MASTER_PORT 29500 is taken on rank 0's host by process {pid} of {user} (" in found["message"]
+    assert found["message"].endswith(behaves) or behaves.endswith("HTML>")
+    assert behaves in found["message"]
+    evidence = found["evidence"]
+    assert (evidence["pid"], evidence["user"]) == (pid, user)
+    assert evidence["command"] == " ".join((sys.executable, *program))
+    assert evidence["started"].startswith("20")
+    assert found["fix"]["commands"][0] == f"kill {pid}"
+
+
+def test_an_ssh_server_on_master_port_is_named_and_nobody_is_told_to_kill_it(cluster):
+    ended, report = net(cluster, "--master-port", "22")
+    assert (ended.code, findings(report)) == (30, ["net-port-in-use"])
+    found = finding(report, "net-port-in-use")
+    assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
+    assert "(sshd: " in found["message"]
+    assert "it answers the others 'SSH-2.0-" in found["message"]
+    assert not any("kill" in command for command in found["fix"]["commands"])
+
+
+# -- what a user without privileges meets
+
+
+def unprivileged(cluster, port):
+    """Start one rank on each node by hand, as nobody; return how they ended and the one report."""
+    env = {"HOME": "/tmp", "MASTER_ADDR": "node1", "MASTER_PORT": port, "WORLD_SIZE": "4", "LOCAL_RANK": "0"}
+    become = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+    words = ("distcheck", "net", "--format", "json")
+    started = [cluster.start(n, *become, *words, env=env | {"RANK": str(rank)}) for rank, n in enumerate(NODES)]
+    ended = [s.wait() for s in started]
+    (report,) = reports(*ended)
+    return ended, report
+
+
+def test_a_privileged_master_port_is_rank_0_s_fault_alone(cluster):
+    ended, report = unprivileged(cluster, "888")
+    assert ({e.code for e in ended}, findings(report)) == ({30}, ["env-master-port-privileged"])
+    found = finding(report, "env-master-port-privileged")
+    assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
+    assert "may not listen on MASTER_PORT 888; expected a port from 1024 on" in found["message"]
+
+
+def test_a_holder_that_cannot_be_seen_is_looked_for_by_its_port(cluster, taken):
+    taken("-m", "http.server", "29500")
+    ended, report = unprivileged(cluster, "29500")
+    assert ({e.code for e in ended}, findings(report)) == ({30}, ["net-port-in-use"])
+    found = finding(report, "net-port-in-use")
+    assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
+    assert "is taken on rank 0's host by a process that cannot be seen (" in found["message"]
+    assert found["fix"]["commands"][0] == "ss -ltnp 'sport = :29500'"
+
+
+def test_a_port_among_those_of_outgoing_connections_is_told_and_stops_nobody(cluster):
+    ended = by_hand(cluster, "--master-port", "40000")
+    ((report,), *others) = [told for _, told in ended]
+    assert ({e.code for e, _ in ended}, findings(report), others) == ({0}, [], [[]] * 3)
+    found = finding(report, "env-master-port-ephemeral")
+    assert (found["severity"], found["ranks"]) == ("info", [0])
+    assert "MASTER_PORT 40000 lies in the range of outgoing connections of node1" in found["message"]

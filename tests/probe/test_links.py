@@ -1,0 +1,339 @@
+"""What /sys, /proc and NCCL's files say of a node's network, from made-up trees."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+
+from distcheck.facts import Link, Missing, NetworkFacts, Resolution
+from distcheck.probe import links
+
+OWN = Resolution(name="node1", addresses=("127.0.0.1",), seconds=0.001)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file below the made-up root."""
+
+    def write(path: str, text: str) -> Path:
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    return write
+
+
+@pytest.fixture
+def interface(tmp_path, write):
+    """Write an interface as the kernel shows one."""
+
+    def interface(name: str, *, device: bool = True, **files: str) -> None:
+        usual = {
+            "flags": "0x1003",
+            "type": "1",
+            "operstate": "up",
+            "carrier": "1",
+            "address": "02:00:00:00:00:01",
+            "mtu": "1500",
+            "speed": "100000",
+            "duplex": "full",
+        }
+        for file, text in (usual | files).items():
+            write(f"sys/class/net/{name}/{file}", f"{text}\n")
+        if device:
+            (tmp_path / f"sys/class/net/{name}/device").mkdir()
+
+    return interface
+
+
+@pytest.fixture
+def one(tmp_path, interface):
+    """Write one interface and return what is seen of it."""
+
+    def one(name: str = "eth0", **files) -> Link:
+        interface(name, **files)
+        (seen,) = links.links(tmp_path)
+        return seen
+
+    return one
+
+
+def test_a_card_is_told_with_all_that_it_negotiated(one):
+    assert one() == Link(
+        name="eth0",
+        mac="02:00:00:00:00:01",
+        kind="physical",
+        running=True,
+        mtu_bytes=1500,
+        speed_Mbps=100_000,
+        full_duplex=True,
+    )
+
+
+def test_half_duplex_is_told(one):
+    assert one(duplex="half").full_duplex is False
+
+
+@pytest.mark.parametrize(("speed", "duplex"), [("-1", "unknown"), ("", ""), ("0", "unknown"), ("4294967295x", "?")])
+def test_a_link_that_does_not_say_how_fast_it_is(one, speed, duplex):
+    seen = one(speed=speed, duplex=duplex)
+    assert (seen.speed_Mbps, seen.full_duplex) == (None, None)
+
+
+def test_the_loopback_and_what_no_device_stands_behind(tmp_path, interface):
+    interface("lo", device=False, type="772", operstate="unknown", mtu="65536", flags="0x9")
+    interface("docker0", device=False, speed="-1")
+    interface("ib0", type="32")
+    assert [(link.name, link.kind, link.running) for link in links.links(tmp_path)] == [
+        ("docker0", "virtual", True),
+        ("ib0", "physical", True),
+        ("lo", "loopback", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"operstate": "down"},
+        {"operstate": "lowerlayerdown"},
+        {"operstate": "dormant"},
+        {"carrier": "0"},
+        {"flags": "0x1002"},
+        {"flags": "", "carrier": ""},
+    ],
+    ids=str,
+)
+def test_a_link_that_is_down_or_without_a_cable_does_not_run(one, files):
+    assert not one(**files).running
+
+
+def test_what_cannot_be_read_of_a_link_is_left_open(tmp_path):
+    (tmp_path / "sys/class/net/eth0").mkdir(parents=True)
+    (tmp_path / "sys/class/net/bonding_masters").write_text("bond0\n")
+    assert links.links(tmp_path) == (Link(name="eth0", mac="", kind="virtual", running=False, mtu_bytes=0),)
+
+
+def test_without_sysfs_the_links_are_missing(tmp_path):
+    found = links.links(tmp_path)
+    assert isinstance(found, Missing)
+    assert "No such file" in found.reason
+
+
+def test_a_bond_names_its_members_and_which_of_them_are_down(tmp_path, interface):
+    interface("bond0", device=False, **{"bonding/slaves": "eth1 eth2 eth3"})
+    interface("eth1", **{"bonding_slave/mii_status": "up"})
+    interface("eth2", **{"bonding_slave/mii_status": "down"})
+    interface("eth3", **{"bonding_slave/mii_status": "going back"})
+    bond, *members = links.links(tmp_path)
+    assert bond.members == {"eth1": True, "eth2": False, "eth3": True}
+    assert (bond.kind, bond.speed_Mbps) == ("virtual", 100_000)
+    assert [member.members for member in members] == [{}, {}, {}]
+
+
+def test_this_hosts_loopback_is_seen():
+    (lo,) = [link for link in links.links() if link.name == "lo"]
+    assert (lo.kind, lo.mtu_bytes > 1000) == ("loopback", True)
+
+
+# -- the own name
+
+
+@pytest.mark.parametrize(
+    ("addresses", "binds"),
+    [
+        (("127.0.1.1",), "127.0.1.1"),
+        (("203.0.113.9", "127.0.0.1"), "127.0.0.1"),
+        (("::1", "127.0.0.1"), "::1"),
+        (("2001:db8::9", "::1"), "::1"),
+    ],
+)
+def test_the_own_name_binds_at_its_first_address_that_is_here(tmp_path, addresses, binds):
+    own = Resolution(name="node1", addresses=addresses, seconds=0.001)
+    assert links.collect({}, own, open_files=(1, 2), root=tmp_path).own_name_binds == binds
+
+
+def test_an_own_name_that_is_elsewhere_or_unknown_binds_nowhere(tmp_path):
+    elsewhere = Resolution(name="node1", addresses=("203.0.113.9", "2001:db8::9"), seconds=0.001)
+    found = links.collect({}, elsewhere, open_files=(1, 2), root=tmp_path)
+    assert found.own_name == elsewhere
+    assert found.own_name_binds == Missing(reason="no socket can be bound to 203.0.113.9, 2001:db8::9")
+    unknown = Missing(reason="[Errno -2] Name or service not known")
+    found = links.collect({}, unknown, open_files=(1, 2), root=tmp_path)
+    assert (found.own_name, found.own_name_binds) == (unknown, unknown)
+
+
+# -- NCCL's files
+
+
+def test_the_users_file_goes_before_the_systems(tmp_path, write):
+    write("home/eve/.nccl.conf", "NCCL_SOCKET_IFNAME=eth1\nNCCL_DEBUG=INFO\n")
+    write("etc/nccl.conf", "NCCL_SOCKET_IFNAME=eth0\nNCCL_SOCKET_FAMILY=AF_INET\n")
+    assert links.nccl_files({"HOME": "/home/eve"}, tmp_path) == {
+        "NCCL_SOCKET_IFNAME": "eth1",
+        "NCCL_SOCKET_FAMILY": "AF_INET",
+    }
+    assert links.nccl_files({}, tmp_path)["NCCL_SOCKET_IFNAME"] == "eth0"
+
+
+def test_the_file_of_a_variable_stands_for_the_users_own(tmp_path, write):
+    write("home/eve/.nccl.conf", "NCCL_SOCKET_IFNAME=eth1\n")
+    write("site/nccl.conf", "NCCL_SOCKET_IFNAME=eth2\n")
+    environ = {"HOME": "/home/eve", "NCCL_CONF_FILE": "/site/nccl.conf"}
+    assert links.nccl_files(environ, tmp_path) == {"NCCL_SOCKET_IFNAME": "eth2"}
+    assert links.nccl_files(environ | {"NCCL_CONF_FILE": "/nowhere"}, tmp_path) == {}
+    assert links.nccl_files(environ | {"NCCL_CONF_FILE": ""}, tmp_path) == {"NCCL_SOCKET_IFNAME": "eth1"}
+
+
+def test_nothing_is_trimmed_and_only_the_first_word_on_a_name_counts(tmp_path, write):
+    lines = [
+        "# NCCL_SOCKET_FAMILY=AF_INET",
+        "#NCCL_SOCKET_FAMILY=AF_INET",
+        " NCCL_SOCKET_FAMILY=AF_INET",
+        "NCCL_SOCKET_FAMILY",
+        "NCCL_SOCKET_IFNAME= eth0 ",
+        "NCCL_SOCKET_IFNAME=eth1",
+        "NCCL_SOCKET_NTHREADS=a=b",
+        "",
+    ]
+    write("etc/nccl.conf", "\n".join(lines))
+    assert links.nccl_files({}, tmp_path) == {"NCCL_SOCKET_IFNAME": " eth0 ", "NCCL_SOCKET_NTHREADS": "a=b"}
+
+
+def test_files_that_cannot_be_read_say_nothing(tmp_path, write):
+    (tmp_path / "etc/nccl.conf").mkdir(parents=True)
+    assert links.nccl_files({"HOME": "/nowhere"}, tmp_path) == {}
+    shutil.rmtree(tmp_path / "etc/nccl.conf")
+    (tmp_path / "etc/nccl.conf").write_bytes(b"NCCL_SOCKET_IFNAME=\xff\xfe\n\0\n")
+    assert list(links.nccl_files({}, tmp_path)) == ["NCCL_SOCKET_IFNAME"]
+
+
+# -- limits
+
+
+def test_the_limits_that_bite_at_scale(tmp_path, write):
+    write("proc/sys/net/core/somaxconn", "4096\n")
+    write("proc/sys/net/netfilter/nf_conntrack_count", "12\n")
+    write("proc/sys/net/netfilter/nf_conntrack_max", "262144\n")
+    found = links.collect({}, OWN, open_files=(1024, -1), root=tmp_path)
+    assert (found.open_files, found.listen_backlog, found.connections_tracked) == ((1024, -1), 4096, (12, 262_144))
+
+
+@pytest.mark.parametrize("files", [{}, {"count": "12"}, {"max": "262144"}, {"count": "-", "max": "262144"}])
+def test_a_kernel_that_tracks_nothing_or_hides_it(tmp_path, write, files):
+    for what, text in files.items():
+        write(f"proc/sys/net/netfilter/nf_conntrack_{what}", text)
+    found = links.collect({}, OWN, open_files=(1, 2), root=tmp_path)
+    assert isinstance(found.connections_tracked, Missing)
+    assert isinstance(found.listen_backlog, Missing)
+    assert "somaxconn cannot be read" in found.listen_backlog.reason
+
+
+def test_open_files_are_those_of_this_process(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (1024, resource.RLIM_INFINITY))
+    assert links.open_files() == (1024, -1)
+
+
+# -- the hardware
+
+
+def test_hardware_is_told_apart_without_its_numbers(tmp_path, interface, write):
+    def machine() -> str | Missing:
+        return links.collect({}, OWN, open_files=(1, 2), root=tmp_path).machine_id
+
+    assert isinstance(machine(), Missing)
+    interface("docker0", device=False, address="02:42:00:00:00:01")
+    assert isinstance(machine(), Missing)
+    interface("eth0")
+    by_card = machine()
+    interface("docker1", device=False, address="02:42:00:00:00:02")
+    assert machine() == by_card
+    write("sys/class/dmi/id/product_uuid", "4c4c4544-0042\n")
+    by_uuid = machine()
+    assert by_uuid != by_card
+    assert len(by_uuid) == 16
+    assert "4c4c" not in by_uuid
+    write("sys/class/dmi/id/product_uuid", "4c4c4544-0043\n")
+    assert machine() not in {by_uuid, by_card}
+
+
+# -- InfiniBand
+
+IBV = """hca_id:	mlx5_0
+	transport:			InfiniBand (0)
+	fw_ver:				28.39.1002
+	phys_port_cnt:			1
+		port:	1
+			state:			PORT_ACTIVE (4)
+			max_mtu:		4096 (5)
+			active_mtu:		4096 (5)
+			sm_lid:			1
+			link_layer:		InfiniBand
+
+hca_id:	mlx5_1
+	transport:			InfiniBand (0)
+	phys_port_cnt:			2
+		port:	1
+			state:			PORT_DOWN (1)
+			max_mtu:		4096 (5)
+			active_mtu:		1024 (3)
+			link_layer:		Ethernet
+
+		port:	2
+			state:			PORT_ACTIVE (4)
+			max_mtu:		4096 (5)
+			active_mtu:		1024 (3)
+			link_layer:		Ethernet
+"""
+
+
+def test_the_active_mtu_of_the_ports_that_are_active():
+    assert links.parse_ibv_devinfo(IBV) == {"mlx5_0/1": 4096, "mlx5_1/2": 1024}
+
+
+@pytest.mark.parametrize("text", ["", "No IB devices found\n", "\0\xff", "active_mtu: 4096", IBV[:80]])
+def test_other_words_tell_of_no_port(text):
+    assert links.parse_ibv_devinfo(text) == {}
+
+
+def test_the_program_is_asked_where_there_are_such_devices_only(tmp_path, monkeypatch):
+    program = tmp_path / "bin/ibv_devinfo"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{IBV}\nEND\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    def asked() -> dict[str, int]:
+        return links.collect({}, OWN, open_files=(1, 2), root=tmp_path).ib_mtu_bytes
+
+    assert asked() == {}
+    (tmp_path / "sys/class/infiniband").mkdir(parents=True)
+    assert asked() == {"mlx5_0/1": 4096, "mlx5_1/2": 1024}
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert asked() == {}
+    program.write_text("no program at all")
+    assert asked() == {}
+    program.unlink()
+    assert asked() == {}
+
+
+def test_a_program_that_hangs_is_ended(tmp_path, monkeypatch):
+    program = tmp_path / "bin/ibv_devinfo"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(links, "_IBV_SECONDS", 0.2)
+    (tmp_path / "sys/class/infiniband").mkdir(parents=True)
+    assert links.collect({}, OWN, open_files=(1, 2), root=tmp_path).ib_mtu_bytes == {}
+
+
+def test_a_real_host_is_looked_at_without_complaint():
+    found = links.collect(dict(os.environ), OWN, open_files=links.open_files())
+    assert isinstance(found, NetworkFacts)
+    assert found.own_name_binds == "127.0.0.1"
+    assert isinstance(found.listen_backlog, int)

@@ -1,0 +1,121 @@
+"""At which addresses a process is looked for, and who takes part in the peer round."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from distcheck.facts import Interface, Missing, NetworkFacts, Resolution
+from distcheck.peering import _representatives, addresses
+
+ETH0 = "10.0.0.1"
+
+
+def at(name, address, bits=24, *, up=True):
+    return Interface(name=name, address=address, up=up, mtu_bytes=1500, prefix_bits=bits)
+
+
+PLAIN = (at("lo", "127.0.0.1", 8), at("eth0", ETH0))
+
+
+def run(interfaces=PLAIN, *, binds=ETH0, files=None, ranks=1, network=True, **environment):
+    """Return what of a session counts here: the facts of its node and of its ranks."""
+    own = Resolution(name="node1", addresses=(ETH0,), seconds=0.001)
+    facts = NetworkFacts(links=(), own_name=own, own_name_binds=binds, nccl_files=files or {})
+    node = SimpleNamespace(interfaces=interfaces, network=facts if network else None, key="node1")
+    rank = SimpleNamespace(environment=environment)
+    return SimpleNamespace(uid="host", record=SimpleNamespace(node=node, ranks=(rank,) * ranks))
+
+
+def test_where_all_take_the_same_address_there_is_one_door_with_all_uses():
+    assert addresses(run(), ETH0) == {ETH0: ("master", "nccl", "gloo")}
+
+
+def test_each_library_is_looked_for_where_it_listens():
+    cards = (*PLAIN, at("eth1", "10.1.0.1"), at("ib0", "10.8.0.1"))
+    found = addresses(run(cards, GLOO_SOCKET_IFNAME="eth1"), ETH0)
+    assert found == {ETH0: ("master",), "10.8.0.1": ("nccl",), "10.1.0.1": ("gloo",)}
+    assert next(iter(found)) == ETH0
+
+
+def test_of_several_interfaces_the_first_counts():
+    cards = (*PLAIN, at("eth1", "10.1.0.1"))
+    found = addresses(run(cards, NCCL_SOCKET_IFNAME="=eth1,eth0", GLOO_SOCKET_IFNAME="eth1,eth0"), ETH0)
+    assert found == {ETH0: ("master", "nccl"), "10.1.0.1": ("gloo",)}
+
+
+def test_nccls_files_count_where_no_variable_is_set():
+    cards = (*PLAIN, at("eth1", "10.1.0.1"))
+    files = {"NCCL_SOCKET_IFNAME": "eth1"}
+    assert addresses(run(cards, files=files), ETH0)["10.1.0.1"] == ("nccl",)
+    assert "10.1.0.1" not in addresses(run(cards, files=files, NCCL_SOCKET_IFNAME="eth0"), ETH0)
+
+
+@pytest.mark.parametrize("binds", ["127.0.1.1", "127.0.0.1", "::1", Missing(reason="[Errno -2] unknown")])
+def test_a_loopback_that_gloo_takes_says_nothing_about_others(binds):
+    assert addresses(run(binds=binds), ETH0) == {ETH0: ("master", "nccl")}
+
+
+@pytest.mark.parametrize("address", ["fe80::1", "FE80::1"])
+def test_an_address_that_needs_a_zone_cannot_be_tried(address):
+    cards = (at("lo", "127.0.0.1", 8), at("eth0", address, 64), at("eth1", ETH0))
+    assert addresses(run(cards, NCCL_SOCKET_IFNAME="eth0"), ETH0) == {ETH0: ("master", "gloo")}
+
+
+def test_a_loopback_at_which_the_process_was_met_is_a_door():
+    only_here = (at("lo", "127.0.0.1", 8),)
+    assert addresses(run(only_here, binds="127.0.0.1"), "127.0.0.1") == {"127.0.0.1": ("master", "nccl", "gloo")}
+
+
+def test_a_wrong_choice_has_no_door_of_its_own():
+    found = addresses(run(NCCL_SOCKET_IFNAME="eth9", GLOO_SOCKET_IFNAME="eth9"), ETH0)
+    assert found == {ETH0: ("master",)}
+
+
+@pytest.mark.parametrize(
+    "known",
+    [{"network": False}, {"ranks": 0}, {"interfaces": Missing(reason="denied"), "binds": Missing(reason="denied")}],
+    ids=str,
+)
+def test_where_nothing_is_known_the_address_of_the_meeting_is_left(known):
+    assert addresses(run(**known), ETH0) == {ETH0: ("master",)}
+
+
+def test_before_the_node_is_known_the_address_of_the_meeting_is_left():
+    session = run()
+    session.record.node = None
+    assert addresses(session, "::1") == {"::1": ("master",)}
+
+
+# -- who takes part
+
+
+def guests(**nodes):
+    return {uid: SimpleNamespace(report=SimpleNamespace(process=SimpleNamespace(node=n))) for uid, n in nodes.items()}
+
+
+def chosen(here, *, own=True):
+    doors = ({"host": ()} if own else {}) | dict.fromkeys(here, ())
+    return _representatives(run(), here, doors)
+
+
+def test_one_process_stands_for_each_node_the_host_for_its_own():
+    here = guests(a="node1", b="node2", c="node2", d="node3", e="node1")
+    assert chosen(here) == ["host", "b", "d"]
+
+
+def test_where_the_host_has_no_door_a_neighbour_stands_for_its_node():
+    assert chosen(guests(a="node1", b="node2", c="node2"), own=False) == ["a", "b"]
+
+
+@pytest.mark.parametrize("others", [1, 2, 7])
+def test_on_one_node_two_processes_try_each_other(others):
+    here = guests(**{f"p{n}": "node1" for n in range(others)})
+    assert chosen(here) == ["host", "p0"]
+    assert chosen(here, own=False) == [f"p{n}" for n in range(min(others, 2))]
+
+
+def test_whoever_has_no_door_is_not_chosen():
+    here = guests(a="node2", b="node2")
+    assert _representatives(run(), here, {"host": (), "b": ()}) == ["host", "b"]
