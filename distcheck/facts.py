@@ -236,6 +236,153 @@ class TorchBuild(Facts, frozen=True):
     hip: str | None
 
 
+NOT_SUPPORTED = Missing(reason="NVML error 3: Not Supported")
+"""What NVML says of all that a card or a virtual machine does not have; as a default it need not travel."""
+
+
+class Ecc(Facts, frozen=True, omit_defaults=True):
+    """Errors that a GPU's memories have found in themselves; volatile ones are those since its last reset."""
+
+    enabled: bool | Missing = NOT_SUPPORTED
+    enabled_after_reset: bool | Missing = NOT_SUPPORTED
+    corrected_volatile: int | Missing = NOT_SUPPORTED
+    uncorrected_volatile: int | Missing = NOT_SUPPORTED
+    corrected_aggregate: int | Missing = NOT_SUPPORTED
+    uncorrected_aggregate: int | Missing = NOT_SUPPORTED
+
+
+class RemappedRows(Facts, frozen=True):
+    """Rows of a GPU's memory that spare ones stand in for (Ampere and later)."""
+
+    corrected: int
+    uncorrected: int
+    pending: bool
+    """A row waits for the GPU's next reset."""
+    failure: bool
+    """No spare row was left."""
+
+
+class GpuClocks(Facts, frozen=True, omit_defaults=True):
+    """A GPU's clocks and what has slowed them; seconds are summed up since the driver was loaded."""
+
+    event_reasons: int | Missing = NOT_SUPPORTED
+    """NVML's bits: why the clocks are as low as they are at this moment."""
+    sm_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
+    sm_max_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815
+    sm_application_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815
+    sm_application_default_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815
+    software_thermal_seconds: float | Missing = NOT_SUPPORTED
+    hardware_thermal_seconds: float | Missing = NOT_SUPPORTED
+    power_brake_seconds: float | Missing = NOT_SUPPORTED
+
+
+class PcieLink(Facts, frozen=True, omit_defaults=True):
+    """A GPU's PCIe link; an idle GPU lowers the generation of its own accord, the width it keeps."""
+
+    generation: int | Missing = NOT_SUPPORTED
+    width: int | Missing = NOT_SUPPORTED
+    max_generation: int | Missing = NOT_SUPPORTED
+    """Of this GPU in this system."""
+    max_width: int | Missing = NOT_SUPPORTED
+    gpu_max_generation: int | Missing = NOT_SUPPORTED
+    """Of the GPU, whatever it is plugged into."""
+    replays: int | Missing = NOT_SUPPORTED
+    """Packets that were sent again since the driver was loaded."""
+
+
+Remote = Literal["switch", "gpu", "cpu", "unknown"]
+
+
+class LinkErrors(Facts, frozen=True):
+    """One of NVML's counters of what went wrong on a GPU's NVLinks, since the driver was loaded."""
+
+    counter: str
+    """replay, recovery, crc, receive, integrity, failed recovery, ..."""
+    by_link: tuple[int, ...]
+
+
+class NvLinks(Facts, frozen=True, omit_defaults=True):
+    """A GPU's NVLinks; every tuple has an item for each link, in NVML's order."""
+
+    active: tuple[bool, ...]
+    remote: tuple[Remote, ...] = ()
+    """What is at the other end."""
+    version: int | Missing = NOT_SUPPORTED
+    speed_MBps: int | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
+    """Of one active link in one direction."""
+    errors: tuple[LinkErrors, ...] | Missing = ()
+    """Counters that are 0 on every link are left out."""
+
+
+class Fabric(Facts, frozen=True):
+    """How a GPU stands in the fabric of its NVSwitches, in NVML's numbers."""
+
+    state: int
+    """0 no fabric, 1 not started, 2 in progress, 3 completed."""
+    status: int
+    """An NVML error; it counts when the state is 3."""
+    cluster: str
+    """UUID of the domain over several nodes, hexadecimal; empty where there is none."""
+    clique: int
+    health_mask: int | Missing
+    health_summary: int | Missing
+    """0 not told, 1 healthy, 2 unhealthy, 3 limited capacity."""
+
+
+class GpuProcess(Facts, frozen=True):
+    """A process that computes on a GPU; its number is the host's, which in a container may be another's."""
+
+    pid: int
+    memory_bytes: int | None
+    """None where NVML does not tell."""
+
+
+class GpuHealth(Facts, frozen=True, omit_defaults=True):
+    """What NVML says of a GPU's condition to a process without special rights."""
+
+    recovery_action: int | Missing = NOT_SUPPORTED
+    """What the driver wants done: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, ..."""
+    ecc: Ecc = Ecc()
+    remapped_rows: RemappedRows | Missing = NOT_SUPPORTED
+    retired_pages_pending: bool | Missing = NOT_SUPPORTED
+    clocks: GpuClocks = GpuClocks()
+    pcie: PcieLink = PcieLink()
+    nvlinks: NvLinks | Missing = NOT_SUPPORTED
+    fabric: Fabric | Missing = NOT_SUPPORTED
+    power_limit_watts: float | Missing = NOT_SUPPORTED
+    """The limit in force."""
+    power_limit_default_watts: float | Missing = NOT_SUPPORTED
+    temperature_celsius: int | Missing = NOT_SUPPORTED
+    slowdown_celsius: int | Missing = NOT_SUPPORTED
+    compute_mode: int | Missing = NOT_SUPPORTED
+    """0 default, 1 and 3 exclusive, 2 prohibited."""
+    persistence: bool | Missing = NOT_SUPPORTED
+    processes: tuple[GpuProcess, ...] | Missing = NOT_SUPPORTED
+    mps_processes: tuple[GpuProcess, ...] | Missing = NOT_SUPPORTED
+    """Those that compute through the MPS server."""
+    utilisation_percent: int | Missing = NOT_SUPPORTED
+    module: int | Missing = NOT_SUPPORTED
+    """Its place on the baseboard."""
+    minor: int | Missing = NOT_SUPPORTED
+    """N of /dev/nvidiaN."""
+    vbios: str | Missing = NOT_SUPPORTED
+    cpus: str | Missing = NOT_SUPPORTED
+    """The CPUs next to it, folded: 0-55,112-167."""
+    numa_node: int | Missing = NOT_SUPPORTED
+    """The NUMA node next to it."""
+    own_numa_node: int | Missing = NOT_SUPPORTED
+    """The NUMA node that its memory is (Grace); the kernel keeps files there too."""
+
+
+class PeerAccess(Facts, frozen=True):
+    """Whether two GPUs of a node reach each other's memory: NVML's P2P status, 0 is yes."""
+
+    gpus: tuple[int, int]
+    read: int | Missing
+    write: int | Missing
+    nvlink: int | Missing
+
+
 class Gpu(Facts, frozen=True):
     """One GPU as NVML sees it."""
 
@@ -251,6 +398,8 @@ class Gpu(Facts, frozen=True):
     mig_uuids: tuple[str, ...] = ()
     lost: str = ""
     """NVML's words when the device is there but gives no handle or is lost."""
+    health: GpuHealth | None = None
+    """None: not looked at."""
 
 
 class Gpus(Facts, frozen=True):
@@ -259,6 +408,13 @@ class Gpus(Facts, frozen=True):
     driver: str | Missing
     cuda_driver: str | Missing
     devices: tuple[Gpu, ...]
+    peer_access: tuple[PeerAccess, ...] = ()
+    """Of every two GPUs, each pair once; empty where it was not looked at."""
+    confidential_compute: bool | Missing = NOT_SUPPORTED
+    mps_daemon: bool = False
+    """Whether nvidia-cuda-mps-control runs in sight of the process that looked."""
+    imex_channel: Literal["usable", "denied", "absent"] | None = None
+    """Of the device through which nodes of one NVLink domain share memory; None: not looked at, as without one."""
 
 
 class Space(Facts, frozen=True):

@@ -344,7 +344,7 @@ def _gpu_count() -> int:
 
     if gpu.accelerator() != "nvidia":
         return 0
-    found = asyncio.run(gpu.gpus(10.0))
+    found = asyncio.run(gpu.gpus(10.0, health=False))
     return 0 if isinstance(found, Missing) else len(found.devices)
 
 

@@ -32,6 +32,8 @@ class Question(NamedTuple):
     """Who is asked: NVML, this node."""
     silent: str
     """What it may mean when no answer comes in time."""
+    arguments: tuple[str, ...] = ()
+    """What the module is told beside its life's seconds."""
 
 
 async def ask(question: Question, kind: Any, timeout: float, python: str = sys.executable) -> Any:
@@ -47,7 +49,7 @@ async def ask(question: Question, kind: Any, timeout: float, python: str = sys.e
     try:
         try:
             child = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
-                [python, "-m", question.module, str(int(timeout) + _OUTLIVE_SECONDS)],
+                [python, "-m", question.module, str(int(timeout) + _OUTLIVE_SECONDS), *question.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

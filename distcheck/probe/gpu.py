@@ -13,39 +13,34 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from distcheck.facts import Gpu, Gpus, Missing
-from distcheck.probe.child import Question, ask, live_no_longer_than_told
+from distcheck.facts import Fabric, Gpu, Gpus, Missing
+from distcheck.probe import child
+from distcheck.probe.child import Question, live_no_longer_than_told
+from distcheck.probe.nvml import (
+    DRIVER_NOT_LOADED,
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    Nvml,
+    ask,
+    error_code,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-T = TypeVar("T")
-_Nvml = Any  # the module pynvml: its functions and their results are untyped
-
-NO_PERMISSION = 4
-NOT_SUPPORTED = 3
-NOT_FOUND = 6
-DRIVER_NOT_LOADED = 9
-LIBRARY_NOT_FOUND = 12
-FUNCTION_NOT_FOUND = 13
-GPU_IS_LOST = 15
-_WORDS = {
-    NO_PERMISSION: "no permission to use the NVIDIA driver",
-    DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded",
-    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found",
-    GPU_IS_LOST: "a GPU is lost: it fell off the bus or cannot be reached",
-    17: "the operating system blocked the request",
-    18: "driver/library version mismatch: the kernel module and libnvidia-ml.so.1 are of different versions",
-    999: "unknown error",
-}
 _LIBRARY = "libnvidia-ml.so.1"
 _PCI_NVIDIA, _PCI_AMD = "0x10de", "0x1002"
 _PCI_GPU = {_PCI_NVIDIA: ("0x0300", "0x0302"), _PCI_AMD: ("0x0380", "0x0302", "0x1200")}
+_PRESENCE = "presence"
 _NVML = Question(__name__, "NVML", "a GPU or its driver hangs")
+_NVML_PRESENCE = _NVML._replace(arguments=(_PRESENCE,))
 
 
 def accelerator(
@@ -92,54 +87,73 @@ def _amd_compute_node(root: Path) -> bool:
     return False
 
 
-async def gpus(timeout: float, python: str = sys.executable) -> Gpus | Missing:
-    """Ask NVML about this node in a child process, for at most `timeout` seconds and one more to see it dead."""
-    answer: Gpus | Missing = await ask(_NVML, Gpus, timeout, python)
+async def gpus(timeout: float, python: str = sys.executable, *, health: bool = True) -> Gpus | Missing:
+    """Ask NVML about this node in a child process, for at most `timeout` seconds and one more to see it dead.
+
+    Without `health` it is asked only which GPUs there are.
+    """
+    answer: Gpus | Missing = await child.ask(_NVML if health else _NVML_PRESENCE, Gpus, timeout, python)
     return answer
 
 
-def error_code(reason: str) -> int | None:
-    """Return the number in a reason that starts with ``NVML error N:``, None when NVML named none."""
-    head, _, _ = reason.partition(":")
-    number = head.removeprefix("NVML error ")
-    return int(number) if number != head and number.isdecimal() else None
-
-
-def collect() -> Gpus | Missing:
+def collect(*, health: bool = True) -> Gpus | Missing:
     """Read all that is wanted from NVML, in this process. It can hang: `gpus` is for callers who cannot."""
     try:
         import pynvml as nvml
     except ImportError as error:
         return Missing(reason=f"the Python module pynvml (package nvidia-ml-py) cannot be imported: {error}")
-    started = _ask(nvml, nvml.nvmlInit)
+    started = ask(nvml, nvml.nvmlInit)
     if isinstance(started, Missing):
         return started
-    count = _ask(nvml, nvml.nvmlDeviceGetCount)
+    count = ask(nvml, nvml.nvmlDeviceGetCount)
     if isinstance(count, Missing):
         return count
-    cuda = _ask(nvml, lambda: int(nvml.nvmlSystemGetCudaDriverVersion()))
-    return Gpus(
-        driver=_ask(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
+    cuda = ask(nvml, lambda: int(nvml.nvmlSystemGetCudaDriverVersion()))
+    found = Gpus(
+        driver=ask(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
         cuda_driver=cuda if isinstance(cuda, Missing) else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        devices=tuple(_gpu(nvml, index) for index in range(count)),
+        devices=tuple(_gpu(nvml, index, health=health) for index in range(count)),
+    )
+    return _with_surroundings(nvml, found) if health else found
+
+
+def _with_surroundings(nvml: Nvml, found: Gpus) -> Gpus:
+    """Add what concerns several GPUs, or all of the node."""
+    from distcheck.probe import gpu_health
+
+    read = [gpu for gpu in found.devices if gpu.health is not None and not gpu.lost]
+    fabrics = [gpu.health.fabric for gpu in read if gpu.health is not None]
+    shared = any(isinstance(fabric, Fabric) and fabric.cluster for fabric in fabrics)
+    return msgspec.structs.replace(
+        found,
+        peer_access=gpu_health.peer_access(nvml, {g.index: nvml.nvmlDeviceGetHandleByIndex(g.index) for g in read}),
+        confidential_compute=gpu_health.confidential_compute(nvml),
+        mps_daemon=gpu_health.mps_daemon(),
+        imex_channel=gpu_health.imex_channel() if shared else None,
     )
 
 
-def _gpu(nvml: _Nvml, index: int) -> Gpu:
-    handle = _ask(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+def _gpu(nvml: Nvml, index: int, *, health: bool = False) -> Gpu:
+    handle = ask(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if isinstance(handle, Missing):
         # A GPU that a cgroup keeps from this process is not lost but somebody else's; CUDA shows it no more.
         lost = "" if error_code(handle.reason) == NO_PERMISSION else handle.reason
         return Gpu(index, handle, handle, handle, handle, handle, handle, lost=lost)
-    uuid = _ask(nvml, lambda: _text(nvml.nvmlDeviceGetUUID(handle)))
-    pci = _ask(nvml, lambda: _address(nvml.nvmlDeviceGetPciInfo(handle)))
-    name = _ask(nvml, lambda: _text(nvml.nvmlDeviceGetName(handle)))
-    memory = _ask(nvml, lambda: _memory(nvml, handle))
-    mig = _ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0] == 1)
+    uuid = ask(nvml, lambda: _text(nvml.nvmlDeviceGetUUID(handle)))
+    pci = ask(nvml, lambda: _address(nvml.nvmlDeviceGetPciInfo(handle)))
+    name = ask(nvml, lambda: _text(nvml.nvmlDeviceGetName(handle)))
+    memory = ask(nvml, lambda: _memory(nvml, handle))
+    mig = ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0] == 1)
     if isinstance(mig, Missing) and error_code(mig.reason) in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}:
         mig = False  # neither the GPU nor the driver knows of MIG
     answers = (uuid, pci, name, memory, mig)
-    failures = (a.reason for a in answers if isinstance(a, Missing))
+    failures = [a.reason for a in answers if isinstance(a, Missing)]
+    condition = None
+    if health:
+        from distcheck.probe import gpu_health
+
+        condition = gpu_health.read(nvml, handle)
+        failures += gpu_health.reasons(condition)
     return Gpu(
         index,
         uuid,
@@ -150,10 +164,11 @@ def _gpu(nvml: _Nvml, index: int) -> Gpu:
         mig=mig,
         mig_uuids=_mig_uuids(nvml, handle) if mig is True else (),
         lost=next((reason for reason in failures if error_code(reason) == GPU_IS_LOST), ""),
+        health=condition,
     )
 
 
-def _memory(nvml: _Nvml, handle: object) -> tuple[int, int]:
+def _memory(nvml: Nvml, handle: object) -> tuple[int, int]:
     """Return total and used bytes; used without what the driver reserves, where it tells them apart."""
     version = getattr(nvml, "nvmlMemory_v2", None)
     if version is not None:
@@ -164,30 +179,15 @@ def _memory(nvml: _Nvml, handle: object) -> tuple[int, int]:
     return int(memory.total), int(memory.used)
 
 
-def _mig_uuids(nvml: _Nvml, handle: object) -> tuple[str, ...]:
+def _mig_uuids(nvml: Nvml, handle: object) -> tuple[str, ...]:
     """Return the UUIDs of a GPU's MIG devices in NVML's order; the slots between them may be empty."""
-    slots = _ask(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)))
+    slots = ask(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)))
 
     def uuid(slot: int) -> str:
         return _text(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)))
 
-    answers = (_ask(nvml, partial(uuid, slot)) for slot in range(0 if isinstance(slots, Missing) else slots))
+    answers = (ask(nvml, partial(uuid, slot)) for slot in range(0 if isinstance(slots, Missing) else slots))
     return tuple(answer for answer in answers if isinstance(answer, str))
-
-
-def _ask(nvml: _Nvml, call: Callable[[], T]) -> T | Missing:
-    """Make one NVML call; its error is the reason why the fact is missing."""
-    try:
-        return call()
-    except nvml.NVMLError as error:
-        return Missing(reason=_words(error))
-    except AttributeError as error:
-        return Missing(reason=f"this version of nvidia-ml-py does not know it: {error}")
-
-
-def _words(error: Any) -> str:
-    code = getattr(error, "value", 999)
-    return f"NVML error {code}: {_WORDS.get(code) or error}"
 
 
 def _text(value: str | bytes) -> str:
@@ -202,7 +202,7 @@ def _address(pci: Any) -> str:
 def main() -> None:
     """Print NVML's answer as one line of JSON; die by the clock when nobody can be waiting any more."""
     live_no_longer_than_told()
-    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(collect(health=_PRESENCE not in sys.argv)).decode() + "\n")
 
 
 if __name__ == "__main__":

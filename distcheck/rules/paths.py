@@ -240,7 +240,7 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
                 scope="node",
                 owner="admin",
                 confirmed=False,
-                evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)},
+                evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
             )
 
 

@@ -11,6 +11,14 @@
  *     3.name hang               the call never returns; "crash" ends the process with SIGSEGV
  *
  * In a value for every GPU, %i is replaced by the GPU's index. A key that no line has: NVML_ERROR_NOT_SUPPORTED.
+ * Keys may have a place of their own behind them, which goes before the key alone:
+ *
+ *     link.state 1              of every NVLink; how many there are says "links"
+ *     3.link.state.7 0          of GPU 3's link 7 alone
+ *     field.161.7 2             value of the field 161 in scope 7 (a link); "field.230 type 1 4" is of type 1
+ *     2.p2p.read.5 4            of GPU 2 to GPU 5
+ *     processes 4711:1024 77:-  process ids with the bytes that they use; "none" is an empty list
+ *     cpus 0-55,112-167
  * Build: cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 fake_nvml.c
  */
 #include <signal.h>
@@ -21,7 +29,7 @@
 
 typedef int nvmlReturn_t;
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, UNKNOWN = 999, ABSENT = -1, LONGEST = 256, SLOTS = 64 };
+       DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999, ABSENT = -1, LONGEST = 256, SLOTS = 64 };
 
 /* A handle points into this table: row 0 of a GPU is the GPU, rows 1 and up are its MIG devices. */
 static struct place { int gpu, mig; } places[SLOTS][SLOTS];
@@ -199,9 +207,221 @@ static nvmlReturn_t unsigned_of(device_t d, const char *key, unsigned *out) {
     if (found == SUCCESS) *out = (unsigned)value;
     return found;
 }
-nvmlReturn_t nvmlDeviceGetMinorNumber(device_t d, unsigned *out) { return unsigned_of(d, "minor", out); }
-nvmlReturn_t nvmlDeviceGetComputeMode(device_t d, unsigned *out) { return unsigned_of(d, "compute_mode", out); }
-nvmlReturn_t nvmlDeviceGetPersistenceMode(device_t d, unsigned *out) { return unsigned_of(d, "persistence", out); }
+/* Ask for KEY.PLACE, and where no line has it for KEY alone. */
+static nvmlReturn_t ask_at(device_t d, const char *key, unsigned place, char *value) {
+    char name[LONGEST];
+    nvmlReturn_t found;
+    snprintf(name, sizeof name, "%s.%u", key, place);
+    found = ask(d, name, value);
+    return found == NOT_SUPPORTED ? ask(d, key, value) : found;
+}
+static nvmlReturn_t number_at(device_t d, const char *key, unsigned place, unsigned long long *out) {
+    char value[LONGEST];
+    nvmlReturn_t found = ask_at(d, key, place, value);
+    if (found == SUCCESS) *out = strtoull(value, NULL, 0);
+    return found;
+}
+static nvmlReturn_t unsigned_at(device_t d, const char *key, unsigned place, unsigned *out) {
+    unsigned long long value;
+    nvmlReturn_t found = number_at(d, key, place, &value);
+    if (found == SUCCESS) *out = (unsigned)value;
+    return found;
+}
+
+#define ONE_NUMBER(name, key) \
+    nvmlReturn_t nvmlDeviceGet##name(device_t d, unsigned *out) { return unsigned_of(d, key, out); }
+ONE_NUMBER(MinorNumber, "minor")
+ONE_NUMBER(ModuleId, "module")
+ONE_NUMBER(ComputeMode, "compute_mode")
+ONE_NUMBER(PersistenceMode, "persistence")
+ONE_NUMBER(CurrPcieLinkGeneration, "pcie.gen")
+ONE_NUMBER(CurrPcieLinkWidth, "pcie.width")
+ONE_NUMBER(MaxPcieLinkGeneration, "pcie.max_gen")
+ONE_NUMBER(MaxPcieLinkWidth, "pcie.max_width")
+ONE_NUMBER(GpuMaxPcieLinkGeneration, "pcie.gpu_max_gen")
+ONE_NUMBER(PcieReplayCounter, "pcie.replays")
+ONE_NUMBER(EnforcedPowerLimit, "power.limit")
+ONE_NUMBER(PowerManagementDefaultLimit, "power.default")
+ONE_NUMBER(RetiredPagesPendingStatus, "retired.pending")
+
+#define ONE_NUMBER_OF_A_KIND(name, key) \
+    nvmlReturn_t nvmlDeviceGet##name(device_t d, unsigned kind, unsigned *out) { return unsigned_at(d, key, kind, out); }
+ONE_NUMBER_OF_A_KIND(ClockInfo, "clock")
+ONE_NUMBER_OF_A_KIND(MaxClockInfo, "clock.max")
+ONE_NUMBER_OF_A_KIND(ApplicationsClock, "clock.application")
+ONE_NUMBER_OF_A_KIND(DefaultApplicationsClock, "clock.application_default")
+ONE_NUMBER_OF_A_KIND(Temperature, "temperature")
+ONE_NUMBER_OF_A_KIND(TemperatureThreshold, "temperature.threshold")
+
+nvmlReturn_t nvmlDeviceGetVbiosVersion(device_t d, char *out, unsigned size) { return text_of(d, "vbios", out, size); }
+nvmlReturn_t nvmlDeviceGetNumaNodeId(device_t d, int *out) { return unsigned_of(d, "own_numa", (unsigned *)out); }
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(device_t d, unsigned long long *out) {
+    return number(d, "reasons", out);
+}
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(device_t d, unsigned long long *out) {
+    return number(d, "throttle_reasons", out);
+}
+struct rates { unsigned gpu, memory; };
+nvmlReturn_t nvmlDeviceGetUtilizationRates(device_t d, struct rates *out) {
+    out->memory = 0;
+    return unsigned_of(d, "utilisation", &out->gpu);
+}
+
+/* Errors of the memory: ecc.KIND.SINCE, each 0 or 1 as in nvml.h */
+nvmlReturn_t nvmlDeviceGetEccMode(device_t d, unsigned *current, unsigned *pending) {
+    nvmlReturn_t found = unsigned_of(d, "ecc", current);
+    if (found == SUCCESS && unsigned_of(d, "ecc.pending", pending) != SUCCESS) *pending = *current;
+    return found;
+}
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(device_t d, unsigned kind, unsigned since, unsigned long long *out) {
+    char key[LONGEST];
+    snprintf(key, sizeof key, "ecc.%u.%u", kind, since);
+    return number(d, key, out);
+}
+nvmlReturn_t nvmlDeviceGetRemappedRows(device_t d, unsigned *corr, unsigned *unc, unsigned *pending, unsigned *failed) {
+    char value[LONGEST];
+    nvmlReturn_t found = ask(d, "rows", value);
+    if (found != SUCCESS) return found;
+    return sscanf(value, "%u %u %u %u", corr, unc, pending, failed) == 4 ? SUCCESS : UNKNOWN;
+}
+
+/* Fields; the value stands in a union of 8 bytes */
+struct field {
+    unsigned id, scope;
+    long long timestamp, latency;
+    unsigned type;
+    nvmlReturn_t result;
+    union { double d; unsigned u; unsigned long ul; unsigned long long ull; long long ll; int i; unsigned short us; } value;
+};
+nvmlReturn_t nvmlDeviceGetFieldValues(device_t d, int count, struct field *values) {
+    char key[LONGEST], value[LONGEST];
+    nvmlReturn_t found = ask(d, "fields", value);
+    unsigned long long most = found == SUCCESS ? strtoull(value, NULL, 0) : ~0ULL;
+    int n, used;
+    if (found != SUCCESS && found != NOT_SUPPORTED) return found;
+    if ((unsigned long long)count > most) return INVALID_ARGUMENT;
+    for (n = 0; n < count; n++) {
+        const char *text = value;
+        snprintf(key, sizeof key, "field.%u", values[n].id);
+        values[n].result = ask_at(d, key, values[n].scope, value);
+        if (values[n].result != SUCCESS) continue;
+        values[n].type = 3;
+        if (sscanf(value, "type %u %n", &values[n].type, &used) == 1) text = value + used;
+        memset(&values[n].value, 0, sizeof values[n].value);
+        switch (values[n].type) {
+        case 0: values[n].value.d = strtod(text, NULL); break;
+        case 1: values[n].value.u = (unsigned)strtoul(text, NULL, 0); break;
+        case 4: values[n].value.ll = strtoll(text, NULL, 0); break;
+        case 5: values[n].value.i = (int)strtol(text, NULL, 0); break;
+        case 6: values[n].value.us = (unsigned short)strtoul(text, NULL, 0); break;
+        default: values[n].value.ull = strtoull(text, NULL, 0);
+        }
+    }
+    return SUCCESS;
+}
+
+/* NVLink */
+static nvmlReturn_t of_link(device_t d, unsigned link, const char *key, unsigned *out) {
+    unsigned count;
+    nvmlReturn_t found = unsigned_of(d, "links", &count);
+    if (found != SUCCESS) return found;
+    return link < count ? unsigned_at(d, key, link, out) : INVALID_ARGUMENT;
+}
+nvmlReturn_t nvmlDeviceGetNvLinkState(device_t d, unsigned link, unsigned *out) {
+    return of_link(d, link, "link.state", out);
+}
+nvmlReturn_t nvmlDeviceGetNvLinkVersion(device_t d, unsigned link, unsigned *out) {
+    return of_link(d, link, "link.version", out);
+}
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(device_t d, unsigned link, unsigned *out) {
+    return of_link(d, link, "link.remote", out);
+}
+nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(device_t d, unsigned link, unsigned counter, unsigned long long *out) {
+    char key[LONGEST];
+    snprintf(key, sizeof key, "link.errors.%u", counter);
+    return number_at(d, key, link, out);
+}
+
+/* The fabric: versions 2 and 3 of the structure, unless "fabric.version" says which is the newest */
+struct fabric { unsigned version; unsigned char cluster[16]; nvmlReturn_t status; unsigned clique, state, mask; };
+struct fabric_v3 { struct fabric v2; unsigned char summary; };
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(device_t d, struct fabric_v3 *out) {
+    char cluster[LONGEST];
+    unsigned n, byte, summary = 0, newest = 3, asked = out->v2.version >> 24;
+    nvmlReturn_t found = unsigned_of(d, "fabric.state", &out->v2.state);
+    if (found != SUCCESS) return found;
+    unsigned_of(d, "fabric.version", &newest);
+    if (asked < 2 || asked > newest) return ARGUMENT_VERSION_MISMATCH;
+    if ((out->v2.version & 0xffffff) != (asked == 2 ? sizeof out->v2 : sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
+    out->v2.clique = out->v2.mask = 0;
+    out->v2.status = SUCCESS;
+    memset(out->v2.cluster, 0, sizeof out->v2.cluster);
+    unsigned_of(d, "fabric.status", (unsigned *)&out->v2.status);
+    unsigned_of(d, "fabric.clique", &out->v2.clique);
+    unsigned_of(d, "fabric.mask", &out->v2.mask);
+    if (ask(d, "fabric.cluster", cluster) == SUCCESS)
+        for (n = 0; n < 16 && sscanf(cluster + 2 * n, "%2x", &byte) == 1; n++) out->v2.cluster[n] = (unsigned char)byte;
+    if (asked == 3) {
+        unsigned_of(d, "fabric.summary", &summary);
+        out->summary = (unsigned char)summary;
+    }
+    return SUCCESS;
+}
+
+/* Processes */
+struct process { unsigned pid; unsigned long long memory; unsigned instance, compute_instance; };
+static nvmlReturn_t processes(device_t d, const char *key, unsigned *count, struct process *out) {
+    char value[LONGEST], *word, *rest, *bytes;
+    unsigned n = 0, room = *count;
+    nvmlReturn_t found = ask(d, key, value);
+    if (found != SUCCESS) return found;
+    for (word = strtok_r(value, " ", &rest); word && (bytes = strchr(word, ':')); word = strtok_r(NULL, " ", &rest), n++) {
+        if (!out || n >= room) continue;
+        memset(&out[n], 0, sizeof out[n]);
+        out[n].pid = (unsigned)strtoul(word, NULL, 10);
+        out[n].memory = bytes[1] == '-' ? ~0ULL : strtoull(bytes + 1, NULL, 0);
+    }
+    *count = n;
+    return n > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(device_t d, unsigned *count, struct process *out) {
+    return processes(d, "processes", count, out);
+}
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(device_t d, unsigned *count, struct process *out) {
+    return processes(d, "mps_processes", count, out);
+}
+
+/* What is next to a GPU, and the ways between two */
+static nvmlReturn_t bits(device_t d, const char *key, unsigned words, unsigned long *out) {
+    char value[LONGEST], *word, *rest;
+    unsigned first, last, n;
+    nvmlReturn_t found = ask(d, key, value);
+    if (found != SUCCESS) return found;
+    memset(out, 0, words * sizeof *out);
+    for (word = strtok_r(value, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        n = (unsigned)sscanf(word, "%u-%u", &first, &last);
+        if (n < 1) return UNKNOWN;
+        for (last = n == 2 ? last : first; first <= last && first / 64 < words; first++)
+            out[first / 64] |= 1UL << first % 64;
+    }
+    return SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetCpuAffinity(device_t d, unsigned words, unsigned long *out) {
+    return bits(d, "cpus", words, out);
+}
+nvmlReturn_t nvmlDeviceGetMemoryAffinity(device_t d, unsigned words, unsigned long *out, unsigned scope) {
+    (void)scope;
+    return bits(d, "numa", words, out);
+}
+nvmlReturn_t nvmlDeviceGetP2PStatus(device_t d, device_t other, unsigned kind, unsigned *out) {
+    static const char *const keys[] = {"p2p.read", "p2p.write", "p2p.nvlink"};
+    return kind < 3 ? unsigned_at(d, keys[kind], (unsigned)other->gpu, out) : INVALID_ARGUMENT;
+}
+struct confidential { unsigned environment, feature, tools; };
+nvmlReturn_t nvmlSystemGetConfComputeState(struct confidential *out) {
+    memset(out, 0, sizeof *out);
+    return unsigned_of(NULL, "confidential", &out->feature);
+}
 
 /* MIG */
 nvmlReturn_t nvmlDeviceGetMigMode(device_t d, unsigned *current, unsigned *pending) {

@@ -604,8 +604,18 @@ def test_a_node_without_the_family_of_the_others(of, said, change):
     job = with_node(change, of(4, both), 3, *plain(3))
     job = tried(change, job, missed=[(3, n, f"fd00::{n}") for n in (1, 2, 4)])
     assert said(job, *FAMILIES, "paths") == [("net-ipv4-ipv6-mixed", "error", (2,))]
-    nccl_alone = change.environment(change.asked(job, backend="nccl"), None, NCCL_SOCKET_FAMILY="AF_INET")
-    assert said(tried(change, nccl_alone, missed=[(3, n, f"fd00::{n}") for n in (1, 2, 4)]), "paths") == []
+
+
+@pytest.mark.parametrize("family", ["10.0.0.3", "fd00::3"])
+def test_where_a_node_was_met_is_nothing_to_one_without_that_family(of, said, change, family):
+    job = with_node(change, of(4), 3, *plain(3), at("eth0", family, 64 if ":" in family else 24))
+    job = with_node(change, job, 4, *plain(4), at("eth0", "fd00::4", 64))
+    uids = [p.uid for p in job.processes]
+    ways = ((2, 3, "fd00::4", "unreachable"), (1, 3, "fd00::4", "unreachable"))
+    trials = [PeerTrial(uids[s], uids[t], where, 40000, end, 0.01, uses=("master",)) for s, t, where, end in ways]
+    job = change.job(job, peers=(*job.peers, *trials))
+    assert len(explained_trials(job)) == (2 if family == "10.0.0.3" else 1)
+    assert said(job, *FAMILIES) == []
 
 
 def test_a_family_that_only_the_loopback_has_is_said_with_the_variable(of, only, change):

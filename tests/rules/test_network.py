@@ -250,6 +250,11 @@ def test_who_looked_for_another_master_is_another_rules_finding(
     assert rules(knocked(change, change.environment(of(3, 1), 2, **wrong), 2, outcome)) == []
 
 
+def test_a_master_that_every_node_takes_for_itself_is_another_rules_finding(of, change, rules):
+    job = knocked(change, of(2, 1), 1, "refused", address="127.0.0.1")
+    assert rules(change.environment(job, None, MASTER_ADDR="localhost")) == []
+
+
 def test_side_doors_do_not_count(of, change, rules):
     assert rules(knocked(change, of(), 1, "timeout", door="side")) == []
 
