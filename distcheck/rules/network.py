@@ -133,9 +133,11 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
     """Packets to MASTER_ADDR:MASTER_PORT are dropped or rejected on the way, or there is no route.
 
     torch waits ten minutes and then says "The client socket has timed out after 600000ms while trying to connect to
-    (HOST, PORT)", or "errno: 113 - No route to host". Found by connecting from every process with a short time limit,
-    until the roll call closes. No answer means that packets are dropped, unreachable that there is no route or that a
-    firewall says so; refused, that it rejects them, when rank 0 listened and could be met on another port.
+    (HOST, PORT)", or "errno: 113 - No route to host".
+
+    Found by connecting from every process with a short time limit, until the roll call closes. No answer means that
+    packets are dropped, unreachable that there is no route or that a firewall says so; refused, that it rejects
+    them, when rank 0 listened and could be met on another port.
 
     Fix: open the port in the firewall or security group, or use an address that the node can route to; in containers
     use the host's network.

@@ -15,8 +15,8 @@ from distcheck.rules.vocabulary import are, found, grouped, listed
 from distcheck.rules.ways import Way, Ways, reason
 
 _FIREWALL = (
-    'sysctl -w net.ipv4.ip_local_port_range="50000 51000"',
-    "firewall-cmd --add-port=50000-51000/tcp",
+    'sudo sysctl -w net.ipv4.ip_local_port_range="50000 51000"',
+    "sudo firewall-cmd --add-port=50000-51000/tcp",
 )
 _NEVER_BYTES = 1024
 """A path that loses large packets confirms less than this: not one full segment."""
@@ -58,11 +58,13 @@ def _one_way(ways: Ways, shut: Mapping[Way, PeerTrial]) -> set[Way]:
 def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     """Ports that the kernel chooses are closed between nodes.
 
-    Only MASTER_PORT is open. NCCL's bootstrap and sockets and Gloo's mesh listen on kernel-chosen ports between every
-    pair: the rendezvous works, and then "connectFullMesh failed", "No route to host" or "exceeded error retry count"
-    follows, or nothing at all. Found by letting every node listen on such ports, at the addresses that NCCL and Gloo
-    take, and every other one connect. No answer means that packets are dropped; refused or unreachable, though
-    somebody listens there, that a firewall rejects them.
+    Only MASTER_PORT is open. NCCL's bootstrap and sockets and Gloo's mesh listen on kernel-chosen ports between
+    every pair: the rendezvous works, and then "connectFullMesh failed", "No route to host" or "exceeded error retry
+    count" follows, or nothing at all.
+
+    Found by letting every node listen on such ports, at the addresses that NCCL and Gloo take, and every other one
+    connect. No answer means that packets are dropped; refused or unreachable, though somebody listens there, that a
+    firewall rejects them.
 
     Fix: allow all TCP between the nodes of a job, or open a range and keep the kernel to it.
     See: https://github.com/NVIDIA/nccl/issues/388
@@ -103,11 +105,13 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     """Packets of full size do not arrive.
 
     Small messages pass, so that the rendezvous works, and then Gloo and NCCL's sockets hang in the first large
-    transfer. A tunnel, a VLAN or a switch port carries less than the network interfaces believe, and the message that
-    should tell them is filtered. Found by sending data in segments as large as the interface makes them: the
-    connection stands, and nothing is confirmed. A node with a smaller MTU than others is no fault by itself, TCP
-    agrees on the smaller one; jumbo frames that only some nodes have, and that do not arrive, are a warning, because
-    datagrams and RDMA do not agree on anything.
+    transfer. A tunnel, a VLAN or a switch port carries less than the network interfaces believe, and the message
+    that should tell them is filtered.
+
+    Found by sending data in segments as large as the interface makes them: the connection stands, and nothing is
+    confirmed. A node with a smaller MTU than others is no fault by itself, TCP agrees on the smaller one; jumbo
+    frames that only some nodes have, and that do not arrive, are a warning, because datagrams and RDMA do not agree
+    on anything.
 
     Fix: the same MTU on network interfaces, switches and tunnels.
     See: https://github.com/NVIDIA/nccl/issues/1524

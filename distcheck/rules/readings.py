@@ -1,0 +1,133 @@
+"""The condition of each GPU and whom it concerns, and findings that name the GPUs, their nodes and their ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts import Gpu, GpuHealth, Job, Missing, NodeFacts, RankFacts
+from distcheck.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
+from distcheck.rules.cards import at, card, not_seen, seen
+from distcheck.rules.nvml import error_code
+from distcheck.rules.vocabulary import brief, fold, grouped, listed, numbers_of, once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from distcheck.rules import Outcome
+
+_NOT_THERE = frozenset({2, 3, 13})
+"""Invalid argument, not supported, function not found: this GPU or this driver has no such thing."""
+_MOST = 16
+"""GPUs that a finding's evidence shows."""
+
+
+class Reading(NamedTuple):
+    """A GPU that NVML could read, where it is, and who will use it."""
+
+    node: NodeFacts
+    gpu: Gpu
+    health: GpuHealth
+    ranks: tuple[RankFacts, ...]
+    used: bool
+    """Whether the job uses it as far as is known; what is wrong with another one does not keep the job from starting."""
+
+
+@once
+def readings(job: Job) -> tuple[Reading, ...]:
+    """Return every GPU of the job's nodes whose condition was read."""
+    found = []
+    for node, devices in seen(job):
+        here = job.ranks_on(node)
+        takers = grouped((rank for rank in here if rank.gpu is not None), lambda rank: rank.gpu)
+        all_known = bool(here) and all(rank.gpu is not None for rank in here)
+        for gpu in devices:
+            if gpu.health is None or gpu.lost:
+                continue
+            names = (gpu.uuid, *gpu.mig_uuids) if isinstance(gpu.uuid, str) else gpu.mig_uuids
+            ranks = tuple(rank for name in names for rank in takers.get(name, ()))
+            found.append(Reading(node, gpu, gpu.health, ranks, used=bool(ranks) or not all_known))
+    return tuple(found)
+
+
+def number(value: float | Missing | None) -> float:
+    """Return a number, 0 where there is none."""
+    return 0 if value is None or isinstance(value, Missing) else value
+
+
+def stands_out(count: int, others: Iterable[int], least: int) -> bool:
+    """Tell whether a counter that nobody resets is high: by itself, and a hundred times what others count."""
+    known = sorted(others)
+    usual = known[len(known) // 2] if known else 0
+    return count >= least and count >= 100 * usual and (bool(known) or count >= 100 * least)
+
+
+def judged(
+    job: Job,
+    say: Callable[[Reading], str | Missing],
+    fix: Fix,
+    *,
+    severity: Severity = "warning",
+    scope: Scope = "gpu",
+    owner: Owner = "admin",
+    confirmed: bool = False,
+) -> Iterator[Outcome]:
+    """Yield what is wrong with GPUs, one finding for all nodes that show the same picture.
+
+    `say` returns what is wrong with a GPU, '' when nothing is, `Missing` when that is not known. A GPU that no rank
+    uses is worth a remark only.
+    """
+    yield from not_seen(job)
+    said = [(reading, say(reading)) for reading in readings(job)]
+    yield from _unknown((reading, words) for reading, words in said if isinstance(words, Missing))
+    faults = [(reading, words) for reading, words in said if isinstance(words, str) and words]
+    for used in (True, False):
+        by_node = grouped((fault for fault in faults if fault[0].used is used), lambda fault: fault[0].node.key)
+        alike = grouped(by_node.values(), lambda node: tuple((r.gpu.index, r.gpu.pci, words) for r, words in node))
+        for nodes in alike.values():
+            yield _finding(nodes, fix, severity=severity if used else "info", scope=scope, owner=owner, sure=confirmed)
+
+
+def _unknown(unread: Iterable[tuple[Reading, Missing]]) -> Iterator[NotChecked]:
+    """Yield where NVML refused; what a GPU or a driver does not have is nothing to be told."""
+    refused = ((reading, why.reason) for reading, why in unread if error_code(why.reason) not in _NOT_THERE)
+    told = ((reading, why) for reading, why in refused if why.startswith("NVML"))
+    for (node, why), group in grouped(told, lambda item: (item[0].node.name, item[1])).items():
+        gpus = [reading.gpu for reading, _ in group]
+        ranks = numbers_of(rank for reading, _ in group for rank in reading.ranks)
+        yield NotChecked(reason=f"{gpu_names(gpus)}: {why}", nodes=(node,), ranks=ranks, required=False)
+
+
+def _finding(
+    nodes: list[list[tuple[Reading, str]]], fix: Fix, *, severity: Severity, scope: Scope, owner: Owner, sure: bool
+) -> Finding:
+    first, names = nodes[0], [node[0][0].node.name for node in nodes]
+    by_words = grouped(first, lambda fault: fault[1])
+    parts = [f"{gpu_names([r.gpu for r, _ in faults])}: {brief(words, 120)}" for words, faults in by_words.items()]
+    more = f"; and {len(parts) - 2} more findings of the kind" if len(parts) > 2 else ""
+    evidence = {}
+    for reading, words in [fault for node in nodes for fault in node][:_MOST]:
+        key = f"GPU {reading.gpu.index}" if len(nodes) == 1 else f"{reading.node.name} GPU {reading.gpu.index}"
+        evidence[key] = ", ".join((*card(reading.gpu).values(), words))
+    return Finding(
+        severity=severity,
+        scope=scope,
+        owner=owner,
+        confirmed=sure,
+        ranks=numbers_of(rank for node in nodes for reading, _ in node for rank in reading.ranks),
+        nodes=tuple(names),
+        message=brief(f"{listed(names, most=3)}: {'; '.join(parts[:2])}{more}", 300),
+        evidence=evidence,
+        fix=fix,
+    )
+
+
+def findings(outcomes: Iterator[Outcome]) -> Iterator[Finding]:
+    """Leave out what was not checked, where a rule has said it before."""
+    return (outcome for outcome in outcomes if isinstance(outcome, Finding))
+
+
+def gpu_names(gpus: list[Gpu]) -> str:
+    """Name GPUs of one node: GPU 3 (0000:61:00.0), GPUs 0-7."""
+    if len(gpus) == 1:
+        return f"GPU {gpus[0].index}{at(gpus[0])}"
+    return f"GPUs {fold(gpu.index for gpu in gpus)}"
