@@ -214,7 +214,7 @@ def _lone_nodes(job: Job, report: Document) -> list[str]:
 _ADVICE = {
     0: "start the job",
     10: "warnings fail because of --strict",
-    20: "not enough is known to start the job; a retry may help, on other nodes if it does not",
+    20: "it is not sure that the job can start; a retry may help, on other nodes if it does not",
     30: "mend the job's or the site's configuration first; a retry will not help",
     40: "leave {nodes} out and start again",
     70: "distcheck itself broke; save the job with --save and report it",

@@ -256,9 +256,9 @@ async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tup
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s"), None
     except ConnectionRefusedError as error:
-        return ended("refused", str(error)), None
+        return ended("refused", protocol.words_of(error)), None
     except OSError as error:
-        return ended("unreachable" if error.errno in _UNREACHABLE else "failed", str(error)), None
+        return ended("unreachable" if error.errno in _UNREACHABLE else "failed", protocol.words_of(error)), None
     if door.only_connect:
         writer.close()
         return ended("agent"), None

@@ -106,14 +106,14 @@ async def _try(uid: str, door: PeerDoor, nonce: str, seconds: float) -> tuple[Pe
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s")
     except ConnectionRefusedError as error:
-        return ended("refused", str(error))
+        return ended("refused", protocol.words_of(error))
     except asyncio.IncompleteReadError as error:
         return ended("foreign", protocol.banner(error.partial))
     except ValueError as error:
         return ended("failed", str(error))
     except OSError as error:
         unreachable = error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH}
-        return ended("unreachable" if unreachable else "failed", str(error))
+        return ended("unreachable" if unreachable else "failed", protocol.words_of(error))
     finally:
         if writer is not None:
             writer.close()

@@ -291,6 +291,11 @@ def _close_connection(task: asyncio.Task[tuple[asyncio.StreamReader, asyncio.Str
         task.result()[1].close()
 
 
+def words_of(error: OSError) -> str:
+    """Return the system's own words for an error; asyncio's repeat the address instead."""
+    return f"{os.strerror(error.errno)} (errno {error.errno})" if error.errno else str(error)
+
+
 def plain_address(address: str) -> str:
     """Return the IPv4 address inside an IPv6-mapped one, any other address as it is."""
     return address.removeprefix("::ffff:")

@@ -198,6 +198,12 @@ def _blame(failed: Collection[Way], tried: Collection[Way]) -> _Blame:
         covered = [w for w in failed if (both and set(w) & set(sides)) or (not both and w[incoming] in sides)]
         if sides and 2 * len(sides) < len(everybody) and len(covered) == len(failed):
             return _Blame(sides, both=both, incoming=incoming)
+    # Not every way of it fails, yet it has a part in all that do, and they lead to several others.
+    shared = set(everybody).intersection(*failed)
+    if len(shared) == 1 and len({side for way in failed for side in way}) > 2:
+        side = shared.pop()
+        ends = {way.index(side) for way in failed}
+        return _Blame((side,), both=len(ends) > 1, incoming=ends == {1})
     return _Blame()
 
 

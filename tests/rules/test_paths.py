@@ -190,6 +190,14 @@ def test_two_closed_nodes_of_six_are_named_alone(of, change, only):
     assert finding.message.startswith("none of node2 and node5 can reach any other node, nor be reached on ports")
 
 
+def test_a_node_that_has_a_part_in_every_failing_way_is_named_alone(of, change, only):
+    finding, _ = only(closed(change, of(5), lambda s, t: t == 2 and s in {0, 3}))
+    assert (finding.rule, finding.nodes) == ("net-asymmetric-route", ("node3",))
+    assert finding.message.startswith("node1 and node4 cannot reach node3 on ports that the kernel chooses, but")
+    finding, _ = only(closed(change, of(5), lambda s, t: {s, t} in ({2, 0}, {2, 3})))
+    assert (finding.rule, finding.nodes) == ("net-firewall-ephemeral", ("node3",))
+
+
 @pytest.mark.parametrize("nodes", [3, 6, 65, 128])
 def test_a_firewall_around_every_node_is_one_fault_of_the_system(of, change, only, nodes):
     finding, exit_code = only(closed(change, of(nodes), always, "refused", "[Errno 111] Connection refused"))
