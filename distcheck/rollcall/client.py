@@ -179,8 +179,10 @@ async def attend(
             connection.writer.close()
             return
         met = connection
-        patience = _MASTER_PATIENCE_SECONDS if door.side and not master_settled() else 0.0
-        until = min(until, loop.time() + patience)
+        # torch tries a name's addresses one after the other, so each that does not answer is worth knowing.
+        others = any(not d.side and d not in last for d in ways)
+        unsure = others or (door.side and not master_settled())
+        until = min(until, loop.time() + (_MASTER_PATIENCE_SECONDS if unsure else 0.0))
 
     while True:
         left = max(0.05, until - loop.time())
@@ -188,7 +190,7 @@ async def attend(
         began = loop.time()
         knocks = {asyncio.ensure_future(_knock(d, hello, min(connect_seconds, left), left)): d for d in todo}
         try:
-            while knocks and (met is None or loop.time() < until):
+            while any(met is None or not d.side for d in knocks.values()) and (met is None or loop.time() < until):
                 patience = None if met is None else until - loop.time()
                 answered, _ = await asyncio.wait(knocks, timeout=patience, return_when="FIRST_COMPLETED")
                 for knock in answered:

@@ -138,17 +138,31 @@ def test_localhost_with_two_nodes(cluster):
     assert (ended.code, blamed(report)) == (30, {"env-master-addr-localhost-multinode": on(1, 2)})
 
 
-def test_names_with_an_ipv6_address_that_one_node_has_not(bare):
+@pytest.fixture
+def dual(bare):
+    """The same nodes with IPv6 addresses besides, to which their names lead as well."""
+    both = "".join(f"fd00:77::1{other[-1]} {other}\n" for other in NODES)
     for node in NODES:
         assert bare.netns(node, "ip", "address", "add", f"fd00:77::1{node[-1]}/64", "dev", "eth0", "nodad").code == 0
-        both = "".join(f"fd00:77::1{other[-1]} {other}\n" for other in NODES)
         bare.write(node, "/etc/hosts", bare.read(node, "/etc/hosts") + both)
-    assert_healthy(*net(bare))
-    assert bare.netns("node3", "ip", "address", "delete", "fd00:77::13/64", "dev", "eth0").code == 0
-    ended, report = net(bare)
+    return bare
+
+
+def test_names_with_an_ipv6_address_that_one_node_has_not(dual):
+    assert_healthy(*net(dual))
+    assert dual.netns("node3", "ip", "address", "delete", "fd00:77::13/64", "dev", "eth0").code == 0
+    ended, report = net(dual)
     assert (ended.code, blamed(report)) == (30, {"net-ipv4-ipv6-mixed": on(3)})
-    ended, report = net(bare, GLOO_SOCKET_IFNAME="eth0")  # of which Gloo and NCCL take the IPv4 address first
+    ended, report = net(dual, GLOO_SOCKET_IFNAME="eth0")  # of which Gloo and NCCL take the IPv4 address first
     assert (ended.code, blamed(report)) == (0, {}), report["findings"]
+
+
+def test_an_ipv6_address_of_master_addr_that_leads_nowhere_is_told_by_every_node_that_tries_it(dual):
+    drop = "table ip6 t { chain in { type filter hook input priority 0; iifname eth0 tcp dport 29500 drop; }; }"
+    assert dual.netns("node1", "nft", "-f", "-", text=drop).code == 0
+    ended, report = net(dual)
+    assert (ended.code, blamed(report)) == (0, {}), report
+    assert blamed(report, "warning") == {"net-ipv4-ipv6-mixed": on(2, 3, 4)}, report
 
 
 # -- names of hosts
