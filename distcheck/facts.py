@@ -361,6 +361,8 @@ class GpuHealth(Facts, frozen=True, omit_defaults=True):
     mps_processes: tuple[GpuProcess, ...] | Missing = NOT_SUPPORTED
     """Those that compute through the MPS server."""
     utilisation_percent: int | Missing = NOT_SUPPORTED
+    display: bool | Missing = NOT_SUPPORTED
+    """Whether a display is driven by it; graphics need memory too."""
     module: int | Missing = NOT_SUPPORTED
     """Its place on the baseboard."""
     minor: int | Missing = NOT_SUPPORTED
@@ -408,6 +410,8 @@ class Gpus(Facts, frozen=True):
     driver: str | Missing
     cuda_driver: str | Missing
     devices: tuple[Gpu, ...]
+    unread: str = ""
+    """Why the condition of the GPUs could not be read, where NVML did not come to an end with it."""
     peer_access: tuple[PeerAccess, ...] = ()
     """Of every two GPUs, each pair once; empty where it was not looked at."""
     confidential_compute: bool | Missing = NOT_SUPPORTED

@@ -1,8 +1,11 @@
-"""How facts come home on standard output: in lines under 1 kB that survive being mixed with other processes' lines.
+"""How facts come home on standard output: in short lines that survive being mixed with other processes' lines.
 
 The standard output of many ranks is one stream under srun and mpirun, and lines of several kB were seen to be torn
 there (48 of 160 lines of 6 kB under srun of Slurm 22.05, 34 of 160 under mpirun of Open MPI 4.1). A message is
 compressed and cut into frames; each is one line, written by one system call, with its sender, number and checksum.
+
+All lines are equally long, and a whole number of them fills the 4096 bytes that Open MPI reads at once: what it reads
+then ends with a line, and nothing of others comes into the middle of one.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from distcheck.facts import Job
 from distcheck.rollcall.protocol import Report
 
 _MARK = "\x1eDCF1"
-_CHUNK_BYTES = 660
-"""880 characters of base64: with its head a frame stays under 1 kB."""
+LINE_BYTES = 512
+_CHUNK_BYTES = 345
+"""460 characters of base64, which leave room for the head."""
 _FRAME = re.compile(
-    rb"\x1eDCF1 ([0-9a-f]{8}) (\d{1,6}) (\d{1,6})/(\d{1,6}) ([0-9a-f]{8}) ([A-Za-z0-9+/]*={0,2})",
+    rb"\x1eDCF1 ([0-9a-f]{8}) (\d{1,6}) (\d{1,6})/(\d{1,6}) ([0-9a-f]{8}) ([A-Za-z0-9+/]*={0,2}) *",
 )
+_LABEL = re.compile(rb"\[\d+,\d+\]<std(?:out|err)>:")
+"""Open MPI puts it before all that it reads at once, not before every line."""
 _LARGEST_BYTES = 1 << 28
 
 
@@ -57,8 +63,9 @@ def encode(sender: str, number: int, message: Message) -> list[bytes]:
     body = zlib.compress(msgspec.msgpack.encode(message), 6)
     chunks = [body[i : i + _CHUNK_BYTES] for i in range(0, len(body), _CHUNK_BYTES)]
     return [
-        f"{_MARK} {sender} {number} {i}/{len(chunks)} {zlib.crc32(chunk):08x} ".encode()
-        + base64.b64encode(chunk)
+        (
+            f"{_MARK} {sender} {number} {i}/{len(chunks)} {zlib.crc32(chunk):08x} ".encode() + base64.b64encode(chunk)
+        ).ljust(LINE_BYTES - 1)
         + b"\n"
         for i, chunk in enumerate(chunks)
     ]
@@ -95,6 +102,9 @@ class Reader:
 
     def take(self, line: bytes) -> Line:
         """Take one line, without its end."""
+        before, mark, rest = line.partition(_MARK.encode())
+        if mark:
+            line = before + mark + _LABEL.sub(b"", rest)
         found = _FRAME.search(line)
         if found is None:
             return Line(words=line)

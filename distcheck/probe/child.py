@@ -13,11 +13,14 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from distcheck.facts import Missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _AFTER_KILL_SECONDS = 1.0
 _OUTLIVE_SECONDS = 5
@@ -36,8 +39,18 @@ class Question(NamedTuple):
     """What the module is told beside its life's seconds."""
 
 
-async def ask(question: Question, kind: Any, timeout: float, python: str = sys.executable) -> Any:
+async def ask(
+    question: Question,
+    kind: Any,
+    timeout: float,
+    python: str = sys.executable,
+    *,
+    in_part: Callable[[Any, str], Any] | None = None,
+) -> Any:
     """Return the child's answer, of type `kind`, or `Missing`, within `timeout` seconds and one more to see it dead.
+
+    A child may answer several times, each time more fully. When it does not come to its end, `in_part` makes the
+    answer of what it has said last and of why there is no more.
 
     The child is polled and not awaited: one that is stuck in the kernel is never reaped, and asyncio's watcher would
     wait for it. It writes to memory and not to a pipe, so that nothing has to be read while it runs, and it holds
@@ -64,9 +77,15 @@ async def ask(question: Question, kind: Any, timeout: float, python: str = sys.e
             in_time = child.returncode is not None
         finally:
             await _end(child)
-        if not in_time:
-            return Missing(reason=f"{question.subject} did not answer within {timeout:g} s: {question.silent}")
-        return _read(question, kind, os.pread(output, 1 << 24, 0), child.returncode)
+        written = os.pread(output, 1 << 24, 0)
+        reason = _failure(question, timeout, child.returncode if in_time else None, written)
+        answer = _last_answer(kind | Missing, written)
+        if not reason and answer is not None:
+            return answer
+        reason = reason or f"the process that asks {question.subject} gave no answer: {_last_words(written)}"
+        if in_part is None or answer is None or isinstance(answer, Missing):
+            return Missing(reason=reason)
+        return in_part(answer, reason)
     finally:
         os.close(output)
 
@@ -84,16 +103,30 @@ async def _end(child: subprocess.Popen[bytes]) -> None:
         await asyncio.sleep(0.01)
 
 
-def _read(question: Question, kind: Any, output: bytes, returncode: int) -> Any:
-    """Find the answer in what the child wrote: one line of JSON, among whatever else was said."""
+def _failure(question: Question, timeout: float, returncode: int | None, written: bytes) -> str:
+    """Say why the child did not come to its end; '' when it did."""
+    if returncode is None:
+        return f"{question.subject} did not answer within {timeout:g} s: {question.silent}"
     if returncode < 0:
-        return Missing(reason=f"{question.subject} crashed the process that asked it: {_signal_name(-returncode)}")
-    lines = [line for line in output.splitlines() if line.strip()]
-    for line in reversed(lines):
+        return f"{question.subject} crashed the process that asked it: {_signal_name(-returncode)}"
+    if returncode:
+        return (
+            f"the process that asks {question.subject} gave no answer (exit code {returncode}): {_last_words(written)}"
+        )
+    return ""
+
+
+def _last_words(written: bytes) -> str:
+    lines = [line for line in written.splitlines() if line.strip()]
+    return lines[-1].decode("utf-8", "replace")[:200] if lines else "it wrote nothing"
+
+
+def _last_answer(kind: Any, written: bytes) -> Any:
+    """Find what the child said last: a line of JSON, among whatever else was said."""
+    for line in reversed(written.splitlines()):
         with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(line, type=kind | Missing)
-    last = lines[-1].decode("utf-8", "replace")[:200] if lines else "it wrote nothing"
-    return Missing(reason=f"the process that asks {question.subject} gave no answer (exit code {returncode}): {last}")
+            return msgspec.json.decode(line, type=kind)
+    return None
 
 
 def _signal_name(number: int) -> str:

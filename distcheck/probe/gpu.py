@@ -90,14 +90,19 @@ def _amd_compute_node(root: Path) -> bool:
 async def gpus(timeout: float, python: str = sys.executable, *, health: bool = True) -> Gpus | Missing:
     """Ask NVML about this node in a child process, for at most `timeout` seconds and one more to see it dead.
 
-    Without `health` it is asked only which GPUs there are.
+    Without `health` it is asked only which GPUs there are. That is known also where their condition cannot be read.
     """
-    answer: Gpus | Missing = await child.ask(_NVML if health else _NVML_PRESENCE, Gpus, timeout, python)
+    question = _NVML if health else _NVML_PRESENCE
+    answer: Gpus | Missing = await child.ask(question, Gpus, timeout, python, in_part=_unread)
     return answer
 
 
-def collect(*, health: bool = True) -> Gpus | Missing:
-    """Read all that is wanted from NVML, in this process. It can hang: `gpus` is for callers who cannot."""
+def _unread(found: Gpus, reason: str) -> Gpus:
+    return msgspec.structs.replace(found, unread=reason)
+
+
+def collect() -> Gpus | Missing:
+    """Ask NVML which GPUs there are, in this process. It can hang: `gpus` is for callers who cannot."""
     try:
         import pynvml as nvml
     except ImportError as error:
@@ -109,31 +114,43 @@ def collect(*, health: bool = True) -> Gpus | Missing:
     if isinstance(count, Missing):
         return count
     cuda = ask(nvml, lambda: int(nvml.nvmlSystemGetCudaDriverVersion()))
-    found = Gpus(
+    return Gpus(
         driver=ask(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
         cuda_driver=cuda if isinstance(cuda, Missing) else f"{cuda // 1000}.{cuda % 1000 // 10}",
-        devices=tuple(_gpu(nvml, index, health=health) for index in range(count)),
+        devices=tuple(_gpu(nvml, index) for index in range(count)),
     )
-    return _with_surroundings(nvml, found) if health else found
 
 
-def _with_surroundings(nvml: Nvml, found: Gpus) -> Gpus:
-    """Add what concerns several GPUs, or all of the node."""
+def examine(found: Gpus) -> Gpus:
+    """Add the condition of the GPUs that `collect` has found, and what concerns several of them."""
+    import pynvml as nvml
+
     from distcheck.probe import gpu_health
 
-    read = [gpu for gpu in found.devices if gpu.health is not None and not gpu.lost]
-    fabrics = [gpu.health.fabric for gpu in read if gpu.health is not None]
+    devices, handles = [], {}
+    for gpu in found.devices:
+        handle = ask(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, gpu.index))
+        if gpu.lost or isinstance(handle, Missing):
+            devices.append(gpu)
+            continue
+        health = gpu_health.read(nvml, handle)
+        lost = next((reason for reason in gpu_health.reasons(health) if error_code(reason) == GPU_IS_LOST), "")
+        devices.append(msgspec.structs.replace(gpu, health=health, lost=lost))
+        if not lost:
+            handles[gpu.index] = handle
+    fabrics = [gpu.health.fabric for gpu in devices if gpu.health is not None]
     shared = any(isinstance(fabric, Fabric) and fabric.cluster for fabric in fabrics)
     return msgspec.structs.replace(
         found,
-        peer_access=gpu_health.peer_access(nvml, {g.index: nvml.nvmlDeviceGetHandleByIndex(g.index) for g in read}),
+        devices=tuple(devices),
+        peer_access=gpu_health.peer_access(nvml, handles),
         confidential_compute=gpu_health.confidential_compute(nvml),
         mps_daemon=gpu_health.mps_daemon(),
         imex_channel=gpu_health.imex_channel() if shared else None,
     )
 
 
-def _gpu(nvml: Nvml, index: int, *, health: bool = False) -> Gpu:
+def _gpu(nvml: Nvml, index: int) -> Gpu:
     handle = ask(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if isinstance(handle, Missing):
         # A GPU that a cgroup keeps from this process is not lost but somebody else's; CUDA shows it no more.
@@ -147,13 +164,7 @@ def _gpu(nvml: Nvml, index: int, *, health: bool = False) -> Gpu:
     if isinstance(mig, Missing) and error_code(mig.reason) in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}:
         mig = False  # neither the GPU nor the driver knows of MIG
     answers = (uuid, pci, name, memory, mig)
-    failures = [a.reason for a in answers if isinstance(a, Missing)]
-    condition = None
-    if health:
-        from distcheck.probe import gpu_health
-
-        condition = gpu_health.read(nvml, handle)
-        failures += gpu_health.reasons(condition)
+    failures = (a.reason for a in answers if isinstance(a, Missing))
     return Gpu(
         index,
         uuid,
@@ -164,7 +175,6 @@ def _gpu(nvml: Nvml, index: int, *, health: bool = False) -> Gpu:
         mig=mig,
         mig_uuids=_mig_uuids(nvml, handle) if mig is True else (),
         lost=next((reason for reason in failures if error_code(reason) == GPU_IS_LOST), ""),
-        health=condition,
     )
 
 
@@ -200,9 +210,17 @@ def _address(pci: Any) -> str:
 
 
 def main() -> None:
-    """Print NVML's answer as one line of JSON; die by the clock when nobody can be waiting any more."""
+    """Print NVML's answers, each as one line of JSON: which GPUs there are, then that with their condition."""
     live_no_longer_than_told()
-    sys.stdout.write(msgspec.json.encode(collect(health=_PRESENCE not in sys.argv)).decode() + "\n")
+    found = collect()
+    _say(found)
+    if isinstance(found, Gpus) and _PRESENCE not in sys.argv:
+        _say(examine(found))
+
+
+def _say(answer: Gpus | Missing) -> None:
+    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

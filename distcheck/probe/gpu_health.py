@@ -30,7 +30,7 @@ from distcheck.facts import (
     RemappedRows,
     Remote,
 )
-from distcheck.probe.nvml import Nvml, ask, refusal
+from distcheck.probe.nvml import FUNCTION_NOT_FOUND, VERSION_MISMATCH, Nvml, ask, error_code, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -54,6 +54,8 @@ _OLD_LINK_ERRORS = {"replay": 0, "recovery": 1, "crc": 2, "data crc": 3}
 _MOST_LINKS = 64
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of NVML's union of values, by nvmlValueType_t."""
+_OTHER_WORDS = {FUNCTION_NOT_FOUND, VERSION_MISMATCH, None}
+"""Errors after which another call for the same thing may be understood; None: nvidia-ml-py does not know the call."""
 _CPU_WORDS, _NODE_WORDS = 32, 16
 _REMOTE: dict[int, Remote] = {0: "gpu", 1: "cpu", 2: "switch"}
 _FABRICS = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")
@@ -122,6 +124,7 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
         processes=_known(get("nvmlDeviceGetComputeRunningProcesses_v3"), _processes),
         mps_processes=_known(get("nvmlDeviceGetMPSComputeRunningProcesses_v3"), _processes),
         utilisation_percent=_known(get("nvmlDeviceGetUtilizationRates"), lambda rates: int(rates.gpu)),
+        display=_known(get("nvmlDeviceGetDisplayActive"), bool),
         module=get("nvmlDeviceGetModuleId"),
         minor=get("nvmlDeviceGetMinorNumber"),
         vbios=_known(get("nvmlDeviceGetVbiosVersion"), _text),
@@ -185,13 +188,14 @@ def _known(value: Any, use: Callable[[Any], T]) -> T | Missing:
 
 
 def _either(*calls: Callable[[], Any]) -> Any:
-    """Return the first answer, else why the first call has none."""
-    answers = []
+    """Return the first answer of calls for the same thing, else why there is none: that a call is not known is none."""
+    refused = []
     for call in calls:
-        answers.append(call())
-        if not isinstance(answers[-1], Missing):
-            return answers[-1]
-    return answers[0]
+        answer = call()
+        if not isinstance(answer, Missing):
+            return answer
+        refused.append(answer)
+    return next((answer for answer in refused if error_code(answer.reason) not in _OTHER_WORDS), refused[0])
 
 
 def _whole(value: float | Missing) -> int | Missing:
@@ -269,7 +273,7 @@ def _nvlinks(nvml: Nvml, handle: object, active: tuple[bool, ...], up: tuple[int
         for name, counter in _OLD_LINK_ERRORS.items():
             errors[name] = [_asked(nvml, "nvmlDeviceGetNvLinkErrorCounter", handle, link, counter) for link in up]
     told = [value for values in errors.values() for value in values]
-    refused = next((value for value in told if isinstance(value, Missing)), NOT_SUPPORTED)
+    refused = next((v for v in told if isinstance(v, Missing) and v is not NOT_SUPPORTED), NOT_SUPPORTED)
     all_missing = bool(told) and all(isinstance(value, Missing) for value in told)
     return NvLinks(
         active=active,

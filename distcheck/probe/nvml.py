@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Nvml = Any  # the module pynvml: its functions and their results are untyped
 
-INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
 NOT_FOUND = 6
@@ -21,6 +20,7 @@ DRIVER_NOT_LOADED = 9
 LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
+VERSION_MISMATCH = 25
 _WORDS = {
     NO_PERMISSION: "no permission to use the NVIDIA driver",
     DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded",
@@ -38,7 +38,7 @@ def ask(nvml: Nvml, call: Callable[[], T]) -> T | Missing:
         return call()
     except nvml.NVMLError as error:
         return refusal(getattr(error, "value", 999), str(error))
-    except AttributeError as error:
+    except (AttributeError, TypeError, ValueError) as error:
         return Missing(reason=f"this version of nvidia-ml-py does not know it: {error}")
 
 

@@ -49,6 +49,10 @@ FAMILIES: dict[str, Family] = {
     "scale": Family(("peers",)),
     "node": Family(("node",)),
     "gpu": Family(("gpu",)),
+    "gpu_health": Family(("gpu",)),
+    "gpu_fabric": Family(("gpu",)),
+    "gpu_links": Family(("gpu",)),
+    "gpu_use": Family(("gpu",)),
     "collectives": Family(("collectives",)),
     "probe": Family(("environment", "meeting")),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Job, Missing, RankFacts
+from distcheck.facts import Job, Missing, NodeFacts, RankFacts
 from distcheck.finding import Finding, Fix
 from distcheck.rules import Outcome, rule
 from distcheck.rules.cards import (
@@ -45,9 +45,9 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
 
     See: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
     """
-    failed = [n for n in nvidia_nodes(job) if isinstance(n.gpus, Missing) and n.gpus.reason.startswith("NVML")]
+    failed = [n for n in nvidia_nodes(job) if _refusal(n).startswith("NVML")]
     yield from not_seen(job, but=failed)
-    for reason, nodes in grouped(failed, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else "").items():
+    for reason, nodes in grouped(failed, _refusal).items():
         advice = remedy(reason)
         yield Finding(
             scope="node",
@@ -59,6 +59,13 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
             evidence={"nvml": reason},
             fix=advice.fix,
         )
+
+
+def _refusal(node: NodeFacts) -> str:
+    """Return why NVML said nothing of a node's GPUs, or not all that it was asked."""
+    if isinstance(node.gpus, Missing):
+        return node.gpus.reason
+    return node.gpus.unread if node.gpus is not None else ""
 
 
 @rule("gpu")

@@ -28,7 +28,7 @@ _NOTICEABLE = 0.98
 """A power limit below this share of the default is somebody's choice and no rounding."""
 _RESET = Fix(
     "Drain the node, reset the GPU or reboot, and run NVIDIA's diagnostics; replace the GPU if it comes again.",
-    ("sudo nvidia-smi --gpu-reset -i <GPU>", "sudo reboot", "dcgmi diag -r 3"),
+    ("sudo nvidia-smi --gpu-reset -i {gpu}", "sudo reboot", "dcgmi diag -r 3"),
 )
 
 
@@ -142,7 +142,7 @@ def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
     but for the recovery of an IMEX domain, which concerns several nodes, and for actions that this version of
     distcheck does not know. A change of the ECC mode that waits for a reset is a remark.
 
-    Fix: do what the driver asks: ``sudo nvidia-smi --gpu-reset -i <GPU>``, or drain the node and ``sudo reboot``.
+    Fix: do what the driver asks: ``sudo nvidia-smi --gpu-reset -i 3``, or drain the node and ``sudo reboot``.
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
@@ -219,7 +219,7 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
     present clocks. A warning where GPUs of the job differ or there is one node only; where all GPUs on several nodes
     are capped alike, it is the site's choice and a remark.
 
-    Fix: ``sudo nvidia-smi -i <GPU> -pl <default watts>``; for the power brake look at the node's power supplies.
+    Fix: ``sudo nvidia-smi -i 3 -pl 700``; for the power brake look at the node's power supplies.
     """
 
     def capped(reading: Reading) -> str:
@@ -239,7 +239,7 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
         capped,
         Fix(
             "Give the GPU its default limit again, unless the site wants it so.",
-            ("nvidia-smi -q -d POWER", "sudo nvidia-smi -i <GPU> -pl <watts>"),
+            ("nvidia-smi -q -d POWER", "sudo nvidia-smi -i {gpu} -pl WATTS"),
         ),
         severity="info" if sites else "warning",
     )
@@ -261,7 +261,7 @@ def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
     Found by comparing the application clocks with their default. Clocks that are locked by ``nvidia-smi -lgc`` show
     under load only, and are not looked for here.
 
-    Fix: ``sudo nvidia-smi -i <GPU> -rac`` and ``sudo nvidia-smi -i <GPU> -rgc``.
+    Fix: ``sudo nvidia-smi -i 3 -rac`` and ``sudo nvidia-smi -i 3 -rgc``.
     """
 
     def say(reading: Reading) -> str:
@@ -274,5 +274,5 @@ def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
     yield from judged(
         job,
         say,
-        Fix("Reset the clocks.", ("sudo nvidia-smi -i <GPU> -rac", "sudo nvidia-smi -i <GPU> -rgc")),
+        Fix("Reset the clocks.", ("sudo nvidia-smi -i {gpu} -rac", "sudo nvidia-smi -i {gpu} -rgc")),
     )

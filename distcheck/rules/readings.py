@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts import Gpu, GpuHealth, Job, Missing, NodeFacts, RankFacts
+from distcheck.facts import Fabric, Gpu, GpuHealth, Gpus, Job, Missing, NodeFacts, NvLinks, RankFacts
 from distcheck.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.rules.cards import at, card, not_seen, seen
 from distcheck.rules.nvml import error_code
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _NOT_THERE = frozenset({2, 3, 13})
 """Invalid argument, not supported, function not found: this GPU or this driver has no such thing."""
+NOT_STARTED, IN_PROGRESS, COMPLETED = 1, 2, 3
+"""States of the fabric (nvml.h)."""
 _MOST = 16
 """GPUs that a finding's evidence shows."""
 
@@ -29,7 +32,7 @@ class Reading(NamedTuple):
     health: GpuHealth
     ranks: tuple[RankFacts, ...]
     used: bool
-    """Whether the job uses it as far as is known; what is wrong with another one does not keep the job from starting."""
+    """Whether the job uses it, as far as is known; what is wrong with another GPU does not keep it from starting."""
 
 
 @once
@@ -54,11 +57,51 @@ def number(value: float | Missing | None) -> float:
     return 0 if value is None or isinstance(value, Missing) else value
 
 
-def stands_out(count: int, others: Iterable[int], least: int) -> bool:
-    """Tell whether a counter that nobody resets is high: by itself, and a hundred times what others count."""
-    known = sorted(others)
-    usual = known[len(known) // 2] if known else 0
-    return count >= least and count >= 100 * usual and (bool(known) or count >= 100 * least)
+def not_read(job: Job) -> Iterator[NotChecked]:
+    """Yield where nothing can be said of the condition of GPUs."""
+    yield from not_seen(job)
+    for node, _ in seen(job):
+        if isinstance(node.gpus, Gpus) and node.gpus.unread:
+            yield NotChecked(reason=node.gpus.unread, nodes=(node.name,), ranks=numbers_of(job.ranks_on(node)))
+
+
+def high(counts: Iterable[int], least: int) -> int:
+    """Return from where on a counter that nobody resets is high: by itself, and a hundred times what is usual."""
+    known = sorted(counts)
+    return max(least, 100 * known[(len(known) - 1) // 2]) if len(known) > 1 else 100 * least
+
+
+def on_grace(reading: Reading) -> bool:
+    """Tell whether a GPU is joined with a Grace CPU, by its memory's NUMA node or else by its name."""
+    name = reading.gpu.name
+    return isinstance(reading.health.own_numa_node, int) or (
+        isinstance(name, str) and re.search(r"\bG[HB]\d", name) is not None
+    )
+
+
+def nvlinks_of(reading: Reading) -> NvLinks | None:
+    """Return what is known of a GPU's NVLinks."""
+    links = reading.health.nvlinks
+    return links if isinstance(links, NvLinks) else None
+
+
+def fabric_of(reading: Reading) -> Fabric | None:
+    """Return what is known of a GPU's place in the fabric of its NVSwitches."""
+    fabric = reading.health.fabric
+    return fabric if isinstance(fabric, Fabric) else None
+
+
+def not_ready(reading: Reading) -> str:
+    """Say why a GPU has no part in the fabric of its NVSwitches; '' where it has, and where there is none."""
+    fabric = fabric_of(reading)
+    if fabric is None or nvlinks_of(reading) is None:
+        return ""
+    if fabric.state in {NOT_STARTED, IN_PROGRESS}:
+        words = "has not started" if fabric.state == NOT_STARTED else "is still in progress"
+        return f"its registration with the fabric {words}; completed is expected"
+    if fabric.state == COMPLETED and fabric.status:
+        return f"its registration with the fabric ended with NVML error {fabric.status}"
+    return ""
 
 
 def judged(
@@ -74,9 +117,9 @@ def judged(
     """Yield what is wrong with GPUs, one finding for all nodes that show the same picture.
 
     `say` returns what is wrong with a GPU, '' when nothing is, `Missing` when that is not known. A GPU that no rank
-    uses is worth a remark only.
+    uses is worth a remark only. In the commands of `fix`, {gpu} is what nvidia-smi takes after ``-i``.
     """
-    yield from not_seen(job)
+    yield from not_read(job)
     said = [(reading, say(reading)) for reading in readings(job)]
     yield from _unknown((reading, words) for reading, words in said if isinstance(words, Missing))
     faults = [(reading, words) for reading, words in said if isinstance(words, str) and words]
@@ -112,13 +155,22 @@ def _finding(
         severity=severity,
         scope=scope,
         owner=owner,
-        confirmed=sure,
+        confirmed=sure or severity != "error",  # only what an error is about may be in doubt
         ranks=numbers_of(rank for node in nodes for reading, _ in node for rank in reading.ranks),
         nodes=tuple(names),
         message=brief(f"{listed(names, most=3)}: {'; '.join(parts[:2])}{more}", 300),
         evidence=evidence,
-        fix=fix,
+        fix=Fix(
+            fix.text, tuple(command.replace("{gpu}", _option([r.gpu for r, _ in first])) for command in fix.commands)
+        ),
     )
+
+
+def _option(gpus: list[Gpu]) -> str:
+    """Return what nvidia-smi takes after ``-i``: one GPU's address holds on the host as in a container."""
+    if len(gpus) == 1 and isinstance(gpus[0].pci, str):
+        return gpus[0].pci
+    return ",".join(str(gpu.index) for gpu in gpus)
 
 
 def findings(outcomes: Iterator[Outcome]) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,8 @@ def blocks(*here: int) -> list[tuple[int, str, int]]:
 
 def summed(*ended: Ended) -> list[str]:
     """Return what the job said that ran right after distcheck, rank by rank."""
-    lines = [line for e in ended for line in e.out.splitlines()]
-    return sorted((line for line in lines if "summed up" in line), key=lambda line: int(line.split()[1]))
+    said = [words for e in ended for words in re.findall(r"rank \d+ of \d+ summed up \d+", e.out)]
+    return sorted(said, key=lambda words: int(words.split()[1]))
 
 
 def assert_healthy(ended: Iterable[Ended], layout: list[tuple[int, str, int]], launcher: str) -> dict[str, Any]:

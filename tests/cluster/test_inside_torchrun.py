@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,8 +56,8 @@ class Launched(NamedTuple):
     @property
     def summed(self) -> list[str]:
         """What the job said that ran right after distcheck, rank by rank."""
-        lines = [line for ended in self.agents.values() for line in ended.out.splitlines()]
-        return sorted(line for line in lines if "summed up" in line)
+        pattern = r"rank \d+ of \d+ summed up \d+"
+        return sorted(words for ended in self.agents.values() for words in re.findall(pattern, ended.out))
 
 
 def rules(report: dict[str, Any], *severities: str) -> list[str]:

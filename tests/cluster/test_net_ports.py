@@ -44,17 +44,17 @@ def only(report, rule, ranks, severity="error"):
         (
             "iifname eth0 tcp dport 29500 reject with tcp reset",
             range(2, 8),
-            "rejected although rank 0 listens, [Errno 111]",
+            "rejected although rank 0 listens, Connection refused (errno 111)",
         ),
         (
             "iifname eth0 tcp dport 29500 reject with icmp type port-unreachable",
             range(2, 8),
-            "rejected although rank 0 listens, [Errno 111]",
+            "rejected although rank 0 listens, Connection refused (errno 111)",
         ),
         (
             "iifname eth0 tcp dport 29500 reject with icmp type admin-prohibited",
             range(2, 8),
-            "rejected, or no route, [Errno 113]",
+            "rejected, or no route, No route to host (errno 113)",
         ),
     ],
     ids=["dropped", "dropped but on loopback", "dropped for node3", "reset", "port-unreachable", "admin-prohibited"],

@@ -43,6 +43,8 @@ static nvmlReturn_t look_up(const char *key, char *value) {
     nvmlReturn_t found = ABSENT;
     if (!file) return DRIVER_NOT_LOADED;
     while (fgets(line, sizeof line, file)) {
+        size_t start = strspn(line, " \t"), length = strlen(key);
+        if (strncmp(line + start, key, length) || !strchr(" \t\r\n", line[start + length])) continue;
         text[0] = 0;
         if (sscanf(line, "%255s %255[^\r\n]", name, text) < 1 || name[0] == '#' || strcmp(name, key)) continue;
         strcpy(value, text);
@@ -234,6 +236,7 @@ ONE_NUMBER(MinorNumber, "minor")
 ONE_NUMBER(ModuleId, "module")
 ONE_NUMBER(ComputeMode, "compute_mode")
 ONE_NUMBER(PersistenceMode, "persistence")
+ONE_NUMBER(DisplayActive, "display")
 ONE_NUMBER(CurrPcieLinkGeneration, "pcie.gen")
 ONE_NUMBER(CurrPcieLinkWidth, "pcie.width")
 ONE_NUMBER(MaxPcieLinkGeneration, "pcie.max_gen")
@@ -342,26 +345,35 @@ nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(device_t d, unsigned link, unsigned
     return number_at(d, key, link, out);
 }
 
-/* The fabric: versions 2 and 3 of the structure, unless "fabric.version" says which is the newest */
-struct fabric { unsigned version; unsigned char cluster[16]; nvmlReturn_t status; unsigned clique, state, mask; };
+/* The fabric: all versions of the structure, unless "fabric.version" says which is the newest */
+struct fabric_v1 { unsigned char cluster[16]; nvmlReturn_t status; unsigned clique, state; };
+struct fabric { unsigned version; struct fabric_v1 v1; unsigned mask; };
 struct fabric_v3 { struct fabric v2; unsigned char summary; };
-nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(device_t d, struct fabric_v3 *out) {
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(device_t d, struct fabric_v1 *out) {
     char cluster[LONGEST];
-    unsigned n, byte, summary = 0, newest = 3, asked = out->v2.version >> 24;
-    nvmlReturn_t found = unsigned_of(d, "fabric.state", &out->v2.state);
+    unsigned n, byte;
+    nvmlReturn_t found = unsigned_of(d, "fabric.state", &out->state);
     if (found != SUCCESS) return found;
-    unsigned_of(d, "fabric.version", &newest);
-    if (asked < 2 || asked > newest) return ARGUMENT_VERSION_MISMATCH;
-    if ((out->v2.version & 0xffffff) != (asked == 2 ? sizeof out->v2 : sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
-    out->v2.clique = out->v2.mask = 0;
-    out->v2.status = SUCCESS;
-    memset(out->v2.cluster, 0, sizeof out->v2.cluster);
-    unsigned_of(d, "fabric.status", (unsigned *)&out->v2.status);
-    unsigned_of(d, "fabric.clique", &out->v2.clique);
-    unsigned_of(d, "fabric.mask", &out->v2.mask);
+    out->clique = 0;
+    out->status = SUCCESS;
+    memset(out->cluster, 0, sizeof out->cluster);
+    unsigned_of(d, "fabric.status", (unsigned *)&out->status);
+    unsigned_of(d, "fabric.clique", &out->clique);
     if (ask(d, "fabric.cluster", cluster) == SUCCESS)
-        for (n = 0; n < 16 && sscanf(cluster + 2 * n, "%2x", &byte) == 1; n++) out->v2.cluster[n] = (unsigned char)byte;
-    if (asked == 3) {
+        for (n = 0; n < 16 && sscanf(cluster + 2 * n, "%2x", &byte) == 1; n++) out->cluster[n] = (unsigned char)byte;
+    return SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(device_t d, struct fabric_v3 *out) {
+    unsigned newest = 3, summary = 0, version = out->v2.version >> 24, size = out->v2.version & 0xffffff;
+    nvmlReturn_t found;
+    unsigned_of(d, "fabric.version", &newest);
+    if (version < 2 || version > newest) return ARGUMENT_VERSION_MISMATCH;
+    if (size != (version == 2 ? sizeof out->v2 : sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
+    found = nvmlDeviceGetGpuFabricInfo(d, &out->v2.v1);
+    if (found != SUCCESS) return found;
+    out->v2.mask = 0;
+    unsigned_of(d, "fabric.mask", &out->v2.mask);
+    if (version == 3) {
         unsigned_of(d, "fabric.summary", &summary);
         out->summary = (unsigned char)summary;
     }

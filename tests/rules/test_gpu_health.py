@@ -25,15 +25,25 @@ CLUSTER = "fabric.cluster 0123456789abcdef0123456789abcdef\nfabric.clique 7\n"
 replace = msgspec.structs.replace
 
 
+@pytest.fixture(scope="module")
+def healthy():
+    """What was read of the profiles as they are, once for all tests."""
+    return {}
+
+
 @pytest.fixture
-def told(fake_nvml, monkeypatch):
+def told(fake_nvml, monkeypatch, healthy):
     """Return what the real nvidia-ml-py reads of a node that `text` describes."""
 
     def told(text):
+        if text in healthy:
+            return healthy[text]
         for name, value in fake_nvml.environ(text).items():
             monkeypatch.setenv(name, value)
         answer = asyncio.run(gpu.gpus(60.0))
         assert isinstance(answer, Gpus), answer
+        if text in TEXT.values():
+            healthy[text] = answer
         return answer
 
     return told
@@ -95,7 +105,8 @@ def test_every_healthy_machine_is_silent(on, says, profile, number):
 
 def test_a_virtual_machine_that_tells_nothing_is_silent(on, says):
     bare = "".join(line for line in H100.splitlines(keepends=True) if line.split(" ")[0] in {
-        "driver", "cuda", "count", "uuid", "name", "memory.total", "memory.used", "memory.reserved", "mig", *(f"{i}.pci" for i in range(8)),
+        "driver", "cuda", "count", "uuid", "name", "memory.total", "memory.used", "memory.reserved", "mig",
+        *(f"{i}.pci" for i in range(8)),
     })  # fmt: skip
     assert says(on(bare)) == []
 
@@ -173,7 +184,6 @@ def test_each_fault_is_named_at_its_gpu_and_rank_and_nothing_else_is(on, judge, 
         "pcie.replays 40",
         "field.161.3 12",
         "field.230 type 1 0",
-        "field.230 type 99 7",  # of a type that nobody knows
         "field.269 8000000000",
         "fabric.state !999",
         "fabric.state 0",
@@ -185,6 +195,7 @@ def test_each_fault_is_named_at_its_gpu_and_rank_and_nothing_else_is(on, judge, 
         "utilisation 5",
         "processes !3",
         "numa 0,1",
+        "display 1",
         "module !3",
         "compute_mode 42",
     ],
@@ -194,18 +205,20 @@ def test_what_is_healthy_or_unknown_does_not_alarm(on, says, line):
 
 
 def test_values_that_may_not_be_read_are_told_and_are_no_alarm(on, judge):
-    said = judge(on(H200 + "3.ecc.1.0 !4\n5.rows !999\n"))
+    said = judge(on(H200 + "3.ecc.1.0 !4\n5.rows !999\n6.field.230 type 99 7\n"))
     assert said.findings == ()
     assert [(n.rule, n.ranks, n.required) for n in said.not_checked] == [
         ("gpu-ecc-uncorrected", (3,), False),
         ("gpu-row-remap-pending", (5,), False),
+        ("gpu-needs-reset", (6,), False),
     ]
     assert "no permission" in said.not_checked[0].reason
     assert said.verdict.exit_code == 0
 
 
 def test_a_gpu_that_is_lost_while_its_condition_is_read_is_lost(on, says):
-    assert says(on(H200 + "3.reasons !15\n")) == [("gpu-fell-off-bus", "error", (), ("node1",))]
+    """CUDA leaves it out, so that the last rank has none."""
+    assert says(on(H200 + "3.reasons !15\n")) == [("gpu-fell-off-bus", "error", (7,), ("node1",))]
 
 
 def test_one_broken_gpu_is_one_finding(on, says):
@@ -325,6 +338,14 @@ def test_a_node_by_itself_may_have_a_job_running(on, says):
     }
 
 
+def test_a_grace_whose_driver_does_not_tell_its_numa_node(on, says):
+    assert says(on(TEXT["gh200"] + "own_numa !13\n", per_node=1)) == []
+
+
+def test_a_desktop_needs_memory(on, says):
+    assert says(on(L40S + "0.display 1\n0.memory.used 3000000000\n")) == []
+
+
 def test_a_gpu_that_has_just_been_woken_may_look_busy(on, says):
     busy = H200 + "persistence 0\nutilisation 100\n"
     assert [rule for rule, *_ in says(on(busy))] == ["gpu-persistence-off"]
@@ -333,3 +354,17 @@ def test_a_gpu_that_has_just_been_woken_may_look_busy(on, says):
 def test_cpu_ranks_care_for_no_gpu(on, judge, change):
     job = change.asked(on(H200 + "ecc.1.0 2\n"), backend="gloo")
     assert judge(job).findings == ()
+
+
+def test_a_node_whose_gpus_could_not_be_examined_is_named_and_its_ranks_keep_their_gpus(on, judge, change):
+    job = on(H200, H200)
+    reason = "NVML did not answer within 10 s: a GPU or its driver hangs"
+    gpus = job.nodes[1].gpus
+    bare = tuple(replace(device, health=None) for device in gpus.devices)
+    said = judge(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason)))
+    (finding,) = said.findings
+    assert (finding.rule, finding.nodes, finding.ranks) == ("gpu-nvml-init-failed", ("node2",), tuple(range(8, 16)))
+    assert {(n.nodes, n.reason) for n in said.not_checked} == {(("node2",), reason)}
+    assert said.verdict.exit_code == 20
+    alone = judge(change.asked(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason))), "gpu_health")
+    assert alone.verdict.exit_code == 20

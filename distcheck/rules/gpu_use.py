@@ -1,0 +1,198 @@
+"""Rules about GPUs that are in use by others, or set up so that a job cannot use them as it should."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpus, Job, Missing
+from distcheck.finding import Finding, Fix
+from distcheck.rules import Outcome, rule
+from distcheck.rules.readings import Reading, judged, not_read, number, on_grace, readings
+from distcheck.rules.vocabulary import grouped, listed, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MUCH_BYTES = 1 << 30
+"""More than what a driver and a display need."""
+_BUSY_PERCENT = 20
+_EXCLUSIVE, _PROHIBITED = (1, 3), 2
+
+
+def _shares(reading: Reading) -> bool:
+    """Whether the Multi-Process Service computes on a GPU: its server is a process there, for all its clients."""
+    gpus = reading.node.gpus
+    clients = reading.health.mps_processes
+    return bool(clients and not isinstance(clients, Missing)) or (isinstance(gpus, Gpus) and gpus.mps_daemon)
+
+
+def _others(reading: Reading) -> str:
+    """Say who uses a GPU before the job has started, as far as can be seen."""
+    if _shares(reading) or reading.gpu.mig is True:
+        return ""  # MIG devices have users of their own
+    health, used = reading.health, number(reading.gpu.memory_used_bytes)
+    if health.processes and not isinstance(health.processes, Missing):
+        pids = listed([str(process.pid) for process in health.processes])
+        held = sum(process.memory_bytes or 0 for process in health.processes)
+        words = f", with {held / 1e9:.1f} GB of its memory" if held else ""
+        return f"{'process' if len(health.processes) == 1 else 'processes'} {pids} on it{words}"
+    otherwise = on_grace(reading) or health.display is True
+    if used > _MUCH_BYTES and not otherwise:
+        return f"{used / 1e9:.1f} GB of its memory are in use, by processes that are not to be seen from here"
+    return ""
+
+
+@rule("gpu")
+def gpu_other_processes(job: Job) -> Iterator[Outcome]:
+    """Somebody computes on a GPU before the job has started, or holds its memory.
+
+    The user would have seen ``CUDA out of memory`` although the model fits, or a rank that is slower than the others.
+    Mostly it is a process of an earlier job that did not end.
+
+    Found by NVML's list of processes, and where processes are hidden, as in containers, by more than 1 GiB of memory
+    in use. On Grace the kernel keeps files in the GPU's memory, and a display needs some too, so that memory proves
+    nothing there. With the Multi-Process Service, gpu-mps-active says it. Where ``distcheck node`` looks, a job may be
+    running: a remark.
+
+    Fix: end the process if it is yours: ``kill``; ask for GPUs of your own: ``#SBATCH --exclusive``.
+    """
+    yield from judged(
+        job,
+        _others,
+        Fix(
+            "End what is yours; ask the scheduler for GPUs that nobody else uses.",
+            ("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv -i {gpu}", "#SBATCH --exclusive"),
+        ),
+        severity="info" if "node" in job.asked.looks else "warning",
+        owner="unknown",
+    )
+
+
+@rule("gpu")
+def gpu_utilisation_before_start(job: Job) -> Iterator[Outcome]:
+    """A GPU is busy before the job has started, and nobody is to be seen on it.
+
+    It is shared with somebody in another container or virtual machine, and the job will be slower by that.
+
+    Found by NVML's utilisation of the last second, at 20 % or more. A GPU without persistence mode may show it when
+    it has just been woken, and is left out; with a process to be seen, gpu-other-processes says it.
+
+    Fix: wait, or ask for GPUs that nobody else uses: ``#SBATCH --exclusive``.
+    """
+
+    def say(reading: Reading) -> str:
+        busy = number(reading.health.utilisation_percent)
+        quiet = busy < _BUSY_PERCENT or reading.health.persistence is not True or reading.gpu.mig is True
+        return "" if quiet or _others(reading) or _shares(reading) else f"{busy} % busy before the job has started"
+
+    yield from judged(
+        job,
+        say,
+        Fix(
+            "Wait, or ask for GPUs that nobody else uses.",
+            ("nvidia-smi dmon -s u -c 5 -i {gpu}", "#SBATCH --exclusive"),
+        ),
+        severity="info" if "node" in job.asked.looks else "warning",
+        owner="unknown",
+    )
+
+
+@rule("gpu")
+def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
+    """A GPU lets one process at a time use it.
+
+    A second one gets ``CUDA error: all CUDA-capable devices are busy or unavailable``: a rank that takes the wrong
+    GPU first, a data loader that touches CUDA, or a process of an earlier job that has not ended.
+
+    Found by NVML's compute mode. A warning: a job of one process per GPU that calls ``set_device`` first gets on.
+
+    Fix: call ``torch.cuda.set_device(local_rank)`` before anything else; ``sudo nvidia-smi -c DEFAULT``.
+    """
+    yield from judged(
+        job,
+        lambda r: "compute mode exclusive: one process at a time" if r.health.compute_mode in _EXCLUSIVE else "",
+        Fix(
+            "Let every process take its GPU before any other CUDA call, or set the default mode.",
+            ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', "sudo nvidia-smi -i {gpu} -c DEFAULT"),
+        ),
+    )
+
+
+@rule("gpu")
+def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
+    """A GPU lets no process use it.
+
+    The user would have seen ``CUDA error: all CUDA-capable devices are busy or unavailable`` on the rank that takes it.
+
+    Found by NVML's compute mode. Somebody has set it, so that the hardware is not blamed.
+
+    Fix: ``sudo nvidia-smi -c DEFAULT``.
+    """
+
+    def say(reading: Reading) -> str | Missing:
+        mode = reading.health.compute_mode
+        if isinstance(mode, Missing):
+            return mode
+        return "compute mode prohibited: CUDA may not use it" if mode == _PROHIBITED else ""
+
+    yield from judged(
+        job, say, Fix("Set the default mode.", ("sudo nvidia-smi -i {gpu} -c DEFAULT",)), severity="error"
+    )
+
+
+@rule("gpu")
+def gpu_persistence_off(job: Job) -> Iterator[Outcome]:
+    """The driver puts a GPU to sleep when nobody uses it.
+
+    The first CUDA call then takes seconds, on each node another time, and settings such as clocks are lost between
+    jobs. A remark.
+
+    Found by NVML's persistence mode.
+
+    Fix: ``sudo systemctl enable --now nvidia-persistenced``, or ``sudo nvidia-smi -pm 1`` until the next reboot.
+    """
+    yield from judged(
+        job,
+        lambda r: "persistence mode is off" if r.health.persistence is False else "",
+        Fix(
+            "Run NVIDIA's persistence daemon.",
+            ("sudo systemctl enable --now nvidia-persistenced", "sudo nvidia-smi -pm 1"),
+        ),
+        severity="info",
+        scope="node",
+    )
+
+
+@rule("gpu")
+def gpu_mps_active(job: Job) -> Iterator[Outcome]:
+    """NVIDIA's Multi-Process Service runs on a node, between processes and their GPUs.
+
+    It numbers the GPUs anew by its own CUDA_VISIBLE_DEVICES, limits memory and threads, and one process that crashes
+    takes the others along: ``CUDA_ERROR_MPS_RPC_FAILURE``. NCCL between processes on one GPU does not work.
+
+    Found by its processes in NVML's list, or by the daemon nvidia-cuda-mps-control. A warning.
+
+    Fix: ``echo quit | nvidia-cuda-mps-control`` where nobody needs it.
+
+    See: https://docs.nvidia.com/deploy/mps/
+    """
+    yield from not_read(job)
+    using = [reading for reading in readings(job) if reading.used and _shares(reading)]
+    for group in grouped(using, lambda reading: reading.node.key).values():
+        node = group[0].node
+        yield Finding(
+            severity="warning",
+            scope="node",
+            owner="unknown",
+            ranks=numbers_of(rank for reading in group for rank in reading.ranks),
+            nodes=(node.name,),
+            message=f"{node.name}: NVIDIA's Multi-Process Service is active",
+            evidence={"gpus": listed([str(reading.gpu.index) for reading in group], most=16)},
+            fix=Fix(
+                "End it where nobody needs it.",
+                (
+                    "ps -C nvidia-cuda-mps-control,nvidia-cuda-mps-server -o pid,user,args",
+                    "echo quit | nvidia-cuda-mps-control",
+                ),
+            ),
+        )

@@ -1,0 +1,342 @@
+"""The condition of a GPU as the real nvidia-ml-py reads it from a library that says what the test wrote down."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from distcheck.facts import (
+    NOT_SUPPORTED,
+    Ecc,
+    Fabric,
+    GpuClocks,
+    GpuHealth,
+    GpuProcess,
+    Gpus,
+    LinkErrors,
+    Missing,
+    NvLinks,
+    PcieLink,
+    PeerAccess,
+    RemappedRows,
+)
+from distcheck.probe import gpu, gpu_health
+
+NVML = Path(__file__).parents[1] / "nvml"
+H200 = (NVML / "h200.txt").read_text()
+A100 = (NVML / "dgx_a100.txt").read_text()
+GH200 = (NVML / "gh200.txt").read_text()
+ALONE = "count 1\n"
+
+
+@pytest.fixture
+def ask(fake_nvml, monkeypatch):
+    def ask(text, timeout=30.0, **more):
+        for name, value in fake_nvml.environ(text).items():
+            monkeypatch.setenv(name, value)
+        answer = asyncio.run(gpu.gpus(timeout, **more))
+        assert isinstance(answer, Gpus), answer
+        return answer
+
+    return ask
+
+
+@pytest.fixture
+def health(ask):
+    """Return the condition of the one GPU that `text` describes."""
+    return lambda text: ask(text + ALONE).devices[0].health
+
+
+# Every value is another one, so that a field in the wrong place of a structure would show.
+DISTINCT = """
+driver 580.65.06
+cuda 13000
+count 1
+uuid GPU-1
+pci 00000000:1B:00.0
+name NVIDIA X
+memory.total 4000
+memory.used 300
+memory.reserved 200
+field.230 type 1 4
+ecc 1
+ecc.pending 0
+ecc.0.0 11
+ecc.1.0 12
+ecc.0.1 13
+ecc.1.1 14
+rows 21 22 1 0
+retired.pending 1
+reasons 0x80000000000000c1
+clock.1 31
+clock.max.1 32
+clock.application.0 33
+clock.application_default.0 34
+field.269 1500000000
+field.270 type 2 2500000000
+field.271 type 0 3.5e9
+pcie.gen 3
+pcie.width 8
+pcie.max_gen 4
+pcie.max_width 16
+pcie.gpu_max_gen 5
+pcie.replays 41
+links 3
+link.state.0 1
+link.state.1 0
+link.state.2 1
+link.remote.0 2
+link.remote.2 7
+link.version 6
+field.164 type 1 26562
+field.161.0 51
+field.161.2 52
+field.162 0
+field.163.2 type 4 53
+fabric.state 3
+fabric.status 999
+fabric.cluster 00112233445566778899aabbccddeeff
+fabric.clique 61
+fabric.mask 0x1aa
+fabric.summary 3
+power.limit 401500
+power.default 700000
+temperature.0 71
+temperature.threshold.1 87
+compute_mode 3
+persistence 0
+processes 4711:1024 4712:-
+mps_processes 4713:1
+utilisation 81
+display 1
+module 6
+minor 7
+vbios 96.00.A5.00.01
+cpus 0-3,63-64,200
+numa 2
+own_numa 9
+confidential 1
+"""
+
+
+def test_every_value_arrives_where_it_belongs(ask):
+    answer = ask(DISTINCT)
+    assert answer.devices[0].health == GpuHealth(
+        recovery_action=4,
+        ecc=Ecc(
+            enabled=True,
+            enabled_after_reset=False,
+            corrected_volatile=11,
+            uncorrected_volatile=12,
+            corrected_aggregate=13,
+            uncorrected_aggregate=14,
+        ),
+        remapped_rows=RemappedRows(corrected=21, uncorrected=22, pending=True, failure=False),
+        retired_pages_pending=True,
+        clocks=GpuClocks(
+            event_reasons=0x80000000000000C1,
+            sm_MHz=31,
+            sm_max_MHz=32,
+            sm_application_MHz=33,
+            sm_application_default_MHz=34,
+            software_thermal_seconds=1.5,
+            hardware_thermal_seconds=2.5,
+            power_brake_seconds=3.5,
+        ),
+        pcie=PcieLink(generation=3, width=8, max_generation=4, max_width=16, gpu_max_generation=5, replays=41),
+        nvlinks=NvLinks(
+            active=(True, False, True),
+            remote=("switch", "unknown", "unknown"),
+            version=6,
+            speed_MBps=26562,
+            errors=(LinkErrors("replay", (51, 0, 52)), LinkErrors("crc", (0, 0, 53))),
+        ),
+        fabric=Fabric(
+            state=3,
+            status=999,
+            cluster="00112233445566778899aabbccddeeff",
+            clique=61,
+            health_mask=426,
+            health_summary=3,
+        ),
+        power_limit_watts=401.5,
+        power_limit_default_watts=700.0,
+        temperature_celsius=71,
+        slowdown_celsius=87,
+        compute_mode=3,
+        persistence=False,
+        processes=(GpuProcess(4711, 1024), GpuProcess(4712, None)),
+        mps_processes=(GpuProcess(4713, 1),),
+        utilisation_percent=81,
+        display=True,
+        module=6,
+        minor=7,
+        vbios="96.00.A5.00.01",
+        cpus="0-3,63-64,200",
+        numa_node=2,
+        own_numa_node=9,
+    )
+    assert answer.confidential_compute is True
+    assert answer.imex_channel in {"absent", "denied", "usable"}
+
+
+def test_what_a_card_does_not_have_is_not_supported_and_does_not_travel(ask):
+    answer = ask("driver 1\ncuda 12000\ncount 1\nuuid GPU-1\n")
+    told = answer.devices[0].health
+    assert told == GpuHealth()
+    assert told.ecc.uncorrected_volatile == NOT_SUPPORTED
+    assert len(msgspec.json.encode(told)) < 120
+    assert (answer.peer_access, answer.imex_channel) == ((), None)
+
+
+def test_every_value_has_its_own_reason(health):
+    told = health(
+        H200 + "ecc !4\nrows !999\nfield.230 !15\nfabric.state !999\nlink.state !4\nprocesses !4\nclock !4242\n"
+    )
+    refused = Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
+    assert (told.ecc.enabled, told.processes, told.nvlinks) == (refused, refused, refused)
+    assert told.remapped_rows == told.fabric == Missing(reason="NVML error 999: unknown error")
+    assert told.clocks.sm_MHz == Missing(reason="NVML error 4242: fake error 4242")
+    assert told.ecc.uncorrected_volatile == 0
+
+
+def test_values_from_the_future_are_kept(health):
+    told = health(
+        H200 + "field.230 type 1 99\ncompute_mode 42\nfabric.state 9\nlink.remote 200\nreasons 0xf000000000000000\n"
+    )
+    assert (told.recovery_action, told.compute_mode, told.fabric.state) == (99, 42, 9)
+    assert set(told.nvlinks.remote) == {"unknown"}
+    assert told.clocks.event_reasons == 0xF000000000000000
+    assert health(H200 + "field.230 type 99 1\n").recovery_action == Missing(
+        reason="NVML gave a value of type 99, which is unknown"
+    )
+
+
+def test_the_old_structures_of_the_fabric_are_understood(health):
+    told = health(H200 + "fabric.version 2\n")
+    assert (told.fabric.state, told.fabric.health_mask, told.fabric.health_summary) == (3, 0x1AA, NOT_SUPPORTED)
+    told = health(H200 + "fabric.version 1\nfabric.clique 5\n")
+    assert told.fabric == Fabric(3, 0, "", 5, health_mask=NOT_SUPPORTED, health_summary=NOT_SUPPORTED)
+
+
+def test_a_driver_that_refuses_many_fields_at_once_is_asked_for_those_of_the_gpu(health):
+    told = health(H200 + "fields 5\n")
+    assert (told.recovery_action, told.clocks.power_brake_seconds) == (0, 0.0)
+    assert isinstance(told.nvlinks.speed_MBps, Missing)
+
+
+def test_a_driver_without_fields(health):
+    told = health(H200 + "fields !13\n" + "".join(f"link.errors.{n} 0\n" for n in range(4)))
+    assert told.recovery_action == Missing(reason="NVML error 13: Function Not Found")
+    assert told.nvlinks.errors == ()
+
+
+def test_link_counters_that_nobody_tells_are_missing(health):
+    assert health(A100 + "".join(f"link.errors.{n} !4\n" for n in range(4))).nvlinks.errors == Missing(
+        reason="NVML error 4: no permission to use the NVIDIA driver"
+    )
+
+
+def test_older_names_of_the_clocks_reasons(health):
+    assert health(H200 + "reasons !13\nthrottle_reasons 0x20\n").clocks.event_reasons == 0x20
+
+
+def test_links_end_where_nvml_says_so(health):
+    told = health(A100)
+    assert (len(told.nvlinks.active), sum(told.nvlinks.active)) == (12, 12)
+    assert told.fabric == NOT_SUPPORTED
+    assert health(GH200).nvlinks.active == (False,) * 18
+    assert health(GH200).own_numa_node == 1
+
+
+def test_every_pair_of_gpus_is_asked_once(ask):
+    pairs = ask(H200 + "2.p2p.read.5 4\n6.p2p.nvlink !4\n").peer_access
+    assert [pair.gpus for pair in pairs] == [(i, j) for i in range(8) for j in range(i + 1, 8)]
+    assert PeerAccess((2, 5), 4, 0, 0) in pairs
+    assert [pair.gpus for pair in pairs if isinstance(pair.nvlink, Missing)] == [(6, 7)]
+
+
+def test_a_lost_gpu_has_no_condition_and_the_others_have(ask):
+    answer = ask(H200 + "3.lost yes\n")
+    assert [device.index for device in answer.devices if device.health is None] == [3]
+    assert all(3 not in pair.gpus for pair in answer.peer_access)
+    assert len(answer.peer_access) == 21
+
+
+def test_who_only_counts_gpus_does_not_pay_for_their_condition(ask):
+    answer = ask(H200 + "reasons hang\np2p.read hang\n", health=False)
+    assert len(answer.devices) == 8
+    assert {device.health for device in answer.devices} == {None}
+
+
+@pytest.mark.parametrize("key", ["reasons", "fields", "p2p.read", "processes"])
+def test_where_their_condition_cannot_be_read_the_gpus_are_known(ask, key):
+    answer = ask(H200 + f"5.{key} hang\n", timeout=2.0)
+    assert answer.unread == "NVML did not answer within 2 s: a GPU or its driver hangs"
+    assert [device.uuid[:12] for device in answer.devices] == [f"GPU-0000000{i}" for i in range(8)]
+    assert {device.health for device in answer.devices} == {None}
+
+
+def test_a_crash_while_their_condition_is_read(ask):
+    answer = ask(H200 + "5.reasons crash\n")
+    assert (len(answer.devices), answer.unread) == (8, "NVML crashed the process that asked it: SIGSEGV")
+
+
+def test_an_examination_that_breaks_off_is_not_taken_for_the_whole(ask, tmp_path):
+    line = msgspec.json.encode(Gpus("1", "2", ())).decode()
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{line}'\necho 'TypeError: what' >&2\nexit 1\n")
+    python.chmod(0o755)
+    answer = ask(H200, python=str(python))
+    assert answer == Gpus(
+        "1", "2", (), unread="the process that asks NVML gave no answer (exit code 1): TypeError: what"
+    )
+
+
+def test_an_old_binding_lacks_most_of_it():
+    class NVMLError(Exception):
+        pass
+
+    old = SimpleNamespace(
+        NVMLError=NVMLError, nvmlDeviceGetComputeMode=lambda _: 0, nvmlDeviceGetModuleId=lambda _handle, _module: 0
+    )
+    told = gpu_health.read(old, object())
+    assert told.compute_mode == 0
+    assert "this version of nvidia-ml-py does not know it" in told.recovery_action.reason
+    assert "this version of nvidia-ml-py does not know it" in told.fabric.reason
+    assert "this version of nvidia-ml-py does not know it" in told.module.reason
+    assert gpu_health.confidential_compute(old).reason.startswith("this version of nvidia-ml-py")
+
+
+def test_the_fakes_structures_are_nvmls_own():
+    pynvml = pytest.importorskip("pynvml")
+    sizes = {
+        "c_nvmlFieldValue_t": 40,
+        "c_nvmlProcessInfo_v3_t": 24,
+        "c_nvmlGpuFabricInfo_v2_t": 36,
+        "c_nvmlGpuFabricInfo_v3_t": 40,
+    }
+    assert {name: ctypes.sizeof(getattr(pynvml, name)) for name in sizes} == sizes
+
+
+def test_the_channel_between_nodes(tmp_path):
+    assert gpu_health.imex_channel(tmp_path) == "absent"
+    channel = tmp_path / "dev/nvidia-caps-imex-channels/channel0"
+    channel.parent.mkdir(parents=True)
+    channel.write_text("")
+    assert gpu_health.imex_channel(tmp_path) == "usable"
+    channel.chmod(0)
+    assert gpu_health.imex_channel(tmp_path) == ("usable" if os.geteuid() == 0 else "denied")
+
+
+@pytest.mark.parametrize(("name", "runs"), [("nvidia-cuda-mps", True), ("nvidia-persiste", False)])
+def test_the_multi_process_service(tmp_path, name, runs):
+    (tmp_path / "proc/17").mkdir(parents=True)
+    (tmp_path / "proc/17/comm").write_text(name + "\n")
+    assert gpu_health.mps_daemon(tmp_path) is runs
