@@ -21,6 +21,8 @@ _LEAST_SECONDS = 0.5
 _ALONE_SECONDS = 0.5
 """A transfer that takes longer is slow or stands still, and does not keep the next one from being fast."""
 _USUAL_MTU_BYTES = 1500
+_QUICK_BYTES_PER_SECOND = 2e8
+_MORE_TRIES = 2
 
 
 def choose(doors: Mapping[str, Sequence[PeerDoor]]) -> dict[str, tuple[PeerDoor, ...]]:
@@ -76,10 +78,24 @@ async def _transfer(roster: Roster, trials: Sequence[PeerTrial], seconds: float)
             break
         door = roster.doors[n]
         word = greeting(roster.nonce, door.uid)
-        sending[n] = asyncio.create_task(transfer(door, word, max(left, _LEAST_SECONDS)))
+        sending[n] = asyncio.create_task(_at_its_best(door, word, max(left, _LEAST_SECONDS)))
         await asyncio.wait({sending[n]}, timeout=min(_ALONE_SECONDS, left / (len(todo) - turn)))
     sent = dict(zip(sending, await asyncio.gather(*sending.values()), strict=True))
     return tuple(replace(tried, transfer=sent.get(n)) for n, tried in enumerate(trials))
+
+
+async def _at_its_best(door: PeerDoor, word: bytes, seconds: float) -> Transfer | None:
+    """Send data; when it goes slowly, again: on a busy host a process may have had to wait for its turn."""
+    best = await transfer(door, word, seconds)
+    for _ in range(_MORE_TRIES):
+        if best is None or best.stalled or best.bytes >= _QUICK_BYTES_PER_SECOND * best.seconds:
+            break
+        again = await transfer(door, word, seconds)
+        if again is None or again.stalled:
+            return again or best
+        quicker = max(best, again, key=lambda t: t.bytes / t.seconds)
+        best = replace(quicker, segments=best.segments + again.segments, repeated=best.repeated + again.repeated)
+    return best
 
 
 async def _try(uid: str, door: PeerDoor, nonce: str, seconds: float) -> tuple[PeerTrial, str]:

@@ -162,7 +162,7 @@ def test_hundreds_of_doors_are_tried_in_moments(live, monkeypatch):
 
 def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(live, monkeypatch):
     turns: list[str] = []
-    good = Transfer(bytes=5, seconds=0.1, stalled=False)
+    good = Transfer(bytes=1 << 21, seconds=0.001, stalled=False)
 
     async def transfer(door, word, _seconds):
         turns.append(door.address)
@@ -181,5 +181,20 @@ def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(liv
         assert turns == addresses
         assert [t.transfer for t in trials] == [None, good, good, good]
         await listener.close()
+
+    live(main())
+
+
+def test_what_goes_slowly_is_sent_again_and_the_best_counts_with_all_that_was_repeated(live, monkeypatch):
+    async def main():
+        seconds = iter([1.0, 0.5, 0.25, 0.001])
+
+        async def sent(_door, _word, _limit):
+            return Transfer(bytes=1 << 21, seconds=next(seconds), stalled=False, segments=100, repeated=1)
+
+        monkeypatch.setattr(peers, "transfer", sent)
+        best = await peers._at_its_best(PeerDoor("b", "127.0.0.1", 1), b"word", 3.0)
+        assert (best.seconds, best.segments, best.repeated) == (0.25, 300, 3)
+        assert (await peers._at_its_best(PeerDoor("b", "127.0.0.1", 1), b"word", 3.0)).segments == 100
 
     live(main())
