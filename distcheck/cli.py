@@ -102,7 +102,9 @@ def gate(
             f"--export with {len(request.placements)} ranks in one process: COMMAND is one process and can be one "
             "rank only; start one process per rank, or leave --export out"
         )
-    asked = msgspec.structs.replace(request.asked, program=Path(command[0]).name, export=export)
+    asked = msgspec.structs.replace(
+        request.asked, program=Path(command[0]).name, export=export, rendezvous_file=_file_of(command)
+    )
     code = _run(request._replace(asked=asked), options, to_stderr=True)
     if code != 0:
         _leave(code)
@@ -275,6 +277,12 @@ def _print(text: str, stream: Any) -> None:
         # Python would try to flush again when it ends, and fail again, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise WriteError(f"the report could not be written to {stream.name}: {error}; use --output FILE") from error
+
+
+def _file_of(command: list[str]) -> str:
+    """Return the path of the first file:// among COMMAND's words, '' when there is none."""
+    found = next((word for word in command if "file:///" in word), "")
+    return found.partition("file://")[2].partition("?")[0].strip("'\"")
 
 
 def _program(command: list[str]) -> str:

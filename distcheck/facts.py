@@ -206,6 +206,18 @@ class Link(Facts, frozen=True):
     """Of a bond: its links, and whether each one is up."""
 
 
+class RendezvousFile(Facts, frozen=True):
+    """The file at which the ranks of ``init_method="file://…"`` meet, as one node sees it."""
+
+    path: str
+    bytes: int | None
+    """Its size; None when it is not there."""
+    file_system: str
+    """The kernel's name of the kind: nfs4, ext4."""
+    locks: bool
+    """Whether locks that one node takes hold on others, as far as the mount's options say."""
+
+
 class NetworkFacts(Facts, frozen=True):
     """What of a node decides over its network, looked at for `net` and `gate`."""
 
@@ -224,6 +236,8 @@ class NetworkFacts(Facts, frozen=True):
     """Entries in the kernel's table of tracked connections, and how many it holds."""
     machine_id: str | Missing = Missing(reason="not read")
     """Hash of what names the hardware (product_uuid, else the physical links' addresses)."""
+    rendezvous_file: RendezvousFile | Missing | None = None
+    """None: COMMAND names none."""
     ib_mtu_bytes: dict[str, int] = {}
     """Active MTU of the InfiniBand and RoCE ports, by device and port, where ibv_devinfo tells it."""
 
@@ -643,6 +657,8 @@ class Asked(Facts, frozen=True):
     """True when COMMAND is given the placement's RANK, MASTER_ADDR and so on."""
     program: str = ""
     """The file name of COMMAND's program; empty where there is no COMMAND."""
+    rendezvous_file: str = ""
+    """The path of a file:// that stands among COMMAND's words; empty where there is none."""
     batch_shell: bool = False
     """True when distcheck was started in the batch or salloc shell of a Slurm job, and not by srun."""
     gpus: int | None = None

@@ -193,7 +193,8 @@ class Session:
         files = links.open_files()  # before our own is raised
         limit = min(_OWN_NAME_SECONDS, self.remaining(3.0))
         own_name = await client.resolve(socket.gethostname(), limit)
-        return await client.in_thread(lambda: links.collect(self.request.environ, own_name, open_files=files))
+        environ, path = self.request.environ, self.asked.rendezvous_file
+        return await client.in_thread(lambda: links.collect(environ, own_name, open_files=files, rendezvous=path))
 
     async def _seen_by_ranks(self) -> list[dict[str, str]]:
         """Return the variables of each rank: told by its own process, or read here when we are the rank."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Link, Missing, NetworkFacts, Resolution
+from distcheck.facts import Link, Missing, NetworkFacts, RendezvousFile, Resolution
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -25,7 +25,12 @@ _HEARD_OF = re.compile(r"^hca_id:\s*(\S+)|^\s*port:\s*(\d+)|^\s*active_mtu:\s*(\
 
 
 def collect(
-    environ: Mapping[str, str], own_name: Resolution | Missing, *, open_files: tuple[int, int], root: Path = _ROOT
+    environ: Mapping[str, str],
+    own_name: Resolution | Missing,
+    *,
+    open_files: tuple[int, int],
+    rendezvous: str = "",
+    root: Path = _ROOT,
 ) -> NetworkFacts:
     """Return a node's network facts; `own_name` is what its host name resolves to, asked where a wait hurts nobody."""
     found = links(root)
@@ -38,6 +43,7 @@ def collect(
         listen_backlog=_number(root / "proc/sys/net/core/somaxconn"),
         connections_tracked=_tracked(root),
         machine_id=_machine_id(root, found),
+        rendezvous_file=rendezvous_file(rendezvous, root) if rendezvous else None,
         ib_mtu_bytes=_ib_mtu(root),
     )
 
@@ -126,6 +132,33 @@ def nccl_files(environ: Mapping[str, str], root: Path = _ROOT) -> dict[str, str]
             if equals and name.startswith("NCCL_SOCKET_") and not line.startswith("#"):
                 found.setdefault(name, value[:1023])
     return found
+
+
+def rendezvous_file(path: str, root: Path = _ROOT) -> RendezvousFile | Missing:
+    """Look at a rendezvous file and the file system on which it lies; nothing is written.
+
+    Source: proc_pid_mountinfo(5) for the mounts, nfs(5) for nolock and local_lock.
+    """
+    try:
+        lines = (root / "proc/self/mountinfo").read_text().splitlines()
+    except OSError as error:
+        return Missing(reason=f"the mounts cannot be read: {error.strerror}")
+    size: int | None = None
+    try:
+        size = (root / path.lstrip("/")).stat().st_size
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return Missing(reason=f"{path}: {error.strerror}")
+    mount = ""
+    kind, options = "", ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = before.split()[4].encode().decode("unicode_escape")
+        if len(point) >= len(mount) and (path == point or path.startswith(point.rstrip("/") + "/")):
+            mount, (kind, _, options) = point, after.split(None, 2)
+    local = "nolock" in options.split(",") or "local_lock=all" in options or "local_lock=flock" in options
+    return RendezvousFile(path=path, bytes=size, file_system=kind, locks=not local)
 
 
 def _tracked(root: Path) -> tuple[int, int] | Missing:

@@ -47,6 +47,7 @@ FAMILIES: dict[str, Family] = {
     "network": Family(("meeting",)),
     "paths": Family(("peers",)),
     "scale": Family(("peers",)),
+    "rendezvous": Family(("peers",)),
     "node": Family(("node",)),
     "gpu": Family(("gpu",)),
     "gpu_health": Family(("gpu",)),

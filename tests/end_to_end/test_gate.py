@@ -50,6 +50,18 @@ def test_ranks_are_set_as_torchrun_sets_them_and_inherited_ones_are_ignored(dist
     assert not any("GROUP_RANK" in e or "PET_NNODES" in e for e in seen)
 
 
+def test_a_rendezvous_file_that_command_names_is_looked_at(distcheck, tmp_path):
+    meeting = tmp_path / "meet"
+    meeting.write_text("a former run's key")
+    ended = distcheck(
+        "gate", "--nproc", "2", "--sizes", "64K:64K", "--output", str(tmp_path / "report"), "--format", "json",
+        "--", "echo", f"--dist-url=file://{meeting}",
+    )  # fmt: skip
+    report = json.loads((tmp_path / "report").read_text())
+    assert (ended.code, ended.out) == (0, f"--dist-url=file://{meeting}\n")
+    assert [f["rule"] for f in report["findings"]] == ["net-file-rendezvous-nfs"]
+
+
 def test_a_command_runs_once_after_a_pass_with_its_stdout_to_itself(distcheck, tmp_path):
     ended = distcheck("gate", "--nproc", "2", *TABLE, "--", "sh", "-c", "echo started >> ran; echo hello")
     assert ended.code == 0

@@ -337,3 +337,30 @@ def test_a_real_host_is_looked_at_without_complaint():
     assert isinstance(found, NetworkFacts)
     assert found.own_name_binds == "127.0.0.1"
     assert isinstance(found.listen_backlog, int)
+
+
+MOUNTS = """\
+22 1 0:21 / / rw shared:1 - ext4 /dev/vda1 rw
+40 22 0:40 / /shared rw shared:2 - nfs4 server:/x rw,vers=4.2,local_lock=none
+41 22 0:41 / /shared/old\\040one rw - nfs server:/y rw,vers=3,nolock
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "locks", "size"),
+    [
+        ("/tmp/meet", "ext4", True, None), ("/shared/meet", "nfs4", True, 3),
+        ("/shared/old one/meet", "nfs", False, None), ("/sharedness", "ext4", True, None),
+    ],
+)  # fmt: skip
+def test_a_rendezvous_file_is_looked_at_with_its_mount(tmp_path, path, kind, locks, size):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(MOUNTS)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/meet").write_text("key")
+    seen = links.rendezvous_file(path, tmp_path)
+    assert (seen.path, seen.file_system, seen.locks, seen.bytes) == (path, kind, locks, size)
+
+
+def test_without_a_list_of_mounts_nothing_is_known_of_a_rendezvous_file(tmp_path):
+    assert isinstance(links.rendezvous_file("/tmp/meet", tmp_path), Missing)
