@@ -23,6 +23,7 @@ _NEVER_BYTES = 1024
 _LOSS, _HEAVY_LOSS = 0.02, 0.05
 """Shares of segments that were sent again."""
 _FEWEST_REPEATED = 8
+_ECHO = 0.4
 _SLOW = 0.2
 """Of the others' median rate; on machines that others use as well rates differ by half of that."""
 _MOST_SLOW = 16
@@ -178,7 +179,9 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
     """
     ways = Ways(job, transferred=True)
     rates = {way: max(map(_loss, trials), default=0.0) for way, trials in ways.tried.items()}
-    lossy = {way: f"{share:.0%} of the segments had to be sent again" for way, share in rates.items() if share >= _LOSS}
+    # Lost confirmations make the other side send a little again as well; that is the same loss.
+    real = {way: share for way, share in rates.items() if share >= max(_LOSS, _ECHO * rates.get((way[1], way[0]), 0.0))}
+    lossy = {way: f"{share:.0%} of the segments had to be sent again" for way, share in real.items()}
     for way, trials in ways.tried.items():
         halted = [t.transfer for t in trials if t.transfer and _halted(t.transfer)]
         if halted:
