@@ -437,6 +437,12 @@ def test_losses_on_the_way_to_a_node_name_it_and_the_direction(of, change, only)
     assert finding.message.startswith("node1, node3 and node4 cannot send to node2 without losing packets, but")
 
 
+def test_the_little_that_lost_confirmations_make_the_other_side_repeat_is_no_loss_of_its_own(of, change, only):
+    job = change_ways(change, of(4), to(1), transfer=_losing(0.1))
+    finding, _ = only(change_ways(change, job, out_of(1), transfer=_losing(0.03)))
+    assert finding.message.startswith("node1, node3 and node4 cannot send to node2 without losing packets, but")
+
+
 def test_losses_both_ways_name_the_node(of, change, only):
     finding, _ = only(change_ways(change, of(65), at(9), transfer=_losing(0.1)))
     assert (finding.rule, finding.nodes) == ("net-packet-loss", ("node10",))
