@@ -102,11 +102,11 @@ async def hold(run: Session, server: Server) -> None:
     doors |= {uid: guest.report.peer_doors for uid, guest in here.items()}
     doors = {uid: doors[uid] for uid in _representatives(run, here, doors)}
     nonce, choice = secrets.token_hex(8), choose(doors)
-    # A trial connects and then listens, and transfers follow; what is left must do for the rest of the run.
-    seconds = min(run.request.connect_seconds, max(0.5, (run.remaining(_REPORT_RESERVE_SECONDS) - 2) / 3))
+    # A trial connects and then listens, transfers follow, and the last of them may take as long again.
+    seconds = min(run.request.connect_seconds, max(0.5, (run.remaining(_REPORT_RESERVE_SECONDS) - 2) / 4))
     for uid, guest in here.items():
         guest.say(Roster(nonce, choice.get(uid, ()), seconds))
-    patience = min(3 * seconds + 2, run.remaining(_REPORT_RESERVE_SECONDS))
+    patience = min(4 * seconds + 3, run.remaining(_REPORT_RESERVE_SECONDS))
     guests_at = [protocol.plain_address(g.writer.get_extra_info("peername")[0]) for g in here.values()]
     mine, heard = await asyncio.gather(
         take_part(run, Roster(nonce, choice.get(run.uid, ()), seconds), seconds, guests_at),

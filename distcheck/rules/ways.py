@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.finding import Finding, Fix, Severity
@@ -96,6 +97,7 @@ class Ways:
         self.job = job
         home = {p.uid: p.node for p in job.processes}
         self._ranks = grouped(job.ranks, lambda r: home[r.process])
+        self._names = {node.key: node.name for node in job.nodes}
         if len(job.nodes) < 2:
             home = {uid: uid for uid in home}
             self._ranks = grouped(job.ranks, lambda r: r.process)
@@ -114,7 +116,7 @@ class Ways:
         """Name sides: by node, or on one node by rank."""
         if len(self.job.nodes) < 2:
             return named(self.job, self.ranks(sides)) or "a process that is gone"
-        return listed([next(n.name for n in self.job.nodes if n.key == side) for side in sides])
+        return listed([self._names[side] for side in sides])
 
     def finding(
         self, failed: Mapping[Way, str], verb: str, nature: str, fix: Fix, *, severity: Severity = "error"
@@ -138,14 +140,17 @@ class Ways:
         elif blame.sides:
             others = self._others(failed, blame.sides)
             source, target = (others, blame.sides) if blame.incoming else (blame.sides, others)
-            words, nature = f"{self.name(source)} cannot {verb} {self.name(target)}", f"{nature}{_ONE_WAY}"
+            words = f"{self.name(source)} cannot {verb} {self.name(target)}"
+            side, end = blame.sides[0], 0 if blame.incoming else 1
+            nature += _ONE_WAY if any(way[end] == side for way in self.tried) else ""
         else:
             words, nature = self._of_pair(first, failed, verb, nature)
         rest = len({frozenset(way) for way in failed}) - 1 if not blame.sides else 0
         more = f"; so it is with {rest} more {'pair' if rest == 1 else 'pairs'} of nodes" if rest else ""
         concerned = {side for way in failed for side in way}
         sides = blame.sides or [side for side in self._ranks if side in concerned]
-        shown = [f"{self.name([s])} to {self.name([t])}: {why}" for (s, t), why in failed.items()]
+        some = islice(failed.items(), _MOST)
+        shown = [f"{self.name([s])} to {self.name([t])}: {why}" for (s, t), why in some]
         return found(
             self.job,
             self.ranks(sides),
@@ -154,7 +159,7 @@ class Ways:
             severity=severity,
             scope="system" if blame.everywhere else "link",
             owner="admin",
-            evidence={f"way {n}": line for n, line in enumerate(shown[:_MOST], start=1)}
+            evidence={f"way {n}": line for n, line in enumerate(shown, start=1)}
             | ({"more_ways": len(failed) - _MOST} if len(failed) > _MOST else {}),
         )
 

@@ -187,14 +187,16 @@ def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(liv
 
 def test_what_goes_slowly_is_sent_again_and_the_best_counts_with_all_that_was_repeated(live, monkeypatch):
     async def main():
-        seconds = iter([1.0, 0.5, 0.25, 0.001])
+        seconds = iter([1.0, 0.5, 0.25, 0.001, 1.0])
 
         async def sent(_door, _word, _limit):
             return Transfer(bytes=1 << 21, seconds=next(seconds), stalled=False, segments=100, repeated=1)
 
         monkeypatch.setattr(peers, "transfer", sent)
-        best = await peers._at_its_best(PeerDoor("b", "127.0.0.1", 1), b"word", 3.0)
+        door, now = PeerDoor("b", "127.0.0.1", 1), asyncio.get_running_loop().time()
+        best = await peers._at_its_best(door, b"word", 3.0, now + 60)
         assert (best.seconds, best.segments, best.repeated) == (0.25, 300, 3)
-        assert (await peers._at_its_best(PeerDoor("b", "127.0.0.1", 1), b"word", 3.0)).segments == 100
+        assert (await peers._at_its_best(door, b"word", 3.0, now + 60)).segments == 100
+        assert (await peers._at_its_best(door, b"word", 3.0, now)).segments == 100, "its time is over"
 
     live(main())
