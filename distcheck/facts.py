@@ -533,6 +533,9 @@ Use = Literal["master", "nccl", "gloo"]
 """What an address of a node is for: it reaches rank 0, NCCL picks it, Gloo picks it."""
 
 
+_LEAST_TRANSFER_SECONDS = 1e-3
+
+
 class Transfer(Facts, frozen=True):
     """Data sent over one connection in segments as large as the path takes."""
 
@@ -545,6 +548,13 @@ class Transfer(Facts, frozen=True):
     """That were sent, repeated ones included (TCP_INFO)."""
     repeated: int = 0
     """Segments that were sent again because they were taken for lost."""
+    waited_seconds: float = 0.0
+    """For which the processes of either side waited for a CPU."""
+
+    @property
+    def rate(self) -> float:
+        """Return the bytes per second, without the time in which the network waited for a process."""
+        return self.bytes / max(self.seconds - self.waited_seconds, _LEAST_TRANSFER_SECONDS)
 
 
 class PeerTrial(Facts, frozen=True):

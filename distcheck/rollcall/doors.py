@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import Mapping
 
 from distcheck.facts import Use
 from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import PeerDoor
+from distcheck.rollcall.waiting import waited_for_cpu
 
 _BACKLOG = 1024
 _ROSTER_SECONDS = 10.0
@@ -18,6 +20,8 @@ _CHUNK_BYTES = 1 << 18
 _MOST_BYTES = 1 << 24
 """Whoever sends more than a peer does is none."""
 COUNT_BYTES = 8
+ANSWER = struct.Struct("!Qd")
+"""What is said after a transfer: the bytes that came, and the seconds for which the reader waited for a CPU."""
 
 
 class PeerListener:
@@ -74,8 +78,9 @@ class PeerListener:
         try:
             nonce = await asyncio.wait_for(asyncio.shield(self._nonce), _ROSTER_SECONDS)
             writer.write(greeting(nonce, self._uid))
+            waited = waited_for_cpu()
             count = await protocol.within(_swallow(reader), _CONVERSATION_SECONDS)
-            writer.write(count.to_bytes(COUNT_BYTES, "big"))
+            writer.write(ANSWER.pack(count, waited_for_cpu() - waited))
             await writer.drain()
         except (OSError, asyncio.CancelledError, asyncio.TimeoutError):
             pass

@@ -10,8 +10,9 @@ import struct
 from typing import NamedTuple
 
 from distcheck.facts import Transfer
-from distcheck.rollcall.doors import COUNT_BYTES
+from distcheck.rollcall.doors import ANSWER
 from distcheck.rollcall.protocol import PeerDoor
+from distcheck.rollcall.waiting import waited_for_cpu
 
 TRANSFER_BYTES = 1 << 21
 _LONGEST_SECONDS = 2.0
@@ -59,24 +60,26 @@ async def transfer(door: PeerDoor, word: bytes, seconds: float) -> Transfer | No
             await asyncio.wait_for(_greeted(sock, word), seconds)
         except (OSError, EOFError, asyncio.TimeoutError):
             return None
-        start = loop.time()
+        start, waited = loop.time(), waited_for_cpu()
         sending = asyncio.ensure_future(_send(sock))
         stalled = False
         try:
             stalled = await _watch(sock, sending, start + min(seconds, _LONGEST_SECONDS))
-            took = loop.time() - start
+            took, waited = loop.time() - start, waited_for_cpu() - waited
             counters = tcp_info(sock)
         finally:
             sending.cancel()
             with contextlib.suppress(OSError, EOFError, asyncio.CancelledError):
                 await sending
-        arrived = TRANSFER_BYTES if sending.done() and not sending.cancelled() and not sending.exception() else 0
+        done = sending.done() and not sending.cancelled() and not sending.exception()
+        arrived, reader_waited = sending.result() if done else (0, 0.0)
         return Transfer(
             bytes=arrived or (max(0, counters.bytes_confirmed - 1) if counters else 0),
             seconds=took,
             stalled=stalled,
             segments=counters.segments if counters else 0,
             repeated=counters.repeated if counters else 0,
+            waited_seconds=waited + reader_waited,
         )
 
 
@@ -91,22 +94,24 @@ async def _greeted(sock: socket.socket, word: bytes) -> None:
         raise EOFError
 
 
-async def _send(sock: socket.socket) -> None:
-    """Send all of it, and wait for the other side's word that it has come."""
+async def _send(sock: socket.socket) -> tuple[int, float]:
+    """Send all of it, and return the other side's word: the bytes that came, the seconds it waited for a CPU."""
     loop = asyncio.get_running_loop()
     chunk = bytes(1 << 18)
     for _ in range(TRANSFER_BYTES // len(chunk)):
         await loop.sock_sendall(sock, chunk)
     sock.shutdown(socket.SHUT_WR)
     heard = b""
-    while len(heard) < COUNT_BYTES:
-        more = await loop.sock_recv(sock, COUNT_BYTES)
+    while len(heard) < ANSWER.size:
+        more = await loop.sock_recv(sock, ANSWER.size - len(heard))
         if not more:
             raise EOFError
         heard += more
+    arrived, waited = ANSWER.unpack(heard)
+    return arrived, waited
 
 
-async def _watch(sock: socket.socket, sending: asyncio.Future[None], until: float) -> bool:
+async def _watch(sock: socket.socket, sending: asyncio.Future[tuple[int, float]], until: float) -> bool:
     """Wait for the end of a transfer, or until nothing more is confirmed; return whether it stalled."""
     loop = asyncio.get_running_loop()
     confirmed, since = -1, loop.time()

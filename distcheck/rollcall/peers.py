@@ -93,14 +93,14 @@ async def _at_its_best(door: PeerDoor, word: bytes, seconds: float, until: float
     loop = asyncio.get_running_loop()
     best = await transfer(door, word, seconds)
     for _ in range(_MORE_TRIES):
-        if best is None or best.stalled or best.bytes >= _QUICK_BYTES_PER_SECOND * best.seconds:
+        if best is None or best.stalled or best.rate >= _QUICK_BYTES_PER_SECOND:
             break
         if loop.time() >= until:
             break
         again = await transfer(door, word, seconds)
         if again is None or again.stalled:
             return again or best
-        quicker = max(best, again, key=lambda t: t.bytes / t.seconds)
+        quicker = max(best, again, key=lambda t: t.rate)
         best = replace(quicker, segments=best.segments + again.segments, repeated=best.repeated + again.repeated)
     return best
 

@@ -258,11 +258,12 @@ def _slow_sides(ways: Ways) -> dict[str, str]:
     """
     if len(ways.job.nodes) < 3:
         return {}
-    rates = {}
+    rates, seen = {}, {}
     for way, trials in ways.tried.items():
         sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
         if sent and not any(map(_loss, trials)):
-            rates[way] = max(s.bytes / s.seconds for s in sent)
+            # Waiting for a CPU excuses a side, and does not make the others faster than they were seen to be.
+            rates[way], seen[way] = max(s.rate for s in sent), max(s.bytes / s.seconds for s in sent)
     best: dict[str, dict[str, list[float]]] = {}
     for (source, target), rate in rates.items():
         best.setdefault(source, {}).setdefault("to", []).append(rate)
@@ -272,7 +273,7 @@ def _slow_sides(ways: Ways) -> dict[str, str]:
     }
     found = {}
     for side in sorted(fastest, key=lambda side: min(fastest[side].values(), default=math.inf))[:_MOST_SLOW]:
-        usual = median([rate for way, rate in rates.items() if side not in way] or [0.0])
+        usual = median([rate for way, rate in seen.items() if side not in way] or [0.0])
         slow = {word: rate for word, rate in fastest[side].items() if rate < _SLOW * usual}
         if slow:
             found[side] = (

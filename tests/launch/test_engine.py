@@ -16,13 +16,16 @@ _WAIT = "while :; do sleep 0.05; done"
 
 
 class Ears:
-    """Hears; once a program has said `until`, its wish goes on to the next one, each after the one before."""
+    """Hears; once a program has said `until`, its wish goes on to the next one, each after the one before.
 
-    def __init__(self, *wishes: engine.Wish, until: str = "ready") -> None:
+    The first one comes after the program `after` has ended, if one is named.
+    """
+
+    def __init__(self, *wishes: engine.Wish, until: str = "ready", after: str = "") -> None:
         self.said: list[tuple[str, str]] = []
         self.errors: list[tuple[str, str]] = []
         self.codes: dict[str, int] = {}
-        self._wishes, self._until = list(wishes), until
+        self._wishes, self._until, self._after = list(wishes), until, after
         self._wish: engine.Wish = "go on"
         self._next_at = 0.0
 
@@ -33,7 +36,7 @@ class Ears:
         self.codes[key] = code
 
     def wish(self) -> engine.Wish:
-        ready = any(words == self._until for _, words in self.said)
+        ready = any(words == self._until for _, words in self.said) and (not self._after or self._after in self.codes)
         if ready and self._wishes and time.monotonic() >= self._next_at:
             self._wish = self._wishes.pop(0)
             self._next_at = time.monotonic() + 0.5
@@ -117,7 +120,7 @@ def test_a_program_that_ignores_both_is_gone_nevertheless():
 
 
 def test_one_that_has_ended_is_not_signalled_when_the_others_are_told_to_stop():
-    ears = run(Ears("stop"), "exit 0", f"trap 'exit 5' USR1; echo ready; {_WAIT}")
+    ears = run(Ears("stop", after="0"), "exit 0", f"trap 'exit 5' USR1; echo ready; {_WAIT}")
     assert ears.codes == {"0": 0, "1": 5}
 
 

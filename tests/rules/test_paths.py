@@ -521,6 +521,20 @@ def test_rates_within_a_factor_of_four_are_noise(of, change, said, nodes):
     assert said(change_ways(change, job, at(1), transfer=_taking(0.08))) == []
 
 
+@pytest.mark.parametrize("ways", [out_of(1), to(1), at(1)])
+def test_a_node_whose_processes_waited_for_a_cpu_is_not_slow(of, change, said, ways):
+    busy = change.job(_taking(0.18), waited_seconds=0.15)
+    assert said(change_ways(change, of(4), ways, transfer=busy)) == []
+    slow = change.job(_taking(0.18), waited_seconds=0.02)
+    assert said(change_ways(change, of(4), ways, transfer=slow)) == [("net-nic-down-or-slow", "warning", ("node2",))]
+
+
+def test_waiting_for_a_cpu_makes_no_network_faster_than_it_was_seen_to_be(of, change, said):
+    job = of(4)
+    busy = [change.job(t, transfer=change.job(GOOD, waited_seconds=0.02)) for t in job.peers]
+    assert said(change_ways(change, change.job(job, peers=tuple(busy)), at(1), transfer=_taking(0.08))) == []
+
+
 def test_a_lossy_node_is_not_called_slow_as_well(of, change, said):
     slow = change.job(_losing(0.1), seconds=1.9)
     assert said(change_ways(change, of(4), at(1), transfer=slow)) == [("net-packet-loss", "error", ("node2",))]

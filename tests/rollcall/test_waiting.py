@@ -1,0 +1,48 @@
+"""Waiting for a CPU, as the kernel counts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from distcheck.rollcall.waiting import waited_for_cpu
+
+_WORK = """
+import os, sys, time
+from distcheck.rollcall.waiting import waited_for_cpu
+os.sched_setaffinity(0, {int(sys.argv[1])})
+print(flush=True)
+sys.stdin.readline()
+before, until = waited_for_cpu(), time.monotonic() + 0.6
+while time.monotonic() < until: pass
+print(waited_for_cpu() - before)
+"""
+
+
+def test_two_that_share_a_cpu_wait_for_each_other():
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WORK, str(min(os.sched_getaffinity(0)))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for one in both:
+        one.stdout.readline()
+    for one in both:
+        one.stdin.write("\n")
+        one.stdin.flush()
+    assert sum(float(one.communicate(timeout=60)[0]) for one in both) > 0.3
+
+
+@pytest.mark.parametrize("text", [None, "", "12", "12 many 3"])
+def test_a_kernel_that_does_not_count_it_gives_none(tmp_path, text):
+    schedstat = tmp_path / "schedstat"
+    if text is not None:
+        schedstat.write_text(text)
+    assert waited_for_cpu(schedstat) == 0.0
