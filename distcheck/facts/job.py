@@ -1,0 +1,194 @@
+"""What was asked for, what came of it, and the merged facts of all nodes and ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from typing import Literal
+
+from distcheck.facts.base import Facts, Missing
+from distcheck.facts.network import PeerTrial
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.placement import _LARGEST_WORLD
+from distcheck.facts.rank import ProcessFacts, RankFacts
+
+Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "collectives"]
+
+
+class Measurement(Facts, frozen=True):
+    """One operation at one size: the time per operation of every rank, in rank order."""
+
+    op: str
+    bytes: int
+    dtype: str
+    iterations: int
+    seconds_by_rank: tuple[float, ...]
+    group: str = "world"
+
+
+class Collectives(Facts, frozen=True):
+    """What the collectives ran with and measured."""
+
+    backend: str
+    backend_reason: str
+    torch: str = ""
+    nccl: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    first_figure_seconds: float | None = None
+    """From the start of the command to the first measurement."""
+    ended: str = ""
+    """Empty when everything ran, else why the run was ended early."""
+
+
+Fate = Literal["reported", "unreachable", "no probe", "unreadable", "ended", "silent"]
+
+
+class LaunchedNode(Facts, frozen=True):
+    """What became of the probe, or the probes, that distcheck started on one node."""
+
+    name: str
+    """As the user or the scheduler names it."""
+    ranks: tuple[int, ...]
+    """The ranks that it was to have."""
+    outcome: Fate
+    """Its facts came home; or nobody could log in, Python or distcheck was not found, its facts were another version's,
+    it ended before it told them, or it said nothing at all."""
+    exit_code: int | None = None
+    words: str = ""
+    """What was said of it or by it on standard error, its last lines."""
+    distcheck: str = ""
+    """Its version, where it said it."""
+
+
+class Launched(Facts, frozen=True):
+    """How distcheck started the probes from outside the job."""
+
+    engine: Literal["ssh", "slurm", "mpi"]
+    command: tuple[str, ...]
+    """The program that started them all, or with ssh the one that each node ran; without the assignment."""
+    nodes: tuple[LaunchedNode, ...]
+    exit_code: int | None = None
+    """Of the program that started them all; None when it was ended, and with ssh."""
+    words: str = ""
+    """What that program said for itself, its last lines."""
+    torn: int = 0
+    """Messages that did not come home whole."""
+    interrupted: str = ""
+    """The signal that ended the run before its time; empty when none did."""
+
+
+class LeftOut(Facts, frozen=True):
+    """A node that --need could do without."""
+
+    name: str
+    rules: tuple[str, ...]
+    words: str
+    """The first finding's message."""
+
+
+class Asked(Facts, frozen=True):
+    """What the user asked for; judging the job again later needs it."""
+
+    command: str
+    looks: tuple[Look, ...]
+    backend: Literal["auto", "nccl", "gloo", "mpi"] = "auto"
+    started_here: bool = False
+    """True when distcheck started the ranks itself (--nproc, or on other nodes)."""
+    by_default: bool = False
+    """True when nobody said how many ranks, and two were taken."""
+    operations: tuple[str, ...] = ()
+    sizes_bytes: tuple[int, ...] = ()
+    min_busbw_GBps: float | None = None  # noqa: N815 the unit's own spelling
+    timeout_seconds: float = 60.0
+    join_timeout_seconds: float = 20.0
+    strict: bool = False
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    export: bool = False
+    """True when COMMAND is given the placement's RANK, MASTER_ADDR and so on."""
+    program: str = ""
+    """The file name of COMMAND's program; empty where there is no COMMAND."""
+    rendezvous_file: str = ""
+    """The path of a file:// that stands among COMMAND's words; empty where there is none."""
+    batch_shell: bool = False
+    """True when distcheck was started in the batch or salloc shell of a Slurm job, and not by srun."""
+    gpus: int | None = None
+    """How many GPUs the node must have (`distcheck node --gpus`)."""
+    need: int | None = None
+    """How many nodes suffice; None when all are needed."""
+
+
+class Job(Facts, frozen=True, dict=True, gc=True):
+    """The merged facts of all nodes and ranks: what rules judge and what ``--save`` writes."""
+
+    distcheck: str
+    run: str
+    """Names this run; files of the same run can be merged."""
+    asked: Asked
+    schema: int = 1
+    seconds: float = 0.0
+    met: bool = False
+    """Whether the roll call was held and closed; with one process there is nobody to meet and it is True."""
+    nodes: tuple[NodeFacts, ...] = ()
+    processes: tuple[ProcessFacts, ...] = ()
+    ranks: tuple[RankFacts, ...] = ()
+    peers: tuple[PeerTrial, ...] = ()
+    collectives: Collectives | Missing | None = None
+    skipped: dict[str, str] = {}
+    """Looks that were not taken, and why."""
+    launched: Launched | None = None
+    """How distcheck started the probes; None inside a launcher and on this machine."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Nodes of the allocation that are not in this job because they were found bad and others suffice."""
+
+    @cached_property
+    def _process(self) -> dict[str, ProcessFacts]:
+        return {p.uid: p for p in self.processes}
+
+    @cached_property
+    def _node(self) -> dict[str, NodeFacts]:
+        return {n.key: n for n in self.nodes}
+
+    @cached_property
+    def _ranks_on(self) -> dict[str, list[RankFacts]]:
+        on: dict[str, list[RankFacts]] = {node.key: [] for node in self.nodes}
+        for rank in self.ranks:
+            on[self._process[rank.process].node].append(rank)
+        return on
+
+    def process_of(self, rank: RankFacts) -> ProcessFacts:
+        """Return the process that speaks for a rank."""
+        return self._process[rank.process]
+
+    def node_of(self, rank: RankFacts) -> NodeFacts:
+        """Return the node of a rank."""
+        return self._node[self._process[rank.process].node]
+
+    def ranks_on(self, node: NodeFacts) -> tuple[RankFacts, ...]:
+        """Return the ranks on a node, in the order of `ranks`."""
+        return tuple(self._ranks_on[node.key])
+
+    @cached_property
+    def world_size(self) -> int | None:
+        """The world size that most ranks name, None when no rank names one."""
+        sizes = Counter(r.placement.world_size for r in self.ranks if r.placement.world_size is not None)
+        if sizes:
+            return max(sizes, key=lambda size: (sizes[size], size))
+        return sum(len(node.ranks) for node in self.launched.nodes) if self.launched else None
+
+    @cached_property
+    def made_for(self) -> Literal["nccl", "gloo"]:
+        """The backend for which the nodes are made: NCCL (or RCCL) where there are GPUs, Gloo where there are none."""
+        amd = any(n.accelerator == "amd" and isinstance(n.torch, TorchBuild) and n.torch.hip for n in self.nodes)
+        return "nccl" if amd or any(n.accelerator == "nvidia" for n in self.nodes) else "gloo"
+
+    @cached_property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks of the world of which nobody spoke; empty when it is unknown or nobody was to be met.
+
+        Of a world size that no job has, such as one with a digit too many, the first million are looked through.
+        """
+        if "meeting" not in self.asked.looks:
+            return ()
+        present = {r.placement.rank for r in self.ranks}
+        return tuple(n for n in range(min(self.world_size or 0, _LARGEST_WORLD)) if n not in present)

@@ -1,0 +1,176 @@
+"""Names, ports, interfaces and the ways between nodes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from distcheck.facts.base import Facts, Missing
+
+
+class PortOwner(Facts, frozen=True):
+    """The process that listens on a port."""
+
+    pid: int
+    command: str
+    user: str
+    started: str
+
+
+class Bind(Facts, frozen=True):
+    """How binding MASTER_PORT went, done as torch does it."""
+
+    port: int
+    outcome: Literal["bound", "agent", "in-use", "denied", "failed"]
+    error: str = ""
+    owner: PortOwner | Missing | None = None
+
+
+class Resolution(Facts, frozen=True):
+    """What a name resolves to on one process: numeric addresses in the resolver's order."""
+
+    name: str
+    addresses: tuple[str, ...]
+    seconds: float
+    tries: int = 1
+    """How often the resolver was asked until it knew the name."""
+    changing: tuple[str, ...] = ()
+    """Addresses that only some of several answers held; asked more than once for `net` and `gate` only."""
+
+
+class ReverseLookup(Facts, frozen=True):
+    """What an address is called, asked as torch's TCPStore asks it of every connection."""
+
+    address: str
+    name: str
+    """Empty when the resolver knows none."""
+    seconds: float
+    """How long it took; when `name` is empty, also how long it was waited for."""
+
+
+A_STORE = "a store of torch.distributed (TCPStore), of another job or an earlier one"
+"""The detail of an attempt that was answered by one."""
+
+
+class Attempt(Facts, frozen=True):
+    """How one way to the roll call ended at its last try."""
+
+    address: str
+    port: int
+    door: Literal["master", "side"]
+    outcome: Literal[
+        "met", "waiting", "agent", "refused", "timeout", "unreachable", "unresolved", "silent", "closed", "foreign",
+        "stranger", "failed",
+    ]  # fmt: skip
+    tries: int = 1
+    detail: str = ""
+    """The other program's first words, the operating system's error, or what the roll call's host said."""
+
+
+class Interface(Facts, frozen=True):
+    """One address of a network interface; a node's stand in the order of getifaddrs, by which NCCL chooses."""
+
+    name: str
+    address: str
+    """Without a zone."""
+    up: bool
+    """Up and running (IFF_RUNNING): a cable is plugged in."""
+    mtu_bytes: int
+    prefix_bits: int | None = None
+    """Of its subnet; None where that is not known."""
+
+
+class Link(Facts, frozen=True):
+    """One network interface as sysfs shows it."""
+
+    name: str
+    mac: str
+    kind: Literal["physical", "virtual", "loopback"]
+    """Physical where a device of a bus stands behind it; a bond and a VLAN are virtual."""
+    running: bool
+    mtu_bytes: int
+    speed_Mbps: int | None = None  # noqa: N815 the unit's own spelling
+    """What the link has negotiated; None where it does not say, as most virtual ones."""
+    full_duplex: bool | None = None
+    members: dict[str, bool] = {}
+    """Of a bond: its links, and whether each one is up."""
+
+
+class RendezvousFile(Facts, frozen=True):
+    """The file at which the ranks of ``init_method="file://…"`` meet, as one node sees it."""
+
+    path: str
+    bytes: int | None
+    """Its size; None when it is not there."""
+    file_system: str
+    """The kernel's name of the kind: nfs4, ext4."""
+    locks: bool
+    """Whether locks that one node takes hold on others, as far as the mount's options say."""
+
+
+class NetworkFacts(Facts, frozen=True):
+    """What of a node decides over its network, looked at for `net` and `gate`."""
+
+    links: tuple[Link, ...] | Missing
+    own_name: Resolution | Missing
+    """What its own host name resolves to there."""
+    own_name_binds: str | Missing
+    """The first of these addresses that a socket can be bound to: Gloo listens there unless told otherwise."""
+    nccl_files: dict[str, str] = {}
+    """NCCL_SOCKET_* settings that NCCL's configuration files give; variables of the process go before them."""
+    open_files: tuple[int, int] = (-1, -1)
+    """Soft and hard limit of open files, before distcheck raised its own; -1 is unlimited."""
+    listen_backlog: int | Missing = Missing(reason="not read")
+    """net.core.somaxconn."""
+    connections_tracked: tuple[int, int] | Missing = Missing(reason="not read")
+    """Entries in the kernel's table of tracked connections, and how many it holds."""
+    machine_id: str | Missing = Missing(reason="not read")
+    """Hash of what names the hardware (product_uuid, else the physical links' addresses)."""
+    rendezvous_file: RendezvousFile | Missing | None = None
+    """None: COMMAND names none."""
+    ib_mtu_bytes: dict[str, int] = {}
+    """Active MTU of the InfiniBand and RoCE ports, by device and port, where ibv_devinfo tells it."""
+
+
+Use = Literal["master", "nccl", "gloo"]
+"""What an address of a node is for: it reaches rank 0, NCCL picks it, Gloo picks it."""
+
+
+_LEAST_TRANSFER_SECONDS = 1e-3
+
+
+class Transfer(Facts, frozen=True):
+    """Data sent over one connection in segments as large as the path takes."""
+
+    bytes: int
+    """That the other side has confirmed."""
+    seconds: float
+    stalled: bool
+    """True when nothing more was confirmed for a while although not all had arrived."""
+    segments: int = 0
+    """That were sent, repeated ones included (TCP_INFO)."""
+    repeated: int = 0
+    """Segments that were sent again because they were taken for lost."""
+    waited_seconds: float = 0.0
+    """For which the processes of either side waited for a CPU."""
+
+    @property
+    def rate(self) -> float:
+        """Return the bytes per second, without the time in which the network waited for a process."""
+        return self.bytes / max(self.seconds - self.waited_seconds, _LEAST_TRANSFER_SECONDS)
+
+
+class PeerTrial(Facts, frozen=True):
+    """One process trying a door of another: a TCP port that the kernel chose at one of its addresses."""
+
+    source: str
+    target: str
+    address: str
+    port: int
+    outcome: Literal["met", "refused", "timeout", "unreachable", "foreign", "failed"]
+    seconds: float
+    detail: str = ""
+    uses: tuple[Use, ...] = ("master",)
+    transfer: Transfer | None = None
+    """None: not tried."""
+    datagrams: dict[int, bool] = {}
+    """Whether datagrams that must not be fragmented were answered, by the size of the IP packet in bytes."""

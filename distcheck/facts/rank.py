@@ -1,0 +1,98 @@
+"""Processes and the ranks for which they speak."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from distcheck.facts.base import Facts, Missing
+from distcheck.facts.gpu import CudaView
+from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
+from distcheck.facts.placement import Placement, Variables
+
+Stage = Literal[
+    "started", "environment", "node", "meeting", "peers", "collectives", "isolation", "done"
+]  # fmt: skip
+
+
+class Agent(Facts, frozen=True):
+    """The torchelastic agent that started this process: torchrun, torch.distributed.launch or accelerate."""
+
+    program: Literal["torchrun", "launch", "accelerate"]
+    pid: int
+    arguments: tuple[str, ...]
+    """What follows the program on its command line; beyond 40 words it is cut."""
+    exported: Variables | Missing
+    """The rank variables in its own environment, which it makes anew for its ranks; all others it hands on."""
+
+
+class ProcessFacts(Facts, frozen=True):
+    """One running distcheck and the ranks for which it speaks."""
+
+    uid: str
+    node: str
+    """Key of a NodeFacts."""
+    pid: int
+    command: tuple[str, ...]
+    """Its own command line."""
+    ancestors: tuple[str, ...] = ()
+    """Names and arguments of the processes that started it, nearest first."""
+    stage: Stage = "started"
+    role: Literal["host", "guest", "alone"] = "alone"
+    bind: Bind | None = None
+    master_resolution: Resolution | Missing | None = None
+    attempts: tuple[Attempt, ...] = ()
+    agent: Agent | None = None
+    """The nearest torchelastic agent among the ancestors."""
+    shm_device: int | Missing | None = None
+    """st_dev of /dev/shm: NCCL shares memory only where it is the same. None: not looked at, as outside of pods."""
+    reverse: tuple[ReverseLookup, ...] = ()
+    """Of the addresses with which it has connections: rank 0's, on rank 0's own process a few of the others'."""
+    arrived_seconds: float | None = None
+    """When it came to the roll call, after the first one did; None where nobody else was met."""
+    clock_ahead_seconds: float | None = None
+    """By how much its clock is surely ahead of the roll call host's, negative behind; 0 when it may be the same."""
+    lost: str = ""
+    """How the roll call's host lost it before it had said all that it was to say; empty when it did not."""
+
+
+class RankRun(Facts, frozen=True):
+    """What became of a rank's own process in the collectives."""
+
+    pid: int | None
+    step: str
+    """What it was doing last, for example 'all_reduce 4194304 B'."""
+    outcome: Literal["done", "failed", "stopped", "died", "stalled", "not started"]
+    detail: str = ""
+    """The error's text, the signal's name, or the kernel's state of the process."""
+    silent_seconds: float = 0.0
+    """How long it had said nothing when the run ended."""
+    wrong: dict[str, int] = {}
+    """Wrong elements in the correctness pass, by operation."""
+    checked: dict[str, int] = {}
+    """Elements compared in the correctness pass, by operation."""
+    device: str = "cpu"
+    gpu: str | None = None
+    """UUID of the GPU on which it worked, in torch's words; None on CPUs, and where torch does not tell."""
+
+
+class RankFacts(Facts, frozen=True):
+    """One rank: its placement, its variables and the GPU it will take."""
+
+    process: str
+    """Key of a ProcessFacts."""
+    placement: Placement
+    environment: dict[str, str]
+    """The allow-listed variables, secrets redacted."""
+    visible_gpus: tuple[str, ...] | Missing | None = None
+    """UUIDs in CUDA's order as CUDA_VISIBLE_DEVICES leaves them; None: not looked at."""
+    visible_stop: str = ""
+    """The item of CUDA_VISIBLE_DEVICES at which the list ends early, and why."""
+    gpu: str | None = None
+    """UUID of the GPU that `cuda:LOCAL_RANK` is, or of the only visible one."""
+    cuda: CudaView | Missing | None = None
+    """What CUDA itself shows; None: not asked."""
+    cpu_list: str = ""
+    """The CPUs on which the rank may run, folded (0-15,32-47); empty where that is not known."""
+    cpus: int | None = None
+    """CPUs on which the rank may run (sched_getaffinity); None where that is not known."""
+    run: RankRun | None = None
