@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from distcheck import peering
 from distcheck.collectives.plan import Plan, Task, Timing
+from distcheck.collectives.spread import uncertainty
 from distcheck.facts import Collectives, Job, Measurement, Missing, RankRun
 from distcheck.launch.local import LocalRanks, tasks_for
 from distcheck.preflight import Outcome, judge
@@ -145,7 +147,7 @@ async def _collectives(run: Session) -> None:
     local = run.local
     if local is None:
         raise RuntimeError("rank 0's process has no rank")
-    run.watcher.begin(len(plan.operations) * len(plan.sizes_bytes))
+    run.watcher.begin(len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes))
     local.on_step = run.watcher.step
     if run.server is not None:
         run.server.on_trouble = trouble
@@ -173,7 +175,7 @@ def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport
         backend_reason=reason,
         torch=software.torch if software else "",
         nccl=software.nccl if software else "",
-        measurements=_measurements(run, plan, reports),
+        measurements=_measurements(run, reports),
         first_figure_seconds=round(first - run.request.start, 3) if first else None,
         ended=ended,
     )
@@ -235,25 +237,32 @@ def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: fl
     run.record.note_silent(server, uids, "it did not say in time how its ranks ended")
 
 
-def _measurements(run: Session, plan: Plan, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
+def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
     """Join the ranks' timings; a size that not all ranks finished is left out, and what one says of another's rank."""
     world_size = run.record.job().world_size or 1
-    by_size: dict[tuple[str, int], dict[int, Timing]] = {}
+    by_size: dict[tuple[str, str, int], dict[int, Timing]] = {}
     for uid, report in reports.items():
         own = run.record.ranks_of(uid)
         for rank, timing in report.timings:
             if rank in own:
-                by_size.setdefault((timing.op, timing.bytes), {})[rank] = timing
-    return tuple(
-        Measurement(
-            op=op,
-            bytes=size,
-            dtype=plan.dtype,
-            iterations=timings[0].iterations,
-            seconds_by_rank=tuple(timings[rank].seconds for rank in range(world_size)),
-        )
-        for (op, size), timings in by_size.items()
-        if len(timings) == world_size
+                by_size.setdefault((timing.op, timing.dtype, timing.bytes), {})[rank] = timing
+    complete = ([of[rank] for rank in range(world_size)] for of in by_size.values() if len(of) == world_size)
+    return tuple(map(_measurement, complete))
+
+
+def _measurement(timings: Sequence[Timing]) -> Measurement:
+    """Join what all ranks, in their order, measured of one size; they all made the same bursts."""
+    first = timings[0]
+    bursts = [fmean(of_ranks) for of_ranks in zip(*(timing.bursts for timing in timings), strict=False)]
+    return Measurement(
+        op=first.op,
+        bytes=first.bytes,
+        dtype=first.dtype,
+        iterations=first.iterations,
+        seconds_by_rank=tuple(median(timing.bursts) for timing in timings),
+        bursts=len(bursts),
+        uncertainty=uncertainty(bursts),
+        ended=first.ended,
     )
 
 

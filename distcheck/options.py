@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 import msgspec
 import typer
 
-from distcheck.collectives.plan import ALL_OPERATIONS
+from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.errors import UsageError
 from distcheck.facts import Asked, Look, Missing, Placement
 from distcheck.hosts import outside
@@ -97,6 +97,10 @@ class Measuring(Options, frozen=True, kw_only=True):
     sizes: Annotated[
         str, _option("Message sizes, for example 1M:64M:x2.", MEASURED, "--sizes", metavar="MIN:MAX[:xFACTOR]")
     ] = ""
+    dtype: Annotated[str, _option(f"Data types: {', '.join(ITEM_BYTES)}.", MEASURED, "--dtype", metavar="TYPE,…")] = ""
+    rotate_root: Annotated[
+        bool, _option("Let another rank be the root at every broadcast.", MEASURED, "--rotate-root")
+    ] = False
     iters: Annotated[
         int | None, _option("Operations per size; by default as many as give a steady figure.", MEASURED, "--iters")
     ] = None
@@ -209,7 +213,9 @@ def request_of(
         backend=cast("Literal['auto', 'nccl', 'gloo', 'mpi']", options.backend),
         started_here=started_here,
         by_default=by_default,
-        operations=_operations(measuring.op),
+        operations=_some_of(ALL_OPERATIONS, measuring.op, "--op", "operation"),
+        dtypes=_some_of(tuple(ITEM_BYTES), measuring.dtype, "--dtype", "data type"),
+        rotate_root=measuring.rotate_root,
         sizes_bytes=parse_sizes(measuring.sizes) if measuring.sizes else (),
         min_busbw_GBps=measuring.min_busbw,
         timeout_seconds=options.timeout,
@@ -348,11 +354,11 @@ def _gpu_count() -> int:
     return 0 if isinstance(found, Missing) else len(found.devices)
 
 
-def _operations(text: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(op.strip() for op in text.split(",") if op.strip()))
-    for op in found:
-        if op not in ALL_OPERATIONS:
-            raise UsageError(f"--op {op}: there is no such operation; choose from {', '.join(ALL_OPERATIONS)}")
+def _some_of(all_of_them: tuple[str, ...], text: str, option: str, noun: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in found:
+        if name not in all_of_them:
+            raise UsageError(f"{option} {name}: there is no such {noun}; choose from {', '.join(all_of_them)}")
     return found
 
 

@@ -3,9 +3,10 @@
 An operation works in place where torch lets it, which is what training does and what nccl-tests' in-place
 columns measure. Adding one is adding a function here, its bus factor in `plan`, and its test.
 
-The exact check uses whole numbers that float32 holds exactly at every partial sum, in whatever order a ring,
-a tree or a switch adds them: a rank contributes at most 255 at any position, and 65,536 ranks times 255 is
-below 2**24.
+The exact check uses whole numbers that the data type holds exactly at every partial sum, in whatever order a
+ring, a tree or a switch adds them. float32 holds them up to 2**24, which is enough for 65,536 ranks that all
+add something at every position. float16 (up to 2**11) and bfloat16 (up to 2**8) hold far fewer: there the
+ranks take turns, position by position, and the others add 0.
 """
 
 from __future__ import annotations
@@ -25,9 +26,45 @@ from distcheck.collectives.plan import blocks
 CHECK_ELEMENTS = 262_147
 """A prime just above 2**18: no number of channels divides it, and CPU ranks are quick with it."""
 
-_WEIGHTS = 15
-_POSITIONS = 17
-"""A rank weighs 1 to 15 and a position 1 to 17: a part that is lost, doubled or displaced changes the sum."""
+
+class Exact(NamedTuple):
+    """Which whole numbers of a data type the exact check uses."""
+
+    dtype: torch.dtype
+    limit: int
+    """Up to here it holds every whole number."""
+    weights: int
+    """A rank weighs 1 to this many, and a position 1 to `positions`: a part that is lost, doubled or displaced changes
+    the sum."""
+    positions: int
+    apart: int
+    """A prime below the limit: copied data tells positions apart up to this distance."""
+    poison: float
+    """What no result is."""
+
+    def turns(self, ranks: int) -> int:
+        """Return among how many positions the ranks take turns, so that no sum passes the limit."""
+        return -(-ranks // (self.limit // (self.weights * self.positions)))
+
+
+EXACT = {
+    "float32": Exact(torch.float32, 1 << 24, 15, 17, 65521, torch.nan),
+    "bfloat16": Exact(torch.bfloat16, 1 << 8, 3, 5, 251, torch.nan),
+    "float16": Exact(torch.float16, 1 << 11, 5, 7, 2039, torch.nan),
+    "int32": Exact(torch.int32, 1 << 24, 15, 17, 65521, -1),
+}
+"""By the name that ``--dtype`` takes."""
+
+
+class Group(NamedTuple):
+    """Who takes part, and with what."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+    exact: Exact = EXACT["float32"]
+    rotate: bool = False
+    """Whether the root of a broadcast is another rank at every call."""
 
 
 class Exercise(NamedTuple):
@@ -38,91 +75,109 @@ class Exercise(NamedTuple):
 
     call: Callable[[], object]
     load: Callable[[], object]
-    """Puts the data of the exact check in place and poisons with NaN what the call must overwrite."""
+    """Puts the data of the exact check in place and poisons what the call must overwrite."""
     received: torch.Tensor
     expected: Callable[[], torch.Tensor]
+    checks: int = 1
+    """How often `load`, `call` and the comparison make the check whole."""
 
 
-Operation = Callable[[int, int, int, torch.device], Exercise]
-"""Takes rank, number of ranks, elements per rank's block and device."""
+Operation = Callable[[Group, int], Exercise]
+"""Takes the group and the number of elements in a rank's block."""
 
 
-def all_reduce(rank: int, ranks: int, count: int, device: torch.device) -> Exercise:
+def all_reduce(group: Group, count: int) -> Exercise:
     """Sum over all ranks, on every rank, in place."""
-    data = _zeros(count, device)
+    data = _zeros(count, group)
     return Exercise(
         call=lambda: dist.all_reduce(data),
-        load=lambda: data.copy_(contribution(rank, count, device)),
+        load=lambda: data.copy_(contribution(group, count)),
         received=data,
-        expected=lambda: total(ranks, count, device),
+        expected=lambda: total(group, count),
     )
 
 
-def broadcast(rank: int, ranks: int, count: int, device: torch.device) -> Exercise:
-    """Copy rank 0's buffer to every rank."""
-    del ranks
-    data = _zeros(count, device)
+def broadcast(group: Group, count: int) -> Exercise:
+    """Copy the root's buffer to every rank: rank 0's, or each rank's in turn."""
+    data = _zeros(count, group)
+    roots = group.ranks if group.rotate else 1
+    root = 0  # of the next call
+
+    def call() -> None:
+        nonlocal root
+        dist.broadcast(data, src=root)
+        root = (root + 1) % roots
+
+    def load() -> None:
+        if group.rank == root:
+            data.copy_(pattern(root, count, group))
+        else:
+            _poison(data, group)
+
     return Exercise(
-        call=lambda: dist.broadcast(data, src=0),
-        load=lambda: data.copy_(pattern(0, count, device)) if rank == 0 else data.fill_(torch.nan),
+        call=call,
+        load=load,
         received=data,
-        expected=lambda: pattern(0, count, device),
+        expected=lambda: pattern((root - 1) % roots, count, group),
+        checks=roots,
     )
 
 
-def all_gather(rank: int, ranks: int, count: int, device: torch.device) -> Exercise:
+def all_gather(group: Group, count: int) -> Exercise:
     """Collect a block from every rank on every rank; the own block is in its place already."""
-    data = _zeros(count * ranks, device)
+    rank, ranks = group.rank, group.ranks
+    data = _zeros(count * ranks, group)
     own = data[rank * count : (rank + 1) * count]
 
     def load() -> None:
-        data.fill_(torch.nan)
-        own.copy_(pattern(rank * count, count, device))
+        _poison(data, group)
+        own.copy_(pattern(rank * count, count, group))
 
     return Exercise(
         call=lambda: _gather(data, own),
         load=load,
         received=data,
-        expected=lambda: pattern(0, count * ranks, device),
+        expected=lambda: pattern(0, count * ranks, group),
     )
 
 
-def reduce_scatter(rank: int, ranks: int, count: int, device: torch.device) -> Exercise:
+def reduce_scatter(group: Group, count: int) -> Exercise:
     """Sum over all ranks and leave each rank its block of the sum, in the place where that block was."""
-    data = _zeros(count * ranks, device)
+    rank, ranks = group.rank, group.ranks
+    data = _zeros(count * ranks, group)
     own = data[rank * count : (rank + 1) * count]
     return Exercise(
         call=lambda: _scatter(own, data),
-        load=lambda: data.copy_(contribution(rank, count * ranks, device)),
+        load=lambda: data.copy_(contribution(group, count * ranks)),
         received=own,
-        expected=lambda: total(ranks, count * ranks, device)[rank * count : (rank + 1) * count],
+        expected=lambda: total(group, count * ranks)[rank * count : (rank + 1) * count],
     )
 
 
-def all_to_all(rank: int, ranks: int, count: int, device: torch.device) -> Exercise:
+def all_to_all(group: Group, count: int) -> Exercise:
     """Give every rank a block of its own; torch has no in-place form, so there are two buffers."""
-    sent, received = _zeros(count * ranks, device), _zeros(count * ranks, device)
+    rank, ranks = group.rank, group.ranks
+    sent, received = _zeros(count * ranks, group), _zeros(count * ranks, group)
 
     def load() -> None:
-        sent.copy_(pattern(rank * count * ranks, count * ranks, device))
-        received.fill_(torch.nan)
+        sent.copy_(pattern(rank * count * ranks, count * ranks, group))
+        _poison(received, group)
 
     return Exercise(
         call=lambda: dist.all_to_all_single(received, sent),
         load=load,
         received=received,
-        expected=lambda: torch.cat(
-            [pattern((source * ranks + rank) * count, count, device) for source in range(ranks)]
-        ),
+        expected=lambda: torch.cat([pattern((source * ranks + rank) * count, count, group) for source in range(ranks)]),
     )
 
 
-def send_recv(rank: int, ranks: int, count: int, device: torch.device) -> Exercise:
+def send_recv(group: Group, count: int) -> Exercise:
     """Send to the next rank and receive from the one before, around the ring, both at once."""
+    rank, ranks = group.rank, group.ranks
     if ranks < 2:
         raise ValueError("send_recv needs at least 2 ranks")
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
-    sent, received = _zeros(count, device), _zeros(count, device)
+    sent, received = _zeros(count, group), _zeros(count, group)
 
     def call() -> None:
         pair = [dist.P2POp(dist.isend, sent, after), dist.P2POp(dist.irecv, received, before)]
@@ -130,14 +185,14 @@ def send_recv(rank: int, ranks: int, count: int, device: torch.device) -> Exerci
             work.wait()
 
     def load() -> None:
-        sent.copy_(pattern(rank * count, count, device))
-        received.fill_(torch.nan)
+        sent.copy_(pattern(rank * count, count, group))
+        _poison(received, group)
 
     return Exercise(
         call=call,
         load=load,
         received=received,
-        expected=lambda: pattern(before * count, count, device),
+        expected=lambda: pattern(before * count, count, group),
     )
 
 
@@ -150,9 +205,9 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def prepare(op: str, rank: int, ranks: int, elements: int, device: torch.device) -> Exercise:
+def prepare(op: str, group: Group, elements: int) -> Exercise:
     """Make the buffers of an operation that moves `elements` in total, counted as nccl-tests counts them."""
-    return OPERATIONS[op](rank, ranks, elements // blocks(op, ranks), device)
+    return OPERATIONS[op](group, elements // blocks(op, group.ranks))
 
 
 def check_elements(op: str, ranks: int) -> int:
@@ -162,33 +217,46 @@ def check_elements(op: str, ranks: int) -> int:
 
 
 def wrong_elements(exercise: Exercise) -> int:
-    """Run the exact check once and count the elements that this rank received wrongly."""
-    exercise.load()
-    exercise.call()
-    return int((exercise.received != exercise.expected()).sum().item())
+    """Run the exact check and count the elements that this rank received wrongly, over all its calls."""
+    wrong = 0
+    for _ in range(exercise.checks):
+        exercise.load()
+        exercise.call()
+        wrong += int((exercise.received != exercise.expected()).sum().item())
+    return wrong
 
 
-def contribution(rank: int, count: int, device: torch.device) -> torch.Tensor:
-    """Return what a rank adds at positions 0 to `count`: at most 255, never 0."""
-    return ((1 + rank % _WEIGHTS) * (1 + _places(0, count, device) % _POSITIONS)).to(torch.float32)
+def contribution(group: Group, count: int) -> torch.Tensor:
+    """Return what a rank adds at positions 0 to `count`: 0 where it is not its turn."""
+    exact, turns = group.exact, group.exact.turns(group.ranks)
+    places = _places(0, count, group)
+    values = (1 + group.rank % exact.weights) * (1 + places % exact.positions)
+    return torch.where(places % turns == group.rank % turns, values, 0).to(exact.dtype)
 
 
-def total(ranks: int, count: int, device: torch.device) -> torch.Tensor:
+def total(group: Group, count: int) -> torch.Tensor:
     """Return the sum of all ranks' contributions."""
-    whole, rest = divmod(ranks, _WEIGHTS)
-    weight = whole * _WEIGHTS * (_WEIGHTS + 1) // 2 + rest * (rest + 1) // 2
-    return (weight * (1 + _places(0, count, device) % _POSITIONS)).to(torch.float32)
+    exact, turns = group.exact, group.exact.turns(group.ranks)
+    ranks = torch.arange(group.ranks, dtype=torch.int64, device=group.device)
+    weights = torch.zeros(turns, dtype=torch.int64, device=group.device)
+    weights.index_add_(0, ranks % turns, 1 + ranks % exact.weights)
+    places = _places(0, count, group)
+    return (weights[places % turns] * (1 + places % exact.positions)).to(exact.dtype)
 
 
-def pattern(first: int, count: int, device: torch.device) -> torch.Tensor:
-    """Return numbers that tell the positions from `first` on apart, up to a distance of 65,521 (a prime)."""
-    return (1 + _places(first, count, device) % 65521).to(torch.float32)
+def pattern(first: int, count: int, group: Group) -> torch.Tensor:
+    """Return numbers that tell the positions from `first` on apart, up to a distance of `Exact.apart`."""
+    return (1 + _places(first, count, group) % group.exact.apart).to(group.exact.dtype)
 
 
-def _places(first: int, count: int, device: torch.device) -> torch.Tensor:
-    return torch.arange(first, first + count, dtype=torch.int64, device=device)
+def _places(first: int, count: int, group: Group) -> torch.Tensor:
+    return torch.arange(first, first + count, dtype=torch.int64, device=group.device)
 
 
-def _zeros(count: int, device: torch.device) -> torch.Tensor:
+def _poison(data: torch.Tensor, group: Group) -> None:
+    data.fill_(group.exact.poison)
+
+
+def _zeros(count: int, group: Group) -> torch.Tensor:
     """Return zeros that were written: pages that nobody wrote are all one page, which stays in the cache."""
-    return torch.empty(count, dtype=torch.float32, device=device).fill_(0)
+    return torch.empty(count, dtype=group.exact.dtype, device=group.device).fill_(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -14,8 +15,11 @@ GPU_SIZES_BYTES = tuple(1 << n for n in range(20, 29, 2))
 """1 MiB to 256 MiB by a factor of 4."""
 CPU_SIZES_BYTES = tuple(1 << n for n in range(20, 25, 2))
 """1 MiB to 16 MiB: Gloo between 8 ranks on 2 cores takes 0.1 s for 16 MiB and 1 s for 256 MiB (measured)."""
-ITEM_BYTES = 4
-"""Everything is measured and checked in float32."""
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
+"""Of one element, by the data type that ``--dtype`` takes."""
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -27,9 +31,17 @@ class Plan(msgspec.Struct, frozen=True):
     deadline_seconds: float
     """After this many seconds a process group's operation gives up by itself."""
     iterations: int | None = None
-    """None: as many as fill `burst_seconds`, the same on every rank."""
+    """Calls in the one burst of a size; None: as many as fill `burst_seconds`, the same on every rank."""
     burst_seconds: float = 0.25
-    dtype: str = "float32"
+    size_seconds: float = 0.0
+    """Bursts of a size are repeated until their median is steady or these seconds are over; 0: one burst is enough."""
+    dtypes: tuple[str, ...] = ("float32",)
+    rotate_root: bool = False
+    """Whether the root of a broadcast is another rank at every call."""
+
+
+Ended = Literal["steady", "time", "asked"]
+"""Why no more bursts followed: their median is known to 2 %, their share of the time is over, or one was asked for."""
 
 
 class Said(msgspec.Struct, frozen=True, tag_field="said"):
@@ -58,24 +70,37 @@ class Software(Said, frozen=True):
     torch: str
     nccl: str
     device: str
+    gpu: str | None = None
+    """UUID of its GPU, see `gpu_uuid`; None on CPUs and where torch does not tell (before 2.5, and on AMD's GPUs)."""
+
+
+class Joined(Said, frozen=True):
+    """The process group was there after these seconds."""
+
+    seconds: float
 
 
 class Timing(Said, frozen=True):
-    """Seconds per operation on this rank."""
+    """Seconds per call on this rank: the mean of each burst."""
 
     op: str
     bytes: int
     dtype: str
     iterations: int
-    seconds: float
+    """Of each burst."""
+    bursts: tuple[float, ...]
+    ended: Ended
 
 
 class Checked(Said, frozen=True):
     """The exact check of one operation on this rank."""
 
     op: str
+    dtype: str
     elements: int
     wrong: int
+    seconds: float
+    """The first call, in which the backend sets up what it needs."""
 
 
 class Failed(Said, frozen=True):
@@ -90,7 +115,7 @@ class Finished(Said, frozen=True):
     """Everything in the plan was done."""
 
 
-RankMessage = Step | Alive | StoreOpen | Software | Timing | Checked | Failed | Finished
+RankMessage = Step | Alive | StoreOpen | Software | Joined | Timing | Checked | Failed | Finished
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -126,10 +151,24 @@ def blocks(op: str, ranks: int) -> int:
     return ranks if op in _DIVIDED else 1
 
 
-def moved_bytes(op: str, size_bytes: int, ranks: int) -> int:
+def moved_bytes(op: str, size_bytes: int, ranks: int, dtype: str = "float32") -> int:
     """Return what is measured for a size: whole elements in every block, rounded down, at least one each."""
-    unit = ITEM_BYTES * blocks(op, ranks)
+    unit = ITEM_BYTES[dtype] * blocks(op, ranks)
     return max(size_bytes // unit, 1) * unit
+
+
+def label(op: str, dtype: str) -> str:
+    """Name an operation with its data type where that is not the usual one: all_reduce, all_reduce bfloat16."""
+    return op if dtype == "float32" else f"{op} {dtype}"
+
+
+def gpu_uuid(text: str) -> str | None:
+    """Write the UUID that torch tells of a device as NVML writes a GPU's, None when it is none of NVIDIA's.
+
+    torch leaves the kind out, so that a MIG device's UUID begins with GPU- here too.
+    """
+    digits = text.strip().lower().removeprefix("gpu-").removeprefix("mig-")
+    return f"GPU-{digits}" if _UUID.fullmatch(digits) else None
 
 
 def usual_sizes(backend: str) -> tuple[int, ...]:

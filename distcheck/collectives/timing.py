@@ -51,6 +51,15 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call] # torch's own omission
 
 
+def first_call(call: Callable[[], object], device: torch.device) -> float:
+    """Return how long the very first call takes, in which connections are made and memory is taken."""
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
 def warm_up(call: Callable[[], object], device: torch.device) -> float:
     """Call three times and return how long the quicker of the last two took, all ranks included.
 

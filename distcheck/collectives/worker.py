@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,22 +20,25 @@ from distcheck.collectives.software import lack_of, software  # isort: split
 import torch
 import torch.distributed as dist
 
-from distcheck.collectives.operations import check_elements, prepare, wrong_elements
+from distcheck.collectives.operations import EXACT, Group, check_elements, prepare, wrong_elements
 from distcheck.collectives.plan import (
-    ITEM_BYTES,
     Alive,
     Checked,
+    Ended,
     Failed,
     Finished,
+    Joined,
     RankMessage,
     Step,
     StoreOpen,
     Task,
     Timing,
+    label,
     moved_bytes,
 )
+from distcheck.collectives.spread import STEADY, uncertainty
 from distcheck.collectives.store import agree, farewell, open_store, part_of, reach_store
-from distcheck.collectives.timing import iterations_for, meet, seconds_per_call, warm_up
+from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 Tell = Callable[[RankMessage], None]
 
 ALIVE_SECONDS = 0.5
+_STEADY, _OVER = 1, 2
 LEAVE_SECONDS = 5.0
 """How long leaving the process group may take; the process then ends without having left."""
 
@@ -97,15 +102,18 @@ def _work(task: Task, say: Tell) -> Failed | Finished:
         say(software(device))
         if store is None:
             store = reach_store(task.store, plan.deadline_seconds)
+        start = time.perf_counter()
         _join_group(task, store, device)
-        for op in plan.operations:
-            say(Step(f"check {op}"))
-            say(_check(task, op, device))
-        for op in plan.operations:
+        say(Joined(time.perf_counter() - start))
+        todo = [(op, dtype) for op in plan.operations for dtype in plan.dtypes]
+        for op, dtype in todo:
+            say(Step(f"check {label(op, dtype)}"))
+            say(_check(task, op, dtype, device))
+        for op, dtype in todo:
             for size in plan.sizes_bytes:
-                moved = moved_bytes(op, size, task.world_size)
-                say(Step(f"{op} {moved} B"))
-                say(measure(task, op, moved, device, store))
+                moved = moved_bytes(op, size, task.world_size, dtype)
+                say(Step(f"{label(op, dtype)} {moved} B"))
+                say(measure(task, op, dtype, moved, device, store))
         say(Step("farewell"))
         _leave_group()
         farewell(store, task.world_size, host=task.store is None)
@@ -149,25 +157,57 @@ def _join_group(task: Task, store: Store, device: torch.device) -> None:
     )
 
 
-def _check(task: Task, op: str, device: torch.device) -> Checked:
-    exercise = prepare(op, task.rank, task.world_size, check_elements(op, task.world_size), device)
-    return Checked(op, exercise.received.numel(), wrong_elements(exercise))
+def _group(task: Task, dtype: str, device: torch.device) -> Group:
+    return Group(task.rank, task.world_size, device, EXACT[dtype], task.plan.rotate_root)
 
 
-def measure(task: Task, op: str, moved: int, device: torch.device, store: Store) -> Timing:
-    """Time one size; its buffers live as long as this call, so that the next size is not made beside them."""
+def _check(task: Task, op: str, dtype: str, device: torch.device) -> Checked:
+    exercise = prepare(op, _group(task, dtype, device), check_elements(op, task.world_size))
+    first = first_call(exercise.call, device)
+    wrong = wrong_elements(exercise)
+    return Checked(op, dtype, exercise.received.numel() * exercise.checks, wrong, first)
+
+
+def measure(task: Task, op: str, dtype: str, moved: int, device: torch.device, store: Store) -> Timing:
+    """Time one size; its buffers live as long as this call, so that the next size is not made beside them.
+
+    Rank 0 decides how many calls a burst has and whether another one follows: with unequal numbers some ranks would
+    wait for ever.
+    """
     plan = task.plan
-    if plan.dtype != "float32":
-        raise ValueError(f"distcheck measures float32, not {plan.dtype}")
-    call = prepare(op, task.rank, task.world_size, moved // ITEM_BYTES, device).call
+    key = f"{op} {dtype} {moved}"
+    start = time.perf_counter()
+    call = prepare(op, _group(task, dtype, device), moved // EXACT[dtype].dtype.itemsize).call
     seconds = warm_up(call, device)
     iterations = plan.iterations
     if iterations is None:
-        # Rank 0 decides: with unequal numbers some ranks would wait for ever.
         estimate = iterations_for(seconds, plan.burst_seconds) if task.rank == 0 else None
-        iterations = agree(store, f"{op} {moved}", estimate)
-    meet(device)
-    return Timing(op, moved, plan.dtype, iterations, seconds_per_call(call, iterations, device))
+        iterations = agree(store, key, estimate)
+    bursts: list[float] = []
+    ended: Ended = "asked"
+    while True:
+        meet(device)
+        bursts.append(seconds_per_call(call, iterations, device))
+        if plan.iterations is not None or not plan.size_seconds:
+            break
+        verdict = None
+        if task.rank == 0:
+            # Another burst takes about as long as the last one.
+            left = plan.size_seconds - (time.perf_counter() - start) - bursts[-1] * iterations
+            verdict = _how_it_stands(bursts, left)
+        said = agree(store, f"{key} after {len(bursts)}", verdict)
+        if said:
+            ended = "steady" if said == _STEADY else "time"
+            break
+    return Timing(op, moved, dtype, iterations, tuple(bursts), ended)
+
+
+def _how_it_stands(bursts: list[float], seconds_left: float) -> int:
+    """Return whether a figure is steady, its time is over, or (0) another burst is wanted."""
+    off = uncertainty(bursts)
+    if off is not None and off <= STEADY:
+        return _STEADY
+    return _OVER if seconds_left < 0 else 0
 
 
 def _leave_group() -> None:

@@ -16,14 +16,20 @@ Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "coll
 
 
 class Measurement(Facts, frozen=True):
-    """One operation at one size: the time per operation of every rank, in rank order."""
+    """One operation at one size: the time per call of every rank, in rank order, the median over its bursts."""
 
     op: str
     bytes: int
     dtype: str
     iterations: int
+    """Calls in each burst."""
     seconds_by_rank: tuple[float, ...]
     group: str = "world"
+    bursts: int = 1
+    uncertainty: float | None = None
+    """By which share of itself the median of the ranks' mean may be off (95 %); None where bursts are too few."""
+    ended: Literal["steady", "time", "asked"] = "asked"
+    """Why no more bursts followed: the median was known to 2 %, its time was over, or one was asked for."""
 
 
 class Collectives(Facts, frozen=True):
@@ -98,6 +104,9 @@ class Asked(Facts, frozen=True):
     """True when nobody said how many ranks, and two were taken."""
     operations: tuple[str, ...] = ()
     sizes_bytes: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    rotate_root: bool = False
+    """Whether the root of a broadcast is another rank at every call."""
     min_busbw_GBps: float | None = None  # noqa: N815 the unit's own spelling
     timeout_seconds: float = 60.0
     join_timeout_seconds: float = 20.0

@@ -66,13 +66,19 @@ class RankRun(Facts, frozen=True):
     """The error's text, the signal's name, or the kernel's state of the process."""
     silent_seconds: float = 0.0
     """How long it had said nothing when the run ended."""
+    joined_seconds: float | None = None
+    """How long it took to join the process group; None where it did not come about."""
+    first_call_seconds: dict[str, float] = {}
+    """Of each operation, in which the backend sets up what it needs."""
     wrong: dict[str, int] = {}
     """Wrong elements in the correctness pass, by operation."""
     checked: dict[str, int] = {}
     """Elements compared in the correctness pass, by operation."""
     device: str = "cpu"
     gpu: str | None = None
-    """UUID of the GPU on which it worked, in torch's words; None on CPUs, and where torch does not tell."""
+    """UUID of the GPU on which it worked, as torch tells; None on CPUs, and where torch does not tell.
+
+    A MIG device's begins with GPU- too."""
 
 
 class RankFacts(Facts, frozen=True):

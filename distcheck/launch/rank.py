@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 
-from distcheck.collectives.plan import Checked, Failed, Finished, Software, Step, Task, Timing
+from distcheck.collectives.plan import Checked, Failed, Finished, Joined, Software, Step, Task, Timing, label
 from distcheck.facts import Placement, RankRun
 from distcheck.launch import channel
 from distcheck.launch.channel import Born
@@ -40,6 +40,7 @@ class LocalRank:
         self.software: Software | None = None
         self.timings: list[Timing] = []
         self.checks: list[Checked] = []
+        self.joined: Joined | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.task: Task | None = None
 
@@ -64,6 +65,8 @@ class LocalRank:
                 self.software = message
             case Timing():
                 self.timings.append(message)
+            case Joined():
+                self.joined = message
             case Checked():
                 self.checks.append(message)
             case Failed():
@@ -113,9 +116,12 @@ class LocalRank:
             outcome=outcome,  # type: ignore[arg-type]  # the literals above
             detail=detail,
             silent_seconds=0.0 if self.over else round(time.monotonic() - self.heard, 1),
-            wrong={c.op: c.wrong for c in self.checks},
-            checked={c.op: c.elements for c in self.checks},
+            joined_seconds=self.joined.seconds if self.joined else None,
+            first_call_seconds={label(c.op, c.dtype): c.seconds for c in self.checks},
+            wrong={label(c.op, c.dtype): c.wrong for c in self.checks},
+            checked={label(c.op, c.dtype): c.elements for c in self.checks},
             device=self.software.device if self.software else "cpu",
+            gpu=self.software.gpu if self.software else None,
         )
 
 

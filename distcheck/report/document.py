@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 
-from distcheck.collectives.plan import bus_factor
+from distcheck.collectives.curve import fit
+from distcheck.collectives.plan import bus_factor, label
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import (
     Attempt,
@@ -130,6 +132,29 @@ class Bandwidth(Part, frozen=True):
     """Wrong elements over all ranks; None when it was not checked."""
     expected_GBps: Expected  # noqa: N815
     share_of_expected: float | None
+    iterations: int = 0
+    """Calls in each burst."""
+    bursts: int = 1
+    uncertainty: float | None = None
+    """By which share of itself the mean may be off (95 % confidence); None where there were too few bursts to tell."""
+    ended: Literal["steady", "time", "asked"] = "asked"
+    """Why no more bursts followed: the figure was steady, its share of the time was over, or one was asked for."""
+
+
+class Model(Part, frozen=True):
+    """The straight line t = latency + bytes / rate through the sizes of one operation."""
+
+    op: str
+    dtype: str
+    ranks: int
+    latency_seconds: float
+    algbw_GBps: float  # noqa: N815 the unit's own spelling
+    """That large sizes near."""
+    busbw_GBps: float | None  # noqa: N815
+    half_bytes: float
+    """The size that reaches half of it."""
+    error: float
+    """By which share of its time a measured size lies off the line, in the middle over the sizes."""
 
 
 class Exclude(Part, frozen=True):
@@ -155,11 +180,13 @@ class Document(Part, frozen=True):
     missing_ranks: tuple[int, ...]
     bandwidth: tuple[Bandwidth, ...]
     exclude: Exclude
+    models: tuple[Model, ...]
 
 
 def document(job: Job, diagnosis: Diagnosis) -> Document:
     """Return the report of a judged job."""
     excluded = excluded_nodes(diagnosis.findings)
+    measured = _bandwidth(job)
     return Document(
         schema=1,
         distcheck=job.distcheck,
@@ -178,8 +205,9 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         not_checked=tuple(Unlooked(n.rule, n.ranks, n.nodes, n.reason) for n in diagnosis.not_checked),
         ranks=_rows(job, diagnosis),
         missing_ranks=job.missing_ranks,
-        bandwidth=_bandwidth(job),
+        bandwidth=measured,
         exclude=Exclude(fold_nodes(excluded), excluded),
+        models=tuple(_models(measured)),
     )  # fmt: skip
 
 
@@ -329,7 +357,25 @@ def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
         if rank.run is not None:
             wrong.update(dict.fromkeys(rank.run.checked, 0))
             wrong.update(rank.run.wrong)
-    return tuple(_measured(m, wrong.get(m.op), job.asked.min_busbw_GBps) for m in job.collectives.measurements)
+    return tuple(
+        _measured(m, wrong.get(label(m.op, m.dtype)), job.asked.min_busbw_GBps) for m in job.collectives.measurements
+    )
+
+
+def _models(measured: tuple[Bandwidth, ...]) -> Iterator[Model]:
+    """Yield a model of every operation over the whole world of which there are enough sizes."""
+    sweeps: defaultdict[tuple[str, str, int], list[Bandwidth]] = defaultdict(list)
+    for row in measured:
+        if row.group == "world":
+            sweeps[row.op, row.dtype, row.ranks].append(row)
+    for (op, dtype, ranks), rows in sweeps.items():
+        line = fit((row.bytes, row.seconds.mean) for row in rows if row.seconds.mean is not None)
+        if line is not None:
+            rate, factor = line.bytes_per_second / 1e9, bus_factor(op, ranks)
+            yield Model(
+                op, dtype, ranks, line.latency_seconds, rate, None if factor is None else rate * factor,
+                line.half_bytes, line.error,
+            )  # fmt: skip
 
 
 def _measured(measurement: Measurement, wrong: int | None, expected: float | None) -> Bandwidth:
@@ -356,4 +402,8 @@ def _measured(measurement: Measurement, wrong: int | None, expected: float | Non
         wrong=wrong,
         expected_GBps=Expected(expected, NO_EXPECTATION if expected is None else "--min-busbw"),
         share_of_expected=busbw / expected if busbw is not None and expected else None,
+        iterations=measurement.iterations,
+        bursts=measurement.bursts,
+        uncertainty=measurement.uncertainty,
+        ended=measurement.ended,
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from distcheck.collectives.plan import label
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import Gpus, Job, NodeState, Stage
 from distcheck.finding import Finding, Fix, NotChecked, Severity
@@ -271,6 +272,43 @@ def side_by_side(report: Document, *, everything: bool) -> tuple[list[str], list
     )
 
 
+def uncertain(row: Bandwidth) -> str:
+    """Return by how much a figure may be off, and with ``*`` that its time was over before it was steady."""
+    if row.uncertainty is None:
+        return "?" if row.bursts > 1 else "-"
+    return f"{row.uncertainty:.1%}{'' if row.ended == 'steady' else '*'}"
+
+
+def first_calls(job: Job) -> list[str]:
+    """Say how long the beginning took, of the slowest rank each: it is no part of the figures."""
+    runs = [rank.run for rank in job.ranks if rank.run is not None]
+    joined = [run.joined_seconds for run in runs if run.joined_seconds is not None]
+    if not joined:
+        return []
+    operations = dict.fromkeys(op for run in runs for op in run.first_call_seconds)
+    slow = {op: max(run.first_call_seconds.get(op, 0.0) for run in runs) for op in operations}
+    parts = [f"process group {max(joined):.3g} s", *(f"first {op} {seconds:.3g} s" for op, seconds in slow.items())]
+    return [f"before that, on the slowest rank: {', '.join(parts)}"]
+
+
+def models(report: Document) -> list[str]:
+    """Say what the sizes of each operation come to: a latency, and the bandwidth that large sizes near."""
+    return [
+        f"{label(m.op, m.dtype)}: {figure(m.latency_seconds, 1e3)} ms + size / {figure(m.algbw_GBps)} GB/s"
+        f"{'' if m.busbw_GBps is None else f', busbw {figure(m.busbw_GBps)} GB/s at large sizes'}; half of it at "
+        f"{_roughly(m.half_bytes)}; sizes lie {m.error:.0%} off the line"
+        for m in report.models
+    ]
+
+
+def _roughly(size_bytes: float) -> str:
+    """Write a size of which two digits are known: 69 KiB."""
+    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")):
+        if size_bytes >= 1 << power or not power:
+            return f"{float(f'{size_bytes / (1 << power):.2g}'):g} {unit}"
+    return "0 B"
+
+
 def slowest(row: Bandwidth) -> str:
     """Return the rank with the longest time; outside the world group, its place in the group."""
     times = [-1.0 if second is None else second for second in row.seconds.by_rank]
@@ -344,7 +382,11 @@ LEGEND = {
         "algbw x 2(n-1)/n for all_reduce, x 1 for broadcast: comparable with the hardware's figure whatever "
         "the number of ranks (nccl-tests)"
     ),
-    "mean, min, max": "time per operation over the ranks, in ms",
+    "mean, min, max": "time per operation over the ranks, in ms; each rank's is the median over its bursts",
+    "±": (
+        "by which share of itself the mean may be off (95 % confidence, from repeated bursts); *: its time was over "
+        "before it was known to 2 %; ?: too few bursts to tell"
+    ),
     "wrong": "elements with a wrong value in an exact check of the operation; -: not checked",
 }
 """What `--legend` prints."""

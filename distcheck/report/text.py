@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tabulate import tabulate
 
+from distcheck.collectives.plan import label
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job, PeerTrial, Resolution
 from distcheck.report import Options
@@ -19,14 +20,17 @@ from distcheck.report.sections import (
     conclusion,
     evidence_lines,
     figure,
+    first_calls,
     gaps,
     headline,
+    models,
     problems,
     rows,
     shared_groups,
     side_by_side,
     size,
     slowest,
+    uncertain,
     where,
 )
 
@@ -133,8 +137,10 @@ def _gpu(gpu: RankGpu | None, options: Options) -> str:
 def _bandwidth(job: Job, report: Document, options: Options) -> Iterator[str]:
     if report.bandwidth:
         yield from _sweep(report)
+        yield from models(report)
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"the collectives were ended early: {harmless(job.collectives.ended)}"
+    yield from first_calls(job)
     headers, times = side_by_side(report, everything=options.all_ranks)
     if times:
         yield ""
@@ -145,19 +151,22 @@ def _bandwidth(job: Job, report: Document, options: Options) -> Iterator[str]:
 def _sweep(report: Document) -> Iterator[str]:
     grouped = not shared_groups(report.bandwidth)
     expected = any(row.expected_GBps.value is not None for row in report.bandwidth)
+    repeated = any(row.bursts > 1 for row in report.bandwidth)
     headers = [
         "operation", *(["group"] if grouped else []), "size", "algbw GB/s", "busbw GB/s",
-        *(["expected", "share"] if expected else []), "mean ms", "min ms", "max ms", "slowest rank", "wrong",
+        *(["expected", "share"] if expected else []), "mean ms", *(["±"] if repeated else []), "min ms", "max ms",
+        "slowest rank", "wrong",
     ]  # fmt: skip
     yield from _table(
         headers,
         ["left", *(["left"] if grouped else []), *["right"] * (len(headers) - 1 - grouped)],
         [
             [
-                row.op, *([row.group] if grouped else []), size(row.bytes),
+                label(row.op, row.dtype), *([row.group] if grouped else []), size(row.bytes),
                 figure(row.algbw_GBps), figure(row.busbw_GBps),
                 *([figure(row.expected_GBps.value), _share(row.share_of_expected)] if expected else []),
-                figure(row.seconds.mean, 1e3), figure(row.seconds.min, 1e3), figure(row.seconds.max, 1e3),
+                figure(row.seconds.mean, 1e3), *([uncertain(row)] if repeated else []),
+                figure(row.seconds.min, 1e3), figure(row.seconds.max, 1e3),
                 slowest(row), "-" if row.wrong is None else str(row.wrong),
             ]
             for row in report.bandwidth

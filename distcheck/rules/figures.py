@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
-from distcheck.collectives.plan import OPERATIONS, bus_factor, moved_bytes, usual_sizes
+from distcheck.collectives.plan import OPERATIONS, bus_factor, label, moved_bytes, usual_sizes
 from distcheck.rules.vocabulary import listed
 
 if TYPE_CHECKING:
@@ -23,14 +24,14 @@ def busbw(row: Measurement) -> float | None:
 def missing_figures(job: Job, collectives: Collectives) -> list[str]:
     """Name the figures that were asked for and are not there, operation by operation."""
     ranks = job.world_size or 1
-    there = {(m.op, m.bytes) for m in collectives.measurements}
+    there = {(m.op, m.dtype, m.bytes) for m in collectives.measurements}
     gaps = []
-    for op in job.asked.operations or OPERATIONS:
-        asked = job.asked.sizes_bytes or usual_sizes(collectives.backend)
-        sizes = dict.fromkeys(moved_bytes(op, size, ranks) for size in asked)
-        absent = [size_words(size) for size in sizes if (op, size) not in there]
+    asked = job.asked.sizes_bytes or usual_sizes(collectives.backend)
+    for op, dtype in product(job.asked.operations or OPERATIONS, job.asked.dtypes or ("float32",)):
+        sizes = dict.fromkeys(moved_bytes(op, size, ranks, dtype) for size in asked)
+        absent = [size_words(size) for size in sizes if (op, dtype, size) not in there]
         if absent:
-            gaps.append(f"{op} of {listed(absent)}")
+            gaps.append(f"{label(op, dtype)} of {listed(absent)}")
     return gaps
 
 

@@ -262,8 +262,9 @@ def _slow_sides(ways: Ways) -> dict[str, str]:
     for way, trials in ways.tried.items():
         sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
         if sent and not any(map(_loss, trials)):
-            # Waiting for a CPU excuses a side, and does not make the others faster than they were seen to be.
-            rates[way], seen[way] = max(s.rate for s in sent), max(s.bytes / s.seconds for s in sent)
+            # Waiting for a CPU excuses a side; it does not make the others much faster than they were seen to be.
+            rates[way] = max(s.rate for s in sent)
+            seen[way] = max(min(s.rate, 2 * s.bytes / s.seconds) for s in sent)
     best: dict[str, dict[str, list[float]]] = {}
     for (source, target), rate in rates.items():
         best.setdefault(source, {}).setdefault("to", []).append(rate)

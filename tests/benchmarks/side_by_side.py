@@ -59,11 +59,11 @@ def be_rank(task: Task) -> Iterator[tuple[str, int, int, float, float, float]]:
             iterations = 3
             for number in range(ROUNDS[size]):
                 before = bare_loop(op, size, iterations)
-                timing = worker.measure(task, op, size, CPU, part_of(store, f"round {number}"))
+                timing = worker.measure(task, op, "float32", size, CPU, part_of(store, f"round {number}"))
                 iterations = timing.iterations
                 after = bare_loop(op, size, iterations)
                 if number:  # the first loop of a size did not know how many iterations there would be
-                    yield op, size, number, timing.seconds, before, after
+                    yield op, size, number, timing.bursts[0], before, after
     farewell(store, task.world_size, host=task.store is None)
 
 

@@ -60,6 +60,9 @@ def main():
         deadline_seconds=asked.get("deadline_seconds", 20.0),
         iterations=asked.get("iterations"),
         burst_seconds=0.02,
+        size_seconds=asked.get("size_seconds", 0.0),
+        dtypes=tuple(asked.get("dtypes", ["float32"])),
+        rotate_root=asked.get("rotate_root", False),
     )
     port_read, port_write = os.pipe()
     pipes = []

@@ -3,58 +3,87 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distcheck.collectives import operations
-from distcheck.collectives.operations import check_elements, contribution, pattern, prepare, total
+from distcheck.collectives.operations import EXACT, Group, check_elements, contribution, pattern, prepare, total
 from distcheck.collectives.plan import OPERATIONS, bus_factor, moved_bytes
 
 CPU = operations.torch.device("cpu")
-EXACT = 2**24
-"""Up to here float32 holds every whole number."""
+TYPES = sorted(EXACT)
 
 
+def group(ranks, rank=0, dtype="float32", **more):
+    return Group(rank, ranks, CPU, EXACT[dtype], **more)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_type_holds_every_whole_number_up_to_its_limit(dtype):
+    exact = EXACT[dtype]
+    whole = operations.torch.arange(max(0, exact.limit - 4000), exact.limit + 1)
+    assert (whole.to(exact.dtype).to(whole.dtype) == whole).all()
+    assert exact.apart < exact.limit
+    assert exact.apart % exact.positions, "moved data shows in a sum or in a copy"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 @given(ranks=st.integers(1, 65536))
-@settings(deadline=None)
-def test_the_expected_sum_is_exact_for_every_world(ranks):
-    weights = [1 + rank % 15 for rank in range(ranks)]
-    expected = [sum(weights) * (1 + position % 17) for position in range(40)]
-    assert max(expected) < EXACT
-    assert total(ranks, 40, CPU).tolist() == expected
+@settings(deadline=None, max_examples=40)
+def test_the_expected_sum_is_exact_for_every_world(dtype, ranks):
+    exact, here = EXACT[dtype], group(ranks, dtype=dtype)
+    turns = exact.turns(ranks)
+    places = range(40)
+    expected = [
+        sum(1 + rank % exact.weights for rank in range(place % turns, ranks, turns)) * (1 + place % exact.positions)
+        for place in places
+    ]
+    assert max(expected) <= exact.limit
+    assert total(here, 40).tolist() == expected
 
 
+@pytest.mark.parametrize("dtype", TYPES)
 @given(rank=st.integers(0, 65535), count=st.integers(1, 300))
-@settings(deadline=None)
-def test_a_contribution_is_small_whole_and_never_zero(rank, count):
-    values = contribution(rank, count, CPU).tolist()
+@settings(deadline=None, max_examples=40)
+def test_a_contribution_is_small_and_whole_and_of_a_few_ranks_never_zero(dtype, rank, count):
+    exact = EXACT[dtype]
+    values = contribution(group(65536, rank, dtype), count).tolist()
     assert len(values) == count
-    assert all(1 <= value <= 255 and value == int(value) for value in values)
+    assert all(0 <= value <= exact.weights * exact.positions and value == int(value) for value in values)
+    assert all(value > 0 for value in contribution(group(8, rank % 8, dtype), count).tolist())
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_rank_has_its_turn_however_many_there_are(dtype):
+    ranks = 4096
+    turns = EXACT[dtype].turns(ranks)
+    for rank in (0, 1, turns - 1, turns, ranks - 1):
+        assert any(contribution(group(ranks, rank, dtype), turns).tolist())
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 @given(ranks=st.integers(2, 64), order=st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=30)
-def test_float32_adds_up_to_the_expected_sum_in_any_order(ranks, order):
+def test_a_type_adds_up_to_the_expected_sum_in_any_order(dtype, ranks, order):
     shuffled = list(range(ranks))
     order.shuffle(shuffled)
-    added = contribution(shuffled[0], 100, CPU)
+    added = contribution(group(ranks, shuffled[0], dtype), 100)
     for rank in shuffled[1:]:
-        added += contribution(rank, 100, CPU)
-    assert added.tolist() == total(ranks, 100, CPU).tolist()
+        added += contribution(group(ranks, rank, dtype), 100)
+    assert added.tolist() == total(group(ranks, dtype=dtype), 100).tolist()
 
 
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("displaced", [1, 2, 4, 4096, 65536])
-def test_displaced_data_is_seen_at_every_position(displaced):
-    whole = pattern(0, 70_000, CPU)
-    assert not (whole == pattern(displaced, 70_000, CPU)).any()
-    sums = total(4, 70_000 + displaced, CPU)
+def test_displaced_data_is_seen_at_every_position(dtype, displaced):
+    here = group(4, dtype=dtype)
+    whole = pattern(0, 70_000, here)
+    assert not (whole == pattern(displaced, 70_000, here)).any()
+    sums = total(here, 70_000 + displaced)
     assert not (sums[displaced:] == sums[:70_000]).any()
 
 
-def test_patterns_are_exact():
-    assert pattern(0, 70_000, CPU).max().item() == 65521 < EXACT
-
-
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("op", operations.OPERATIONS)
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_a_call_must_overwrite_is_wrong_before_it(op, rank):
-    exercise = prepare(op, rank, 2, 102, CPU)
+def test_what_a_call_must_overwrite_is_wrong_before_it(op, rank, dtype):
+    exercise = prepare(op, group(2, rank, dtype), 102)
     assert not exercise.received.any(), "the buffers of a timed burst hold zeros"
     exercise.load()
     wrong = int((exercise.received != exercise.expected()).sum())

@@ -50,7 +50,10 @@ def test_every_rank_checks_and_times_everything_in_silence(ranks):
             ("broadcast", 4096),
             ("broadcast", 65536),
         ]
-        assert all(t["seconds"] > 0 and 3 <= t["iterations"] <= 1000 for t in timings)
+        assert all(min(t["bursts"]) > 0 and 3 <= t["iterations"] <= 1000 for t in timings)
+        assert all(len(t["bursts"]) == 1 and t["ended"] == "asked" for t in timings)
+        assert len(only(messages, "Joined")) == 1
+        assert all(c["seconds"] > 0 for c in checked)
     agreed = {tuple(t["iterations"] for t in only(messages, "Timing")) for messages in said}
     assert len(agreed) == 1
 
@@ -66,6 +69,35 @@ def test_the_steps_are_told_in_order():
     assert len(only(said[0], "StoreOpen")) == 1
     assert only(said[1], "StoreOpen") == []
     assert only(said[1], "Software")[0]["device"] == "cpu"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32"])
+def test_other_data_types_are_exact_and_sized_in_bytes(dtype):
+    operations = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    said, stderr = ranks_say(ranks=2, operations=operations, sizes_bytes=[4096], dtypes=["float32", dtype])
+    assert stderr == ""
+    for messages in said:
+        assert messages[-1] == {"said": "Finished"}
+        assert [c["dtype"] for c in only(messages, "Checked")] == ["float32", dtype] * 6
+        assert {c["wrong"] for c in only(messages, "Checked")} == {0}
+        assert {t["bytes"] for t in only(messages, "Timing")} == {4096}
+    assert f"broadcast {dtype} 4096 B" in [s["text"] for s in only(said[1], "Step")]
+
+
+def test_a_root_that_rotates_is_checked_from_every_rank():
+    said, stderr = ranks_say(ranks=3, operations=["broadcast"], rotate_root=True)
+    assert stderr == ""
+    for messages in said:
+        assert [(c["wrong"], c["elements"]) for c in only(messages, "Checked")] == [(0, 3 * 262_147)]
+        assert len(only(messages, "Timing")) == 1
+
+
+def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over():
+    said, _ = ranks_say(ranks=2, operations=["all_reduce"], sizes_bytes=[65536], size_seconds=0.4)
+    (first,), (second,) = (only(messages, "Timing") for messages in said)
+    assert len(first["bursts"]) == len(second["bursts"]) > 1
+    assert first["ended"] == second["ended"]
+    assert first["ended"] in {"steady", "time"}
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 
+import psutil
 import pytest
 
 LONG = ["--sizes", "16M:16M", "--iters", "400"]
@@ -53,7 +54,9 @@ def test_an_interrupt_gives_a_partial_report_with_what_was_measured(start, signu
 
 def test_an_interrupt_while_waiting_for_ranks_keeps_who_is_there(by_hand):
     (first,) = by_hand("env", [0], 3, "--format", "json")
-    time.sleep(1.5)
+    until = time.monotonic() + 30
+    while not psutil.Process(first.process.pid).net_connections() and time.monotonic() < until:
+        time.sleep(0.05)
     first.interrupt(signal.SIGTERM)
     ended = first.wait(10)
     assert ended.code == 143

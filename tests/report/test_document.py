@@ -14,20 +14,25 @@ replace = msgspec.structs.replace
 KEYS = {
     "": (
         "schema distcheck command verdict exit_code seconds world findings not_checked ranks missing_ranks "
-        "bandwidth exclude"
+        "bandwidth exclude models"
     ),
     "world": "ranks nodes launcher backend torch nccl",
     "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs",
     "not_checked": "rule ranks nodes reason",
     "ranks": "rank node local_rank gpu master stage status",
-    "bandwidth": ("op bytes dtype ranks group algbw_GBps busbw_GBps seconds wrong expected_GBps share_of_expected"),
+    "bandwidth": (
+        "op bytes dtype ranks group algbw_GBps busbw_GBps seconds wrong expected_GBps share_of_expected "
+        "iterations bursts uncertainty ended"
+    ),
     "exclude": "hostlist nodes",
+    "models": "op dtype ranks latency_seconds algbw_GBps busbw_GBps half_bytes error",
 }
 
 
 def test_names_and_order_of_all_keys_are_the_contract(failing, healthy):
     raw = {
         **msgspec.to_builtins(document(*failing)),
+        "models": msgspec.to_builtins(document(*healthy).models),
         "bandwidth": msgspec.to_builtins(document(*healthy))["bandwidth"],
     }
     assert " ".join(raw) == KEYS[""]
