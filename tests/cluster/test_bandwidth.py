@@ -1,0 +1,52 @@
+"""`distcheck bandwidth` between nodes: the figure follows the slowest link."""
+
+from __future__ import annotations
+
+import pytest
+from cluster.inside import MASTER, NODES, finding, findings, reports
+
+MBIT = 1e6 / 8 / 1e9
+"""GB/s of one Mbit/s."""
+PAYLOAD = 1448 / 1514
+"""What of a full Ethernet frame is not headers."""
+
+
+def bandwidth(cluster, *words, nodes=4):
+    command = ("srun", f"--nodes={nodes}", "--ntasks-per-node=1", "distcheck", "bandwidth", "--format", "json", *words)
+    ended = cluster.run("node1", *command, env=MASTER, timeout=150)
+    (report,) = reports(ended)
+    return ended, report
+
+
+def limit(cluster, node, mbit):
+    shape = f"tc qdisc add dev eth0 root tbf rate {mbit}mbit burst 64kb latency 50ms"
+    ended = cluster.netns(node, *shape.split())
+    assert ended.code == 0, ended
+
+
+@pytest.mark.parametrize("mbit", [100, 200])
+def test_one_slow_link_moves_the_figure_to_what_it_carries(cluster, mbit):
+    limit(cluster, "node2", mbit)
+    ended, report = bandwidth(cluster, "--op", "all_reduce", "--sizes", "8M")
+    assert ended.code == 0, ended
+    (row,) = report["bandwidth"]
+    assert row["wrong"] == 0
+    assert row["busbw_GBps"] == pytest.approx(mbit * MBIT * PAYLOAD, rel=0.15)
+
+
+def test_all_operations_and_types_are_exact_between_nodes(cluster):
+    ops = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    types = ["float32", "bfloat16", "float16", "int32"]
+    words = ("--op", ",".join(ops), "--dtype", ",".join(types), "--sizes", "64K", "--time-limit", "4", "--rotate-root")
+    ended, report = bandwidth(cluster, *words)
+    assert (ended.code, findings(report)) == (0, []), report["findings"]
+    assert [(row["op"], row["dtype"]) for row in report["bandwidth"]] == [(op, t) for op in ops for t in types]
+    assert {row["wrong"] for row in report["bandwidth"]} == {0}
+    assert {row["ranks"] for row in report["bandwidth"]} == {len(NODES)}
+
+
+def test_less_than_was_asked_for_is_a_finding(cluster):
+    limit(cluster, "node3", 100)
+    _, report = bandwidth(cluster, "--op", "all_reduce", "--sizes", "8M", "--min-busbw", "0.1")
+    found = finding(report, "perf-below-min-busbw")
+    assert (report["exit_code"], found["evidence"]["share"]) == (20, pytest.approx(0.12, rel=0.2))
