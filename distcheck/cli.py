@@ -143,6 +143,9 @@ def report(
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Warnings fail; default: as saved.")
     ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option("--baseline", help="Hold the figures to those of this run.", metavar="FILE")
+    ] = None,
     all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Show every rank.")] = False,  # noqa: FBT002 typer's form
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show info findings too.")] = False,  # noqa: FBT002 typer's form
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of --format json.")] = False,  # noqa: FBT002 typer's form
@@ -160,6 +163,10 @@ def report(
     if output is not None:
         jobfile.check_writable(output, "--output")
     job = jobfile.merge([jobfile.load(path) for path in jobfile.find(files)])
+    if baseline is not None:
+        from distcheck.baseline import load
+
+        job = msgspec.structs.replace(job, asked=msgspec.structs.replace(job.asked, baseline=load(baseline)))
     asked = job.asked
     diagnosis = diagnose(
         job, strict=asked.strict if strict is None else strict, select=asked.select, ignore=asked.ignore

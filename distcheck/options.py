@@ -14,7 +14,7 @@ import typer
 
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.errors import UsageError
-from distcheck.facts import Asked, Look, Missing, Placement
+from distcheck.facts import Asked, Baseline, Look, Missing, Placement
 from distcheck.hosts import outside
 from distcheck.nodelevel import node_level
 from distcheck.nodelevel import placements as node_placements
@@ -107,6 +107,9 @@ class Measuring(Options, frozen=True, kw_only=True):
     time_limit: Annotated[float | None, _option("Seconds that the sweep should take.", MEASURED, "--time-limit")] = None
     min_busbw: Annotated[
         float | None, _option("Bus bandwidth in GB/s (1e9 bytes) below which it is a finding.", MEASURED, "--min-busbw")
+    ] = None
+    baseline: Annotated[
+        Path | None, _option("Hold the figures to those of this run, which --save wrote.", MEASURED, "--baseline")
     ] = None
 
 
@@ -218,6 +221,7 @@ def request_of(
         rotate_root=measuring.rotate_root,
         sizes_bytes=parse_sizes(measuring.sizes) if measuring.sizes else (),
         min_busbw_GBps=measuring.min_busbw,
+        baseline=_baseline(measuring.baseline),
         timeout_seconds=options.timeout,
         join_timeout_seconds=options.join_timeout,
         strict=options.strict,
@@ -352,6 +356,14 @@ def _gpu_count() -> int:
         return 0
     found = asyncio.run(gpu.gpus(10.0, health=False))
     return 0 if isinstance(found, Missing) else len(found.devices)
+
+
+def _baseline(path: Path | None) -> Baseline | None:
+    if path is None:
+        return None
+    from distcheck.baseline import load
+
+    return load(path)
 
 
 def _some_of(all_of_them: tuple[str, ...], text: str, option: str, noun: str) -> tuple[str, ...]:

@@ -28,7 +28,19 @@ from distcheck.facts.gpu import (
     Remote,
     Xid,
 )
-from distcheck.facts.job import Asked, Collectives, Fate, Job, Launched, LaunchedNode, LeftOut, Look, Measurement
+from distcheck.facts.job import (
+    Asked,
+    Baseline,
+    BaselineRow,
+    Collectives,
+    Fate,
+    Job,
+    Launched,
+    LaunchedNode,
+    LeftOut,
+    Look,
+    Measurement,
+)
 from distcheck.facts.network import (
     A_STORE,
     Attempt,
@@ -54,6 +66,8 @@ __all__ = [
     "Agent",
     "Asked",
     "Attempt",
+    "Baseline",
+    "BaselineRow",
     "Bind",
     "Collectives",
     "CudaDevice",

@@ -46,6 +46,34 @@ class Collectives(Facts, frozen=True):
     """Empty when everything ran, else why the run was ended early."""
 
 
+class BaselineRow(Facts, frozen=True):
+    """A figure of a run of before."""
+
+    op: str
+    dtype: str
+    bytes: int
+    group: str
+    seconds: float
+    """The mean over the ranks."""
+    uncertainty: float | None
+    """By which share of itself it may be off; None where that was not known."""
+
+
+class Baseline(Facts, frozen=True):
+    """A run of before, to which this one is held."""
+
+    file: str
+    ranks_by_node: tuple[int, ...]
+    """How many ranks each node had, the largest number first."""
+    gpus: dict[str, int]
+    """How many GPUs of each model the ranks took."""
+    backend: str
+    torch: str
+    nccl: str
+    rotate_root: bool
+    rows: tuple[BaselineRow, ...]
+
+
 Fate = Literal["reported", "unreachable", "no probe", "unreadable", "ended", "silent"]
 
 
@@ -108,6 +136,7 @@ class Asked(Facts, frozen=True):
     rotate_root: bool = False
     """Whether the root of a broadcast is another rank at every call."""
     min_busbw_GBps: float | None = None  # noqa: N815 the unit's own spelling
+    baseline: Baseline | None = None
     timeout_seconds: float = 60.0
     join_timeout_seconds: float = 20.0
     strict: bool = False

@@ -55,6 +55,7 @@ FAMILIES: dict[str, Family] = {
     "gpu_links": Family(("gpu",)),
     "gpu_use": Family(("gpu",)),
     "collectives": Family(("collectives",)),
+    "baseline": Family(("collectives",)),
     "probe": Family(("environment", "meeting")),
 }
 """The modules of rules in the order in which a report shows them: causes before consequences."""

@@ -1,0 +1,72 @@
+"""A run is saved, and a later one is held to it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+RUN = (
+    "bandwidth",
+    "--nproc",
+    "2",
+    "--op",
+    "all_reduce",
+    "--sizes",
+    "64K:256K",
+    "--time-limit",
+    "2",
+    "--format",
+    "json",
+)
+
+
+@pytest.fixture
+def saved(distcheck, tmp_path):
+    ended = distcheck(*RUN, "--save", "before.json")
+    assert ended.code == 0
+    return tmp_path / "before.json"
+
+
+def quicker(path, factor):
+    """Rewrite a saved job as if it had been quicker, and sure of it."""
+    job = json.loads(path.read_text())
+    for row in job["collectives"]["measurements"]:
+        row["seconds_by_rank"] = [seconds / factor for seconds in row["seconds_by_rank"]]
+        row["uncertainty"] = 0.01
+    path.write_text(json.dumps(job))
+
+
+def test_a_run_that_is_much_slower_than_before_is_not_passed(distcheck, saved):
+    quicker(saved, 1000)
+    ended = distcheck(*RUN, "--baseline", "before.json")
+    assert ended.code == 20
+    (finding,) = [f for f in ended.report["findings"] if f["severity"] == "error"]
+    assert finding["rule"] == "perf-below-baseline"
+    assert "in before.json it took" in finding["message"]
+
+
+def test_a_saved_run_is_held_to_another_one_later(distcheck, saved, tmp_path):
+    now = tmp_path / "now.json"
+    now.write_bytes(saved.read_bytes())
+    assert distcheck("report", "now.json", "--baseline", "before.json").code == 0
+    quicker(saved, 1000)
+    assert distcheck("report", "now.json", "--baseline", "before.json").code == 20
+
+
+def test_other_ranks_are_said_and_not_compared(distcheck, saved):
+    quicker(saved, 1000)
+    ended = distcheck(*RUN[:2], "3", *RUN[3:], "--baseline", "before.json")
+    assert ended.code == 20, "unknown is never a pass"
+    assert ended.report["findings"] == []
+    (unlooked,) = [n for n in ended.report["not_checked"] if n["rule"] == "perf-below-baseline"]
+    assert "ranks on each node: 1 x 2, now 1 x 3" in unlooked["reason"]
+
+
+@pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("{}", "is no job file of distcheck")])
+def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(distcheck, tmp_path, text, words):
+    if text is not None:
+        (tmp_path / "other.json").write_text(text)
+    ended = distcheck(*RUN, "--baseline", "other.json")
+    assert (ended.code, ended.out) == (2, "")
+    assert words in ended.err

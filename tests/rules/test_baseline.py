@@ -1,0 +1,103 @@
+"""A run held to one of before."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck import baseline
+from distcheck.facts import Collectives, Measurement, Missing
+
+MIB = 1 << 20
+SIZES = (MIB, 16 * MIB)
+
+
+def rows(slower=1.0, uncertainty=0.01, ops=("all_reduce", "broadcast")):
+    return tuple(
+        Measurement(op, size, "float32", 20, (size / 1e9 * slower,) * 4, bursts=7, uncertainty=uncertainty)
+        for op in ops
+        for size in SIZES
+    )
+
+
+@pytest.fixture
+def held(job_of, change):
+    """Return a job that is held to an earlier one; `now` are its own figures."""
+
+    def held(now, before=None, **asked):
+        job = job_of(2, 2, looks=("environment", "meeting", "collectives"), operations=("all_reduce", "broadcast"))
+        ran = Collectives("gloo", "asked", torch="2.13.0", measurements=rows() if before is None else before)
+        earlier = baseline.of(change.job(job, collectives=ran), "before.json")
+        runs = change.job(job, collectives=change.job(ran, measurements=now))
+        return change.job(runs, asked=change.job(runs.asked, baseline=earlier, sizes_bytes=SIZES, **asked))
+
+    return held
+
+
+@pytest.fixture
+def said(judge):
+    """Return what the rule says of a job, findings first."""
+
+    def said(job):
+        diagnosis = judge(job, "baseline")
+        return [*diagnosis.findings, *(n for n in diagnosis.not_checked if n.rule == "perf-below-baseline")]
+
+    return said
+
+
+def test_the_same_figures_are_silent(held, said):
+    assert said(held(rows())) == []
+    assert said(held(rows(1.09))) == []
+    assert said(held(rows(0.5))) == []
+
+
+@pytest.mark.parametrize(("slower", "severity"), [(1.15, "warning"), (1.3, "error"), (9, "error")])
+def test_what_fell_is_named_with_by_how_much(held, said, slower, severity):
+    now = (*rows()[:2], *rows(slower)[2:])
+    (finding,) = said(held(now))
+    assert (finding.rule, finding.severity, finding.scope) == ("perf-below-baseline", severity, "link")
+    assert finding.message.startswith("broadcast of ")
+    assert f"{1 - 1 / slower:.0%} of the bandwidth is gone" in finding.message
+    assert "in before.json it took" in finding.message
+    assert (finding.ranks, finding.nodes, finding.confirmed) == ((), (), False)
+
+
+def test_each_operation_is_a_finding_of_its_own(held, said):
+    assert [f.message.split()[0] for f in said(held(rows(2.0)))] == ["all_reduce", "broadcast"]
+
+
+def test_less_than_both_may_be_off_is_no_finding_and_said(held, said):
+    (unlooked,) = said(held(rows(1.3, uncertainty=0.2), before=rows(uncertainty=0.1)))
+    assert not unlooked.required
+    assert "slower than in before.json, by no more than the figures may be off" in unlooked.reason
+
+
+def test_another_kind_of_run_is_never_compared_silently(held, said, change):
+    job = held(rows(5.0))
+    other = change.job(job.asked.baseline, ranks_by_node=(8,), gpus={"NVIDIA H100": 8})
+    (unlooked,) = said(change.job(job, asked=change.job(job.asked, baseline=other)))
+    assert unlooked.required
+    assert unlooked.reason == (
+        "before.json is of another kind of run: ranks on each node: 1 x 8, now 2 x 2 and "
+        "GPUs: 8 x NVIDIA H100, now none; it is not compared"
+    )
+
+
+def test_figures_that_the_baseline_does_not_have_cannot_be_held_to_it(held, said):
+    (unlooked,) = said(held(rows(), before=rows(ops=("all_gather",))))
+    assert "before.json has no figure for any operation and size of this run" in unlooked.reason
+
+
+def test_a_run_that_measured_nothing_is_not_as_good_as_before(held, said, change):
+    (unlooked,) = said(change.job(held(rows()), collectives=Missing(reason="torch cannot be imported")))
+    assert unlooked.required
+
+
+def test_changed_versions_are_shown_beside_what_fell(held, said, change):
+    job = held(rows(2.0))
+    finding = said(change.job(job, collectives=change.job(job.collectives, torch="2.14.0")))[0]
+    assert finding.evidence["torch"] == "2.13.0, now 2.14.0"
+
+
+def test_without_a_baseline_there_is_nothing_to_say(held, said, change):
+    job = held(rows(5.0))
+    assert said(change.job(job, asked=change.job(job.asked, baseline=None))) == []
