@@ -34,11 +34,20 @@ class Exited(msgspec.Struct, frozen=True, tag_field="said"):
 
     index: int
     code: int
+    round: int = 0
+    """Which of the rank's processes it was: each round has its own."""
+
+
+class Again(msgspec.Struct, frozen=True):
+    """Fork the ranks once more, for another round; their channels come with it, and the last round's are killed."""
+
+    round: int
 
 
 Message = RankMessage | Born | Imported | Exited
 
 _messages: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_wishes = msgspec.msgpack.Decoder(Again)
 _tasks = msgspec.msgpack.Decoder(Task)
 
 
@@ -54,6 +63,15 @@ class RankEnd:
         body = msgspec.msgpack.encode(message)
         with self._lock:
             self._socket.sendall(_LENGTH.pack(len(body)) + body)
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait for."""
+        return self._socket.fileno()
+
+    def hear_again(self, most: int) -> tuple[Again, list[int]] | None:
+        """Return the wish for another round with the ranks' channels; None when distcheck has gone."""
+        body, channels, _, _ = socket.recv_fds(self._socket, 4096, most)
+        return (_wishes.decode(body), list(channels)) if body else None
 
     def close(self) -> None:
         """Close this end."""
@@ -83,6 +101,11 @@ async def read(reader: asyncio.StreamReader) -> Message:
         return _messages.decode(await reader.readexactly(length))
     except (asyncio.IncompleteReadError, OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise EOFError from error
+
+
+def ask_again(control: socket.socket, number: int, channels: list[int]) -> None:
+    """Ask the program that forks the ranks for another round; OSError when it is gone."""
+    socket.send_fds(control, [msgspec.msgpack.encode(Again(number))], channels)
 
 
 def encode_task(task: Task) -> bytes:

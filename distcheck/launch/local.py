@@ -44,6 +44,9 @@ class LocalRanks:
         self.on_step: Callable[[str, int], None] = lambda _text, _done: None
         """Told what the first rank does next, and how many figures it has."""
         self._torch, self._inherit = torch, inherit
+        self._round = 0
+        self._control: socket.socket | None = None
+        """Our end of the channel to the program that forks the ranks, to send it descriptors."""
         self._changed = asyncio.Event()
         self._readers: list[asyncio.Task[None]] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,12 +66,47 @@ class LocalRanks:
             for rank in self.ranks:
                 rank.born.set_result(None)
             return
-        for index, (ours, other) in enumerate(pairs):
+        self._control = pairs[-1][0].dup()
+        hearers: list[LocalRank | None] = [*self.ranks, None]
+        for hearer, (ours, other) in zip(hearers, pairs, strict=True):
             other.close()
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
-            if index < len(self.ranks):
-                self.ranks[index].writer = writer
-            self._readers.append(asyncio.create_task(self._listen(index, reader, writer)))
+            await self._hear(hearer, ours)
+
+    async def again(self) -> None:
+        """Begin another round: every rank has a fresh process, that of the last round is killed.
+
+        It costs a fork: torch was imported before, by the program that forks.
+        """
+        for rank in self.ranks:
+            if rank.writer is not None:
+                rank.writer.close()
+        self._round += 1
+        self.ranks = [LocalRank(p) for p in self.placements]
+        self.store = asyncio.get_running_loop().create_future()
+        if self._control is None:
+            self._ended_as("never ran")
+            return
+        pairs: list[tuple[socket.socket, socket.socket]] = []
+        try:
+            pairs += (socket.socketpair() for _ in self.ranks)
+            channel.ask_again(self._control, self._round, [other.fileno() for _, other in pairs])
+        except OSError as error:
+            for ours, _ in pairs:
+                ours.close()
+            self._ended_as(f"could not start another round: {error}")
+            return
+        finally:
+            for _, other in pairs:
+                other.close()
+        for rank, (ours, _) in zip(self.ranks, pairs, strict=True):
+            await self._hear(rank, ours)
+
+    async def _hear(self, rank: LocalRank | None, ours: socket.socket) -> None:
+        """Listen to a rank, None for the program that forks them."""
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        if rank is not None:
+            rank.writer = writer
+        self._readers.append(asyncio.create_task(self._listen(rank, reader, writer)))
 
     def _start_program(self, theirs: list[int]) -> subprocess.Popen[bytes]:
         spec = Spec(
@@ -170,36 +208,42 @@ class LocalRanks:
             stopped = rank.pid is not None and state_of(rank.pid) in {"T", "t"}
             rank.stopped_since = (rank.stopped_since or now) if stopped else None
 
-    async def _listen(self, index: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _listen(self, rank: LocalRank | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 message = await channel.read(reader)
-                self._take(index, message)
+                if rank is None:
+                    self._take(message)
+                else:
+                    self._take_from(rank, message)
                 self._changed.set()
         except EOFError:
-            if index == len(self.ranks):
+            if rank is None:
                 await self._program_ended()
-            elif not self.ranks[index].born.done():
-                self.ranks[index].born.set_result(None)
+            elif not rank.born.done():
+                rank.born.set_result(None)
         finally:
             writer.close()
 
-    def _take(self, index: int, message: channel.Message) -> None:
+    def _take(self, message: channel.Message) -> None:
+        """Take note of what the program says that forks the ranks."""
         match message:
             case Imported():
                 if not self.imported.done():
                     self.imported.set_result(message)
-            case Exited() if message.index < len(self.ranks):
+            case Exited() if message.round == self._round and message.index < len(self.ranks):
                 self.ranks[message.index].exit_code = message.code
-            case StoreOpen():
-                if not self.store.done():
-                    self.store.set_result(message.port)
-            case _:
-                if isinstance(message, Timing):
-                    self.first_figure = self.first_figure or time.monotonic()
-                self.ranks[index].hear(message)
-                if index == 0 and isinstance(message, Step):
-                    self.on_step(message.text, len(self.ranks[0].timings))
+
+    def _take_from(self, rank: LocalRank, message: channel.Message) -> None:
+        if isinstance(message, StoreOpen):
+            if not self.store.done() and rank in self.ranks:
+                self.store.set_result(message.port)
+            return
+        if isinstance(message, Timing):
+            self.first_figure = self.first_figure or time.monotonic()
+        rank.hear(message)
+        if rank is self.ranks[0] and isinstance(message, Step):
+            self.on_step(message.text, len(rank.timings))
 
     async def _program_ended(self) -> None:
         """Note that no more ranks will come: the program has ended."""
@@ -249,6 +293,8 @@ class LocalRanks:
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
+        if self._control is not None:
+            self._control.close()
         self._log.close()
 
 

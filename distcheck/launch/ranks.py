@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import sys
 import time
@@ -54,10 +55,49 @@ def main() -> None:
             control.tell(Imported(time.monotonic() - start, f"{type(error).__name__}: {error}"))
             return
         control.tell(Imported(time.monotonic() - start))
-        running = {_fork(spec, i, _measure, control): i for i in range(len(spec.placements))}
-        while running:
-            pid, status = os.wait()
-            control.tell(Exited(running.pop(pid), os.waitstatus_to_exitcode(status)))
+        _hold_rounds(spec, control)
+
+
+def _hold_rounds(spec: Spec, control: RankEnd) -> None:
+    """Fork the ranks for one round after the other, as often as distcheck asks, and tell how each process ends."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+    number, channels = 0, spec.channels
+    running = _fork_all(spec, channels, control, number)
+    while True:
+        ready, _, _ = select.select([woken, control.fileno()], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _reap(running, control)
+        if control.fileno() in ready:
+            wish = control.hear_again(len(channels))
+            if wish is None:
+                return
+            # Killed and not waited for: one that hangs in the kernel ends when it can.
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+            again, fds = wish
+            number, channels = again.round, tuple(fds)
+            running |= _fork_all(spec, channels, control, number)
+
+
+def _fork_all(spec: Spec, channels: tuple[int, ...], control: RankEnd, number: int) -> dict[int, tuple[int, int]]:
+    """Fork every rank and return each pid's rank and round; the channels stay with the ranks alone."""
+    mine = msgspec.structs.replace(spec, channels=channels)
+    forked = {_fork(mine, i, _measure, control): (i, number) for i in range(len(channels))}
+    for channel in channels:
+        os.close(channel)
+    return forked
+
+
+def _reap(running: dict[int, tuple[int, int]], control: RankEnd) -> None:
+    for pid in tuple(running):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            index, number = running.pop(pid)
+            control.tell(Exited(index, os.waitstatus_to_exitcode(status), number))
 
 
 def _fork(spec: Spec, index: int, be: Callable[[RankEnd], None], control: RankEnd) -> int:
@@ -68,6 +108,8 @@ def _fork(spec: Spec, index: int, be: Callable[[RankEnd], None], control: RankEn
     code = 70
     try:
         _die_with(parent)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         control.close()  # so that its end tells that this program has ended, whatever becomes of the ranks
         for other, fd in enumerate(spec.channels):
             if other != index:

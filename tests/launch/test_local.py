@@ -237,3 +237,47 @@ def test_tasks_name_rank_store_and_gpu():
         (1, 1, ("h", 5), 7),
         (2, 2, ("h", 5), None),
     ]
+
+
+def test_a_round_after_another_has_fresh_processes_and_measures_again(ranks):
+    async def body(running):
+        pids = []
+        for _ in range(3):
+            await running.measure(PLAN)
+            assert running.outcomes == ["done", "done"]
+            assert [len(rank.timings) for rank in running.ranks.ranks] == [1, 1]
+            pids += [rank.pid for rank in running.ranks.ranks]
+            await running.ranks.again()
+        assert len(set(pids)) == 6
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_round_goes_on_after_one_whose_rank_died_or_hangs(ranks, signum):
+    async def body(running):
+        measuring = asyncio.ensure_future(running.measure(LONG, seconds=4))
+        old = await running.until_busy()
+        os.kill(old[1], signum)
+        await measuring
+        assert "done" not in running.outcomes
+        await running.ranks.again()
+        running.aborted = asyncio.Event()
+        await running.measure(PLAN)
+        assert running.outcomes == ["done", "done"]
+        assert all(not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie" for pid in old)
+
+    ranks(2, body)
+
+
+def test_a_round_that_cannot_be_started_is_said_of_every_rank(ranks):
+    async def body(running):
+        await running.measure(PLAN)
+        os.kill(running.program, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(running.program)], timeout=0.5)
+        await running.ranks.again()
+        await running.measure(PLAN)
+        assert set(running.outcomes) <= {"died", "not started"}
+        assert all("could not start another round" in rank.trouble() for rank in running.ranks.ranks)
+
+    ranks(2, body)
