@@ -12,6 +12,7 @@ import msgspec
 
 from distcheck.errors import UsageError, WriteError
 from distcheck.facts import Job, NodeFacts, ProcessFacts, RankFacts
+from distcheck.views import combine
 
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 30
@@ -164,12 +165,15 @@ def join(whole: Job, nodes: Sequence[NodeFacts], processes: Sequence[ProcessFact
     new = tuple(p for p in processes if p.uid not in known)
     if not new:
         return whole
-    uids, keys = {p.uid for p in new}, {n.key for n in whole.nodes}
+    uids = {p.uid for p in new}
+    known_nodes, new_nodes = {n.key: n for n in whole.nodes}, {n.key: n for n in nodes}
+    pairs = [(known_nodes[p.node], p) for p in whole.processes] + [(new_nodes[p.node], p) for p in new]
+    joined, everybody = combine(pairs)
     return msgspec.structs.replace(
         whole,
-        processes=whole.processes + new,
+        processes=everybody,
         ranks=tuple(sorted(whole.ranks + tuple(r for r in ranks if r.process in uids), key=_order)),
-        nodes=whole.nodes + tuple(n for n in nodes if n.key not in keys),
+        nodes=tuple((known_nodes | new_nodes | joined).values()),
     )
 
 

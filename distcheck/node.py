@@ -13,15 +13,15 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from distcheck.diagnose import Diagnosis
 from distcheck.errors import WriteError
-from distcheck.facts import Asked, Gpus, Job, Missing, NodeState, Placement, RankFacts
+from distcheck.facts import Asked, Gpus, Job, Missing, NodeState, Pci, Placement, RankFacts
 from distcheck.finding import Finding
 from distcheck.jobfile import write
 from distcheck.preflight import Outcome, Publish, Request, judge, process_facts
-from distcheck.probe import gpu, host
+from distcheck.probe import gpu, host, pci
 from distcheck.probe.state import state
 from distcheck.record import Record
 from distcheck.watchdog import armed
@@ -42,8 +42,8 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> Outcome:
         request = Request(asked, (Placement(),), environ, start=start)
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
-        accelerator, gpus, seen = asyncio.run(_look(environ, seconds, needed=bool(asked.gpus)))
-        node = host.collect(environ, accelerator=accelerator, gpus=gpus, state=seen)
+        seen = asyncio.run(_look(environ, seconds, needed=bool(asked.gpus)))
+        node = host.collect(environ, accelerator=seen.accelerator, gpus=seen.gpus, pci=seen.pci, state=seen.state)
         record.node = node
         record.process = process_facts(record.uid, node)
         # One row in the report: the node's. Nothing of the environment is said to be a rank's.
@@ -55,15 +55,22 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> Outcome:
         return Outcome(job, diagnosis, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
 
 
-async def _look(
-    environ: Mapping[str, str], seconds: float, *, needed: bool
-) -> tuple[Literal["nvidia", "amd", "none"], Gpus | Missing | None, NodeState | Missing]:
-    """Ask NVML and the node itself at the same time, each in a child that can be killed."""
+class _Seen(NamedTuple):
+    """What was asked of the node, its drivers and its buses."""
+
+    accelerator: Literal["nvidia", "amd", "none"]
+    gpus: Gpus | Missing | None
+    pci: Pci | Missing | None
+    state: NodeState | Missing
+
+
+async def _look(environ: Mapping[str, str], seconds: float, *, needed: bool) -> _Seen:
+    """Ask NVML, the PCI bus and the node itself at the same time, each in a child that can be killed."""
     accelerator = gpu.accelerator(environ=environ)
     if accelerator != "nvidia" and not (needed and accelerator == "none"):
-        return accelerator, None, await state(seconds)
-    gpus, seen = await asyncio.gather(gpu.gpus(seconds), state(seconds))
-    return gpu.accelerator(environ=environ, answer=gpus), gpus, seen
+        return _Seen(accelerator, None, None, await state(seconds))
+    gpus, places, own = await asyncio.gather(gpu.gpus(seconds), pci.places(seconds), state(seconds))
+    return _Seen(gpu.accelerator(environ=environ, answer=gpus), gpus, places, own)
 
 
 def _hold_standard_streams() -> None:

@@ -11,6 +11,7 @@ from distcheck.facts import (
     Asked,
     Attempt,
     Bind,
+    CudaView,
     Gpus,
     Job,
     Missing,
@@ -161,17 +162,36 @@ def process_facts(uid: str, node: NodeFacts, environ: Mapping[str, str] = os.env
     )
 
 
-def rank_facts(uid: str, node: NodeFacts, placement: Placement, variables: dict[str, str]) -> RankFacts:
-    """Join what is known of a rank, and find the GPU that it will take among those of its node."""
+def rank_facts(
+    uid: str,
+    node: NodeFacts,
+    placement: Placement,
+    variables: dict[str, str],
+    cuda: CudaView | Missing | None = None,
+) -> RankFacts:
+    """Join what is known of a rank, and find the GPU that it will take among those of its node.
+
+    Which GPUs it sees CUDA tells; where it could not be asked or does not start, NVML's list and the rank's variables.
+    """
     uuids: tuple[str, ...] | Missing | None = None
     stop, device = "", None
     if isinstance(node.gpus, Gpus):
-        from distcheck.visible import device_of, visible
+        from distcheck.visible import visible
 
         uuids, stop = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
-        device = device_of(placement.local_rank, uuids)
     elif isinstance(node.gpus, Missing):
         uuids = node.gpus
+    if isinstance(cuda, CudaView):
+        from distcheck.probe.cuda import as_nvml_names
+
+        devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
+        cuda = as_nvml_names(cuda, devices, predicted=uuids if isinstance(uuids, tuple) else ())
+        named = tuple(shown.uuid for shown in cuda.devices)
+        uuids = named if all(named) and not cuda.error else uuids
+    if isinstance(uuids, tuple):
+        from distcheck.visible import device_of
+
+        device = device_of(placement.local_rank, uuids)
     return RankFacts(
         process=uid,
         placement=placement,
@@ -179,5 +199,7 @@ def rank_facts(uid: str, node: NodeFacts, placement: Placement, variables: dict[
         visible_gpus=uuids,
         visible_stop=stop,
         gpu=device,
+        cuda=cuda,
+        cpu_list=process.allowed_cpu_list(),
         cpus=process.allowed_cpus(),  # the rank is this process, or one that it forks
     )

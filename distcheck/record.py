@@ -26,6 +26,7 @@ from distcheck.facts import (
     ReverseLookup,
     Stage,
 )
+from distcheck.views import combine
 
 if TYPE_CHECKING:
     from distcheck.preflight import Request
@@ -183,10 +184,11 @@ class Record:
             (r for _, _, ranks in known for r in ranks),
             key=lambda r: (r.placement.rank is None, r.placement.rank or 0, r.process),
         )
-        home = {process.uid: node for node, process, _ in known}
-        nodes: dict[str, NodeFacts] = {}
-        for node in (*(home[r.process] for r in ranks), *home.values()):
-            nodes.setdefault(node.key, node)
+        home = {process.uid: (node, process) for node, process, _ in known}
+        # The process of the lowest rank on a node speaks for it.
+        pairs = {uid: home[uid] for uid in (*(r.process for r in ranks), *home)}
+        nodes, processes = combine(pairs.values())
+        order = {uid: place for place, uid in enumerate(home)}
         return Job(
             distcheck=__version__,
             run=self.run,
@@ -194,7 +196,7 @@ class Record:
             seconds=round(time.monotonic() - self.start, 3),
             met=self.met,
             nodes=tuple(nodes.values()),
-            processes=tuple(process for _, process, _ in known),
+            processes=tuple(sorted(processes, key=lambda p: order[p.uid])),
             ranks=tuple(ranks),
             peers=self.peers,
             collectives=self.collectives,

@@ -15,11 +15,11 @@ from typing import Any
 from distcheck.arrival import arrive
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
 from distcheck.diagnose import Diagnosis
-from distcheck.facts import Job, NetworkFacts
+from distcheck.facts import CudaView, Gpus, Job, Missing, NetworkFacts, Pci
 from distcheck.launch.local import LocalRanks
 from distcheck.placement import rank_environment
 from distcheck.preflight import NOBODY_TO_MEET, Outcome, Publish, Request, judge, process_facts, rank_facts
-from distcheck.probe import environment, gpu, host, links
+from distcheck.probe import environment, gpu, host, links, pci
 from distcheck.progress import Watcher
 from distcheck.record import Record
 from distcheck.rollcall import client
@@ -28,7 +28,7 @@ from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.server import Server
 from distcheck.watchdog import Watchdog
 
-_NVML_SECONDS = 10.0
+_DRIVER_SECONDS = 10.0
 _OWN_NAME_SECONDS = 2.0
 _INTERRUPT_SECONDS = 5.0
 """How long the ending may take after a signal before the watchdog ends it."""
@@ -174,20 +174,37 @@ class Session:
         # Which of NCCL's and Gloo's interfaces matters depends on it.
         accelerator = gpu.accelerator() if looks_at_gpus or "peers" in self.asked.looks else "none"
         gpus = None
+        shown: list[CudaView | Missing] | list[None] = [None] * len(self.request.placements)
+        hanging: Pci | Missing | None = None
         if looks_at_gpus and accelerator == "nvidia":
-            gpus = await gpu.gpus(min(_NVML_SECONDS, self.remaining(5.0)))
+            driver, places = self._ask_drivers(), pci.places(min(_DRIVER_SECONDS, self.remaining(5.0)))
+            (gpus, shown), hanging = await asyncio.gather(driver, places)
             accelerator = gpu.accelerator(answer=gpus)
         node = self.record.node = host.collect(
-            environ, accelerator=accelerator, gpus=gpus, network=await self._network_facts()
+            environ, accelerator=accelerator, gpus=gpus, pci=hanging, network=await self._network_facts()
         )
         self.record.process = process_facts(self.uid, node, environ)
         seen = await self._seen_by_ranks()
         self.record.ranks = tuple(
-            rank_facts(self.uid, node, placement, variables)
-            for placement, variables in zip(self.request.placements, seen, strict=True)
+            rank_facts(self.uid, node, placement, variables, view)
+            for placement, variables, view in zip(self.request.placements, seen, shown, strict=True)
         )
         if self.request.on_collected is not None:
             self.request.on_collected(self.record.report())
+
+    async def _ask_drivers(self) -> tuple[Gpus | Missing, list[CudaView | Missing] | list[None]]:
+        """Ask NVML what this node has and, at the same time, CUDA what it gives to each rank."""
+        seconds = min(_DRIVER_SECONDS, self.remaining(5.0))
+        ranks, environ = self.request.placements, self.request.environ
+        # The process of local rank 0 reads the GPUs' condition for all of its node.
+        local = ranks[0].local_rank or 0
+        nvml = gpu.gpus(seconds, others=ranks[0].local_world_size or 0 if local and len(ranks) == 1 else 0)
+        if self.asked.backend not in {"auto", "nccl"}:
+            return await nvml, [None] * len(ranks)
+        from distcheck.probe import cuda
+
+        environments = [rank_environment(environ, p) if self.asked.started_here else environ for p in ranks]
+        return await asyncio.gather(nvml, cuda.views(environments, seconds))
 
     async def _network_facts(self) -> NetworkFacts | None:
         if "peers" not in self.asked.looks:

@@ -50,7 +50,8 @@ def test_rules_do_no_input_or_output():
 
 def test_rules_import_facts_findings_and_data_tables_only():
     allowed = ("distcheck.rules", "distcheck.facts", "distcheck.finding", "distcheck.placement", "distcheck.nodelist",
-               "distcheck.visible", "distcheck.interfaces", "distcheck.collectives.plan")  # fmt: skip
+               "distcheck.visible", "distcheck.interfaces", "distcheck.adapters", "distcheck.pci", "distcheck.ranges",
+               "distcheck.collectives.plan", "distcheck.expectation", "distcheck.baseline")  # fmt: skip
     for path in within("rules"):
         ours = {n for n in imports(path) if n.startswith("distcheck.")}
         assert {n for n in ours if not n.startswith(allowed)} == set(), path
@@ -60,6 +61,12 @@ def test_rules_import_facts_findings_and_data_tables_only():
 def test_what_runs_on_the_nodes_knows_no_rules_reports_or_command_line(folder):
     for path in within(folder):
         forbidden = ("distcheck.rules", "distcheck.diagnose", "distcheck.report", "distcheck.cli", "typer")
+        assert not [n for n in imports(path) if n.startswith(forbidden)], path
+
+
+def test_expectations_know_no_rules_and_no_reports():
+    for path in within("expectation"):
+        forbidden = ("distcheck.rules", "distcheck.diagnose", "distcheck.report", "distcheck.probe", "torch")
         assert not [n for n in imports(path) if n.startswith(forbidden)], path
 
 

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from distcheck.facts import Missing, NcclLog
+
 OPERATIONS = ("all_reduce", "broadcast")
 """What is measured when nobody says what."""
 ALL_OPERATIONS = (*OPERATIONS, "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -103,6 +105,12 @@ class Checked(Said, frozen=True):
     """The first call, in which the backend sets up what it needs."""
 
 
+class NcclSaid(Said, frozen=True):
+    """What NCCL said of itself in its debug log."""
+
+    log: NcclLog | Missing
+
+
 class Failed(Said, frozen=True):
     """An exception ended it."""
 
@@ -115,7 +123,7 @@ class Finished(Said, frozen=True):
     """Everything in the plan was done."""
 
 
-RankMessage = Step | Alive | StoreOpen | Software | Joined | Timing | Checked | Failed | Finished
+RankMessage = Step | Alive | StoreOpen | Software | Joined | Timing | Checked | NcclSaid | Failed | Finished
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -6,6 +6,8 @@ import ctypes
 import warnings
 from pathlib import Path
 
+import msgspec
+
 with warnings.catch_warnings():
     # Said at import by every torch beside which no NumPy is installed; distcheck hands no array to NumPy.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
@@ -14,13 +16,17 @@ with warnings.catch_warnings():
     import torch
     import torch.distributed as dist
 
-from distcheck.collectives.plan import Software
+from distcheck.collectives.plan import Software, gpu_uuid
 
 
 def software(device: torch.device) -> Software:
     """Return the versions in use and the name of the device that the rank takes."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return Software(torch=str(torch.__version__), nccl=nccl_version(), device=name)
+    known = Software(torch=str(torch.__version__), nccl=nccl_version(), device="cpu")
+    if device.type != "cuda":
+        return known
+    # AMD's GPUs have sixteen letters for a UUID, which torch shows as if they were one.
+    told = "" if torch.version.hip else str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    return msgspec.structs.replace(known, device=torch.cuda.get_device_name(device), gpu=gpu_uuid(told))
 
 
 def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:

@@ -8,6 +8,7 @@ every way to its end is said as `Failed` or `Finished`.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from distcheck.collectives.software import lack_of, software  # isort: split
 import torch
 import torch.distributed as dist
 
+from distcheck.collectives import nccl_debug
 from distcheck.collectives.operations import EXACT, Group, check_elements, prepare, wrong_elements
 from distcheck.collectives.plan import (
     Alive,
@@ -28,6 +30,7 @@ from distcheck.collectives.plan import (
     Failed,
     Finished,
     Joined,
+    NcclSaid,
     RankMessage,
     Step,
     StoreOpen,
@@ -57,7 +60,10 @@ def run(task: Task, tell: Tell) -> None:
     `tell` is called from two threads, never from both at once. Nothing is raised but what `tell` raises.
     """
     with _breathing(tell) as say:
+        debug = nccl_debug.prepare(os.environ) if task.plan.backend == "nccl" else None
         last = _work(task, say)
+        if debug is not None:
+            say(NcclSaid(nccl_debug.read(debug)))
     tell(last)
 
 
@@ -186,8 +192,9 @@ def measure(task: Task, op: str, dtype: str, moved: int, device: torch.device, s
     bursts: list[float] = []
     ended: Ended = "asked"
     while True:
-        meet(device)
-        bursts.append(seconds_per_call(call, iterations, device))
+        with nccl_debug.quiet(backend=plan.backend):
+            meet(device)
+            bursts.append(seconds_per_call(call, iterations, device))
         if plan.iterations is not None or not plan.size_seconds:
             break
         verdict = None

@@ -41,6 +41,7 @@ from distcheck.facts.job import (
     Look,
     Measurement,
 )
+from distcheck.facts.nccl import NcclGraph, NcclLog
 from distcheck.facts.network import (
     A_STORE,
     Attempt,
@@ -92,6 +93,8 @@ __all__ = [
     "Look",
     "Measurement",
     "Missing",
+    "NcclGraph",
+    "NcclLog",
     "NetworkFacts",
     "Nic",
     "NodeFacts",

@@ -155,16 +155,18 @@ class PeerAccess(Facts, frozen=True):
     nvlink: int | Missing
 
 
-class PciPlace(Facts, frozen=True):
+class PciPlace(Facts, frozen=True, omit_defaults=True):
     """Where a device hangs in the node's PCI tree, as sysfs shows it."""
 
     path: tuple[str, ...]
     """From the root complex down: pci0000:15, 0000:15:01.0, …, 0000:1b:00.0. Empty where sysfs does not show it."""
     numa_node: int | None
     """None where the kernel does not know it (-1)."""
+    cpus: str = ""
+    """The CPUs next to it, folded (0-15,32-47), of a GPU; empty where the kernel does not know them."""
 
 
-class Nic(Facts, frozen=True):
+class Nic(Facts, frozen=True, omit_defaults=True):
     """A network adapter that NCCL may use: an InfiniBand or RoCE device, or an Ethernet card."""
 
     name: str
@@ -176,31 +178,38 @@ class Nic(Facts, frozen=True):
     """InfiniBand or Ethernet; of an InfiniBand or RoCE device."""
     active: bool = True
     """Whether a port is up."""
+    ports: tuple[int, ...] = ()
+    """Those that are up, of an InfiniBand or RoCE device."""
+    usable: bool = True
+    """Whether the process that looked may open its device file; a container may be given some of them only."""
     rate_Gbps: float | None = None  # noqa: N815 the unit's own spelling
     """Of the fastest active port; None where it is not told."""
 
 
-class Pci(Facts, frozen=True):
+class Pci(Facts, frozen=True, omit_defaults=True):
     """A node's GPUs and network adapters on the PCI bus."""
 
     gpus: dict[str, PciPlace]
     """NVIDIA's GPUs by their address (0000:1b:00.0), whether or not NVML counts them."""
     nics: tuple[Nic, ...]
+    virtual: bool = False
+    """Whether a hypervisor stands between: what it does not pass on, it makes up."""
 
 
-class CudaDevice(Facts, frozen=True):
+class CudaDevice(Facts, frozen=True, omit_defaults=True):
     """A GPU as CUDA gives it to a process; its place in the list is the number in ``cuda:N``."""
 
     uuid: str
     """As NVML writes it: GPU-…, or MIG-… of a MIG device."""
-    pci: str
-    """0000:1b:00.0; empty where CUDA does not tell."""
+    pci: str = ""
+    """0000:1b:00.0; empty where CUDA does not tell, and of a rank's facts where it is what NVML says of this UUID."""
     name: str = ""
+    """Empty as `pci` is."""
     capability: tuple[int, int] = (0, 0)
     """Compute capability; (0, 0) where CUDA does not tell."""
 
 
-class CudaView(Facts, frozen=True):
+class CudaView(Facts, frozen=True, omit_defaults=True):
     """What CUDA itself showed to a process with a rank's variables."""
 
     devices: tuple[CudaDevice, ...]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from distcheck.facts.base import Facts, Missing
-from distcheck.facts.gpu import CudaView
+from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.placement import Placement, Variables
 
@@ -51,6 +52,8 @@ class ProcessFacts(Facts, frozen=True):
     """When it came to the roll call, after the first one did; None where nobody else was met."""
     clock_ahead_seconds: float | None = None
     """By how much its clock is surely ahead of the roll call host's, negative behind; 0 when it may be the same."""
+    gpus: Gpus | None = None
+    """What NVML shows this process, without their condition, where it is kept to a part of its node's GPUs."""
     lost: str = ""
     """How the roll call's host lost it before it had said all that it was to say; empty when it did not."""
 
@@ -79,6 +82,8 @@ class RankRun(Facts, frozen=True):
     """UUID of the GPU on which it worked, as torch tells; None on CPUs, and where torch does not tell.
 
     A MIG device's begins with GPU- too."""
+    nccl: NcclLog | Missing | None = None
+    """What NCCL said of itself; None with other backends."""
 
 
 class RankFacts(Facts, frozen=True):

@@ -6,8 +6,9 @@ import asyncio
 import signal
 import time
 
-from distcheck.collectives.plan import Checked, Failed, Finished, Joined, Software, Step, Task, Timing, label
-from distcheck.facts import Placement, RankRun
+from distcheck.collectives import nccl_debug
+from distcheck.collectives.plan import Checked, Failed, Finished, Joined, NcclSaid, Software, Step, Task, Timing, label
+from distcheck.facts import Missing, NcclLog, Placement, RankRun
 from distcheck.launch import channel
 from distcheck.launch.channel import Born
 from distcheck.probe.process import state_of
@@ -41,6 +42,7 @@ class LocalRank:
         self.timings: list[Timing] = []
         self.checks: list[Checked] = []
         self.joined: Joined | None = None
+        self.nccl: NcclSaid | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.task: Task | None = None
 
@@ -67,6 +69,8 @@ class LocalRank:
                 self.timings.append(message)
             case Joined():
                 self.joined = message
+            case NcclSaid():
+                self.nccl = message
             case Checked():
                 self.checks.append(message)
             case Failed():
@@ -122,7 +126,17 @@ class LocalRank:
             checked={label(c.op, c.dtype): c.elements for c in self.checks},
             device=self.software.device if self.software else "cpu",
             gpu=self.software.gpu if self.software else None,
+            nccl=self._nccl(),
         )
+
+    def _nccl(self) -> NcclLog | Missing | None:
+        """Return what NCCL said; where the rank cannot tell any more, what can be read of it in its process."""
+        if self.nccl is not None:
+            return self.nccl.log
+        if self.task is None or self.task.plan.backend != "nccl":
+            return None
+        log = nccl_debug.of_process(self.pid) if self.pid else None
+        return log or Missing(reason="the rank ended before it told what NCCL had said")
 
 
 def ending(code: int) -> str:

@@ -20,7 +20,7 @@ import msgspec
 from distcheck.facts import Missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _AFTER_KILL_SECONDS = 1.0
 _OUTLIVE_SECONDS = 5
@@ -46,11 +46,12 @@ async def ask(
     python: str = sys.executable,
     *,
     in_part: Callable[[Any, str], Any] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Any:
     """Return the child's answer, of type `kind`, or `Missing`, within `timeout` seconds and one more to see it dead.
 
     A child may answer several times, each time more fully. When it does not come to its end, `in_part` makes the
-    answer of what it has said last and of why there is no more.
+    answer of what it has said last and of why there is no more. Without `environ` it inherits our environment.
 
     The child is polled and not awaited: one that is stuck in the kernel is never reaped, and asyncio's watcher would
     wait for it. It writes to memory and not to a pipe, so that nothing has to be read while it runs, and it holds
@@ -66,6 +67,7 @@ async def ask(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                env=environ,
                 start_new_session=True,
             )
         except OSError as error:

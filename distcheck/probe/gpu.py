@@ -33,12 +33,13 @@ from distcheck.probe.nvml import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _LIBRARY = "libnvidia-ml.so.1"
 _PCI_NVIDIA, _PCI_AMD = "0x10de", "0x1002"
 _PCI_GPU = {_PCI_NVIDIA: ("0x0300", "0x0302"), _PCI_AMD: ("0x0380", "0x0302", "0x1200")}
 _PRESENCE = "presence"
+_OTHERS = "others="
 _NVML = Question(__name__, "NVML", "a GPU or its driver hangs")
 _NVML_PRESENCE = _NVML._replace(arguments=(_PRESENCE,))
 
@@ -87,12 +88,16 @@ def _amd_compute_node(root: Path) -> bool:
     return False
 
 
-async def gpus(timeout: float, python: str = sys.executable, *, health: bool = True) -> Gpus | Missing:
+async def gpus(timeout: float, python: str = sys.executable, *, health: bool = True, others: int = 0) -> Gpus | Missing:
     """Ask NVML about this node in a child process, for at most `timeout` seconds and one more to see it dead.
 
     Without `health` it is asked only which GPUs there are. That is known also where their condition cannot be read.
+    With `others`, the number of the node's processes of which another one reads the condition for all, it is read
+    where this process sees fewer GPUs than there are processes: then it is kept to its own.
     """
     question = _NVML if health else _NVML_PRESENCE
+    if others:
+        question = _NVML._replace(arguments=(f"{_OTHERS}{others}",))
     answer: Gpus | Missing = await child.ask(question, Gpus, timeout, python, in_part=_unread)
     return answer
 
@@ -214,8 +219,13 @@ def main() -> None:
     live_no_longer_than_told()
     found = collect()
     _say(found)
-    if isinstance(found, Gpus) and _PRESENCE not in sys.argv:
+    if isinstance(found, Gpus) and _is_ours_to_examine(found, sys.argv):
         _say(examine(found))
+
+
+def _is_ours_to_examine(found: Gpus, arguments: Sequence[str]) -> bool:
+    others = next((int(word.removeprefix(_OTHERS)) for word in arguments if word.startswith(_OTHERS)), None)
+    return _PRESENCE not in arguments and (others is None or len(found.devices) < others)
 
 
 def _say(answer: Gpus | Missing) -> None:

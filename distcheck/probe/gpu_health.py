@@ -31,6 +31,7 @@ from distcheck.facts import (
     Remote,
 )
 from distcheck.probe.nvml import FUNCTION_NOT_FOUND, VERSION_MISMATCH, Nvml, ask, error_code, refusal
+from distcheck.ranges import fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -128,7 +129,7 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
         module=get("nvmlDeviceGetModuleId"),
         minor=get("nvmlDeviceGetMinorNumber"),
         vbios=_known(get("nvmlDeviceGetVbiosVersion"), _text),
-        cpus=_known(get("nvmlDeviceGetCpuAffinity", _CPU_WORDS), lambda words: _folded(_bits(words))),
+        cpus=_known(get("nvmlDeviceGetCpuAffinity", _CPU_WORDS), lambda words: fold(_bits(words))),
         numa_node=_known(get("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, 0), _only),
         own_numa_node=get("nvmlDeviceGetNumaNodeId"),
     )
@@ -218,17 +219,6 @@ def _bits(words: Iterable[int]) -> list[int]:
 def _only(words: Iterable[int]) -> int | Missing:
     nodes = _bits(words)
     return nodes[0] if len(nodes) == 1 else Missing(reason=f"NVML names {len(nodes)} NUMA nodes")
-
-
-def _folded(numbers: Iterable[int]) -> str:
-    """Write numbers as ranges: 0-3,7."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _fields(nvml: Nvml, handle: object, links: tuple[int, ...]) -> _Fields:

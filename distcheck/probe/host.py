@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck import __version__
-from distcheck.facts import Gpus, Interface, Missing, NetworkFacts, NodeFacts, NodeState, TorchBuild
+from distcheck.facts import Gpus, Interface, Missing, NetworkFacts, NodeFacts, NodeState, Pci, TorchBuild, Xid
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -26,6 +26,7 @@ def collect(
     *,
     accelerator: Literal["nvidia", "amd", "none"] = "none",
     gpus: Gpus | Missing | None = None,
+    pci: Pci | Missing | None = None,
     state: NodeState | Missing | None = None,
     network: NetworkFacts | None = None,
     addresses: bool = True,
@@ -49,6 +50,8 @@ def collect(
         unprivileged_port_start=_number("/proc/sys/net/ipv4/ip_unprivileged_port_start"),
         accelerator=accelerator,
         gpus=gpus,
+        xids=_xids() if gpus is not None else None,
+        pci=pci,
         state=state,
         network=network,
         cpus=os.cpu_count(),
@@ -124,6 +127,12 @@ def _proxy_ports() -> tuple[int, ...]:
         # The fourth column is the state, 0A for a socket that listens; the second the local address and port in hex.
         listening |= {int(f[1].rpartition(":")[2], 16) for line in lines if (f := line.split())[3] == "0A"}
     return tuple(port for port in _PROXY_PORTS if port in listening)
+
+
+def _xids() -> tuple[Xid, ...] | Missing:
+    from distcheck.probe import xids
+
+    return xids.recent()
 
 
 def _known(fact: str | Missing) -> str:

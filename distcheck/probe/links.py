@@ -112,8 +112,10 @@ def _binds(own_name: Resolution | Missing) -> str | Missing:
     return Missing(reason=f"no socket can be bound to {', '.join(own_name.addresses)}")
 
 
-def nccl_files(environ: Mapping[str, str], root: Path = _ROOT) -> dict[str, str]:
-    """Return the NCCL_SOCKET_* settings of NCCL's configuration files, the user's before the system's.
+def nccl_files(
+    environ: Mapping[str, str], root: Path = _ROOT, names: tuple[str, ...] = ("NCCL_SOCKET_",)
+) -> dict[str, str]:
+    """Return the settings of NCCL's configuration files that begin so, the user's before the system's.
 
     Source: NVIDIA/nccl, src/misc/param.cc: NCCL_CONF_FILE, else ~/.nccl.conf; then /etc/nccl.conf. A name that is
     set already stays; nothing is trimmed.
@@ -129,7 +131,7 @@ def nccl_files(environ: Mapping[str, str], root: Path = _ROOT) -> dict[str, str]
             continue
         for line in text.splitlines():
             name, equals, value = line.partition("=")
-            if equals and name.startswith("NCCL_SOCKET_") and not line.startswith("#"):
+            if equals and name.startswith(names) and not line.startswith("#"):
                 found.setdefault(name, value[:1023])
     return found
 

@@ -12,6 +12,7 @@ from typing import Literal
 from distcheck.facts import Agent, Missing, Variables
 from distcheck.placement import RANK_VARIABLES
 from distcheck.probe import environment
+from distcheck.ranges import fold
 
 _LONGEST = 300
 _AGENTS: tuple[tuple[re.Pattern[str], Literal["torchrun", "launch", "accelerate"]], ...] = (
@@ -57,6 +58,11 @@ def ancestors(pid: int | None = None) -> tuple[str, ...]:
 def allowed_cpus() -> int:
     """Return the number of CPUs on which this process, and what it forks, may run."""
     return len(os.sched_getaffinity(0))
+
+
+def allowed_cpu_list() -> str:
+    """Return those CPUs, folded: 0-15,32-47."""
+    return fold(os.sched_getaffinity(0))
 
 
 def agent(environ: Mapping[str, str], pid: int | None = None) -> Agent | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -15,8 +15,6 @@ from distcheck.diagnose import Diagnosis
 from distcheck.facts import (
     Attempt,
     Collectives,
-    Gpu,
-    Gpus,
     Job,
     Measurement,
     Missing,
@@ -28,12 +26,16 @@ from distcheck.facts import (
 )
 from distcheck.finding import Fix, Owner, Scope, Severity, VerdictName, excluded_nodes
 from distcheck.report.fold import fold_nodes
+from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.harmless import storable
+
+if TYPE_CHECKING:
+    from distcheck.expectation.judge import Expectation
 
 Status = Literal["ok", "warning", "error", "unknown", "missing"]
 STATUSES: tuple[Status, ...] = ("ok", "warning", "error", "unknown", "missing")
 
-NO_EXPECTATION = "no expectation was given"
+NO_EXPECTATION = "there is no expectation for parts of the world"
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,15 +79,6 @@ class Unlooked(Part, frozen=True):
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
     reason: str
-
-
-class RankGpu(Part, frozen=True):
-    """The GPU that a rank will take; None for what NVML did not say."""
-
-    index: int | None
-    uuid: str
-    pci: str | None
-    name: str | None
 
 
 class RankRow(Part, frozen=True):
@@ -257,7 +250,7 @@ def _or_reason(fact: str | Missing) -> str:
 
 def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
     names = node_names(job)
-    gpus = {node.key: _gpus(node) for node in job.nodes}
+    gpus = {node.key: gpus_of(node) for node in job.nodes}
     masters = {process.uid: _master(process) for process in job.processes}
     marked = _Marks(diagnosis)
     rows = [
@@ -265,7 +258,7 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
             rank=rank.placement.rank,
             node=names[(process := job.process_of(rank)).node],
             local_rank=rank.placement.local_rank,
-            gpu=_gpu(rank, gpus[process.node]),
+            gpu=gpus[process.node].get(rank.gpu, RankGpu(None, rank.gpu, None, None)) if rank.gpu is not None else None,
             master=masters[process.uid],
             stage=process.stage,
             status=marked.status(rank, process.stage, job.node_of(rank).name),
@@ -329,26 +322,6 @@ def _place(attempt: Attempt) -> int:
     return _BEST_FIRST.index(attempt.outcome) if attempt.outcome in _BEST_FIRST else len(_BEST_FIRST)
 
 
-def _gpus(node: NodeFacts) -> dict[str, Gpu]:
-    """Return a node's GPUs by UUID, and by the UUIDs of their MIG instances."""
-    devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
-    instances = {uuid: gpu for gpu in devices for uuid in gpu.mig_uuids}
-    return instances | {gpu.uuid: gpu for gpu in devices if isinstance(gpu.uuid, str)}
-
-
-def _gpu(rank: RankFacts, known: dict[str, Gpu]) -> RankGpu | None:
-    if rank.gpu is None:
-        return None
-    gpu = known.get(rank.gpu)
-    if gpu is None:
-        return RankGpu(None, rank.gpu, None, None)
-    return RankGpu(gpu.index, rank.gpu, _or_none(gpu.pci), _or_none(gpu.name))
-
-
-def _or_none(fact: str | Missing) -> str | None:
-    return None if isinstance(fact, Missing) else fact
-
-
 def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
     if not isinstance(job.collectives, Collectives):
         return ()
@@ -357,8 +330,12 @@ def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
         if rank.run is not None:
             wrong.update(dict.fromkeys(rank.run.checked, 0))
             wrong.update(rank.run.wrong)
+    from distcheck.expectation.of_job import expectations  # only where something was measured
+
+    expected = expectations(job)
     return tuple(
-        _measured(m, wrong.get(label(m.op, m.dtype)), job.asked.min_busbw_GBps) for m in job.collectives.measurements
+        _measured(m, wrong.get(name := label(m.op, m.dtype)), expected.get(name) if m.group == "world" else None)
+        for m in job.collectives.measurements
     )
 
 
@@ -378,13 +355,14 @@ def _models(measured: tuple[Bandwidth, ...]) -> Iterator[Model]:
             )  # fmt: skip
 
 
-def _measured(measurement: Measurement, wrong: int | None, expected: float | None) -> Bandwidth:
+def _measured(measurement: Measurement, wrong: int | None, expectation: Expectation | None) -> Bandwidth:
     times = [second for second in measurement.seconds_by_rank if math.isfinite(second)]
     mean = math.fsum(times) / len(times) if times else None
     ranks = len(measurement.seconds_by_rank)
     algbw = measurement.bytes / mean / 1e9 if mean else None
     factor = bus_factor(measurement.op, ranks)
     busbw = algbw * factor if algbw is not None and factor is not None else None
+    expected = expectation.at(measurement.bytes) if expectation and factor is not None else None
     return Bandwidth(
         op=measurement.op,
         bytes=measurement.bytes,
@@ -400,7 +378,7 @@ def _measured(measurement: Measurement, wrong: int | None, expected: float | Non
             by_rank=tuple(second if math.isfinite(second) else None for second in measurement.seconds_by_rank),
         ),
         wrong=wrong,
-        expected_GBps=Expected(expected, NO_EXPECTATION if expected is None else "--min-busbw"),
+        expected_GBps=Expected(expected, expectation.source if expectation else NO_EXPECTATION),
         share_of_expected=busbw / expected if busbw is not None and expected else None,
         iterations=measurement.iterations,
         bursts=measurement.bursts,

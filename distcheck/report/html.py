@@ -12,6 +12,7 @@ from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job
 from distcheck.report import Options
 from distcheck.report.document import Document, document
+from distcheck.report.expected import any_expected, percent, provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.sections import (
     DETAILED,
@@ -22,6 +23,7 @@ from distcheck.report.sections import (
     figure,
     gaps,
     headline,
+    neighbours,
     problems,
     rows,
     shared_groups,
@@ -65,7 +67,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(harmless=harmless, size=size, figure=figure, slowest=slowest)
+    environment.filters.update(harmless=harmless, size=size, figure=figure, slowest=slowest, percent=percent)
     template = resources.files("distcheck.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     shown, others = rows(report, everything=options.all_ranks)
     return environment.from_string(template).render(
@@ -77,10 +79,12 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
         detailed=math.inf if options.verbose else DETAILED,
         evidence=lambda evidence: evidence_lines(evidence, everything=options.verbose),
         gaps=gaps(diagnosis.not_checked),
+        near=neighbours(shown),
         rows=shown,
         others=others,
         times=side_by_side(report, everything=options.all_ranks),
-        expected=any(row.expected_GBps.value is not None for row in report.bandwidth),
+        expected=any_expected(report.bandwidth),
+        provenance=provenance(report.bandwidth),
         grouped=not shared_groups(report.bandwidth),
         chart=chart(report),
         ended=job.collectives.ended if isinstance(job.collectives, Collectives) else "",

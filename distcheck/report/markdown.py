@@ -9,6 +9,7 @@ from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job
 from distcheck.report import Options
 from distcheck.report.document import Document, document
+from distcheck.report.expected import any_expected, percent, provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.sections import (
     DETAILED,
@@ -18,6 +19,7 @@ from distcheck.report.sections import (
     figure,
     gaps,
     headline,
+    neighbours,
     problems,
     rows,
     size,
@@ -89,20 +91,23 @@ def _problem(problem: Problem, options: Options) -> Iterator[str]:
 def _bandwidth(job: Job, report: Document) -> Iterator[str]:
     if report.bandwidth:
         yield "### bandwidth"
+        expected = any_expected(report.bandwidth)
         yield _table(
             [
-                "operation", "group", "size", "algbw GB/s", "busbw GB/s", "mean ms", "max ms", "slowest rank",
-                "wrong",
+                "operation", "group", "size", "algbw GB/s", "busbw GB/s", *(["expected", "share"] if expected else []),
+                "mean ms", "max ms", "slowest rank", "wrong",
             ],
             [
                 [
                     row.op, row.group, size(row.bytes), figure(row.algbw_GBps), figure(row.busbw_GBps),
+                    *([figure(row.expected_GBps.value), percent(row.share_of_expected)] if expected else []),
                     figure(row.seconds.mean, 1e3), figure(row.seconds.max, 1e3), slowest(row),
                     "-" if row.wrong is None else str(row.wrong),
                 ]
                 for row in report.bandwidth
             ],
         )  # fmt: skip
+        yield from map(escaped, provenance(report.bandwidth))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"The collectives were ended early: {escaped(job.collectives.ended)}"
 
@@ -120,20 +125,22 @@ def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
 def _ranks(report: Document, options: Options) -> Iterator[str]:
     shown, others = rows(report, everything=options.all_ranks)
     if shown:
+        near, beside = neighbours(shown)
         yield f"<details><summary>{len(report.ranks)} ranks</summary>"
         yield _table(
-            ["rank", "node", "local", "GPU", "master", "stage", "status"],
+            ["rank", "node", "local", "GPU", *near, "master", "stage", "status"],
             [
                 [
                     "-" if row.rank is None else str(row.rank),
                     row.node or "-",
                     "-" if row.local_rank is None else str(row.local_rank),
                     f"{row.gpu.pci} {row.gpu.uuid}" if row.gpu else "-",
+                    *cells,
                     row.master,
                     row.stage or "-",
                     row.status,
                 ]
-                for row in shown
+                for row, cells in zip(shown, beside, strict=True)
             ],
         )
         if others:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -14,6 +14,7 @@ from distcheck.facts import Gpus, Job, NodeState, Stage
 from distcheck.finding import Finding, Fix, NotChecked, Severity
 from distcheck.report.document import STATUSES, Bandwidth, Document, RankRow
 from distcheck.report.fold import fold, fold_nodes
+from distcheck.report.gpus import RankGpu
 from distcheck.report.harmless import harmless, storable
 
 ROWS = 32
@@ -158,6 +159,25 @@ def rows(report: Document, *, everything: bool) -> tuple[list[RankRow], str]:
         if numbers
     )
     return [report.ranks[n] for n in sorted(shown)], f"without a row (--all-ranks shows them): {folded}"
+
+
+def neighbours(shown: Sequence[RankRow]) -> tuple[list[str], list[list[str]]]:
+    """Return headers and cells of what is next to the GPU of each of these ranks; no column where nobody knows.
+
+    The adapter stands with its distance; of more than two at the same distance the first, and how many there are.
+    """
+    cells = {
+        "NUMA": ["-" if row.gpu is None or row.gpu.numa_node is None else str(row.gpu.numa_node) for row in shown],
+        "NIC": ["-" if row.gpu is None or row.gpu.nic is None else _nic(row.gpu) for row in shown],
+    }
+    known = [name for name, column in cells.items() if set(column) - {"-"}]
+    return known, [[cells[name][n] for name in known] for n in range(len(shown))]
+
+
+def _nic(gpu: RankGpu) -> str:
+    names = (gpu.nic or "").split(",")
+    several = ",".join(names) if len(names) <= 2 else f"{names[0]},… ({len(names)})"
+    return f"{several} {gpu.nic_distance}"
 
 
 def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:
@@ -368,6 +388,12 @@ def figure(number: float | None, scale: float = 1.0) -> str:
 LEGEND = {
     "local": "the rank's number on its node (LOCAL_RANK)",
     "GPU": "index, PCI address and UUID that NVML gives for the GPU that cuda:LOCAL_RANK is",
+    "NUMA": "the NUMA node next to the GPU",
+    "NIC": (
+        "the network adapter next to the GPU, and how far it is (as in nvidia-smi topo -m): PIX on its PCIe switch, "
+        "PXB over several switches, PHB through the root complex of both, NODE on another root complex of its NUMA "
+        "node, SYS on another NUMA node"
+    ),
     "master": (
         "how the rank's process fared at MASTER_ADDR:MASTER_PORT: rank 0's is listening there, the others "
         "reached it; agent: torchrun's store owns the port, which is healthy; -: nobody tried"
@@ -381,6 +407,10 @@ LEGEND = {
     "busbw": (
         "algbw x 2(n-1)/n for all_reduce, x 1 for broadcast: comparable with the hardware's figure whatever "
         "the number of ranks (nccl-tests)"
+    ),
+    "expected, share": (
+        "the bus bandwidth that is usual there at this size, and how much of it was reached; the line below the table "
+        "says where it comes from (docs/bandwidth.md)"
     ),
     "mean, min, max": "time per operation over the ranks, in ms; each rank's is the median over its bursts",
     "±": (

@@ -11,7 +11,9 @@ from distcheck.collectives.plan import label
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job, PeerTrial, Resolution
 from distcheck.report import Options
-from distcheck.report.document import Document, RankGpu, document, node_names
+from distcheck.report.document import Document, document, node_names
+from distcheck.report.expected import any_expected, percent, provenance
+from distcheck.report.gpus import RankGpu
 from distcheck.report.harmless import harmless
 from distcheck.report.sections import (
     DETAILED,
@@ -24,6 +26,7 @@ from distcheck.report.sections import (
     gaps,
     headline,
     models,
+    neighbours,
     problems,
     rows,
     shared_groups,
@@ -38,6 +41,7 @@ WIDTH = 100
 """Columns of prose; messages, evidence and commands are never wrapped."""
 _NAMED_RULES = 12
 """When nearly nothing was looked at, a list of nearly all rules would hide what is said beside it."""
+_ALIGN = {"NUMA": "right", "NIC": "left"}
 
 _COLORS = {
     "error": 31,
@@ -104,8 +108,9 @@ def _ranks(report: Document, options: Options) -> Iterator[str]:
     looked = any(row.gpu for row in report.ranks)
     one_node = report.command == "node" and len(shown) == 1  # the headline and the verdict say all that its row would
     if shown and not one_node:
-        headers = ["rank", "node", "local", *(["GPU"] if looked else []), "master", "stage", "status"]
-        align = ["right", "left", "right", *(["left"] if looked else []), "left", "left", "left"]
+        near, beside = neighbours(shown)
+        headers = ["rank", "node", "local", *(["GPU"] if looked else []), *near, "master", "stage", "status"]
+        align = ["right", "left", "right", *(["left"] if looked else []), *(_ALIGN[n] for n in near), *["left"] * 3]
         yield from _table(
             headers,
             align,
@@ -115,11 +120,12 @@ def _ranks(report: Document, options: Options) -> Iterator[str]:
                     row.node or "-",
                     "-" if row.local_rank is None else str(row.local_rank),
                     *([_gpu(row.gpu, options)] if looked else []),
+                    *cells,
                     row.master,
                     row.stage or "-",
                     row.status,
                 ]
-                for row in shown
+                for row, cells in zip(shown, beside, strict=True)
             ],
         )
     if others:
@@ -137,6 +143,7 @@ def _gpu(gpu: RankGpu | None, options: Options) -> str:
 def _bandwidth(job: Job, report: Document, options: Options) -> Iterator[str]:
     if report.bandwidth:
         yield from _sweep(report)
+        yield from (line for text in provenance(report.bandwidth) for line in _wrapped(harmless(text), 0, 2))
         yield from models(report)
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"the collectives were ended early: {harmless(job.collectives.ended)}"
@@ -150,7 +157,7 @@ def _bandwidth(job: Job, report: Document, options: Options) -> Iterator[str]:
 
 def _sweep(report: Document) -> Iterator[str]:
     grouped = not shared_groups(report.bandwidth)
-    expected = any(row.expected_GBps.value is not None for row in report.bandwidth)
+    expected = any_expected(report.bandwidth)
     repeated = any(row.bursts > 1 for row in report.bandwidth)
     headers = [
         "operation", *(["group"] if grouped else []), "size", "algbw GB/s", "busbw GB/s",
@@ -164,7 +171,7 @@ def _sweep(report: Document) -> Iterator[str]:
             [
                 label(row.op, row.dtype), *([row.group] if grouped else []), size(row.bytes),
                 figure(row.algbw_GBps), figure(row.busbw_GBps),
-                *([figure(row.expected_GBps.value), _share(row.share_of_expected)] if expected else []),
+                *([figure(row.expected_GBps.value), percent(row.share_of_expected)] if expected else []),
                 figure(row.seconds.mean, 1e3), *([uncertain(row)] if repeated else []),
                 figure(row.seconds.min, 1e3), figure(row.seconds.max, 1e3),
                 slowest(row), "-" if row.wrong is None else str(row.wrong),
@@ -172,10 +179,6 @@ def _sweep(report: Document) -> Iterator[str]:
             for row in report.bandwidth
         ],
     )  # fmt: skip
-
-
-def _share(share: float | None) -> str:
-    return "n/a" if share is None else f"{share:.0%}"
 
 
 def _problem(problem: Problem, options: Options) -> Iterator[str]:

@@ -69,12 +69,18 @@ def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
 
 def values(job: Job, node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[tuple[RankFacts, str | None, Fault | None]]:
     """Yield a node's ranks with their CUDA_VISIBLE_DEVICES and what is wrong with it."""
-    faults: dict[str, Fault | None] = {}
+    faults: dict[tuple[str, int], Fault | None] = {}
     for rank in job.ranks_on(node):
-        value = rank.environment.get(VARIABLE)
-        if value is not None and value not in faults:
-            faults[value] = fault_in(value, devices)
-        yield rank, value, None if value is None else faults[value]
+        value, own = rank.environment.get(VARIABLE), devices_of(job, rank, devices)
+        if value is not None and (value, id(own)) not in faults:
+            faults[value, id(own)] = fault_in(value, own)
+        yield rank, value, None if value is None else faults[value, id(own)]
+
+
+def devices_of(job: Job, rank: RankFacts, devices: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Return those of its node's GPUs that a rank's process may open."""
+    own = job.process_of(rank).gpus
+    return devices if own is None else own.devices
 
 
 def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:

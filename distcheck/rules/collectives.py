@@ -1,4 +1,4 @@
-"""Rules about the collectives: what became of the ranks, whether results are right, how fast they came."""
+"""Rules about the collectives: what became of the ranks, and whether results are right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distcheck.rules.endings import (
     who,
     why_ended,
 )
-from distcheck.rules.figures import busbw, missing_figures, size_words
+from distcheck.rules.figures import missing_figures
 from distcheck.rules.vocabulary import brief, found, grouped, listed, numbered, numbers_of
 
 if TYPE_CHECKING:
@@ -262,57 +262,6 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
             for op, counted in by_op.items()
         },
     )
-
-
-@rule("collectives")
-def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
-    """The bus bandwidth is below what was asked for.
-
-    A job that runs at half the speed costs twice the money and shows no error. Typical causes: NCCL fell back
-    to sockets (``NET/Socket`` in its log) beside idle InfiniBand, GPUs talk through shared memory instead of
-    NVLink, one slow link or NIC holds up the ring, or the ranks share cores. Found by timing bursts of every
-    operation; each is judged at the largest size that was measured, where latency no longer counts. Bus
-    bandwidth is bytes / mean time x 2(n-1)/n for all_reduce and x 1 for broadcast, in GB/s of 1e9 bytes, as
-    nccl-tests counts it.
-
-    Fix: ``NCCL_DEBUG=INFO`` shows the transport NCCL took; ``distcheck isolate`` finds a slow node or link.
-    Judge by a figure that this hardware is known to reach, at sizes of 256 MiB and more on NVLink.
-    See: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
-    """
-    measured = job.collectives.measurements if isinstance(job.collectives, Collectives) else ()
-    least = job.asked.min_busbw_GBps
-    if not measured:
-        return
-    if least is None:
-        yield NotChecked(required=False, reason="no expectation was given; --min-busbw GBPS judges it")
-        return
-    if len(measured[0].seconds_by_rank) < 2:
-        yield NotChecked(required=False, reason="one rank alone has no bus bandwidth; --min-busbw needs two")
-        return
-    for op, rows in grouped(measured, lambda m: m.op).items():
-        row = max(rows, key=lambda m: m.bytes)
-        reached = busbw(row)
-        if reached is not None and reached < least:
-            yield Finding(
-                scope="link",
-                owner="unknown",
-                confirmed=False,
-                message=f"{op} of {size_words(row.bytes)} reaches {reached:.3g} GB/s of bus bandwidth "
-                f"between {len(row.seconds_by_rank)} ranks; at least {least:g} GB/s were asked for",
-                evidence={
-                    "op": op,
-                    "bytes": row.bytes,
-                    "busbw_GBps": round(reached, 3),
-                    "min_busbw_GBps": least,
-                    "share": round(reached / least, 3),
-                },
-                fix=Fix(
-                    "Look which transport is taken, then find the slow node or link.",
-                    ("NCCL_DEBUG=INFO distcheck bandwidth -v", "distcheck isolate")
-                    if _backend(job) == "nccl"
-                    else ("distcheck net", "distcheck isolate"),
-                ),
-            )
 
 
 def _unmeasured(job: Job) -> Iterator[NotChecked]:

@@ -11,6 +11,7 @@ from distcheck.rules.cards import (
     VARIABLE,
     at,
     card,
+    devices_of,
     equipped,
     lacks_gpus,
     not_seen,
@@ -136,12 +137,9 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
                 why = "the GPUs are in MIG mode, and no MIG device was made on them"
             without.setdefault(why, []).append(node)
             continue
-        right = grouped(
-            (r for r, _, fault in values(job, node, devices) if not fault),
-            lambda r: r.environment.get(VARIABLE),
-        )
-        for value, ranks in right.items():
-            shown = visible(value, devices)
+        right = [(r, value, devices_of(job, r, devices)) for r, value, fault in values(job, node, devices) if not fault]
+        for (value, _), alike in grouped(right, lambda item: (item[1], id(item[2]))).items():
+            ranks, shown = [r for r, _, _ in alike], visible(value, alike[0][2])
             if not shown.uuids:
                 message = (
                     f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"

@@ -5,27 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus, Job
+from distcheck.facts import CudaView, Gpus, Job, RankFacts
 from distcheck.finding import Finding, Fix, Severity
 from distcheck.rules import Outcome, rule
 from distcheck.rules.cards import seen
+from distcheck.rules.cuda import FABRIC_NOT_READY, error_of, should_start
 from distcheck.rules.readings import (
     COMPLETED,
+    IN_PROGRESS,
     Reading,
     fabric_of,
     findings,
+    gpu_names,
     judged,
     not_read,
     not_ready,
     number,
     readings,
 )
-from distcheck.rules.vocabulary import listed, numbers_of
+from distcheck.rules.vocabulary import found, grouped, listed, named, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TRUE = 1
+_MOST = 16
+"""GPUs that a finding's evidence shows."""
 _MASK_WORDS = {
     0: "degraded bandwidth",
     2: "a route is being recovered",
@@ -60,8 +65,9 @@ def gpu_fabric_manager_down(job: Job) -> Iterator[Outcome]:
     CUDA does not start on such GPUs. The user would have seen ``CUDA error: system not yet initialized`` (802) and
     ``torch.cuda.is_available()`` returning False although nvidia-smi shows all GPUs.
 
-    Found by the state of the fabric that NVML tells from Hopper on; GPUs before it, and cards without NVLink, have
-    none to tell. On one GPU alone it is a warning: virtual machines of one GPU need no fabric.
+    Found by starting CUDA, and by the state of the fabric that NVML tells from Hopper on; GPUs before it, and cards
+    without NVLink, have none to tell. On one GPU alone that state is a warning while CUDA was not asked: virtual
+    machines of one GPU need no fabric.
 
     Fix: ``sudo systemctl enable --now nvidia-fabricmanager``; install the fabric manager of the driver's own version.
 
@@ -69,7 +75,13 @@ def gpu_fabric_manager_down(job: Job) -> Iterator[Outcome]:
     """
     numbers = Counter(reading.node.key for reading in readings(job))
 
+    refused = [rank for *_, rank in should_start(job) if error_of(rank) == FABRIC_NOT_READY]
+    told = {job.node_of(rank).key for rank in refused}
+
     def say(reading: Reading, *, alone: bool) -> str:
+        started = alone and any(isinstance(r.cuda, CudaView) and not r.cuda.error for r in reading.ranks)
+        if reading.node.key in told or started:
+            return ""
         return not_ready(reading) if (numbers[reading.node.key] == 1) is alone else ""
 
     def unknown(reading: Reading) -> str:
@@ -78,10 +90,39 @@ def gpu_fabric_manager_down(job: Job) -> Iterator[Outcome]:
             f"the fabric's state is {fabric.state}, unknown to distcheck" if fabric and fabric.state > COMPLETED else ""
         )
 
+    starting = {r.node.key for r in readings(job) if (fabric := fabric_of(r)) and fabric.state == IN_PROGRESS}
+    for sure, ranks in grouped(refused, lambda rank: job.node_of(rank).key not in starting).items():
+        yield _not_started(job, ranks, sure=sure)
     yield from judged(job, lambda r: say(r, alone=False), _FABRIC_MANAGER, severity="error", scope="node")
     yield from findings(judged(job, lambda r: say(r, alone=True), _FABRIC_MANAGER, scope="node"))
     fix = Fix("Nothing, if CUDA starts; a newer distcheck may know the state.", ("nvidia-smi -q | grep -A 4 Fabric",))
     yield from findings(judged(job, unknown, fix, severity="info"))
+
+
+def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
+    """Return the finding about nodes on which CUDA itself says that the system is not ready."""
+    nodes = {job.node_of(rank).key for rank in ranks}
+    states = ((r.node.name, gpu_names([r.gpu]), not_ready(r)) for r in readings(job) if r.node.key in nodes)
+    fix = _FABRIC_MANAGER
+    confidential = any(
+        isinstance(node.gpus, Gpus) and node.gpus.confidential_compute is True for node in map(job.node_of, ranks)
+    )
+    if confidential:
+        fix = Fix(
+            f"{fix.text} GPUs that compute confidentially must be set ready.",
+            (*fix.commands, "sudo nvidia-smi conf-compute -srs 1"),
+        )
+    return found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: CUDA does not start: error {FABRIC_NOT_READY} (system not yet initialized)",
+        fix,
+        scope="node",
+        owner="admin",
+        confirmed=sure,
+        evidence={"cuda": f"error {FABRIC_NOT_READY}"}
+        | {f"{node} {gpu}": words for node, gpu, words in [s for s in states if s[2]][:_MOST]},
+    )
 
 
 @rule("gpu")

@@ -8,6 +8,7 @@ from distcheck.facts import Job, Missing, RemappedRows
 from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
 from distcheck.rules.readings import Reading, findings, judged, number, readings
+from distcheck.rules.vocabulary import grouped, majority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,6 +209,17 @@ def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
     )
 
 
+def _usual_limits(job: Job) -> dict[str, float]:
+    """Return the power limit that the GPUs of a model have on most nodes, where most are alike."""
+    models: dict[str, dict[float, list[str]]] = {}
+    nodes = grouped(readings(job), lambda r: (r.node.key, str(r.gpu.name)))
+    for (node, name), alike in nodes.items():
+        highest = max(number(r.health.power_limit_watts) for r in alike)
+        models.setdefault(name, {}).setdefault(highest, []).append(node)
+    usual = ((name, majority(limits)) for name, limits in models.items())
+    return {name: watts for name, watts in usual if watts is not None}
+
+
 @rule("gpu")
 def gpu_power_cap(job: Job) -> Iterator[Outcome]:
     """A GPU may draw less power than its model's default, or the system holds it back for want of power.
@@ -215,18 +227,23 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
     It is then slower than its peers, and so is every job that waits for it. A limit is left behind by ``nvidia-smi
     -pl`` or set by the site; the power brake is pulled by the power supplies.
 
-    Found by comparing the limit in force with the default, and by the power brake among NVML's reasons for the
-    present clocks. A warning where GPUs of the job differ or there is one node only; where all GPUs on several nodes
-    are capped alike, it is the site's choice and a remark.
+    Found by comparing the limit in force with the default and with the limit that most GPUs of the model have on
+    other nodes, and by the power brake among NVML's reasons for the present clocks. A warning where GPUs of the job
+    differ or there is one node only; where all GPUs on several nodes are capped alike, it is the site's choice and a
+    remark.
 
     Fix: ``sudo nvidia-smi -i 3 -pl 700``; for the power brake look at the node's power supplies.
     """
+    usual = _usual_limits(job)
 
     def capped(reading: Reading) -> str:
-        limit, default = reading.health.power_limit_watts, reading.health.power_limit_default_watts
-        if isinstance(limit, Missing) or isinstance(default, Missing) or not 0 < limit < _NOTICEABLE * default:
-            return ""
-        return f"its power is limited to {limit:g} W; the default is {default:g} W"
+        limit, default = number(reading.health.power_limit_watts), number(reading.health.power_limit_default_watts)
+        if 0 < limit < _NOTICEABLE * default:
+            return f"its power is limited to {limit:g} W; the default is {default:g} W"
+        others = usual.get(str(reading.gpu.name), 0)
+        if 0 < limit < _NOTICEABLE * others:
+            return f"its power is limited to {limit:g} W; most GPUs of its model have {others:g} W"
+        return ""
 
     def braked(reading: Reading) -> str:
         reasons = int(number(reading.health.clocks.event_reasons))

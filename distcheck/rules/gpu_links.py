@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Gpus, Job, Missing, NodeFacts
-from distcheck.finding import Finding, Fix
+from distcheck.finding import Finding, Fix, Severity
 from distcheck.rules import Outcome, rule
 from distcheck.rules.readings import (
     Reading,
@@ -20,10 +20,10 @@ from distcheck.rules.readings import (
     on_grace,
     readings,
 )
-from distcheck.rules.vocabulary import grouped, listed, numbers_of
+from distcheck.rules.vocabulary import grouped, listed, majority, numbers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _LINKS_TO_SWITCHES = {"A100-SXM": 12, "H100 80GB HBM3": 18, "H200": 18, "B200": 18, "B300": 18}
 """By what a GPU's name holds; there are cut-down models of other names."""
@@ -54,6 +54,15 @@ def _usual(counts: Counter[int]) -> int:
     return max(counts, key=lambda n: (counts[n], n))
 
 
+def _usual_links(most: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """Return how many links the best linked GPU of a model has on most nodes, where most are alike."""
+    models: dict[str, dict[int, list[str]]] = {}
+    for (node, name), links in most.items():
+        models.setdefault(name, {}).setdefault(links, []).append(node)
+    usual = ((name, majority(counts)) for name, counts in models.items())
+    return {name: links for name, links in usual if links is not None}
+
+
 @rule("gpu")
 def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
     """A GPU has fewer active NVLinks than the others of its kind, or no access to a GPU that NVLink connects.
@@ -62,8 +71,9 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
     bandwidth, or NCCL's ``P2P is disabled between NVLINK connected GPUs 0 and 1. This should not be the case``.
 
     Found by counting active links against the other GPUs of the model, and where links lead to NVSwitches against
-    the model's own number; and by NVML's P2P status. GPUs without any link beside linked ones are a remark where no
-    switch is seen: bridges may join some cards only. Where the fabric is not up, gpu-fabric-manager-down says it.
+    the model's own number; and by NVML's P2P status. Where GPUs are linked directly, as by bridges, a node whose GPUs
+    all have fewer links than on most nodes is a warning, and GPUs without any link beside linked ones are a remark:
+    bridges may join some cards only. Where the fabric is not up, gpu-fabric-manager-down says it.
 
     Fix: drain the node and reset the GPU; reseat or replace the bridge, tray or GPU if the link stays down.
 
@@ -75,28 +85,35 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
         if links is not None:
             key = (reading.node.key, str(reading.gpu.name))
             most[key] = max(most[key], sum(links.active))
+    usual = _usual_links(most)
 
-    def say(reading: Reading, *, sure: bool) -> str:
+    def say(reading: Reading, severity: Severity) -> str:
         links, name = nvlinks_of(reading), reading.gpu.name
         if links is None or not isinstance(name, str) or not_ready(reading) or reading.gpu.mig is True:
             return ""  # in MIG mode GPUs may have none
         up, beside = sum(links.active), most[reading.node.key, name]
         there = max(beside, expected.get(name, 0)) if "switch" in links.remote or not up else beside
-        if up >= there or (up > 0 or name in expected) is not sure:
+        found: Severity = "error" if up > 0 or name in expected else "info"
+        elsewhere = ""
+        if up >= there and up < usual.get(name, 0):
+            there, found, elsewhere = usual[name], "warning", " as on most nodes"
+        if up >= there or found != severity:
             return ""
         down = [str(n) for n, active in enumerate(links.active) if not active]
+        lacking = f"; down: {listed(down, most=6)}" if down else ""
         return (
-            f"{up} of {there} NVLinks are active; down: {listed(down, most=6)}"
+            f"{up} of {there} NVLinks{elsewhere} are active{lacking}"
             if up
-            else f"none of {there} NVLinks is active"
+            else f"none of {there} NVLinks{elsewhere} is active"
         )
 
     fix = Fix(
         "Drain the node and reset the GPU; if the link stays down, reseat or replace what carries it.",
         ("nvidia-smi nvlink -s -i {gpu}", "nvidia-smi topo -m", "sudo nvidia-smi --gpu-reset -i {gpu}"),
     )
-    yield from judged(job, lambda r: say(r, sure=True), fix, severity="error")
-    yield from findings(judged(job, lambda r: say(r, sure=False), fix, severity="info"))
+    yield from judged(job, lambda r: say(r, "error"), fix, severity="error")
+    yield from findings(judged(job, lambda r: say(r, "warning"), fix, severity="warning"))
+    yield from findings(judged(job, lambda r: say(r, "info"), fix, severity="info"))
     for group in grouped(readings(job), lambda reading: reading.node.key).values():
         yield from _without_access(group[0].node, {reading.gpu.index: reading for reading in group})
 

@@ -8,7 +8,7 @@ from distcheck.facts import Gpus, Job, Missing
 from distcheck.finding import Finding, Fix
 from distcheck.rules import Outcome, rule
 from distcheck.rules.readings import Reading, judged, not_read, number, on_grace, readings
-from distcheck.rules.vocabulary import grouped, listed, numbers_of
+from distcheck.rules.vocabulary import are, fold, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +65,68 @@ def gpu_other_processes(job: Job) -> Iterator[Outcome]:
         ),
         severity="info" if "node" in job.asked.looks else "warning",
         owner="unknown",
+    )
+
+
+def _strangers(job: Job) -> dict[tuple[str, int], str]:
+    """Say of each GPU which processes are on it that belong to other GPUs.
+
+    A GPU has an owner when a process is on it and nowhere else. A process on several GPUs is a stranger on those that
+    have owners, if all but one have (the last is its home) and it is not the only such process there.
+    """
+    told: dict[tuple[str, int], str] = {}
+    for node, group in grouped(readings(job), lambda r: r.node.key).items():
+        on: dict[int, set[int]] = {}
+        held: dict[tuple[int, int], int] = {}
+        for reading in group:
+            processes = reading.health.processes
+            if isinstance(processes, Missing) or _shares(reading) or reading.gpu.mig is True:
+                continue
+            for process in processes:
+                on.setdefault(process.pid, set()).add(reading.gpu.index)
+                held[process.pid, reading.gpu.index] = process.memory_bytes or 0
+        owned = {next(iter(gpus)) for gpus in on.values() if len(gpus) == 1}
+        strays = {pid: gpus & owned for pid, gpus in on.items() if len(gpus) > 1 and len(gpus - owned) <= 1}
+        for gpu in sorted(owned):
+            pids = sorted(pid for pid, gpus in strays.items() if gpu in gpus)
+            if len(pids) > 1 or any(on[pid] <= owned for pid in pids):
+                size = sum(held[pid, gpu] for pid in pids)
+                others = sorted({other for pid in pids for other in on[pid]} - {gpu})
+                words = f"process {pids[0]}" if len(pids) == 1 else f"processes {listed([str(pid) for pid in pids])}"
+                words += f" of {'GPU' if len(others) == 1 else 'GPUs'} {fold(others)} {are(pids)} on it too"
+                told[node, gpu] = f"{words}, with {size / 1e9:.1f} GB of its memory" if size else words
+    return told
+
+
+@rule("gpu")
+def gpu_stray_context(job: Job) -> Iterator[Outcome]:
+    """Processes that work on other GPUs have a context on this one too, and hold its memory.
+
+    A tensor, a pinned buffer or a library touched ``cuda:0`` before ``set_device`` was called: every rank of a running
+    job then holds about half a GB of GPU 0, and rank 0 gets ``CUDA out of memory``.
+
+    Found by NVML's list of processes: several processes that share GPUs with the one process that is on that GPU
+    alone, or one process that is on several GPUs each of which has a process of its own. A process that works on
+    several GPUs by itself is none. What MPS and MIG share is left out.
+
+    Fix: ``torch.cuda.set_device(local_rank)`` before any other CUDA call; torch 2.15 and later name the line with
+    ``TORCH_CUDA_CHECK_STRAY_CONTEXT=warn``.
+
+    See: https://github.com/karpathy/nanoGPT/pull/116
+    """
+    strangers = _strangers(job)
+    yield from judged(
+        job,
+        lambda r: strangers.get((r.node.key, r.gpu.index), ""),
+        Fix(
+            "Have every process take its own GPU before any other CUDA call.",
+            (
+                'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before any other CUDA call',
+                "export TORCH_CUDA_CHECK_STRAY_CONTEXT=warn",
+                "nvidia-smi --query-compute-apps=gpu_bus_id,pid,used_memory --format=csv",
+            ),
+        ),
+        owner="user",
     )
 
 

@@ -55,13 +55,14 @@ def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", "gpu-duplicate-silent-modulo")
 def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
     """A local rank is the number of no GPU that the rank sees, or larger than the ranks on its node allow.
 
     ``CUDA error: invalid device ordinal``: scripts use cuda:LOCAL_RANK. There are more ranks on the node than
     GPUs, CUDA_VISIBLE_DEVICES shows too few of them, or LOCAL_RANK holds the global rank, which happens to
-    work on the first node. Found by comparing LOCAL_RANK with the GPUs that the rank sees, with
+    work on the first node. Scripts that take cuda:(LOCAL_RANK modulo the GPUs) say nothing, and their ranks share
+    GPUs or leave some idle. Found by comparing LOCAL_RANK with the GPUs that the rank sees, with
     LOCAL_WORLD_SIZE, and with the ranks that came from the node. Silent for ``--backend gloo``, and where a
     lost GPU or a wrong CUDA_VISIBLE_DEVICES explains it. Only mentioned where every rank of the node sees
     GPUs of its own, several each: such scripts rarely take cuda:LOCAL_RANK.

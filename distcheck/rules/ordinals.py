@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from distcheck.facts import Gpus
 from distcheck.finding import Finding, Fix
 from distcheck.rules.cards import VARIABLE, seen, values
+from distcheck.rules.cuda import deprived
 from distcheck.rules.settings import export
 from distcheck.rules.sharing import sharing_allowed
+from distcheck.rules.shortfall import shortfalls
 from distcheck.rules.vocabulary import brief, fold, found, grouped, named, table_of
 from distcheck.visible import visible
 
@@ -20,15 +22,17 @@ if TYPE_CHECKING:
 def beyond_visible(job: Job) -> list[list[RankFacts]]:
     """Group the ranks whose LOCAL_RANK is the number of no GPU that they see, by what they are shown.
 
-    Left out is what another rule explains: a node that has lost a GPU, and a CUDA_VISIBLE_DEVICES that CUDA does
-    not read as it was meant.
+    Left out is what another rule explains: a node that has lost a GPU or has fewer than its like, a
+    CUDA_VISIBLE_DEVICES that CUDA does not read as it was meant, and a GPU that CUDA hides.
     """
+    told = {id(rank) for short in shortfalls(job) for rank in short.without} | deprived(job)
     without = [
         rank
         for node, devices in seen(job)
         if not any(gpu.lost for gpu in devices)
         for rank, _, fault in values(job, node, devices)
         if fault is None and rank.gpu is None and rank.placement.local_rank is not None and _shown(rank)
+        if id(rank) not in told
     ]
     own = {node.key: _own_lists(job, node) for node in job.nodes} if without else {}
     return list(

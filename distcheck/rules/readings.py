@@ -24,6 +24,16 @@ _MOST = 16
 """GPUs that a finding's evidence shows."""
 
 
+class Presence(NamedTuple):
+    """A GPU that NVML could reach, where it is, and who will use it."""
+
+    node: NodeFacts
+    gpu: Gpu
+    ranks: tuple[RankFacts, ...]
+    used: bool
+    """Whether the job uses it, as far as is known."""
+
+
 class Reading(NamedTuple):
     """A GPU that NVML could read, where it is, and who will use it."""
 
@@ -36,20 +46,28 @@ class Reading(NamedTuple):
 
 
 @once
-def readings(job: Job) -> tuple[Reading, ...]:
-    """Return every GPU of the job's nodes whose condition was read."""
+def present(job: Job) -> tuple[Presence, ...]:
+    """Return every GPU of the job's nodes that is not lost."""
     found = []
     for node, devices in seen(job):
         here = job.ranks_on(node)
         takers = grouped((rank for rank in here if rank.gpu is not None), lambda rank: rank.gpu)
         all_known = bool(here) and all(rank.gpu is not None for rank in here)
         for gpu in devices:
-            if gpu.health is None or gpu.lost:
+            if gpu.lost:
                 continue
             names = (gpu.uuid, *gpu.mig_uuids) if isinstance(gpu.uuid, str) else gpu.mig_uuids
             ranks = tuple(rank for name in names for rank in takers.get(name, ()))
-            found.append(Reading(node, gpu, gpu.health, ranks, used=bool(ranks) or not all_known))
+            found.append(Presence(node, gpu, ranks, used=bool(ranks) or not all_known))
     return tuple(found)
+
+
+@once
+def readings(job: Job) -> tuple[Reading, ...]:
+    """Return every GPU of the job's nodes whose condition was read."""
+    return tuple(
+        Reading(node, gpu, gpu.health, ranks, used) for node, gpu, ranks, used in present(job) if gpu.health is not None
+    )
 
 
 def number(value: float | Missing | None) -> float:

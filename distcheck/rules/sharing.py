@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.finding import Finding, Fix
 from distcheck.rules.cards import VARIABLE, card_of, seen, values
+from distcheck.rules.cuda import deprived
 from distcheck.rules.shape import lonely
+from distcheck.rules.slices import by_mixture
 from distcheck.rules.vocabulary import brief, by_name, found, named, rank_name
 
 if TYPE_CHECKING:
@@ -45,16 +47,20 @@ def shown_one(job: Job) -> set[int]:
 def explained(job: Job) -> Callable[[Sequence[RankFacts]], bool]:
     """Return what tells whether ranks meet on a GPU for a cause that another rule names.
 
-    They claim one rank, each believes to be alone, or one launcher gave them one LOCAL_RANK and they are shown more
-    than this GPU. Two torchruns on one node both count from 0, and nothing is wrong with that.
+    They claim one rank, each believes to be alone, their GPUs are in MIG mode unlike those of most nodes, CUDA hides
+    the GPU of one of them, or one launcher gave them one LOCAL_RANK and they are shown more than this GPU. Two
+    torchruns on one node both count from 0, and nothing is wrong with that.
     """
+    hidden = deprived(job)
     alone, one = {id(rank) for rank in lonely(job)}, shown_one(job)
 
     def by_another(ranks: Sequence[RankFacts]) -> bool:
         numbers = {rank.placement.rank for rank in ranks}
         if None not in numbers and len(numbers) == 1:
             return True
-        if all(id(rank) in alone for rank in ranks):
+        if all(id(rank) in alone for rank in ranks) or by_mixture(job, ranks):
+            return True
+        if any(id(rank) in hidden for rank in ranks):
             return True
         return _same_local_rank(job, ranks) and not any(id(rank) in one for rank in ranks)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distcheck.finding import Finding, Fix, Owner, Scope, Severity
 from distcheck.placement import Table, find_table
+from distcheck.ranges import fold as fold  # noqa: PLC0414 the rules have it from here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,17 +77,6 @@ def by_name(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
 def are(things: Sized) -> str:
     """Return the verb for one thing or for several."""
     return "is" if len(things) == 1 else "are"
-
-
-def fold(numbers: Iterable[int]) -> str:
-    """Write numbers as ranges: 0-3,7."""
-    runs: list[list[int]] = []
-    for n in sorted(set(numbers)):
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def numbered(numbers: Iterable[int]) -> str:
@@ -159,6 +149,19 @@ def odd_ones(groups: Mapping[K, list[RankFacts]]) -> list[RankFacts]:
     sizes = sorted((len(g) for g in groups.values()), reverse=True)
     tie = len(sizes) > 1 and sizes[0] == sizes[1]
     return [r for g in groups.values() if tie or len(g) < sizes[0] for r in g]
+
+
+def majority(votes: Mapping[K, Sized], of: int | None = None) -> K | None:
+    """Return what more than half of all votes are for, two at least; None where nothing is, as with one against one.
+
+    Where voters may be for several things, `of` says how many there are.
+    """
+    total = sum(map(len, votes.values())) if of is None else of
+    largest = sorted(votes, key=lambda value: len(votes[value]))[-2:]
+    if not largest or (len(largest) == 2 and len(votes[largest[0]]) == len(votes[largest[1]])):
+        return None
+    count = len(votes[largest[-1]])
+    return largest[-1] if count > 1 and 2 * count > total else None
 
 
 def spread(job: Job, variable: str, groups: Mapping[K, list[RankFacts]]) -> str:

@@ -47,11 +47,13 @@ def h100(index):
 )
 def test_each_rank_has_the_gpu_that_cuda_would_give_it(gpu, nproc, variables, expected):
     ended = gpu(nproc, **variables)
-    assert (ended.code, ended.report["findings"], ended.report["not_checked"]) == (0, [], [])
+    assert (ended.code, ended.report["findings"], ended.unchecked) == (0, [], [])
     assert uuids(ended) == [h100(i) for i in expected]
     first = next(iter(expected))
     assert ended.report["ranks"][0]["gpu"] == {
         "index": first, "uuid": h100(first), "pci": f"0000:{BUSES[first]}:00.0", "name": "NVIDIA H100 80GB HBM3",
+        "numa_node": first // 4, "cpus": ("0-55,112-167", "56-111,168-223")[first // 4],
+        "nic": None, "nic_distance": None,  # this machine's own PCI bus has no such GPU
     }  # fmt: skip
 
 

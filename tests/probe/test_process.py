@@ -11,6 +11,7 @@ import pytest
 
 from distcheck.facts import Agent, Variables
 from distcheck.probe import process
+from distcheck.ranges import unfold
 
 
 def test_a_process_knows_its_command_and_ancestors():
@@ -76,6 +77,12 @@ def test_a_process_that_no_agent_started_has_none():
 @pytest.mark.parametrize(("environ", "known"), [({}, False), ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, True)])
 def test_the_device_of_shared_memory_is_looked_at_in_pods_only(environ, known):
     assert isinstance(process.shm_device(environ), int) == known
+
+
+def test_the_cpus_on_which_this_process_may_run_are_listed():
+    listed = unfold(process.allowed_cpu_list())
+    assert listed == os.sched_getaffinity(0)
+    assert len(listed) == process.allowed_cpus()
 
 
 def _only_child(pid):

@@ -1,0 +1,78 @@
+"""Which InfiniBand and RoCE adapters NCCL may use, worked out as NCCL does it.
+
+NCCL (src/transport/net_ib, src/misc/socket.cc, src/misc/utils.cc): only ports that are active and whose link is
+InfiniBand or Ethernet count. NCCL_IB_HCA is a comma list of what names begin with, each with a port after a colon where
+one is meant; a leading ``^`` excludes, a ``=`` after that asks for whole names. An empty list is every adapter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from distcheck.facts import Nic
+
+HCA = "NCCL_IB_HCA"
+_MOST = 32
+"""Items of the list that NCCL reads (MAX_IB_DEVS)."""
+_LINKS = ("InfiniBand", "Ethernet")
+_NUMBER = re.compile(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
+_PORT = re.compile(r"\s*[+-]?[0-9]+")
+
+
+class _Item(NamedTuple):
+    name: str
+    port: int | None
+    """None: every port."""
+
+
+def served(nic: Nic) -> bool:
+    """Whether NCCL's own InfiniBand transport can work with an adapter, once a port of it is active."""
+    return nic.kind == "ib" and nic.usable and nic.link_layer in _LINKS
+
+
+def chosen(nic: Nic, value: str | None) -> bool:
+    """Whether NCCL_IB_HCA of this value leaves NCCL an adapter: one of its active ports, or of all when none is."""
+    if not value:
+        return True
+    without = value.startswith("^")
+    listed = value.removeprefix("^")
+    whole = listed.startswith("=")
+    items = _items(listed.removeprefix("="))
+
+    def hit(port: int | None) -> bool:
+        return not items or any(
+            (nic.name == item.name if whole else nic.name.startswith(item.name))
+            and (item.port is None or port is None or item.port == port)
+            for item in items
+        )
+
+    return any(hit(port) != without for port in nic.ports or (None,))
+
+
+def off(environment: Mapping[str, str]) -> bool:
+    """Whether variables keep NCCL from its InfiniBand transport: NCCL_IB_DISABLE, or NCCL_NET of another name."""
+    match = _NUMBER.match(environment.get("NCCL_IB_DISABLE", ""))
+    disabled = match is not None and int(match[1], 16 if match[1][:2].lower() == "0x" else 10) != 0
+    return disabled or environment.get("NCCL_NET", "IB").upper() != "IB"
+
+
+def told_otherwise(environment: Mapping[str, str]) -> bool:
+    """Whether a plugin of somebody's choice or a topology file decides which adapter a GPU uses."""
+    return environment.get("NCCL_NET_PLUGIN", "none") not in {"", "none"} or bool(environment.get("NCCL_TOPO_FILE"))
+
+
+def _items(listed: str) -> tuple[_Item, ...]:
+    found = []
+    for entry in listed.split(","):
+        name, _, rest = entry.partition(":")
+        port = rest.partition(":")[0]
+        if name:  # nothing after the colon: 0, which no port is, until NCCL 2.28; every port since
+            found.append(_Item(name, _atoi(port) if port else None))
+    return tuple(found[:_MOST])
+
+
+def _atoi(text: str) -> int:
+    match = _PORT.match(text)
+    return int(match[0]) if match else 0

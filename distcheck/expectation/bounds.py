@@ -1,0 +1,75 @@
+"""What n ranks on k nodes can reach at most: bus bandwidth in GB/s, given what one GPU and one node can send.
+
+`per_gpu` is what a GPU sends to the other GPUs of its node, `per_node` what a node sends over all its adapters, both
+one way. A node with one rank has no way inside it: pass infinity.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+RINGS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "reduce")
+"""Operations that NCCL does by a ring, whose bus bandwidth then is the rate of the ring's slowest link."""
+
+
+def ring(nodes: int, per_gpu: float, per_node: float) -> float:
+    """Return what a ring can reach: it crosses a node's border once in and once out with each of its channels."""
+    return per_gpu if nodes == 1 else min(per_gpu, per_node)
+
+
+def in_switch(ranks: int, per_gpu: float) -> float:
+    """Return what all_reduce can reach when the NVSwitches of one node add up (NVLS).
+
+    A GPU sends its data once and a part of the sum, n + 1 parts for n (NVIDIA/nccl-tests, pull request 239).
+    """
+    return 2 * (ranks - 1) / (ranks + 1) * per_gpu
+
+
+def across(ranks: int, nodes: int, per_node: float) -> float:
+    """Return what the network lets all_reduce reach by a tree: of a node's data only what others lack leaves it.
+
+    That is why two nodes are faster than their adapters: 2 x 8 ranks reach up to 1.875 times the adapters' rate.
+    """
+    return per_node * nodes * (ranks - 1) / ((nodes - 1) * ranks)
+
+
+def within(ranks: int, per_rank_node: int, per_gpu: float, *, adding_switches: bool) -> float:
+    """Return what the links inside a node let all_reduce over several nodes reach, added up in the node first."""
+    m = per_rank_node
+    if m == 1:
+        return inf
+    by_links = per_gpu * m * (ranks - 1) / ((m - 1) * ranks)
+    by_switches = 2 * (ranks - 1) / ranks * per_gpu * m / (m + 1)
+    return max(by_links, by_switches) if adding_switches else by_links
+
+
+def in_network(ranks: int, per_node: float) -> float:
+    """Return what all_reduce can reach when the network's switches add up (SHARP): a node sends its data once."""
+    return 2 * (ranks - 1) / ranks * per_node
+
+
+def at_most(
+    op: str,
+    ranks: int,
+    nodes: int,
+    *,
+    per_gpu: float,
+    per_node: float,
+    adding_switches: bool = False,
+    adding_network: bool = False,
+) -> float:
+    """Return what an operation cannot exceed by whatever algorithm; `adding` says what can sum up data on its way."""
+    m = max(ranks // nodes, 1)
+    if nodes == 1:
+        return max(per_gpu, in_switch(ranks, per_gpu)) if op == "all_reduce" and adding_switches else per_gpu
+    if op == "all_reduce":
+        network = across(ranks, nodes, per_node)
+        if adding_network:
+            network = max(network, in_network(ranks, per_node))
+        return min(network, within(ranks, m, per_gpu, adding_switches=adding_switches))
+    into_gpu = per_gpu + per_node / m if m > 1 else inf
+    if op in {"all_gather", "reduce_scatter"}:
+        return min(across(ranks, nodes, per_node), into_gpu)
+    if op == "all_to_all":
+        return min(per_node * (ranks - 1) / (m * (ranks - m)), into_gpu)
+    return min(per_node, into_gpu)

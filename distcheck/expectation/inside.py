@@ -1,0 +1,95 @@
+"""Over what the ranks of one node reach each other's GPUs: NVLink through switches, from GPU to GPU, or PCIe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.expectation.hardware import Inside, NvLinkWay, PcieWay
+from distcheck.expectation.links import nvlink_kind, pcie_rate
+from distcheck.facts import Gpu, GpuHealth, Gpus, Missing, NvLinks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_NOT_SUPPORTED = "NVML error 3:"
+
+
+def inside(seen: Gpus, used: Sequence[Gpu]) -> Inside | Missing:
+    """Return over what the GPUs of one node, which the ranks use, reach each other."""
+    healths = [gpu.health for gpu in used if gpu.health is not None]
+    if len(healths) < len(used):
+        return Missing(reason=f"the condition of the GPUs was not read{f': {seen.unread}' if seen.unread else ''}")
+    unread = [h.nvlinks.reason for h in healths if isinstance(h.nvlinks, Missing)]
+    if any(not reason.startswith(_NOT_SUPPORTED) for reason in unread):
+        return Missing(reason=f"the NVLinks could not be read: {unread[0]}")
+    links = [h.nvlinks for h in healths if isinstance(h.nvlinks, NvLinks) and any(h.nvlinks.active)]
+    if not links:
+        return _pcie(healths, together=1)
+    if len(links) < len(used):
+        return Missing(reason="some of the GPUs have NVLinks and others have none")
+    groups = _groups(seen, [gpu.index for gpu in used])
+    if isinstance(groups, Missing) and not _switched(links):
+        return groups
+    if not isinstance(groups, Missing) and len(groups) > 1:
+        return _pcie(healths, together=min(map(len, groups)))
+    return _nvlink(seen, links)
+
+
+def _nvlink(seen: Gpus, links: Sequence[NvLinks]) -> Inside | Missing:
+    least = min(links, key=lambda each: sum(each.active))
+    active = sum(least.active)
+    if isinstance(least.version, Missing):
+        return Missing(reason="the generation of the NVLinks could not be read")
+    kind = nvlink_kind(least.version, least.speed_MBps if isinstance(least.speed_MBps, int) else None)
+    if kind is None:
+        return Missing(reason=f"NVML's NVLink version {least.version} is not known to distcheck")
+    others = len(seen.devices) - 1
+    if _switched(links) or (others > 0 and active % others and "gpu" not in least.remote):
+        return NvLinkWay(kind, active)
+    # Each link leads to one other GPU, so the links to GPUs that are not used here serve nobody.
+    full_mesh = _full_mesh(seen)
+    if len(links) == others + 1:
+        return NvLinkWay(kind, active, switched=False, exact=others == 1)
+    if not full_mesh or active % others:
+        return Missing(reason="which of the NVLinks join the GPUs that are used is not known")
+    return NvLinkWay(kind, active // others * (len(links) - 1), switched=False, exact=False)
+
+
+def _switched(links: Iterable[NvLinks]) -> bool:
+    return all("switch" in each.remote for each in links)
+
+
+def _joined(seen: Gpus) -> set[tuple[int, int]]:
+    return {pair.gpus for pair in seen.peer_access if pair.nvlink == 0}
+
+
+def _full_mesh(seen: Gpus) -> bool:
+    return len(_joined(seen)) == len(seen.devices) * (len(seen.devices) - 1) // 2
+
+
+def _groups(seen: Gpus, used: Sequence[int]) -> list[set[int]] | Missing:
+    """Return the GPUs in use by groups that NVLink joins, directly or over others of the group."""
+    if not seen.peer_access:
+        return Missing(reason="which GPUs NVLink joins was not read")
+    joined = _joined(seen)
+    groups: list[set[int]] = []
+    for index in used:
+        touching = [g for g in groups if any((min(index, n), max(index, n)) in joined for n in g)]
+        groups = [g for g in groups if g not in touching] + [{index}.union(*touching)]
+    return groups
+
+
+def _pcie(healths: Sequence[GpuHealth], *, together: int) -> PcieWay | Missing:
+    """Return the slowest link at its best: an idle GPU lowers the generation, and raises it again when it works."""
+    ways = []
+    for health in healths:
+        generation, width, widest = health.pcie.max_generation, health.pcie.width, health.pcie.max_width
+        if isinstance(generation, Missing) or isinstance(width, Missing) or not width:
+            return Missing(reason="the GPUs' PCIe links could not be read")
+        if not isinstance(widest, Missing) and 1 == width < widest:
+            width = widest  # Grace and some virtual machines say width 1 of an idle GPU
+        ways.append((pcie_rate(generation, width), PcieWay(generation, width, together)))
+    known = [(rate, way) for rate, way in ways if rate is not None]
+    if len(known) < len(ways):
+        return Missing(reason="a PCIe generation is not known to distcheck")
+    return min(known, key=lambda item: item[0])[1]

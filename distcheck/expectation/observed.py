@@ -1,0 +1,114 @@
+"""From a job's facts to the hardware that its collectives ran on, or the reason why that is not known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.expectation.hardware import Hardware, Inside, NvLinkWay, PcieWay
+from distcheck.expectation.inside import inside
+from distcheck.expectation.outside import outside
+from distcheck.facts import Collectives, Fabric, Gpu, Gpus, Missing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distcheck.facts import Job, NodeFacts
+
+SLOWING = (
+    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS",
+    "NCCL_MAX_CTAS", "NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_GDR_LEVEL",
+    "NCCL_CROSS_NIC", "NCCL_NVLS_ENABLE", "NCCL_LAUNCH_MODE", "NCCL_TOPO_FILE", "NCCL_IB_QPS_PER_CONNECTION",
+    "CUDA_LAUNCH_BLOCKING",
+)  # fmt: skip
+"""Variables by which somebody may have chosen to be slower."""
+
+
+def hardware(job: Job) -> Hardware | Missing:
+    """Return what the ranks of a job ran on."""
+    ran = job.collectives
+    if not isinstance(ran, Collectives):
+        return Missing(reason="the collectives were not run")
+    on = {node.key: job.ranks_on(node) for node in job.nodes}
+    shape = [len(ranks) for ranks in on.values() if ranks]
+    world = job.world_size or len(job.ranks)
+    if sum(shape) != world:
+        return Missing(reason=f"the facts of {world - sum(shape)} ranks are missing")
+    where = outside(job, ran.backend) if len(shape) > 1 else None
+    if ran.backend == "gloo":
+        return Hardware(ran.backend, world, len(shape), min(shape), outside=where, even=len(set(shape)) == 1)
+    gpus = _used(job)
+    if isinstance(gpus, Missing):
+        return gpus
+    models = {gpu.name for used in gpus.values() for gpu in used}
+    return Hardware(
+        ran.backend,
+        world,
+        len(shape),
+        min(shape),
+        gpu=str(next(iter(models))) if len(models) == 1 and all(isinstance(name, str) for name in models) else "",
+        inside=_inside(job, gpus, alone=max(shape) == 1),
+        outside=where,
+        even=len(set(shape)) == 1,
+        settings={
+            name: value for rank in job.ranks for name, value in rank.environment.items() if name in SLOWING and value
+        },
+    )
+
+
+def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
+    """Return the GPUs that the ranks of each node worked on, by the node's key."""
+    found: dict[str, Sequence[Gpu]] = {}
+    for node in (node for node in job.nodes if job.ranks_on(node)):
+        if node.accelerator == "amd":
+            return Missing(reason="there is no expectation for AMD's GPUs")
+        ranks = job.ranks_on(node)
+        if any(rank.environment.get("NCCL_HOSTID") for rank in ranks):
+            return Missing(reason="NCCL_HOSTID makes NCCL take ranks for other nodes' than they are")
+        names = [rank.run.gpu if rank.run and rank.run.gpu else rank.gpu for rank in ranks]
+        devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
+        known = {_bare(gpu.uuid): gpu for gpu in devices if isinstance(gpu.uuid, str)}
+        used = [known[_bare(name)] for name in names if name and _bare(name) in known]
+        if len(used) < len(names):
+            return Missing(reason=f"{node.name}: which GPUs the ranks worked on is not known")
+        if len({gpu.index for gpu in used}) < len(used):
+            return Missing(reason=f"{node.name}: several ranks share a GPU")
+        if any(gpu.mig is True for gpu in used):
+            return Missing(reason=f"{node.name}: GPUs are divided (MIG)")
+        found[node.key] = used
+    return found
+
+
+def _bare(uuid: str) -> str:
+    """Return a UUID without what NVML writes before it and torch does not."""
+    return uuid.lower().removeprefix("gpu-")
+
+
+def _inside(job: Job, gpus: dict[str, Sequence[Gpu]], *, alone: bool) -> Inside | Missing | None:
+    """Return the slowest node's way between its GPUs, None where each rank is alone on its node."""
+    if _one_domain(gpus):
+        return Missing(reason="NVLink joins the nodes (a multi-node NVLink domain), for which there is no model")
+    if alone:
+        return None
+    ways = [_of_node(node, gpus[node.key]) for node in job.nodes if len(gpus.get(node.key, ())) > 1]
+    unknown = next((way for way in ways if isinstance(way, Missing)), None)
+    if unknown is not None:
+        return unknown
+    known = [way for way in ways if isinstance(way, NvLinkWay | PcieWay)]
+    if len({type(way) for way in known}) > 1:
+        return Missing(reason="NVLink joins the GPUs of some nodes and not those of others")
+    return min(known, key=lambda way: way.rate)
+
+
+def _of_node(node: NodeFacts, used: Sequence[Gpu]) -> Inside | Missing:
+    way = inside(node.gpus, used) if isinstance(node.gpus, Gpus) else Missing(reason="the GPUs were not looked at")
+    return Missing(reason=f"{node.name}: {way.reason}") if isinstance(way, Missing) else way
+
+
+def _one_domain(gpus: dict[str, Sequence[Gpu]]) -> bool:
+    clusters: dict[tuple[str, int], set[str]] = {}
+    for key, used in gpus.items():
+        for gpu in used:
+            fabric = gpu.health.fabric if gpu.health else None
+            if isinstance(fabric, Fabric) and fabric.cluster:
+                clusters.setdefault((fabric.cluster, fabric.clique), set()).add(key)
+    return any(len(nodes) > 1 for nodes in clusters.values())

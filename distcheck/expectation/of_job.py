@@ -1,0 +1,105 @@
+"""What is expected of each operation that a job measured, by the ladder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.baseline import differences, of
+from distcheck.collectives.plan import bus_factor, label
+from distcheck.expectation.hardware import Hardware
+from distcheck.expectation.ladder import Figure, expect
+from distcheck.expectation.models import NETWORK_SHARE
+from distcheck.expectation.observed import hardware
+from distcheck.facts import Collectives, Missing, NcclLog
+
+if TYPE_CHECKING:
+    from distcheck.expectation.judge import Expectation
+    from distcheck.facts import Job, Measurement
+
+GIVEN = "--min-busbw"
+_GRAPH_SHARE = 0.97
+"""Of what NCCL's graph adds up to, a ring on one node reaches this much (232 of 240 GB/s on A100)."""
+_NVLINK = ("NVL", "NVB")
+_TREES = ("NVLS", "TREE", "COLLNET")
+
+
+def expectations(job: Job) -> dict[str, Expectation]:
+    """Return what is expected of each operation, by its label, that was measured over the whole world."""
+    if not isinstance(job.collectives, Collectives):
+        return {}
+    largest: dict[str, Measurement] = {}
+    for row in job.collectives.measurements:
+        name = label(row.op, row.dtype)
+        if row.group == "world" and (name not in largest or row.bytes > largest[name].bytes):
+            largest[name] = row
+    if not largest:
+        return {}
+    where, log, saved = hardware(job), log_of(job), _saved(job)
+    least = job.asked.min_busbw_GBps
+    given = None if least is None else Figure(least, GIVEN)
+    return {
+        name: expect(
+            row.op,
+            where,
+            ranks=len(row.seconds_by_rank),
+            algorithm=None if log is None else algorithm(log, row.op, row.bytes),
+            given=given,
+            baseline=saved.get(name),
+            nccl=None if log is None else _of_graph(log, where),
+        )
+        for name, row in largest.items()
+    }
+
+
+def _saved(job: Job) -> dict[str, Figure]:
+    """Return the bus bandwidths of the run that --baseline names, where it is one of the same kind."""
+    before = job.asked.baseline
+    if before is None:
+        return {}
+    if differences(before, of(job, "")):
+        return {}
+    found: dict[str, dict[int, float]] = {}
+    for row in before.rows:
+        factor = bus_factor(row.op, sum(before.ranks_by_node)) if row.group == "world" else None
+        if factor is not None and row.seconds > 0:
+            found.setdefault(label(row.op, row.dtype), {})[row.bytes] = row.bytes / row.seconds / 1e9 * factor
+    return {name: Figure(by_size[max(by_size)], before.file, by_size) for name, by_size in found.items()}
+
+
+def algorithm(log: NcclLog, op: str, size_bytes: int) -> str | None:
+    """Return what NCCL said that it used for an operation at a size; None where it did not say it.
+
+    Before 2.22 it did not name the operation. Then only what no other operation could have used tells something.
+    """
+    said = log.algorithms.get(f"{op} {size_bytes}")
+    if said is None and op == "all_reduce":
+        nameless = log.algorithms.get(str(size_bytes), "")
+        said = nameless if nameless.startswith(_TREES) else None
+    return said.partition("/")[0] if said else None
+
+
+def log_of(job: Job) -> NcclLog | None:
+    """Return NCCL's log of the rank that tells the most: rank 0's."""
+    told = [rank.run.nccl for rank in job.ranks if rank.run and isinstance(rank.run.nccl, NcclLog)]
+    return next((log for log in told if log.algorithms), told[0] if told else None)
+
+
+def _of_graph(log: NcclLog, where: Hardware | Missing) -> Figure | None:
+    """Return what the rings that NCCL built add up to; None where that says nothing of the hardware.
+
+    Of sockets NCCL does not know the speed of virtual links, of PCIe it counts on more than there is, and of an NVLink
+    domain over several nodes its rings tell nothing.
+    """
+    graph = next((graph for graph in log.graphs if graph.pattern == "ring"), None)
+    if graph is None or isinstance(where, Missing) or log.mnnvl or graph.intra_path not in _NVLINK:
+        return None
+    if where.nodes == 1:
+        total = graph.channels * graph.intra_GBps
+        words = f"{graph.channels} rings x {graph.intra_GBps:g} GB/s in NCCL's own graph = {total:.1f} GB/s"
+        return Figure(_GRAPH_SHARE * total, f"{words}; {_GRAPH_SHARE:g} of it is usual") if total > 0 else None
+    slower = min(graph.intra_GBps, graph.inter_GBps)
+    total = graph.channels * slower
+    if log.network == "Socket" or total <= 0:
+        return None
+    words = f"{graph.channels} rings x {slower:g} GB/s in NCCL's own graph = {total:.1f} GB/s"
+    return Figure(NETWORK_SHARE * total, f"{words}; {NETWORK_SHARE:g} of it is usual")

@@ -1,0 +1,108 @@
+"""How far a node's network adapters are from its GPUs, by their places in the PCI tree.
+
+Distances have the names of ``nvidia-smi topo -m``:
+
+| name | the way between two devices |
+|---|---|
+| PIX | below one PCIe switch |
+| PXB | over several PCIe switches, without the CPU |
+| PHB | through the CPU's root complex to which both belong |
+| NODE | between two root complexes of one NUMA node |
+| SYS | between NUMA nodes |
+
+Where a hypervisor makes up the tree it shows a switch only when it passes one on; every other way there is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from distcheck.facts import Nic, Pci, PciPlace
+
+Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
+DISTANCES: tuple[Distance, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""The shortest first."""
+ON_SWITCH: tuple[Distance, ...] = ("PIX", "PXB")
+"""Ways that keep off the CPU."""
+_BELOW_ROOT = 3
+"""Root complex, root port, device: the shortest path of a card in a slot."""
+
+
+class Near(NamedTuple):
+    """The adapters at the smallest distance from a GPU."""
+
+    distance: Distance
+    nics: tuple[Nic, ...]
+
+
+def distance(one: PciPlace, other: PciPlace, *, virtual: bool = False) -> Distance | None:
+    """Return how far two devices are from each other; None where their places do not tell.
+
+    A device that hangs at its root complex without any port was put there by a hypervisor, as every GPU of Azure's
+    ND H100 v5 is, or is part of the chipset.
+    """
+    if min(len(one.path), len(other.path)) < _BELOW_ROOT:
+        return None
+    shared = 0
+    for here, there in zip(one.path, other.path, strict=False):
+        if here != there:
+            break
+        shared += 1
+    if shared > 1:
+        # A switch is two bridges deep: the port to the CPU, which both share, and one port for each device.
+        return "PIX" if max(len(one.path), len(other.path)) - shared <= 2 else "PXB"
+    if virtual:
+        return None
+    if shared == 1:
+        return "PHB"
+    if one.numa_node is None or other.numa_node is None:
+        return None
+    return "NODE" if one.numa_node == other.numa_node else "SYS"
+
+
+def nearest(gpu: PciPlace, nics: tuple[Nic, ...], *, virtual: bool = False) -> Near | None:
+    """Return the usable adapters at the smallest distance from a GPU; None where that is not known.
+
+    An adapter without a place on the PCI bus is near to nothing. One whose distance is unknown could be the nearest,
+    unless others are on the GPU's own switches.
+    """
+    ways = [
+        (nic, distance(gpu, nic.place, virtual=virtual)) for nic in nics if nic.active and nic.usable and nic.place.path
+    ]
+    known = [way for _, way in ways if way is not None]
+    best = min(known, key=DISTANCES.index, default=None)
+    if best is None or (best not in ON_SWITCH and len(known) < len(ways)):
+        return None
+    return Near(best, tuple(nic for nic, way in ways if way == best))
+
+
+def fabric_nics(pci: Pci) -> tuple[Nic, ...]:
+    """Return the adapters that NCCL takes: InfiniBand and RoCE where one can be used, else the Ethernet cards."""
+    fast = tuple(nic for nic in pci.nics if nic.kind == "ib")
+    return fast if any(nic.active and nic.usable for nic in fast) else tuple(n for n in pci.nics if n.kind != "ib")
+
+
+def by_gpu(pci: Pci) -> Mapping[str, Near]:
+    """Return for every GPU's address the adapters next to it.
+
+    GPUs that are as many as the adapters next to them all take one each, in the order of their addresses.
+    """
+    return _paired(tuple(pci.gpus.items()), fabric_nics(pci), virtual=pci.virtual)
+
+
+@lru_cache(256)
+def _paired(gpus: tuple[tuple[str, PciPlace], ...], nics: tuple[Nic, ...], *, virtual: bool) -> dict[str, Near]:
+    near = {address: nearest(place, nics, virtual=virtual) for address, place in gpus}
+    groups: dict[Near, list[str]] = {}
+    for address in sorted(near):
+        found = near[address]
+        if found is not None:
+            groups.setdefault(found, []).append(address)
+    paired: dict[str, Near] = {}
+    for found, sharing in groups.items():
+        in_order = sorted(found.nics, key=lambda nic: (nic.place.path[-1], nic.name))
+        own = len(sharing) == len(in_order)
+        paired |= {gpu: Near(found.distance, (in_order[n],)) if own else found for n, gpu in enumerate(sharing)}
+    return paired

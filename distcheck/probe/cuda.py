@@ -1,0 +1,193 @@
+"""The one gateway to CUDA's driver library: which GPUs it gives to a process with a rank's variables.
+
+CUDA reads CUDA_VISIBLE_DEVICES once, when it starts, and a process that has started it may not fork any more. So it is
+asked by this module run as a program, in a child that has the rank's variables and is left behind at the deadline:
+a wedged GPU, or an MPS daemon that does not answer, can hold ``cuInit`` for ever. No context is made on any GPU, so no
+memory of it is used and its compute mode does not matter.
+
+The reason of a `Missing` from here begins with ``CUDA`` when CUDA hung or crashed and with ``libcuda.so.1`` when the
+library cannot be loaded; else distcheck could not ask. What CUDA itself answers is a `CudaView`, its errors too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distcheck.facts import CudaDevice, CudaView, Gpu, Missing
+from distcheck.probe import child
+from distcheck.probe.child import Question, live_no_longer_than_told
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_LIBRARY = "libcuda.so.1"
+_CUDA = Question(__name__, "CUDA", "a GPU, its driver or the MPS daemon hangs")
+_DECIDES = ("CUDA_", "NVIDIA_", "LD_LIBRARY_PATH", "LD_PRELOAD")
+"""How the variables begin that can change which GPUs CUDA shows."""
+_MAJOR, _MINOR = 75, 76
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (cuda.h)."""
+_WORDS = {
+    3: "initialization error",
+    34: "the CUDA driver library is a stub library",
+    46: "all CUDA-capable devices are busy or unavailable",
+    100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal",
+    802: "system not yet initialized",
+    803: "system has unsupported display driver / cuda driver combination",
+    804: "forward compatibility was attempted on non supported HW",
+    999: "unknown error",
+}
+"""What CUDA says of its errors (cuda.h), for libraries that do not tell."""
+
+
+async def views(
+    environments: Sequence[Mapping[str, str]], timeout: float, python: str = sys.executable
+) -> list[CudaView | Missing]:
+    """Return what CUDA shows in each of these environments: the ranks' own, whole.
+
+    One child is asked for all that are alike, and all children at the same time, for at most `timeout` seconds and one
+    more to see them dead.
+    """
+    import asyncio
+
+    alike: dict[frozenset[tuple[str, str]], Mapping[str, str]] = {}
+    for environ in environments:
+        alike.setdefault(_deciding(environ), environ)
+    asked = (child.ask(_CUDA, CudaView, timeout, python, environ=environ) for environ in alike.values())
+    answers: dict[frozenset[tuple[str, str]], CudaView | Missing] = dict(
+        zip(alike, await asyncio.gather(*asked), strict=True)
+    )
+    return [answers[_deciding(environ)] for environ in environments]
+
+
+def _deciding(environ: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in environ.items() if name.startswith(_DECIDES))
+
+
+def as_nvml_names(view: CudaView, gpus: tuple[Gpu, ...], predicted: tuple[str, ...] = ()) -> CudaView:
+    """Return the view with its devices named as NVML and `visible` name them; others keep their own.
+
+    CUDA's UUIDs say nothing of their kind, so each is looked up as a GPU's and as a MIG device's, then by its PCI
+    address. A driver before 470 gives a MIG device the UUID of its GPU: then what was `predicted` names it. Names and
+    addresses that NVML tells alike are left out: they would be said by every rank.
+    """
+    from distcheck.visible import usable_name
+
+    names = {name: name for gpu in gpus for name in (usable_name(gpu), *gpu.mig_uuids) if name}
+    places = {gpu.pci: usable_name(gpu) for gpu in gpus if isinstance(gpu.pci, str) and usable_name(gpu)}
+    parents = {uuid: usable_name(gpu) for gpu in gpus for uuid in gpu.mig_uuids}
+    divided = set(parents.values())
+
+    def name(device: CudaDevice) -> str:
+        mig = "MIG-" + device.uuid.partition("-")[2]
+        found = names.get(device.uuid) or names.get(mig) or places.get(device.pci) or device.uuid
+        if found in divided:
+            return next((uuid for uuid in predicted if parents.get(uuid) == found), found)
+        return found
+
+    known = {usable_name(gpu): gpu for gpu in gpus}
+
+    def named(device: CudaDevice) -> CudaDevice:
+        uuid = name(device)
+        gpu = known.get(uuid)
+        pci = "" if gpu is not None and gpu.pci == device.pci else device.pci
+        model = "" if gpu is not None and gpu.name == device.name else device.name
+        return CudaDevice(uuid, pci, model, device.capability)
+
+    return msgspec.structs.replace(view, devices=tuple(named(device) for device in view.devices))
+
+
+def collect() -> CudaView | Missing:
+    """Ask CUDA in this process. It can hang, and no fork may follow: `views` is for callers who cannot."""
+    try:
+        cuda = ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        return Missing(reason=f"{_LIBRARY} cannot be loaded: {str(error).removeprefix(f'{_LIBRARY}: ')}")
+    try:
+        return _ask(cuda)
+    except AttributeError as error:  # a library that lacks a call which every CUDA has
+        return Missing(reason=f"{_LIBRARY} cannot be used: {error}")
+
+
+def _ask(cuda: ctypes.CDLL) -> CudaView:
+    library = _mapped()
+    version, count = ctypes.c_int(), ctypes.c_int()
+    told = version.value if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0 else 0
+    error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    told = version.value if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0 else told
+    if error:
+        return CudaView((), error=error, words=_words(cuda, error), version=told, library=library)
+    devices = tuple(_device(cuda, ordinal) for ordinal in range(count.value))
+    return CudaView(devices, version=told, library=library)
+
+
+def _device(cuda: ctypes.CDLL, ordinal: int) -> CudaDevice:
+    handle = ctypes.c_int()
+    if cuda.cuDeviceGet(ctypes.byref(handle), ordinal):
+        return CudaDevice("", "")
+    pci, name = ctypes.create_string_buffer(32), ctypes.create_string_buffer(256)
+    at = "" if cuda.cuDeviceGetPCIBusId(pci, len(pci), handle) else pci.value.decode("ascii", "replace")
+    return CudaDevice(
+        uuid=_uuid(cuda, handle),
+        pci=pci_address(at),
+        name="" if cuda.cuDeviceGetName(name, len(name), handle) else name.value.decode("utf-8", "replace"),
+        capability=(_attribute(cuda, _MAJOR, handle), _attribute(cuda, _MINOR, handle)),
+    )
+
+
+def _uuid(cuda: ctypes.CDLL, handle: ctypes.c_int) -> str:
+    """Return a device's UUID as of a GPU; the newer call tells a MIG device's own instead of its GPU's."""
+    for call in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):  # the first is there from CUDA 11.4 on
+        raw = (ctypes.c_ubyte * 16)()
+        ask: Any = getattr(cuda, call, None)
+        if ask is not None and ask(raw, handle) == 0:
+            digits = bytes(raw).hex()
+            return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    return ""
+
+
+def _attribute(cuda: ctypes.CDLL, attribute: int, handle: ctypes.c_int) -> int:
+    value = ctypes.c_int()
+    return 0 if cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle) else value.value
+
+
+def _words(cuda: ctypes.CDLL, error: int) -> str:
+    text = ctypes.c_char_p()
+    if cuda.cuGetErrorString(error, ctypes.byref(text)) == 0 and text.value:
+        return text.value.decode("utf-8", "replace")
+    return _WORDS.get(error, "unrecognized error code")
+
+
+def pci_address(text: str) -> str:
+    """Write a PCI address as sysfs does, 0000:1b:00.0, whatever case and width its numbers have; '' if it is none."""
+    try:
+        domain, bus, rest = text.split(":")
+        device, _, function = rest.partition(".")
+        return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{int(function or '0', 16):x}"
+    except ValueError:
+        return ""
+
+
+def _mapped(maps: Path = Path("/proc/self/maps")) -> str:
+    """Return the file of CUDA's library that this process has loaded: the loader has followed all links to it."""
+    try:
+        paths = [line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libcuda.so" in line]
+    except (OSError, IndexError):
+        return ""
+    return next((path for path in paths if Path(path).name.startswith("libcuda.so")), "")
+
+
+def main() -> None:
+    """Print what CUDA shows to this process, as one line of JSON."""
+    live_no_longer_than_told()
+    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

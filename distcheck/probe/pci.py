@@ -1,0 +1,178 @@
+"""Collect where a node's NVIDIA GPUs and network adapters hang on the PCI bus, as sysfs shows it.
+
+The state of a port is asked of the adapter's firmware and the speed of a card of its driver, under the kernel's network
+lock: where one of them hangs, the read does. So this module runs as a program in a child that `places` leaves behind at
+the deadline.
+
+Sources: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-infiniband, sysfs-class-net.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from distcheck.facts import Missing, Nic, Pci, PciPlace
+from distcheck.probe import child
+from distcheck.probe.child import Question, live_no_longer_than_told
+
+_NVIDIA = "0x10de"
+_GPU = ("0x0300", "0x0302")
+"""Display and 3D controllers."""
+_ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+_FUNCTION = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ACTIVE = "4:"
+"""What begins the state of an active port; IBV_PORT_ACTIVE."""
+_PCI = Question(__name__, "sysfs", "a network adapter or its driver hangs")
+
+
+async def places(timeout: float, python: str = sys.executable) -> Pci | Missing:
+    """Look in a child process, for at most `timeout` seconds and one more to see it dead."""
+    answer: Pci | Missing = await child.ask(_PCI, Pci, timeout, python)
+    return answer
+
+
+def collect(root: Path = Path("/")) -> Pci | Missing:
+    """Return what hangs where, in this process. It can hang: `places` is for callers who cannot."""
+    root = root.resolve()
+    bus = root / "sys/bus/pci/devices"
+    try:
+        addresses = sorted(device.name for device in bus.iterdir())
+    except OSError as error:
+        if not _listed(root / "sys/class"):
+            return Missing(reason=f"{bus}: {error.strerror}")
+        addresses = []  # a machine without PCI
+    fast = _infiniband(root)
+    taken = {nic.place.path[-1:] for nic in fast if nic.place.path}
+    return Pci(
+        gpus={address: _place(root, bus / address) for address in addresses if _is_gpu(bus / address)},
+        nics=(*fast, *(nic for nic in _ethernet(root) if nic.place.path[-1:] not in taken)),
+        virtual=_virtual(root),
+    )
+
+
+def _is_gpu(device: Path) -> bool:
+    return _read(device / "vendor") == _NVIDIA and _read(device / "class").startswith(_GPU)
+
+
+def _infiniband(root: Path) -> tuple[Nic, ...]:
+    """Return the InfiniBand and RoCE devices, with those of their ports that are up."""
+    found = []
+    for name in _listed(root / "sys/class/infiniband"):
+        device = root / "sys/class/infiniband" / name
+        ports = [device / "ports" / port for port in _listed(device / "ports")]
+        up = [port for port in ports if _read(port / "state").startswith(_ACTIVE)]
+        layers = [_read(port / "link_layer") for port in up or ports]
+        rates = [rate for port in up if (rate := _number(_read(port / "rate"))) is not None]
+        found.append(
+            Nic(
+                name,
+                _place(root, device / "device"),
+                "ib",
+                link_layer=layers[0] if layers else "",
+                active=bool(up),
+                ports=tuple(sorted(int(port.name) for port in up if port.name.isdecimal())),
+                usable=_may_open(root, device),
+                rate_Gbps=max(rates, default=None),
+            )
+        )
+    return tuple(found)
+
+
+def _may_open(root: Path, device: Path) -> bool:
+    """Tell whether this process may open the file by which libibverbs speaks to a device."""
+    files = (root / "dev/infiniband" / name for name in _listed(device / "device/infiniband_verbs"))
+    return any(os.access(file, os.R_OK | os.W_OK) for file in files)
+
+
+def _ethernet(root: Path) -> tuple[Nic, ...]:
+    """Return the network interfaces that have a device behind them: no bridges, pairs, bonds or loopbacks."""
+    cards = root / "sys/class/net"
+    found = []
+    for name in _listed(cards):
+        if "device" not in _listed(cards / name):
+            continue
+        speed = _number(_read(cards / name / "speed"))
+        active = _read(cards / name / "carrier") == "1"
+        found.append(
+            Nic(
+                name,
+                _place(root, cards / name / "device"),
+                "ethernet",
+                active=active,
+                rate_Gbps=speed / 1000 if active and speed is not None and speed > 0 else None,
+            )
+        )
+    return tuple(found)
+
+
+def _place(root: Path, device: Path) -> PciPlace:
+    """Return where a device hangs; one without PCI hangs nowhere."""
+    try:
+        parts = device.resolve(strict=True).relative_to(root).parts
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links
+        return PciPlace((), None)
+    ours = [n for n, part in enumerate(parts) if _FUNCTION.fullmatch(part)]
+    # A driver may put one level of its own below the PCI function, as virtio does. What is further down, such as a
+    # network card on USB, is no part of the PCI bus.
+    if not ours or ours[-1] < len(parts) - 2:
+        return PciPlace((), None)
+    function = root.joinpath(*parts[: ours[-1] + 1])
+    node = _number(_read(function / "numa_node"))
+    return PciPlace(
+        path=tuple(part for part in parts if _FUNCTION.fullmatch(part) or _ROOT_COMPLEX.fullmatch(part)),
+        numa_node=None if node is None or node < 0 else int(node),
+        # Where the kernel does not know the node it lists every CPU.
+        cpus=_read(function / "local_cpulist") if node is not None and node >= 0 and _is_gpu(function) else "",
+    )
+
+
+def _virtual(root: Path) -> bool:
+    """Tell whether this is a virtual machine: x86 says so among the CPU's flags, others by their firmware's names."""
+    with suppress(OSError), (root / "proc/cpuinfo").open() as file:
+        first = file.read(8192)  # the first CPU's; the kernel takes milliseconds to write down all of a large node
+        if re.search(r"^flags\s*:", first, re.MULTILINE):
+            return re.search(r"^flags\s*:.*\bhypervisor\b", first, re.MULTILINE) is not None
+    names = " ".join(_read(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
+    return re.search(r"QEMU|KVM|Virtual|VMware|Xen|Amazon EC2|Google Compute Engine", names) is not None
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return sorted((inner.name for inner in folder.iterdir()), key=_natural)
+    except OSError:
+        return []
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Have mlx5_2 before mlx5_10."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]
+
+
+def _read(path: Path) -> str:
+    """Return a file's text; empty where there is none, and where the driver has no answer."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(text: str) -> float | None:
+    match = re.match(r"-?\d+(\.\d+)?", text)
+    return float(match[0]) if match else None
+
+
+def main() -> None:
+    """Print what hangs where as one line of JSON."""
+    live_no_longer_than_told()
+    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

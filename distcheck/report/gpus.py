@@ -1,0 +1,59 @@
+"""The GPU of a rank in the report: which it is, and what is next to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from distcheck.facts import Gpu, Gpus, Missing, NodeFacts, Pci
+from distcheck.pci import Distance, Near, by_gpu
+
+
+class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The GPU that a rank will take; None for what is not known of it."""
+
+    index: int | None
+    uuid: str
+    pci: str | None
+    name: str | None
+    numa_node: int | None = None
+    """The NUMA node next to it."""
+    cpus: str | None = None
+    """The CPUs next to it, folded."""
+    nic: str | None = None
+    """The network adapter next to it; several at one distance are separated by commas."""
+    nic_distance: Distance | None = None
+    """PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m names it."""
+
+
+def gpus_of(node: NodeFacts) -> dict[str, RankGpu]:
+    """Return a node's GPUs by UUID, and by the UUIDs of their MIG instances."""
+    near = by_gpu(node.pci) if isinstance(node.pci, Pci) else {}
+    rows: dict[str, RankGpu] = {}
+    for gpu in node.gpus.devices if isinstance(node.gpus, Gpus) else ():
+        names = (*gpu.mig_uuids, gpu.uuid) if isinstance(gpu.uuid, str) else gpu.mig_uuids
+        rows |= {name: _row(gpu, name, node, near) for name in names}
+    return rows
+
+
+def _row(gpu: Gpu, name: str, node: NodeFacts, near: Mapping[str, Near]) -> RankGpu:
+    address = gpu.pci if isinstance(gpu.pci, str) else ""
+    place = node.pci.gpus.get(address) if isinstance(node.pci, Pci) else None
+    numa = gpu.health.numa_node if gpu.health is not None else None
+    cpus = gpu.health.cpus if gpu.health is not None else None
+    if isinstance(numa, Missing) or numa is None:  # NVML tells nothing of it in containers with few rights
+        numa = place.numa_node if place is not None else None
+    if isinstance(cpus, Missing) or not cpus:
+        cpus = place.cpus if place is not None else ""
+    found = near.get(address)
+    return RankGpu(
+        gpu.index,
+        name,
+        address or None,
+        gpu.name if isinstance(gpu.name, str) else None,
+        numa_node=numa,
+        cpus=cpus or None,
+        nic=",".join(nic.name for nic in found.nics) if found is not None else None,
+        nic_distance=found.distance if found is not None else None,
+    )

@@ -1,0 +1,86 @@
+"""`distcheck gpu` on four nodes of eight GPUs, as NVML describes a DGX H100 on each: well, and with one odd node."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from cluster.inside import NODES, reports
+
+H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+MIG = (Path(__file__).parents[1] / "nvml" / "dgx_h100_mig.txt").read_text()
+NODE3 = list(range(16, 24))
+
+
+@pytest.fixture
+def gpu(cluster, fake_nvml):
+    """Run ``distcheck gpu`` for eight ranks on each node, node3 being another than the others."""
+    for library in fake_nvml.folder.glob("*.so.1"):
+        shutil.copy(library, cluster.shared)
+
+    def gpu(node3=H100, launcher="ssh"):
+        for node in NODES:
+            number = node.removeprefix("node")
+            text = (
+                (node3 if node == "node3" else H100).replace("GPU-0", f"GPU-{number}").replace("MIG-0", f"MIG-{number}")
+            )
+            cluster.write(node, "/etc/distcheck-fake-nvml", text)
+        look = ("distcheck", "gpu", "--nproc", "8", "--format", "json")
+        ways = {
+            "ssh": ("head", *look, "--hosts", "node[1-4]", "--env", "LD_LIBRARY_PATH"),
+            "srun": ("node1", "srun", "--nodes=4", "--ntasks-per-node=1", *look),
+        }
+        ended = cluster.run(*ways[launcher], env={"LD_LIBRARY_PATH": "/shared"}, timeout=150)
+        assert ended.out, ended
+        (report,) = reports(ended)
+        return report
+
+    return gpu
+
+
+def told(report):
+    return [(f["rule"], f["severity"], f["ranks"], f["nodes"]) for f in report["findings"] if f["severity"] != "info"]
+
+
+@pytest.mark.parametrize("launcher", ["ssh", "srun"])
+def test_four_healthy_nodes_are_silent(gpu, launcher):
+    report = gpu(launcher=launcher)
+    assert (report["verdict"], told(report)) == ("pass", []), report["findings"]
+    assert len({row["gpu"]["uuid"] for row in report["ranks"]}) == 32
+
+
+@pytest.mark.parametrize(
+    ("node3", "rule", "severity", "ranks", "excluded"),
+    [
+        (H100 + "count 7\n", "gpu-fewer-on-one-node", "error", [23], []),
+        (H100.replace("H100 80GB HBM3", "A100-SXM4-80GB"), "gpu-mixed-models", "warning", NODE3, []),
+        (H100 + "driver 535.183.01\ncuda 12020\n", "sw-driver-differs-nodes", "warning", NODE3, []),
+        (MIG, "gpu-mig-partial", "error", NODE3, ["node3"]),
+    ],
+    ids=["one GPU fewer", "another model", "an older driver", "MIG mode"],
+)
+def test_the_odd_node_is_named_and_the_other_three_are_not(gpu, node3, rule, severity, ranks, excluded):
+    report = gpu(node3)
+    assert told(report) == [(rule, severity, ranks, ["node3"])], report["findings"]
+    assert report["exclude"]["nodes"] == excluded
+
+
+def test_an_xid_in_one_nodes_kernel_log_is_told_with_its_gpu_and_rank(cluster, gpu):
+    """The nodes have no /dev/kmsg of their own: a file stands in for node2's."""
+    microseconds = int((time.clock_gettime(time.CLOCK_MONOTONIC) - 600) * 1e6)
+    line = f"3,99,{microseconds},-;NVRM: Xid (PCI:0000:61:00): 119, pid=7, name=python3, Timeout after 6s of waiting"
+    cluster.write("node2", "/dev/kmsg", f"6,98,{microseconds},-;eth0: link up\n{line}\n")
+    try:
+        report = gpu()
+    finally:
+        assert cluster.run("node2", "rm", "/dev/kmsg").code == 0
+    assert told(report) == [("gpu-xid-recent", "error", [11], ["node2"])], report["findings"]
+    assert "GPU 3 (0000:61:00.0): Xid 119 10 min ago" in report["findings"][0]["message"]
+    (unseen,) = [n for n in report["not_checked"] if n["rule"] == "gpu-xid-recent"]
+    assert (unseen["nodes"], unseen["reason"]) == (
+        ["node1", "node3", "node4"],
+        "there is no /dev/kmsg here, as in containers",
+    )
+    assert report["exit_code"] == 20

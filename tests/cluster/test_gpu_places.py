@@ -1,0 +1,72 @@
+"""`distcheck gpu` on nodes that NVML and sysfs describe as a DGX H100 each: where the GPUs are, and one odd node."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import machines
+import pytest
+from cluster.inside import NODES, finding, reports
+
+H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
+NICS = ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"]
+_ON_THE_MACHINE = """#!/bin/sh
+exec unshare --mount sh -c '
+    for path in /sys /dev/infiniband /proc/cpuinfo; do mount --bind "/shared/$(hostname)$path" "$path" || exit; done
+    exec "$@"
+' sh "$@"
+"""
+"""What is mounted is seen by this one program and what it starts, and is gone with them."""
+
+
+@pytest.fixture
+def gpu(cluster, fake_nvml):
+    """Run ``distcheck gpu`` for eight ranks on each node, node3 being another machine than the others."""
+    for library in fake_nvml.folder.glob("*.so.1"):
+        shutil.copy(library, cluster.shared)
+    script = cluster.shared / "on-the-machine"
+    script.write_text(_ON_THE_MACHINE)
+    script.chmod(0o755)
+
+    def gpu(node3=machines.DGX_H100, **variables):
+        for node in NODES:
+            machine = node3 if node == "node3" else machines.DGX_H100
+            machines.write(cluster.shared / node, machine, seen_at=Path("/shared", node))
+            text = H100.replace("GPU-0", f"GPU-{node.removeprefix('node')}")
+            cluster.write(node, "/etc/distcheck-fake-nvml", text)
+            assert cluster.run(node, "mkdir", "-p", "/dev/infiniband").code == 0
+        look = ("distcheck", "gpu", "--nproc", "8", "--format", "json")
+        srun = ("srun", "--nodes=4", "--ntasks-per-node=1", "/shared/on-the-machine")
+        ended = cluster.run("node1", *srun, *look, env={"LD_LIBRARY_PATH": "/shared"} | variables, timeout=150)
+        assert ended.out, ended
+        (report,) = reports(ended)
+        return report
+
+    yield gpu
+    for node in NODES:
+        cluster.run(node, "rmdir", "/dev/infiniband")
+
+
+def test_each_rank_has_the_numa_node_and_the_adapter_next_to_its_gpu(gpu):
+    report = gpu()
+    assert (report["verdict"], report["findings"]) == ("pass", [])
+    assert "gpu-far-from-nic" not in {unseen["rule"] for unseen in report["not_checked"]}
+    rows = [row["gpu"] for row in report["ranks"]]
+    assert [gpu["nic"] for gpu in rows] == NICS * 4
+    assert {gpu["nic_distance"] for gpu in rows} == {"PIX"}
+    assert [gpu["numa_node"] for gpu in rows] == [0, 0, 0, 0, 1, 1, 1, 1] * 4
+
+
+def test_a_port_that_is_down_on_one_node_is_named_with_its_rank(gpu):
+    report = gpu(machines.change(machines.DGX_H100, "mlx5_9", up=False))
+    found = finding(report, "gpu-far-from-nic")
+    assert (found["ranks"], found["nodes"], found["severity"]) == ([21], ["node3"], "warning")
+    assert "mlx5_9 is down, which would be on its switch" in found["message"]
+    assert (report["verdict"], len(report["findings"])) == ("warn", 1)
+
+
+def test_a_list_that_leaves_one_adapter_names_all_who_are_far_from_it(gpu):
+    found = finding(gpu(NCCL_IB_HCA="=mlx5_0"), "gpu-far-from-nic")
+    assert found["ranks"] == [rank for rank in range(32) if rank % 8]
+    assert found["nodes"] == list(NODES)

@@ -1,0 +1,106 @@
+"""Over what the GPUs of a node reach each other, by what NVML says of them."""
+
+import pytest
+
+from distcheck.expectation.hardware import NvLinkWay, PcieWay
+from distcheck.expectation.inside import inside
+from distcheck.expectation.links import AMPERE, HOPPER, VOLTA
+from distcheck.facts import NOT_SUPPORTED, Gpu, GpuHealth, Gpus, Missing, NvLinks, PcieLink, PeerAccess
+
+SLOT = PcieLink(generation=1, width=16, max_generation=4, max_width=16)
+
+
+def links(active, remote="switch", version=6, of=18):
+    ends = (remote,) * active + ("unknown",) * (of - active)
+    return NvLinks(active=(True,) * active + (False,) * (of - active), remote=ends, version=version)
+
+
+def node(number, nvlinks=NOT_SUPPORTED, *, pairs=None, pcie=SLOT):
+    """Return GPUs; `pairs` are those that NVLink joins, None where peer access was not read."""
+    each = nvlinks if isinstance(nvlinks, list) else [nvlinks] * number
+    devices = tuple(
+        Gpu(n, f"GPU-{n}", f"0000:0{n}:00.0", "a card", 1, 1, health=GpuHealth(nvlinks=each[n], pcie=pcie))
+        for n in range(number)
+    )
+    every = [(a, b) for a in range(number) for b in range(a + 1, number)]
+    access = () if pairs is None else tuple(PeerAccess(p, 0, 0, 0 if p in pairs else 5) for p in every)
+    return Gpus("580", "13.0", devices, peer_access=access)
+
+
+def mesh(number):
+    return {(a, b) for a in range(number) for b in range(a + 1, number)}
+
+
+def used(gpus, *indices):
+    return [gpus.devices[n] for n in indices] if indices else list(gpus.devices)
+
+
+def test_gpus_on_switches_use_all_their_links_however_many_are_used():
+    gpus = node(8, links(18))
+    assert inside(gpus, used(gpus)) == inside(gpus, used(gpus, 0, 5)) == NvLinkWay(HOPPER, 18)
+
+
+def test_the_gpu_with_the_fewest_active_links_counts():
+    gpus = node(8, [links(18)] * 7 + [links(16)])
+    assert inside(gpus, used(gpus)).links == 16
+    assert inside(gpus, used(gpus, 0, 1)).links == 18
+
+
+def test_a_virtual_machine_that_hides_the_switches_shows_them_by_the_number_of_links():
+    gpus = node(8, links(12, "unknown", 4, 12), pairs=mesh(8))
+    assert inside(gpus, used(gpus)) == NvLinkWay(AMPERE, 12)
+
+
+def test_two_joined_cards_use_the_links_between_them():
+    gpus = node(2, links(12, "gpu", 4, 12), pairs=mesh(2))
+    assert inside(gpus, used(gpus)) == NvLinkWay(AMPERE, 12, switched=False)
+
+
+def test_of_a_mesh_only_the_links_to_used_gpus_count():
+    gpus = node(4, links(12, "gpu", 4, 12), pairs=mesh(4))
+    assert inside(gpus, used(gpus, 0, 1)) == NvLinkWay(AMPERE, 4, switched=False, exact=False)
+    assert inside(gpus, used(gpus)) == NvLinkWay(AMPERE, 12, switched=False, exact=False)
+
+
+def test_a_cube_mesh_that_is_used_whole_has_all_links_with_doubt_and_a_part_of_it_none():
+    pairs = {(a, b) for a, b in mesh(8) if b - a in {1, 2, 3, 4}}
+    gpus = node(8, links(6, "gpu", 2, 6), pairs=pairs)
+    assert inside(gpus, used(gpus)) == NvLinkWay(VOLTA, 6, switched=False, exact=False)
+    assert "not known" in inside(gpus, used(gpus, 0, 1, 2)).reason
+
+
+def test_pairs_of_cards_reach_each_other_over_pcie_by_two_links():
+    gpus = node(4, links(12, "gpu", 4, 12), pairs={(0, 1), (2, 3)})
+    assert inside(gpus, used(gpus)) == PcieWay(4, 16, together=2)
+    assert inside(gpus, used(gpus, 0, 2)) == PcieWay(4, 16)
+
+
+def test_which_cards_are_joined_is_not_guessed():
+    gpus = node(4, links(4, "gpu", 4, 12))
+    assert inside(gpus, used(gpus)) == Missing(reason="which GPUs NVLink joins was not read")
+
+
+@pytest.mark.parametrize("nvlinks", [NOT_SUPPORTED, links(0)])
+def test_cards_without_links_use_pcie_at_its_best_generation(nvlinks):
+    gpus = node(8, nvlinks)
+    assert inside(gpus, used(gpus)) == PcieWay(4, 16)
+
+
+def test_a_card_that_lost_lanes_is_slower():
+    gpus = node(2, pcie=PcieLink(width=8, max_width=16, max_generation=5))
+    assert inside(gpus, used(gpus)) == PcieWay(5, 8)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "reason"),
+    [
+        (node(2, Missing("NVML error 15: GPU is lost")), "could not be read"),
+        (node(2, [links(18), NOT_SUPPORTED]), "others have none"),
+        (node(2, links(18, version=99)), "version 99 is not known"),
+        (node(2, links(18, version=Missing("NVML error 999"))), "generation"),
+        (node(2, pcie=PcieLink()), "PCIe links could not be read"),
+        (node(2, pcie=PcieLink(width=16, max_width=16, max_generation=42)), "not known to distcheck"),
+    ],
+)
+def test_what_could_not_be_read_is_missing(gpus, reason):
+    assert reason in inside(gpus, used(gpus)).reason

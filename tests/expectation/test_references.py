@@ -1,0 +1,119 @@
+"""The model against what others have measured, and the table itself."""
+
+import re
+
+import pytest
+
+from distcheck.expectation.ladder import expect
+from distcheck.expectation.published import model, published
+from distcheck.expectation.references import H100, REFERENCES, Reference
+from distcheck.facts import Missing
+
+MEASURED = [row for row in REFERENCES if row.kind == "measured" and not row.unlike]
+GATES = [row for row in REFERENCES if row.kind == "gate" and not row.unlike]
+UNLIKE = [row for row in REFERENCES if row.unlike]
+BANDS = {"A100 PCIe", "RTX 5090"}
+"""GPUs in slots, of which only a band is expected."""
+
+
+def name_of(row: Reference):
+    return f"{row.system} {row.op} {row.bytes}"
+
+
+def expected(row: Reference):
+    return expect(row.op, row.hardware, ranks=row.ranks, algorithm=row.algorithm)
+
+
+@pytest.mark.parametrize("row", MEASURED, ids=name_of)
+def test_the_model_reproduces_a_published_figure(row):
+    usual, middle = expected(row), (row.low_GBps + row.high_GBps) / 2
+    share = 1.0 if row.bytes is None else usual.share(row.bytes)
+    if share is None:
+        # Latency decides there, and nothing is judged.
+        assert middle < 0.67 * usual.value_GBps
+    elif row.gpu in BANDS:
+        assert usual.low_GBps <= row.low_GBps <= row.high_GBps <= usual.most_GBps
+    else:
+        assert usual.value_GBps * share == pytest.approx(middle, rel=row.tolerance)
+
+
+@pytest.mark.parametrize("row", GATES, ids=name_of)
+def test_what_is_usual_passes_the_operators_gates_and_is_not_far_above_them(row):
+    usual = expected(row)
+    assert row.low_GBps <= usual.most_GBps
+    assert usual.low_GBps <= row.low_GBps / 0.8
+
+
+@pytest.mark.parametrize("row", MEASURED + GATES, ids=name_of)
+def test_nothing_published_is_taken_for_impossible(row):
+    assert row.high_GBps <= expected(row).high_GBps
+
+
+@pytest.mark.parametrize("row", [row for row in UNLIKE if row.hardware], ids=name_of)
+def test_what_the_model_does_not_reproduce_says_why_and_gives_no_false_alarm(row):
+    usual = expected(row)
+    faults = ("4 x A100 PCIe, IOMMU on", "GKE A3 Mega fallen back to TCP")
+    if row.system in faults:
+        assert row.high_GBps < 0.9 * usual.low_GBps
+    else:
+        assert 0.9 * usual.low_GBps <= row.low_GBps
+        assert row.high_GBps <= 1.1 * usual.most_GBps
+
+
+def test_the_exceptions_are_few():
+    assert len(UNLIKE) <= 0.2 * len(REFERENCES)
+
+
+@pytest.mark.parametrize("row", REFERENCES, ids=name_of)
+def test_every_figure_has_its_source(row):
+    assert re.match(r"https://github\.com/\S+$", row.url)
+    assert row.tool
+    assert 0 < row.low_GBps <= row.high_GBps
+    assert row.ranks % row.nodes == 0
+    assert row.hardware is not None or row.unlike
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-SXM"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H200 NVL", ""),
+        ("NVIDIA H100 PCIe", ""),
+        ("NVIDIA H100 NVL", ""),
+        ("NVIDIA A100 80GB PCIe", ""),
+        ("NVIDIA L40S", ""),
+        ("", ""),
+    ],
+)
+def test_a_card_is_known_by_its_whole_name(name, known):
+    assert model(name) == known
+
+
+def hardware(gpu, ranks, nodes=1):
+    row = next(row for row in REFERENCES if row.inside == H100)
+    where = row.hardware
+    return type(where)("nccl", ranks, nodes, ranks // nodes, gpu, Missing("not read"))
+
+
+def test_published_figures_stand_in_for_links_that_could_not_be_read():
+    found = published("all_reduce", hardware("NVIDIA H200", 8))
+    assert (found.rung, found.certain) == ("published", False)
+    assert (found.low_GBps, found.high_GBps, found.most_GBps) == (367.2, None, 482.26)
+    assert "https://" in found.source
+    rack = published("all_reduce", hardware("NVIDIA GB200", 72, nodes=18))
+    assert (rack.low_GBps, rack.most_GBps) == (834, 847)
+
+
+@pytest.mark.parametrize(
+    ("op", "gpu", "ranks", "nodes"),
+    [
+        ("all_reduce", "NVIDIA H200", 3, 1),
+        ("broadcast", "NVIDIA H200", 8, 1),
+        ("all_reduce", "", 8, 1),
+        ("all_reduce", "NVIDIA H200", 16, 2),
+    ],
+)
+def test_what_nobody_published_or_another_network_decides_is_not_made_up(op, gpu, ranks, nodes):
+    assert published(op, hardware(gpu, ranks, nodes)) is None

@@ -1,0 +1,91 @@
+"""What was expected of the bandwidth, and where that comes from, in every format."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from distcheck.baseline import of
+from distcheck.facts import Collectives, GpuHealth, Measurement, NvLinks
+from distcheck.report import render
+from distcheck.report.document import document
+
+replace = msgspec.structs.replace
+MIB = 1 << 20
+LINKS = NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6)
+
+
+@pytest.fixture
+def h200(job_of, judge):
+    """Judge a node of 8 H200 whose links were read, and which measured broadcasts at these GB/s by MiB."""
+
+    def build(figures=None, **asked):
+        job = job_of(1, 8)
+        node = job.nodes[0]
+        devices = tuple(replace(gpu, health=GpuHealth(nvlinks=LINKS)) for gpu in node.gpus.devices)
+        rows = tuple(
+            Measurement("broadcast", size * MIB, "float32", 9, (size * MIB / busbw / 1e9,) * 8)
+            for size, busbw in (figures or {1: 20.0, 256: 320.0, 8192: 360.0}).items()
+        )
+        return judge(
+            replace(
+                job,
+                nodes=(replace(node, gpus=replace(node.gpus, devices=devices)),),
+                collectives=Collectives("nccl", "", measurements=rows),
+                asked=replace(job.asked, **asked),
+            )
+        )
+
+    return build
+
+
+def rows(judged):
+    return {row.bytes // MIB: row for row in document(*judged).bandwidth}
+
+
+def test_the_row_holds_what_its_size_usually_reaches(h200):
+    found = rows(h200())
+    assert found[8192].expected_GBps.value == pytest.approx(361.5, abs=3)
+    assert found[8192].share_of_expected == pytest.approx(1.0, abs=0.01)
+    assert 290 < found[256].expected_GBps.value < 330
+    assert found[1].expected_GBps.value is None
+    assert found[1].share_of_expected is None
+    assert found[1].expected_GBps.source.startswith("18 NVLinks x 20.6 GB/s (NCCL's figure for Hopper) = 370.8 GB/s")
+
+
+@pytest.mark.parametrize("name", ["text", "markdown", "html"])
+def test_the_table_shows_it_and_says_once_where_it_comes_from(h200, name):
+    text = " ".join(render(name, *h200()).replace("\\", "").replace("&#39;", "'").split())
+    assert "expected" in text
+    assert "share" in text
+    assert "100%" in text
+    assert text.count("expected of broadcast: 18 NVLinks x 20.6 GB/s (NCCL's figure for Hopper)") == 1
+    assert "of smaller sizes the share that is usual there" in text
+
+
+@pytest.mark.parametrize("name", ["text", "markdown", "html"])
+def test_where_nothing_is_expected_nothing_is_shown(healthy, name):
+    assert "expected of" not in render(name, *healthy)
+
+
+def test_the_users_figure_goes_before_the_hardwares(h200):
+    found = rows(h200(min_busbw_GBps=300.0))
+    assert {(row.expected_GBps.value, row.expected_GBps.source) for row in found.values()} == {(300.0, "--min-busbw")}
+
+
+def test_a_figure_that_no_hardware_reaches_is_no_expectation(h200):
+    assert rows(h200(min_busbw_GBps=900.0))[8192].expected_GBps.value < 370
+
+
+def test_a_run_of_before_is_expected_size_by_size(h200):
+    before = of(h200({1: 25.0, 8192: 365.0}).job, "before.json")
+    found = rows(h200(baseline=before))
+    assert found[1].expected_GBps.value == pytest.approx(25.0)
+    assert found[8192].expected_GBps.value == pytest.approx(365.0)
+    assert found[256].expected_GBps.value is None
+    assert {row.expected_GBps.source for row in found.values()} == {"before.json"}
+
+
+def test_a_run_of_before_on_other_hardware_says_nothing(h200, job_of):
+    before = replace(of(h200().job, "before.json"), gpus={"NVIDIA A100": 8})
+    assert "NVLinks" in rows(h200(baseline=before))[8192].expected_GBps.source

@@ -1,0 +1,109 @@
+"""What is next to a rank's GPU, in every format."""
+
+from __future__ import annotations
+
+import machines
+import msgspec
+import pytest
+
+from distcheck.diagnose import Diagnosis
+from distcheck.facts import GpuHealth, Job, Missing, Pci
+from distcheck.probe import pci
+from distcheck.report import render
+from distcheck.report.document import document
+
+replace = msgspec.structs.replace
+NICS = ("mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11")
+
+
+@pytest.fixture
+def on(tmp_path, job_of, judge):
+    """Judge a job on nodes that are all this machine."""
+
+    def on(machine, nodes=2, health=None):
+        tree = pci.collect(machines.write(tmp_path / "root", machine))
+        assert isinstance(tree, Pci)
+        job = job_of(nodes, 8)
+        for n, node in enumerate(job.nodes):
+            devices = tuple(
+                replace(gpu, pci=address, health=health)
+                for gpu, address in zip(node.gpus.devices, machines.gpus(machine), strict=True)
+            )
+            changed = replace(node, pci=tree, gpus=replace(node.gpus, devices=devices))
+            job = replace(job, nodes=(*job.nodes[:n], changed, *job.nodes[n + 1 :]))
+        return judge(job)
+
+    return on
+
+
+def rows(judged: tuple[Job, Diagnosis]):
+    return [row.gpu for row in document(*judged).ranks]
+
+
+def test_the_row_names_the_adapter_that_pairs_off_with_the_gpu(on):
+    found = rows(on(machines.DGX_H100))
+    assert [(gpu.nic, gpu.nic_distance, gpu.numa_node) for gpu in found] == [
+        (name, "PIX", n // 4) for name in (NICS, NICS) for n, name in enumerate(name)
+    ]
+    assert found[0].cpus == "0-55,112-167"
+
+
+def test_nvml_is_believed_before_sysfs_where_it_tells(on):
+    told = rows(on(machines.DGX_H100, health=GpuHealth(cpus="0-3", numa_node=7)))[0]
+    assert (told.cpus, told.numa_node) == ("0-3", 7)
+    silent = rows(on(machines.DGX_H100, health=GpuHealth()))[0]
+    assert (silent.cpus, silent.numa_node) == ("0-55,112-167", 0)
+
+
+def test_adapters_that_are_shared_are_all_named(on):
+    lone = machines.only(machines.DGX_A100, ["mlx5_0", "mlx5_1", "mlx5_2"])
+    found = rows(on(lone))
+    assert [(gpu.nic, gpu.nic_distance) for gpu in found[:4]] == [
+        ("mlx5_0", "PXB"), ("mlx5_1", "PXB"), ("mlx5_2", "PXB"), ("mlx5_2", "PXB"),
+    ]  # fmt: skip
+
+
+def test_where_nothing_is_known_nothing_is_said(on, healthy):
+    found = rows(on(machines.AZURE_H100))
+    assert {(gpu.nic, gpu.nic_distance) for gpu in found} == {(None, None)}
+    assert [gpu.numa_node for gpu in found[:8]] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert {(gpu.nic, gpu.numa_node, gpu.cpus) for gpu in rows(healthy)} == {(None, None, None)}
+
+
+def test_the_tables_show_it_only_where_it_is_known(on, healthy):
+    for name in ("text", "markdown", "html"):
+        shown = render(name, *on(machines.DGX_H100))
+        assert "NUMA" in shown
+        assert "mlx5\\_0 PIX" in shown if name == "markdown" else "mlx5_0 PIX" in shown
+        assert "NUMA" not in render(name, *healthy)
+        assert "NIC" not in render(name, *healthy)
+
+
+def test_the_text_of_an_h100_job_fits_into_120_columns(on):
+    text = render("text", *on(machines.DGX_H100))
+    assert "0 0000:1b:00.0 GPU-node1-0       0  mlx5_0 PIX   listening" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_many_adapters_at_one_distance_are_counted(on):
+    away = machines.only(machines.PCIE_L40S, [])
+    cards = tuple(machines.Card(("pci0000:70", "0000:70:01.0", f"0000:71:00.{n}"), 0, ib=f"mlx5_{n}") for n in range(3))
+    judged = on(away._replace(cards=(*away.cards, *cards)))
+    assert rows(judged)[0].nic == "mlx5_0,mlx5_1,mlx5_2"
+    assert "mlx5_0,… (3) NODE" in render("text", *judged)
+
+
+def test_a_tree_that_could_not_be_read_leaves_the_rest(on):
+    job, diagnosis = on(machines.DGX_H100)
+    job = replace(job, nodes=tuple(replace(node, pci=Missing(reason="sysfs did not answer")) for node in job.nodes))
+    gpu = document(job, diagnosis).ranks[0].gpu
+    assert gpu is not None
+    assert (gpu.pci, gpu.nic) == ("0000:1b:00.0", None)
+
+
+def test_a_hostile_name_stays_a_name(on):
+    machine = machines.only(machines.change(machines.DGX_H100, "mlx5_0", ib="<i>|`x`", net=""), ["<i>|`x`"])
+    judged = on(machine)
+    assert rows(judged)[0].nic == "<i>|`x`"
+    assert "<i>" not in render("html", *judged)
+    assert "\\<i\\>\\|\\`x\\`" in render("markdown", *judged)

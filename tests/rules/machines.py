@@ -1,0 +1,85 @@
+"""Jobs on machines as NVML's library describes them: the real nvidia-ml-py reads what a text says."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from distcheck.facts import Gpus, Job
+from distcheck.probe import gpu
+from distcheck.visible import device_of, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+_NVML = Path(__file__).parents[1] / "nvml"
+PROFILES = {path.stem: path.read_text() for path in sorted(_NVML.glob("*.txt"))}
+_known: dict[str, Gpus] = {}
+replace = msgspec.structs.replace
+
+
+def machines(
+    fake_nvml: Any, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..., Job], change: Any
+) -> Callable[..., Job]:
+    """Return what builds a job whose nodes are as texts describe them; each node's GPUs have UUIDs of their own.
+
+    Rank i of a node takes GPU i, unless `values` (one for each rank of a node) are its CUDA_VISIBLE_DEVICES, in which
+    {node} stands for the number of the node.
+    """
+
+    def read(text: str) -> Gpus:
+        if text not in _known:
+            for name, value in fake_nvml.environ(text).items():
+                monkeypatch.setenv(name, value)
+            answer = asyncio.run(gpu.gpus(60.0))
+            assert isinstance(answer, Gpus), answer
+            _known[text] = answer
+        return _known[text]
+
+    def job(*texts: str, per_node: int | tuple[int, ...] = 8, values: tuple[str, ...] = (), **variables: str) -> Job:
+        job = job_of(len(texts), per_node, looks=("environment", "meeting", "gpu"), gpus=8)
+        job = change.environment(job, None, **variables)
+        for n, text in enumerate(texts):
+            found = read(text)
+            devices = tuple(
+                replace(g, uuid=f"GPU-{n}{g.index}", mig_uuids=tuple(f"MIG-{n}{u[4:]}" for u in g.mig_uuids))
+                for g in found.devices
+            )
+            job = change.node(job, n, gpus=replace(found, devices=devices))
+            here = [i for i, rank in enumerate(job.ranks) if job.node_of(rank) is job.nodes[n]]
+            for place, i in enumerate(here):
+                value = values[place].format(node=n) if values else None
+                job = change.environment(job, i, CUDA_VISIBLE_DEVICES=value)
+                shown = visible(value, devices)
+                own = device_of(job.ranks[i].placement.local_rank, shown.uuids)
+                job = change.rank(job, i, visible_gpus=shown.uuids, visible_stop=shown.stop, gpu=own)
+        return job
+
+    return job
+
+
+def but_guesses(judge: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what judges without the remark about scripts that guess their device, which many shapes of jobs get."""
+
+    def judged(job: Job, *families: str) -> Any:
+        said = judge(job, *families)
+        return said._replace(findings=tuple(f for f in said.findings if f.rule != "gpu-barrier-guess"))
+
+    return judged
+
+
+def told(judge: Callable[..., Any], *families: str) -> Callable[[Job], list[tuple[Any, ...]]]:
+    """Return what says what the rules of these families find: rule, severity, ranks, nodes."""
+    return partial(_told, judge, families)
+
+
+def _told(judge: Callable[..., Any], families: tuple[str, ...], job: Job) -> list[tuple[Any, ...]]:
+    said = judge(job, *families)
+    assert not said.not_checked, said.not_checked
+    return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]

@@ -1,0 +1,269 @@
+"""GPUs compared over a job: the odd one is named at its rank, most are not, and of two nobody is blamed."""
+
+from __future__ import annotations
+
+import pytest
+from rules.machines import PROFILES, but_guesses, machines, replace, told
+
+from distcheck.facts import Missing, Pci, PciPlace
+from distcheck.rules import FAMILIES
+
+H100, H200, A100, L40S = (PROFILES[name] for name in ("dgx_h100", "h200", "dgx_a100", "pcie_l40s"))
+OLDER = "driver 535.183.01\ncuda 12020\n"
+SEVEN = "count 7\n"
+BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+ON_NODE3, ON_NODE2 = tuple(range(16, 24)), tuple(range(8, 16))
+
+
+@pytest.fixture
+def judge(judge):
+    return but_guesses(judge)
+
+
+@pytest.fixture
+def on(fake_nvml, monkeypatch, job_of, change):
+    return machines(fake_nvml, monkeypatch, job_of, change)
+
+
+@pytest.fixture
+def says(judge):
+    return told(judge, *(name for name, family in FAMILIES.items() if "gpu" in family.looks))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (1, 2), (1, 8), (2, 1), (2, 8), (3, 4), (4, 8)])
+def test_every_healthy_job_of_every_profile_is_silent(on, judge, profile, nodes, per_node):
+    text = PROFILES[profile]
+    count = int(next(line.split()[1] for line in text.splitlines() if line.startswith("count ")))
+    each = (per_node,) * nodes if per_node <= count else (count,) * nodes
+    slices = tuple(f"MIG-{{node}}0000000{i}-aaaa-bbbb-cccc-dddddddddddd" for i in range(8))
+    job = on(*[text] * nodes, per_node=each, values=slices if "_mig" in profile else ())
+    said = judge(job)
+    assert (said.findings, said.not_checked) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule", "words"),
+    [
+        ("name NVIDIA A100-SXM4-80GB\n", "gpu-mixed-models", "node3, GPUs 0-7: NVIDIA A100-SXM4-80GB with 85.5 GB"),
+        ("memory.total 102005473280\n", "gpu-mixed-models", "node3, GPUs 0-7: NVIDIA H100 80GB HBM3 with 102.0 GB"),
+        (OLDER, "sw-driver-differs-nodes", "node3 has driver 535.183.01 (CUDA 12.2); most nodes have driver 550.54.15"),
+        ("cuda 12080\n", "sw-driver-differs-nodes", "node3 has driver 550.54.15 (CUDA 12.8)"),
+        ("power.limit 600000\npower.default 600000\n", "gpu-power-cap", "limited to 600 W; most GPUs of its model"),
+    ],
+)
+def test_the_odd_node_of_four_is_named_and_the_others_are_not(on, judge, fault, rule, words):
+    said = judge(on(H100, H100, H100 + fault, H100))
+    (finding,) = said.findings
+    assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (rule, "warning", ON_NODE3, ("node3",))
+    assert words in finding.message
+    assert finding.confirmed
+    assert said.verdict.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [("name NVIDIA A100-SXM4-80GB\n", "gpu-mixed-models"), (OLDER, "sw-driver-differs-nodes")],
+)
+@pytest.mark.parametrize("each", [1, 2])
+def test_of_two_sides_nobody_is_blamed(on, judge, fault, rule, each):
+    (finding,) = judge(on(*[H100] * each, *[H100 + fault] * each)).findings
+    assert (finding.rule, finding.severity, finding.scope) == (rule, "warning", "job")
+    assert finding.ranks == tuple(range(16 * each))
+    assert finding.nodes == tuple(f"node{n + 1}" for n in range(2 * each))
+    assert not finding.confirmed
+    assert all(f"node{n + 1}" in finding.message for n in range(2 * each))
+
+
+def test_three_versions_on_three_nodes_blame_nobody(on, judge):
+    job = on(H100, H100 + "driver 535.1\n", H100 + "driver 580.2\n")
+    (finding,) = judge(job).findings
+    assert (finding.rule, finding.scope, finding.nodes) == (
+        "sw-driver-differs-nodes",
+        "job",
+        ("node1", "node2", "node3"),
+    )
+
+
+def test_two_of_five_are_no_majority(on, judge):
+    job = on(H100, H100, *(H100 + f"driver 535.{n}\n" for n in range(3)), per_node=1)
+    (finding,) = judge(job).findings
+    assert (finding.rule, finding.scope, len(finding.nodes)) == ("sw-driver-differs-nodes", "job", 5)
+
+
+def test_the_odd_gpu_of_a_node_is_named_at_its_rank(on, judge):
+    job = on(L40S + "2.name NVIDIA L4\n2.memory.total 24000000000\n", **BY_BUS)
+    (finding,) = judge(job).findings
+    assert (finding.rule, finding.ranks, finding.nodes) == ("gpu-mixed-models", (2,), ("node1",))
+    assert finding.message.startswith("node1, GPU 2 (")
+    assert "most of the job's GPUs are NVIDIA L40S" in finding.message
+
+
+def test_the_odd_gpu_of_one_of_two_nodes_is_odd_on_its_own_node(on, says):
+    job = on(H100, H100 + "5.name NVIDIA H800\n5.links 8\n", **BY_BUS)
+    assert says(job) == [("gpu-mixed-models", "warning", (13,), ("node2",))]
+
+
+def test_a_card_that_no_rank_uses_may_be_of_another_model(on, says):
+    assert says(on(H100 + "7.name NVIDIA T400\n", per_node=7, **BY_BUS)) == []
+
+
+def test_a_percent_of_memory_and_an_unread_name_are_no_difference(on, says):
+    assert says(on(H100, H100 + "memory.total 85400000000\n", H100 + "3.name !999\n")) == []
+
+
+def test_a_gpu_fewer_that_leaves_a_rank_without_is_an_error_of_that_node(on, judge):
+    said = judge(on(H100, H100, H100 + SEVEN, H100))
+    (finding,) = said.findings
+    assert (finding.rule, finding.severity, finding.scope) == ("gpu-fewer-on-one-node", "error", "node")
+    assert (finding.ranks, finding.nodes, finding.confirmed) == ((23,), ("node3",), False)
+    assert finding.message == "node3 has 7 GPUs; node1, node2 and node4 have 8 for as many ranks (8); rank 23 has none"
+    assert said.verdict.exit_code == 20
+
+
+def test_a_gpu_fewer_that_no_rank_misses_is_a_warning(on, says):
+    fewer = [("gpu-fewer-on-one-node", "warning", (8, 9, 10, 11), ("node3",))]
+    assert says(on(H100, H100, H100 + SEVEN, per_node=4)) == fewer
+
+
+def test_of_two_nodes_both_are_said(on, judge):
+    (finding,) = judge(on(H100, H100 + SEVEN, per_node=4)).findings
+    assert (finding.severity, finding.scope, finding.nodes) == ("warning", "job", ("node2", "node1"))
+    assert not finding.confirmed
+    said = judge(on(H100, H100 + SEVEN))
+    (finding,) = said.findings
+    assert (finding.severity, finding.scope, finding.ranks) == ("error", "job", (15,))
+    assert said.verdict.exit_code == 30
+
+
+def test_nodes_of_another_kind_or_with_fewer_ranks_may_have_fewer(on, says):
+    assert says(on(H100, H100, H100 + "count 4\n", per_node=(8, 8, 4))) == []
+    four = L40S + "count 4\ndriver 550.54.15\n"
+    assert {rule for rule, *_ in says(on(H100, H100, four, per_node=4))} == {"gpu-mixed-models"}
+    assert says(on(H100 + SEVEN, H100 + SEVEN, H100, per_node=4)) == []
+
+
+def test_a_lost_gpu_is_told_as_lost(on, says):
+    assert says(on(H100, H100, H100 + "3.lost yes\n")) == [("gpu-fell-off-bus", "error", (23,), ("node3",))]
+
+
+def test_a_node_on_which_nvml_counts_no_gpu_is_told_as_that(on, says):
+    assert says(on(H100, H100, H100 + "count 0\n", per_node=1)) == [("gpu-none-visible", "error", (2,), ("node3",))]
+
+
+def test_ranks_that_may_share_a_gpu_miss_none(on, judge):
+    job = on(H100, H100, H100 + SEVEN, NCCL_MULTI_RANK_GPU_ENABLE="1")
+    assert [(f.rule, f.severity) for f in judge(job, "gpu_fleet").findings] == [("gpu-fewer-on-one-node", "warning")]
+
+
+def test_more_ranks_than_gpus_everywhere_is_no_nodes_fault(on, says):
+    assert says(on(H100 + SEVEN, H100 + SEVEN)) == []
+
+
+def test_more_ranks_than_gpus_everywhere_is_told_by_the_ranks(on, judge):
+    (finding,) = judge(on(H100 + SEVEN, H100 + SEVEN)).findings
+    assert (finding.rule, finding.ranks) == ("env-local-rank-out-of-range", (7, 15))
+
+
+def bus(node, *more):
+    """Return the PCI bus of a node as sysfs shows it, with further GPUs."""
+    places = {gpu.pci: PciPlace((), None) for gpu in node.gpus.devices}
+    return Pci(gpus=places | {address: PciPlace((), None) for address in more}, nics=())
+
+
+def with_bus(change, job, node, *more):
+    for n, each in enumerate(job.nodes):
+        job = change.node(job, n, pci=bus(each, *(more if n == node else ())))
+    return job
+
+
+def test_a_gpu_on_the_bus_that_nvml_does_not_list_makes_the_node_certain(on, judge, change):
+    job = with_bus(change, on(H100, H100, H100 + SEVEN, H100), 2, "0000:df:00.0")
+    said = judge(job, "gpu_fleet")
+    (finding,) = said.findings
+    assert (finding.ranks, finding.nodes, finding.confirmed) == ((23,), ("node3",), True)
+    assert "0000:df:00.0 is on its PCI bus and not in NVML's list" in finding.message
+    assert said.verdict.exit_code == 40
+
+
+def test_a_gpu_on_the_bus_of_a_node_by_itself_is_a_remark(on, judge, change):
+    job = with_bus(change, on(H100 + SEVEN, per_node=7), 0, "0000:df:00.0")
+    (finding,) = judge(job, "gpu_fleet").findings
+    assert (finding.rule, finding.severity, finding.nodes) == ("gpu-fewer-on-one-node", "info", ("node1",))
+    assert judge(with_bus(change, on(H100), 0), "gpu_fleet").findings == ()
+
+
+@pytest.mark.parametrize("sign", ["SLURM_JOB_ID", "NVIDIA_VISIBLE_DEVICES", "KUBERNETES_SERVICE_HOST", "PBS_JOBID"])
+def test_a_bus_that_shows_more_than_the_job_was_given_is_nothing(on, judge, change, sign):
+    job = change.environment(with_bus(change, on(H100 + SEVEN, per_node=7), 0, "0000:df:00.0"), None, **{sign: "1"})
+    assert judge(job, "gpu_fleet").findings == ()
+
+
+def test_a_node_on_which_nvml_was_silent_is_not_compared(on, judge, change):
+    job = change.node(on(H100, H100), 1, gpus=Missing(reason="NVML error 999: Unknown Error"))
+    said = judge(job, "gpu_fleet")
+    assert said.findings == ()
+    assert {n.rule for n in said.not_checked} == {
+        "gpu-mixed-models",
+        "gpu-fewer-on-one-node",
+        "sw-driver-differs-nodes",
+    }
+
+
+def test_a_driver_that_is_not_told_is_no_difference(on, judge, change):
+    job = on(H100, H100)
+    job = change.node(job, 1, gpus=replace(job.nodes[1].gpus, driver=Missing(reason="NVML error 3: Not Supported")))
+    assert judge(job, "gpu_fleet").findings == ()
+
+
+DIRECT = A100.replace("link.remote 2", "link.remote 0")
+
+
+def test_a_node_whose_gpus_all_have_fewer_direct_links_than_on_most_nodes(on, judge):
+    assert judge(on(DIRECT, DIRECT, DIRECT)).findings == ()
+    (finding,) = judge(on(DIRECT, DIRECT, DIRECT + "link.state.3 0\n")).findings
+    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-nvlink-down", "warning", ON_NODE3)
+    assert "11 of 12 NVLinks as on most nodes are active; down: 3" in finding.message
+    assert judge(on(DIRECT, DIRECT + "link.state.3 0\n")).findings == ()
+
+
+def test_a_node_whose_gpus_all_have_fewer_links_to_switches(on, says):
+    assert says(on(H100, H100 + "link.state.17 0\n")) == [("gpu-nvlink-down", "error", ON_NODE2, ("node2",))]
+
+
+RUNNING = "".join(f"{i}.processes {100 + i}:60000000000\n" for i in range(8))
+
+
+def contexts(judge, job):
+    return [(f.rule, f.severity, f.ranks) for f in judge(job).findings if f.rule == "gpu-stray-context"]
+
+
+def test_ranks_that_all_opened_gpu_0_are_seen_on_it(on, judge):
+    crowd = " ".join(["100:60000000000", *(f"{100 + i}:500000000" for i in range(1, 8))])
+    job = on(H100 + RUNNING + f"0.processes {crowd}\n")
+    (finding,) = [f for f in judge(job).findings if f.rule == "gpu-stray-context"]
+    assert (finding.severity, finding.ranks, finding.nodes) == ("warning", (0,), ("node1",))
+    assert finding.message == (
+        "node1: GPU 0 (0000:1b:00.0): processes 101, 102, 103, 104 and 3 more of GPUs 1-7 are on it too, with 3.5 GB "
+        "of its memory"
+    )
+
+
+def test_one_process_on_gpus_that_have_processes_of_their_own(on, judge):
+    everywhere = "".join(f"{i}.processes {100 + i}:60000000000 99:400000000\n" for i in range(8))
+    assert contexts(judge, on(H100 + everywhere)) == [("gpu-stray-context", "warning", tuple(range(8)))]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        RUNNING,
+        "processes 99:400000000\n",  # one process on all GPUs alone
+        "0.processes 99:1 100:1\n1.processes 99:1\n",  # it may be at home on either
+        "0.processes 99:1 100:1\n1.processes 99:1\n2.processes 99:1\n",
+        "processes !3\n",
+        "mps_processes 5:1\n0.processes 1:1 2:1 3:1\n1.processes 2:1\n2.processes 3:1\n",
+    ],
+)
+def test_processes_where_they_belong_are_no_strangers(on, judge, lines):
+    assert contexts(judge, on(H100 + lines)) == []

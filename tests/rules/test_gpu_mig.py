@@ -1,0 +1,129 @@
+"""MIG devices: what a process sees of them, what NCCL makes of them, and jobs that have them in part."""
+
+from __future__ import annotations
+
+import pytest
+from rules.machines import PROFILES, but_guesses, machines
+
+from distcheck.facts import Collectives
+
+H100, MIG = PROFILES["dgx_h100"], PROFILES["dgx_h100_mig"]
+TWO = MIG + "3.1.uuid MIG-10000003-aaaa-bbbb-cccc-dddddddddddd\n"
+ENABLE = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
+def name(gpu: int, part: int = 0) -> str:
+    return f"MIG-{{node}}{part}000000{gpu}-aaaa-bbbb-cccc-dddddddddddd"
+
+
+@pytest.fixture
+def judge(judge):
+    return but_guesses(judge)
+
+
+@pytest.fixture
+def on(fake_nvml, monkeypatch, job_of, change):
+    return machines(fake_nvml, monkeypatch, job_of, change)
+
+
+def errors(said):
+    return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+
+
+def test_a_process_that_is_told_of_several_mig_devices_sees_one(on, judge):
+    job = on(MIG, per_node=1, values=(f"{name(0)},{name(1)}",))
+    (finding,) = judge(job).findings
+    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-cvd-mig", "warning", (0,))
+    assert "names 2 devices, and a process sees one MIG device only: MIG-000000000-aaaa" in finding.message
+
+
+def test_an_index_of_a_gpu_in_mig_mode_hides_the_others(on, judge):
+    job = on(H100 + "1.mig 1\n1.mig.slots 7\n1.0.uuid MIG-00000001-aaaa\n", per_node=1, values=("0,1,2",))
+    assert errors(judge(job, "gpu_mig")) == [("gpu-cvd-mig", "warning", (0,), ("node1",))]
+
+
+@pytest.mark.parametrize("value", ["0", name(3), ""])
+def test_one_device_is_what_a_process_sees(on, judge, value):
+    job = on(MIG, per_node=1, values=(value,)) if value else on(MIG, per_node=1)
+    assert judge(job).findings == ()
+
+
+def test_ranks_that_come_to_one_mig_device_are_duplicates_and_nothing_else(on, judge):
+    both = f"{name(0)},{name(1)}"
+    assert [rule for rule, *_ in errors(judge(on(MIG, per_node=2, values=(both, both))))] == ["gpu-duplicate"]
+
+
+def test_ranks_on_two_parts_of_one_gpu_cannot_talk(on, judge):
+    said = judge(on(TWO, per_node=2, values=(name(3), name(3, 1))))
+    (finding,) = said.findings
+    assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (
+        "gpu-mig-with-nccl", "error", (0, 1), ("node1",),
+    )  # fmt: skip
+    assert "MIG devices of GPU 3 (0000:61:00.0)" in finding.message
+    assert "NCCL's version is not known" in finding.message
+    assert said.verdict.exit_code == 30
+
+
+@pytest.mark.parametrize(
+    ("nccl", "variables", "severity"),
+    [
+        ("2.29.7", ENABLE, "error"),
+        ("2.30.7", {}, "error"),
+        ("2.30.7", ENABLE, "info"),
+        ("3.0.1", ENABLE, "info"),
+        ("", ENABLE, "warning"),
+        ("", {"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, "error"),
+    ],
+)
+def test_nccl_allows_it_from_2_30_where_it_is_told_to(on, judge, change, nccl, variables, severity):
+    job = on(TWO, per_node=2, values=(name(3), name(3, 1)), **variables)
+    job = change.job(job, collectives=Collectives(backend="nccl", backend_reason="", nccl=nccl))
+    assert errors(judge(job, "gpu", "gpu_mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
+
+
+def test_ranks_on_parts_of_different_gpus_are_fine(on, judge):
+    assert judge(on(TWO, TWO, per_node=2, values=(name(2), name(3)))).findings == ()
+
+
+def test_gloo_does_not_care(on, judge, change):
+    job = change.asked(on(TWO, per_node=2, values=(name(3), name(3, 1))), backend="gloo")
+    assert judge(job).findings == ()
+
+
+def test_mig_mode_left_on_on_one_node_of_four(on, judge):
+    said = judge(on(H100, H100, MIG, H100))
+    (finding,) = said.findings
+    assert (finding.rule, finding.severity, finding.ranks) == ("gpu-mig-partial", "error", tuple(range(16, 24)))
+    assert (finding.nodes, finding.confirmed) == (("node3",), True)
+    assert finding.message == "ranks 16-23 (node3) take MIG devices; the other 24 ranks take whole GPUs"
+    assert said.verdict.exit_code == 40
+
+
+def test_the_node_that_is_whole_is_the_odd_one_among_divided_ones(on, judge):
+    values = tuple(name(i) for i in range(8))
+    said = judge(on(MIG, MIG, H100, values=values), "gpu_mig")
+    assert errors(said) == []  # its ranks were given names that it does not have: gpu-cvd-uuid-stale
+    job = on(MIG, MIG, H100, per_node=1)
+    assert errors(judge(job)) == [("gpu-mig-partial", "error", (2,), ("node3",))]
+
+
+def test_of_two_nodes_both_are_said_and_none_is_excluded(on, judge):
+    said = judge(on(H100, MIG, per_node=1))
+    (finding,) = said.findings
+    assert (finding.rule, finding.scope, finding.ranks, finding.nodes) == (
+        "gpu-mig-partial", "job", (0, 1), ("node1", "node2"),
+    )  # fmt: skip
+    assert not finding.confirmed
+    assert said.verdict.exit_code == 30
+
+
+def test_what_the_job_itself_names_is_no_nodes_fault(on, judge):
+    job = on(H100 + "7.mig 1\n7.mig.slots 7\n7.0.uuid MIG-00000007-aaaa\n", per_node=3,
+             values=("0", "1", "MIG-{node}00000007-aaaa"))  # fmt: skip
+    (finding,) = judge(job, "gpu", "gpu_mig").findings
+    assert (finding.rule, finding.scope, finding.ranks) == ("gpu-mig-partial", "job", (2,))
+
+
+def test_a_divided_gpu_that_no_rank_takes_is_nothing(on, judge):
+    job = on(H100 + "7.mig 1\n7.mig.slots 7\n7.0.uuid MIG-00000007-aaaa\n", per_node=2, values=("0,1", "0,1"))
+    assert judge(job).findings == ()

@@ -1,0 +1,143 @@
+"""Xids of the last two hours: what each number means for its GPU and rank."""
+
+from __future__ import annotations
+
+import pytest
+from rules.machines import PROFILES, but_guesses, machines
+
+from distcheck.facts import Missing, Xid
+
+H100 = PROFILES["dgx_h100"]
+SIGNED = H100 + "field.230 type 1 0\n"
+"""The driver tells what it wants done, and wants nothing."""
+GPU5 = "0000:c3:00.0"
+
+
+@pytest.fixture
+def judge(judge):
+    return but_guesses(judge)
+
+
+@pytest.fixture
+def on(fake_nvml, monkeypatch, job_of, change):
+    build = machines(fake_nvml, monkeypatch, job_of, change)
+
+    def on(text, *found, nodes=2, **more):
+        return change.node(build(*[H100] * (nodes - 1), text, **more), nodes - 1, xids=found)
+
+    return on
+
+
+def xid(number, minutes=40.0, pci=GPU5):
+    return Xid(number, pci, None if minutes is None else minutes * 60, f"pid=7, name=python3, text of {number}")
+
+
+@pytest.mark.parametrize(
+    ("number", "severity", "words", "step"),
+    [
+        (48, "error", "an uncorrectable memory error", "reset the GPU"),
+        (62, "error", "microcontroller", "reset the GPU"),
+        (63, "warning", "is to be replaced", "Nothing at once"),
+        (64, "error", "could not be replaced", "reset the GPU"),
+        (74, "warning", "NVLink", "Look at the links"),
+        (79, "error", "fallen off the bus", "reboot"),
+        (92, "warning", "correctable", "Nothing at once"),
+        (94, "warning", "hit one application", "Nothing at once"),
+        (95, "error", "could not be contained", "reset the GPU"),
+        (119, "error", "did not answer", "reset the GPU"),
+        (120, "error", "GSP", "reset the GPU"),
+        (121, "warning", "C2C", "Nothing at once"),
+        (149, "warning", "NVLink", "Look at the links"),
+        (54, "error", "power", "power cables"),
+        (13, "info", "a fault of a kernel", "application"),
+        (31, "info", "memory that is not there", "application"),
+        (43, "info", "an application's fault", "application"),
+        (45, "info", "taken off the GPU", "application"),
+        (4711, "info", "Xid 4711 40 min ago", "Look it up"),
+    ],
+)
+def test_each_number_has_its_weight_and_its_fix(on, judge, number, severity, words, step):
+    said = judge(on(H100, xid(number)))
+    (finding,) = said.findings
+    assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (
+        "gpu-xid-recent", severity, (13,), ("node2",),
+    )  # fmt: skip
+    assert f"GPU 5 ({GPU5}): Xid {number} 40 min ago" in finding.message
+    assert words in finding.message
+    assert step in finding.fix.text
+    assert said.verdict.exit_code == (20 if severity == "error" else 0)
+
+
+def test_older_ones_and_a_quiet_log_are_nothing(on, judge):
+    assert judge(on(H100, xid(79, minutes=121), xid(48, minutes=600))).findings == ()
+    assert judge(on(H100)).findings == ()
+
+
+def test_what_the_driver_has_dealt_with_is_a_warning(on, judge):
+    (finding,) = judge(on(SIGNED, xid(119))).findings
+    assert finding.severity == "warning"
+
+
+def test_one_of_which_nobody_knows_when_is_no_error(on, judge):
+    (finding,) = judge(on(H100, xid(119, minutes=None))).findings
+    assert finding.severity == "warning"
+    assert "Xid 119 at a time that is not known" in finding.message
+
+
+def test_several_of_one_gpu_are_one_finding_of_the_worst(on, judge):
+    (finding,) = judge(on(H100, xid(45, 5), xid(63, 5), xid(48, 6), xid(13, 1))).findings
+    assert (finding.severity, finding.ranks) == ("error", (13,))
+    assert "Xid 48 6 min ago: an uncorrectable memory error; also Xid 13,45,63" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("fault", "number", "rule"),
+    [
+        ("5.field.230 type 1 1\n", 119, "gpu-needs-reset"),
+        ("5.ecc.1.0 1\n", 48, "gpu-ecc-uncorrected"),
+        ("5.rows 0 1 1 0\n", 63, "gpu-row-remap-pending"),
+    ],
+)
+def test_what_nvml_tells_as_well_is_told_once_and_the_xid_is_a_remark(on, judge, fault, number, rule):
+    said = {f.rule: f.severity for f in judge(on(H100 + fault, xid(number))).findings}
+    assert said.pop("gpu-xid-recent") == "info"
+    assert list(said) == [rule]
+
+
+@pytest.mark.parametrize("fault", ["5.lost yes\n", "5.handle !15\n", "5.reasons !15\n"])
+def test_a_gpu_that_is_lost_is_told_as_lost(on, judge, fault):
+    said = judge(on(H100 + fault, xid(79)), "gpu", "gpu_xids")
+    assert [f.rule for f in said.findings] == ["gpu-fell-off-bus"]
+
+
+def test_a_gpu_that_no_rank_takes_is_a_remark(on, judge):
+    (finding,) = judge(on(H100, xid(79), per_node=2)).findings
+    assert (finding.severity, finding.ranks) == ("info", ())
+
+
+def test_a_gpu_that_nvml_does_not_list_is_a_remark(on, judge):
+    (finding,) = judge(on(H100, xid(79, pci="0000:ab:00.0"))).findings
+    assert (finding.rule, finding.severity, finding.nodes) == ("gpu-xid-recent", "info", ("node2",))
+    assert "of GPUs that NVML does not show here: 0000:ab:00.0: Xid 79 40 min ago" in finding.message
+
+
+def test_where_nvml_failed_the_log_is_told_beside_it(on, judge, change):
+    job = change.node(on(H100, xid(79)), 1, gpus=Missing(reason="NVML error 999: Unknown Error"))
+    assert {f.rule: f.severity for f in judge(job, "gpu", "gpu_xids").findings} == {
+        "gpu-nvml-init-failed": "error",
+        "gpu-xid-recent": "info",
+    }
+
+
+def test_a_log_that_may_not_be_read_is_not_checked_and_decides_nothing(on, judge, change):
+    reason = "the kernel's log may not be read (/dev/kmsg: Operation not permitted; kernel.dmesg_restrict is 1)"
+    job = on(H100)
+    for n in range(2):
+        job = change.node(job, n, xids=Missing(reason=reason))
+    said = judge(job)
+    assert said.findings == ()
+    (unseen,) = said.not_checked
+    assert (unseen.rule, unseen.reason, unseen.nodes, unseen.required) == (
+        "gpu-xid-recent", reason, ("node1", "node2"), False,
+    )  # fmt: skip
+    assert said.verdict.exit_code == 0

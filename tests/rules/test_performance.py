@@ -1,0 +1,398 @@
+"""What is said of bandwidth: against a threshold, against the hardware, and where nothing can be said."""
+
+import msgspec
+import pytest
+
+from distcheck.baseline import of
+from distcheck.facts import (
+    Collectives,
+    Fabric,
+    GpuHealth,
+    Link,
+    Measurement,
+    Missing,
+    NcclGraph,
+    NcclLog,
+    NetworkFacts,
+    Nic,
+    NvLinks,
+    Pci,
+    PcieLink,
+    PciPlace,
+    RankRun,
+)
+from distcheck.rules import all_rules
+
+replace = msgspec.structs.replace
+GIB = 1 << 30
+MIB = 1 << 20
+HOPPER = NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6, speed_MBps=26562)
+FACTOR = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda _: 1.0, "all_to_all": lambda n: (n - 1) / n}
+FAMILY = "performance"
+
+
+def row(op, ranks, busbw, size=8 * GIB, group="world"):
+    seconds = size / (busbw * 1e9) * FACTOR[op](ranks)
+    return Measurement(op, size, "float32", 20, (seconds,) * ranks, group=group)
+
+
+@pytest.fixture
+def measured(job_of, change):
+    """Build a job of nodes with GPUs and these links that measured these figures; of `backend` gloo without GPUs."""
+
+    def build(figures, *, nodes=1, per_node=8, links=HOPPER, backend="nccl", size=8 * GIB, nccl=None, nics=(), **asked):
+        gpus = 0 if backend == "gloo" else 8
+        job = job_of(nodes, per_node, looks=("environment", "meeting", "collectives"), gpus=gpus, **asked)
+        health = GpuHealth(nvlinks=links, pcie=PcieLink(generation=1, width=16, max_generation=4, max_width=16))
+        for n, node in enumerate(job.nodes):
+            gpus_of = node.gpus and replace(
+                node.gpus, devices=tuple(replace(gpu, health=health) for gpu in node.gpus.devices)
+            )
+            job = change.node(job, n, gpus=gpus_of, pci=Pci({}, tuple(nics)) if gpus else None)
+        for r, rank in enumerate(job.ranks):
+            run = RankRun(1, "farewell", "done", device="cuda", gpu=rank.gpu, nccl=nccl if r == 0 else None)
+            job = change.rank(job, r, run=run)
+        rows = tuple(row(op, nodes * per_node, busbw, size) for op, busbw in figures.items())
+        return change.job(job, collectives=Collectives(backend, "--backend", measurements=rows))
+
+    return build
+
+
+@pytest.fixture
+def said(judge):
+    """Return what this family says: rule, severity and exit code, and the findings."""
+
+    def said(job):
+        result = judge(job, FAMILY)
+        return [(f.rule, f.severity) for f in result.findings], result
+
+    return said
+
+
+def nvls(size=8 * GIB, algorithm="NVLS/SIMPLE"):
+    return NcclLog(version="2.27.7", algorithms={f"all_reduce {size}": algorithm})
+
+
+def adapters(number=8, rate=400.0, layer="InfiniBand"):
+    place = PciPlace((), None)
+    return tuple(Nic(f"mlx5_{n}", place, "ib", layer, rate_Gbps=rate, ports=(1,)) for n in range(number))
+
+
+# --- perf-below-min-busbw
+
+
+def test_every_operation_is_judged_at_its_largest_size(measured, said, change):
+    job = measured({"all_reduce": 1.5, "broadcast": 1.0}, backend="gloo", per_node=4, min_busbw_GBps=1.2, size=16 * MIB)
+    slow = row("broadcast", 4, 0.1, MIB)  # slow, but not the largest
+    job = change.job(job, collectives=replace(job.collectives, measurements=(slow, *job.collectives.measurements)))
+    rules, result = said(job)
+    assert rules == [("perf-below-min-busbw", "error")]
+    found = result.findings[0]
+    assert found.message == (
+        "broadcast of 16 MiB reaches 1 GB/s of bus bandwidth between 4 ranks; at least 1.2 GB/s were asked for"
+    )
+    assert found.evidence["share"] == pytest.approx(0.833)
+    assert (found.scope, found.ranks, result.verdict.exit_code) == ("link", (), 20)
+
+
+def test_enough_bandwidth_is_silent(measured, judge):
+    job = measured({"all_reduce": 1.5, "broadcast": 1.0}, backend="gloo", per_node=4, min_busbw_GBps=0.1)
+    result = judge(job, FAMILY)
+    assert (result.findings, result.not_checked) == ((), ())
+
+
+def test_the_users_own_figure_judges_instead_of_what_is_usual(measured, said):
+    rules, result = said(measured({"all_reduce": 150}, min_busbw_GBps=100))
+    assert (rules, result.not_checked) == ([], ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule"), [({"min_busbw_GBps": 100.0}, "perf-below-min-busbw"), ({}, "perf-below-expectation")]
+)
+def test_one_rank_alone_has_no_bus_bandwidth(measured, said, change, asked, rule):
+    job = measured({}, per_node=1, **asked)
+    rows = (Measurement("all_reduce", GIB, "float32", 9, (0.01,)),)
+    rules, result = said(change.job(job, collectives=replace(job.collectives, measurements=rows)))
+    assert rules == []
+    assert [(n.rule, n.required) for n in result.not_checked] == [(rule, False)]
+    assert "one rank alone" in result.not_checked[0].reason
+
+
+# --- perf-threshold-impossible
+
+
+def test_a_threshold_beyond_physics_is_the_askers_and_the_job_is_judged_by_what_is_usual(measured, said):
+    rules, result = said(measured({"all_reduce": 478, "broadcast": 360}, min_busbw_GBps=460, nccl=nvls()))
+    assert rules == [("perf-threshold-impossible", "error")]
+    found = result.findings[0]
+    assert (found.scope, found.owner, found.nodes, result.verdict.exit_code) == ("job", "user", (), 30)
+    assert found.message.startswith(
+        "--min-busbw asks for 460 GB/s of broadcast; between 8 ranks this hardware reaches 405 GB/s at most; "
+        "361.5 GB/s are usual (18 NVLinks x 20.6 GB/s"
+    )
+    assert found.fix.commands == ("distcheck bandwidth --op broadcast --min-busbw 325",)
+
+
+def test_a_slow_job_is_still_found_under_an_impossible_threshold(measured, said):
+    rules, _ = said(measured({"broadcast": 100}, min_busbw_GBps=500))
+    assert rules == [("perf-threshold-impossible", "error"), ("perf-below-expectation", "error")]
+
+
+def test_a_high_threshold_that_can_be_reached_blames_the_job(measured, said):
+    rules, _ = said(measured({"all_reduce": 367}, min_busbw_GBps=460, nccl=nvls(algorithm="RING/SIMPLE")))
+    assert rules == [("perf-below-min-busbw", "error")]
+
+
+# --- perf-below-expectation
+
+
+@pytest.mark.parametrize(
+    ("figures", "algorithm"),
+    [
+        ({"all_reduce": 478.9, "broadcast": 360.0}, "NVLS/SIMPLE"),
+        ({"all_reduce": 367.6, "broadcast": 355.0}, "RING/SIMPLE"),
+        ({"all_reduce": 478.9}, None),
+        ({"all_reduce": 367.6}, None),
+        ({"all_reduce": 440.0}, "NVLS/SIMPLE"),
+    ],
+)
+def test_healthy_nodes_are_silent(measured, judge, figures, algorithm):
+    result = judge(measured(figures, nccl=nvls(algorithm=algorithm) if algorithm else None), FAMILY)
+    assert (result.findings, result.not_checked) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("busbw", "severity"), [(330.0, None), (320.0, "warning"), (290.0, "warning"), (280.0, "error")]
+)
+def test_the_bands_are_nine_and_eight_tenths(measured, said, busbw, severity):
+    rules, result = said(measured({"broadcast": busbw}))
+    assert rules == ([("perf-below-expectation", severity)] if severity else [])
+    assert result.verdict.exit_code == (20 if severity == "error" else 0)
+
+
+def test_a_shortfall_tells_what_was_expected_and_from_what(measured, said):
+    _, result = said(measured({"all_reduce": 42.0}))
+    found = result.findings[0]
+    assert found.message == (
+        "all_reduce of 8192 MiB reaches 42 GB/s of bus bandwidth between 8 ranks, 12% of the 361.5 GB/s that are "
+        "usual: 18 NVLinks x 20.6 GB/s (NCCL's figure for Hopper) = 370.8 GB/s, ring; 0.975 of it is usual; "
+        "475.9 GB/s with NVLS"
+    )
+    assert found.evidence["judged by"] == "derived"
+    assert (found.scope, found.confirmed) == ("link", False)
+
+
+def test_ring_speed_where_nccl_says_that_it_used_nvls_is_low(measured, said):
+    rules, _ = said(measured({"all_reduce": 365.0}, nccl=nvls()))
+    assert rules == [("perf-below-expectation", "error")]
+
+
+def test_a_small_message_is_held_against_what_its_size_reaches(measured, said):
+    assert said(measured({"broadcast": 300.0}, size=256 * MIB))[0] == []
+    rules, result = said(measured({"broadcast": 150.0}, size=256 * MIB))
+    assert rules == [("perf-below-expectation", "error")]
+    assert "of that at this size" in result.findings[0].evidence["from"]
+
+
+def test_where_the_curve_decides_a_shortfall_is_a_warning(measured, said):
+    assert said(measured({"broadcast": 100.0}, size=64 * MIB))[0] == [("perf-below-expectation", "warning")]
+
+
+def test_sizes_that_latency_rules_are_not_judged(measured, said):
+    rules, result = said(measured({"all_reduce": 40.0, "broadcast": 25.0}, size=MIB))
+    assert rules == []
+    assert {(n.rule, n.required) for n in result.not_checked} == {("perf-below-expectation", False)}
+    assert "latency decides" in result.not_checked[0].reason
+    assert result.verdict.exit_code == 0
+
+
+def test_a_setting_that_explains_it_makes_it_a_warning_and_is_named(measured, said, change):
+    job = change.environment(measured({"all_reduce": 10.0}), None, NCCL_P2P_DISABLE="1")
+    rules, result = said(job)
+    assert rules == [("perf-below-expectation", "warning")]
+    assert "NCCL_P2P_DISABLE=1 may slow it" in result.findings[0].evidence["from"]
+
+
+def test_fewer_active_links_are_expected_to_carry_less(measured, said):
+    less = replace(HOPPER, active=(True,) * 12 + (False,) * 6, remote=("switch",) * 12 + ("unknown",) * 6)
+    assert said(measured({"broadcast": 240.0}, links=less))[0] == []
+
+
+def test_cards_in_slots_never_get_an_error(measured, said):
+    none = Missing(reason="NVML error 3: Not Supported")
+    assert said(measured({"all_reduce": 10.0}, links=none))[0] == []
+    assert said(measured({"all_reduce": 3.0}, links=none))[0] == [("perf-below-expectation", "warning")]
+
+
+def test_nodes_with_as_many_adapters_as_gpus_are_judged_by_the_slower_of_both(measured, said):
+    several = {"nodes": 4, "nics": adapters(), "nccl": nvls(algorithm="RING/SIMPLE")}
+    assert said(measured({"all_reduce": 365.8, "broadcast": 360.0}, **several))[0] == []
+    assert said(measured({"all_reduce": 150.0}, **several))[0] == [("perf-below-expectation", "error")]
+
+
+def test_one_slow_adapter_less_is_a_lower_expectation_of_less_certainty(measured, said):
+    several = {"nodes": 2, "nics": adapters(5), "nccl": nvls(algorithm="RING/SIMPLE")}
+    rules, result = said(measured({"all_reduce": 150.0}, **several))
+    assert rules == [("perf-below-expectation", "warning")]
+    assert "5 adapters x 400 Gb/s = 250.0 GB/s per node" in result.findings[0].evidence["from"]
+
+
+def test_two_nodes_that_exceed_their_adapters_are_no_remark(measured, said):
+    assert said(measured({"all_reduce": 487.0}, nodes=2, nics=adapters()))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("speed", "kind", "busbw", "rules"),
+    [
+        (1000, "physical", 0.115, []),
+        (1000, "physical", 0.05, [("perf-below-expectation", "warning")]),
+        (100, "physical", 0.0118, []),
+        (10_000, "virtual", 0.05, []),
+        (100_000, "physical", 1.0, []),
+        (None, "physical", 0.05, []),
+    ],
+)
+def test_gloo_over_the_network_is_judged_by_the_slowest_link(measured, said, change, speed, kind, busbw, rules):
+    job = measured({"all_reduce": busbw}, nodes=2, per_node=2, backend="gloo", size=64 * MIB)
+    for n in range(2):
+        link = Link("eth0", "02:00", kind, running=True, mtu_bytes=1500, speed_Mbps=speed, full_duplex=True)
+        network = NetworkFacts((link,), Missing("no"), job.nodes[n].interfaces[1].address)
+        job = change.node(job, n, network=network)
+    found, result = said(job)
+    assert found == rules
+    judged = bool(rules) or (speed in {100, 1000} and kind == "physical")
+    assert bool(result.not_checked) is not judged
+
+
+def test_gloo_on_one_machine_has_no_expectation(measured, said):
+    rules, result = said(measured({"all_reduce": 1.0, "broadcast": 1.0}, backend="gloo"))
+    assert rules == []
+    assert [n.reason for n in result.not_checked] == [
+        (
+            "all_reduce and broadcast not judged: there is no expectation for Gloo on one machine; "
+            "--min-busbw GBPS judges it"
+        )
+    ]
+    assert result.verdict.exit_code == 0
+
+
+# --- perf-above-expectation
+
+
+def test_more_than_any_algorithm_usually_gives_is_a_remark_on_the_expectation(measured, said):
+    rules, result = said(measured({"broadcast": 402.0}))
+    assert rules == [("perf-above-expectation", "info")]
+    assert "111% of the 361.5 GB/s that are usual at most" in result.findings[0].message
+    assert result.verdict.exit_code == 0
+    assert said(measured({"broadcast": 390.0}))[0] == []
+
+
+# --- what nothing is expected of
+
+
+def change_gpus(change, job, **fields):
+    devices = tuple(replace(gpu, **fields) for gpu in job.nodes[0].gpus.devices)
+    return change.node(job, 0, gpus=replace(job.nodes[0].gpus, devices=devices))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda job, change: change_gpus(change, job, mig=True), "divided (MIG)"),
+        (lambda job, change: change.rank(job, None, run=None, gpu="GPU-1-0"), "several ranks share a GPU"),
+        (lambda job, change: change.rank(job, None, run=None, gpu=None), "which GPUs the ranks worked on is not known"),
+        (lambda job, change: change.node(job, 0, accelerator="amd"), "AMD"),
+        (lambda job, change: change.environment(job, None, NCCL_HOSTID="a"), "NCCL_HOSTID"),
+        (lambda job, change: change_gpus(change, job, health=None), "the condition of the GPUs was not read"),
+        (lambda job, change: change.keep(job, 0, 1), "facts of 6 ranks are missing"),
+    ],
+)
+def test_what_makes_the_hardware_unclear_is_told_and_nothing_is_guessed(measured, said, change, spoil, reason):
+    rules, result = said(spoil(change_gpus(change, measured({"all_reduce": 1.0}), name="Unheard-of GPU"), change))
+    assert rules == []
+    assert len(result.not_checked) == 1
+    assert reason in result.not_checked[0].reason
+
+
+def test_published_results_judge_known_cards_whose_links_could_not_be_read(measured, said, change):
+    job = change_gpus(change, measured({"all_reduce": 100.0}), name="NVIDIA H100 80GB HBM3", health=None)
+    rules, result = said(job)
+    assert rules == [("perf-below-expectation", "warning")]
+    assert result.findings[0].evidence["judged by"] == "published"
+    assert "360 to 480 GB/s were published for 8 x H100-SXM (https://" in result.findings[0].message
+
+
+def test_nvlink_between_nodes_has_no_model(measured, said, change):
+    job = measured({"all_reduce": 600.0}, nodes=2, per_node=4, nics=adapters(4))
+    fabric = Fabric(3, 0, "abc", 1, Missing("no"), Missing("no"))
+    for n in range(2):
+        node = job.nodes[n]
+        devices = tuple(
+            replace(g, name="NVIDIA GB200", health=replace(g.health, fabric=fabric)) for g in node.gpus.devices
+        )
+        job = change.node(job, n, gpus=replace(node.gpus, devices=devices))
+    rules, result = said(job)
+    assert rules == []
+    assert "multi-node NVLink" in result.not_checked[0].reason
+
+
+def test_operations_without_published_results_are_not_judged_but_bounded(measured, said):
+    rules, result = said(measured({"all_to_all": 250.0}))
+    assert rules == []
+    assert "no result of all_to_all was published" in result.not_checked[0].reason
+    assert said(measured({"all_to_all": 250.0}, min_busbw_GBps=450))[0] == [("perf-threshold-impossible", "error")]
+
+
+def test_nccls_own_graph_helps_where_the_adapters_are_not_clear(measured, said):
+    graph = NcclGraph("ring", 8, 45.0, 45.0, "NVL", "PIX")
+    log = replace(nvls(algorithm="RING/SIMPLE"), graphs=(graph,), network="IB")
+    rules, result = said(measured({"all_reduce": 200.0}, nodes=2, nics=adapters(10), nccl=log))
+    assert rules == [("perf-below-expectation", "warning")]
+    assert result.findings[0].evidence["judged by"] == "nccl"
+
+
+def test_a_graph_that_shows_nccl_on_a_slow_way_lowers_nothing(measured, said):
+    graph = NcclGraph("ring", 2, 3.0, 1.2, "NVL", "SYS")
+    log = replace(nvls(algorithm="RING/SIMPLE"), graphs=(graph,), network="IB")
+    rules, result = said(measured({"all_reduce": 2.0}, nodes=2, nics=adapters(10), nccl=log))
+    assert rules == [("perf-below-expectation", "warning")]
+    assert result.findings[0].evidence["judged by"] == "derived"
+
+
+def test_what_nccl_took_is_shown_and_sockets_are_the_fault_of_another_rule(measured, said):
+    several = {"nodes": 4, "nics": adapters()}
+    log = replace(nvls(algorithm="RING/SIMPLE"), network="IB", transports={"P2P/CUMEM": 16, "NET/IB/0/GDRDMA": 2})
+    rules, result = said(measured({"all_reduce": 4.0}, nccl=log, **several))
+    assert rules == [("perf-below-expectation", "error")]
+    assert result.findings[0].evidence["NCCL used"] == "RING, network IB, P2P/CUMEM, NET/IB/0/GDRDMA"
+    sockets = replace(log, network="Socket", transports={"NET/Socket/0": 2})
+    assert said(measured({"all_reduce": 4.0}, nccl=sockets, **several))[0] == [("perf-below-expectation", "warning")]
+
+
+def test_data_types_are_judged_each_by_itself(measured, said, change):
+    job = measured({"broadcast": 355.0})
+    slow = replace(row("broadcast", 8, 100.0), dtype="bfloat16")
+    job = change.job(job, collectives=replace(job.collectives, measurements=(*job.collectives.measurements, slow)))
+    rules, result = said(job)
+    assert rules == [("perf-below-expectation", "error")]
+    assert result.findings[0].message.startswith("broadcast bfloat16 of 8192 MiB reaches 100 GB/s")
+
+
+def test_a_run_of_before_is_another_rules_matter(measured, judge, change):
+    before = of(measured({"broadcast": 360.0}), "before.json")
+    result = judge(change.asked(measured({"broadcast": 100.0}), baseline=before), FAMILY)
+    assert (result.findings, result.not_checked) == ((), ())
+
+
+def test_other_groups_than_the_world_are_not_judged(measured, judge, change):
+    job = measured({})
+    rows = (row("all_reduce", 2, 1.0, group="pair 0"),)
+    result = judge(change.job(job, collectives=replace(job.collectives, measurements=rows)), FAMILY)
+    assert (result.findings, result.not_checked) == ((), ())
+
+
+def test_every_rule_says_how_to_mend_it():
+    for rule in (r for r in all_rules() if r.family == FAMILY):
+        assert "\nFix: " in rule.doc
+        assert "\nSee: https://" in rule.doc
+        assert "Found" in rule.doc.split()
