@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 
 from distcheck.expectation.links import PAYLOAD, LinkKind, pcie_rate, pcie_wire, port_rate
@@ -42,6 +44,8 @@ class PcieWay(msgspec.Struct, frozen=True):
     width: int
     together: int = 1
     """GPUs in the smallest group that NVLink joins: so many links lead out of a group."""
+    virtual: bool = False
+    """Whether a hypervisor stands between, which may tell any generation."""
 
     @property
     def rate(self) -> float:
@@ -51,7 +55,7 @@ class PcieWay(msgspec.Struct, frozen=True):
     @property
     def most(self) -> float:
         """GB/s that all links out of a group carry at most."""
-        return (pcie_wire(self.generation, self.width) or 0.0) * self.together
+        return inf if self.virtual else (pcie_wire(self.generation, self.width) or 0.0) * self.together
 
 
 class Adapters(msgspec.Struct, frozen=True):

@@ -28,14 +28,15 @@ def inside(seen: Gpus, used: Sequence[Gpu]) -> Inside | Missing:
     if len(links) < len(used):
         return Missing(reason="some of the GPUs have NVLinks and others have none")
     groups = _groups(seen, [gpu.index for gpu in used])
-    if isinstance(groups, Missing) and not _switched(links):
+    if _switched(links):
+        return _nvlink(seen, links, joined=isinstance(groups, Missing) or len(groups) == 1)
+    if isinstance(groups, Missing):
         return groups
-    if not isinstance(groups, Missing) and len(groups) > 1:
-        return _pcie(healths, together=min(map(len, groups)))
-    return _nvlink(seen, links)
+    return _nvlink(seen, links, joined=True) if len(groups) == 1 else _pcie(healths, together=min(map(len, groups)))
 
 
-def _nvlink(seen: Gpus, links: Sequence[NvLinks]) -> Inside | Missing:
+def _nvlink(seen: Gpus, links: Sequence[NvLinks], *, joined: bool) -> Inside | Missing:
+    """Return how many links of the GPU with the fewest a ring can use; `joined`: as far as NVML tells."""
     least = min(links, key=lambda each: sum(each.active))
     active = sum(least.active)
     if isinstance(least.version, Missing):
@@ -45,7 +46,7 @@ def _nvlink(seen: Gpus, links: Sequence[NvLinks]) -> Inside | Missing:
         return Missing(reason=f"NVML's NVLink version {least.version} is not known to distcheck")
     others = len(seen.devices) - 1
     if _switched(links) or (others > 0 and active % others and "gpu" not in least.remote):
-        return NvLinkWay(kind, active)
+        return NvLinkWay(kind, active, exact=joined)
     # Each link leads to one other GPU, so the links to GPUs that are not used here serve nobody.
     full_mesh = _full_mesh(seen)
     if len(links) == others + 1:

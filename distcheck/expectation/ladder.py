@@ -133,12 +133,13 @@ def _own(op: str, where: Hardware | Missing, ranks: int, algorithm: str) -> Expe
         adding_switches=isinstance(within, NvLinkWay) and within.adding,
         adding_network=between is not None and between.infiniband,
     )
+    at_most = high if where.even and high < inf else None
     if op not in bounds.RINGS:
-        return Expectation(op, ranks, high_GBps=high, source=f"no result of {op} was published to compare with")
+        return Expectation(op, ranks, high_GBps=at_most, source=f"no result of {op} was published to compare with")
     slowing = "".join(f"; {name}={value} may slow it" for name, value in where.settings.items())
     return msgspec.structs.replace(
         model,
-        high_GBps=high,
+        high_GBps=at_most,
         source=model.source + slowing,
         certain=model.certain and where.even and not slowing,
     )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from distcheck.expectation.hardware import Hardware, Inside, NvLinkWay, PcieWay
 from distcheck.expectation.inside import inside
 from distcheck.expectation.outside import outside
-from distcheck.facts import Collectives, Fabric, Gpu, Gpus, Missing
+from distcheck.facts import Collectives, Fabric, Gpu, Gpus, Missing, Pci
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +34,7 @@ def hardware(job: Job) -> Hardware | Missing:
     shape = [len(ranks) for ranks in on.values() if ranks]
     world = job.world_size or len(job.ranks)
     if sum(shape) != world:
-        return Missing(reason=f"the facts of {world - sum(shape)} ranks are missing")
+        return Missing(reason=f"{sum(shape)} ranks of {world} told their facts")
     where = outside(job, ran.backend) if len(shape) > 1 else None
     if ran.backend == "gloo":
         return Hardware(ran.backend, world, len(shape), min(shape), outside=where, even=len(set(shape)) == 1)
@@ -101,6 +103,8 @@ def _inside(job: Job, gpus: dict[str, Sequence[Gpu]], *, alone: bool) -> Inside 
 
 def _of_node(node: NodeFacts, used: Sequence[Gpu]) -> Inside | Missing:
     way = inside(node.gpus, used) if isinstance(node.gpus, Gpus) else Missing(reason="the GPUs were not looked at")
+    if isinstance(way, PcieWay) and isinstance(node.pci, Pci) and node.pci.virtual:
+        return msgspec.structs.replace(way, virtual=True)
     return Missing(reason=f"{node.name}: {way.reason}") if isinstance(way, Missing) else way
 
 

@@ -58,7 +58,9 @@ def _adapters(node: NodeFacts, ranks: Sequence[RankFacts]) -> Adapters | Missing
         return Missing(reason=f"{node.name}: how fast {silent[0]} is was not told")
     gpus = len(node.gpus.devices) if isinstance(node.gpus, Gpus) else 0
     found = _counted(nics, gpus=gpus, ranks=len(ranks))
-    return msgspec.structs.replace(found, there_Gbps=sum(nic.rate_Gbps or 0.0 for nic in there))
+    return msgspec.structs.replace(
+        found, there_Gbps=sum((nic.rate_Gbps or 0.0) * max(1, len(nic.ports)) for nic in there)
+    )
 
 
 def _counted(nics: Sequence[Nic], *, gpus: int, ranks: int) -> Adapters:

@@ -82,7 +82,7 @@ def _same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
 def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
     """Return why these ranks share a GPU; GPUs that are shared for one cause make one finding."""
     values = tuple(sorted({rank.environment.get(VARIABLE) for rank in ranks}, key=lambda v: (v is None, v)))
-    allowed = all(sharing_allowed(rank) for rank in ranks)
+    allowed = all(sharing_allowed(rank) for rank in ranks) or _on_hosts_of_their_own(ranks)
     if len({job.node_of(rank).key for rank in ranks}) > 1:
         return Cause("handed out twice", (), allowed)
     if all((rank.gpu or "").startswith("MIG-") for rank in ranks):
@@ -98,6 +98,15 @@ def sharing_allowed(rank: RankFacts) -> bool:
     """Tell whether NCCL was told to let ranks share a GPU; it reads numbers as strtoll does, and no number is 0."""
     match = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", rank.environment.get("NCCL_MULTI_RANK_GPU_ENABLE", ""))
     return match is not None and int(match[1], 16 if match[1][:2].lower() == "0x" else 10) != 0
+
+
+def _on_hosts_of_their_own(ranks: Sequence[RankFacts]) -> bool:
+    """Tell whether NCCL was told that each rank is on another host: it looks for shared GPUs on one host only.
+
+    Source: NVIDIA/nccl, src/misc/utils.cc (getHostHash); the variable is there since 2.5.6.
+    """
+    hosts = {rank.environment.get("NCCL_HOSTID") for rank in ranks}
+    return len(hosts) == len(ranks) > 1 and not hosts & {None, ""}
 
 
 def _told(job: Job, rank: RankFacts) -> str:
@@ -150,7 +159,9 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
         job,
         ranks,
         f"{named(job, first)} {both} run on {first[0].gpu}{where}{common}{more}",
-        Fix("Nothing, if it is meant: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it.") if cause.allowed else fixes[cause.kind],
+        Fix("Nothing, if it is meant: NCCL_MULTI_RANK_GPU_ENABLE=1 or an NCCL_HOSTID for each rank allows it.")
+        if cause.allowed
+        else fixes[cause.kind],
         severity="info" if cause.allowed else "error",
         owner="unknown" if cause.kind == "handed out twice" else "user",
         evidence=card | by_name((rank_name(job, rank), _told(job, rank)) for rank in first[:_MOST]),

@@ -176,3 +176,20 @@ def test_links_from_gpu_to_gpu_and_few_ranks_leave_doubt():
     assert expect("all_reduce", direct, ranks=8).most_GBps < 371
     two = Hardware("nccl", 2, 1, 2, inside=NvLinkWay(HOPPER, 18))
     assert not expect("broadcast", two, ranks=2).certain
+
+
+def test_uneven_nodes_and_slots_of_virtual_machines_have_no_bound():
+    uneven = Hardware("nccl", 9, 2, 1, inside=NvLinkWay(HOPPER, 18), outside=Adapters(8, 400.0), even=False)
+    assert expect("all_to_all", uneven, ranks=9).high_GBps is None
+    assert not expect("all_reduce", uneven, ranks=9, algorithm="RING").certain
+    virtual = Hardware("nccl", 4, 1, 4, inside=PcieWay(1, 16, virtual=True))
+    assert expect("all_reduce", virtual, ranks=4).high_GBps is None
+
+
+def test_gloo_crosses_a_link_as_often_as_the_order_of_the_ranks_leaves_its_node():
+    slow = Socket("node2", "eth0", 1000)
+    once = expect("all_reduce", Hardware("gloo", 8, 2, 4, outside=slow), ranks=8)
+    often = expect("all_reduce", Hardware("gloo", 8, 2, 4, outside=Socket("node2", "eth0", 1000, 4)), ranks=8)
+    assert once.value_GBps == pytest.approx(0.1175)
+    assert often.value_GBps == pytest.approx(0.1175 / 4)
+    assert "crosses it 4 times" in often.source

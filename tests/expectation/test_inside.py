@@ -40,6 +40,11 @@ def test_gpus_on_switches_use_all_their_links_however_many_are_used():
     assert inside(gpus, used(gpus)) == inside(gpus, used(gpus, 0, 5)) == NvLinkWay(HOPPER, 18)
 
 
+def test_switches_that_nvml_does_not_see_joining_gpus_leave_doubt():
+    gpus = node(8, links(18), pairs=set())
+    assert inside(gpus, used(gpus)) == NvLinkWay(HOPPER, 18, exact=False)
+
+
 def test_the_gpu_with_the_fewest_active_links_counts():
     gpus = node(8, [links(18)] * 7 + [links(16)])
     assert inside(gpus, used(gpus)).links == 16

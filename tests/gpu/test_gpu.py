@@ -83,3 +83,21 @@ def test_ranks_that_may_share_a_gpu_get_exact_results(by_hand, ranks):
     assert {e.code for e in ended} == {0}, ended
     (report,) = [e.report for e in ended if e.out]
     assert [(row["op"], row["wrong"]) for row in report["bandwidth"]] == [("all_reduce", 0), ("broadcast", 0)]
+
+
+def test_ranks_that_nccl_takes_for_hosts_of_their_own_get_exact_results(by_hand, port):
+    # NCCL 2.5.6 and later; over sockets of the loopback, so the figures mean nothing.
+    words = ("bandwidth", "--local-rank", "0", "--format", "json", "--sizes", "1M", "--iters", "3", "--timeout", "200")
+    running = [
+        run
+        for rank in range(2)
+        for run in by_hand(
+            words[0], [rank], 2, *words[1:], master_port=port, env={
+                "CUDA_VISIBLE_DEVICES": "0", "NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo"
+            },
+        )
+    ]  # fmt: skip
+    ended = [run.wait(240) for run in running]
+    assert {e.code for e in ended} == {0}, ended
+    (report,) = [e.report for e in ended if e.out]
+    assert [(row["op"], row["wrong"]) for row in report["bandwidth"]] == [("all_reduce", 0), ("broadcast", 0)]

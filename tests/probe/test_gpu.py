@@ -44,6 +44,14 @@ def test_a_node_of_eight_h100(ask):
     assert (last.mig, last.mig_uuids, last.lost) == (False, (), "")
 
 
+@pytest.mark.parametrize(("others", "read"), [(0, True), (4, False), (8, False), (9, True)])
+def test_a_process_reads_the_condition_for_all_others_or_where_it_is_kept_to_fewer_gpus(ask, others, read):
+    answer = ask(H100, others=others)
+    assert len(answer.devices) == 8
+    assert [device.health is not None for device in answer.devices] == [read] * 8
+    assert answer.unread == ""
+
+
 def test_a_gpu_without_memory_of_its_own(ask):
     answer = ask(H100 + "0.memory.used !3\n")
     assert answer.devices[0].memory_bytes == Missing(reason="NVML error 3: Not Supported")

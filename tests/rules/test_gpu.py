@@ -449,6 +449,14 @@ def test_sharing_that_nccl_was_told_to_allow(of, with_value, only, value, severi
     assert (finding.rule, finding.severity) == ("gpu-duplicate", severity)
 
 
+@pytest.mark.parametrize(("hosts", "severity"), [(("a", "b"), "info"), (("a", "a"), "error"), (("a", ""), "error")])
+def test_ranks_that_nccl_takes_for_hosts_of_their_own_may_share(of, with_value, only, change, hosts, severity):
+    job = with_value(of(1, 2, 2), "0")
+    for rank, host in enumerate(hosts):
+        job = change.environment(job, rank, NCCL_HOSTID=host)
+    assert (only(job).rule, only(job).severity) == ("gpu-duplicate", severity)
+
+
 def test_sharing_that_only_one_rank_allows(of, with_value, only):
     job = with_value(of(1, 2, 1), None, 0, NCCL_MULTI_RANK_GPU_ENABLE="1")
     assert only(job).severity == "error"

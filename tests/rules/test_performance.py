@@ -237,6 +237,38 @@ def test_one_slow_adapter_less_is_a_lower_expectation_of_less_certainty(measured
     assert "5 adapters x 400 Gb/s = 250.0 GB/s per node" in result.findings[0].evidence["from"]
 
 
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda job, change: change.node(job, 1, pci=None), "the network adapters were not looked at"),
+        (lambda job, change: change.node(job, 1, pci=Missing("no sysfs")), "no sysfs"),
+        (lambda job, change: change.node(job, 1, pci=Pci({}, adapters(8, None))), "node2: how fast mlx5_0 is was not"),
+        (lambda job, change: change.node(job, 1, pci=Pci({}, ())), "others have none"),
+        (lambda job, change: change.node(job, None, boot_id="same"), "several of the nodes are one machine"),
+        (lambda job, change: change.node(job, None, pci=Pci({}, ())), "network links are was not looked at"),
+    ],
+)
+def test_a_network_that_is_not_known_gives_no_expectation(measured, said, change, spoil, reason):
+    rules, result = said(spoil(measured({"all_reduce": 1.0}, nodes=2, nics=adapters()), change))
+    assert rules == []
+    assert reason in result.not_checked[0].reason
+
+
+def test_adapters_that_the_user_took_out_do_not_count(measured, said, change):
+    job = measured({"all_reduce": 40.0}, nodes=2, nics=adapters(10), nccl=nvls(algorithm="RING/SIMPLE"))
+    rules, result = said(change.environment(job, None, NCCL_IB_HCA="=mlx5_0"))
+    assert rules == []
+    rules, result = said(change.environment(job, None, NCCL_IB_HCA="=mlx5_0,mlx5_1"))
+    assert rules == [("perf-below-expectation", "warning")]
+    assert "2 adapters x 400 Gb/s" in result.findings[0].message
+
+
+def test_the_slowest_nodes_adapters_count(measured, said, change):
+    job = measured({"all_reduce": 90.0}, nodes=2, nics=adapters(), nccl=nvls(algorithm="RING/SIMPLE"))
+    assert said(job)[0] == [("perf-below-expectation", "error")]
+    assert said(change.node(job, 1, pci=Pci({}, adapters(8, 100.0))))[0] == []
+
+
 def test_two_nodes_that_exceed_their_adapters_are_no_remark(measured, said):
     assert said(measured({"all_reduce": 487.0}, nodes=2, nics=adapters()))[0] == []
 
@@ -247,7 +279,8 @@ def test_two_nodes_that_exceed_their_adapters_are_no_remark(measured, said):
         (1000, "physical", 0.115, []),
         (1000, "physical", 0.05, [("perf-below-expectation", "warning")]),
         (100, "physical", 0.0118, []),
-        (10_000, "virtual", 0.05, []),
+        (1000, "virtual", 0.05, []),
+        (10_000, "physical", 0.6, []),
         (100_000, "physical", 1.0, []),
         (None, "physical", 0.05, []),
     ],
@@ -304,7 +337,7 @@ def change_gpus(change, job, **fields):
         (lambda job, change: change.node(job, 0, accelerator="amd"), "AMD"),
         (lambda job, change: change.environment(job, None, NCCL_HOSTID="a"), "NCCL_HOSTID"),
         (lambda job, change: change_gpus(change, job, health=None), "the condition of the GPUs was not read"),
-        (lambda job, change: change.keep(job, 0, 1), "facts of 6 ranks are missing"),
+        (lambda job, change: change.keep(job, 0, 1), "2 ranks of 8 told their facts"),
     ],
 )
 def test_what_makes_the_hardware_unclear_is_told_and_nothing_is_guessed(measured, said, change, spoil, reason):

@@ -1,0 +1,158 @@
+"""Who explains the pairs that did not pass: by whom a node fails, and who works with others.
+
+A node that never passed is bad when two others, which work elsewhere, fail with it. A failure between two that both
+passed elsewhere is held against the link, unless one of them fails with several: then that one is flaky. Where too many
+failures are left over, no node explains them, and nobody is blamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from .round import PAIRED, Test
+from .state import State
+
+WITNESSES = 2
+"""Partners that work with others and fail with a node, before it is convicted."""
+REPEATS = 3
+"""Bad tests before a node is convicted, where there are enough others to test it with."""
+TIMES = 2
+"""Bad tests of one pair before its link is named."""
+
+Edge = tuple[str, str]
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """The tests of pairs, by node and by pair; pairs in the order of their nodes."""
+
+    order: dict[str, int]
+    """The nodes that can be partners, with their place by name."""
+    passed: dict[str, int]
+    tests: dict[str, int]
+    met: dict[str, set[str]]
+    bad: dict[str, list[Test]]
+    edges: dict[Edge, list[Test]]
+
+
+class Attribution(msgspec.Struct, frozen=True):
+    """What explains the bad pairs; nodes and pairs in order."""
+
+    never: dict[str, tuple[Test, ...]]
+    """Nodes that never passed, with their failures beside a node that works with others."""
+    flaky: dict[str, tuple[Test, ...]]
+    """Nodes that passed and failed with several."""
+    sometimes_slow: tuple[str, ...]
+    left: dict[Edge, list[Test]]
+    """Pairs whose failure none of these explains, with all their tests."""
+    widespread: bool
+    """Whether so much is left over that it is the network's rather than a node's."""
+
+    def convicted(self, node: str) -> bool:
+        return len({t.other(node) for t in self.never.get(node, ())}) >= WITNESSES
+
+
+def tally(state: State, without: Iterable[str] = ()) -> Tally:
+    """Count the tests of pairs; those with a node that is `without`, or has left, say nothing of the other."""
+    away = frozenset(without)
+    order = {n: i for i, n in enumerate(n for n in state.nodes if n not in away)}
+    passed, tests = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
+    met: dict[str, set[str]] = {n: set() for n in order}
+    bad: dict[str, list[Test]] = {}
+    edges: dict[Edge, list[Test]] = {}
+    for test in state.tests:
+        if test.purpose not in PAIRED or test.outcome == "untested":
+            continue
+        a, b = test.nodes
+        if a not in order or b not in order:
+            continue
+        edges.setdefault((a, b), []).append(test)
+        for node, other in ((a, b), (b, a)):
+            met[node].add(other)
+            tests[node] += 1
+            if test.bad:
+                bad.setdefault(node, []).append(test)
+            else:
+                passed[node] += 1
+    return Tally(order, passed, tests, met, bad, edges)
+
+
+def attribute(known: Tally) -> Attribution:
+    """Explain the bad pairs by as few nodes as possible."""
+    never: dict[str, tuple[Test, ...]] = {}
+    for node in sorted((n for n in known.bad if not known.passed[n]), key=known.order.__getitem__):
+        never[node] = tuple(t for t in known.bad[node] if known.passed[t.other(node)])
+    left = {
+        edge: tests
+        for edge, tests in known.edges.items()
+        if edge[0] not in never and edge[1] not in never and _unexplained(tests)
+    }
+    hard = {edge for edge, tests in left.items() if any(t.hard for t in tests)}
+    flaky, explained = _common_ends(hard)
+    slow, _ = _common_ends(set(left) - hard)
+    rest = {edge: tests for edge, tests in left.items() if edge not in explained}
+    remaining = sum(edge in hard for edge in rest)
+    widespread = remaining > max(3, len(known.order) / 32, len(explained) / 3)
+    if widespread:
+        flaky, rest = [], left
+    shown = {n: tuple(t for t in known.bad[n] if t.hard and t.other(n) not in never) for n in flaky}
+    return Attribution(never, shown, tuple(slow), rest, widespread)
+
+
+def _unexplained(tests: list[Test]) -> bool:
+    """A pair that was slow once and fast another time is noise; one that failed once is not."""
+    return any(t.hard for t in tests) or (any(t.bad for t in tests) and all(t.bad for t in tests))
+
+
+def _common_ends(edges: set[Edge]) -> tuple[list[str], set[Edge]]:
+    """Return the nodes in which several of the pairs meet, and the pairs that they explain."""
+    partners: dict[str, set[str]] = {}
+    for a, b in edges:
+        partners.setdefault(a, set()).add(b)
+        partners.setdefault(b, set()).add(a)
+    found: list[str] = []
+    explained: set[Edge] = set()
+    for node in sorted((n for n, p in partners.items() if len(p) >= WITNESSES), key=lambda n: (-len(partners[n]), n)):
+        size = len(partners[node])
+        if sum(len(partners[p]) < size for p in partners[node]) < WITNESSES:
+            continue
+        found.append(node)
+        explained |= {(node, p) for p in partners[node]} | {(p, node) for p in partners[node]}
+    return found, explained & edges
+
+
+def cut(known: Tally, found: Attribution, least: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return two sides, by name, such that what passed lies within one and what failed goes across.
+
+    None without at least so many failing pairs that share no node, or where no such sides exist.
+    """
+    nodes = [n for n in known.order if n not in found.never]
+    place = {n: i for i, n in enumerate(nodes)}
+    failing = [e for e, tests in known.edges.items() if e[0] in place and e[1] in place and all(t.bad for t in tests)]
+    if len(_disjoint(failing)) < least:
+        return None
+    crossing = [0] * (len(nodes) + 1)
+    for a, b in known.edges:
+        if a in place and b in place and not all(t.bad for t in known.edges[a, b]):
+            first, last = sorted((place[a], place[b]))
+            crossing[first + 1] += 1
+            crossing[last + 1] -= 1
+    ends = [sorted((place[a], place[b])) for a, b in failing]
+    low, high = max(e[0] for e in ends) + 1, min(e[1] for e in ends)
+    across = 0
+    for position in range(len(nodes)):
+        across += crossing[position]
+        if low <= position <= high and across == 0:
+            return tuple(nodes[:position]), tuple(nodes[position:])
+    return None
+
+
+def _disjoint(edges: Iterable[Edge]) -> list[Edge]:
+    used: set[str] = set()
+    chosen: list[Edge] = []
+    for a, b in edges:
+        if a not in used and b not in used:
+            used |= {a, b}
+            chosen.append((a, b))
+    return chosen
