@@ -84,7 +84,8 @@ def _confirming(known: Tally, found: Attribution) -> tuple[list[Group], tuple[st
 
 
 def _all_met(known: Tally, node: str, reference: frozenset[str]) -> bool:
-    return len(known.met[node]) >= len(reference - {node}) and reference - {node} <= known.met[node]
+    others = len(reference) - (node in reference)
+    return len(known.met[node]) >= others and reference - {node} <= known.met[node]
 
 
 def _open(known: Tally, found: Attribution, node: str, reference: frozenset[str]) -> bool:
@@ -110,10 +111,10 @@ def _wants_reference(known: Tally, found: Attribution, node: str, reference: fro
         return False
     if node in found.flaky or node in found.sometimes_slow:
         return True
-    mine = [edge for edge in found.left if node in edge]
-    if all(len(found.left[edge]) >= TIMES for edge in mine):
+    met_badly = {t.nodes for t in known.bad[node]} & found.left.keys()
+    if all(len(found.left[edge]) >= TIMES for edge in met_badly):
         return False
-    return known.passed[node] < 2 or len(mine) > 1
+    return known.passed[node] < 2 or len(met_badly) > 1
 
 
 def _to_repeat(known: Tally, found: Attribution, reference: frozenset[str]) -> list[Edge]:

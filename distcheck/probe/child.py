@@ -108,7 +108,7 @@ async def _end(child: subprocess.Popen[bytes]) -> None:
 def _failure(question: Question, timeout: float, returncode: int | None, written: bytes) -> str:
     """Say why the child did not come to its end; '' when it did."""
     if returncode is None:
-        return f"{question.subject} did not answer within {timeout:g} s: {question.silent}"
+        return f"{question.subject} did not answer within {timeout:.3g} s: {question.silent}"
     if returncode < 0:
         return f"{question.subject} crashed the process that asked it: {_signal_name(-returncode)}"
     if returncode:

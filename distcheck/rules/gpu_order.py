@@ -72,8 +72,8 @@ def _places(seen_by: Shown) -> tuple[tuple[str, ...], ...]:
 
 
 def _other_order(job: Job, group: list[Shown]) -> Outcome:
-    first, ranks = group[0], [s.rank for s in group]
-    differs = any(s.rank.gpu != s.taken for s in group)
+    moved = [s for s in group if s.rank.gpu != s.taken]
+    first, ranks = group[0], [s.rank for s in moved or group]
     pairs = zip(first.uuids, first.expected, strict=False)
     place, (real, meant) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
     fix = _BY_BUS
@@ -85,9 +85,9 @@ def _other_order(job: Job, group: list[Shown]) -> Outcome:
         f"{named(job, ranks)}: CUDA numbers the GPUs otherwise than nvidia-smi: cuda:{place} is"
         f" {title(real, first.devices)}, not {title(meant, first.devices)}",
         fix,
-        severity="warning" if differs else "info",
+        severity="warning" if moved else "info",
         evidence={ORDER: first.rank.environment.get(ORDER, "not set")}
-        | by_name((rank_name(job, s.rank), _really(s)) for s in group[:_MOST]),
+        | by_name((rank_name(job, s.rank), _really(s)) for s in (moved or group)[:_MOST]),
     )
 
 

@@ -255,11 +255,11 @@ def test_a_network_that_is_not_known_gives_no_expectation(measured, said, change
 
 
 def test_adapters_that_the_user_took_out_do_not_count(measured, said, change):
-    job = measured({"all_reduce": 40.0}, nodes=2, nics=adapters(10), nccl=nvls(algorithm="RING/SIMPLE"))
+    job = measured({"all_reduce": 45.0}, nodes=2, nics=adapters(10), nccl=nvls(algorithm="RING/SIMPLE"))
     rules, result = said(change.environment(job, None, NCCL_IB_HCA="=mlx5_0"))
     assert rules == []
     rules, result = said(change.environment(job, None, NCCL_IB_HCA="=mlx5_0,mlx5_1"))
-    assert rules == [("perf-below-expectation", "warning")]
+    assert rules == [("perf-below-expectation", "error")]
     assert "2 adapters x 400 Gb/s" in result.findings[0].message
 
 

@@ -1,0 +1,206 @@
+"""Larger groups of the nodes that are left: what only shows there, and between which two sides.
+
+A failing group is halved until its smallest failing part is found. When both halves pass, the group is tested once
+more, and then pieces of one half with pieces of the other, which tells a bad path from a fault of size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from .round import GROUPED, Group, Purpose, Test
+from .state import State
+
+FIRST, GROWTH = 8, 4
+Side = tuple[str, ...]
+Cause = Literal["boundary", "scale", "flaky", "group", "link"]
+
+
+class Boundary(msgspec.Struct, frozen=True):
+    """Two sides that each work by themselves, and not together; nobody is to blame by name."""
+
+    sides: tuple[Side, Side]
+    cause: Cause
+    """boundary: every piece of one side fails with every piece of the other; scale: only the whole fails;
+    flaky: the whole failed and then passed; link: two nodes; group: the search ended before it could tell."""
+    tests: tuple[Test, ...]
+
+
+class Search(msgspec.Struct, frozen=True):
+    """What to test next, and what was found where nothing more is to be tested."""
+
+    wanted: tuple[Group, ...]
+    found: tuple[Boundary, ...]
+
+
+def sizes(nodes: int, largest: int | None) -> list[int]:
+    """Return the sizes of the groups that are tested in turn: 8, 32, 128, ... and all."""
+    most = min(nodes, largest or nodes)
+    found: list[int] = []
+    size = FIRST
+    while size < most:
+        found.append(size)
+        size *= GROWTH
+    return [*found, most] if most > 1 else []
+
+
+def most_rounds(nodes: int) -> int:
+    """Return the bound on the rounds of groups."""
+    doublings = max(1, (nodes - 1).bit_length())
+    return len(sizes(nodes, None)) + 5 * doublings + 4
+
+
+def search(state: State, nodes: Sequence[str], sides: tuple[Side, Side] | None = None) -> Search:
+    """Return what comes next among the nodes that are left; `sides` is where pairs already showed a boundary."""
+    known: dict[Side, list[Test]] = {}
+    rounds = 0
+    for now, tests in state.rounds:
+        grouped = [t for t in tests if t.purpose in GROUPED]
+        rounds += bool(grouped) and bool(now.groups)
+        for test in grouped:
+            known.setdefault(test.nodes, []).append(test)
+    walk = _Walk(known, {n: i for i, n in enumerate(state.nodes)})
+    if sides is not None:
+        walk.sides(*sides)
+    else:
+        for size in sizes(len(nodes), state.settings.largest_group):
+            groups = split(nodes, size)
+            missing = [g for g in groups if g not in known]
+            if missing:
+                walk.wanted += [Group(g, "group") for g in missing]
+                break
+            failing = [g for g in groups if walk.bad(g)]
+            for group in failing:
+                walk.halve(group)
+            if failing:
+                walk.controls([g for g in groups if g not in failing])
+                break
+    if rounds >= most_rounds(len(state.nodes)):
+        return Search((), tuple(walk.found) or walk.unfinished())
+    return Search(disjoint(walk.wanted), tuple(walk.found))
+
+
+def split(nodes: Sequence[str], size: int) -> list[Side]:
+    """Cut nodes into as few groups of at most this size as there must be, as equal as can be."""
+    number = -(-len(nodes) // size)
+    bounds = [len(nodes) * i // number for i in range(number + 1)]
+    return [tuple(nodes[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def disjoint(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """Return the first groups that share no node; the others have their turn in a later round."""
+    used: set[str] = set()
+    chosen: list[Group] = []
+    for group in groups:
+        if used.isdisjoint(group.nodes):
+            used.update(group.nodes)
+            chosen.append(group)
+    return tuple(chosen)
+
+
+class _Walk:
+    """One pass over what is known: it collects what to test, and what is certain."""
+
+    def __init__(self, known: dict[Side, list[Test]], order: dict[str, int]) -> None:
+        self.known = known
+        self.order = order
+        self.wanted: list[Group] = []
+        self.found: list[Boundary] = []
+        self.slow = False
+
+    def bad(self, nodes: Side) -> bool:
+        """Whether nodes failed together, for which there is a test; one node alone has passed before."""
+        tests = self.known.get(nodes, [])
+        self.slow = self.slow or any(t.outcome == "slow" for t in tests)
+        return any(t.bad for t in tests)
+
+    def missing(self, groups: Iterable[Side], purpose: Purpose) -> bool:
+        """Ask for what was not tested yet."""
+        new = [Group(g, purpose) for g in groups if len(g) > 1 and g not in self.known]
+        self.wanted += new
+        return bool(new)
+
+    def together(self, *parts: Side) -> Side:
+        return tuple(sorted((n for part in parts for n in part), key=self.order.__getitem__))
+
+    def halve(self, group: Side) -> None:
+        middle = len(group) // 2
+        if len(group) == 2:
+            self.pair(group)
+        else:
+            self.sides(group[:middle], group[middle:])
+
+    def sides(self, left: Side, right: Side) -> None:
+        if self.missing((left, right), "half"):
+            return
+        bad = [half for half in (left, right) if self.bad(half)]
+        for half in bad:
+            self.halve(half)
+        whole = self.together(left, right)
+        if bad or (len(self.known.get(whole, ())) == 0 and self.missing([whole], "group")):
+            return
+        tests = self.known[whole]
+        if len(tests) == 1 and tests[0].bad:
+            self.wanted.append(Group(whole, "again"))
+        elif not all(t.bad for t in tests):
+            if any(t.hard for t in tests):
+                self.conclude(left, right, "flaky")
+        else:
+            self.across(left, right)
+
+    def pair(self, pair: Side) -> None:
+        if len(self.known[pair]) == 1:
+            self.wanted.append(Group(pair, "again"))
+        elif all(t.bad for t in self.known[pair]):
+            self.conclude(pair[:1], pair[1:], "link")
+        elif any(t.hard for t in self.known[pair]):
+            self.conclude(pair[:1], pair[1:], "flaky")
+
+    def across(self, left: Side, right: Side) -> None:
+        """Both sides pass, the whole does not: try their pieces together."""
+        if len(left) == len(right) == 1:
+            self.conclude(left, right, "link")
+            return
+        one, other = _halves(left), _halves(right)
+        quarters = [(a, b) for shift in (0, 1) for i, a in enumerate(one) for b in other[(i + shift) % 2 :][:1]]
+        crossings = list(dict.fromkeys(q for q in (*quarters, *((a, b) for a in one for b in other)) if all(q)))
+        if self.missing([self.together(*q) for q in crossings], "across"):
+            return
+        bad = [q for q in crossings if self.bad(self.together(*q))]
+        if len(bad) == len(crossings):
+            self.conclude(left, right, "boundary")
+        elif not bad:
+            self.conclude(left, right, "scale")
+        for a, b in bad if len(bad) < len(crossings) else ():
+            self.across(a, b)
+
+    def conclude(self, left: Side, right: Side, cause: Cause) -> None:
+        self.found.append(Boundary((left, right), cause, tuple(self.known.get(self.together(left, right), ()))))
+
+    def controls(self, passing: Sequence[Side]) -> None:
+        """Let pieces of healthy groups run beside those of slow ones: they show what is normal at that size."""
+        sizes_wanted = {len(g.nodes) for g in self.wanted if g.purpose != "again"}
+        if not self.slow or not sizes_wanted:
+            return
+        size = max(sizes_wanted)
+        self.wanted += [Group(g[:size], "half") for g in passing[:4] if len(g) >= size]
+
+    def unfinished(self) -> tuple[Boundary, ...]:
+        """Return the smallest failing groups, by halves, when there is no time to go on."""
+        failing: list[Side] = sorted((g for g in self.known if self.bad(g)), key=_size)
+        chosen = disjoint(Group(g, "group") for g in failing)
+        return tuple(
+            Boundary((g.nodes[: len(g.nodes) // 2], g.nodes[len(g.nodes) // 2 :]), "group", tuple(self.known[g.nodes]))
+            for g in chosen
+        )
+
+
+def _halves(side: Side) -> tuple[Side, Side]:
+    middle = (len(side) + 1) // 2
+    return side[:middle], side[middle:]
+
+
+_size: Callable[[Side], int] = len
