@@ -78,6 +78,13 @@ def bandwidth(options: Measuring) -> None:
 
 
 @app.command()
+@taking(Options)
+def isolate(options: Options) -> None:
+    """Find the bad node, link or slow rank out of many, by collectives in groups of nodes."""
+    _look("isolate", ("environment", "meeting", "gpu", "isolation"), options)
+
+
+@app.command()
 @taking(Measuring)
 def gate(
     options: Measuring,

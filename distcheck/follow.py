@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from distcheck import peering
+from distcheck import peering, trials
 from distcheck.collectives.plan import Task
 from distcheck.launch.local import tasks_for
 from distcheck.preflight import Outcome, judge
@@ -15,12 +15,15 @@ from distcheck.rollcall.client import Connection
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
+    Halt,
     Here,
     LastCall,
     ProtocolError,
     Roster,
     RunReport,
     Start,
+    StoreAt,
+    Trial,
     Trouble,
 )
 
@@ -44,7 +47,8 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
     doors = await peering.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     connection.say(run.record.report(doors))
     measuring: asyncio.Task[None] | None = None
-    aborted = asyncio.Event()
+    aborted, halted = asyncio.Event(), asyncio.Event()
+    trial: asyncio.Task[None] | None = None
     try:
         while True:
             match word := await protocol.read(connection.reader, protocol.host_decoder):
@@ -56,6 +60,15 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
                     measuring = asyncio.create_task(_measure(run, connection, word, aborted))
                 case Abort():
                     aborted.set()
+                case Trial() if set(word.parts) == run.record.ranks_of(run.uid):
+                    run.record.note(stage="isolation")
+                    halted.set()
+                    if trial is not None:
+                        await trial
+                    halted = asyncio.Event()
+                    trial = asyncio.create_task(_try(run, connection, word, halted))
+                case Halt():
+                    halted.set()
                 case LastCall():
                     connection.say(Here())
                 case Bye():
@@ -65,10 +78,20 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
                     job = run.record.job()
                     return Outcome(job, judge(job), word.exit_code, reported=False)
     finally:
-        if measuring is not None:
-            measuring.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await measuring
+        for task in (measuring, trial):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+
+async def _try(run: Session, connection: Connection, trial: Trial, halted: asyncio.Event) -> None:
+    """Take part in a trial and report."""
+    connection.say(
+        await trials.take_part(
+            run, trial, connection.host_address, halted, lambda port: connection.say(StoreAt(trial.number, port))
+        )
+    )
 
 
 async def _measure(run: Session, connection: Connection, start: Start, aborted: asyncio.Event) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from distcheck import peering
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.collectives.spread import uncertainty
@@ -35,6 +37,8 @@ _RUN_REPORT_SECONDS = 20.0
 _ABORT_GRACE_SECONDS = 1.0
 """Between the first sign of trouble and the end for all: time for others to say what they saw."""
 _REPORT_RESERVE_SECONDS = 3.0
+_ISOLATION_SECONDS = 10.0
+"""With less than that left, a gate does not begin to look for who is bad."""
 
 
 async def lead(run: Session) -> Outcome:
@@ -43,7 +47,7 @@ async def lead(run: Session) -> Outcome:
     if server is not None:
         await _gather(run, server)
     run.record.met = True
-    run.record.looked |= set(run.asked.looks) - {"peers", "collectives"}
+    run.record.looked |= set(run.asked.looks) - {"peers", "collectives", "isolation"}
     if "peers" in run.asked.looks:
         if server is not None and server.guests:
             await peering.hold(run, server)
@@ -56,6 +60,16 @@ async def lead(run: Session) -> Outcome:
             run.record.skip(("collectives",), stop)
         else:
             await _collectives(run)
+            if run.asked.command == "gate" and _is_bad(run):
+                await _isolate(run)
+    if "isolation" in run.asked.looks:
+        if server is not None:
+            _take_note_of_guests(run, server)
+        stop = _reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
+        if stop:
+            run.record.skip(("isolation",), stop)
+        else:
+            await _isolate(run)
     return await _conclude(run)
 
 
@@ -162,6 +176,29 @@ async def _collectives(run: Session) -> None:
         ended.append("the time for it was over")
     _keep(run, plan, reason, reports, ended[0] if ended else "")
     run.record.looked.add("collectives")
+
+
+def _is_bad(run: Session) -> bool:
+    """Whether the collectives failed, hung, were wrong or slow, and there is time to find out by whom."""
+    job = run.record.job()
+    if not isinstance(job.collectives, Collectives) or run.remaining(_REPORT_RESERVE_SECONDS) < _ISOLATION_SECONDS:
+        return False
+    return any(f.severity == "error" for f in judge(job).findings)
+
+
+async def _isolate(run: Session) -> None:
+    """Find out which node, link or rank is bad, and record it."""
+    from distcheck import search
+
+    job = run.record.job()
+    backend, _ = choose_backend(job)
+    run.record.note(stage="isolation")
+    if run.server is not None:
+        run.record.set_stage_of_guests("isolation", run.record.guests)
+    if "isolation" not in run.asked.looks:
+        run.record.asked = msgspec.structs.replace(run.record.asked, looks=(*run.asked.looks, "isolation"))
+    run.record.isolation = await search.search(run, run.server, backend)
+    run.record.looked.add("isolation")
 
 
 def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport], ended: str) -> None:

@@ -201,11 +201,16 @@ def request_of(
     if select and set(select) <= set(ignore):
         raise UsageError(f"--select {options.select} --ignore {options.ignore}: no rule is left to judge by")
     if options.alone:
-        if "collectives" in looks:
+        if not {"collectives", "isolation"}.isdisjoint(looks):
             raise UsageError(f"{command} --alone: one process alone has nobody to measure with; leave --alone out")
         looks = tuple(look for look in looks if look in {"environment", "gpu"})
     launch = outside(options, environ)
-    by_default = launch is None and options.nproc is None and "collectives" in looks and _nobody_said(options, environ)
+    by_default = (
+        launch is None
+        and options.nproc is None
+        and not {"collectives", "isolation"}.isdisjoint(looks)
+        and _nobody_said(options, environ)
+    )
     placements, started_here = ((), True) if launch else _participants(options, environ, by_default=by_default)
     if launch:
         looks = ("launch", *looks)

@@ -67,7 +67,7 @@ class Request(NamedTuple):
     @property
     def starts_ranks(self) -> bool:
         """Whether this process has ranks to start: its own from outside, or the one that measures."""
-        return self.asked.started_here or ("collectives" in self.asked.looks and bool(self.own_ranks))
+        return self.asked.started_here or (self.asked.measures and bool(self.own_ranks))
 
 
 class Outcome(NamedTuple):
@@ -118,7 +118,7 @@ def _run_alone(request: Request, publish: Publish) -> Outcome:
     )
     record.met = request.speaks_for_all
     if not record.met:
-        record.skip(("peers", "collectives"), NOBODY_TO_MEET)
+        record.skip(("peers", "collectives", "isolation"), NOBODY_TO_MEET)
     record.note(stage="done")
     job = record.job()
     diagnosis = judge(job)

@@ -14,6 +14,7 @@ from distcheck.facts import (
     Attempt,
     Bind,
     Collectives,
+    Isolation,
     Job,
     Look,
     Missing,
@@ -48,6 +49,7 @@ class Record:
         self.skipped: dict[str, str] = {}
         self.peers: tuple[PeerTrial, ...] = ()
         self.collectives: Collectives | Missing | None = None
+        self.isolation: Isolation | Missing | None = None
         self.node: NodeFacts | None = None
         self.process: ProcessFacts | None = None
         self.ranks: tuple[RankFacts, ...] = ()
@@ -200,6 +202,7 @@ class Record:
             ranks=tuple(ranks),
             peers=self.peers,
             collectives=self.collectives,
+            isolation=self.isolation,
             skipped=dict(self.skipped),
         )
 

@@ -150,19 +150,19 @@ class Session:
             self.record.met = self.request.speaks_for_all
             if self.record.met:
                 return await lead.lead(self)
-            self.record.skip(("peers", "collectives"), NOBODY_TO_MEET)
+            self.record.skip(("peers", "collectives", "isolation"), NOBODY_TO_MEET)
             return await self.end_alone()
         role = await arrive(self)
         if role == "host":
             return await lead.lead(self)
         if role == "guest":
             return await follow.follow(self)
-        self.record.skip(("peers", "collectives"), "this process never met rank 0")
+        self.record.skip(("peers", "collectives", "isolation"), "this process never met rank 0")
         return await self.end_alone()
 
     async def _start_ranks(self) -> None:
         if self.request.starts_ranks:
-            measures = "collectives" in self.asked.looks
+            measures = self.asked.measures
             self.local = LocalRanks(self.request.placements, torch=measures, inherit=not self.asked.started_here)
             await self.local.start()
             self.dog.group = self.local.group

@@ -40,6 +40,8 @@ class Plan(msgspec.Struct, frozen=True):
     dtypes: tuple[str, ...] = ("float32",)
     rotate_root: bool = False
     """Whether the root of a broadcast is another rank at every call."""
+    compute: bool = False
+    """Whether every rank times work of its own first."""
 
 
 Ended = Literal["steady", "time", "asked"]
@@ -74,6 +76,15 @@ class Software(Said, frozen=True):
     device: str
     gpu: str | None = None
     """UUID of its GPU, see `gpu_uuid`; None on CPUs and where torch does not tell (before 2.5, and on AMD's GPUs)."""
+
+
+class Computed(Said, frozen=True):
+    """Seconds that a rank took for work of its own, the same on every rank with such a device."""
+
+    matmul_seconds: float
+    copy_seconds: float
+    wrong: int
+    """Rows of the product that were wrong."""
 
 
 class Joined(Said, frozen=True):
@@ -123,7 +134,7 @@ class Finished(Said, frozen=True):
     """Everything in the plan was done."""
 
 
-RankMessage = Step | Alive | StoreOpen | Software | Joined | Timing | Checked | NcclSaid | Failed | Finished
+RankMessage = Step | Alive | StoreOpen | Software | Computed | Joined | Timing | Checked | NcclSaid | Failed | Finished
 
 
 class Task(msgspec.Struct, frozen=True):

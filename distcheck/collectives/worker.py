@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from distcheck.collectives import nccl_debug
+from distcheck.collectives.compute import compute
 from distcheck.collectives.operations import EXACT, Group, check_elements, prepare, wrong_elements
 from distcheck.collectives.plan import (
     Alive,
@@ -106,6 +107,9 @@ def _work(task: Task, say: Tell) -> Failed | Finished:
             return Failed(lack, unavailable=True)
         device = _take_device(task)
         say(software(device))
+        if plan.compute:
+            say(Step("compute"))
+            say(compute(device))
         if store is None:
             store = reach_store(task.store, plan.deadline_seconds)
         start = time.perf_counter()

@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Literal
 
 from distcheck.facts.base import Facts, Missing
+from distcheck.facts.isolation import Isolation
 from distcheck.facts.network import PeerTrial
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import _LARGEST_WORLD
 from distcheck.facts.rank import ProcessFacts, RankFacts
 
-Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "collectives"]
+Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "isolation"]
 
 
 class Measurement(Facts, frozen=True):
@@ -155,6 +156,11 @@ class Asked(Facts, frozen=True):
     need: int | None = None
     """How many nodes suffice; None when all are needed."""
 
+    @property
+    def measures(self) -> bool:
+        """Whether ranks are to run collectives."""
+        return not {"collectives", "isolation"}.isdisjoint(self.looks)
+
 
 class Job(Facts, frozen=True, dict=True, gc=True):
     """The merged facts of all nodes and ranks: what rules judge and what ``--save`` writes."""
@@ -172,6 +178,8 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     ranks: tuple[RankFacts, ...] = ()
     peers: tuple[PeerTrial, ...] = ()
     collectives: Collectives | Missing | None = None
+    isolation: Isolation | Missing | None = None
+    """None: nobody was searched for."""
     skipped: dict[str, str] = {}
     """Looks that were not taken, and why."""
     launched: Launched | None = None

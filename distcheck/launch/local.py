@@ -174,6 +174,7 @@ class LocalRanks:
             runs=runs,
             timings=tuple((r.placement.rank or 0, t) for r in self.ranks for t in r.timings),
             software=next((r.software for r in self.ranks if r.software), None),
+            computed={r.placement.rank or 0: r.computed for r in self.ranks if r.computed},
         )
 
     async def measure(

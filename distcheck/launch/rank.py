@@ -7,7 +7,19 @@ import signal
 import time
 
 from distcheck.collectives import nccl_debug
-from distcheck.collectives.plan import Checked, Failed, Finished, Joined, NcclSaid, Software, Step, Task, Timing, label
+from distcheck.collectives.plan import (
+    Checked,
+    Computed,
+    Failed,
+    Finished,
+    Joined,
+    NcclSaid,
+    Software,
+    Step,
+    Task,
+    Timing,
+    label,
+)
 from distcheck.facts import Missing, NcclLog, Placement, RankRun
 from distcheck.launch import channel
 from distcheck.launch.channel import Born
@@ -41,6 +53,7 @@ class LocalRank:
         self.software: Software | None = None
         self.timings: list[Timing] = []
         self.checks: list[Checked] = []
+        self.computed: Computed | None = None
         self.joined: Joined | None = None
         self.nccl: NcclSaid | None = None
         self.writer: asyncio.StreamWriter | None = None
@@ -67,6 +80,8 @@ class LocalRank:
                 self.software = message
             case Timing():
                 self.timings.append(message)
+            case Computed():
+                self.computed = message
             case Joined():
                 self.joined = message
             case NcclSaid():

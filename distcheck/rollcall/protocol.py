@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from distcheck.collectives.plan import Plan, Software, Timing
+from distcheck.collectives.plan import Computed, Plan, Software, Timing
 from distcheck.facts import NodeFacts, PeerTrial, Placement, ProcessFacts, RankFacts, RankRun, ReverseLookup, Use
 
 MAGIC = b"DCK1"
@@ -148,6 +148,34 @@ class RunReport(Word, frozen=True):
     runs: dict[int, RankRun]
     timings: tuple[tuple[int, Timing], ...]
     software: Software | None = None
+    computed: dict[int, Computed] = {}
+    trial: int = 0
+    """Which trial it was; 0 is the run of all ranks."""
+
+
+class Trial(Word, frozen=True):
+    """Run the collectives once more, in fresh processes and in a part of the world."""
+
+    number: int
+    plan: Plan
+    seconds: Seconds
+    parts: dict[int, tuple[int, int]]
+    """Of each rank: its number in the part, and how many ranks the part has."""
+    store: tuple[Name, Port] | None = None
+    """Where the part's store listens (an empty host stands for the one that the guest has reached); None: open it."""
+
+
+class StoreAt(Word, frozen=True):
+    """The store of a trial is open."""
+
+    trial: int
+    port: Port
+
+
+class Halt(Word, frozen=True):
+    """End a trial now and report."""
+
+    trial: int
 
 
 class LastCall(Word, frozen=True):
@@ -164,8 +192,8 @@ class Bye(Word, frozen=True):
     exit_code: int
 
 
-FromGuest = Report | PeerReport | Trouble | RunReport | Here
-FromHost = Roster | Start | Abort | LastCall | Bye
+FromGuest = Report | PeerReport | Trouble | RunReport | StoreAt | Here
+FromHost = Roster | Start | Abort | Trial | Halt | LastCall | Bye
 
 hello_decoder = msgspec.msgpack.Decoder(Hello)
 Answer = Welcome | NotYet | Refused

@@ -65,6 +65,7 @@ FAMILIES: dict[str, Family] = {
     "nccl_transport": Family(("collectives",)),
     "nccl_nodes": Family(("collectives",)),
     "baseline": Family(("collectives",)),
+    "isolation": Family(("isolation",)),
     "probe": Family(("environment", "meeting")),
 }
 """The modules of rules in the order in which a report shows them: causes before consequences."""

@@ -252,10 +252,10 @@ def gpu_duplicate(job: Job) -> Iterator[Outcome]:
     ``CUDA_VISIBLE_DEVICES=0`` exported to all ranks, ``--gres=gpu:1`` with several tasks, more ranks than
     GPUs, or a list per process combined with ``cuda:LOCAL_RANK``.
 
-    Found by the UUID of the GPU that each rank will take, over all nodes: two containers that were handed one
-    GPU are caught too. With NCCL_MULTI_RANK_GPU_ENABLE=1 on all of them (NCCL 2.30 and later), or another
-    NCCL_HOSTID on each, it is allowed and only mentioned. Ranks that are shown several GPUs and have one LOCAL_RANK, ranks that are there twice, and
-    wrong lists are other rules' findings.
+    Found by the UUID of the GPU that each rank will take, over all nodes: two containers that were handed one GPU are
+    caught too. With NCCL_MULTI_RANK_GPU_ENABLE=1 on all of them (NCCL 2.30 and later), or another NCCL_HOSTID on each,
+    it is allowed and only mentioned. Ranks that are shown several GPUs and have one LOCAL_RANK, ranks that are there
+    twice, and wrong lists are other rules' findings.
 
     Fix: let every rank see all GPUs (``unset CUDA_VISIBLE_DEVICES``) and take its own before any other CUDA
     call: ``torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))``; start no more ranks than there are GPUs.

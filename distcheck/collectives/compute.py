@@ -1,0 +1,70 @@
+"""Work of a rank's own, without the others: how fast it multiplies and copies, and whether it multiplies rightly.
+
+A rank that comes late to a collective shows the shortest time in it; only what it does alone tells that it is slow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+# Before torch: this import silences what torch says of itself when it is imported.
+import distcheck.collectives.software  # noqa: F401
+
+# isort: split
+import torch
+
+from distcheck.collectives.plan import Computed
+
+
+class _Load(NamedTuple):
+    """How much there is to do; on every rank with such a device the same."""
+
+    order: int
+    """Of the matrices, which hold 0 and 1: no product is larger, so that float16 holds every one exactly."""
+    dtype: torch.dtype
+    products: int
+    bytes: int
+    copies: int
+
+
+# On a CPU long enough for a cgroup that throttles to take effect, which it does every 100 ms.
+_CPU = _Load(256, torch.float32, 60, 4 << 20, 30)
+_GPU = _Load(2048, torch.float16, 300, 256 << 20, 30)
+
+
+def compute(device: torch.device) -> Computed:
+    """Multiply matrices and copy memory; return the seconds of each and how many products were wrong."""
+    load = _GPU if device.type == "cuda" else _CPU
+    left, right = (_zeros_and_ones(load, device, step) for step in (3, 5))
+    product = left @ right
+    expected = left.double() @ right.double().sum(1)
+    matmul = _seconds(lambda: torch.matmul(left, right, out=product), load.products, device)
+    wrong = int((product.double().sum(1) != expected).sum().item())
+    source = torch.zeros(load.bytes, dtype=torch.uint8, device=device)
+    target = torch.ones_like(source)
+    copy = _seconds(lambda: target.copy_(source), load.copies, device)
+    return Computed(matmul, copy, wrong)
+
+
+def _zeros_and_ones(load: _Load, device: torch.device, step: int) -> torch.Tensor:
+    places = torch.arange(load.order * load.order, device=device)
+    return (places * step % 7 % 2).reshape(load.order, load.order).to(load.dtype)
+
+
+def _seconds(call: Callable[[], object], times: int, device: torch.device) -> float:
+    """Time work that was done twice before."""
+    for _ in range(2):
+        call()
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

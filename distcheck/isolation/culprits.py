@@ -1,0 +1,155 @@
+"""The culprits and suspects of a search, each with its evidence and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from distcheck.isolation import words
+from distcheck.isolation.alone import Alone
+from distcheck.isolation.attribution import TIMES, WITNESSES, Attribution, Tally
+from distcheck.isolation.groups import Boundary
+from distcheck.isolation.round import WORST_FIRST, Outcome, Test
+from distcheck.isolation.verdict import Culprit, Evidence, Suspect
+
+CERTAIN_PARTNERS = 3
+"""Partners with which a flaky node failed, before that is certain."""
+CERTAIN_SLOW = 3
+"""Slow tests before a slow node is certain."""
+
+
+def evidence(tests: Iterable[Test]) -> tuple[Evidence, ...]:
+    """Return what is told of tests."""
+    return tuple(Evidence(t.round, t.nodes, t.purpose, t.outcome, t.ratio, t.said) for t in tests)
+
+
+def worst(tests: Iterable[Test]) -> Outcome:
+    """Return the worst outcome of some tests."""
+    outcomes = {t.outcome for t in tests}
+    return next((w for w in WORST_FIRST if w in outcomes), "failed")
+
+
+def rails(tests: Sequence[Test]) -> tuple[int, ...]:
+    """Return the rails that are bad in every one of these tests, where others are good."""
+    common = set.intersection(*(set(t.rails) for t in tests)) if tests else set()
+    return tuple(sorted(common))
+
+
+def of_alone(node: str, its: Alone) -> Culprit:
+    """Return a node that is bad by itself, or its ranks that are slow at work of their own."""
+    if not its.hard and its.slow_ranks:
+        return _slow_ranks(node, its)
+    bad = its.hard or its.slow
+    passed = sum(not t.bad for t in its.runs) if its.hard else 0
+    tests = passed + len(bad)
+    sentence = (
+        f"{node} {words.DID[worst(bad)]} alone, without any other node{words.share(bad)}: "
+        f"{words.score(passed, tests)} {words.rounds(bad)}"
+    )
+    return Culprit(
+        part="node", nodes=(node,), fault=worst(bad), passed=passed, tests=tests, certain=len(bad) > 1,
+        evidence=evidence(bad), sentence=sentence,
+    )  # fmt: skip
+
+
+def _slow_ranks(node: str, its: Alone) -> Culprit:
+    shown = tuple(t for t in its.runs if t.slow_ranks)
+    at = tuple(dict.fromkeys(s.local_rank for s in its.slow_ranks))
+    work = words.names(list(dict.fromkeys(words.WORK[s.work] for s in its.slow_ranks)))
+    sentence = (
+        f"{words.ranks(at, 'local rank')}{node} does its {work} at {min(s.ratio for s in its.slow_ranks):.0%} "
+        f"of the speed of the others {words.rounds(shown)}"
+    )
+    return Culprit(
+        part="rank", nodes=(node,), local_ranks=at, fault="slow", passed=0, tests=len(shown), certain=True,
+        evidence=evidence(shown), sentence=sentence,
+    )  # fmt: skip
+
+
+def of_pairs(known: Tally, found: Attribution) -> list[Culprit]:
+    """Return the nodes and rails that fail with several others which work."""
+    never = [_node(n, known, tests) for n, tests in found.never.items() if found.convicted(n)]
+    return never + [_node(n, known, tests) for n, tests in found.flaky.items()]
+
+
+def _node(node: str, known: Tally, shown: tuple[Test, ...]) -> Culprit:
+    partners, fault, at = _with(node, shown), worst(shown), rails(shown)
+    passed = known.passed[node]
+    enough = len(partners) >= (CERTAIN_PARTNERS if passed else WITNESSES)
+    certain = enough and (fault != "slow" or len(shown) >= CERTAIN_SLOW)
+    sentence = (
+        f"{words.ranks(at, 'rail')}{node} {words.DID[fault]} with {words.names(partners)}, which work with others"
+        f"{words.share(shown)}: {words.score(passed, passed + len(shown))} {words.rounds(shown)}"
+        f"{'' if certain else '; or the paths to them'}"
+    )
+    return Culprit(
+        part="rail" if at else "node", nodes=(node,), local_ranks=at, fault=fault, passed=passed,
+        tests=passed + len(shown), certain=certain, evidence=evidence(shown), sentence=sentence,
+    )  # fmt: skip
+
+
+def of_links(found: Attribution) -> list[Culprit]:
+    """Return the links that failed twice, while both ends work with others."""
+    return [_link(edge, tests, found) for edge, tests in found.left.items() if _persistent(tests)]
+
+
+def _persistent(tests: Sequence[Test]) -> bool:
+    return len(tests) >= TIMES and all(t.bad for t in tests)
+
+
+def _link(edge: tuple[str, str], bad: Sequence[Test], found: Attribution) -> Culprit:
+    at = rails(bad)
+    sentence = (
+        f"the link between {edge[0]} and {edge[1]} {_on(at)}{words.DID[worst(bad)]}{words.share(bad)}: "
+        f"{len(bad)} of {len(bad)} tests {words.rounds(bad)}, and both work with others"
+    )
+    return Culprit(
+        part="link", nodes=edge, local_ranks=at, fault=worst(bad), passed=0, tests=len(bad),
+        certain=not found.widespread, evidence=evidence(bad), sentence=sentence,
+    )  # fmt: skip
+
+
+def of_group(found: Boundary) -> Culprit:
+    """Return the link to which the search in groups has led."""
+    return Culprit(
+        part="link", nodes=(*found.sides[0], *found.sides[1]), fault=worst(found.tests), passed=0,
+        tests=len(found.tests), certain=True, evidence=evidence(found.tests), sentence=words.boundary(found),
+    )  # fmt: skip
+
+
+def suspects(known: Tally, found: Attribution) -> list[Suspect]:
+    """Return the nodes that never passed, and of which nothing tells whether they are at fault."""
+    nodes = tuple(n for n in found.never if not found.convicted(n))
+    if len(known.order) == 2 and len(nodes) == 2:
+        bad = known.bad[nodes[0]]
+        return [Suspect(nodes, evidence(bad), words.two_nodes(nodes, worst(bad), len(bad), rails(bad)))]
+    return [Suspect((n,), evidence(known.bad[n]), words.never_passed(n, _with(n, known.bad[n]))) for n in nodes]
+
+
+def flaky_suspects(known: Tally, found: Attribution) -> list[Suspect]:
+    """Return what failed now and then, or was slow with some only."""
+    said: list[Suspect] = []
+    for edge, tests in found.left.items():
+        bad = [t for t in tests if t.bad]
+        if any(t.hard for t in bad) and not _persistent(tests):
+            a, b = edge
+            sentence = (
+                f"{a} with {b} {_on(rails(bad))}{words.DID[worst(bad)]} now and then (passed {len(tests) - len(bad)} "
+                f"of {len(tests)}), and both work with others: {a}, {b} or the path between them"
+            )
+            said.append(Suspect(edge, evidence(bad), sentence))
+    for node in found.sometimes_slow:
+        bad = [t for t in known.bad[node] if t.outcome == "slow"]
+        sentence = (
+            f"{node} is slow with {words.names(_with(node, bad))} and not with others{words.share(bad)}: "
+            f"passed {known.passed[node]} of {known.tests[node]}"
+        )
+        said.append(Suspect((node,), evidence(bad), sentence))
+    return said
+
+
+def _with(node: str, tests: Iterable[Test]) -> list[str]:
+    return list(dict.fromkeys(t.other(node) for t in tests))
+
+
+def _on(at: Sequence[int]) -> str:
+    return f"on {words.ranks(at, 'rail').removesuffix(' of ')} " if at else ""

@@ -1,0 +1,112 @@
+"""The sentences of a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distcheck.isolation.groups import Boundary
+from distcheck.isolation.round import Outcome, Test
+
+MOST_NAMES = 8
+DID: dict[Outcome, str] = {
+    "wrong": "gives wrong numbers", "hung": "hangs", "failed": "fails", "slow": "is slow",
+}  # fmt: skip
+DO: dict[Outcome, str] = {"wrong": "give wrong numbers", "hung": "hang", "failed": "fail", "slow": "are slow"}
+WORK = {"matmul": "matrix multiplication", "copy": "memory copy"}
+
+
+def names(nodes: Sequence[str]) -> str:
+    """Write a, b and c; of many only the first."""
+    shown = list(nodes[:MOST_NAMES])
+    if len(nodes) > MOST_NAMES:
+        shown.append(f"{len(nodes) - MOST_NAMES} more")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def some(sentences: Sequence[str]) -> list[str]:
+    """Return the first sentences, and how many there are beyond."""
+    more = len(sentences) - MOST_NAMES
+    return [*sentences[:MOST_NAMES], *([f"and {more} more"] if more > 0 else [])]
+
+
+def count(number: int, noun: str) -> str:
+    """Write 1 node, 2 nodes."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def rounds(tests: Sequence[Test]) -> str:
+    """Write (rounds 2, 3 and 4)."""
+    numbers = sorted({t.round for t in tests})
+    return f"({'round' if len(numbers) == 1 else 'rounds'} {names([str(n) for n in numbers])})"
+
+
+def share(tests: Sequence[Test]) -> str:
+    """Write how slow: at 41% of what the others show."""
+    ratios = [t.ratio for t in tests if t.ratio is not None and t.outcome == "slow"]
+    return f", at {min(ratios):.0%} of what the others show" if ratios else ""
+
+
+def ranks(local_ranks: Sequence[int], noun: str) -> str:
+    """Write local rank 3 of, or nothing."""
+    if not local_ranks:
+        return ""
+    return f"{noun}{'' if len(local_ranks) == 1 else 's'} {names([str(r) for r in local_ranks])} of "
+
+
+def score(passed: int, tests: int) -> str:
+    """Write how often it passed."""
+    return f"flaky, passed {passed} of {tests}" if passed else f"{tests} of {tests} tests"
+
+
+def two_nodes(pair: Sequence[str], fault: Outcome, times: int, rails: Sequence[int]) -> str:
+    """Say what can be said of two nodes without a third."""
+    a, b = pair
+    rail = f" on {ranks(rails, 'rail').removesuffix(' of ')}" if rails else ""
+    often = f" {times} times" if times > 1 else ""
+    return (
+        f"{a} and {b} each pass alone, and together {DO.get(fault, 'fail')}{rail}{often}: two nodes cannot tell "
+        f"whether {a}, {b} or the path between them is at fault; a spare node would decide: test it with {a} and with {b}; "
+        "the one that fails with it is bad, and if both pass it is the path"
+    )
+
+
+def never_passed(node: str, partners: Sequence[str]) -> str:
+    """Say why a node that never passed is not convicted."""
+    return (
+        f"{node} did not pass with {names(partners)}, and there were too few working nodes to tell whether "
+        "it or the path is at fault"
+    )
+
+
+def boundaries(found: Sequence[Boundary]) -> list[str]:
+    """Say between which sides things fail; of many alike only what they have in common."""
+    by_size = [b for b in found if b.cause == "scale"]
+    if len(by_size) < 2:
+        return some([boundary(b) for b in found])
+    least = min(len(b.sides[0]) + len(b.sides[1]) for b in by_size)
+    most = max(len(side) for b in by_size for side in b.sides)
+    alike = (
+        f"{len(by_size)} groups of {least} nodes or more fail, and all their parts of up to {most} pass; "
+        f"the first: {boundary(by_size[0])}"
+    )
+    return some([alike, *(boundary(b) for b in found if b.cause != "scale")])
+
+
+def boundary(found: Boundary) -> str:
+    """Say between which sides, and what that hints at; nobody is blamed."""
+    left, right = (names(side) for side in found.sides)
+    if found.cause == "flaky":
+        return f"{left} with {right} failed once and then passed: flaky, and no node can be named"
+    if found.cause == "link":
+        return f"{left} and {right} fail together and each works with others: the link between them"
+    if found.cause == "group":
+        return f"the smallest group known to fail is {left} with {right}; there was no time to look further"
+    hint = (
+        "it fails wherever nodes of both sides are together, so look at what connects the two sides (boundary)"
+        if found.cause == "boundary"
+        else "smaller mixtures of both pass too, so look at limits that grow with the number of nodes (scale)"
+    )
+    return (
+        f"{left} pass together and so do {right}, but not all of them at once: "
+        f"boundary, infrastructure or scale; {hint}"
+    )

@@ -1,0 +1,320 @@
+"""The search for a bad node, link or rank: the host has groups of nodes tested, round by round, until it knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from distcheck import trials
+from distcheck.collectives.plan import Plan, Timing, bus_factor
+from distcheck.facts import Culprit, Gpus, GroupTest, Isolation, Job, NodeFacts, RankRun, Sides, Suspects
+from distcheck.isolation import round as rounds
+from distcheck.isolation.schedule import next_round, take
+from distcheck.isolation.state import State, start
+from distcheck.isolation.verdict import Evidence, Verdict
+from distcheck.rollcall import protocol
+from distcheck.rollcall.protocol import Halt, RunReport, StoreAt, Trial
+
+if TYPE_CHECKING:
+    from distcheck.isolation.round import Group, Result, Round
+    from distcheck.rollcall.server import Server
+    from distcheck.session import Session
+
+_RESERVE_SECONDS = 4.0
+"""Of --timeout, in which the report is made."""
+_FIRST_SECONDS = 12.0
+"""In which the first group of a round must have ended, forks and connections included."""
+_TIMES_THE_FIRST, _LEAST_SECONDS = 3.0, 4.0
+"""A group that takes so many times as long as the first one, and so many seconds more, hangs."""
+_TROUBLE_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 2.0
+_CPU_BYTES, _GPU_BYTES = 1 << 20, 64 << 20
+_CPU_BURST_SECONDS, _GPU_BURST_SECONDS = 0.1, 0.2
+
+
+class _Members:
+    """Which processes, and which of their ranks, a node has."""
+
+    def __init__(self, run: Session, job: Job) -> None:
+        self.nodes: dict[str, NodeFacts] = {node.key: node for node in job.nodes}
+        self.names = _names(job)
+        self.by_node: dict[str, dict[str, tuple[int, ...]]] = {}
+        lost = {process.uid for process in job.processes if process.lost}
+        for rank in job.ranks:
+            if rank.placement.rank is not None and rank.process not in lost:
+                of_node = self.by_node.setdefault(self.names[job.node_of(rank).key], {})
+                of_node[rank.process] = (*of_node.get(rank.process, ()), rank.placement.rank)
+        self.local_ranks = {r.placement.rank: r.placement.local_rank or 0 for r in job.ranks}
+        self.own = run.uid
+
+    def parts(self, nodes: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
+        """Return each process's ranks with their number in the group and its size."""
+        ranks = [(uid, rank) for node in nodes for uid, here in self.by_node[node].items() for rank in here]
+        parts: dict[str, dict[int, tuple[int, int]]] = {}
+        for number, (uid, rank) in enumerate(ranks):
+            parts.setdefault(uid, {})[rank] = (number, len(ranks))
+        return parts
+
+    def like(self, nodes: Sequence[str]) -> str:
+        """Say what makes figures of groups comparable: ranks per node and models of GPU."""
+        counts = sorted(sum(map(len, self.by_node[node].values())) for node in nodes)
+        models = {
+            gpu.name
+            for facts in self.nodes.values()
+            if self.names[facts.key] in nodes and isinstance(facts.gpus, Gpus)
+            for gpu in facts.gpus.devices
+            if isinstance(gpu.name, str)
+        }
+        return f"{counts} ranks on {sorted(models)}"
+
+
+def _names(job: Job) -> dict[str, str]:
+    """Return a name for each node by its key, the key itself where two nodes have one name."""
+    names = [node.name for node in job.nodes]
+    return {node.key: node.name if names.count(node.name) == 1 else node.key for node in job.nodes}
+
+
+async def search(run: Session, server: Server | None, backend: str) -> Isolation:
+    """Test groups of nodes until it is known who is bad, or the time is over."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    job = run.record.job()
+    members = _Members(run, job)
+    missing = {}
+    if job.missing_ranks:
+        missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "nobody spoke for them"}
+    state = start(members.by_node, seed=job.world_size or 0, missing=missing)
+    while True:
+        step = next_round(state)
+        took = round(loop.time() - began, 1)
+        if isinstance(step, Verdict):
+            return _facts(step, took)
+        left = run.remaining(_RESERVE_SECONDS)
+        if left < _LEAST_SECONDS:
+            return Isolation("ended", "the time for it was over", rounds=len(state.rounds), seconds=took)
+        run.say(_announced(step, state))
+        results = await _Round(run, server, members, backend, step, min(_FIRST_SECONDS, left)).hold()
+        state = take(state, step, results)
+
+
+def _facts(verdict: Verdict, seconds: float) -> Isolation:
+    return Isolation(
+        kind=verdict.kind,
+        sentence=verdict.sentence,
+        culprits=tuple(
+            Culprit(
+                c.part, c.nodes, c.local_ranks, c.fault, c.passed, c.tests, c.certain, _tests(c.evidence), c.sentence
+            )
+            for c in verdict.culprits
+        ),
+        boundaries=tuple(Sides(b.sides, b.cause) for b in verdict.boundaries),
+        undecided=tuple(Suspects(s.nodes, _tests(s.evidence), s.sentence) for s in verdict.undecided),
+        untested=verdict.untested,
+        widespread=verdict.widespread,
+        rounds=verdict.rounds,
+        seconds=seconds,
+    )
+
+
+def _tests(evidence: Sequence[Evidence]) -> tuple[GroupTest, ...]:
+    return tuple(
+        GroupTest(e.round, e.nodes, e.purpose, e.outcome, e.ratio, tuple(f"{s.node}: {s.text}" for s in e.said[:4]))
+        for e in evidence
+    )
+
+
+def _announced(step: Round, state: State) -> str:
+    purposes = dict.fromkeys(group.purpose for group in step.groups)
+    return f"round {step.number}: {' and '.join(purposes)}, {len(step.groups)} groups of {len(state.nodes)} nodes"
+
+
+class _Round:
+    """One round: all groups at the same time, each with the processes of its nodes."""
+
+    def __init__(
+        self, run: Session, server: Server | None, members: _Members, backend: str, step: Round, seconds: float
+    ) -> None:
+        self.run, self.server, self.members, self.backend, self.step = run, server, members, backend, step
+        self.until = asyncio.get_running_loop().time() + seconds
+        self.halted = asyncio.Event()
+        """Ends what this process's own ranks do in the round."""
+
+    async def hold(self) -> list[Result]:
+        """Have every group tested and return what came of each."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        testing = {
+            asyncio.ensure_future(self._test(number, group)): number for number, group in enumerate(self.step.groups)
+        }
+        done, _ = await asyncio.wait(testing, timeout=self.until - began, return_when="FIRST_COMPLETED")
+        while done and len(done) < len(testing) and not any(t.result().ended == "passed" for t in done):
+            left = self.until - loop.time()
+            if left <= 0:
+                break
+            more, _ = await asyncio.wait(set(testing) - done, timeout=left, return_when="FIRST_COMPLETED")
+            done |= more
+            if not more:
+                break
+        if done and len(done) < len(testing):
+            patience = max(_TIMES_THE_FIRST * (loop.time() - began), _LEAST_SECONDS)
+            self.until = min(max(self.until, loop.time() + patience), loop.time() + patience)
+        # Every group ends by `until` of its own accord, and says so within moments.
+        await asyncio.wait(testing, timeout=max(0.0, self.until - loop.time()) + _LAST_WORDS_SECONDS + 2)
+        for task in testing:
+            task.cancel()
+        await asyncio.gather(*testing, return_exceptions=True)
+        return [task.result() for task in testing if task.done() and not task.cancelled() and not task.exception()]
+
+    async def _test(self, number: int, group: Group) -> Result:
+        parts = self.members.parts(group.nodes)
+        opener, *others = parts
+        reports: dict[str, RunReport] = {}
+        opened = asyncio.get_running_loop().create_future()
+        members = {opener: asyncio.ensure_future(self._member(opener, self._trial(group, parts[opener], None), opened))}
+        await asyncio.wait({opened, members[opener]}, timeout=self._left(), return_when="FIRST_COMPLETED")
+        if opened.done() and others:
+            store = (self._address(opener), opened.result())
+            members |= {
+                uid: asyncio.ensure_future(self._member(uid, self._trial(group, parts[uid], store), None))
+                for uid in others
+            }
+        pending = set(members.values())
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=self._left(), return_when="FIRST_COMPLETED")
+            reports |= {r[0]: r[1] for task in done if (r := task.result())[1] is not None}
+            broken = any(run.outcome != "done" for report in reports.values() for run in report.runs.values())
+            if not done or broken:
+                break
+        if pending:
+            await asyncio.wait(pending, timeout=_TROUBLE_SECONDS if self._left() > 0 else 0)
+            self._halt(uid for uid, task in members.items() if not task.done())
+            await asyncio.wait(pending, timeout=_LAST_WORDS_SECONDS)
+        for task in members.values():
+            if task.done():
+                uid, report = task.result()
+                reports |= {uid: report} if report is not None else {}
+            task.cancel()
+        return self._result(number, group, parts, reports)
+
+    def _left(self) -> float:
+        return max(0.0, self.until - asyncio.get_running_loop().time())
+
+    def _trial(self, group: Group, parts: Mapping[int, tuple[int, int]], store: tuple[str, int] | None) -> Trial:
+        on_cpu = self.backend == "gloo"
+        plan = Plan(
+            backend=self.backend,  # type: ignore[arg-type]  # one of the backends of --backend
+            operations=("all_reduce", "broadcast"),
+            sizes_bytes=(_CPU_BYTES if on_cpu else _GPU_BYTES,),
+            deadline_seconds=60.0,
+            burst_seconds=_CPU_BURST_SECONDS if on_cpu else _GPU_BURST_SECONDS,
+            compute=group.purpose == "alone",
+        )
+        return Trial(self.step.number, plan, self._left() + _TIMES_THE_FIRST * _FIRST_SECONDS, dict(parts), store)
+
+    def _address(self, uid: str) -> str:
+        """Return where others reach a process; empty for this host, which every guest has reached."""
+        if self.server is None or uid == self.run.uid:
+            return ""
+        address = protocol.plain_address(self.server.guests[uid].writer.get_extra_info("peername")[0])
+        return "" if protocol.is_loopback(address) else address
+
+    async def _member(self, uid: str, trial: Trial, opened: asyncio.Future[int] | None) -> tuple[str, RunReport | None]:
+        """Have one process take part; None when it has gone."""
+
+        def tell(port: int) -> None:
+            if opened is not None and not opened.done():
+                opened.set_result(port)
+
+        if uid == self.run.uid:
+            return uid, await trials.take_part(self.run, trial, "127.0.0.1", self.halted, tell)
+        if self.server is None:
+            return uid, None
+        guest = self.server.guests[uid]
+        guest.say(trial)
+        while not guest.gone or not guest.words.empty():
+            word = await guest.words.get()
+            if isinstance(word, StoreAt) and word.trial == trial.number:
+                tell(word.port)
+            elif isinstance(word, RunReport) and word.trial == trial.number:
+                return uid, word
+            elif word is None:
+                break
+        return uid, None
+
+    def _halt(self, uids: Iterable[str]) -> None:
+        for uid in tuple(uids):
+            if uid == self.run.uid:
+                self.halted.set()
+            elif self.server is not None:
+                self.server.guests[uid].say(Halt(self.step.number))
+
+    def _result(
+        self,
+        number: int,
+        group: Group,
+        parts: Mapping[str, Mapping[int, tuple[int, int]]],
+        reports: Mapping[str, RunReport],
+    ) -> Result:
+        runs: dict[int, RankRun | None] = {rank: None for ranks in parts.values() for rank in ranks}
+        for uid, report in reports.items():
+            runs |= {rank: run for rank, run in report.runs.items() if rank in parts[uid]}
+        node_of = {rank: node for node in group.nodes for here in self.members.by_node[node].values() for rank in here}
+        computed = {rank: c for report in reports.values() for rank, c in report.computed.items() if rank in runs}
+        wrong = {rank for rank, run in runs.items() if run and any(run.wrong.values())}
+        wrong |= {rank for rank, c in computed.items() if c.wrong}
+        said = tuple(
+            rounds.Said(node_of[rank], self.members.local_ranks.get(rank), words)
+            for rank, run in runs.items()
+            if (words := _words(run, wrong=rank in wrong))
+        )
+        timings: dict[str, list[Timing]] = {}
+        for report in reports.values():
+            for _, timing in report.timings:
+                timings.setdefault(timing.op, []).append(timing)
+        seconds = _seconds(timings.get("all_reduce", []), len(runs))
+        factor = bus_factor("all_reduce", len(runs))
+        moved = timings["all_reduce"][0].bytes if seconds else 0
+        return rounds.Result(
+            group=number,
+            ended=_ended(runs, wrong),
+            seconds=seconds,
+            busbw_GBps=moved / seconds / 1e9 * factor if seconds and factor else None,
+            like=self.members.like(group.nodes),
+            compute=tuple(
+                rounds.Compute(
+                    node_of[rank], self.members.local_ranks.get(rank, 0), c.matmul_seconds, c.copy_seconds, self.backend
+                )
+                for rank, c in computed.items()
+            ),
+            said=said,
+        )
+
+
+def _seconds(timings: Sequence[Timing], ranks: int) -> float | None:
+    """Return the mean over the ranks, None where not all of them have a figure."""
+    return fmean(median(t.bursts) for t in timings) if len(timings) == ranks > 0 else None
+
+
+def _ended(runs: Mapping[int, RankRun | None], wrong: set[int]) -> rounds.Ended:
+    """Return how a group's test ended, the worst first."""
+    outcomes = {run.outcome if run else "lost" for run in runs.values()}
+    if wrong:
+        return "wrong"
+    if outcomes == {"done"}:
+        return "passed"
+    if outcomes & {"failed", "died", "lost", "not started"}:
+        return "failed"
+    return "hung"
+
+
+def _words(run: RankRun | None, *, wrong: bool) -> str:
+    """Return what became of a rank, for people; empty where all went well."""
+    if run is None:
+        return "its process was lost"
+    if wrong:
+        return f"wrong numbers in {', '.join(op for op, count in run.wrong.items() if count) or 'a product of its own'}"
+    if run.outcome == "done":
+        return ""
+    return f"{run.outcome} in {run.step}" + (f": {run.detail}" if run.detail else "")

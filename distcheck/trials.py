@@ -1,0 +1,92 @@
+"""A trial: the collectives once more, in fresh processes, in a part of the world; as each process takes part in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from distcheck.collectives.plan import Task
+from distcheck.rollcall.protocol import RunReport, Trial
+
+if TYPE_CHECKING:
+    from distcheck.launch.local import LocalRanks
+    from distcheck.session import Session
+
+_GRACE_SECONDS = 0.5
+"""Between the first sign of trouble and the end of this process's ranks: time for them to say what they saw."""
+
+
+async def take_part(
+    run: Session, trial: Trial, host_address: str, halted: asyncio.Event, opened: Callable[[int], None]
+) -> RunReport:
+    """Run this process's ranks in a trial and return what came of it.
+
+    Args:
+        run: this process's run, whose ranks are forked anew.
+        trial: what to do.
+        host_address: where the roll call's host is, which an empty address in the trial stands for.
+        halted: ends the trial when it is set.
+        opened: told the port of the store where this process is to open it.
+    """
+    local = run.local
+    if local is None:
+        return RunReport({}, (), trial=trial.number)
+    error = await local.wait_imported(trial.seconds, halted)
+    if error:
+        return replace(local.report(error=error), trial=trial.number)
+    await local.again()
+    await _measure(run, local, trial, host_address, halted, opened)
+    return replace(local.report(), trial=trial.number)
+
+
+async def _measure(
+    run: Session,
+    local: LocalRanks,
+    trial: Trial,
+    host_address: str,
+    halted: asyncio.Event,
+    opened: Callable[[int], None],
+) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + trial.seconds
+    store = trial.store
+    tasks = _tasks(run, local, trial, ("", 0))
+    if store is None:
+        port = await local.open_store(tasks, trial.seconds, halted)
+        if port is None:
+            return
+        opened(port)
+        store = ("127.0.0.1", port)
+
+    def end_soon(_reason: str) -> None:
+        loop.call_later(_GRACE_SECONDS, halted.set)
+
+    await local.measure(
+        _tasks(run, local, trial, (store[0] or host_address, store[1])),
+        seconds=max(0.0, until - loop.time()),
+        aborted=halted,
+        on_trouble=end_soon,
+    )
+
+
+def _tasks(run: Session, local: LocalRanks, trial: Trial, store: tuple[str, int]) -> list[Task]:
+    """Return each local rank's task; the first rank of a part holds the store."""
+    ordinals = run.cuda_ordinals(trial.plan.backend)
+    tasks = []
+    for placement in local.placements:
+        rank = placement.rank or 0
+        number, ranks = trial.parts[rank]
+        tasks.append(
+            Task(
+                plan=trial.plan,
+                rank=number,
+                world_size=ranks,
+                local_rank=placement.local_rank or 0,
+                store=store if number else None,
+                gpu=ordinals.get(rank),
+            )
+        )
+    return tasks
