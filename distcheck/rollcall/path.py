@@ -24,14 +24,19 @@ _SMALL_BYTES = 256
 _DATAGRAM_TRIES = 4
 _DATAGRAM_SECONDS = 0.15
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2  # linux/in.h, linux/in6.h
-# struct tcp_info of linux/tcp.h: tcpi_total_retrans, tcpi_bytes_acked, tcpi_segs_out, tcpi_dsack_dups.
-_TCP_INFO = struct.Struct("=100xI16xQ8xI76xI")
+_SETTLE_SECONDS = 0.1
+"""In which the other side's word arrives that a repeated segment had come before."""
+# struct tcp_info of linux/tcp.h: tcpi_total_retrans, tcpi_bytes_acked, tcpi_segs_out, tcpi_busy_time,
+# tcpi_rwnd_limited, tcpi_dsack_dups.
+_TCP_INFO = struct.Struct("=100xI16xQ8xI28xQQ32xI")
 
 
 class _TcpInfo(NamedTuple):
     repeated: int
     bytes_confirmed: int
     segments: int
+    busy_seconds: float
+    """In which something was under way, and not only because the other side did not read."""
 
 
 def tcp_info(sock: socket.socket) -> _TcpInfo | None:
@@ -45,8 +50,8 @@ def tcp_info(sock: socket.socket) -> _TcpInfo | None:
         return None
     if len(raw) < _TCP_INFO.size:
         return None
-    repeated, confirmed, segments, needless = _TCP_INFO.unpack(raw)
-    return _TcpInfo(max(0, repeated - needless), confirmed, segments)
+    repeated, confirmed, segments, busy, window_closed, needless = _TCP_INFO.unpack(raw)
+    return _TcpInfo(max(0, repeated - needless), confirmed, segments, max(0, busy - window_closed) / 1e6)
 
 
 async def transfer(door: PeerDoor, word: bytes, seconds: float) -> Transfer | None:
@@ -67,6 +72,9 @@ async def transfer(door: PeerDoor, word: bytes, seconds: float) -> Transfer | No
             stalled = await _watch(sock, sending, start + min(seconds, _LONGEST_SECONDS))
             took, waited = loop.time() - start, waited_for_cpu() - waited
             counters = tcp_info(sock)
+            if counters is not None and counters.repeated:
+                await asyncio.sleep(_SETTLE_SECONDS)
+                counters = (tcp_info(sock) or counters)._replace(busy_seconds=counters.busy_seconds)
         finally:
             sending.cancel()
             with contextlib.suppress(OSError, EOFError, asyncio.CancelledError):
@@ -79,7 +87,8 @@ async def transfer(door: PeerDoor, word: bytes, seconds: float) -> Transfer | No
             stalled=stalled,
             segments=counters.segments if counters else 0,
             repeated=counters.repeated if counters else 0,
-            waited_seconds=waited + reader_waited,
+            # A process that waits is no excuse for a network that was at work meanwhile.
+            waited_seconds=min(waited + reader_waited, max(0.0, took - (counters.busy_seconds if counters else 0.0))),
         )
 
 

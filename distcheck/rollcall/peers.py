@@ -24,6 +24,8 @@ _USUAL_MTU_BYTES = 1500
 _QUICK_BYTES_PER_SECOND = 1e8
 """What an otherwise idle link of 1 Gbit/s carries."""
 _MORE_TRIES = 2
+_FEW_REPEATED = 0.01
+"""Of the segments; with more, once is no proof: a busy host repeats what is only late."""
 
 
 def choose(doors: Mapping[str, Sequence[PeerDoor]]) -> dict[str, tuple[PeerDoor, ...]]:
@@ -86,14 +88,16 @@ async def _transfer(roster: Roster, trials: Sequence[PeerTrial], seconds: float)
 
 
 async def _at_its_best(door: PeerDoor, word: bytes, seconds: float, until: float) -> Transfer | None:
-    """Send data; when it goes slowly, again: on a busy host a process may have had to wait for its turn.
+    """Send data; when it goes slowly or badly, again: on a busy host a process may have had to wait for its turn.
 
     Nothing is begun after `until` (of the loop's clock), so that others have their time.
     """
     loop = asyncio.get_running_loop()
     best = await transfer(door, word, seconds)
     for _ in range(_MORE_TRIES):
-        if best is None or best.stalled or best.rate >= _QUICK_BYTES_PER_SECOND:
+        if best is None or best.stalled:
+            break
+        if best.rate >= _QUICK_BYTES_PER_SECOND and best.repeated <= _FEW_REPEATED * best.segments:
             break
         if loop.time() >= until:
             break

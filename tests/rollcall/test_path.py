@@ -184,13 +184,13 @@ class _Telling:
 
 
 def test_a_kernel_that_does_not_count_all_of_them_is_as_good_as_one_that_counts_nothing():
-    raw = path._TCP_INFO.pack(9, 70_000, 50, 4)
-    assert tcp_info(_Telling(raw)) == (5, 70_000, 50)
+    raw = path._TCP_INFO.pack(9, 70_000, 50, 300_000, 100_000, 4)
+    assert tcp_info(_Telling(raw)) == (5, 70_000, 50, 0.2)
     assert tcp_info(_Telling(raw[:-4])) is None
 
 
 def test_segments_that_arrived_twice_are_not_counted_as_lost():
-    assert tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 7))).repeated == 0
+    assert tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 0, 0, 7))).repeated == 0
 
 
 # -- datagrams

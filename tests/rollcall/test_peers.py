@@ -185,6 +185,23 @@ def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(liv
     live(main())
 
 
+def test_what_was_repeated_is_sent_again_because_once_is_no_proof(live, monkeypatch):
+    async def main():
+        repeated = iter([60, 0, 0, 60, 60, 60])
+
+        async def sent(_door, _word, _limit):
+            return Transfer(bytes=1 << 21, seconds=0.001, stalled=False, segments=1000, repeated=next(repeated))
+
+        monkeypatch.setattr(peers, "transfer", sent)
+        door, now = PeerDoor("b", "127.0.0.1", 1), asyncio.get_running_loop().time()
+        late = await peers._at_its_best(door, b"word", 3.0, now + 60)
+        assert (late.segments, late.repeated) == (3000, 60)
+        lossy = await peers._at_its_best(door, b"word", 3.0, now + 60)
+        assert (lossy.segments, lossy.repeated) == (3000, 180)
+
+    live(main())
+
+
 def test_what_goes_slowly_is_sent_again_and_the_best_counts_with_all_that_was_repeated(live, monkeypatch):
     async def main():
         seconds = iter([1.0, 0.5, 0.25, 0.001, 1.0])
