@@ -6,52 +6,56 @@ from collections import Counter
 
 import msgspec
 
-from .round import SlowRank, Test
-from .state import State
+from distcheck.isolation.round import SlowRank, Trial
+from distcheck.isolation.state import State
 
-MOST_RUNS = 3
+RUNS = 3
+"""Of a node by itself, at most; as many slow ones convict it."""
 
 
 class Alone(msgspec.Struct, frozen=True):
     """The runs of one node by itself, in order."""
 
-    runs: tuple[Test, ...]
+    runs: tuple[Trial, ...]
 
     @property
-    def hard(self) -> tuple[Test, ...]:
+    def hard(self) -> tuple[Trial, ...]:
+        """The runs that did not work at all."""
         return tuple(t for t in self.runs if t.hard)
 
     @property
-    def slow(self) -> tuple[Test, ...]:
+    def slow(self) -> tuple[Trial, ...]:
+        """The runs whose collective was slow."""
         return tuple(t for t in self.runs if t.outcome == "slow")
 
     @property
     def slow_ranks(self) -> tuple[SlowRank, ...]:
-        """The ranks whose own work was slow more than once, as the last of these runs showed them."""
+        """The ranks whose own work was slow in every run, as the last run showed them."""
         seen = Counter((s.local_rank, s.work) for t in self.runs for s in t.slow_ranks)
-        last = {(s.local_rank, s.work): s for t in self.runs for s in t.slow_ranks}
-        return tuple(last[k] for k, times in sorted(seen.items()) if times > 1)
+        return tuple(s for s in self.runs[-1].slow_ranks if seen[s.local_rank, s.work] == len(self.runs) >= RUNS)
 
     @property
     def convicted(self) -> bool:
-        return bool(self.hard) or len(self.slow) > 1 or bool(self.slow_ranks)
+        """Whether it is bad: nobody else was involved when it failed."""
+        return bool(self.hard) or len(self.slow) >= RUNS or bool(self.slow_ranks)
 
     @property
     def again(self) -> bool:
-        """Whether another run would tell more: twice bad is certain, once bad and once good is flaky or noise."""
-        bad = [t for t in self.runs if t.bad or t.slow_ranks]
-        if not self.runs or len(self.runs) >= MOST_RUNS or not bad or len(bad) > 1:
+        """Whether another run would tell more: failing twice is certain, so is being slow every time."""
+        if len(self.runs) >= RUNS:
             return False
-        return bool(self.hard) or len(self.runs) == 1
+        return len(self.hard) == 1 if self.hard else all(t.bad or t.slow_ranks for t in self.runs)
 
 
 def alone(state: State) -> dict[str, Alone]:
-    """Return the runs of every node that took part in the stage."""
-    runs: dict[str, list[Test]] = {n: [] for n in state.nodes}
-    for test in state.tests:
-        if test.purpose == "alone" and test.outcome != "untested" and test.nodes[0] in runs:
+    """Return the runs of every node that was bad in one of them."""
+    tests = [t for t in state.tests if t.purpose == "alone" and t.outcome != "untested"]
+    bad = {t.nodes[0] for t in tests if t.bad or t.slow_ranks}
+    runs: dict[str, list[Trial]] = {n: [] for n in state.nodes if n in bad}
+    for test in tests:
+        if test.nodes[0] in runs:
             runs[test.nodes[0]].append(test)
-    return {node: Alone(tuple(tests)) for node, tests in runs.items()}
+    return {node: Alone(tuple(its)) for node, its in runs.items()}
 
 
 def to_repeat(runs: dict[str, Alone]) -> list[str]:

@@ -7,12 +7,14 @@ failures are left over, no node explains them, and nobody is blamed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import msgspec
 
-from .round import PAIRED, Test
-from .state import State
+from distcheck.isolation.round import PAIRED, Trial
+from distcheck.isolation.state import State
 
 WITNESSES = 2
 """Partners that work with others and fail with a node, before it is convicted."""
@@ -32,24 +34,25 @@ class Tally(msgspec.Struct, frozen=True):
     passed: dict[str, int]
     tests: dict[str, int]
     met: dict[str, set[str]]
-    bad: dict[str, list[Test]]
-    edges: dict[Edge, list[Test]]
+    bad: dict[str, list[Trial]]
+    edges: dict[Edge, list[Trial]]
 
 
 class Attribution(msgspec.Struct, frozen=True):
     """What explains the bad pairs; nodes and pairs in order."""
 
-    never: dict[str, tuple[Test, ...]]
+    never: dict[str, tuple[Trial, ...]]
     """Nodes that never passed, with their failures beside a node that works with others."""
-    flaky: dict[str, tuple[Test, ...]]
+    flaky: dict[str, tuple[Trial, ...]]
     """Nodes that passed and failed with several."""
     sometimes_slow: tuple[str, ...]
-    left: dict[Edge, list[Test]]
+    left: dict[Edge, list[Trial]]
     """Pairs whose failure none of these explains, with all their tests."""
     widespread: bool
     """Whether so much is left over that it is the network's rather than a node's."""
 
     def convicted(self, node: str) -> bool:
+        """Whether a node that never passed failed with enough others that work."""
         return len({t.other(node) for t in self.never.get(node, ())}) >= WITNESSES
 
 
@@ -59,8 +62,8 @@ def tally(state: State, without: Iterable[str] = ()) -> Tally:
     order = {n: i for i, n in enumerate(n for n in state.nodes if n not in away)}
     passed, tests = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
     met: dict[str, set[str]] = {n: set() for n in order}
-    bad: dict[str, list[Test]] = {}
-    edges: dict[Edge, list[Test]] = {}
+    bad: dict[str, list[Trial]] = {}
+    edges: dict[Edge, list[Trial]] = {}
     for test in state.tests:
         if test.purpose not in PAIRED or test.outcome == "untested":
             continue
@@ -80,7 +83,7 @@ def tally(state: State, without: Iterable[str] = ()) -> Tally:
 
 def attribute(known: Tally) -> Attribution:
     """Explain the bad pairs by as few nodes as possible."""
-    never: dict[str, tuple[Test, ...]] = {}
+    never: dict[str, tuple[Trial, ...]] = {}
     for node in sorted((n for n in known.bad if not known.passed[n]), key=known.order.__getitem__):
         never[node] = tuple(t for t in known.bad[node] if known.passed[t.other(node)])
     left = {
@@ -100,7 +103,7 @@ def attribute(known: Tally) -> Attribution:
     return Attribution(never, shown, tuple(slow), rest, widespread)
 
 
-def _unexplained(tests: list[Test]) -> bool:
+def _unexplained(tests: list[Trial]) -> bool:
     """A pair that was slow once and fast another time is noise; one that failed once is not."""
     return any(t.hard for t in tests) or (any(t.bad for t in tests) and all(t.bad for t in tests))
 
@@ -125,34 +128,43 @@ def _common_ends(edges: set[Edge]) -> tuple[list[str], set[Edge]]:
 def cut(known: Tally, found: Attribution, least: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """Return two sides, by name, such that what passed lies within one and what failed goes across.
 
-    None without at least so many failing pairs that share no node, or where no such sides exist.
+    Nodes that never passed do not count for it, and are on the side of their name, unless that is unclear and they were
+    tested with it only. None without at least so many failing pairs that share no node, or where no such sides exist.
     """
     nodes = [n for n in known.order if n not in found.never]
     place = {n: i for i, n in enumerate(nodes)}
-    failing = [e for e, tests in known.edges.items() if e[0] in place and e[1] in place and all(t.bad for t in tests)]
-    if len(_disjoint(failing)) < least:
+    ends = [
+        (*sorted((place[a], place[b])), all(t.bad for t in tests))
+        for (a, b), tests in known.edges.items()
+        if a in place and b in place
+    ]
+    failing = [(low, high) for low, high, bad in ends if bad]
+    if _disjoint(failing) < least:
         return None
-    crossing = [0] * (len(nodes) + 1)
-    for a, b in known.edges:
-        if a in place and b in place and not all(t.bad for t in known.edges[a, b]):
-            first, last = sorted((place[a], place[b]))
-            crossing[first + 1] += 1
-            crossing[last + 1] -= 1
-    ends = [sorted((place[a], place[b])) for a, b in failing]
-    low, high = max(e[0] for e in ends) + 1, min(e[1] for e in ends)
-    across = 0
-    for position in range(len(nodes)):
-        across += crossing[position]
-        if low <= position <= high and across == 0:
-            return tuple(nodes[:position]), tuple(nodes[position:])
-    return None
+    over = [0] * (len(nodes) + 1)
+    for low, high, bad in ends:
+        over[low + 1] += not bad
+        over[high + 1] -= not bad
+    passing = list(accumulate(over))
+    first, last = max(low for low, _ in failing) + 1, min(high for _, high in failing)
+    position = next((p for p in range(first, last + 1) if not passing[p]), None)
+    if position is None:
+        return None
+    left = {n for n in known.order if known.order[n] < known.order[nodes[position]]}
+    for node in found.never:
+        met = [p in left for p in known.met[node] if p in place]
+        if met and len(set(met)) == 1 and known.order[nodes[position - 1]] < known.order[node] and met[0]:
+            left.discard(node)
+    return tuple(n for n in known.order if n in left), tuple(n for n in known.order if n not in left)
 
 
-def _disjoint(edges: Iterable[Edge]) -> list[Edge]:
-    used: set[str] = set()
-    chosen: list[Edge] = []
-    for a, b in edges:
+def _disjoint(edges: Sequence[tuple[int, int]]) -> int:
+    """Return how many edges can be found of which no two meet; those that meet the fewest others are taken first."""
+    meets = Counter(end for edge in edges for end in edge)
+    used: set[int] = set()
+    number = 0
+    for a, b in sorted(edges, key=lambda e: (meets[e[0]] + meets[e[1]], e)):
         if a not in used and b not in used:
             used |= {a, b}
-            chosen.append((a, b))
-    return chosen
+            number += 1
+    return number

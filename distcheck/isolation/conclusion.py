@@ -21,27 +21,26 @@ SHARED = 3
 def conclude(
     state: State,
     runs: dict[str, Alone],
-    known: Tally | None = None,
-    found: Attribution | None = None,
+    parts: Sequence[tuple[Tally, Attribution]] = (),
     boundaries: Sequence[Boundary] = (),
 ) -> Verdict:
     """Sum up a search; without pairs when most nodes failed alone."""
     convicted = [culprits.of_alone(node, its) for node, its in runs.items() if its.convicted]
     suspects: list[Suspect] = []
-    across = any(b.cause == "boundary" for b in boundaries)
-    nobody = False
-    if known is not None and found is not None:
+    for known, found in parts:
         suspects += culprits.suspects(known, found)
-        nobody = bool(suspects) and not any(known.passed.values())
-        if across:
-            convicted += [c for c in culprits.of_pairs(known, found) if not c.flaky]
-        else:
-            convicted += culprits.of_pairs(known, found) + culprits.of_links(found)
-            suspects += culprits.flaky_suspects(known, found)
+        convicted += culprits.of_pairs(known, found) + culprits.of_links(found)
+        suspects += culprits.flaky_suspects(known, found)
+    if len(parts) == 1:
+        # Whoever met nodes of one side only may stand on the other.
+        doubtful = [c for c in convicted if c.part != "link" and culprits.met_one_side_only(c, boundaries)]
+        convicted = [c for c in convicted if c not in doubtful]
+        suspects += [Suspect(c.nodes, c.evidence, words.other_side(c.nodes[0])) for c in doubtful]
+    nobody = bool(suspects) and not any(any(known.passed.values()) for known, _ in parts)
     links = {c.nodes for c in convicted if c.part == "link"}
     in_groups = [culprits.of_group(b) for b in boundaries if b.cause == "link"]
     convicted += [c for c in in_groups if c.nodes not in links]
-    widespread = bool(found and found.widespread) and not across
+    widespread = any(found.widespread for _, found in parts)
     blamed = {n for c in convicted if c.part != "link" for n in c.nodes}
     shared = widespread or (len(state.nodes) >= SHARED and (nobody or 2 * len(blamed) > len(state.nodes)))
     if shared:

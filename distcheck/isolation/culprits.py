@@ -8,7 +8,8 @@ from distcheck.isolation import words
 from distcheck.isolation.alone import Alone
 from distcheck.isolation.attribution import TIMES, WITNESSES, Attribution, Tally
 from distcheck.isolation.groups import Boundary
-from distcheck.isolation.round import WORST_FIRST, Outcome, Test
+from distcheck.isolation.pairing import SMALL
+from distcheck.isolation.round import WORST_FIRST, Outcome, Trial
 from distcheck.isolation.verdict import Culprit, Evidence, Suspect
 
 CERTAIN_PARTNERS = 3
@@ -17,18 +18,18 @@ CERTAIN_SLOW = 3
 """Slow tests before a slow node is certain."""
 
 
-def evidence(tests: Iterable[Test]) -> tuple[Evidence, ...]:
+def evidence(tests: Iterable[Trial]) -> tuple[Evidence, ...]:
     """Return what is told of tests."""
     return tuple(Evidence(t.round, t.nodes, t.purpose, t.outcome, t.ratio, t.said) for t in tests)
 
 
-def worst(tests: Iterable[Test]) -> Outcome:
+def worst(tests: Iterable[Trial]) -> Outcome:
     """Return the worst outcome of some tests."""
     outcomes = {t.outcome for t in tests}
     return next((w for w in WORST_FIRST if w in outcomes), "failed")
 
 
-def rails(tests: Sequence[Test]) -> tuple[int, ...]:
+def rails(tests: Sequence[Trial]) -> tuple[int, ...]:
     """Return the rails that are bad in every one of these tests, where others are good."""
     common = set.intersection(*(set(t.rails) for t in tests)) if tests else set()
     return tuple(sorted(common))
@@ -71,10 +72,11 @@ def of_pairs(known: Tally, found: Attribution) -> list[Culprit]:
     return never + [_node(n, known, tests) for n, tests in found.flaky.items()]
 
 
-def _node(node: str, known: Tally, shown: tuple[Test, ...]) -> Culprit:
+def _node(node: str, known: Tally, shown: tuple[Trial, ...]) -> Culprit:
     partners, fault, at = _with(node, shown), worst(shown), rails(shown)
     passed = known.passed[node]
-    enough = len(partners) >= (CERTAIN_PARTNERS if passed else WITNESSES)
+    # Among few nodes, to pass with one and fail with three may as well be a matter of sides.
+    enough = len(partners) >= CERTAIN_PARTNERS and len(known.order) > SMALL if passed else len(partners) >= WITNESSES
     certain = enough and (fault != "slow" or len(shown) >= CERTAIN_SLOW)
     sentence = (
         f"{words.ranks(at, 'rail')}{node} {words.DID[fault]} with {words.names(partners)}, which work with others"
@@ -87,16 +89,23 @@ def _node(node: str, known: Tally, shown: tuple[Test, ...]) -> Culprit:
     )  # fmt: skip
 
 
+def met_one_side_only(culprit: Culprit, boundaries: Sequence[Boundary]) -> bool:
+    """Whether all partners with which it failed are on one side of a boundary."""
+    partners = {n for e in culprit.evidence for n in e.nodes}.difference(culprit.nodes)
+    sides = [side for b in boundaries if b.cause == "boundary" for side in b.sides]
+    return bool(partners) and any(partners <= set(side) for side in sides)
+
+
 def of_links(found: Attribution) -> list[Culprit]:
     """Return the links that failed twice, while both ends work with others."""
     return [_link(edge, tests, found) for edge, tests in found.left.items() if _persistent(tests)]
 
 
-def _persistent(tests: Sequence[Test]) -> bool:
+def _persistent(tests: Sequence[Trial]) -> bool:
     return len(tests) >= TIMES and all(t.bad for t in tests)
 
 
-def _link(edge: tuple[str, str], bad: Sequence[Test], found: Attribution) -> Culprit:
+def _link(edge: tuple[str, str], bad: Sequence[Trial], found: Attribution) -> Culprit:
     at = rails(bad)
     sentence = (
         f"the link between {edge[0]} and {edge[1]} {_on(at)}{words.DID[worst(bad)]}{words.share(bad)}: "
@@ -147,7 +156,7 @@ def flaky_suspects(known: Tally, found: Attribution) -> list[Suspect]:
     return said
 
 
-def _with(node: str, tests: Iterable[Test]) -> list[str]:
+def _with(node: str, tests: Iterable[Trial]) -> list[str]:
     return list(dict.fromkeys(t.other(node) for t in tests))
 
 

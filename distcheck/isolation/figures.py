@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import log2
 from statistics import median, median_high
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from .round import WORST_FIRST, Compute, Group, Outcome, Result, Round, SlowRank, Test
+from distcheck.isolation.round import WORST_FIRST, Compute, Group, Outcome, Result, Round, SlowRank, Trial
 
 SLOW = 0.8
 """Below this share of the others' median a group or rank is slow."""
@@ -16,15 +17,29 @@ SIGMAS = 4.0
 """And by so many standard deviations, told by the median absolute deviation."""
 SIGMA_PER_MAD = 1.4826
 """Source: https://en.wikipedia.org/wiki/Median_absolute_deviation (normal distribution)"""
-ENOUGH = 4
-"""With fewer figures the best is what the others are held against: their median may be the slow ones' own."""
-FEW_NODES = 8
-"""Up to so many nodes a round has too few figures of its own, and those of all rounds are judged together."""
+SLOW_OF_FEW = 0.5
+"""The same where there are too few figures to tell noise."""
+ENOUGH = 6
+"""Figures that tell noise."""
+MANY = 16
+"""So many figures of one round have a median that no few slow ones move."""
+FEW_NODES = 2 * MANY
+"""Up to so many nodes, what was measured before is judged anew beside what came later."""
 
 Kind = tuple[object, ...]
+Figure = tuple[tuple[str, ...], float]
 
 
-def tests_of(now: Round, results: Iterable[Result]) -> list[Test]:
+class Norm(NamedTuple):
+    """What figures are held against."""
+
+    middle: float
+    sigma: float
+    share: float
+    """Below this share of the middle, and far from it in sigmas, a figure is slow."""
+
+
+def trials_of(now: Round, results: Iterable[Result]) -> list[Trial]:
     """Put what a round gave in the order of its groups; nothing is judged yet.
 
     Raises ValueError for a result that belongs to no group, or a second one of a group.
@@ -34,58 +49,79 @@ def tests_of(now: Round, results: Iterable[Result]) -> list[Test]:
         if not 0 <= result.group < len(now.groups) or result.group in by_group:
             raise ValueError(f"round {now.number} has no result to take for group {result.group}")
         by_group[result.group] = result
-    return [_test(now.number, group, by_group.get(i)) for i, group in enumerate(now.groups)]
+    return [_trial(now.number, group, by_group.get(i)) for i, group in enumerate(now.groups)]
 
 
-def judge(now: Sequence[Test], before: Iterable[Test], floor: float | None = None) -> list[Test]:
-    """Say which of a round's tests, rails and ranks were slow; `floor` is a bus bandwidth in GB/s between nodes."""
-    speeds, rails, work = _Pool(), _Pool(), _Pool()
+def judge(
+    now: Sequence[Trial], before: Iterable[Trial], floor: float | None = None, *, together: bool = False
+) -> list[Trial]:
+    """Say which of a round's tests, rails and ranks were slow; `floor` is a bus bandwidth in GB/s between nodes.
+
+    With `together` these are the tests of several rounds, because one round has too few figures.
+    """
+    speeds, rails, work = _Pool(together), _Pool(together), _Pool(together)
     for tests, current in ((before, False), (now, True)):
         for test in tests:
             if test.speed is not None:
-                speeds.add(_kind(test), test.speed, current=current)
+                speeds.add(_kind(test), test.nodes, test.speed, current=current)
             for _, speed in test.rail_speeds:
-                rails.add(_kind(test), speed, current=current)
+                rails.add(_kind(test), test.nodes, speed, current=current)
             for name, rank, speed in _work(test.compute):
-                work.add((name, rank.device), speed, current=current)
+                work.add((name, rank.device), (f"{rank.node} {rank.local_rank}",), speed, current=current)
     return [_judged(test, speeds, rails, work, floor) for test in now]
 
 
 class _Pool:
-    """Figures by what they may be compared with: of this round, and of all rounds."""
+    """Figures by what they may be compared with, each with the members that share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: bool) -> None:  # noqa: FBT001 - the one thing there is to say
+        self.together = together
         self._now: dict[Kind, list[float]] = {}
-        self._ever: dict[Kind, list[float]] = {}
-        self._known: dict[Kind, tuple[float, float]] = {}
+        self._all: dict[Kind, list[Figure]] = {}
+        self._known: dict[Kind, Norm] = {}
 
-    def add(self, kind: Kind, speed: float, *, current: bool) -> None:
-        self._ever.setdefault(kind, []).append(speed)
+    def add(self, kind: Kind, members: tuple[str, ...], speed: float, *, current: bool) -> None:
+        self._all.setdefault(kind, []).append((members, speed))
         if current:
             self._now.setdefault(kind, []).append(speed)
 
     def held_against(self, kind: Kind, speed: float) -> tuple[float, bool]:
         """Return the share of what the others show, and whether that is slow."""
         if kind not in self._known:
-            now, ever = self._now.get(kind, []), self._ever[kind]
-            # A round that only repeats the suspects has nobody to hold them against.
-            self._known[kind] = reference(now if len(now) >= max(ENOUGH, len(ever) / 8) else ever)
-        middle, sigma = self._known[kind]
-        return speed / middle, speed < SLOW * middle and middle - speed > SIGMAS * sigma
+            now = self._now.get(kind, [])
+            # A round that mostly repeats the suspects has nobody to hold them against.
+            many = len(now) >= max(MANY, len(self._all[kind]) / 8) and not self.together
+            self._known[kind] = of_many(now) if many else of_few(self._all[kind])
+        middle, sigma, share = self._known[kind]
+        return speed / middle, speed < share * middle and middle - speed > SIGMAS * sigma
 
 
-def reference(speeds: Sequence[float]) -> tuple[float, float]:
-    """Return what others are held against, and its standard deviation (0 where there are too few to tell)."""
-    if len(speeds) < ENOUGH:
-        return max(speeds), 0.0
+def of_many(speeds: Sequence[float]) -> Norm:
+    """Return what the figures of a round are held against; only the upper half tells of noise, without slow ones."""
     middle = median_high(speeds)
-    # Only the upper half tells of noise: the lower one may be the slow ones.
-    return middle, SIGMA_PER_MAD * median(s - middle for s in speeds if s >= middle)
+    return Norm(middle, SIGMA_PER_MAD * median(s - middle for s in speeds if s >= middle), SLOW)
 
 
-def _test(number: int, group: Group, result: Result | None) -> Test:
+def of_few(figures: Sequence[Figure]) -> Norm:
+    """Return the same for few: what members show among themselves whose best figure is not slow.
+
+    Of three pairs of three nodes a slow node is in two; but each of the other nodes has one good figure.
+    """
+    best: dict[str, float] = {}
+    for members, speed in figures:
+        best.update((m, speed) for m in members if best.get(m, 0.0) < speed)
+    least = SLOW * median_high(best.values())
+    among = [speed for members, speed in figures if all(best[m] >= least for m in members)]
+    shown = among or [speed for _, speed in figures if speed >= least]
+    middle = median_high(shown)
+    # A few figures lie closer together than they would if there were more.
+    sigma = SIGMA_PER_MAD * median(abs(s - middle) for s in shown) * (1 + 2 / len(shown))
+    return Norm(middle, sigma, SLOW if len(shown) >= ENOUGH else SLOW_OF_FEW)
+
+
+def _trial(number: int, group: Group, result: Result | None) -> Trial:
     if result is None:
-        return Test(number, group.nodes, group.purpose, "untested")
+        return Trial(number, group.nodes, group.purpose, "untested")
     speed = result.busbw_GBps
     if speed is None and result.seconds:
         speed = 1 / result.seconds
@@ -93,7 +129,7 @@ def _test(number: int, group: Group, result: Result | None) -> Test:
     outcome: Outcome = result.ended
     if outcome == "passed" and bad:
         outcome = next(w for w in WORST_FIRST if any(r.ended == w for r in bad))
-    return Test(
+    return Trial(
         number, group.nodes, group.purpose, outcome, outcome,
         rails=tuple(sorted(r.local_rank for r in bad)) if len(bad) < len(result.rails) else (),
         speed=speed if outcome == "passed" and speed and speed > 0 else None,
@@ -104,7 +140,7 @@ def _test(number: int, group: Group, result: Result | None) -> Test:
     )  # fmt: skip
 
 
-def _kind(test: Test) -> Kind:
+def _kind(test: Trial) -> Kind:
     """Groups whose sizes differ by less than a third or so are alike."""
     return test.like, round(log2(len(test.nodes)) * 2)
 
@@ -116,7 +152,7 @@ def _work(compute: Iterable[Compute]) -> Iterable[tuple[str, Compute, float]]:
                 yield name, rank, 1 / seconds
 
 
-def _judged(test: Test, speeds: _Pool, rails: _Pool, work: _Pool, floor: float | None) -> Test:
+def _judged(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float | None) -> Trial:
     if test.speed is None and not test.rail_speeds and not test.compute:
         return test
     outcome, ratio, bad_rails = test.ended, None, test.rails

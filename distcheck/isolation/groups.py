@@ -7,12 +7,13 @@ more, and then pieces of one half with pieces of the other, which tells a bad pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
-from .round import GROUPED, Group, Purpose, Test
-from .state import State
+from distcheck.isolation.round import GROUPED, PAIRED, Group, Purpose, Trial
+from distcheck.isolation.state import State
 
 FIRST, GROWTH = 8, 4
 Side = tuple[str, ...]
@@ -25,8 +26,8 @@ class Boundary(msgspec.Struct, frozen=True):
     sides: tuple[Side, Side]
     cause: Cause
     """boundary: every piece of one side fails with every piece of the other; scale: only the whole fails;
-    flaky: the whole failed and then passed; link: two nodes; group: the search ended before it could tell."""
-    tests: tuple[Test, ...]
+    flaky: they failed and passed at different times; link: two nodes; group: the search ended before it could tell."""
+    tests: tuple[Trial, ...]
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -55,14 +56,15 @@ def most_rounds(nodes: int) -> int:
 
 def search(state: State, nodes: Sequence[str], sides: tuple[Side, Side] | None = None) -> Search:
     """Return what comes next among the nodes that are left; `sides` is where pairs already showed a boundary."""
-    known: dict[Side, list[Test]] = {}
+    known: dict[Side, list[Trial]] = {}
     rounds = 0
     for now, tests in state.rounds:
         grouped = [t for t in tests if t.purpose in GROUPED]
         rounds += bool(grouped) and bool(now.groups)
         for test in grouped:
             known.setdefault(test.nodes, []).append(test)
-    walk = _Walk(known, {n: i for i, n in enumerate(state.nodes)})
+    before = {t.nodes for t in state.tests if t.purpose in PAIRED and t.outcome == "passed"}
+    walk = _Walk(known, {n: i for i, n in enumerate(state.nodes)}, before)
     if sides is not None:
         walk.sides(*sides)
     else:
@@ -87,7 +89,7 @@ def split(nodes: Sequence[str], size: int) -> list[Side]:
     """Cut nodes into as few groups of at most this size as there must be, as equal as can be."""
     number = -(-len(nodes) // size)
     bounds = [len(nodes) * i // number for i in range(number + 1)]
-    return [tuple(nodes[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [tuple(nodes[a:b]) for a, b in pairwise(bounds)]
 
 
 def disjoint(groups: Iterable[Group]) -> tuple[Group, ...]:
@@ -104,8 +106,9 @@ def disjoint(groups: Iterable[Group]) -> tuple[Group, ...]:
 class _Walk:
     """One pass over what is known: it collects what to test, and what is certain."""
 
-    def __init__(self, known: dict[Side, list[Test]], order: dict[str, int]) -> None:
+    def __init__(self, known: dict[Side, list[Trial]], order: dict[str, int], passed_before: set[Side]) -> None:
         self.known = known
+        self.passed_before = passed_before
         self.order = order
         self.wanted: list[Group] = []
         self.found: list[Boundary] = []
@@ -155,14 +158,17 @@ class _Walk:
         if len(self.known[pair]) == 1:
             self.wanted.append(Group(pair, "again"))
         elif all(t.bad for t in self.known[pair]):
-            self.conclude(pair[:1], pair[1:], "link")
+            self.conclude_pair(pair)
         elif any(t.hard for t in self.known[pair]):
             self.conclude(pair[:1], pair[1:], "flaky")
+
+    def conclude_pair(self, pair: Side) -> None:
+        self.conclude(pair[:1], pair[1:], "flaky" if pair in self.passed_before else "link")
 
     def across(self, left: Side, right: Side) -> None:
         """Both sides pass, the whole does not: try their pieces together."""
         if len(left) == len(right) == 1:
-            self.conclude(left, right, "link")
+            self.conclude_pair(self.together(left, right))
             return
         one, other = _halves(left), _halves(right)
         quarters = [(a, b) for shift in (0, 1) for i, a in enumerate(one) for b in other[(i + shift) % 2 :][:1]]

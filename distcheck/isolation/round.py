@@ -34,6 +34,8 @@ class Round(msgspec.Struct, frozen=True):
     groups: tuple[Group, ...]
     waiting: tuple[str, ...] = ()
     """Nodes that need a test with a good node and have to wait for one."""
+    left: tuple[tuple[str, ...], ...] = ()
+    """In rounds of larger groups: the nodes that are left for these, in two parts where pairs showed two sides."""
 
 
 class Compute(msgspec.Struct, frozen=True):
@@ -88,7 +90,7 @@ class SlowRank(msgspec.Struct, frozen=True):
     """Its speed as a share of the others' median."""
 
 
-class Test(msgspec.Struct, frozen=True):
+class Trial(msgspec.Struct, frozen=True):
     """One group of a finished round, judged."""
 
     round: int
@@ -111,6 +113,7 @@ class Test(msgspec.Struct, frozen=True):
 
     @property
     def bad(self) -> bool:
+        """Whether it did not pass, however."""
         return self.outcome not in {"passed", "untested"}
 
     @property

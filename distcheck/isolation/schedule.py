@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
-import msgspec
+from msgspec.structs import replace
 
-from . import alone, groups, pairing
-from .attribution import TIMES, Attribution, Edge, Tally, attribute, cut, tally
-from .conclusion import conclude
-from .figures import FEW_NODES, judge, tests_of
-from .round import Group, Result, Round, Test
-from .state import State
-from .verdict import Verdict
+from distcheck.isolation import alone, groups, pairing
+from distcheck.isolation.attribution import Attribution, Tally, attribute, cut, tally
+from distcheck.isolation.conclusion import SHARED, conclude
+from distcheck.isolation.figures import FEW_NODES, judge, trials_of
+from distcheck.isolation.round import Group, Result, Round
+from distcheck.isolation.state import State
+from distcheck.isolation.verdict import Verdict
+
+Part = tuple[Tally, Attribution]
 
 
 def next_round(state: State) -> Round | Verdict:
@@ -26,39 +29,79 @@ def next_round(state: State) -> Round | Verdict:
     if 2 * len(aside) > len(state.nodes) >= SHARED:
         # What most nodes show by themselves is no matter of one node, and pairs of them would show it again.
         return Round(number, tuple(again)) if again else conclude(state, runs)
-    pairs, waiting = pairing.next_pairs(state, aside)
-    if pairs or again:
-        return Round(number, (*again, *pairs), waiting)
+    begun = next((r.left for r, _ in state.rounds if r.left), None)
+    if begun is not None:
+        search = _groups(state, begun)
+        if search.wanted:
+            return Round(number, search.wanted, left=begun)
+        return conclude(state, runs, _parts(state, aside)[0], search.found)
+    parts, pairs = _parts(state, aside)
+    if pairs.groups or again:
+        return Round(number, (*again, *pairs.groups), pairs.waiting)
+    left = _left(state, parts)
+    search = _groups(state, left)
+    if search.wanted:
+        return Round(number, search.wanted, left=left)
+    return conclude(state, runs, parts, search.found)
+
+
+def _parts(state: State, aside: frozenset[str]) -> tuple[list[Part], pairing.Pairs]:
+    """Return what pairs told, for all nodes or for each of two sides, and which pairs would tell more."""
     known = tally(state, aside)
     found = attribute(known)
-    search = _groups(state, known, found)
-    if search.wanted:
-        return Round(number, search.wanted)
-    return conclude(state, runs, known, found, search.found)
+    sides = cut(known, found, pairing.CLEAR_CUT)
+    if sides is None:
+        pairs = pairing.next_pairs(state, known, found)
+        sides = None if pairs.groups else cut(known, found, pairing.CUT)
+        if sides is None:
+            return [(known, found)], pairs
+    tallies = [tally(state, aside.union(other)) for other in reversed(sides)]
+    parts = [(known, attribute(known)) for known in tallies]
+    return parts, pairing.within_sides(state, parts)
 
 
-def take(state: State, results: Iterable[Result]) -> State:
-    """Remember what came of the round that `next_round` gave; a group without a result is untested.
+def take(state: State, now: Round, results: Iterable[Result]) -> State:
+    """Remember what came of a round that `next_round` gave; a group without a result is untested.
 
-    Raises ValueError for results of groups that the round does not have.
+    Raises ValueError for a round out of turn, and for results of groups that it does not have.
     """
-    now = next_round(state)
-    if not isinstance(now, Round):
-        raise ValueError("the search is over: there is no round whose results to take")  # noqa: TRY004
-    new, floor = tests_of(now, results), state.settings.floor_GBps
-    if len(state.nodes) <= FEW_NODES:
-        old = [(r, list(tests)) for r, tests in state.rounds]
-        every = judge([*(t for _, tests in old for t in tests), *new], (), floor)
-        rounds: list[tuple[Round, tuple[Test, ...]]] = []
-        for r, tests in [*old, (now, new)]:
-            rounds.append((r, tuple(every[: len(tests)])))
-            del every[: len(tests)]
-        return msgspec.structs.replace(state, rounds=tuple(rounds))
-    return msgspec.structs.replace(
-        state, rounds=(*state.rounds, (now, tuple(judge(new, list(state.tests), floor))))
-    )
+    if now.number != len(state.rounds) + 1:
+        raise ValueError(f"round {now.number} is out of turn: {len(state.rounds)} are finished")
+    new, floor = trials_of(now, results), state.settings.floor_GBps
+    if len(state.nodes) > FEW_NODES:
+        return replace(state, rounds=(*state.rounds, (now, tuple(judge(new, state.tests, floor)))))
+    # Few nodes give few figures: what was measured before is judged anew beside what came later.
+    every = iter(judge([*state.tests, *new], (), floor, together=True))
+    rounds = [(r, tuple(islice(every, len(r.groups)))) for r, _ in (*state.rounds, (now, ()))]
+    return replace(state, rounds=tuple(rounds))
 
 
 def most_rounds(nodes: int) -> int:
     """Return the bound on the rounds of a whole search."""
-    return 1 + alone.MOST_RUNS + pairing.ROUNDS + pairing.FURTHER_ROUNDS + groups.most_rounds(nodes)
+    pairs = pairing.ROUNDS + pairing.FURTHER_ROUNDS + pairing.SMALL
+    return 1 + alone.RUNS + pairs + groups.most_rounds(nodes)
+
+
+def _left(state: State, parts: list[Part]) -> tuple[tuple[str, ...], ...]:
+    """Return the nodes of each part to be tested in groups: all that work in pairs, of a bad link only one end."""
+    if not state.settings.groups or not any(any(known.passed.values()) for known, _ in parts):
+        return ()
+    if any(found.widespread for _, found in parts):
+        return ()
+    left: list[tuple[str, ...]] = []
+    for known, found in parts:
+        out = {*found.never, *found.flaky, *found.sometimes_slow}
+        for a, b in found.left:
+            if not {a, b} & out:
+                out.add(b)
+        left.append(tuple(n for n in known.order if n not in out))
+    return tuple(left)
+
+
+def _groups(state: State, left: tuple[tuple[str, ...], ...]) -> groups.Search:
+    """Go on with groups, without the nodes that have left since."""
+    present = frozenset(state.nodes)
+    parts = [tuple(n for n in part if n in present) for part in left]
+    if len(parts) == 2 and all(parts):
+        return groups.search(state, (*parts[0], *parts[1]), (parts[0], parts[1]))
+    return groups.search(state, [n for part in parts for n in part])

@@ -8,7 +8,7 @@ from itertools import chain
 
 import msgspec
 
-from .round import Round, Test
+from distcheck.isolation.round import Round, Trial
 
 _NUMBER = re.compile(r"([0-9]{1,18})")
 
@@ -25,7 +25,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """A search; made by `start`, changed by `take` and `lose` only, and the same for the same names, seed and results."""
+    """A search, from `start`, by `take` and `lose`; the same for the same names, seed and results."""
 
     nodes: tuple[str, ...]
     """Sorted by name, numbers by value; without the missing."""
@@ -33,11 +33,12 @@ class State(msgspec.Struct, frozen=True):
     """Nodes that do not take part, with the reason."""
     seed: int = 0
     settings: Settings = Settings()
-    rounds: tuple[tuple[Round, tuple[Test, ...]], ...] = ()
+    rounds: tuple[tuple[Round, tuple[Trial, ...]], ...] = ()
     """Finished rounds, in order."""
 
     @property
-    def tests(self) -> Iterable[Test]:
+    def tests(self) -> Iterable[Trial]:
+        """Every test so far, in order."""
         return chain.from_iterable(tests for _, tests in self.rounds)
 
 

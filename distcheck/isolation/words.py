@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distcheck.isolation.groups import Boundary
-from distcheck.isolation.round import Outcome, Test
+from distcheck.isolation.round import Outcome, Trial
 
 MOST_NAMES = 8
 DID: dict[Outcome, str] = {
@@ -34,13 +34,13 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def rounds(tests: Sequence[Test]) -> str:
+def rounds(tests: Sequence[Trial]) -> str:
     """Write (rounds 2, 3 and 4)."""
     numbers = sorted({t.round for t in tests})
     return f"({'round' if len(numbers) == 1 else 'rounds'} {names([str(n) for n in numbers])})"
 
 
-def share(tests: Sequence[Test]) -> str:
+def share(tests: Sequence[Trial]) -> str:
     """Write how slow: at 41% of what the others show."""
     ratios = [t.ratio for t in tests if t.ratio is not None and t.outcome == "slow"]
     return f", at {min(ratios):.0%} of what the others show" if ratios else ""
@@ -65,8 +65,8 @@ def two_nodes(pair: Sequence[str], fault: Outcome, times: int, rails: Sequence[i
     often = f" {times} times" if times > 1 else ""
     return (
         f"{a} and {b} each pass alone, and together {DO.get(fault, 'fail')}{rail}{often}: two nodes cannot tell "
-        f"whether {a}, {b} or the path between them is at fault; a spare node would decide: test it with {a} and with {b}; "
-        "the one that fails with it is bad, and if both pass it is the path"
+        f"whether {a}, {b} or the path between them is at fault; a spare node would decide: test it with {a} and "
+        f"with {b}; the one that fails with it is bad, and if both pass it is the path"
     )
 
 
@@ -76,6 +76,11 @@ def never_passed(node: str, partners: Sequence[str]) -> str:
         f"{node} did not pass with {names(partners)}, and there were too few working nodes to tell whether "
         "it or the path is at fault"
     )
+
+
+def other_side(node: str) -> str:
+    """Say why a node is not convicted where a boundary was found."""
+    return f"{node} failed with nodes of one side of the boundary only, and may be on the other side of it"
 
 
 def boundaries(found: Sequence[Boundary]) -> list[str]:
@@ -96,7 +101,7 @@ def boundary(found: Boundary) -> str:
     """Say between which sides, and what that hints at; nobody is blamed."""
     left, right = (names(side) for side in found.sides)
     if found.cause == "flaky":
-        return f"{left} with {right} failed once and then passed: flaky, and no node can be named"
+        return f"{left} with {right} failed in one test and passed in another: flaky, and no node can be named"
     if found.cause == "link":
         return f"{left} and {right} fail together and each works with others: the link between them"
     if found.cause == "group":

@@ -1,0 +1,100 @@
+"""What only shows in larger groups: a boundary, a limit of size, a link that no pair met; nobody is blamed."""
+
+from __future__ import annotations
+
+import pytest
+from isolation.simulator import Cluster, link, names, search
+
+from distcheck.isolation.groups import most_rounds, sizes, split
+from distcheck.isolation.state import Settings
+
+
+def test_groups_grow_fourfold_up_to_all():
+    assert sizes(1, None) == []
+    assert sizes(2, None) == [2]
+    assert sizes(8, None) == [8]
+    assert sizes(100, None) == [8, 32, 100]
+    assert sizes(12_500, None) == [8, 32, 128, 512, 2048, 8192, 12_500]
+    assert sizes(12_500, 512) == [8, 32, 128, 512]
+
+
+def test_nodes_are_split_evenly_and_none_is_left_out():
+    for n in range(2, 200):
+        for size in (2, 8, 32):
+            parts = split(names(n), size)
+            assert [x for p in parts for x in p] == names(n)
+            assert max(map(len, parts)) <= size
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("n", [4, 6, 8, 16, 64, 1024])
+@pytest.mark.parametrize("part", [2, 4])
+def test_a_boundary_names_its_two_sides_and_nobody(n, part):
+    if n // part < 2:
+        part = 2
+    side = names(n)[: n // part]
+    run = search(Cluster(names(n), side=frozenset(side)))
+    assert run.verdict.kind == "boundary", run.verdict.sentence
+    assert run.verdict.culprits == ()
+    assert [set(s) for s in run.verdict.boundaries[0].sides] == [set(side), set(names(n)) - set(side)]
+    assert run.verdict.boundaries[0].cause == "boundary"
+    assert "boundary, infrastructure or scale" in run.verdict.sentence
+    assert not run.verdict.certain
+
+
+@pytest.mark.parametrize("n", [4, 5, 6, 7, 8, 10, 17, 33, 64])
+def test_wherever_the_boundary_is_nobody_is_confirmed_to_be_bad(n):
+    told = trials = 0
+    for k in range(2, n - 1):
+        for seed in range(20 if n < 12 else 3):
+            run = search(Cluster(names(n), side=frozenset(names(n)[:k]), noise=0.03), seed)
+            assert run.verdict.bad_nodes() == (), (k, seed, run.verdict.sentence)
+            told += run.verdict.kind == "boundary"
+            trials += 1
+    assert told / trials > 0.75
+
+
+@pytest.mark.parametrize("n", [16, 64, 100, 1024])
+@pytest.mark.parametrize("largest", [4, 8, 31, 40, 200])
+def test_what_only_fails_above_a_size_is_said_to_be_of_scale(n, largest):
+    run = search(Cluster(names(n), largest=largest))
+    if largest >= n:
+        assert run.verdict.kind == "healthy"
+        return
+    assert run.verdict.kind == "boundary", run.verdict.sentence
+    assert {b.cause for b in run.verdict.boundaries} == {"scale"}
+    assert all(len(side) <= largest for b in run.verdict.boundaries for side in b.sides)
+    assert run.verdict.bad_nodes(certain=False) == ()
+    assert len(run.rounds) <= most_rounds(n) + 4
+
+
+def test_bad_nodes_and_a_limit_of_size_are_both_told():
+    run = search(Cluster(names(64), bad={"node9": 0.0, "node40": 0.0}, largest=16))
+    assert set(run.verdict.bad_nodes()) == {"node9", "node40"}
+    assert {b.cause for b in run.verdict.boundaries} == {"scale"}
+
+
+def test_bad_nodes_and_a_boundary_are_both_told():
+    run = search(Cluster(names(64), bad={"node9": 0.0, "node40": 0.0}, side=frozenset(names(32))))
+    assert {"node9", "node40"} == set(run.verdict.bad_nodes(certain=False))
+    assert [b.cause for b in run.verdict.boundaries] == ["boundary"]
+
+
+def test_a_link_that_no_pair_met_is_found_through_the_groups():
+    run = search(Cluster(names(64), links=frozenset({link("node1", "node30")})))
+    assert not any(set(g.nodes) == {"node1", "node30"} for r in run.rounds[:3] for g in r.groups)
+    assert [(c.part, set(c.nodes)) for c in run.verdict.culprits] == [("link", {"node1", "node30"})]
+
+
+def test_a_slow_link_between_groups_of_a_size_is_seen_against_the_others_of_that_size():
+    run = search(Cluster(names(256), slow_links={link("node1", "node6"): 0.3}, noise=0.02))
+    assert run.verdict.kind in {"boundary", "found"}
+    assert {"node1", "node6"} <= {n for b in run.verdict.boundaries for s in b.sides for n in s} | {
+        n for c in run.verdict.culprits for n in c.nodes
+    }
+    assert run.verdict.bad_nodes(certain=False) == ()
+
+
+def test_groups_can_be_bounded_or_left_out():
+    assert search(Cluster(names(64)), settings=Settings(groups=False)).verdict.largest_passed == 2
+    assert search(Cluster(names(64)), settings=Settings(largest_group=16)).verdict.largest_passed == 16

@@ -1,0 +1,205 @@
+"""Bad nodes are found and good ones never blamed, whatever the number of nodes."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from isolation.simulator import Cluster, Run, link, names, search
+
+from distcheck.isolation.pairing import FURTHER_ROUNDS, ROUNDS
+from distcheck.isolation.schedule import most_rounds
+from distcheck.isolation.state import Settings
+
+PAIRS_ONLY = Settings(groups=False)
+
+
+def blamed(run: Run) -> set[str]:
+    return set(run.verdict.bad_nodes(certain=False))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 129, 1024])
+def test_healthy_nodes_pass_alone_in_two_rounds_of_pairs_and_all_together(n):
+    run = search(Cluster(names(n), noise=0.05, local_ranks=2 if n < 64 else 0))
+    assert run.verdict.kind == "healthy", run.verdict.sentence
+    assert run.verdict.certain
+    assert run.verdict.largest_passed == n
+    assert run.pair_rounds == (min(n - 1, 2) if n != 3 else 3)
+
+
+@pytest.mark.parametrize("ended", ["failed", "wrong", "hung"])
+@pytest.mark.parametrize("n", [3, 4, 5, 6, 8, 13, 64, 1024])
+def test_the_one_bad_node_is_named_with_how_it_failed_and_no_other(n, ended):
+    for seed in range(3):
+        bad = Random(seed).choice(names(n))
+        run = search(Cluster(names(n), bad={bad: 0.0}, ended=ended, noise=0.05), seed)
+        assert run.verdict.bad_nodes() == (bad,), run.verdict.sentence
+        assert not run.verdict.undecided
+        assert [c.fault for c in run.verdict.culprits] == [ended]
+        assert run.pair_rounds <= ROUNDS
+        assert run.verdict.largest_passed == n - 1
+        partners = {p for e in run.verdict.culprits[0].evidence for p in e.nodes} - {bad}
+        assert len(partners) >= 2
+
+
+@pytest.mark.parametrize(
+    ("n", "trials"), [(4, 300), (7, 300), (10, 300), (16, 300), (33, 200), (64, 200), (250, 60), (1024, 12)]
+)
+def test_up_to_29_percent_bad_nodes_are_all_found_and_nobody_else_in_thousands_of_trials(n, trials):
+    for seed in range(trials):
+        random = Random(f"{n} {seed}")
+        bad = random.sample(names(n), random.randint(1, int(0.29 * n)))
+        run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed, PAIRS_ONLY)
+        assert blamed(run) == set(bad), (seed, run.verdict.sentence)
+        assert run.verdict.certain
+        assert run.pair_rounds <= ROUNDS + FURTHER_ROUNDS
+
+
+@pytest.mark.parametrize("n", [4, 16, 64, 256, 1024])
+def test_up_to_10_percent_bad_nodes_take_at_most_four_rounds_of_pairs(n):
+    for seed in range(200 if n < 256 else 10):
+        random = Random(f"{n} {seed}")
+        bad = random.sample(names(n), max(1, n // 10))
+        run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed, PAIRS_ONLY)
+        assert blamed(run) == set(bad)
+        assert run.pair_rounds <= 4
+
+
+@pytest.mark.parametrize("share", [0.4, 0.5, 0.7, 0.9, 1.0])
+def test_with_too_few_good_nodes_still_nobody_innocent_is_blamed_and_the_rounds_are_bounded(share):
+    for n in (4, 9, 40, 200):
+        for seed in range(40 if n < 200 else 5):
+            bad = Random(f"{n} {seed}").sample(names(n), round(share * n))
+            run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0)), seed)
+            assert blamed(run) <= set(bad)
+            assert run.pair_rounds <= ROUNDS + FURTHER_ROUNDS
+            assert len(run.rounds) <= most_rounds(n)
+            assert run.verdict.kind in {"found", "shared"}
+            if 2 * len(bad) > n:
+                assert run.verdict.kind == "shared" or run.verdict.undecided
+                assert not (run.verdict.kind == "shared" and run.verdict.bad_nodes())
+
+
+def test_two_bad_nodes_of_four_are_both_named_wherever_they_are():
+    for i in range(4):
+        for j in range(i):
+            bad = {names(4)[i], names(4)[j]}
+            run = search(Cluster(names(4), bad=dict.fromkeys(bad, 0.0)))
+            assert set(run.verdict.bad_nodes()) == bad, run.verdict.sentence
+
+
+def test_a_node_that_fails_alone_is_convicted_without_any_partner_and_is_nobodys_partner():
+    for n in (2, 3, 8, 64):
+        run = search(Cluster(names(n), bad_alone={"node2": 0.0}))
+        assert run.verdict.bad_nodes() == ("node2",)
+        assert "alone, without any other node: 2 of 2 tests (rounds 1 and 2)" in run.verdict.sentence
+        assert not any("node2" in g.nodes and len(g.nodes) > 1 for r in run.rounds for g in r.groups)
+
+
+def test_when_most_nodes_fail_alone_it_is_shared_and_nobody_is_to_be_excluded():
+    run = search(Cluster(names(8), bad_alone=dict.fromkeys(names(5), 0.0)))
+    assert run.verdict.kind == "shared"
+    assert run.verdict.bad_nodes() == ()
+    assert "something that they share" in run.verdict.sentence
+
+
+def test_when_no_two_nodes_pass_together_nobody_is_blamed():
+    for n in (3, 4, 12, 100):
+        run = search(Cluster(names(n), loss=1.0))
+        assert run.verdict.kind == "shared"
+        assert run.verdict.culprits == ()
+        assert {n for s in run.verdict.undecided for n in s.nodes} == set(names(n))
+
+
+def test_two_nodes_cannot_tell_and_the_verdict_says_what_a_spare_node_would_decide():
+    run = search(Cluster(names(2), bad={"node1": 0.0}))
+    assert run.verdict.kind == "undecided"
+    assert run.verdict.bad_nodes(certain=False) == ()
+    assert [s.nodes for s in run.verdict.undecided] == [("node1", "node2")]
+    assert "node1 and node2 each pass alone, and together fail 2 times" in run.verdict.sentence
+    assert "a spare node would decide: test it with node1 and with node2" in run.verdict.sentence
+
+
+def test_of_two_nodes_a_bad_rail_is_named_without_saying_whose():
+    run = search(Cluster(names(2), rails={"node2": 5}, local_ranks=8))
+    assert run.verdict.kind == "undecided"
+    assert "together fail on rail 5" in run.verdict.sentence
+
+
+def test_three_nodes_name_the_bad_one_and_with_two_bad_ones_nobody():
+    for bad in names(3):
+        run = search(Cluster(names(3), bad={bad: 0.0}))
+        others = [n for n in names(3) if n != bad]
+        assert run.verdict.bad_nodes() == (bad,)
+        assert all(n in run.verdict.sentence for n in others)
+        assert "2 of 2 tests" in run.verdict.sentence
+    two = search(Cluster(names(3), bad={"node1": 0.0, "node2": 0.0}))
+    assert two.verdict.bad_nodes(certain=False) == ()
+    assert two.verdict.kind == "shared"
+
+
+def test_a_rail_is_named_rather_than_the_node_and_the_rails_of_a_bad_partner_are_not_mixed_in():
+    run = search(Cluster(names(64), rails={"node7": 3, "node8": 5, "node30": 0}, local_ranks=8, noise=0.02))
+    found = {(c.nodes[0], c.local_ranks) for c in run.verdict.culprits if c.part == "rail"}
+    assert found == {("node7", (3,)), ("node8", (5,)), ("node30", (0,))}
+    assert "rail 3 of node7 fails with" in run.verdict.sentence
+
+
+def test_a_bad_link_blames_no_node_and_is_named():
+    for n in (3, 4, 5, 16, 64):
+        for seed in range(20):
+            a, b = Random(f"{n} {seed}").sample(names(n), 2)
+            run = search(Cluster(names(n), links=frozenset({link(a, b)})), seed)
+            assert blamed(run) == set(), run.verdict.sentence
+            assert [set(c.nodes) for c in run.verdict.culprits] == [{a, b}], run.verdict.sentence
+            assert run.verdict.culprits[0].part == "link"
+            assert len(run.rounds) <= most_rounds(n)
+
+
+def test_a_bad_link_beside_bad_nodes_blames_these_nodes_only():
+    for seed in range(100):
+        random = Random(seed)
+        *bad, a, b = random.sample(names(40), 6)
+        run = search(Cluster(names(40), bad=dict.fromkeys(bad, 0.0), links=frozenset({link(a, b)})), seed)
+        assert blamed(run) == set(bad)
+
+
+def test_flaky_nodes_are_not_absolved_by_one_pass_and_nobody_else_is_blamed():
+    noticed = named = trials = 0
+    for seed in range(400):
+        bad = Random(seed).choice(names(64))
+        run = search(Cluster(names(64), bad={bad: 0.3}, noise=0.03), seed)
+        assert blamed(run) <= {bad}, run.verdict.sentence
+        trials += 1
+        noticed += run.verdict.kind != "healthy"
+        named += blamed(run) == {bad}
+        for culprit in run.verdict.culprits:
+            if culprit.part == "node" and culprit.passed:
+                assert f"flaky, passed {culprit.passed} of {culprit.tests}" in run.verdict.sentence
+    assert noticed / trials > 0.98
+    assert named / trials > 0.7
+
+
+def test_many_flaky_nodes_at_once_leave_the_innocent_alone():
+    wrong = 0
+    for seed in range(60):
+        bad = Random(seed).sample(names(200), 10)
+        run = search(Cluster(names(200), bad=dict.fromkeys(bad, 0.3), noise=0.03), seed, PAIRS_ONLY)
+        assert set(run.verdict.bad_nodes()) <= set(bad)
+        wrong += len(blamed(run) - set(bad))
+    assert wrong <= 1
+
+
+def test_a_node_that_is_flaky_alone_is_named_with_its_score():
+    runs = [search(Cluster(names(8), bad_alone={"node3": 0.5}), seed) for seed in range(40)]
+    assert all(blamed(r) <= {"node3"} for r in runs)
+    assert any("flaky, passed 1 of 3" in r.verdict.sentence and r.verdict.culprits[0].certain for r in runs)
+    assert any("flaky, passed 2 of 3" in r.verdict.sentence and not r.verdict.culprits[0].certain for r in runs)
+
+
+def test_failures_spread_over_links_everywhere_are_the_networks():
+    for seed, loss in enumerate((0.1, 0.2, 0.3)):
+        run = search(Cluster(names(128), loss=loss), seed)
+        assert run.verdict.kind == "shared"
+        assert run.verdict.widespread
+        assert run.verdict.bad_nodes() == ()

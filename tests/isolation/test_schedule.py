@@ -1,0 +1,157 @@
+"""The contract of the schedule: disjoint groups, bounded rounds, the same for the same input, whatever the results."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from isolation.simulator import Cluster, measured, names, search
+
+from distcheck.isolation.round import Compute, Rail, Result, Round
+from distcheck.isolation.schedule import most_rounds, next_round, take
+from distcheck.isolation.state import State, by_name, lose, start
+from distcheck.isolation.verdict import Verdict
+
+ENDINGS = ["passed", "passed", "passed", "failed", "wrong", "hung", "untested"]
+
+
+def finish(state: State, data: st.DataObject) -> tuple[State, Verdict]:
+    """Drive a search with arbitrary results, some of them left out."""
+    while isinstance(now := next_round(state), Round):
+        assert now.number == len(state.rounds) + 1 <= most_rounds(len(state.nodes) + len(state.missing))
+        members = [n for g in now.groups for n in g.nodes]
+        assert len(members) == len(set(members)) > 0
+        assert set(members) <= set(state.nodes)
+        assert next_round(state) == now
+        seed = data.draw(st.randoms(use_true_random=False))
+        results = [
+            Result(
+                group=i,
+                ended=seed.choice(ENDINGS),
+                busbw_GBps=seed.choice([None, 0.0, 1.0, 40.0, 41.0]),
+                rails=tuple(
+                    Rail(r, seed.choice(ENDINGS), seed.choice([None, 1.0, 40.0])) for r in range(seed.randint(0, 2))
+                ),
+                compute=tuple(
+                    Compute(g.nodes[0], r, seed.choice([None, 0.0, 0.1, 5.0])) for r in range(seed.randint(0, 2))
+                ),
+            )
+            for i, g in enumerate(now.groups)
+            if seed.random() < 0.95
+        ]
+        state = take(state, now, results)
+        if seed.random() < 0.05 and state.nodes:
+            state = lose(state, {seed.choice(state.nodes): "left"})
+    return state, now
+
+
+@given(st.integers(0, 40), st.integers(0, 5), st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_results_whatever_lead_to_a_verdict_within_the_bound(n, seed, data):
+    state, verdict = finish(start(names(n), seed=seed), data)
+    assert verdict.sentence
+    assert set(verdict.bad_nodes(certain=False)) <= set(state.nodes)
+    if verdict.kind == "healthy":
+        assert verdict.culprits == ()
+        assert not verdict.undecided
+        assert not any(t.hard for t in state.tests if set(t.nodes) <= set(state.nodes))
+    msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict)
+
+
+@given(st.integers(2, 60), st.data())
+@settings(max_examples=60, deadline=None)
+def test_persistently_bad_nodes_are_the_only_ones_ever_blamed(n, data):
+    bad = data.draw(st.sets(st.sampled_from(names(n)), max_size=n))
+    run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0)))
+    assert set(run.verdict.bad_nodes(certain=False)) <= bad
+    if bad:
+        assert run.verdict.kind != "healthy" or n < 2
+
+
+def test_the_same_names_seed_and_results_give_the_same_rounds_and_another_seed_other_partners():
+    cluster = Cluster(names(40), bad={"node3": 0.0, "node20": 0.3}, noise=0.05)
+    assert search(cluster, 1).rounds == search(cluster, 1).rounds
+    shuffled = Cluster(list(reversed(names(40))), bad=cluster.bad, noise=0.05)
+    assert search(shuffled, 1).rounds == search(cluster, 1).rounds
+    healthy = Cluster(names(40), bad={"node3": 0.0})
+    assert search(healthy, 1).rounds != search(healthy, 2).rounds
+
+
+def test_a_search_can_be_saved_between_rounds():
+    cluster = Cluster(names(16), bad={"node3": 0.0})
+    state = start(cluster.nodes)
+    while isinstance(now := next_round(state), Round):
+        from random import Random
+
+        state = take(state, now, [measured(cluster, i, g, Random(0)) for i, g in enumerate(now.groups)])
+        state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State)
+    assert now.bad_nodes() == ("node3",)
+
+
+def test_nodes_are_neighbours_by_their_numbers():
+    assert sorted(["n10", "n9", "n1", "m2-3", "m2-10", "x"], key=by_name) == ["m2-3", "m2-10", "n1", "n9", "n10", "x"]
+    first = next_round(start(["n10", "n9", "n1", "n2"]))
+    assert [g.nodes for g in first.groups] == [("n1",), ("n2",), ("n9",), ("n10",)]
+    assert len({by_name(n) for n in ["a", "a0", "a00", "0", "00", "9" * 5000]}) == 6
+
+
+def test_the_missing_are_told_and_take_no_part():
+    state = start(names(4), missing={"node2": "no answer on port 29500", "node9": "could not log in"})
+    assert state.nodes == ("node1", "node3", "node4")
+    while isinstance(now := next_round(state), Round):
+        state = take(state, now, [Result(group=i, ended="passed") for i in range(len(now.groups))])
+    assert now.missing == {"node2": "no answer on port 29500", "node9": "could not log in"}
+    assert "missing: node2 (no answer on port 29500)" in now.sentence
+
+
+def test_a_node_that_leaves_is_missing_and_its_partner_is_not_held_for_it():
+    state = start(names(8))
+    while isinstance(now := next_round(state), Round):
+        ended = ["hung" if "node4" in g.nodes and now.number > 1 else "passed" for g in now.groups]
+        state = take(state, now, [Result(group=i, ended=e) for i, e in enumerate(ended)])
+        if "hung" in ended:
+            state = lose(state, {"node4": "connection lost"})
+    assert now.kind == "healthy", now.sentence
+    assert now.missing == {"node4": "connection lost"}
+    assert now.largest_passed == 7
+
+
+def test_when_nothing_could_be_tested_the_verdict_is_no_pass():
+    state = start(names(4))
+    while isinstance(now := next_round(state), Round):
+        state = take(state, now, [])
+    assert now.kind == "unmeasured"
+    assert start([]) == State((), {})
+    assert next_round(start([])).kind == "unmeasured"
+
+
+def test_a_group_without_a_result_is_no_pass():
+    state = start(names(8))
+    while isinstance(now := next_round(state), Round):
+        state = take(
+            state, now, [Result(group=i, ended="passed") for i, g in enumerate(now.groups) if len(g.nodes) < 8]
+        )
+    assert now.kind == "undecided"
+    assert "no result of 1 group of up to 8 nodes" in now.sentence
+
+
+def test_results_that_belong_to_no_group_are_refused():
+    state = start(names(2))
+    now = next_round(state)
+    for wrong in (
+        [Result(group=2, ended="passed")],
+        [Result(group=0, ended="passed")] * 2,
+        [Result(group=-1, ended="hung")],
+    ):
+        with pytest.raises(ValueError, match="has no result to take"):
+            take(state, now, wrong)
+    with pytest.raises(ValueError, match="out of turn"):
+        take(take(state, now, []), now, [])
+
+
+def test_every_pair_round_of_many_thousand_nodes_uses_every_node_that_is_not_set_aside():
+    run = search(Cluster(names(3001), bad={"node7": 0.0}))
+    assert run.verdict.bad_nodes() == ("node7",)
+    for now in run.rounds[1:3]:
+        assert sum(len(g.nodes) for g in now.groups) >= 2998

@@ -1,0 +1,112 @@
+"""Slow nodes, rails, links and ranks: convicted by repetition against the others, never by noise or by a collective."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from isolation.simulator import Cluster, link, names, search
+
+from distcheck.isolation.figures import judge, trials_of
+from distcheck.isolation.round import Compute, Group, Result, Round, Said
+from distcheck.isolation.schedule import next_round, take
+from distcheck.isolation.state import Settings, start
+
+FEW = [(n, speed) for n in (3, 4, 5, 7) for speed in (0.1, 0.4)]
+MORE = [(n, speed) for n in (8, 12, 20, 64, 300) for speed in (0.1, 0.4, 0.7)]
+
+
+@pytest.mark.parametrize(("n", "speed"), FEW + MORE)
+def test_a_slow_node_is_named_after_three_slow_tests_and_no_other(n, speed):
+    for seed in range(5):
+        slow = Random(seed).choice(names(n))
+        run = search(Cluster(names(n), slow={slow: speed}, noise=0.02, seconds_only=seed % 2 == 0), seed)
+        assert run.verdict.bad_nodes() == (slow,), run.verdict.sentence
+        (culprit,) = run.verdict.culprits
+        assert culprit.fault == "slow"
+        assert culprit.tests >= 3
+        assert "of what the others show" in culprit.sentence
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2])
+def test_several_slow_nodes_are_all_named(share):
+    for n in (10, 50, 400):
+        for seed in range(20 if n < 400 else 3):
+            slow = Random(f"{n} {seed}").sample(names(n), max(1, int(share * n)))
+            run = search(Cluster(names(n), slow=dict.fromkeys(slow, 0.4), noise=0.03), seed, Settings(groups=False))
+            assert set(run.verdict.bad_nodes()) == set(slow), run.verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("n", "noise"), [*((n, s) for n in (2, 3, 4, 8, 64, 512) for s in (0.02, 0.1, 0.2)), (64, 0.4), (512, 0.4)]
+)
+def test_noise_convicts_nobody(n, noise):
+    for seed in range(30 if n < 64 else 6):
+        run = search(Cluster(names(n), noise=noise, local_ranks=2 if n < 64 else 0), seed)
+        assert run.verdict.bad_nodes() == (), (seed, run.verdict.sentence)
+
+
+def test_a_slow_rail_and_a_slow_link_are_named_as_such():
+    rail = search(Cluster(names(32), slow_rails={"node7": 3}, local_ranks=8, noise=0.02)).verdict
+    assert [(c.part, c.nodes, c.local_ranks) for c in rail.culprits] == [("rail", ("node7",), (3,))]
+    assert "rail 3 of node7 is slow" in rail.sentence
+    way = search(Cluster(names(32), slow_links={link("node7", "node8"): 0.3}, noise=0.02)).verdict
+    assert [(c.part, c.nodes, c.fault) for c in way.culprits] == [("link", ("node7", "node8"), "slow")]
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 64])
+def test_a_rank_that_computes_slowly_is_named_after_a_repetition(n):
+    slow = {("node1", 3): 0.4}
+    run = search(Cluster(names(n), slow_compute=slow, local_ranks=8, noise=0.02))
+    (culprit,) = run.verdict.culprits
+    assert (culprit.part, culprit.nodes, culprit.local_ranks) == ("rank", ("node1",), (3,))
+    assert culprit.certain
+    assert culprit.sentence.startswith("local rank 3 of node1 does its matrix multiplication at ")
+    assert "(rounds 1, 2 and 3)" in culprit.sentence
+
+
+def test_ranks_of_another_device_are_not_held_against_each_other():
+    state = start(names(2))
+    for _ in range(4):
+        now = next_round(state)
+        if not isinstance(now, Round):
+            break
+        speeds = {"node1": Compute("node1", 0, 0.01, 0.01, "H200"), "node2": Compute("node2", 0, 0.08, 0.02, "L4")}
+        state = take(state, now, [
+            Result(group=i, ended="passed", seconds=1.0, compute=tuple(speeds[n] for n in g.nodes if len(g.nodes) == 1))
+            for i, g in enumerate(now.groups)
+        ])  # fmt: skip
+    assert next_round(state).kind == "healthy"
+
+
+def test_groups_that_say_they_are_unlike_are_not_held_against_each_other():
+    now = Round(1, tuple(Group((f"a{i}", f"b{i}"), "pair") for i in range(6)))
+    results = [Result(group=i, ended="passed", busbw_GBps=[40.0, 8.0][i % 2], like="ab"[i % 2]) for i in range(6)]
+    assert {t.outcome for t in judge(trials_of(now, results), ())} == {"passed"}
+    alike = [Result(group=i, ended="passed", busbw_GBps=8.0 if i == 0 else 40.0) for i in range(6)]
+    assert [t.outcome for t in judge(trials_of(now, alike), ())] == ["slow", *["passed"] * 5]
+
+
+def test_a_floor_makes_every_pair_below_it_slow_even_of_two_nodes():
+    fast = search(Cluster(names(2)), settings=Settings(floor_GBps=30.0)).verdict
+    assert fast.kind == "healthy"
+    slow = search(Cluster(names(2)), settings=Settings(floor_GBps=50.0)).verdict
+    assert slow.kind == "undecided"
+    assert "together are slow" in slow.sentence
+    everywhere = search(Cluster(names(16)), settings=Settings(floor_GBps=50.0)).verdict
+    assert everywhere.kind == "shared"
+    assert everywhere.bad_nodes(certain=False) == ()
+
+
+def test_who_reports_a_failure_is_not_blamed_for_it():
+    """In every failing pair it is the good node that complains, as it is in fact: the bad one is silent."""
+    state = start(names(8))
+    while isinstance(now := next_round(state), Round):
+        results = []
+        for i, group in enumerate(now.groups):
+            bad = "node5" in group.nodes and len(group.nodes) > 1
+            said = tuple(Said(n, 0, "timeout in all_reduce") for n in group.nodes if n != "node5") if bad else ()
+            results.append(Result(group=i, ended="hung" if bad else "passed", said=said))
+        state = take(state, now, results)
+    assert now.bad_nodes() == ("node5",)
+    assert {s.node for e in now.culprits[0].evidence for s in e.said}.isdisjoint({"node5"})
