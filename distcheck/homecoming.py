@@ -143,6 +143,9 @@ class Homecoming:
             whole = join(whole, job.nodes, job.processes, job.ranks)
         for report in self._reports.values():
             whole = join(whole, (report.node,), (report.process,), report.ranks)
+        # A gate that went wrong has looked for who is bad, which was not asked from the start.
+        looks = asked.looks + tuple(look for look in whole.asked.looks if look not in asked.looks)
+        asked = msgspec.structs.replace(asked, looks=looks)
         whole = msgspec.structs.replace(
             whole, distcheck=__version__, run=whole.run or "0", asked=asked, seconds=round(seconds, 3)
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distcheck import trials
 from distcheck.collectives.plan import Plan, Timing, bus_factor
 from distcheck.facts import Culprit, Gpus, GroupTest, Isolation, Job, NodeFacts, RankRun, Sides, Suspects
 from distcheck.isolation import round as rounds
 from distcheck.isolation.schedule import next_round, take
-from distcheck.isolation.state import State, start
+from distcheck.isolation.state import Settings, State, start
 from distcheck.isolation.verdict import Evidence, Verdict
 from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import Halt, RunReport, StoreAt, Trial
@@ -29,7 +29,10 @@ _FIRST_SECONDS = 12.0
 _TIMES_THE_FIRST, _LEAST_SECONDS = 3.0, 4.0
 """A group that takes so many times as long as the first one, and so many seconds more, hangs."""
 _TROUBLE_SECONDS = 0.5
+_LOOK_SECONDS = 0.2
 _LAST_WORDS_SECONDS = 2.0
+_SLOW_ON_CPUS = 0.35
+"""Of the others' median: Gloo's ranks use the CPUs for everything, and whatever else runs there shows."""
 _CPU_BYTES, _GPU_BYTES = 1 << 20, 64 << 20
 _CPU_BURST_SECONDS, _GPU_BURST_SECONDS = 0.1, 0.2
 
@@ -85,7 +88,8 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
     missing = {}
     if job.missing_ranks:
         missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "nobody spoke for them"}
-    state = start(members.by_node, seed=job.world_size or 0, missing=missing)
+    settings = Settings(slow_share=_SLOW_ON_CPUS) if backend == "gloo" else Settings()
+    state = start(members.by_node, seed=job.world_size or 0, missing=missing, settings=settings)
     while True:
         step = next_round(state)
         took = round(loop.time() - began, 1)
@@ -97,6 +101,9 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
         run.say(_announced(step, state))
         results = await _Round(run, server, members, backend, step, min(_FIRST_SECONDS, left)).hold()
         state = take(state, step, results)
+        for trial in state.rounds[-1][1]:
+            if trial.bad:
+                run.say(f"round {step.number}: {', '.join(trial.nodes)}: {trial.outcome}")
 
 
 def _facts(verdict: Verdict, seconds: float) -> Isolation:
@@ -145,27 +152,23 @@ class _Round:
         """Have every group tested and return what came of each."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        testing = {
-            asyncio.ensure_future(self._test(number, group)): number for number, group in enumerate(self.step.groups)
-        }
-        done, _ = await asyncio.wait(testing, timeout=self.until - began, return_when="FIRST_COMPLETED")
-        while done and len(done) < len(testing) and not any(t.result().ended == "passed" for t in done):
-            left = self.until - loop.time()
-            if left <= 0:
+        testing = [asyncio.ensure_future(self._test(number, group)) for number, group in enumerate(self.step.groups)]
+        ended: set[asyncio.Task[Result]] = set()
+        while len(ended) < len(testing) and not any(task.result().ended == "passed" for task in ended):
+            done, _ = await asyncio.wait(
+                set(testing) - ended, timeout=max(0.0, self.until - loop.time()), return_when="FIRST_COMPLETED"
+            )
+            ended |= done
+            if not done:
                 break
-            more, _ = await asyncio.wait(set(testing) - done, timeout=left, return_when="FIRST_COMPLETED")
-            done |= more
-            if not more:
-                break
-        if done and len(done) < len(testing):
-            patience = max(_TIMES_THE_FIRST * (loop.time() - began), _LEAST_SECONDS)
-            self.until = min(max(self.until, loop.time() + patience), loop.time() + patience)
+        else:
+            self.until = loop.time() + max(_TIMES_THE_FIRST * (loop.time() - began), _LEAST_SECONDS)
         # Every group ends by `until` of its own accord, and says so within moments.
-        await asyncio.wait(testing, timeout=max(0.0, self.until - loop.time()) + _LAST_WORDS_SECONDS + 2)
-        for task in testing:
+        _, late = await asyncio.wait(testing, timeout=self._left() + 2 * _LAST_WORDS_SECONDS)
+        for task in late:
             task.cancel()
-        await asyncio.gather(*testing, return_exceptions=True)
-        return [task.result() for task in testing if task.done() and not task.cancelled() and not task.exception()]
+        await asyncio.gather(*late, return_exceptions=True)
+        return [task.result() for task in testing if task not in late]
 
     async def _test(self, number: int, group: Group) -> Result:
         parts = self.members.parts(group.nodes)
@@ -173,7 +176,7 @@ class _Round:
         reports: dict[str, RunReport] = {}
         opened = asyncio.get_running_loop().create_future()
         members = {opener: asyncio.ensure_future(self._member(opener, self._trial(group, parts[opener], None), opened))}
-        await asyncio.wait({opened, members[opener]}, timeout=self._left(), return_when="FIRST_COMPLETED")
+        await self._first_of({opened, members[opener]})
         if opened.done() and others:
             store = (self._address(opener), opened.result())
             members |= {
@@ -182,7 +185,7 @@ class _Round:
             }
         pending = set(members.values())
         while pending:
-            done, pending = await asyncio.wait(pending, timeout=self._left(), return_when="FIRST_COMPLETED")
+            done, pending = await self._first_of(pending)
             reports |= {r[0]: r[1] for task in done if (r := task.result())[1] is not None}
             broken = any(run.outcome != "done" for report in reports.values() for run in report.runs.values())
             if not done or broken:
@@ -197,6 +200,15 @@ class _Round:
                 reports |= {uid: report} if report is not None else {}
             task.cancel()
         return self._result(number, group, parts, reports)
+
+    async def _first_of(self, waiting: Iterable[asyncio.Future[Any]]) -> tuple[set[Any], set[Any]]:
+        """Wait until one is done, or the round's time is over, which may come to be earlier meanwhile."""
+        while True:
+            done, pending = await asyncio.wait(
+                waiting, timeout=min(_LOOK_SECONDS, self._left()), return_when="FIRST_COMPLETED"
+            )
+            if done or self._left() <= 0:
+                return done, pending
 
     def _left(self) -> float:
         return max(0.0, self.until - asyncio.get_running_loop().time())

@@ -16,6 +16,7 @@ import distcheck.collectives.software  # noqa: F401
 import torch
 
 from distcheck.collectives.plan import Computed
+from distcheck.probe.waiting import throttled, waited_for_cpu
 
 
 class _Load(NamedTuple):
@@ -54,15 +55,16 @@ def _zeros_and_ones(load: _Load, device: torch.device, step: int) -> torch.Tenso
 
 
 def _seconds(call: Callable[[], object], times: int, device: torch.device) -> float:
-    """Time work that was done twice before."""
+    """Time work that was done twice before; waiting for a CPU that others use does not count, being throttled does."""
     for _ in range(2):
         call()
     _wait(device)
-    start = time.perf_counter()
+    start, waited, held = time.perf_counter(), waited_for_cpu(), throttled()
     for _ in range(times):
         call()
     _wait(device)
-    return time.perf_counter() - start
+    took = time.perf_counter() - start
+    return took - max(0.0, (waited_for_cpu() - waited) - (throttled() - held))
 
 
 def _wait(device: torch.device) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from distcheck.isolation.round import WORST_FIRST, Compute, Group, Outcome, Result, Round, SlowRank, Trial
 
 SLOW = 0.8
-"""Below this share of the others' median a group or rank is slow."""
+"""Below this share of the others' median a group or rank is slow, unless the search was told a smaller one."""
 SIGMAS = 4.0
 """And by so many standard deviations, told by the median absolute deviation."""
 SIGMA_PER_MAD = 1.4826
@@ -53,13 +53,18 @@ def trials_of(now: Round, results: Iterable[Result]) -> list[Trial]:
 
 
 def judge(
-    now: Sequence[Trial], before: Iterable[Trial], floor: float | None = None, *, together: bool = False
+    now: Sequence[Trial],
+    before: Iterable[Trial],
+    floor: float | None = None,
+    *,
+    together: bool = False,
+    slow_share: float = SLOW,
 ) -> list[Trial]:
     """Say which of a round's tests, rails and ranks were slow; `floor` is a bus bandwidth in GB/s between nodes.
 
     With `together` these are the tests of several rounds, because one round has too few figures.
     """
-    speeds, rails, work = _Pool(together), _Pool(together), _Pool(together)
+    speeds, rails, work = (_Pool(together=together, most=slow_share) for _ in range(3))
     for tests, current in ((before, False), (now, True)):
         for test in tests:
             if test.speed is not None:
@@ -74,8 +79,8 @@ def judge(
 class _Pool:
     """Figures by what they may be compared with, each with the members that share it."""
 
-    def __init__(self, together: bool) -> None:  # noqa: FBT001 - the one thing there is to say
-        self.together = together
+    def __init__(self, *, together: bool, most: float) -> None:
+        self.together, self.most = together, most
         self._now: dict[Kind, list[float]] = {}
         self._all: dict[Kind, list[Figure]] = {}
         self._known: dict[Kind, Norm] = {}
@@ -93,7 +98,7 @@ class _Pool:
             many = len(now) >= max(MANY, len(self._all[kind]) / 8) and not self.together
             self._known[kind] = of_many(now) if many else of_few(self._all[kind])
         middle, sigma, share = self._known[kind]
-        return speed / middle, speed < share * middle and middle - speed > SIGMAS * sigma
+        return speed / middle, speed < min(share, self.most) * middle and middle - speed > SIGMAS * sigma
 
 
 def of_many(speeds: Sequence[float]) -> Norm:

@@ -67,11 +67,12 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
     """
     if now.number != len(state.rounds) + 1:
         raise ValueError(f"round {now.number} is out of turn: {len(state.rounds)} are finished")
-    new, floor = trials_of(now, results), state.settings.floor_GBps
+    new, floor, share = trials_of(now, results), state.settings.floor_GBps, state.settings.slow_share
     if len(state.nodes) > FEW_NODES:
-        return replace(state, rounds=(*state.rounds, (now, tuple(judge(new, state.tests, floor)))))
+        judged = judge(new, state.tests, floor, slow_share=share)
+        return replace(state, rounds=(*state.rounds, (now, tuple(judged))))
     # Few nodes give few figures: what was measured before is judged anew beside what came later.
-    every = iter(judge([*state.tests, *new], (), floor, together=True))
+    every = iter(judge([*state.tests, *new], (), floor, together=True, slow_share=share))
     rounds = [(r, tuple(islice(every, len(r.groups)))) for r, _ in (*state.rounds, (now, ()))]
     return replace(state, rounds=tuple(rounds))
 

@@ -22,6 +22,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The most nodes of one group; None for all of them."""
     floor_GBps: float | None = None  # noqa: N815 - the unit
     """The least bus bandwidth between nodes; below it a group is slow whatever the others show."""
+    slow_share: float = 0.8
+    """Below this share of the others' median a group or rank is slow; where ranks share CPUs, less is needed."""
 
 
 class State(msgspec.Struct, frozen=True):

@@ -9,9 +9,9 @@ import struct
 from collections.abc import Mapping
 
 from distcheck.facts import Use
+from distcheck.probe.waiting import waited_for_cpu
 from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import PeerDoor
-from distcheck.rollcall.waiting import waited_for_cpu
 
 _BACKLOG = 1024
 _ROSTER_SECONDS = 10.0

@@ -10,9 +10,9 @@ import struct
 from typing import NamedTuple
 
 from distcheck.facts import Transfer
+from distcheck.probe.waiting import waited_for_cpu
 from distcheck.rollcall.doors import ANSWER
 from distcheck.rollcall.protocol import PeerDoor
-from distcheck.rollcall.waiting import waited_for_cpu
 
 TRANSFER_BYTES = 1 << 21
 _LONGEST_SECONDS = 2.0

@@ -154,7 +154,10 @@ def isolation_boundary(job: Job) -> Iterator[Outcome]:
             scope="link",
             owner="admin",
             confirmed=False,
-            message=brief(f"{listed(one)} and {listed(other)} work among themselves and not together: {words}", 300),
+            message=brief(
+                f"one side ({listed(one)}) and the other ({listed(other)}) each work among themselves, and not together: {words}",
+                300,
+            ),
             evidence={"one side": listed(one, most=len(one)), "the other": listed(other, most=len(other))},
             fix=Fix(
                 "Look at what lies between the two sides; to start at once, use one of them.",

@@ -14,9 +14,9 @@ from distcheck.rules import FAMILIES, Rule, all_rules
 TESTS = Path(__file__).parent.parent
 PREFIXES = {
     "env", "net", "gpu", "nccl", "ib", "roce", "gdr", "perf", "host", "sw", "torch", "torchrun", "elastic",
-    "launch", "slurm", "mpi", "k8s", "deepspeed", "accelerate", "coll", "collective", "probe", "tool",
+    "launch", "slurm", "mpi", "k8s", "deepspeed", "accelerate", "coll", "collective", "isolation", "probe", "tool",
 }  # fmt: skip
-"""Families of problems in the field's catalogues, and our own: collectives and the probe."""
+"""Families of problems in the field's catalogues, and our own: collectives, isolation and the probe."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

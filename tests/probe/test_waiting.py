@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from distcheck.rollcall.waiting import waited_for_cpu
+from distcheck.probe.waiting import waited_for_cpu
 
 _WORK = """
 import os, sys, time
-from distcheck.rollcall.waiting import waited_for_cpu
+from distcheck.probe.waiting import waited_for_cpu
 os.sched_setaffinity(0, {int(sys.argv[1])})
 print(flush=True)
 sys.stdin.readline()

@@ -1,0 +1,52 @@
+"""How long this thread waited for a CPU: on a busy host that is no fault of the network, nor of the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+
+
+def waited_for_cpu(schedstat: Path = _SCHEDSTAT) -> float:
+    """Return the seconds that this thread was ready to run and did not; 0.0 from a kernel that does not count them.
+
+    The second of the three numbers, in nanoseconds.
+    Source: https://docs.kernel.org/scheduler/sched-stats.html
+    """
+    try:
+        return int(schedstat.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def throttled(root: Path = Path("/")) -> float:
+    """Return the seconds for which the limit of this process's cgroup kept it from its CPUs; 0.0 where there is none.
+
+    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.stat), and of version 1
+    https://docs.kernel.org/scheduler/sched-bwc.html
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for folder in ("sys/fs/cgroup", "sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"):
+            # In a container the path is the host's, and the folder itself is the container's.
+            for place in (root / folder / path.lstrip("/"), root / folder):
+                found = _throttled(place / "cpu.stat")
+                if found is not None:
+                    return found
+    return 0.0
+
+
+def _throttled(stat: Path) -> float | None:
+    try:
+        values = dict(line.split(None, 1) for line in stat.read_text().splitlines())
+        if "throttled_usec" in values:
+            return int(values["throttled_usec"]) / 1e6
+        return int(values["throttled_time"]) / 1e9
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,122 @@
+"""What a search for a bad node came to, as findings."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Culprit, GroupTest, Isolation, Missing, Sides, Suspects
+
+
+@pytest.fixture
+def searched(job_of, change):
+    """Return a job of four nodes with two ranks each, in which this was found."""
+
+    def searched(isolation):
+        job = job_of(4, 2, looks=("environment", "meeting", "isolation"), command="isolate")
+        return change.job(job, isolation=isolation)
+
+    return searched
+
+
+@pytest.fixture
+def said(judge):
+    def said(job):
+        diagnosis = judge(job, "isolation")
+        return list(diagnosis.findings), list(diagnosis.not_checked), diagnosis.verdict.exit_code
+
+    return said
+
+
+def culprit(part="node", nodes=("node3",), fault="failed", *, certain=True, local_ranks=(), ratio=None):
+    tests = (GroupTest(2, (*nodes, "node4")[:2], "pair", fault, ratio, ("node3: died in all_reduce",)),)
+    return Culprit(part, nodes, local_ranks, fault, 0, 3, certain, tests, f"{nodes[0]} fails with node1 and node4")
+
+
+def found(*culprits):
+    return Isolation("found", "node3 is bad", culprits=culprits, rounds=4, seconds=9.0)
+
+
+def test_a_healthy_search_is_silent(searched, said):
+    assert said(searched(Isolation("healthy", "all work", rounds=3))) == ([], [], 0)
+    assert said(searched(None)) == ([], [], 0)
+
+
+@pytest.mark.parametrize("fault", ["failed", "hung", "wrong"])
+def test_a_bad_node_is_named_and_left_out(searched, said, fault):
+    (finding,), unlooked, code = said(searched(found(culprit(fault=fault))))
+    assert (finding.rule, finding.severity, finding.scope) == ("isolation-bad-node", "error", "node")
+    assert (finding.ranks, finding.nodes, finding.confirmed, unlooked, code) == ((4, 5), ("node3",), True, [], 40)
+    assert finding.message == "node3 fails with node1 and node4"
+    assert finding.evidence == {"round 2, pair node3 and node4": f"{fault} (node3: died in all_reduce)"}
+
+
+def test_one_that_is_not_certain_is_not_excluded(searched, said):
+    (finding,), _, code = said(searched(found(culprit(certain=False))))
+    assert (finding.confirmed, code) == (False, 20)
+
+
+def test_a_rail_is_named_with_its_rank(searched, said):
+    (finding,), _, code = said(searched(found(culprit("rail", local_ranks=(1,)))))
+    assert (finding.rule, finding.scope, finding.ranks, code) == ("isolation-bad-node", "gpu", (5,), 40)
+
+
+@pytest.mark.parametrize(("part", "ranks", "local"), [("node", (4, 5), ()), ("rank", (4,), (0,))])
+def test_a_slow_node_or_rank_is_named_with_how_slow(searched, said, part, ranks, local):
+    (finding,), _, code = said(searched(found(culprit(part, fault="slow", local_ranks=local, ratio=0.1))))
+    assert (finding.rule, finding.ranks, code) == ("isolation-slow-node", ranks, 40)
+    assert "10% of what others showed" in next(iter(finding.evidence.values()))
+
+
+def test_a_link_blames_neither_of_its_ends(searched, said):
+    (finding,), _, code = said(searched(found(culprit("link", ("node2", "node3")))))
+    assert (finding.rule, finding.scope, finding.ranks) == ("isolation-bad-link", "link", (2, 3, 4, 5))
+    assert (finding.confirmed, code) == (False, 20)
+    assert "distcheck net --hosts node2,node3 --nproc 1" in finding.fix.commands
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("boundary", "every part of one side fails with every part of the other"),
+        ("scale", "only all of them together fail"),
+        ("flaky", "together they failed once and passed once"),
+        ("group", "the search ended before it could tell"),
+    ],
+)
+def test_a_boundary_names_the_two_sides_and_blames_nobody(searched, said, cause, words):
+    sides = Sides((("node1", "node2"), ("node3", "node4")), cause)
+    (finding,), _, code = said(searched(Isolation("boundary", "two sides", boundaries=(sides,), rounds=7)))
+    assert (finding.rule, finding.ranks, finding.nodes, code) == ("isolation-boundary", (), (), 20)
+    assert finding.message.startswith(
+        "one side (node1 and node2) and the other (node3 and node4) each work among themselves, and not together"
+    )
+    assert words in finding.message
+
+
+def test_what_could_not_be_decided_is_said_with_who_it_may_be(searched, said):
+    suspects = Suspects(("node1", "node2"), (), "node1 and node2 fail together; a spare node would tell")
+    (finding,), _, code = said(searched(Isolation("undecided", "unclear", undecided=(suspects,), rounds=2)))
+    assert (finding.rule, finding.ranks, finding.nodes) == ("isolation-undecided", (0, 1, 2, 3), ("node1", "node2"))
+    assert (finding.confirmed, code) == (False, 20)
+
+
+def test_what_most_nodes_show_is_the_systems(searched, said):
+    (finding,), _, code = said(searched(Isolation("shared", "most nodes fail by themselves", rounds=2)))
+    assert (finding.rule, finding.scope, finding.nodes, code) == ("isolation-undecided", "system", (), 30)
+
+
+@pytest.mark.parametrize("kind", ["unmeasured", "ended"])
+def test_a_search_that_came_to_no_end_is_unknown(searched, said, kind):
+    findings, (unlooked,), code = said(searched(Isolation(kind, "the time for it was over", rounds=1)))
+    assert (findings, unlooked.required, code) == ([], True, 20)
+    assert "the time for it was over" in unlooked.reason
+
+
+def test_nodes_that_no_test_came_to_an_end_with_are_unknown(searched, said):
+    _, (unlooked,), code = said(searched(Isolation("healthy", "the others work", untested=("node4",), rounds=3)))
+    assert ("node4" in unlooked.reason, code) == (True, 20)
+
+
+def test_a_search_that_was_not_possible_is_unknown(searched, said):
+    _, (unlooked,), code = said(searched(Missing(reason="torch cannot be imported")))
+    assert (unlooked.reason, code) == ("torch cannot be imported", 20)
