@@ -37,6 +37,7 @@ _RUN_REPORT_SECONDS = 20.0
 _ABORT_GRACE_SECONDS = 1.0
 """Between the first sign of trouble and the end for all: time for others to say what they saw."""
 _REPORT_RESERVE_SECONDS = 3.0
+_FEWEST_NODES = 2
 _ISOLATION_SECONDS = 10.0
 """With less than that left, a gate does not begin to look for who is bad."""
 
@@ -179,11 +180,13 @@ async def _collectives(run: Session) -> None:
 
 
 def _is_bad(run: Session) -> bool:
-    """Whether the collectives failed, hung, were wrong or slow, and there is time to find out by whom."""
+    """Whether the collectives failed, hung, were wrong or slow, and there are time and nodes to find out by whom."""
     job = run.record.job()
-    if not isinstance(job.collectives, Collectives) or run.remaining(_REPORT_RESERVE_SECONDS) < _ISOLATION_SECONDS:
+    if not isinstance(job.collectives, Collectives) or len(job.nodes) < _FEWEST_NODES:
         return False
-    return any(f.severity == "error" for f in judge(job).findings)
+    if run.remaining(_REPORT_RESERVE_SECONDS) < _ISOLATION_SECONDS:
+        return False
+    return any(f.severity == "error" and f.rule.startswith(("collective-", "perf-below")) for f in judge(job).findings)
 
 
 async def _isolate(run: Session) -> None:

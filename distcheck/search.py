@@ -94,7 +94,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
         step = next_round(state)
         took = round(loop.time() - began, 1)
         if isinstance(step, Verdict):
-            return _facts(step, took)
+            return _facts(step, state.nodes, took)
         left = run.remaining(_RESERVE_SECONDS)
         if left < _LEAST_SECONDS:
             return Isolation("ended", "the time for it was over", rounds=len(state.rounds), seconds=took)
@@ -106,13 +106,23 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
                 run.say(f"round {step.number}: {', '.join(trial.nodes)}: {trial.outcome}")
 
 
-def _facts(verdict: Verdict, seconds: float) -> Isolation:
+def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
+    # What every node shows may be the job's own configuration; with one or two there is nobody to tell them by.
+    everybody = {n for c in verdict.culprits if c.part != "link" for n in c.nodes} >= set(nodes)
     return Isolation(
         kind=verdict.kind,
         sentence=verdict.sentence,
         culprits=tuple(
             Culprit(
-                c.part, c.nodes, c.local_ranks, c.fault, c.passed, c.tests, c.certain, _tests(c.evidence), c.sentence
+                c.part,
+                c.nodes,
+                c.local_ranks,
+                c.fault,
+                c.passed,
+                c.tests,
+                c.certain and not everybody,
+                _tests(c.evidence),
+                c.sentence,
             )
             for c in verdict.culprits
         ),

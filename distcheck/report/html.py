@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
+from distcheck.collectives.plan import label
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job
 from distcheck.report import Options
@@ -21,8 +22,10 @@ from distcheck.report.sections import (
     counts,
     evidence_lines,
     figure,
+    first_calls,
     gaps,
     headline,
+    models,
     neighbours,
     problems,
     rows,
@@ -30,6 +33,7 @@ from distcheck.report.sections import (
     side_by_side,
     size,
     slowest,
+    uncertain,
 )
 
 WIDTH, HEIGHT = 640, 260
@@ -67,7 +71,15 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(harmless=harmless, size=size, figure=figure, slowest=slowest, percent=percent)
+    environment.filters.update(
+        harmless=harmless,
+        size=size,
+        figure=figure,
+        slowest=slowest,
+        percent=percent,
+        uncertain=uncertain,
+        operation=lambda row: label(row.op, row.dtype),
+    )
     template = resources.files("distcheck.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     shown, others = rows(report, everything=options.all_ranks)
     return environment.from_string(template).render(
@@ -85,6 +97,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
         times=side_by_side(report, everything=options.all_ranks),
         expected=any_expected(report.bandwidth),
         provenance=provenance(report.bandwidth),
+        models=[*models(report), *first_calls(job)],
         grouped=not shared_groups(report.bandwidth),
         chart=chart(report),
         ended=job.collectives.ended if isinstance(job.collectives, Collectives) else "",
@@ -97,7 +110,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
 def chart(report: Document) -> Chart | None:
     """Lay out busbw over size, sizes on a logarithmic axis; None when there is no curve to draw."""
     figures = [
-        (row.op, row.bytes, row.busbw_GBps)
+        (label(row.op, row.dtype), row.bytes, row.busbw_GBps)
         for row in report.bandwidth
         if row.busbw_GBps is not None and row.bytes > 0 and row.group == "world"
     ]

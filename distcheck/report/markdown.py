@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from distcheck.collectives.plan import label
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job
 from distcheck.report import Options
@@ -99,7 +100,8 @@ def _bandwidth(job: Job, report: Document) -> Iterator[str]:
             ],
             [
                 [
-                    row.op, row.group, size(row.bytes), figure(row.algbw_GBps), figure(row.busbw_GBps),
+                    label(row.op, row.dtype), row.group, size(row.bytes),
+                    figure(row.algbw_GBps), figure(row.busbw_GBps),
                     *([figure(row.expected_GBps.value), percent(row.share_of_expected)] if expected else []),
                     figure(row.seconds.mean, 1e3), figure(row.seconds.max, 1e3), slowest(row),
                     "-" if row.wrong is None else str(row.wrong),

@@ -23,7 +23,10 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
     found = Counter((finding.rule, finding.severity) for finding in diagnosis.findings)
     statuses = Counter(row.status for row in report.ranks)
     measured = {
-        (row.op, row.bytes): ({"op": row.op, "bytes": str(row.bytes)}, row.busbw_GBps)
+        (row.op, row.dtype, row.bytes): (
+            {"op": row.op, "dtype": row.dtype, "bytes": str(row.bytes)},
+            row.busbw_GBps,
+        )
         for row in report.bandwidth
         if row.group == "world"
     }

@@ -150,14 +150,12 @@ def isolation_boundary(job: Job) -> Iterator[Outcome]:
             "scale": "only all of them together fail",
             "flaky": "together they failed once and passed once",
         }.get(found.cause, "the search ended before it could tell what lies between them")
+        sides = f"one side ({listed(one)}) and the other ({listed(other)})"
         yield Finding(
             scope="link",
             owner="admin",
             confirmed=False,
-            message=brief(
-                f"one side ({listed(one)}) and the other ({listed(other)}) each work among themselves, and not together: {words}",
-                300,
-            ),
+            message=brief(f"{sides} each work among themselves, and not together: {words}", 300),
             evidence={"one side": listed(one, most=len(one)), "the other": listed(other, most=len(other))},
             fix=Fix(
                 "Look at what lies between the two sides; to start at once, use one of them.",

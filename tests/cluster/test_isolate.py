@@ -24,7 +24,15 @@ def _spoil(dist):
         os.kill(os.getpid(), signal.SIGKILL)
     def raises(tensor, *args, **more):
         raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
-    dist.all_reduce = locals()[{kind!r}]
+    if {kind!r} == "slow":
+        import torch
+        matmul = torch.matmul
+        def slow(*args, **more):
+            time.sleep(0.01)  # where 0.4 ms are usual
+            return matmul(*args, **more)
+        torch.matmul = slow
+    else:
+        dist.all_reduce = locals()[{kind!r}]
 def _import(name, *args, **more):
     module = _real(name, *args, **more)
     dist = sys.modules.get("torch.distributed")
@@ -33,6 +41,12 @@ def _import(name, *args, **more):
     return module
 builtins.__import__ = _import
 """
+
+
+def slow_link(cluster, node):
+    shape = "tc qdisc add dev eth0 root tbf rate 100mbit burst 64kb latency 50ms"
+    ended = cluster.netns(node, *shape.split())
+    assert ended.code == 0, ended
 
 
 def spoil(cluster, node, kind):
@@ -73,6 +87,35 @@ def test_two_bad_nodes_of_four_are_both_named(cluster):
     ended, report = isolate(cluster)
     named = {node for rule, _, nodes in told(report) for node in nodes}
     assert (ended.code, named) == (40, {"node2", "node4"}), report["findings"]
+
+
+def test_where_every_node_fails_nobody_is_left_out(cluster):
+    for node in ("node1", "node2"):
+        spoil(cluster, node, "raises")
+    ended, report = isolate(cluster, nodes=2)
+    assert (ended.code, report["exclude"]["nodes"]) == (20, []), report["findings"]
+
+
+@pytest.mark.parametrize("node", ["node1", "node2"])
+def test_a_node_with_a_slow_link_is_named(cluster, node):
+    slow_link(cluster, node)
+    ended, report = isolate(cluster)
+    assert told(report) == [("isolation-slow-node", *on(int(node[-1])))], report["findings"]
+    assert (ended.code, report["exclude"]["nodes"]) == (40, [node])
+
+
+def test_a_node_that_computes_slowly_is_named_and_not_those_that_wait_for_it(cluster):
+    spoil(cluster, "node2", "slow")
+    ended, report = isolate(cluster)
+    assert told(report) == [("isolation-slow-node", *on(2))], report["findings"]
+    assert (ended.code, report["exclude"]["nodes"]) == (40, ["node2"])
+
+
+def test_three_nodes_can_tell_too(cluster):
+    spoil(cluster, "node2", "hangs")
+    ended, report = isolate(cluster, nodes=3)
+    assert told(report) == [("isolation-bad-node", *on(2))], report["findings"]
+    assert (ended.code, report["exclude"]["nodes"]) == (40, ["node2"])
 
 
 def closed(cluster, node, *others):

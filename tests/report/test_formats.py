@@ -163,7 +163,7 @@ def test_prometheus_escapes_labels(job_of, judge):
     )  # fmt: skip
     text = render("prometheus", *judge(job, Finding(rule='a"b\\c\nd', message="m", fix=Fix("f"))))
     assert r'distcheck_findings{rule="a\"b\\c\\nd",severity="error"} 1' in text
-    assert 'distcheck_busbw_GBps{op="broadcast",bytes="8"} 8e-09' in text
+    assert 'distcheck_busbw_GBps{op="broadcast",dtype="f",bytes="8"} 8e-09' in text
     assert 'distcheck_verdict{verdict="job"} 1' in text
     assert "distcheck_exit_code 30" in text
 
