@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from distcheck.facts import Attempt, Bind, Missing, PortOwner, Resolution, ReverseLookup
+from distcheck.probe.waiting import waited_for_cpu
 
 
 def resolve(name: str) -> Resolution | Missing:
@@ -26,14 +27,16 @@ def resolve(name: str) -> Resolution | Missing:
 def reverse(address: str) -> ReverseLookup:
     """Ask what an address is called, as torch's TCPStore asks of every connection; blocks as long as the resolver does.
 
+    Waiting for a CPU is no part of the time.
     Source: pytorch, torch/csrc/distributed/c10d/socket.cpp (getnameinfo in the formatting of socket addresses).
     """
-    start = time.monotonic()
+    start, waited = time.monotonic(), waited_for_cpu()
     try:
         name = socket.getnameinfo((address, 0), socket.NI_NAMEREQD | socket.NI_NUMERICSERV)[0]
     except (OSError, UnicodeError):
         name = ""
-    return ReverseLookup(address=address, name=name, seconds=time.monotonic() - start)
+    seconds = time.monotonic() - start - (waited_for_cpu() - waited)
+    return ReverseLookup(address=address, name=name, seconds=max(0.0, seconds))
 
 
 def listen(port: int, backlog: int = 2048) -> socket.socket:

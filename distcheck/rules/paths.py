@@ -35,7 +35,17 @@ def _unreached(job: Job) -> tuple[Ways, dict[Way, PeerTrial]]:
     """Return the ways at which a door stayed shut, with the trial that tells it."""
     ways = Ways(job, explained_trials(job))
     shut = {way: next((t for t in trials if t.outcome != "met"), None) for way, trials in ways.tried.items()}
-    return ways, {way: t for way, t in shut.items() if t is not None}
+    out, into = _lossy_ends(job)
+    # Where packets get lost, an answer that did not come is one of them.
+    lost = {w for w, t in shut.items() if t and t.outcome == "timeout" and (w[0] in out or w[1] in into)}
+    return ways, {way: t for way, t in shut.items() if t is not None and way not in lost}
+
+
+def _lossy_ends(job: Job) -> tuple[set[str], set[str]]:
+    """Return the nodes out of which, and into which, packets get lost on some way that was measured."""
+    ways = Ways(job, transferred=True)
+    lossy = [way for way, trials in ways.tried.items() if any(_loss(t) >= _LOSS for t in trials)]
+    return {source for source, _ in lossy}, {target for _, target in lossy}
 
 
 def _one_way(ways: Ways, shut: Mapping[Way, PeerTrial]) -> set[Way]:

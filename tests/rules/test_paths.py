@@ -473,6 +473,14 @@ def test_a_few_segments_sent_again_are_no_loss(of, change, judge, transfer):
     assert "net-packet-loss" not in [f.rule for f in judge(job).findings]
 
 
+def test_an_answer_that_got_lost_with_others_is_the_loss(of, change, said):
+    job = change_ways(change, of(4), to(1), transfer=_losing(0.12))
+    late = change_ways(change, job, FROM_1_TO_2, outcome="timeout", transfer=None)
+    assert said(late) == [("net-packet-loss", "error", ("node2",))]
+    refused = change_ways(change, job, FROM_1_TO_2, outcome="refused", transfer=None)
+    assert ("net-asymmetric-route", "error") in [f[:2] for f in said(refused)]
+
+
 # -- net-nic-down-or-slow
 
 
