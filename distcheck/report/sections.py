@@ -308,7 +308,7 @@ def first_calls(job: Job) -> list[str]:
     operations = dict.fromkeys(op for run in runs for op in run.first_call_seconds)
     slow = {op: max(run.first_call_seconds.get(op, 0.0) for run in runs) for op in operations}
     parts = [f"process group {max(joined):.3g} s", *(f"first {op} {seconds:.3g} s" for op, seconds in slow.items())]
-    return [f"before that, on the slowest rank: {', '.join(parts)}"]
+    return [f"until then, on the slowest rank: {', '.join(parts)}"]
 
 
 def models(report: Document) -> list[str]:
@@ -316,7 +316,7 @@ def models(report: Document) -> list[str]:
     return [
         f"{label(m.op, m.dtype)}: {figure(m.latency_seconds, 1e3)} ms + size / {figure(m.algbw_GBps)} GB/s"
         f"{'' if m.busbw_GBps is None else f', busbw {figure(m.busbw_GBps)} GB/s at large sizes'}; half of it at "
-        f"{_roughly(m.half_bytes)}; sizes lie {m.error:.0%} off the line"
+        f"{_roughly(m.half_bytes)} (within {m.error:.0%})"
         for m in report.models
     ]
 

@@ -144,10 +144,12 @@ def _bandwidth(job: Job, report: Document, options: Options) -> Iterator[str]:
     if report.bandwidth:
         yield from _sweep(report)
         yield from (line for text in provenance(report.bandwidth) for line in _wrapped(harmless(text), 0, 2))
-        yield from models(report)
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"the collectives were ended early: {harmless(job.collectives.ended)}"
-    yield from first_calls(job)
+    told = [line for text in (*models(report), *first_calls(job)) for line in _wrapped(text, 0, 2)]
+    if told:
+        yield ""
+        yield from told
     headers, times = side_by_side(report, everything=options.all_ranks)
     if times:
         yield ""
