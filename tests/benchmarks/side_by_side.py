@@ -24,7 +24,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROUNDS = {1 << 20: 21, 1 << 24: 11, 1 << 26: 5, 1 << 28: 3}
+ROUNDS = {1 << 20: 31, 1 << 24: 15, 1 << 26: 9, 1 << 28: 5}
 OPERATIONS = ("all_reduce", "broadcast")
 CPU = torch.device("cpu")
 
