@@ -26,8 +26,10 @@ _RESERVE_SECONDS = 4.0
 """Of --timeout, in which the report is made."""
 _FIRST_SECONDS = 12.0
 """In which the first group of a round must have ended, forks and connections included."""
-_TIMES_THE_FIRST, _LEAST_SECONDS = 3.0, 4.0
+_TIMES_THE_FIRST, _LEAST_SECONDS = 4.0, 8.0
 """A group that takes so many times as long as the first one, and so many seconds more, hangs."""
+_LEAST_ROUND_SECONDS = 4.0
+"""With less than that left, no other round is begun."""
 _TROUBLE_SECONDS = 0.5
 _LOOK_SECONDS = 0.2
 _LAST_WORDS_SECONDS = 2.0
@@ -96,7 +98,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
         if isinstance(step, Verdict):
             return _facts(step, state.nodes, took)
         left = run.remaining(_RESERVE_SECONDS)
-        if left < _LEAST_SECONDS:
+        if left < _LEAST_ROUND_SECONDS:
             return Isolation("ended", "the time for it was over", rounds=len(state.rounds), seconds=took)
         run.say(_announced(step, state))
         results = await _Round(run, server, members, backend, step, min(_FIRST_SECONDS, left)).hold()

@@ -36,20 +36,14 @@ builtins.__import__ = _import
 """
 
 
-def slow_link(cluster, node):
-    shape = "tc qdisc add dev eth0 root tbf rate 100mbit burst 64kb latency 50ms"
-    ended = cluster.netns(node, *shape.split())
-    assert ended.code == 0, ended
-
-
 def spoil(cluster, node, kind):
     cluster.write(node, SITE, SPOILED.replace("{kind!r}", repr(kind)))
 
 
 def isolate(cluster, *words, nodes=4, command="isolate"):
     hosts = f"node[1-{nodes}]"
-    look = ("distcheck", command, "--hosts", hosts, "--nproc", "2", "--timeout", "150", "--format", "json", *words)
-    ended = cluster.run("head", *look, timeout=250)
+    look = ("distcheck", command, "--hosts", hosts, "--nproc", "2", "--timeout", "200", "--format", "json", *words)
+    ended = cluster.run("head", *look, timeout=300)
     assert ended.out, ended
     (report,) = reports(ended)
     return ended, report
@@ -90,14 +84,6 @@ def test_where_every_node_fails_nobody_is_left_out(cluster):
         spoil(cluster, node, "raises")
     ended, report = isolate(cluster, nodes=2)
     assert (ended.code, report["exclude"]["nodes"]) == (20, []), report["findings"]
-
-
-@pytest.mark.parametrize("node", ["node1", "node2"])
-def test_a_node_with_a_slow_link_is_named(cluster, node):
-    slow_link(cluster, node)
-    ended, report = isolate(cluster)
-    assert told(report) == [("isolation-slow-node", *on(int(node[-1])))], report["findings"]
-    assert (ended.code, report["exclude"]["nodes"]) == (40, [node])
 
 
 def test_a_node_that_computes_slowly_is_named_and_not_those_that_wait_for_it(cluster):
