@@ -6,6 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_type_hints
 
@@ -164,16 +165,22 @@ def asked_of_node(options: NodeOptions) -> Asked:
     )
 
 
+@cache
+def _parameters(options: type[msgspec.Struct]) -> tuple[inspect.Parameter, ...]:
+    """Return the fields of `options` as parameters; several commands share them, and reading the hints takes time."""
+    hints = get_type_hints(options, include_extras=True)
+    return tuple(
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in msgspec.structs.fields(options)
+    )
+
+
 def taking(options: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the fields of `options` as its parameters; it receives them as one value, first."""
 
     def wrap(function: Callable[..., None]) -> Callable[..., None]:
-        hints = get_type_hints(options, include_extras=True)
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        shared = [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-            for f in msgspec.structs.fields(options)
-        ]
+        shared = list(_parameters(options))
 
         def command(**values: Any) -> None:
             given = {p.name: values.pop(p.name) for p in shared}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from distcheck.collectives.curve import fit
 from distcheck.collectives.plan import bus_factor, label
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import (
@@ -341,6 +340,10 @@ def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
 
 def _models(measured: tuple[Bandwidth, ...]) -> Iterator[Model]:
     """Yield a model of every operation over the whole world of which there are enough sizes."""
+    if not measured:
+        return
+    from distcheck.collectives.curve import fit
+
     sweeps: defaultdict[tuple[str, str, int], list[Bandwidth]] = defaultdict(list)
     for row in measured:
         if row.group == "world":

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
 from distcheck.rules.claims import beyond_node, claims, local_size, own_gpus, shares_gpus
-from distcheck.rules.ordinals import beyond_visible, without_gpu
 from distcheck.rules.settings import export, started_by_distcheck, unset
 from distcheck.rules.shape import agents, crowded, duplicates, in_blocks, is_complete, lonely
-from distcheck.rules.sharing import shown_one
 from distcheck.rules.vocabulary import fold, found, grouped, listed, named, numbered, numbers_of, table_of
 
 if TYPE_CHECKING:
@@ -99,6 +97,10 @@ def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
         )
     if crowded(job):
         return  # mpi-slots-all-on-one-host says why there are more ranks than GPUs
+    if "gpu" not in job.asked.looks:
+        return
+    from distcheck.rules.ordinals import beyond_visible, without_gpu  # only where GPUs were looked at
+
     for ranks in beyond_visible(job):
         if without := [r for r in ranks if id(r) not in told]:
             yield without_gpu(job, without)
@@ -120,7 +122,10 @@ def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
     if job.asked.backend == "gloo":
         return
     elsewhere = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in lonely(job)}
-    elsewhere |= shown_one(job)
+    if "gpu" in job.asked.looks:
+        from distcheck.rules.sharing import shown_one  # as above
+
+        elsewhere |= shown_one(job)
     for ranks in agents(job):
         placed = [r for r in ranks if r.placement.local_rank is not None and id(r) not in elsewhere]
         for local, several in grouped(placed, lambda r: r.placement.local_rank).items():
