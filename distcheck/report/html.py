@@ -36,8 +36,8 @@ from distcheck.report.sections import (
     uncertain,
 )
 
-WIDTH, HEIGHT = 640, 260
-LEFT, RIGHT, TOP, BOTTOM = 60, 130, 30, 24
+WIDTH, HEIGHT = 700, 260
+LEFT, RIGHT, TOP, BOTTOM = 60, 190, 30, 24
 
 
 class Curve(NamedTuple):

@@ -275,10 +275,11 @@ def shared_groups(measured: Iterable[Bandwidth]) -> bool:
 
 def largest(report: Document) -> list[Bandwidth]:
     """Return the measurement at the largest size of each operation over the whole world."""
-    by_op: dict[str, Bandwidth] = {}
+    by_op: dict[tuple[str, str], Bandwidth] = {}
     for row in report.bandwidth:
-        if row.group == "world" and (row.op not in by_op or row.bytes > by_op[row.op].bytes):
-            by_op[row.op] = row
+        key = row.op, row.dtype
+        if row.group == "world" and (key not in by_op or row.bytes > by_op[key].bytes):
+            by_op[key] = row
     return list(by_op.values())
 
 
@@ -287,7 +288,7 @@ def side_by_side(report: Document, *, everything: bool) -> tuple[list[str], list
     measured = [row for row in largest(report) if row.ranks > 1 and (row.ranks <= SIDE_BY_SIDE or everything)]
     times = zip(*(row.seconds.by_rank for row in measured), strict=False)
     return (
-        ["rank", *(f"{row.op} {size(row.bytes)}" for row in measured)],
+        ["rank", *(f"{label(row.op, row.dtype)} {size(row.bytes)}" for row in measured)],
         [[str(rank), *(figure(second, 1e3) for second in each)] for rank, each in enumerate(times)],
     )
 
