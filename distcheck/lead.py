@@ -53,24 +53,17 @@ async def lead(run: Session) -> Outcome:
         if server is not None and server.guests:
             await peering.hold(run, server)
         run.record.looked.add("peers")
-    if "collectives" in run.asked.looks:
+    if run.asked.measures:
         if server is not None:
             _take_note_of_guests(run, server)
         stop = _reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
         if stop:
-            run.record.skip(("collectives",), stop)
+            run.record.skip(("collectives", "isolation"), stop)
         else:
-            await _collectives(run)
-            if run.asked.command == "gate" and _is_bad(run):
+            if "collectives" in run.asked.looks:
+                await _collectives(run)
+            if "isolation" in run.asked.looks or (run.asked.command == "gate" and _is_bad(run)):
                 await _isolate(run)
-    if "isolation" in run.asked.looks:
-        if server is not None:
-            _take_note_of_guests(run, server)
-        stop = _reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
-        if stop:
-            run.record.skip(("isolation",), stop)
-        else:
-            await _isolate(run)
     return await _conclude(run)
 
 

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 
 _RESERVE_SECONDS = 4.0
 """Of --timeout, in which the report is made."""
-_FIRST_SECONDS = 12.0
-"""In which the first group of a round must have ended, forks and connections included."""
+_FIRST_ON_CPUS_SECONDS, _FIRST_ON_GPUS_SECONDS = 12.0, 30.0
+"""In which the first group of a round must have ended, forks and connections included; CUDA starts anew in each."""
 _TIMES_THE_FIRST, _LEAST_SECONDS = 4.0, 8.0
-"""A group that takes so many times as long as the first one, and so many seconds more, hangs."""
+"""A group that is still busy so many times as long again as the first one that passed took, and so long, hangs."""
+_LONGEST_TRIAL_SECONDS = 60.0
+_IMPORT_SHARE = 4
+"""Of the time that is left in the first round, this part is the least that others have: they may still import torch."""
 _LEAST_ROUND_SECONDS = 4.0
 """With less than that left, no other round is begun."""
 _TROUBLE_SECONDS = 0.5
@@ -42,7 +45,7 @@ _CPU_BURST_SECONDS, _GPU_BURST_SECONDS = 0.1, 0.2
 class _Members:
     """Which processes, and which of their ranks, a node has."""
 
-    def __init__(self, run: Session, job: Job) -> None:
+    def __init__(self, job: Job) -> None:
         self.nodes: dict[str, NodeFacts] = {node.key: node for node in job.nodes}
         self.names = _names(job)
         self.by_node: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -52,7 +55,6 @@ class _Members:
                 of_node = self.by_node.setdefault(self.names[job.node_of(rank).key], {})
                 of_node[rank.process] = (*of_node.get(rank.process, ()), rank.placement.rank)
         self.local_ranks = {r.placement.rank: r.placement.local_rank or 0 for r in job.ranks}
-        self.own = run.uid
 
     def parts(self, nodes: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
         """Return each process's ranks with their number in the group and its size."""
@@ -86,12 +88,15 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
     loop = asyncio.get_running_loop()
     began = loop.time()
     job = run.record.job()
-    members = _Members(run, job)
+    members = _Members(job)
     missing = {}
     if job.missing_ranks:
         missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "nobody spoke for them"}
     settings = Settings(slow_share=_SLOW_ON_CPUS) if backend == "gloo" else Settings()
     state = start(members.by_node, seed=job.world_size or 0, missing=missing, settings=settings)
+    first = _FIRST_ON_CPUS_SECONDS if backend == "gloo" else _FIRST_ON_GPUS_SECONDS
+    if run.local is not None:
+        await run.local.wait_imported(run.remaining(_RESERVE_SECONDS) / 2, asyncio.Event())
     while True:
         step = next_round(state)
         took = round(loop.time() - began, 1)
@@ -101,7 +106,8 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
         if left < _LEAST_ROUND_SECONDS:
             return Isolation("ended", "the time for it was over", rounds=len(state.rounds), seconds=took)
         run.say(_announced(step, state))
-        results = await _Round(run, server, members, backend, step, min(_FIRST_SECONDS, left)).hold()
+        least = _LEAST_SECONDS if state.rounds else max(_LEAST_SECONDS, left / _IMPORT_SHARE)
+        results = await _Round(run, server, members, backend, step, min(first, left)).hold(least)
         state = take(state, step, results)
         for trial in state.rounds[-1][1]:
             if trial.bad:
@@ -160,8 +166,8 @@ class _Round:
         self.halted = asyncio.Event()
         """Ends what this process's own ranks do in the round."""
 
-    async def hold(self) -> list[Result]:
-        """Have every group tested and return what came of each."""
+    async def hold(self, least_seconds: float) -> list[Result]:
+        """Have every group tested and return what came of each; the others have at least so long after the first."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         testing = [asyncio.ensure_future(self._test(number, group)) for number, group in enumerate(self.step.groups)]
@@ -174,7 +180,7 @@ class _Round:
             if not done:
                 break
         else:
-            self.until = loop.time() + max(_TIMES_THE_FIRST * (loop.time() - began), _LEAST_SECONDS)
+            self.until = loop.time() + max(_TIMES_THE_FIRST * (loop.time() - began), least_seconds)
         # Every group ends by `until` of its own accord, and says so within moments.
         _, late = await asyncio.wait(testing, timeout=self._left() + 2 * _LAST_WORDS_SECONDS)
         for task in late:
@@ -235,7 +241,7 @@ class _Round:
             burst_seconds=_CPU_BURST_SECONDS if on_cpu else _GPU_BURST_SECONDS,
             compute=group.purpose == "alone",
         )
-        return Trial(self.step.number, plan, self._left() + _TIMES_THE_FIRST * _FIRST_SECONDS, dict(parts), store)
+        return Trial(self.step.number, plan, _LONGEST_TRIAL_SECONDS, dict(parts), store)
 
     def _address(self, uid: str) -> str:
         """Return where others reach a process; empty for this host, which every guest has reached."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from distcheck.collectives.plan import Task
+from distcheck.launch.local import tasks_for
 from distcheck.rollcall.protocol import RunReport, Trial
 
 if TYPE_CHECKING:
@@ -73,20 +74,6 @@ async def _measure(
 
 
 def _tasks(run: Session, local: LocalRanks, trial: Trial, store: tuple[str, int]) -> list[Task]:
-    """Return each local rank's task; the first rank of a part holds the store."""
+    template = Task(plan=trial.plan, rank=0, world_size=0, local_rank=0, store=None)
     ordinals = run.cuda_ordinals(trial.plan.backend)
-    tasks = []
-    for placement in local.placements:
-        rank = placement.rank or 0
-        number, ranks = trial.parts[rank]
-        tasks.append(
-            Task(
-                plan=trial.plan,
-                rank=number,
-                world_size=ranks,
-                local_rank=placement.local_rank or 0,
-                store=store if number else None,
-                gpu=ordinals.get(rank),
-            )
-        )
-    return tasks
+    return tasks_for(local.placements, template, store=store, gpus=ordinals, parts=trial.parts)

@@ -313,15 +313,25 @@ def tasks_for(
     *,
     store: tuple[str, int] | None,
     gpus: Mapping[int, int | None],
+    parts: Mapping[int, tuple[int, int]] | None = None,
 ) -> list[Task]:
-    """Return each rank's task; `gpus` maps ranks to CUDA ordinals."""
-    return [
-        msgspec.structs.replace(
-            template,
-            rank=p.rank or 0,
-            local_rank=p.local_rank or 0,
-            store=store if p.rank else None,
-            gpu=gpus.get(p.rank or 0),
+    """Return each rank's task; `gpus` maps ranks to CUDA ordinals.
+
+    `parts` maps ranks to their number in a part of the world and its size; None is the whole world. The first rank of
+    a part holds its store.
+    """
+    tasks = []
+    for placement in ranks:
+        rank = placement.rank or 0
+        number, size = (rank, template.world_size) if parts is None else parts[rank]
+        tasks.append(
+            msgspec.structs.replace(
+                template,
+                rank=number,
+                world_size=size,
+                local_rank=placement.local_rank or 0,
+                store=store if number else None,
+                gpu=gpus.get(rank),
+            )
         )
-        for p in ranks
-    ]
+    return tasks

@@ -200,6 +200,7 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             message=brief(searched.sentence, 300),
             fix=Fix("Look at what the nodes share: software, settings, the network.", ("distcheck gate -v",)),
         )
-    if searched.kind in {"unmeasured", "ended"} or searched.untested:
+    named = searched.culprits or searched.boundaries or searched.undecided or searched.kind == "shared"
+    if searched.kind in {"unmeasured", "ended"} or searched.untested or (searched.kind != "healthy" and not named):
         where = f" ({listed(searched.untested)})" if searched.untested else ""
         yield NotChecked(reason=f"the search for a bad node came to no end{where}: {brief(searched.sentence, 200)}")

@@ -126,6 +126,18 @@ def distcheck(start):
     return run
 
 
+@pytest.fixture
+def gpu(distcheck, fake_nvml):
+    """Run ``distcheck gpu --nproc N`` on the node that `text` describes, with further variables."""
+
+    def gpu(nproc, text, *args, **variables):
+        told = fake_nvml.environ(text)
+        env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")} | variables
+        return distcheck("gpu", "--nproc", str(nproc), "--format", "json", *args, env=env)
+
+    return gpu
+
+
 _numbers = itertools.count()
 
 

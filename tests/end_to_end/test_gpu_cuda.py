@@ -12,18 +12,6 @@ MODELS = "".join(f"{i}.name NVIDIA {name}\n" for i, name in enumerate(["T4", "A1
 MIXED = H200 + "count 4\n" + MODELS + "cuda.order 1 2 0 3\n"
 
 
-@pytest.fixture
-def gpu(distcheck, fake_nvml):
-    """Run ``distcheck gpu --nproc N`` on the node that `text` describes, with further variables."""
-
-    def gpu(nproc, text, *args, **variables):
-        told = fake_nvml.environ(text)
-        env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")} | variables
-        return distcheck("gpu", "--nproc", str(nproc), "--format", "json", *args, env=env)
-
-    return gpu
-
-
 def findings(ended, rule):
     """Return the findings of a rule; no other one may be worse than a remark."""
     named = [f for f in ended.report["findings"] if f["rule"] == rule]

@@ -10,18 +10,6 @@ NVML = Path(__file__).parents[1] / "nvml"
 H200 = (NVML / "h200.txt").read_text()
 
 
-@pytest.fixture
-def gpu(distcheck, fake_nvml):
-    """Run ``distcheck gpu --nproc N`` on the node that `text` describes, with further variables."""
-
-    def gpu(nproc, text, *args, **variables):
-        told = fake_nvml.environ(text)
-        env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")} | variables
-        return distcheck("gpu", "--nproc", str(nproc), "--format", "json", *args, env=env)
-
-    return gpu
-
-
 @pytest.mark.parametrize(
     ("profile", "nproc"),
     [("dgx_a100", 8), ("dgx_h100", 8), ("h200", 8), ("pcie_l40s", 8), ("dgx_h100_mig", 1), ("gh200", 1), ("h200", 1)],

@@ -105,7 +105,7 @@ def test_what_most_nodes_show_is_the_systems(searched, said):
     assert (finding.rule, finding.scope, finding.nodes, code) == ("isolation-undecided", "system", (), 30)
 
 
-@pytest.mark.parametrize("kind", ["unmeasured", "ended"])
+@pytest.mark.parametrize("kind", ["unmeasured", "ended", "undecided", "boundary", "found"])
 def test_a_search_that_came_to_no_end_is_unknown(searched, said, kind):
     findings, (unlooked,), code = said(searched(Isolation(kind, "the time for it was over", rounds=1)))
     assert (findings, unlooked.required, code) == ([], True, 20)
