@@ -46,8 +46,8 @@ class Row(NamedTuple):
     goal: Interval
     unit: str = "s"
     error: str = ""
-    noise: float | None = None
-    """The ratio of the other side to itself in the same run, where it was measured: 1 on a quiet machine."""
+    off: float | None = None
+    """By which share of itself the ratio may be off (95 %), where that was measured."""
 
     @property
     def met(self) -> bool:
@@ -150,7 +150,7 @@ def figures_against_a_bare_loop() -> Iterator[Row]:
         for line in output_of([sys.executable, str(HERE / "side_by_side.py"), str(ranks)]).splitlines():
             told = json.loads(line)
             name = f"{told['op']}, {told['bytes'] >> 20} MiB, {ranks} ranks / bare torch loop"
-            yield Row(name, told["ours"], told["theirs"], told["ratio"], (0.97, 1.03), noise=told["noise"])
+            yield Row(name, told["ours"], told["theirs"], told["ratio"], (0.97, 1.03), off=told["off"])
 
 
 # --- scale
@@ -269,7 +269,7 @@ def as_json(r: Row) -> dict[str, Any]:
     told = {"name": r.name, "ours": r.ours, "theirs": r.theirs, "ratio": r.ratio, "goal": goal, "met": r.met}
     if r.error:
         return {**told, "goal": None, "error": r.error}
-    return {**told, "unit": r.unit, **({"noise": r.noise} if r.noise is not None else {})}
+    return {**told, "unit": r.unit, **({"off": r.off} if r.off is not None else {})}
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -280,13 +280,13 @@ def as_text(rows: Sequence[Row]) -> str:
             r.theirs,
             r.unit,
             r.ratio,
-            r.noise,
+            r.off,
             r.error or (f"at most {r.goal[1]:g}" if r.goal[0] == 0 else f"{r.goal[0]:g} to {r.goal[1]:g}"),
             "yes" if r.met else "NO",
         ]
         for r in rows
     ]
-    headers = ["what", "ours", "theirs", "unit", "ratio", "noise", "goal", "met"]
+    headers = ["what", "ours", "theirs", "unit", "ratio", "+-", "goal", "met"]
     return tabulate.tabulate(table, headers, floatfmt=".4g", missingval="-")
 
 

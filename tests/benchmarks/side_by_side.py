@@ -1,21 +1,26 @@
 """Time collectives as distcheck reports them and in a bare torch loop, in turn, on the same forked ranks.
 
-``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians over the rounds of
-the mean over the ranks, and the median of the rounds' ratios.
+``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians over the rounds of the mean
+over the ranks, the ratio of the two and by which share of itself that may be off (95 % confidence).
+
+On a machine of two cores a single call differs from the next by a fifth, so that rounds follow each other until
+the ratio is known to `KNOWN`, or a size's time is over.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import sys
 import time
-from typing import TYPE_CHECKING
+import traceback
+from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.collectives import worker
 from distcheck.collectives.plan import Plan, Task
-from distcheck.collectives.store import farewell, open_store, part_of, reach_store
+from distcheck.collectives.store import agree, farewell, open_store, part_of, reach_store
 
 # isort: split
 import torch
@@ -24,9 +29,23 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROUNDS = {1 << 20: 31, 1 << 24: 15, 1 << 26: 9, 1 << 28: 5}
+    from torch._C._distributed_c10d import Store
+
 OPERATIONS = ("all_reduce", "broadcast")
+SIZES = (1 << 20, 1 << 24, 1 << 26, 1 << 28)
 CPU = torch.device("cpu")
+BURST_SECONDS = 1.0
+KNOWN = 0.012
+FEWEST_ROUNDS, SECONDS_OF_A_SIZE = 12, 180.0
+
+
+class Told(NamedTuple):
+    """What a rank says of one round: seconds per call."""
+
+    op: str
+    size: int
+    ours: float
+    theirs: float
 
 
 def bare_loop(op: str, size_bytes: int, iterations: int) -> float:
@@ -47,29 +66,57 @@ def bare_loop(op: str, size_bytes: int, iterations: int) -> float:
     return (time.perf_counter() - start) / iterations
 
 
-def be_rank(task: Task) -> Iterator[tuple[str, int, int, float, float, float]]:
-    """Yield operation, size, round, our seconds, and theirs before and after."""
+def be_rank(task: Task) -> Iterator[int | Told]:
+    """Yield the port of rank 0's store, if this is rank 0, and then the rounds."""
     torch.set_num_threads(1)
     store = open_store(600) if task.store is None else reach_store(task.store, 600)
     if task.store is None:
-        yield "port", store.port, 0, 0.0, 0.0, 0.0
+        yield store.port
     worker._join_group(task, store, CPU)
     for op in OPERATIONS:
         for size in task.plan.sizes_bytes:
-            iterations = 3
-            for number in range(ROUNDS[size]):
-                before = bare_loop(op, size, iterations)
-                timing = worker.measure(task, op, "float32", size, CPU, part_of(store, f"round {number}"))
-                iterations = timing.iterations
-                after = bare_loop(op, size, iterations)
-                if number:  # the first loop of a size did not know how many iterations there would be
-                    yield op, size, number, timing.bursts[0], before, after
+            yield from rounds(task, op, size, part_of(store, f"{op} {size}"))
     farewell(store, task.world_size, host=task.store is None)
+
+
+def rounds(task: Task, op: str, size: int, store: Store) -> Iterator[Told]:
+    end = time.monotonic() + SECONDS_OF_A_SIZE
+    iterations = 0
+    told: list[Told] = []
+    while True:
+        # Who comes first changes from round to round: whatever grows or fades meanwhile meets both alike.
+        ours_first = iterations == 0 or len(told) % 2 == 0
+        theirs = 0.0 if ours_first else bare_loop(op, size, iterations)
+        timing = worker.measure(task, op, "float32", size, CPU, part_of(store, f"round {len(told)} {iterations}"))
+        first, iterations = iterations == 0, timing.iterations
+        if first:
+            continue  # the machine warms to the size
+        theirs = bare_loop(op, size, iterations) if ours_first else theirs
+        told.append(Told(op, size, timing.bursts[0], theirs))
+        yield told[-1]
+        enough = None
+        if task.rank == 0:
+            enough = int(len(told) >= FEWEST_ROUNDS and (off(told) <= KNOWN or time.monotonic() > end))
+        if agree(store, f"enough after {len(told)}", enough):
+            return
+
+
+def ratio(told: list[Told]) -> float:
+    """Return the median of the rounds' ratios; a round that something else disturbed counts no more than another."""
+    return statistics.median(t.ours / t.theirs for t in told)
+
+
+def off(told: list[Told]) -> float:
+    """Return by which share of itself the ratio may be off: 1.96 standard errors of a median."""
+    logs = [math.log(t.ours / t.theirs) for t in told]
+    middle = statistics.median(logs)
+    spread = 1.4826 * statistics.median(abs(log - middle) for log in logs)
+    return 1.96 * 1.2533 * spread / math.sqrt(len(logs))
 
 
 def main() -> None:
     ranks = int(sys.argv[1])
-    plan = Plan("gloo", OPERATIONS, tuple(ROUNDS), deadline_seconds=600)
+    plan = Plan("gloo", OPERATIONS, SIZES, deadline_seconds=600, burst_seconds=BURST_SECONDS)
     streams = []
     store = None
     for rank in range(ranks):
@@ -78,29 +125,33 @@ def main() -> None:
             try:
                 for told in be_rank(Task(plan, rank, ranks, rank, store)):
                     os.write(write, json.dumps(told).encode() + b"\n")
+            except BaseException:  # noqa: BLE001 a fork must not go on as its parent
+                traceback.print_exc()
             finally:
                 os._exit(0)
         os.close(write)
         streams.append(os.fdopen(read))
         if store is None:
-            store = ("127.0.0.1", json.loads(streams[0].readline())[1])
-    rows = [[json.loads(line) for line in stream] for stream in streams]
-    for op in OPERATIONS:
-        for size in ROUNDS:
-            mine = [[r for r in row if r[:2] == [op, size]] for row in rows]
-            ours, before, after = (
-                [statistics.mean(r[i] for r in same) for same in zip(*mine, strict=True)] for i in (3, 4, 5)
-            )
-            theirs = [(b + a) / 2 for b, a in zip(before, after, strict=True)]
-            told = {
-                "op": op,
-                "bytes": size,
-                "ours": statistics.median(ours),
-                "theirs": statistics.median(theirs),
-                "ratio": statistics.median(o / t for o, t in zip(ours, theirs, strict=True)),
-                "noise": statistics.median(b / a for b, a in zip(before, after, strict=True)),
-            }
-            print(json.dumps(told), flush=True)
+            store = ("127.0.0.1", json.loads(streams[0].readline()))
+    rows: dict[tuple[str, int], list[Told]] = {}
+    for same in zip(*streams, strict=True):
+        of_ranks = [Told(*json.loads(line)) for line in same]
+        ours, theirs = (statistics.mean(side) for side in list(zip(*of_ranks, strict=True))[2:])
+        op, size = of_ranks[0].op, of_ranks[0].size
+        rows.setdefault((op, size), []).append(Told(op, size, ours, theirs))
+    if len(rows) < len(OPERATIONS) * len(SIZES):
+        sys.exit("a rank ended before its last size")
+    for (op, size), told in rows.items():
+        line = {
+            "op": op,
+            "bytes": size,
+            "ours": statistics.median(t.ours for t in told),
+            "theirs": statistics.median(t.theirs for t in told),
+            "ratio": ratio(told),
+            "off": off(told),
+            "rounds": len(told),
+        }
+        print(json.dumps(line), flush=True)
 
 
 main()
