@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from distcheck import peering, trials
 from distcheck.collectives.plan import Task
 from distcheck.launch.local import tasks_for
@@ -103,17 +105,19 @@ async def _measure(run: Session, connection: Connection, start: Start, aborted: 
         connection.say(RunReport({}, ()))
         return
     seconds = min(start.seconds, run.remaining(2.0))
-    imported = await local.wait_imported(seconds, aborted)
+    imported, loads = await local.wait_imported(seconds, aborted), None
     if imported:
         connection.say(Trouble(f"{run.record.node.name if run.record.node else '?'}: {imported}"))
     else:
         store = (start.store[0] or connection.host_address, start.store[1])
         template = Task(plan=start.plan, rank=0, world_size=start.world_size, local_rank=0, store=store)
         tasks = tasks_for(local.placements, template, store=store, gpus=run.cuda_ordinals(start.plan.backend))
-        await local.measure(
-            tasks,
-            seconds=min(start.seconds, run.remaining(2.0)),
-            aborted=aborted,
-            on_trouble=lambda reason: connection.say(Trouble(reason)),
-        )
-    connection.say(local.report(error=imported))
+        async with run.watching_gpus(start.plan.backend) as watch:
+            await local.measure(
+                tasks,
+                seconds=min(start.seconds, run.remaining(2.0)),
+                aborted=aborted,
+                on_trouble=lambda reason: connection.say(Trouble(reason)),
+            )
+        loads = watch.answer
+    connection.say(msgspec.structs.replace(local.report(error=imported), gpus=loads))

@@ -201,6 +201,7 @@ def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport
     """Record what the ranks measured and how they ended."""
     for uid, report in reports.items():
         run.record.take_runs(report.runs, uid)
+        run.record.take_loads(report.gpus, uid)
     software = next((r.software for r in reports.values() if r.software), None)
     first = run.local.first_figure if run.local else None
     run.record.collectives = Collectives(
@@ -242,13 +243,14 @@ async def _measure(
     guests = run.record.guests
     if run.server is not None:
         run.server.say_to_all(Start(plan, seconds, world_size, ("", port)), guests)
-    await local.measure(
-        others,
-        seconds=run.remaining(_REPORT_RESERVE_SECONDS),
-        aborted=aborted,
-        on_trouble=trouble,
-    )
-    reports = {run.uid: local.report()}
+    async with run.watching_gpus(plan.backend) as watch:
+        await local.measure(
+            others,
+            seconds=run.remaining(_REPORT_RESERVE_SECONDS),
+            aborted=aborted,
+            on_trouble=trouble,
+        )
+    reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
     if run.server is not None:
         if run.remaining(_REPORT_RESERVE_SECONDS) == 0:
             run.server.say_to_all(Abort("the time is over"), guests)

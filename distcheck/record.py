@@ -14,6 +14,7 @@ from distcheck.facts import (
     Attempt,
     Bind,
     Collectives,
+    GpuLoads,
     Isolation,
     Job,
     Look,
@@ -27,7 +28,7 @@ from distcheck.facts import (
     ReverseLookup,
     Stage,
 )
-from distcheck.views import combine
+from distcheck.views import combine, with_loads
 
 if TYPE_CHECKING:
     from distcheck.preflight import Request
@@ -122,6 +123,17 @@ class Record:
         elif uid in self._reports:
             report = self._reports[uid]
             self._reports[uid] = msgspec.structs.replace(report, ranks=with_runs(report.ranks))
+
+    def take_loads(self, loads: GpuLoads | Missing | None, uid: str) -> None:
+        """Add what a process saw of its node's GPUs while the collectives ran."""
+        node = self.node if uid == self.uid else self._reports[uid].node if uid in self._reports else None
+        if node is None or loads is None:
+            return
+        node = with_loads(node, loads)
+        if uid == self.uid:
+            self.node = node
+        else:
+            self._reports[uid] = msgspec.structs.replace(self._reports[uid], node=node)
 
     @property
     def guests(self) -> tuple[str, ...]:

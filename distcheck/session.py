@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distcheck.arrival import arrive
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
@@ -27,6 +27,9 @@ from distcheck.rollcall.client import Connection
 from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.server import Server
 from distcheck.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from distcheck.probe.gpu_load import Watch
 
 _DRIVER_SECONDS = 10.0
 _OWN_NAME_SECONDS = 2.0
@@ -252,6 +255,13 @@ class Session:
             dtypes=dtypes,
             rotate_root=self.asked.rotate_root,
         )
+
+    def watching_gpus(self, backend: str) -> contextlib.AbstractAsyncContextManager[Watch]:
+        """Watch this node's GPUs while collectives run, if they use GPUs and it is for this process to do."""
+        from distcheck.probe import gpu_load
+
+        gpus = self.record.node.gpus if self.record.node is not None and backend != "gloo" else None
+        return gpu_load.watching(gpus, self.remaining(1.0))
 
     def cuda_ordinals(self, backend: str) -> dict[int, int | None]:
         """Return the CUDA ordinal that each rank takes: LOCAL_RANK, or 0 where it sees GPUs of its own only."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from distcheck.facts import Gpu, Gpus, NodeFacts, ProcessFacts
+from distcheck.facts import Gpu, GpuLoads, Gpus, Missing, NodeFacts, ProcessFacts
 
 
 def combine(
@@ -23,6 +23,21 @@ def combine(
         told.setdefault(node.key, []).append(node)
     nodes = {key: _combined(views) for key, views in told.items()}
     return nodes, tuple(_with_own(process, node, nodes[node.key]) for node, process in pairs)
+
+
+def with_loads(node: NodeFacts, loads: GpuLoads | Missing) -> NodeFacts:
+    """Return a node whose GPUs were watched while the collectives ran."""
+    if not isinstance(node.gpus, Gpus):
+        return node
+    if isinstance(loads, Missing):
+        return replace(node, gpus=replace(node.gpus, unwatched=loads.reason))
+
+    def watched(gpu: Gpu) -> Gpu:
+        uuid = gpu.uuid if isinstance(gpu.uuid, str) else ""
+        return replace(gpu, load=loads.gpus.get(uuid), lost=gpu.lost or loads.lost.get(uuid, ""))
+
+    xids = loads.xids if isinstance(loads.xids, tuple) else node.xids
+    return replace(node, xids=xids, gpus=replace(node.gpus, devices=tuple(map(watched, node.gpus.devices))))
 
 
 def _combined(told: Sequence[NodeFacts]) -> NodeFacts:
@@ -47,7 +62,9 @@ def _with_own(process: ProcessFacts, told: NodeFacts, node: NodeFacts) -> Proces
         return process
     if _identity(told.gpus.devices) == _identity(node.gpus.devices):
         return process
-    own = replace(told.gpus, devices=tuple(replace(gpu, health=None) for gpu in told.gpus.devices), peer_access=())
+    own = replace(
+        told.gpus, devices=tuple(replace(gpu, health=None, load=None) for gpu in told.gpus.devices), peer_access=()
+    )
     return replace(process, gpus=own)
 
 

@@ -40,7 +40,7 @@ def test_only_collectives_import_torch():
 
 
 def test_only_the_nvml_gateway_imports_pynvml():
-    assert [p.relative_to(ROOT).as_posix() for p in MODULES if "pynvml" in roots(p)] == ["probe/gpu.py"]
+    assert [p.relative_to(ROOT).as_posix() for p in MODULES if "pynvml" in roots(p)] == ["probe/nvml.py"]
 
 
 def test_rules_do_no_input_or_output():

@@ -232,6 +232,38 @@ class Xid(Facts, frozen=True):
     text: str
 
 
+class GpuLoad(Facts, frozen=True, omit_defaults=True):
+    """What a GPU showed while the collectives ran: by how much its counters grew, and the highest of what was seen."""
+
+    seconds: float
+    """Between the first and the last look."""
+    busy: int = 0
+    """Looks, four a second, at which its clocks were not down for want of work."""
+    event_reasons: dict[int, int] = {}
+    """NVML's bits of reasons for the present clocks, and at how many of the busy looks each was set."""
+    software_thermal_seconds: float | Missing = NOT_SUPPORTED
+    hardware_thermal_seconds: float | Missing = NOT_SUPPORTED
+    power_brake_seconds: float | Missing = NOT_SUPPORTED
+    sm_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
+    """The highest at a busy look, as the two below."""
+    pcie_generation: int | Missing = NOT_SUPPORTED
+    temperature_celsius: int | Missing = NOT_SUPPORTED
+    replays: int | Missing = NOT_SUPPORTED
+    uncorrected_ecc: int | Missing = NOT_SUPPORTED
+    nvlink_errors: tuple[LinkErrors, ...] = ()
+    """Counters that did not grow on any link are left out."""
+
+
+class GpuLoads(Facts, frozen=True, omit_defaults=True):
+    """What a node's GPUs showed while the collectives ran, by UUID."""
+
+    gpus: dict[str, GpuLoad] = {}
+    lost: dict[str, str] = {}
+    """GPUs that were lost meanwhile, and NVML's words."""
+    xids: tuple[Xid, ...] | Missing | None = None
+    """The node's, read once more after the collectives."""
+
+
 class Gpu(Facts, frozen=True):
     """One GPU as NVML sees it."""
 
@@ -249,6 +281,8 @@ class Gpu(Facts, frozen=True):
     """NVML's words when the device is there but gives no handle or is lost."""
     health: GpuHealth | None = None
     """None: not looked at."""
+    load: GpuLoad | None = None
+    """None: no collectives ran, or it was not watched meanwhile."""
 
 
 class Gpus(Facts, frozen=True):
@@ -259,6 +293,8 @@ class Gpus(Facts, frozen=True):
     devices: tuple[Gpu, ...]
     unread: str = ""
     """Why the condition of the GPUs could not be read, where NVML did not come to an end with it."""
+    unwatched: str = ""
+    """Why the GPUs could not be watched while the collectives ran."""
     peer_access: tuple[PeerAccess, ...] = ()
     """Of every two GPUs, each pair once; empty where it was not looked at."""
     confidential_compute: bool | Missing = NOT_SUPPORTED

@@ -20,6 +20,7 @@ import msgspec
 from distcheck.facts import Missing
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Mapping
 
 _AFTER_KILL_SECONDS = 1.0
@@ -47,8 +48,13 @@ async def ask(
     *,
     in_part: Callable[[Any, str], Any] | None = None,
     environ: Mapping[str, str] | None = None,
+    until: asyncio.Event | None = None,
+    patience: float = 0.0,
 ) -> Any:
     """Return the child's answer, of type `kind`, or `Missing`, within `timeout` seconds and one more to see it dead.
+
+    With `until` the child has a standard input that is closed when the event is set, and answers then, within
+    `patience` seconds.
 
     A child may answer several times, each time more fully. When it does not come to its end, `in_part` makes the
     answer of what it has said last and of why there is no more. Without `environ` it inherits our environment.
@@ -64,7 +70,7 @@ async def ask(
         try:
             child = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
                 [python, "-m", question.module, str(int(timeout) + _OUTLIVE_SECONDS), *question.arguments],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if until is None else subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 env=environ,
@@ -74,10 +80,16 @@ async def ask(
             return Missing(reason=f"the process that asks {question.subject} could not be started: {error}")
         deadline = time.monotonic() + timeout
         try:
-            while child.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 no event tells
+            while child.poll() is None and time.monotonic() < deadline:
+                if until is not None and until.is_set() and child.stdin is not None:
+                    child.stdin.close()
+                    child.stdin, timeout = None, patience
+                    deadline = min(deadline, time.monotonic() + patience)
                 await asyncio.sleep(0.01)
             in_time = child.returncode is not None
         finally:
+            if child.stdin is not None:
+                child.stdin.close()
             await _end(child)
         written = os.pread(output, 1 << 24, 0)
         reason = _failure(question, timeout, child.returncode if in_time else None, written)

@@ -1,7 +1,6 @@
-"""The one gateway to NVML, and whose GPUs a node shows without asking it.
+"""What NVML says of a node's GPUs, and whose GPUs a node shows without asking it.
 
-NVML may block for ever on a wedged GPU, in a system call that no signal ends. So nothing calls it but this
-module run as a program, in a child that `gpus` leaves behind at the deadline. The reason of a `Missing` from
+`gpus` asks NVML in a child, which is this module run as a program. The reason of a `Missing` from
 here begins with ``NVML`` when NVML failed, with ``NVML error N:`` when it said so itself; else distcheck
 could not ask.
 """
@@ -30,6 +29,7 @@ from distcheck.probe.nvml import (
     Nvml,
     ask,
     error_code,
+    start,
 )
 
 if TYPE_CHECKING:
@@ -108,13 +108,9 @@ def _unread(found: Gpus, reason: str) -> Gpus:
 
 def collect() -> Gpus | Missing:
     """Ask NVML which GPUs there are, in this process. It can hang: `gpus` is for callers who cannot."""
-    try:
-        import pynvml as nvml
-    except ImportError as error:
-        return Missing(reason=f"the Python module pynvml (package nvidia-ml-py) cannot be imported: {error}")
-    started = ask(nvml, nvml.nvmlInit)
-    if isinstance(started, Missing):
-        return started
+    nvml = start()
+    if isinstance(nvml, Missing):
+        return nvml
     count = ask(nvml, nvml.nvmlDeviceGetCount)
     if isinstance(count, Missing):
         return count
@@ -128,10 +124,11 @@ def collect() -> Gpus | Missing:
 
 def examine(found: Gpus) -> Gpus:
     """Add the condition of the GPUs that `collect` has found, and what concerns several of them."""
-    import pynvml as nvml
-
     from distcheck.probe import gpu_health
 
+    nvml = start()  # once more: NVML counts how often
+    if isinstance(nvml, Missing):
+        return msgspec.structs.replace(found, unread=nvml.reason)
     devices, handles = [], {}
     for gpu in found.devices:
         handle = ask(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, gpu.index))

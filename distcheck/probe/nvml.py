@@ -1,4 +1,8 @@
-"""One NVML call at a time: its value, or NVML's words for why there is none."""
+"""The one gateway to NVML: it is started, and one call at a time gives a value or NVML's words for why there is none.
+
+NVML may block for ever on a wedged GPU, in a system call that no signal ends. So nothing calls it but programs that
+run in a child, which is left behind at its deadline.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,16 @@ _WORDS = {
     18: "driver/library version mismatch: the kernel module and libnvidia-ml.so.1 are of different versions",
     999: "unknown error",
 }
+
+
+def start() -> Nvml | Missing:
+    """Start NVML in this process, which may hang for it, and return its module."""
+    try:
+        import pynvml
+    except ImportError as error:
+        return Missing(reason=f"the Python module pynvml (package nvidia-ml-py) cannot be imported: {error}")
+    started = ask(pynvml, pynvml.nvmlInit)
+    return started if isinstance(started, Missing) else pynvml
 
 
 def ask(nvml: Nvml, call: Callable[[], T]) -> T | Missing:

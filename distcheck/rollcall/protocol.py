@@ -17,7 +17,18 @@ import msgspec
 from msgspec import Meta
 
 from distcheck.collectives.plan import Computed, Plan, Software, Timing
-from distcheck.facts import NodeFacts, PeerTrial, Placement, ProcessFacts, RankFacts, RankRun, ReverseLookup, Use
+from distcheck.facts import (
+    GpuLoads,
+    Missing,
+    NodeFacts,
+    PeerTrial,
+    Placement,
+    ProcessFacts,
+    RankFacts,
+    RankRun,
+    ReverseLookup,
+    Use,
+)
 
 MAGIC = b"DCK1"
 HEADER = struct.Struct("!4sI")
@@ -149,6 +160,8 @@ class RunReport(Word, frozen=True):
     timings: tuple[tuple[int, Timing], ...]
     software: Software | None = None
     computed: dict[int, Computed] = {}
+    gpus: GpuLoads | Missing | None = None
+    """What the node's GPUs showed meanwhile, said by the process that has read their condition."""
     trial: int = 0
     """Which trial it was; 0 is the run of all ranks."""
 

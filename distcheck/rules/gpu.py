@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Job, Missing, NodeFacts, RankFacts
+from distcheck.facts import Gpus, Job, Missing, NodeFacts, RankFacts
 from distcheck.finding import Finding, Fix
 from distcheck.rules import Outcome, rule
 from distcheck.rules.cards import (
@@ -37,7 +37,8 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     initialize NVML: Driver/library version mismatch``, ``Failed to initialize NVML: Unknown Error``, ``No
     CUDA GPUs are available``, or nothing at all when a wedged GPU makes every call hang.
 
-    Found by starting NVML in a child process with a deadline. A version mismatch, a kernel module that is not
+    Found by starting NVML in a child process with a deadline, and again while the collectives run; that it falls silent
+    then is a warning. A version mismatch, a kernel module that is not
     loaded and a lost GPU are certain and put the node on the exclude list. A hang and the rest may pass:
     retry elsewhere.
 
@@ -60,6 +61,19 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
             evidence={"nvml": reason},
             fix=advice.fix,
         )
+    for node in nvidia_nodes(job):
+        reason = node.gpus.unwatched if isinstance(node.gpus, Gpus) else ""
+        if reason.startswith("NVML"):
+            yield Finding(
+                severity="warning",
+                scope="node",
+                owner="admin",
+                ranks=numbers_of(job.ranks_on(node)),
+                nodes=(node.name,),
+                message=f"{node.name}: while the collectives ran: {brief(reason)}",
+                evidence={"nvml": reason},
+                fix=remedy(reason).fix,
+            )
 
 
 def _refusal(node: NodeFacts) -> str:

@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING
 from distcheck.facts import Job, Missing, RemappedRows
 from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
+from distcheck.rules.loads import (
+    HARDWARE_SLOWDOWN,
+    HARDWARE_THERMAL,
+    POWER_BRAKE,
+    SOFTWARE_THERMAL,
+    held_by_brake,
+    held_clocks,
+    slowed_by_heat,
+)
 from distcheck.rules.readings import Reading, findings, judged, number, readings
 from distcheck.rules.vocabulary import grouped, majority
 
@@ -24,7 +33,6 @@ _ACTIONS = {
 }
 """nvmlDeviceGpuRecoveryAction of nvml.h."""
 _RECOVER_IMEX = 5
-_HARDWARE_SLOWDOWN, _SOFTWARE_THERMAL, _HARDWARE_THERMAL, _POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 _NOTICEABLE = 0.98
 """A power limit below this share of the default is somebody's choice and no rounding."""
 _RESET = Fix(
@@ -47,8 +55,8 @@ def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
     Data was lost. The user would have seen ``CUDA error: uncorrectable ECC error encountered``, Xid 48, 94 or 95 in
     the kernel's log, or a job that died without a reason; the next one on this GPU is likely to.
 
-    Found by NVML's volatile count of uncorrected errors. Errors before the last reset (the aggregate count) are not
-    held against a GPU, nor are corrected ones. The node goes on the exclude list.
+    Found by NVML's volatile count of uncorrected errors, before and after the collectives. Errors before the last reset
+    (the aggregate count) are not held against a GPU, nor are corrected ones. The node goes on the exclude list.
 
     Fix: drain the node, reset the GPU (``nvidia-smi --gpu-reset``) or reboot; have the GPU replaced if it comes again.
 
@@ -56,11 +64,13 @@ def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
     """
 
     def say(reading: Reading) -> str | Missing:
-        count = reading.health.ecc.uncorrected_volatile
-        if isinstance(count, Missing):
-            return count
+        before = reading.health.ecc.uncorrected_volatile
+        if isinstance(before, Missing):
+            return before
+        new = int(number(reading.gpu.load.uncorrected_ecc)) if reading.gpu.load is not None else 0
+        count, of_these = before + new, f", {new} of them while the collectives ran" if new else ""
         errors = "error" if count == 1 else "errors"
-        return f"{count} uncorrected ECC {errors} since its last reset; 0 expected" if count else ""
+        return f"{count} uncorrected ECC {errors} since its last reset{of_these}; 0 expected" if count else ""
 
     yield from judged(job, say, _RESET, severity="error", confirmed=True)
 
@@ -175,8 +185,10 @@ def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
     In a job of many ranks the slowest GPU sets the pace of all, so that one blocked fan or one dry cold plate is
     felt everywhere, as a slow all_reduce that no network test explains.
 
-    Found by NVML's reasons for the present clocks (hardware slowdown, hardware and software thermal slowdown) and by
-    the temperature against the slowdown threshold, on a GPU that has nothing to do yet. A warning: it may cool down.
+    Found by for how long NVML says that heat slowed the GPU while the collectives ran (more than 2 % of the time), and
+    before them, when it has nothing to do yet, by its reasons for the present clocks (hardware slowdown, hardware and
+    software thermal slowdown) and the temperature against the slowdown threshold. A warning: it may cool down. A few
+    seconds of work do not heat a cold GPU up: that nothing is found says little of the next hour.
 
     Fix: look after fans, coolant and the air's way; drain the node if it goes on.
 
@@ -188,22 +200,22 @@ def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
         reasons = int(number(health.clocks.event_reasons))
         celsius, limit = number(health.temperature_celsius), number(health.slowdown_celsius)
         words = ""
-        if reasons & _HARDWARE_THERMAL:
+        if reasons & HARDWARE_THERMAL:
             words = "hardware thermal slowdown"
-        elif reasons & _SOFTWARE_THERMAL:
+        elif reasons & SOFTWARE_THERMAL:
             words = "software thermal slowdown"
-        elif reasons & _HARDWARE_SLOWDOWN and not reasons & _POWER_BRAKE:
+        elif reasons & HARDWARE_SLOWDOWN and not reasons & POWER_BRAKE:
             words = "hardware slowdown"
         elif limit > 0 and celsius >= limit:
             words = "as hot as its slowdown threshold"
         heat = f", {celsius} C of {limit} C" if celsius and limit else ""
-        return f"{words}{heat}" if words else ""
+        return f"{words}{heat}" if words else slowed_by_heat(reading)
 
     yield from judged(
         job,
         say,
         Fix(
-            "Look after the node's cooling; drain it if the GPU stays hot without work.",
+            "Look after the node's cooling; drain it if the GPU stays hot.",
             ("nvidia-smi -q -d TEMPERATURE,PERFORMANCE",),
         ),
     )
@@ -228,7 +240,8 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
     -pl`` or set by the site; the power brake is pulled by the power supplies.
 
     Found by comparing the limit in force with the default and with the limit that most GPUs of the model have on
-    other nodes, and by the power brake among NVML's reasons for the present clocks. A warning where GPUs of the job
+    other nodes, and by the power brake among NVML's reasons for the present clocks, before the collectives and while
+    they run. A warning where GPUs of the job
     differ or there is one node only; where all GPUs on several nodes are capped alike, it is the site's choice and a
     remark.
 
@@ -247,7 +260,7 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
 
     def braked(reading: Reading) -> str:
         reasons = int(number(reading.health.clocks.event_reasons))
-        return "slowed by the power brake of the system" if reasons & _POWER_BRAKE else ""
+        return "slowed by the power brake of the system" if reasons & POWER_BRAKE else held_by_brake(reading)
 
     everywhere = {capped(reading) for reading in readings(job)}
     sites = len(job.nodes) > 1 and len(everywhere) == 1
@@ -271,12 +284,13 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
-    """A GPU's application clocks are set below their default.
+    """A GPU's application clocks are set below their default, or it works at a lower clock than the others.
 
-    They are left behind by a benchmark or a test (``nvidia-smi -ac``) and make the GPU slower than its peers.
+    Such clocks are left behind by a benchmark or a test (``nvidia-smi -ac``, ``nvidia-smi -lgc``) and make the GPU
+    slower than its peers.
 
-    Found by comparing the application clocks with their default. Clocks that are locked by ``nvidia-smi -lgc`` show
-    under load only, and are not looked for here.
+    Found by comparing the application clocks with their default, and the highest clock under load with what most GPUs
+    of the model reach, less than 0.9 of it. Where heat or the power brake is why, the rules about these say so.
 
     Fix: ``sudo nvidia-smi -i 3 -rac`` and ``sudo nvidia-smi -i 3 -rgc``.
     """
@@ -285,7 +299,7 @@ def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
         clocks = reading.health.clocks
         now, usual = clocks.sm_application_MHz, clocks.sm_application_default_MHz
         if isinstance(now, Missing) or isinstance(usual, Missing) or not 0 < now < usual:
-            return ""
+            return held_clocks(reading, readings(job))
         return f"application clocks of {now} MHz; the default is {usual} MHz"
 
     yield from judged(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts import Gpus, Job, Missing, NodeFacts
 from distcheck.finding import Finding, Fix, Severity
 from distcheck.rules import Outcome, rule
+from distcheck.rules.loads import failing_link, replayed, trained_low
 from distcheck.rules.readings import (
     Reading,
     findings,
@@ -156,8 +157,9 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
 
     Errors are corrected by sending again, which costs time, until the link goes down with Xid 74.
 
-    Found by the links' error counters since the driver was loaded: a recovery that failed, or at least 1,000 errors
-    and a hundred times what other GPUs' worst links count. A few errors are normal. A warning.
+    Found by the links' error counters: while the collectives ran a packet that was sent again, a recovery, or a hundred
+    checksum errors a second; since the driver was loaded a recovery that failed, or at least 1,000 errors and a hundred
+    times what other GPUs' worst links count. A few errors are normal. A warning.
 
     Fix: drain the node and run ``dcgmi diag -r 3``; reseat or replace what carries the link if the count grows.
     """
@@ -177,6 +179,8 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
     many = high((worst(reading, failed=False)[0] for reading in readings(job)), _MANY_LINK_ERRORS)
 
     def say(reading: Reading) -> str:
+        if words := failing_link(reading):
+            return words
         count, link, _ = worst(reading, failed=True)
         if count:
             return f"NVLink {link} has failed to recover {count} {'time' if count == 1 else 'times'}"
@@ -190,13 +194,14 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
-    """A GPU's PCIe link has fewer lanes than the GPU and its slot could have.
+    """A GPU's PCIe link has fewer lanes than the GPU and its slot could have, or stays slow under load.
 
     Copies between host and GPU, and what goes from GPU to network card, run at a half or less of their speed. A riser,
     a dirty contact or a BIOS setting is the cause; NCCL reads what the slot could do and does not notice.
 
-    Found by comparing the width of the link with the largest for this GPU in this system. The link's generation is not
-    looked at: idle GPUs lower it. Grace's GPUs, which do not depend on PCIe, are left out.
+    Found by comparing the width of the link with the largest for this GPU in this system, and the highest generation
+    that it had while the collectives ran; an idle GPU lowers that, and is not held to it. Grace's GPUs, which do not
+    depend on PCIe, are left out.
 
     Fix: reseat the GPU or its riser, and look at the BIOS's setting for the slot.
     """
@@ -204,7 +209,7 @@ def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
     def say(reading: Reading) -> str:
         width, most = reading.health.pcie.width, reading.health.pcie.max_width
         if isinstance(width, Missing) or isinstance(most, Missing) or not 0 < width < most:
-            return ""
+            return trained_low(reading)
         return "" if on_grace(reading) else f"PCIe x{width}; x{most} is possible"
 
     yield from judged(
@@ -223,8 +228,9 @@ def gpu_pcie_replay(job: Job) -> Iterator[Outcome]:
 
     The link's signal is bad: what goes over it comes late, at times that no log explains.
 
-    Found by the replay counter since the driver was loaded: at least 1,000, and a hundred times what the other GPUs
-    count; a GPU alone, 100,000. A warning: only a count that grows under load is proof.
+    Found by how much the replay counter grew while the collectives ran: more than a link with one bad bit in 10^12 does
+    in a minute (15 for 16 lanes of generation 4). And by what it has counted since the driver was loaded: at least
+    1,000, and a hundred times what the other GPUs count; a GPU alone, 100,000. A warning.
 
     Fix: reseat the GPU or its riser; watch ``nvidia-smi -q | grep -i replay`` while a job runs.
     """
@@ -232,7 +238,7 @@ def gpu_pcie_replay(job: Job) -> Iterator[Outcome]:
 
     def say(reading: Reading) -> str:
         count = int(number(reading.health.pcie.replays))
-        return f"{count} packets were sent again over PCIe" if count >= many else ""
+        return replayed(reading) or (f"{count} packets were sent again over PCIe" if count >= many else "")
 
     yield from judged(
         job, say, Fix("Reseat the GPU or its riser if the count grows.", ("nvidia-smi -q -i {gpu} | grep -i replay",))

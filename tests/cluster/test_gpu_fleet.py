@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -20,14 +21,14 @@ def gpu(cluster, fake_nvml):
     for library in fake_nvml.folder.glob("*.so.1"):
         shutil.copy(library, cluster.shared)
 
-    def gpu(node3=H100, launcher="ssh"):
+    def gpu(node3=H100, launcher="ssh", command=("gpu",)):
         for node in NODES:
             number = node.removeprefix("node")
             text = (
                 (node3 if node == "node3" else H100).replace("GPU-0", f"GPU-{number}").replace("MIG-0", f"MIG-{number}")
             )
             cluster.write(node, "/etc/distcheck-fake-nvml", text)
-        look = ("distcheck", "gpu", "--nproc", "8", "--format", "json")
+        look = ("distcheck", *command, "--nproc", "8", "--format", "json")
         ways = {
             "ssh": ("head", *look, "--hosts", "node[1-4]", "--env", "LD_LIBRARY_PATH"),
             "srun": ("node1", "srun", "--nodes=4", "--ntasks-per-node=1", *look),
@@ -65,6 +66,15 @@ def test_the_odd_node_is_named_and_the_other_three_are_not(gpu, node3, rule, sev
     report = gpu(node3)
     assert told(report) == [(rule, severity, ranks, ["node3"])], report["findings"]
     assert report["exclude"]["nodes"] == excluded
+
+
+def test_every_nodes_gpus_are_watched_while_the_collectives_run(cluster, gpu):
+    """This torch has no NCCL, so that they soon end; each node has said what its GPUs showed until then."""
+    report = gpu(H100 + "5.pcie.replays 0 grows 4000\n", command=("bandwidth", "--save", "/shared/job.json"))
+    job = json.loads((cluster.shared / "job.json").read_text())
+    devices = {node["name"]: node["gpus"]["devices"] for node in job["nodes"]}
+    assert {name: len([d for d in told if d["load"]]) for name, told in devices.items()} == dict.fromkeys(NODES, 8)
+    assert ("gpu-pcie-replay", "warning", [21], ["node3"]) in told(report), report["findings"]
 
 
 def test_an_xid_in_one_nodes_kernel_log_is_told_with_its_gpu_and_rank(cluster, gpu):

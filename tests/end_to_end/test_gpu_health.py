@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,13 @@ def test_no_torch_is_imported_for_it(gpu, tmp_path):
     trap.mkdir(parents=True)
     (trap / "__init__.py").write_text("raise SystemExit('torch was imported')\n")
     assert gpu(8, H200, PYTHONPATH=str(trap.parent)).code == 0
+
+
+def test_the_gpus_are_watched_while_the_collectives_run(distcheck, fake_nvml, tmp_path):
+    told = fake_nvml.environ(H200)
+    env = {name: told[name] for name in ("LD_LIBRARY_PATH", "DISTCHECK_FAKE_NVML")}
+    saved = tmp_path / "job.json"
+    distcheck("bandwidth", "--nproc", "2", "--save", str(saved), env=env)
+    (node,) = json.loads(saved.read_text())["nodes"]
+    assert "unwatched" not in node["gpus"] or node["gpus"]["unwatched"] == ""
+    assert [device["load"]["replays"] for device in node["gpus"]["devices"]] == [0] * 8

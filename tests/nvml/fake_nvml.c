@@ -19,12 +19,15 @@
  *     2.p2p.read.5 4            of GPU 2 to GPU 5
  *     processes 4711:1024 77:-  process ids with the bytes that they use; "none" is an empty list
  *     cpus 0-55,112-167
+ *     3.pcie.replays 7 grows 40 a counter: 7, and 40 more each second after the file was written
  * Build: cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 fake_nvml.c
  */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef int nvmlReturn_t;
@@ -83,10 +86,23 @@ static nvmlReturn_t ask(device_t device, const char *key, char *value) {
     return found;
 }
 
+/* Return a number, grown since the file was written if it is one that grows. */
+static unsigned long long grown(const char *value) {
+    const char *path = getenv("DISTCHECK_FAKE_NVML"), *grows = strstr(value, " grows ");
+    unsigned long long start = strtoull(value, NULL, 0);
+    struct timespec now;
+    struct stat file;
+    double seconds;
+    if (!grows || stat(path ? path : "/etc/distcheck-fake-nvml", &file)) return start;
+    clock_gettime(CLOCK_REALTIME, &now);
+    seconds = (double)(now.tv_sec - file.st_mtim.tv_sec) + 1e-9 * (double)(now.tv_nsec - file.st_mtim.tv_nsec);
+    return start + (unsigned long long)(seconds * strtod(grows + 7, NULL));
+}
+
 static nvmlReturn_t number(device_t device, const char *key, unsigned long long *out) {
     char value[LONGEST];
     nvmlReturn_t found = device ? ask(device, key, value) : read_value(key, value);
-    if (found == SUCCESS) *out = strtoull(value, NULL, 0);
+    if (found == SUCCESS) *out = grown(value);
     return found;
 }
 
@@ -220,7 +236,7 @@ static nvmlReturn_t ask_at(device_t d, const char *key, unsigned place, char *va
 static nvmlReturn_t number_at(device_t d, const char *key, unsigned place, unsigned long long *out) {
     char value[LONGEST];
     nvmlReturn_t found = ask_at(d, key, place, value);
-    if (found == SUCCESS) *out = strtoull(value, NULL, 0);
+    if (found == SUCCESS) *out = grown(value);
     return found;
 }
 static nvmlReturn_t unsigned_at(device_t d, const char *key, unsigned place, unsigned *out) {
@@ -313,11 +329,11 @@ nvmlReturn_t nvmlDeviceGetFieldValues(device_t d, int count, struct field *value
         memset(&values[n].value, 0, sizeof values[n].value);
         switch (values[n].type) {
         case 0: values[n].value.d = strtod(text, NULL); break;
-        case 1: values[n].value.u = (unsigned)strtoul(text, NULL, 0); break;
-        case 4: values[n].value.ll = strtoll(text, NULL, 0); break;
+        case 1: values[n].value.u = (unsigned)grown(text); break;
+        case 4: values[n].value.ll = (long long)grown(text); break;
         case 5: values[n].value.i = (int)strtol(text, NULL, 0); break;
         case 6: values[n].value.us = (unsigned short)strtoul(text, NULL, 0); break;
-        default: values[n].value.ull = strtoull(text, NULL, 0);
+        default: values[n].value.ull = grown(text);
         }
     }
     return SUCCESS;
