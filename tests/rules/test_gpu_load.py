@@ -122,7 +122,7 @@ def test_counters_that_were_high_before_and_do_not_grow_are_not_held_against_a_l
 
 
 def test_counters_that_could_not_be_read_before_did_not_grow(watched):
-    found, loads = watched(H200, looks=1)
+    found, _ = watched(H200, looks=1)
     health = found.devices[0].health
     full = replace(health, nvlinks=replace(health.nvlinks, errors=(LinkErrors("replay", (9,) * 18),)))
     for unread in (Missing(reason="NVML error 999: unknown"), replace(health.nvlinks, errors=Missing(reason="no"))):
