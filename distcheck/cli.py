@@ -185,10 +185,19 @@ def report(
 @app.command()
 def explain(
     rule: Annotated[str | None, typer.Argument(metavar="[RULE]", help="A rule's name.")] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A job's log (- is standard input): which rules do its errors speak of?"),
+    ] = None,
 ) -> None:
     """What a rule means, why it hurts, how it is found and mended; without RULE the list of all rules."""
     from distcheck import explain as explanation
 
+    if log is not None:
+        if rule is not None:
+            raise UsageError(f"either a rule ({rule}) or --log, not both")
+        typer.echo(_explain_log(log), nl=False)
+        return
     if rule is None:
         typer.echo(explanation.listing(), nl=False)
         return
@@ -196,6 +205,17 @@ def explain(
         typer.echo(explanation.explain(rule), nl=False)
     except LookupError as error:
         raise UsageError(str(error.args[0] if error.args else error)) from None
+
+
+def _explain_log(path: Path) -> str:
+    from distcheck import joblog
+
+    try:
+        with sys.stdin.buffer if path == Path("-") else path.open("rb") as log:
+            found = joblog.search(log, joblog.messages())
+    except OSError as error:
+        raise UsageError(f"--log {path}: {error.strerror or error}") from None
+    return joblog.tell(found, "standard input" if path == Path("-") else str(path))
 
 
 def _look(command: str, looks: tuple[Look, ...], options: Options) -> NoReturn:

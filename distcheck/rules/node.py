@@ -96,8 +96,8 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     """The folder /dev/shm has too little room for NCCL and for data loaders.
 
     The user would have seen ``NCCL WARN Error: failed to extend /dev/shm/nccl-XXXXXX ... No space left on device`` or
-    ``DataLoader worker is killed by signal: Bus error``. Docker and Kubernetes give 64 MB unless told otherwise; on
-    hosts it is filled by what dead jobs left behind.
+    ``DataLoader worker (pid 77) is killed by signal: Bus error``. Docker and Kubernetes give 64 MB unless told
+    otherwise; on hosts it is filled by what dead jobs left behind.
 
     Found by its size and its free room: a warning at 64 MiB or less, an error when less than 1 MiB is free.
 

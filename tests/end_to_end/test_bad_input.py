@@ -38,6 +38,9 @@ USAGE = [
     (["report", "/nonexistent/job.json"], "/nonexistent/job.json", "--save"),
     (["report", "/etc/passwd"], "/etc/passwd", "--save"),
     (["explain", "env-rank-unsett"], "env-rank-unsett", "env-rank-unset"),
+    (["explain", "--log", "/nonexistent/job.log"], "/nonexistent/job.log", "No such file"),
+    (["explain", "--log", "/etc"], "/etc", "Is a directory"),
+    (["explain", "env-rank-unset", "--log", "job.log"], "env-rank-unset", "not both"),
     (["env", "--no-such-option"], "--no-such-option", "--help"),
     (["dance"], "dance", "--help"),
 ]
