@@ -53,6 +53,8 @@ def test_bandwidth_runs_nccl_on_the_gpu_that_was_predicted(distcheck, cards, tmp
     for rank, card in zip(job["ranks"], cards, strict=True):
         assert rank["run"]["device"].startswith("cuda")
         assert rank["run"]["gpu"] in {card.uuid, None}
+    loads = [device["load"] for device in job["nodes"][0]["gpus"]["devices"]]
+    assert all(load["busy"] > 0 and load["sm_MHz"] > 0 for load in loads), "they were seen at work"
 
 
 def test_the_gate_passes_and_becomes_the_command(distcheck):
