@@ -50,6 +50,11 @@ def _job_name(run: Session) -> str:
     return protocol.job_key(run.request.environ, run.request.placements[0])
 
 
+def _secret(run: Session) -> bytes | None:
+    """What only the processes of this job know, where there is a token."""
+    return protocol.job_secret(run.request.environ)
+
+
 def _hello(run: Session) -> Hello:
     """Return what this process says at a door."""
     place = run.request.placements[0]
@@ -107,6 +112,7 @@ async def _try_own_door(run: Session, ways: Ways) -> Attendance:
         seconds=run.request.connect_seconds,
         connect_seconds=run.request.connect_seconds,
         once=True,
+        secret=_secret(run),
     )
     if tried.connection is not None:
         tried.connection.writer.close()
@@ -123,6 +129,7 @@ async def _knock_once(run: Session, ways: Ways) -> bool:
         seconds=run.request.connect_seconds,
         connect_seconds=run.request.connect_seconds,
         once=True,
+        secret=_secret(run),
     )
     run.record.note(attempts=attendance.attempts)
     if attendance.connection is not None and attendance.connection.welcome.uid != run.uid:
@@ -141,6 +148,7 @@ def _new_server(run: Session) -> Server:
         master=f"{place.master_addr}:{place.master_port}",
         ranks=run.request.own_ranks,
         world_size=place.world_size or 0,
+        secret=_secret(run),
     )
     server.most_at_the_door = max(64, files // 4)
     if run.complete:
@@ -190,7 +198,9 @@ async def _attend(run: Session, ways: Ways, seconds: float) -> Attendance:
 
     reminder = asyncio.ensure_future(remind())
     try:
-        return await client.attend(ways, _hello(run), seconds=seconds, connect_seconds=run.request.connect_seconds)
+        return await client.attend(
+            ways, _hello(run), seconds=seconds, connect_seconds=run.request.connect_seconds, secret=_secret(run)
+        )
     finally:
         reminder.cancel()
 

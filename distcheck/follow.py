@@ -12,7 +12,6 @@ from distcheck import peering, trials
 from distcheck.collectives.plan import Task
 from distcheck.launch.local import tasks_for
 from distcheck.preflight import Outcome, judge
-from distcheck.rollcall import protocol
 from distcheck.rollcall.client import Connection
 from distcheck.rollcall.protocol import (
     Abort,
@@ -53,7 +52,7 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
     trial: asyncio.Task[None] | None = None
     try:
         while True:
-            match word := await protocol.read(connection.reader, protocol.host_decoder):
+            match word := await connection.hear():
                 case Roster():
                     run.record.note(stage="peers")
                     connection.say(await peering.take_part(run, word, run.remaining(), [connection.host_address]))

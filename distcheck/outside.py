@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import signal
 import sys
@@ -21,6 +20,7 @@ from distcheck.launch.assignment import Assignment
 from distcheck.launch.engine import Command, Wish
 from distcheck.launch.outside import Outside
 from distcheck.preflight import Outcome, Publish, Request, judge
+from distcheck.rollcall.seal import make_token
 
 if TYPE_CHECKING:
     from distcheck.diagnose import Diagnosis
@@ -90,7 +90,7 @@ class _Start:
     def round(self, launch: Outside) -> Job:
         """Start the probes once and return the job that came home."""
         request, module = self.request, _ENGINES[launch.engine]
-        token = request.environ.get("DISTCHECK_TOKEN") or os.urandom(16).hex()
+        token = request.environ.get("DISTCHECK_TOKEN") or make_token()
         if launch.engine == "ssh":
             launch = launch._replace(environment={"DISTCHECK_TOKEN": token, **launch.environment})
         commands: tuple[Command, ...] = tuple(module.commands(launch, self._assignment(launch)))

@@ -62,7 +62,7 @@ def _gloo(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) 
 
 async def open_doors(run: Session, met_at: str) -> tuple[PeerDoor, ...]:
     """Open this process's doors; nobody will knock where there is none."""
-    run.peer_listener = PeerListener(run.uid)
+    run.peer_listener = PeerListener(run.uid, protocol.job_secret(run.request.environ))
     await run.peer_listener.open(addresses(run, met_at))
     return run.peer_listener.doors
 
@@ -74,7 +74,13 @@ async def take_part(run: Session, roster: Roster, seconds: float, others: Sequen
     node = run.record.node
     known = node.interfaces if node and not isinstance(node.interfaces, Missing) else ()
     trials, reverse = await asyncio.gather(
-        try_peers(run.uid, roster, {i.address: i.mtu_bytes for i in known}, seconds),
+        try_peers(
+            run.uid,
+            roster,
+            {i.address: i.mtu_bytes for i in known},
+            seconds,
+            protocol.job_secret(run.request.environ),
+        ),
         _look_up([a for a in dict.fromkeys(others) if not protocol.is_loopback(a)][:_MOST_LOOKED_UP], seconds),
     )
     return PeerReport(trials, reverse)

@@ -90,6 +90,17 @@ def test_the_program_of_the_ranks_starts_without_typer_or_torch():
     assert not loaded_after("import distcheck.launch.ranks") & {"torch", "typer", "tabulate", "pydantic"}
 
 
+def test_without_a_token_nothing_is_sealed():
+    loaded = loaded_after(
+        "import distcheck.session, distcheck.lead, distcheck.follow\n"
+        "from distcheck.rollcall import protocol\n"
+        "from distcheck.facts import Placement\n"
+        "protocol.job_key({}, Placement()), protocol.job_secret({})"
+    )
+    assert "distcheck.rollcall.server" in loaded
+    assert "distcheck.rollcall.seal" not in loaded
+
+
 def test_nothing_is_unpickled_anywhere():
     for path in MODULES:
         assert not roots(path) & {"pickle", "marshal", "shelve", "dill"}, path

@@ -4,6 +4,8 @@
 who        says                                        and means
 =========  ==========================================  ================================================
 guest      Hello                                       who I am, and a nonce that proves you understood
+host       Challenge                                   with a DISTCHECK_TOKEN: prove that you know it
+guest      Proof                                       I do; from here on every frame is sealed (seal.py)
 host       Welcome | NotYet | Refused                  come in | another master address | another job
 guest      Report                                      the facts of my node, process and ranks
 host       Roster                                      the nodes' peer doors; try them

@@ -9,14 +9,29 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from distcheck.facts import A_STORE, Attempt, Missing, Resolution
 from distcheck.probe import network
 from distcheck.rollcall import protocol
-from distcheck.rollcall.protocol import Hello, NotYet, ProtocolError, Refused, Welcome, Word, encode
+from distcheck.rollcall.protocol import (
+    Answer,
+    Challenge,
+    FromHost,
+    Hello,
+    NotYet,
+    Proof,
+    ProtocolError,
+    Refused,
+    Welcome,
+    Word,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from distcheck.rollcall.seal import Seal
 
 _ANSWER_SECONDS = 3.0
 _LEAST_ANSWER_SECONDS = 0.5
@@ -30,6 +45,7 @@ _STORE_SECONDS = 0.5
 _STORE_PING = b"\x00" + (0x3C85F7CE).to_bytes(4, "little") + b"\x0d"
 _SETTLED = {"met", "agent", "foreign", "silent"}
 """What a door that is tried again will not do otherwise."""
+_UNKNOWING = "a roll call that does not know this DISTCHECK_TOKEN"
 _UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL}
 _T = TypeVar("_T")
 
@@ -50,10 +66,16 @@ class Connection(NamedTuple):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     welcome: Welcome
+    ours: Seal | None = None
+    theirs: Seal | None = None
 
     def say(self, word: Word) -> None:
         """Send a word."""
-        self.writer.write(encode(word))
+        self.writer.write(encode(word, self.ours))
+
+    async def hear(self) -> FromHost:
+        """Wait for the host's next word; raises as `protocol.read` does."""
+        return await protocol.read(self.reader, protocol.host_decoder, seal=self.theirs)
 
     @property
     def local_address(self) -> str:
@@ -153,11 +175,12 @@ async def attend(
     seconds: float,
     connect_seconds: float,
     once: bool = False,
+    secret: bytes | None = None,
 ) -> Attendance:
     """Knock on all doors, again and again, until one opens or the time is over.
 
-    The master door goes on being tried for a moment when a side door opened first: whether MASTER_PORT can be
-    reached is what the ranks want to know.
+    Where the job has a `secret`, nobody is met who does not know it. The master door goes on being tried for a moment
+    when a side door opened first: whether MASTER_PORT can be reached is what the ranks want to know.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
@@ -188,7 +211,7 @@ async def attend(
         left = max(0.05, until - loop.time())
         todo = [d for d in ways if met is None or not d.side]
         began = loop.time()
-        knocks = {asyncio.ensure_future(_knock(d, hello, min(connect_seconds, left), left)): d for d in todo}
+        knocks = {asyncio.ensure_future(_knock(d, hello, min(connect_seconds, left), left, secret)): d for d in todo}
         try:
             while any(met is None or not d.side for d in knocks.values()) and (met is None or loop.time() < until):
                 patience = None if met is None else until - loop.time()
@@ -215,8 +238,11 @@ def _worth_telling(last: dict[Door, Attempt]) -> tuple[Attempt, ...]:
     return tuple(a for d, a in last.items() if not d.side or a.outcome not in {"refused", "timeout"})
 
 
-async def _knock(door: Door, hello: Hello, seconds: float, left: float) -> tuple[Door, Attempt, Connection | None]:
-    attempt, connection = await _try(door, hello, seconds, max(_LEAST_ANSWER_SECONDS, min(_ANSWER_SECONDS, left)))
+async def _knock(
+    door: Door, hello: Hello, seconds: float, left: float, secret: bytes | None
+) -> tuple[Door, Attempt, Connection | None]:
+    patience = max(_LEAST_ANSWER_SECONDS, min(_ANSWER_SECONDS, left))
+    attempt, connection = await _try(door, hello, seconds, patience, secret)
     return door, attempt, connection
 
 
@@ -249,7 +275,37 @@ async def _is_store(door: Door) -> bool:
         writer.close()
 
 
-async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tuple[Attempt, Connection | None]:
+async def _ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, secret: bytes | None
+) -> tuple[Answer, Seal | None, Seal | None]:
+    """Say Hello and return the answer, with the guest's seal and the host's where there is a secret.
+
+    Raises:
+        ProtocolError: the answer, or what followed it, is none.
+        EOFError: the other side has closed.
+        OSError: the connection broke.
+    """
+    said = encode(hello)
+    writer.write(said)
+    heard = await protocol.read_body(reader, protocol.ANSWER_LIMIT_BYTES)
+    answer = protocol.decode(heard, protocol.answer_decoder)
+    if isinstance(answer, Refused) or answer.nonce != hello.nonce:
+        return answer, None, None
+    if not isinstance(answer, Challenge):
+        return (answer if secret is None else Refused(hello.nonce, _UNKNOWING)), None, None
+    if secret is None:
+        return Refused(hello.nonce, "the roll call there asks for a DISTCHECK_TOKEN"), None, None
+    from distcheck.rollcall import seal
+
+    ours, theirs = seal.seals(secret, said[protocol.HEADER.size :], heard)
+    writer.write(encode(Proof(), ours))
+    answer = await protocol.read(reader, protocol.answer_decoder, protocol.ANSWER_LIMIT_BYTES, seal=theirs)
+    return answer, ours, theirs
+
+
+async def _try(
+    door: Door, hello: Hello, seconds: float, patience: float, secret: bytes | None = None
+) -> tuple[Attempt, Connection | None]:
     """Connect within `seconds` and wait `patience` seconds for an answer."""
     ended = partial(_attempt, door)
     connect = protocol.connect if door.side else protocol.connect_again
@@ -267,16 +323,16 @@ async def _try(door: Door, hello: Hello, seconds: float, patience: float) -> tup
     nonce = secrets.token_hex(8)
     keep = False
     try:
-        writer.write(encode(msgspec.structs.replace(hello, nonce=nonce)))
-        answer = await protocol.within(protocol.read(reader, protocol.answer_decoder, 4096), patience)
+        named = msgspec.structs.replace(hello, nonce=nonce)
+        answer, ours, theirs = await protocol.within(_ask(reader, writer, named, secret), patience)
         if answer.nonce != nonce:
             return ended("stranger", "a roll call that answered another's nonce"), None
         if isinstance(answer, NotYet):
             return ended("waiting", f"the roll call there is for {answer.master}"), None
-        if isinstance(answer, Refused):
-            return ended("stranger", answer.reason), None
+        if not isinstance(answer, Welcome):
+            return ended("stranger", answer.reason if isinstance(answer, Refused) else _UNKNOWING), None
         keep = True
-        return ended("met"), Connection(reader, writer, answer)
+        return ended("met"), Connection(reader, writer, answer, ours, theirs)
     except asyncio.TimeoutError:
         store = not door.side and await _is_store(door)
         return ended(

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from distcheck.facts import Use
 from distcheck.probe.waiting import waited_for_cpu
@@ -15,7 +16,10 @@ from distcheck.rollcall.protocol import PeerDoor
 
 _BACKLOG = 1024
 _ROSTER_SECONDS = 10.0
+_KNOCK_SECONDS = 5.0
 _CONVERSATION_SECONDS = 10.0
+_MOST_TALKING = 512
+"""A node is tried by 64 others at most, a few doors each; beyond that the oldest has to go."""
 _CHUNK_BYTES = 1 << 18
 _MOST_BYTES = 1 << 24
 """Whoever sends more than a peer does is none."""
@@ -24,15 +28,42 @@ ANSWER = struct.Struct("!Qd")
 """What is said after a transfer: the bytes that came, and the seconds for which the reader waited for a CPU."""
 
 
+class Words(NamedTuple):
+    """What is said at a door."""
+
+    knock: bytes
+    """By the peer, before the door says anything; empty where there is no token."""
+    answer: bytes
+    """By the door: who is there, so that nobody takes himself for another."""
+
+    @property
+    def datagram(self) -> bytes:
+        """What a datagram begins with."""
+        return self.knock or self.answer
+
+
+def words(nonce: str, uid: str, secret: bytes | None = None) -> Words:
+    """Return what a peer says at the door of `uid` in the round that the roster's nonce names, and what it then hears.
+
+    Where there is a token, both show that they know it, and neither can be used a second time.
+    """
+    if secret is None:
+        return Words(b"", f"{nonce} {uid}\n".encode())
+    from distcheck.rollcall import seal
+
+    knock = seal.knock(secret, nonce)
+    return Words(knock, seal.answer(secret, nonce, uid, knock))
+
+
 class PeerListener:
     """Doors for peers: each says who is there, swallows what it is sent, and answers datagrams with their size."""
 
-    def __init__(self, uid: str) -> None:
-        self._uid = uid
+    def __init__(self, uid: str, secret: bytes | None = None) -> None:
+        self._uid, self._secret = uid, secret
         self._nonce: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._servers: list[asyncio.Server] = []
         self._datagrams: list[asyncio.DatagramTransport] = []
-        self._talking: set[asyncio.StreamWriter] = set()
+        self._talking: dict[asyncio.StreamWriter, None] = {}
         self.doors: tuple[PeerDoor, ...] = ()
 
     async def open(self, addresses: Mapping[str, tuple[Use, ...]]) -> None:
@@ -48,7 +79,7 @@ class PeerListener:
         datagram_port = None
         with contextlib.suppress(OSError):
             loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_datagram_endpoint(lambda: _Echo(self._word), local_addr=(address, 0))
+            transport, _ = await loop.create_datagram_endpoint(lambda: _Echo(self._answer_to), local_addr=(address, 0))
             self._datagrams.append(transport)
             datagram_port = int(transport.get_extra_info("sockname")[1])
         return PeerDoor(self._uid, address, int(sock.getsockname()[1]), uses, datagram_port)
@@ -68,46 +99,64 @@ class PeerListener:
             writer.close()
         self._nonce.cancel()
 
-    def _word(self) -> bytes | None:
-        """Return what is said at these doors, None as long as there is no roster."""
-        settled = self._nonce.done() and not self._nonce.cancelled()
-        return greeting(self._nonce.result(), self._uid) if settled else None
+    def _answer_to(self, data: bytes) -> bytes | None:
+        """Return what is answered to a datagram of a peer; None to a stranger's, and as long as there is no roster."""
+        if not self._nonce.done() or self._nonce.cancelled():
+            return None
+        nonce = self._nonce.result()
+        if self._secret is None:
+            said = words(nonce, self._uid).answer
+            return said if data.startswith(said) else None
+        from distcheck.rollcall import seal
+
+        knock = data[: seal.KNOCK_BYTES]
+        return seal.answer(self._secret, nonce, self._uid, knock) if seal.is_knock(self._secret, nonce, knock) else None
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._talking.add(writer)
+        self._talking[writer] = None
+        if len(self._talking) > _MOST_TALKING:
+            oldest = next(iter(self._talking))
+            del self._talking[oldest]
+            oldest.transport.abort()
         try:
             nonce = await asyncio.wait_for(asyncio.shield(self._nonce), _ROSTER_SECONDS)
-            writer.write(greeting(nonce, self._uid))
+            writer.write(await self._greeting(reader, nonce))
             waited = waited_for_cpu()
             count = await protocol.within(_swallow(reader), _CONVERSATION_SECONDS)
             writer.write(ANSWER.pack(count, waited_for_cpu() - waited))
             await writer.drain()
-        except (OSError, asyncio.CancelledError, asyncio.TimeoutError):
+        except (OSError, EOFError, asyncio.CancelledError, asyncio.TimeoutError):
             pass
         finally:
-            self._talking.discard(writer)
+            self._talking.pop(writer, None)
             writer.close()
+
+    async def _greeting(self, reader: asyncio.StreamReader, nonce: str) -> bytes:
+        """Return what the door says; where there is a token, only to who has said that it knows it."""
+        if self._secret is None:
+            return words(nonce, self._uid).answer
+        from distcheck.rollcall import seal
+
+        knock = await protocol.within(reader.readexactly(seal.KNOCK_BYTES), _KNOCK_SECONDS)
+        if not seal.is_knock(self._secret, nonce, knock):
+            raise EOFError
+        return seal.answer(self._secret, nonce, self._uid, knock)
 
 
 class _Echo(asyncio.DatagramProtocol):
     """Answers a peer's datagram with the word of the door and the datagram's size: always less than was sent."""
 
-    def __init__(self, word: object) -> None:
-        self._word = word
+    def __init__(self, answer_to: Callable[[bytes], bytes | None]) -> None:
+        self._answer_to = answer_to
         self._transport: asyncio.DatagramTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a datagram transport for this protocol
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        word = self._word()  # type: ignore[operator]
-        if word and data.startswith(word) and self._transport is not None:
+        word = self._answer_to(data)
+        if word and self._transport is not None:
             self._transport.sendto(word + len(data).to_bytes(COUNT_BYTES, "big"), addr)
-
-
-def greeting(nonce: str, uid: str) -> bytes:
-    """Return what a door says: the roster's nonce and who is there, so that nobody takes himself for another."""
-    return f"{nonce} {uid}\n".encode()
 
 
 async def _swallow(reader: asyncio.StreamReader) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from distcheck.facts import Transfer
 from distcheck.probe.waiting import waited_for_cpu
-from distcheck.rollcall.doors import ANSWER
+from distcheck.rollcall.doors import ANSWER, Words
 from distcheck.rollcall.protocol import PeerDoor
 
 TRANSFER_BYTES = 1 << 21
@@ -54,7 +54,7 @@ def tcp_info(sock: socket.socket) -> _TcpInfo | None:
     return _TcpInfo(max(0, repeated - needless), confirmed, segments, max(0, busy - window_closed) / 1e6)
 
 
-async def transfer(door: PeerDoor, word: bytes, seconds: float) -> Transfer | None:
+async def transfer(door: PeerDoor, words: Words, seconds: float) -> Transfer | None:
     """Send data to a door for `seconds` at most; None when the connection did not come about."""
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in door.address else socket.AF_INET
@@ -62,7 +62,7 @@ async def transfer(door: PeerDoor, word: bytes, seconds: float) -> Transfer | No
         sock.settimeout(0)
         try:
             await asyncio.wait_for(loop.sock_connect(sock, (door.address, door.port)), seconds)
-            await asyncio.wait_for(_greeted(sock, word), seconds)
+            await asyncio.wait_for(_greeted(sock, words), seconds)
         except (OSError, EOFError, asyncio.TimeoutError):
             return None
         start, waited = loop.time(), waited_for_cpu()
@@ -92,14 +92,17 @@ async def transfer(door: PeerDoor, word: bytes, seconds: float) -> Transfer | No
         )
 
 
-async def _greeted(sock: socket.socket, word: bytes) -> None:
+async def _greeted(sock: socket.socket, words: Words) -> None:
+    loop = asyncio.get_running_loop()
+    if words.knock:
+        await loop.sock_sendall(sock, words.knock)
     heard = b""
-    while len(heard) < len(word):
-        more = await asyncio.get_running_loop().sock_recv(sock, len(word) - len(heard))
+    while len(heard) < len(words.answer):
+        more = await loop.sock_recv(sock, len(words.answer) - len(heard))
         if not more:
             raise EOFError
         heard += more
-    if heard != word:
+    if heard != words.answer:
         raise EOFError
 
 
@@ -136,7 +139,7 @@ async def _watch(sock: socket.socket, sending: asyncio.Future[tuple[int, float]]
     return False
 
 
-async def datagrams(door: PeerDoor, word: bytes, mtu_bytes: int) -> dict[int, bool]:
+async def datagrams(door: PeerDoor, words: Words, mtu_bytes: int) -> dict[int, bool]:
     """Return whether datagrams of a small size and of the interface's own come through whole, by size of the packet."""
     if door.datagram_port is None:
         return {}
@@ -156,7 +159,7 @@ async def datagrams(door: PeerDoor, word: bytes, mtu_bytes: int) -> dict[int, bo
         for _ in range(_DATAGRAM_TRIES):
             for size in sizes - answered:
                 try:
-                    sock.send(word.ljust(size - headers, b"\0"))
+                    sock.send(words.datagram.ljust(size - headers, b"\0"))
                 except OSError as error:
                     if error.errno == errno.EMSGSIZE:  # a router has said what the path takes, as it should
                         sizes = {_SMALL_BYTES}
@@ -164,8 +167,8 @@ async def datagrams(door: PeerDoor, word: bytes, mtu_bytes: int) -> dict[int, bo
             while answered != sizes and (left := until - loop.time()) > 0:
                 with contextlib.suppress(OSError, asyncio.TimeoutError):
                     heard = await asyncio.wait_for(loop.sock_recv(sock, 512), left)
-                    if heard.startswith(word):
-                        answered.add(int.from_bytes(heard[len(word) :], "big") + headers)
+                    if heard.startswith(words.answer):
+                        answered.add(int.from_bytes(heard[len(words.answer) :], "big") + headers)
             if answered >= sizes:
                 break
     return {size: size in answered for size in sorted(sizes)}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from distcheck.facts import PeerTrial, Transfer
 from distcheck.rollcall import protocol
-from distcheck.rollcall.doors import greeting
+from distcheck.rollcall.doors import Words, words
 from distcheck.rollcall.path import datagrams, transfer
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
@@ -46,29 +46,34 @@ def choose(doors: Mapping[str, Sequence[PeerDoor]]) -> dict[str, tuple[PeerDoor,
 
 
 async def try_peers(
-    uid: str, roster: Roster, mtu_bytes: Mapping[str, int] | None = None, seconds: float | None = None
+    uid: str,
+    roster: Roster,
+    mtu_bytes: Mapping[str, int] | None = None,
+    seconds: float | None = None,
+    secret: bytes | None = None,
 ) -> tuple[PeerTrial, ...]:
     """Try the doors of a roster, each for the seconds that the roster gives, or fewer; then what the open ones carry.
 
-    `mtu_bytes` are this node's, by the address from which a door is tried.
+    `mtu_bytes` are this node's, by the address from which a door is tried; `secret` is the job's, where it has one.
     """
     limit = asyncio.Semaphore(_AT_ONCE)
     most = roster.seconds if seconds is None else min(seconds, roster.seconds)
 
     async def trial(door: PeerDoor) -> PeerTrial:
         async with limit:
-            tried, source = await _try(uid, door, roster.nonce, most)
+            tried, source = await _try(uid, door, words(roster.nonce, door.uid, secret), most)
             if tried.outcome != "met":
                 return tried
             mtu = (mtu_bytes or {}).get(source, _USUAL_MTU_BYTES)
-            word = greeting(roster.nonce, door.uid)
-            return replace(tried, datagrams=await datagrams(door, word, mtu))
+            return replace(tried, datagrams=await datagrams(door, words(roster.nonce, door.uid, secret), mtu))
 
     trials = await asyncio.gather(*(trial(d) for d in roster.doors))
-    return await _transfer(roster, trials, most)
+    return await _transfer(roster, trials, most, secret)
 
 
-async def _transfer(roster: Roster, trials: Sequence[PeerTrial], seconds: float) -> tuple[PeerTrial, ...]:
+async def _transfer(
+    roster: Roster, trials: Sequence[PeerTrial], seconds: float, secret: bytes | None
+) -> tuple[PeerTrial, ...]:
     """Send data through the doors that opened, one after the other; whatever happens, all of them have their turn."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
@@ -79,21 +84,21 @@ async def _transfer(roster: Roster, trials: Sequence[PeerTrial], seconds: float)
         if left <= 0:
             break
         door = roster.doors[n]
-        word = greeting(roster.nonce, door.uid)
+        said = words(roster.nonce, door.uid, secret)
         alone = min(_ALONE_SECONDS, left / (len(todo) - turn))
-        sending[n] = asyncio.create_task(_at_its_best(door, word, max(left, _LEAST_SECONDS), loop.time() + alone))
+        sending[n] = asyncio.create_task(_at_its_best(door, said, max(left, _LEAST_SECONDS), loop.time() + alone))
         await asyncio.wait({sending[n]}, timeout=alone)
     sent = dict(zip(sending, await asyncio.gather(*sending.values()), strict=True))
     return tuple(replace(tried, transfer=sent.get(n)) for n, tried in enumerate(trials))
 
 
-async def _at_its_best(door: PeerDoor, word: bytes, seconds: float, until: float) -> Transfer | None:
+async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float) -> Transfer | None:
     """Send data; when it goes slowly or badly, again: on a busy host a process may have had to wait for its turn.
 
     Nothing is begun after `until` (of the loop's clock), so that others have their time.
     """
     loop = asyncio.get_running_loop()
-    best = await transfer(door, word, seconds)
+    best = await transfer(door, said, seconds)
     for _ in range(_MORE_TRIES):
         if best is None or best.stalled:
             break
@@ -101,7 +106,7 @@ async def _at_its_best(door: PeerDoor, word: bytes, seconds: float, until: float
             break
         if loop.time() >= until:
             break
-        again = await transfer(door, word, seconds)
+        again = await transfer(door, said, seconds)
         if again is None or again.stalled:
             return again or best
         quicker = max(best, again, key=lambda t: t.rate)
@@ -109,7 +114,7 @@ async def _at_its_best(door: PeerDoor, word: bytes, seconds: float, until: float
     return best
 
 
-async def _try(uid: str, door: PeerDoor, nonce: str, seconds: float) -> tuple[PeerTrial, str]:
+async def _try(uid: str, door: PeerDoor, said: Words, seconds: float) -> tuple[PeerTrial, str]:
     """Connect in small segments and hear who is there; return how it went, and our own address."""
     loop = asyncio.get_running_loop()
     start = loop.time()
@@ -121,14 +126,14 @@ async def _try(uid: str, door: PeerDoor, nonce: str, seconds: float) -> tuple[Pe
     blank = PeerTrial(
         source=uid, target=door.uid, address=door.address, port=door.port, outcome="failed", seconds=0.0, uses=door.uses
     )
-    word = greeting(nonce, door.uid)
     writer = None
     try:
         ipaddress.ip_address(door.address)  # a name would be asked of a resolver, which can block
         reader, writer = await protocol.within(protocol.connect_again(door.address, door.port), seconds)
         source = protocol.plain_address(writer.get_extra_info("sockname")[0])
-        said = await protocol.within(reader.readexactly(len(word)), seconds)
-        return ended("met") if said == word else ended("foreign", protocol.banner(said))
+        writer.write(said.knock)
+        heard = await protocol.within(reader.readexactly(len(said.answer)), seconds)
+        return ended("met") if heard == said.answer else ended("foreign", protocol.banner(heard))
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s")
     except ConnectionRefusedError as error:

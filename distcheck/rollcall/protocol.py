@@ -9,9 +9,8 @@ import os
 import socket
 import struct
 import zlib
-from collections.abc import Coroutine, Mapping
-from functools import cache
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -30,9 +29,14 @@ from distcheck.facts import (
     Use,
 )
 
+if TYPE_CHECKING:
+    from distcheck.rollcall.seal import Seal
+
 MAGIC = b"DCK1"
 HEADER = struct.Struct("!4sI")
+_EVERY_MAGIC = b"DCK"
 HELLO_LIMIT_BYTES = 64 * 1024
+ANSWER_LIMIT_BYTES = 4096
 FRAME_LIMIT_BYTES = 16 * 1024 * 1024
 """The report of a node with 8 ranks and 8 GPUs has about 15 kB."""
 SEGMENT_BYTES = 536
@@ -69,6 +73,18 @@ class Hello(Word, frozen=True):
     """What is left of the guest's --timeout; the host ends before the first guest must leave."""
     line_end: Name = "\r\n\r\n"
     """Makes servers of line protocols, HTTP above all, answer at once and so show what they are."""
+
+
+class Challenge(Word, frozen=True):
+    """The host knows a DISTCHECK_TOKEN and asks whether the guest does; every frame from here on is sealed."""
+
+    nonce: Name
+    fresh: Name
+    """The host's own nonce."""
+
+
+class Proof(Word, frozen=True):
+    """I do: the seal of this frame shows it."""
 
 
 class Welcome(Word, frozen=True):
@@ -209,28 +225,49 @@ FromGuest = Report | PeerReport | Trouble | RunReport | StoreAt | Here
 FromHost = Roster | Start | Abort | Trial | Halt | LastCall | Bye
 
 hello_decoder = msgspec.msgpack.Decoder(Hello)
-Answer = Welcome | NotYet | Refused
+proof_decoder = msgspec.msgpack.Decoder(Proof)
+Answer = Challenge | Welcome | NotYet | Refused
 answer_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 guest_decoder: msgspec.msgpack.Decoder[FromGuest] = msgspec.msgpack.Decoder(FromGuest)
 host_decoder: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost)
 
 
-def encode(word: Word) -> bytes:
-    """Return the frame of a word: magic, length, MessagePack."""
+def encode(word: Word, seal: Seal | None = None) -> bytes:
+    """Return the frame of a word: magic, length, MessagePack, and where there is a token its seal."""
     body = msgspec.msgpack.encode(word)
-    return HEADER.pack(MAGIC, len(body)) + body
+    frame = HEADER.pack(MAGIC, len(body)) + body
+    return frame if seal is None else seal.close(frame)
 
 
 async def read(
-    reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[_T], limit: int = FRAME_LIMIT_BYTES
+    reader: asyncio.StreamReader,
+    decoder: msgspec.msgpack.Decoder[_T],
+    limit: int = FRAME_LIMIT_BYTES,
+    *,
+    seal: Seal | None = None,
+    expect: Callable[[int], None] | None = None,
 ) -> _T:
     """Read one frame.
 
+    Args:
+        reader: what comes from the other side.
+        decoder: for the words that it may say now.
+        limit: the largest body that is taken.
+        seal: the other side's, where there is a token.
+        expect: told the size of the body before it is read; a ProtocolError of it ends the reading.
+
     Raises:
-        ProtocolError: the bytes are no frame, the frame is larger than `limit` or holds what the decoder refuses.
+        ProtocolError: the bytes are no frame, the frame is larger than `limit`, holds what the decoder refuses, or its
+            seal does not fit.
         EOFError: the other side has closed.
         OSError: the connection broke.
     """
+    body = await read_body(reader, limit, expect)
+    return decode(body if seal is None else seal.open(body), decoder)
+
+
+async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[int], None] | None = None) -> bytes:
+    """Read one frame as `read` does, and return its body as it came."""
     try:
         header = await reader.readexactly(HEADER.size)
     except asyncio.IncompleteReadError as error:
@@ -239,15 +276,27 @@ async def read(
         raise EOFError from None
     magic, length = HEADER.unpack(header)
     if magic != MAGIC:
+        if magic.startswith(_EVERY_MAGIC):
+            raise ProtocolError(f"distcheck of another version, whose frames begin with {banner(magic)}, not DCK1")
         with contextlib.suppress(asyncio.TimeoutError, OSError):
             header += await asyncio.wait_for(reader.read(200), 0.2)
         raise ProtocolError(banner(header))
     if length > limit:
         raise ProtocolError(f"a frame of {length} bytes where at most {limit} are taken")
+    if expect is not None:
+        expect(length)
     try:
-        body = await reader.readexactly(length)
+        return await reader.readexactly(length)
     except asyncio.IncompleteReadError:
         raise EOFError from None
+
+
+def decode(body: bytes, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
+    """Return the word of a frame's body.
+
+    Raises:
+        ProtocolError: the decoder refuses it.
+    """
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -355,7 +404,9 @@ def job_key(environ: Mapping[str, str], placement: Placement) -> str:
     """
     token = environ.get("DISTCHECK_TOKEN")
     if token:
-        return f"token {_stretched(token)}"
+        from distcheck.rollcall import seal
+
+        return f"token {seal.name_of(token)}"
     for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMIX_NAMESPACE"):
         if environ.get(name) and placement.launcher not in {"by hand", "distcheck"}:
             return f"{name}={environ[name]}"
@@ -364,10 +415,14 @@ def job_key(environ: Mapping[str, str], placement: Placement) -> str:
     return f"uid {os.getuid()}"
 
 
-@cache
-def _stretched(token: str) -> str:
-    """Make every guess at a token cost what this costs, about 0.1 s: what is made of it crosses the network."""
-    return hashlib.pbkdf2_hmac("sha256", os.fsencode(token), b"distcheck roll call", 100_000).hex()
+def job_secret(environ: Mapping[str, str]) -> bytes | None:
+    """Return what only the processes of this job know, None where there is no DISTCHECK_TOKEN."""
+    token = environ.get("DISTCHECK_TOKEN")
+    if not token:
+        return None
+    from distcheck.rollcall import seal
+
+    return seal.secret_of(token)
 
 
 def side_ports(job: str) -> tuple[int, ...]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from distcheck.probe import network
 from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import (
+    Challenge,
     FromGuest,
     Hello,
     NotYet,
@@ -29,24 +31,36 @@ from distcheck.rollcall.protocol import (
     hello_decoder,
 )
 
+if TYPE_CHECKING:
+    from distcheck.rollcall.seal import Seal
+
 _HELLO_SECONDS = 5.0
 _REPORT_SECONDS = 10.0
 _BACKLOG = 4096
 _MOST_WORDS = 64
 """A guest says a handful of words; whoever says more that nobody waits for is none."""
+_MOST_BYTES, _MOST_BYTES_A_RANK = 1 << 28, 1 << 18
+"""What is heard of all guests in a run, at most. A report has about 2 kB for each of its ranks."""
+_MOST_RANKS = 1 << 16
+_MORE_GUESTS = 64
+"""Processes beyond one for each rank: some say a rank that another has said."""
 _T = TypeVar("_T", bound=Word)
 
 
 class Guest:
     """One process that came in and reported."""
 
-    def __init__(self, hello: Hello, report: Report, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, hello: Hello, report: Report, writer: asyncio.StreamWriter, seals: tuple[Seal, Seal] | None = None
+    ) -> None:
         self.uid = hello.uid
         self.ranks = frozenset(hello.ranks)
         self.arrived_at = asyncio.get_running_loop().time()
         self.leaves_at = self.arrived_at + hello.seconds_left
         self.report = report
         self.writer = writer
+        self.hears_by = seals[0] if seals else None
+        self.says_by = seals[1] if seals else None
         self.words: asyncio.Queue[FromGuest | None] = asyncio.Queue()
         """What it said since; None when it is gone."""
         self.gone = False
@@ -60,15 +74,26 @@ class Guest:
     def send(self, frame: bytes) -> None:
         """Send a word that is encoded already."""
         if not self.gone:
-            self.writer.write(frame)
+            self.writer.write(frame if self.says_by is None else self.says_by.close(frame))
 
 
 class Server:
     """The roll call's host: accepts guests until its doors close and passes words to and fro."""
 
-    def __init__(self, *, run: str, uid: str, job: str, master: str, ranks: Iterable[int], world_size: int) -> None:
+    def __init__(
+        self,
+        *,
+        run: str,
+        uid: str,
+        job: str,
+        master: str,
+        ranks: Iterable[int],
+        world_size: int,
+        secret: bytes | None = None,
+    ) -> None:
         self.run, self.uid, self.master = run, uid, master
         self.job = job
+        self._secret = secret
         self.world_size = world_size
         self.guests: dict[str, Guest] = {}
         self.admit_strangers = False
@@ -86,6 +111,7 @@ class Server:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._at_the_door: dict[asyncio.StreamWriter, None] = {}
+        self._bytes_left = _MOST_BYTES + _MOST_BYTES_A_RANK * min(world_size, _MOST_RANKS)
 
     async def open(self, sock: socket.socket) -> None:
         """Let guests in through a listening socket."""
@@ -208,27 +234,61 @@ class Server:
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Guest | None:
         self._let_wait(writer)
+        announced: list[int] = []
         try:
-            hello = await protocol.within(
-                protocol.read(reader, hello_decoder, protocol.HELLO_LIMIT_BYTES), _HELLO_SECONDS
-            )
+            said = await protocol.within(protocol.read_body(reader, protocol.HELLO_LIMIT_BYTES), _HELLO_SECONDS)
+            hello = protocol.decode(said, hello_decoder)
+            seals = await self._challenge(reader, writer, hello, said)
             answer = self._answer(hello)
             welcomed = time.time()
-            writer.write(encode(answer))
+            writer.write(encode(answer, seals[1] if seals else None))
             if not isinstance(answer, Welcome):
                 await protocol.within(writer.drain(), _HELLO_SECONDS)
                 return None
-            report = await protocol.within(protocol.read(reader, guest_decoder), _REPORT_SECONDS)
+            if seals is not None:
+                self._at_the_door.pop(writer, None)  # it is one of us: a crowd of strangers does not push it out
+            reading = protocol.read(
+                reader, guest_decoder, seal=seals[0] if seals else None, expect=lambda n: self._expect(n, announced)
+            )
+            report = await protocol.within(reading, _REPORT_SECONDS)
+            if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):
+                raise ProtocolError("not the report of the guest that was welcomed")
+            announced.clear()
         finally:
             self._at_the_door.pop(writer, None)
-        if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):
-            raise ProtocolError("not the report of the guest that was welcomed")
+            self._bytes_left += sum(announced)
         report = _with_clock(report, welcomed, time.time())
-        guest = self.guests[hello.uid] = Guest(hello, report, writer)
+        guest = self.guests[hello.uid] = Guest(hello, report, writer, seals)
         self._leaves_at = min(self._leaves_at, guest.leaves_at)
         self._note_present(guest.ranks)
         self._changed.set()
         return guest
+
+    async def _challenge(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, said: bytes
+    ) -> tuple[Seal, Seal] | None:
+        """Where there is a token, let the guest prove that it knows it; return its seal and ours.
+
+        The guest proves it first: whoever only knocks hears nothing by which a token could be guessed.
+        """
+        if self._secret is None or hello.job != protocol.public_key(self.job):
+            return None
+        from distcheck.rollcall import seal
+
+        challenge = encode(Challenge(hello.nonce, os.urandom(16).hex()))
+        writer.write(challenge)
+        seals = seal.seals(self._secret, said, challenge[protocol.HEADER.size :])
+        reading = protocol.read(reader, protocol.proof_decoder, protocol.ANSWER_LIMIT_BYTES, seal=seals[0])
+        await protocol.within(reading, _HELLO_SECONDS)
+        return seals
+
+    def _expect(self, size: int, announced: list[int] | None = None) -> None:
+        """Take note that a frame of this size comes; what all guests together say has a limit."""
+        if size > self._bytes_left:
+            raise ProtocolError("more than is heard in a run")
+        self._bytes_left -= size
+        if announced is not None:
+            announced.append(size)
 
     def _let_wait(self, writer: asyncio.StreamWriter) -> None:
         """Keep a place at the door; a crowd that says nothing does not keep out those who do."""
@@ -246,7 +306,10 @@ class Server:
 
     def _answer(self, hello: Hello) -> Welcome | NotYet | Refused:
         if hello.job != protocol.public_key(self.job):
-            return Refused(hello.nonce, "this is the roll call of another job")
+            or_token = ", or its DISTCHECK_TOKEN is another" if self._secret is not None else ""
+            return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
+        if len(self.guests) >= self.world_size + _MORE_GUESTS:
+            return Refused(hello.nonce, "more processes than ranks are here already")
         if hello.uid in self.guests or not self._open:
             return Refused(hello.nonce, "this process is there already, or the roll call is closed")
         if hello.master != self.master and not (
@@ -260,7 +323,7 @@ class Server:
 
     async def _listen_to(self, guest: Guest, reader: asyncio.StreamReader) -> None:
         while True:
-            word = await protocol.read(reader, guest_decoder)
+            word = await protocol.read(reader, guest_decoder, seal=guest.hears_by, expect=self._expect)
             if isinstance(word, Trouble):
                 self.on_trouble(word.reason)
             elif guest.words.qsize() < _MOST_WORDS:

@@ -30,6 +30,7 @@ class Script:
             rank=rank, world_size=world_size, master_addr="127.0.0.1", master_port=port, launcher="by hand"
         )
         self.job = protocol.job_key({"DISTCHECK_TOKEN": mark}, place)
+        self.secret = protocol.job_secret({"DISTCHECK_TOKEN": mark})
         self.port = port
         node = host.collect(dict(os.environ))
         uid = f"scripted {rank}"
@@ -51,14 +52,14 @@ class Script:
     async def run(self, until: type, then: str) -> None:
         """Behave until a word of this type comes, then be silent, leave, or (any other word) go on."""
         doors = client.doors(["127.0.0.1"], self.port, self.job)
-        attendance = await client.attend(doors, self.hello, seconds=30, connect_seconds=3)
+        attendance = await client.attend(doors, self.hello, seconds=30, connect_seconds=3, secret=self.secret)
         connection = attendance.connection
         assert connection is not None, attendance.attempts
         connection.say(self.report)
         self.came_in.set()
         while True:
             try:
-                word = await protocol.read(connection.reader, protocol.host_decoder)
+                word = await connection.hear()
             except (EOFError, OSError):
                 return
             if isinstance(word, until) and then == "leave":

@@ -42,19 +42,30 @@ def hello_of(uid: str, *ranks: int, **fields) -> Hello:
 class Host:
     """A server and the port of its door."""
 
-    def __init__(self, world_size: int) -> None:
-        self.server = Server(run="run", uid="host", job=JOB, master=MASTER, ranks=[0], world_size=world_size)
+    def __init__(self, world_size: int, secret: bytes | None = None) -> None:
+        self.server = Server(
+            run="run", uid="host", job=JOB, master=MASTER, ranks=[0], world_size=world_size, secret=secret
+        )
         self.port = 0
         self.writers: list[asyncio.StreamWriter] = []
         """Our ends of the connections, closed at the end."""
 
-    async def come(self, uid: str, *ranks: int, seconds: float = 5, **fields) -> Attendance:
-        """Attend as a well-behaved guest."""
+    async def come(
+        self,
+        uid: str,
+        *ranks: int,
+        seconds: float = 5,
+        secret: bytes | None = None,
+        port: int | None = None,
+        **fields,
+    ) -> Attendance:
+        """Attend as a well-behaved guest, through another `port` than the host's own where one is given."""
         came = await client.attend(
-            client.doors(["127.0.0.1"], self.port, JOB, side=False),
+            client.doors(["127.0.0.1"], port or self.port, JOB, side=False),
             hello_of(uid, *ranks, **fields),
             seconds=seconds,
             connect_seconds=2,
+            secret=secret,
         )
         if came.connection is not None:
             self.writers.append(came.connection.writer)
@@ -69,8 +80,8 @@ class Host:
 
 
 @contextlib.asynccontextmanager
-async def _hosting(world_size: int = 4) -> AsyncIterator[Host]:
-    host = Host(world_size)
+async def _hosting(world_size: int = 4, secret: bytes | None = None) -> AsyncIterator[Host]:
+    host = Host(world_size, secret)
     sock = network.listen(0)
     host.port = int(sock.getsockname()[1])
     await host.server.open(sock)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 
 import pytest
 
-from distcheck.rollcall import doors
-from distcheck.rollcall.doors import ANSWER, COUNT_BYTES, PeerListener, greeting
+from distcheck.rollcall import doors, seal
+from distcheck.rollcall.doors import ANSWER, COUNT_BYTES, PeerListener, words
 
 
 async def _opened(*addresses: str) -> PeerListener:
@@ -47,7 +48,7 @@ def test_a_door_says_who_is_there_and_how_much_it_has_swallowed(live):
         listener = await _opened()
         listener.expect("nonce")
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-        word = greeting("nonce", "b")
+        word = words("nonce", "b").answer
         assert await reader.readexactly(len(word)) == word
         writer.write(bytes(300_000))
         writer.write_eof()
@@ -128,7 +129,7 @@ async def _answer(port: int, data: bytes) -> bytes | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.settimeout(0)
         sock.connect(("127.0.0.1", port))
-        last = greeting("nonce", "b") + b"last"
+        last = words("nonce", "b").answer + b"last"
         sock.send(data)
         sock.send(last)
         heard = await asyncio.wait_for(loop.sock_recv(sock, 1024), 5)
@@ -136,7 +137,7 @@ async def _answer(port: int, data: bytes) -> bytes | None:
 
 
 def _echo(size: int) -> bytes:
-    return greeting("nonce", "b") + size.to_bytes(COUNT_BYTES, "big")
+    return words("nonce", "b").answer + size.to_bytes(COUNT_BYTES, "big")
 
 
 @pytest.mark.parametrize("size", [8, 228, 1472, 65507])
@@ -144,14 +145,16 @@ def test_a_datagram_of_a_peer_is_answered_with_its_size(live, size):
     async def main():
         listener = await _opened()
         listener.expect("nonce")
-        data = greeting("nonce", "b").ljust(size, b"\0")
+        data = words("nonce", "b").answer.ljust(size, b"\0")
         assert await _answer(listener.doors[0].datagram_port, data) == _echo(len(data))
         await listener.close()
 
     live(main())
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", greeting("other", "b").ljust(100), greeting("nonce", "c").ljust(100)])
+@pytest.mark.parametrize(
+    "data", [b"", b"hello", words("other", "b").answer.ljust(100), words("nonce", "c").answer.ljust(100)]
+)
 def test_a_datagram_of_a_stranger_is_not_answered(live, data):
     """It could have another's address for its sender: nobody is to be flooded from here."""
 
@@ -171,7 +174,7 @@ def test_datagrams_before_the_roster_are_not_answered(live):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.settimeout(0)
             sock.connect(("127.0.0.1", listener.doors[0].datagram_port))
-            sock.send(greeting("nonce", "b").ljust(50))
+            sock.send(words("nonce", "b").answer.ljust(50))
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(loop.sock_recv(sock, 100), 0.2)
         await listener.close()
@@ -192,5 +195,84 @@ def test_what_is_closed_answers_nobody_any_more(live):
         for door in listener.doors:
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection(door.address, door.port)
+
+    live(main())
+
+
+SECRET, OTHER = seal.secret_of("distcheck-" + 32 * "0"), seal.secret_of("distcheck-" + 32 * "1")
+
+
+async def _sealed() -> PeerListener:
+    listener = PeerListener("b", SECRET)
+    await listener.open({"127.0.0.1": ("master",)})
+    listener.expect("nonce")
+    return listener
+
+
+def test_where_there_is_a_token_a_door_answers_who_knows_it_and_says_who_it_is(live):
+    async def main():
+        listener = await _sealed()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+        said = words("nonce", "b", SECRET)
+        writer.write(said.knock + bytes(5000))
+        writer.write_eof()
+        assert await reader.readexactly(len(said.answer)) == said.answer
+        assert said.answer.endswith(b" b\n")
+        assert ANSWER.unpack(await reader.readexactly(ANSWER.size))[0] == 5000
+        writer.close()
+        await listener.close()
+
+    live(main())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: b\r\n\r\n".ljust(5000),
+        words("nonce", "b").answer.ljust(5000),
+        words("nonce", "b", OTHER).knock.ljust(5000),
+        words("other", "b", SECRET).knock.ljust(5000),
+    ],
+    ids=["nothing", "http", "no token", "another token", "another round"],
+)
+def test_where_there_is_a_token_a_door_says_nothing_to_who_does_not_know_it(live, monkeypatch, said):
+    monkeypatch.setattr(doors, "_KNOCK_SECONDS", 0.2)
+
+    async def main():
+        listener = await _sealed()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+        writer.write(said)
+        heard = b""
+        with contextlib.suppress(ConnectionResetError):
+            heard = await asyncio.wait_for(reader.read(), 5)
+        assert heard == b""
+        writer.close()
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(0)
+            sock.connect(("127.0.0.1", listener.doors[0].datagram_port))
+            good = words("nonce", "b", SECRET)
+            sock.send(said)
+            sock.send(good.datagram.ljust(100))  # what is answered first came after what is not answered
+            assert await asyncio.wait_for(loop.sock_recv(sock, 200), 5) == good.answer + (100).to_bytes(8, "big")
+        await listener.close()
+
+    live(main())
+
+
+def test_a_crowd_at_a_door_does_not_keep_peers_out(live, monkeypatch):
+    monkeypatch.setattr(doors, "_MOST_TALKING", 8)
+
+    async def main():
+        listener = await _sealed()
+        crowd = [await asyncio.open_connection("127.0.0.1", listener.doors[0].port) for _ in range(50)]
+        said = words("nonce", "b", SECRET)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
+        writer.write(said.knock)
+        assert await asyncio.wait_for(reader.readexactly(len(said.answer)), 5) == said.answer
+        for _, other in [*crowd, (reader, writer)]:
+            other.close()
+        await listener.close()
 
     live(main())

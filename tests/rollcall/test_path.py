@@ -10,11 +10,11 @@ import socket
 import pytest
 
 from distcheck.rollcall import path
-from distcheck.rollcall.doors import COUNT_BYTES, PeerListener, greeting
+from distcheck.rollcall.doors import COUNT_BYTES, PeerListener, words
 from distcheck.rollcall.path import TRANSFER_BYTES, datagrams, tcp_info, transfer
 from distcheck.rollcall.protocol import PeerDoor
 
-WORD = greeting("nonce", "b")
+WORD = words("nonce", "b")
 
 
 @contextlib.asynccontextmanager
@@ -67,7 +67,7 @@ def test_all_arrives_at_a_listener_that_reads(live, address):
 
 def test_who_never_reads_makes_it_stall(live):
     async def greet(connection):
-        await asyncio.get_running_loop().sock_sendall(connection, WORD)
+        await asyncio.get_running_loop().sock_sendall(connection, WORD.answer)
         await asyncio.sleep(60)
 
     async def main():
@@ -85,7 +85,7 @@ def test_who_reads_slowly_is_slow_and_does_not_stall(live, monkeypatch):
 
     async def sip(connection):
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(connection, WORD)
+        await loop.sock_sendall(connection, WORD.answer)
         for _ in range(10_000):
             if not await loop.sock_recv(connection, 1024):
                 break
@@ -103,7 +103,7 @@ def test_who_reads_slowly_is_slow_and_does_not_stall(live, monkeypatch):
 def test_who_hangs_up_in_between_has_got_a_part_and_made_nobody_wait(live):
     async def leave(connection):
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(connection, WORD)
+        await loop.sock_sendall(connection, WORD.answer)
         await loop.sock_recv(connection, 1024)
         connection.close()
 
@@ -116,7 +116,7 @@ def test_who_hangs_up_in_between_has_got_a_part_and_made_nobody_wait(live):
     live(main())
 
 
-@pytest.mark.parametrize("said", [b"", b"nonce c\n", b"220 mail.example ESMTP\r\n", WORD[:-1]])
+@pytest.mark.parametrize("said", [b"", b"nonce c\n", b"220 mail.example ESMTP\r\n", WORD.answer[:-1]])
 def test_whoever_is_not_the_peer_is_sent_nothing(live, said):
     heard: list[bytes] = []
 
@@ -217,7 +217,7 @@ def test_datagrams_that_nobody_answers_are_lost(live, closed_port):
             1500: False,
         }
         async with _door() as door:
-            assert await datagrams(door, greeting("other", "b"), 1500) == {256: False, 1500: False}
+            assert await datagrams(door, words("other", "b"), 1500) == {256: False, 1500: False}
 
     live(main())
 
@@ -234,7 +234,7 @@ class _Narrow(asyncio.DatagramProtocol):
     def datagram_received(self, data, addr):
         self._heard.append(len(data))
         if len(data) <= self._most and self._heard.count(len(data)) > 1:
-            self._transport.sendto(WORD + len(data).to_bytes(COUNT_BYTES, "big"), addr)
+            self._transport.sendto(WORD.answer + len(data).to_bytes(COUNT_BYTES, "big"), addr)
 
 
 def test_a_path_that_eats_large_packets_lets_the_small_ones_through(live):

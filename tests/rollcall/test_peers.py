@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from distcheck.facts import Transfer
-from distcheck.rollcall import peers
-from distcheck.rollcall.doors import PeerListener, greeting
+from distcheck.rollcall import peers, seal
+from distcheck.rollcall.doors import PeerListener, words
 from distcheck.rollcall.peers import choose, try_peers
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
@@ -62,6 +62,27 @@ def test_two_processes_find_each_other_on_every_kind_of_address(live):
         assert [t.transfer.bytes for t in trials] == [1 << 21, 1 << 21]
         assert not any(t.transfer.stalled for t in trials)
         await listener.close()
+
+    live(main())
+
+
+def test_with_a_token_two_processes_find_each_other_and_nobody_else(live):
+    secret, other = seal.secret_of("distcheck-" + 32 * "0"), seal.secret_of("distcheck-" + 32 * "1")
+
+    async def main():
+        listener = PeerListener("b", secret)
+        await listener.open({"127.0.0.1": ("master",)})
+        listener.expect("nonce")
+        (trial,) = await try_peers("a", Roster("nonce", listener.doors, 3.0), secret=secret)
+        assert (trial.outcome, trial.datagrams) == ("met", {256: True, 1500: True})
+        assert trial.transfer.bytes == 1 << 21
+        (trial,) = await try_peers("a", Roster("nonce", listener.doors, 3.0), secret=other)
+        assert (trial.outcome, trial.transfer) == ("foreign", None)
+        await listener.close()
+        pretender = await _listener("b")  # it knows the round's nonce, and not the token
+        (trial,) = await try_peers("a", Roster("nonce", pretender.doors, 0.5), secret=secret)
+        assert (trial.outcome, trial.transfer) == ("timeout", None)
+        await pretender.close()
 
     live(main())
 
@@ -166,7 +187,7 @@ def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(liv
 
     async def transfer(door, word, _seconds):
         turns.append(door.address)
-        assert word == greeting("nonce", "b")
+        assert word == words("nonce", "b")
         if door.address.endswith(".1"):
             await asyncio.sleep(0.7)
             return None

@@ -91,6 +91,12 @@ def test_another_programs_first_line_is_quoted_without_control_characters():
         read(b"\0" * 9, protocol.answer_decoder)
 
 
+@pytest.mark.parametrize("magic", [b"DCK2", b"DCK0"])
+def test_another_version_of_distcheck_is_told_from_another_program(magic):
+    with pytest.raises(ProtocolError, match=f"distcheck of another version.*{magic.decode()}"):
+        read(magic + bytes(20), protocol.answer_decoder)
+
+
 def test_a_huge_frame_is_refused_by_its_header_alone():
     with pytest.raises(ProtocolError, match="a frame of 4294967295 bytes"):
         read(protocol.HEADER.pack(protocol.MAGIC, 0xFFFFFFFF), protocol.guest_decoder)
@@ -211,6 +217,8 @@ def test_a_token_does_not_cross_the_network_as_a_plain_hash():
     name = protocol.job_key({"DISTCHECK_TOKEN": "open sesame"}, PLACE)
     assert "sesame" not in name
     assert protocol.public_key(name) != protocol.public_key("token open sesame")
+    assert protocol.job_secret({"DISTCHECK_TOKEN": "open sesame"}).hex() not in name
+    assert protocol.job_secret({"DISTCHECK_TOKEN": ""}) is protocol.job_secret({}) is None
     assert name == protocol.job_key({"DISTCHECK_TOKEN": "open sesame"}, PLACE)
     assert name != protocol.job_key({"DISTCHECK_TOKEN": "open sesam"}, PLACE)
 

@@ -1,0 +1,101 @@
+"""Sealed frames: whoever does not know the job's DISTCHECK_TOKEN can neither say nor change anything at a roll call.
+
+Guest and host each make a nonce anew. The token and the first two frames, which carry the nonces, come to two keys, one
+for each direction. Every frame from then on ends in an HMAC over its number, its header and its body: what is altered,
+repeated, left out, put in another order or sent back to where it came from does not fit. Frames are sealed, not hidden.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from functools import cache
+
+from distcheck.rollcall.protocol import HEADER, MAGIC, ProtocolError
+
+TAG_BYTES = 16
+_FRESH_BYTES = 16
+KNOCK_BYTES = _FRESH_BYTES + TAG_BYTES
+_MADE = re.compile(r"distcheck-[0-9a-f]{32}")
+_STRETCH = 200_000
+"""Every guess at a person's token costs what this costs, about 0.1 s: who listens can try tokens at home."""
+_SALT = b"distcheck roll call 2"
+
+
+def make_token() -> str:
+    """Return a token that nobody guesses; it is known as such by its form, and costs nothing to use."""
+    return f"distcheck-{os.urandom(16).hex()}"
+
+
+@cache
+def secret_of(token: str) -> bytes:
+    """Return the secret that a token stands for."""
+    raw = os.fsencode(token)
+    if _MADE.fullmatch(token):
+        return hmac.digest(_SALT, raw, "sha256")
+    return hashlib.pbkdf2_hmac("sha256", raw, _SALT, _STRETCH)
+
+
+def name_of(token: str) -> str:
+    """Return a name for the job that nobody else's has, and that does not tell the secret."""
+    return hmac.digest(secret_of(token), b"name", "sha256").hex()
+
+
+class Seal:
+    """One direction of a connection."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._number = 0
+
+    def close(self, frame: bytes) -> bytes:
+        """Return the next frame with its seal."""
+        body = frame[HEADER.size :]
+        head = HEADER.pack(MAGIC, len(body) + TAG_BYTES)
+        return head + body + self._tag(head + body)
+
+    def open(self, body: bytes) -> bytes:
+        """Return the body of the next frame that came, without its seal.
+
+        Raises:
+            ProtocolError: the seal does not fit.
+        """
+        head = HEADER.pack(MAGIC, len(body))
+        if not hmac.compare_digest(body[-TAG_BYTES:], self._tag(head + body[:-TAG_BYTES])):
+            raise ProtocolError("a frame whose seal does not fit: it is not of this job, or was changed on the way")
+        return body[:-TAG_BYTES]
+
+    def _tag(self, frame: bytes) -> bytes:
+        numbered = self._number.to_bytes(8, "big") + frame
+        self._number += 1
+        return hmac.digest(self._key, numbered, "sha256")[:TAG_BYTES]
+
+
+def seals(secret: bytes, hello: bytes, challenge: bytes) -> tuple[Seal, Seal]:
+    """Return the guest's seal and the host's, given the bodies of the first two frames as they crossed the network."""
+    spoken = len(hello).to_bytes(8, "big") + hello + challenge
+    key = hmac.digest(secret, spoken, "sha256")
+    return Seal(hmac.digest(key, b"guest", "sha256")), Seal(hmac.digest(key, b"host", "sha256"))
+
+
+def knock(secret: bytes, nonce: str) -> bytes:
+    """Return what a peer says at a door in the round that the roster's nonce names: something new, and its tag."""
+    fresh = os.urandom(_FRESH_BYTES)
+    return fresh + _door_tag(secret, nonce, b"knock", fresh)
+
+
+def is_knock(secret: bytes, nonce: str, said: bytes) -> bool:
+    """Whether a peer of this round said it."""
+    return hmac.compare_digest(said[_FRESH_BYTES:], _door_tag(secret, nonce, b"knock", said[:_FRESH_BYTES]))
+
+
+def answer(secret: bytes, nonce: str, uid: str, said: bytes) -> bytes:
+    """Return what the door of `uid` answers to a knock."""
+    return f"{_door_tag(secret, nonce, b'door', said + uid.encode()).hex()} {uid}\n".encode()
+
+
+def _door_tag(secret: bytes, nonce: str, who: bytes, said: bytes) -> bytes:
+    key = hmac.digest(secret, b"round " + nonce.encode(), "sha256")
+    return hmac.digest(key, who + b" " + said, "sha256")[:TAG_BYTES]

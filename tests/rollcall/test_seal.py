@@ -1,0 +1,343 @@
+"""A token: whoever does not know it is not heard, and whoever is in between can break a conversation, not change it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distcheck.rollcall import protocol, seal
+from distcheck.rollcall.protocol import (
+    HEADER,
+    Bye,
+    Here,
+    LastCall,
+    NotYet,
+    Proof,
+    ProtocolError,
+    Trouble,
+    Welcome,
+    encode,
+)
+
+TOKEN = "distcheck-0123456789abcdef0123456789abcdef"
+SECRET, OTHER = seal.secret_of(TOKEN), seal.secret_of("distcheck-" + 32 * "f")
+
+
+async def _until(condition, seconds: float = 5) -> None:
+    end = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < end
+        await asyncio.sleep(0.01)
+
+
+def both(hello: bytes = b"hello", challenge: bytes = b"challenge", secret: bytes = SECRET):
+    return seal.seals(secret, hello, challenge)
+
+
+def body_of(frame: bytes) -> bytes:
+    assert HEADER.unpack(frame[: HEADER.size])[1] == len(frame) - HEADER.size
+    return frame[HEADER.size :]
+
+
+# -- the seal ------------------------------------------------------------------------------------------------
+
+
+def test_what_one_side_seals_the_other_opens_in_order():
+    (says, _), (hears, _) = both(), both()
+    words = [Here(), Trouble("one"), Trouble("two")]
+    for word in words:
+        assert protocol.decode(hears.open(body_of(encode(word, says))), protocol.guest_decoder) == word
+
+
+@pytest.mark.parametrize("which", ["hello", "challenge", "secret"])
+def test_whoever_heard_another_beginning_or_knows_another_token_opens_nothing(which):
+    (says, _) = both()
+    (hears, _) = both(**{which: OTHER})
+    with pytest.raises(ProtocolError, match="does not fit"):
+        hears.open(body_of(encode(Here(), says)))
+
+
+def test_where_the_hello_ends_and_the_challenge_begins_cannot_be_moved():
+    (says, _), (hears, _) = both(b"ab", b"c"), both(b"a", b"bc")
+    with pytest.raises(ProtocolError):
+        hears.open(body_of(encode(Here(), says)))
+
+
+def test_a_frame_that_is_repeated_left_out_overtaken_or_sent_back_does_not_fit():
+    (guest, _), (_, host) = both(), both()
+    first, second, third = (body_of(encode(Trouble(t), guest)) for t in "123")
+    for order in ([first, first], [second], [first, third], [first, second, second]):
+        (hears, _) = both()
+        for body in order[:-1]:
+            hears.open(body)
+        with pytest.raises(ProtocolError):
+            hears.open(order[-1])
+    (_, own) = both()
+    with pytest.raises(ProtocolError):
+        own.open(first)  # the guest's own frame, sent back to it as the host's
+    assert host.close(encode(Here())) != guest.close(encode(Here()))
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_no_change_of_a_frame_fits(data):
+    (says, _), (hears, _) = both(), both()
+    good = body_of(encode(Trouble("rank 1 died"), says))
+    raw = bytearray(good)
+    match data.draw(st.sampled_from(["flip", "cut", "longer", "random"])):
+        case "flip":
+            raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+        case "cut":
+            del raw[data.draw(st.integers(0, len(raw) - 1)) :]
+        case "longer":
+            raw += data.draw(st.binary(min_size=1, max_size=40))
+        case _:
+            raw[:] = data.draw(st.binary(max_size=80))
+    with pytest.raises(ProtocolError):
+        hears.open(bytes(raw))
+
+
+def test_a_token_that_distcheck_made_is_new_each_time_and_costs_nothing(monkeypatch):
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", lambda *_: pytest.fail("stretched"))
+    tokens = {seal.make_token() for _ in range(100)}
+    assert len(tokens) == 100
+    assert len({seal.secret_of(t) for t in tokens}) == 100
+
+
+@pytest.mark.parametrize("token", ["open sesame", TOKEN + "0", TOKEN.upper(), "distcheck-" + "g" * 32])
+def test_a_token_that_somebody_chose_is_stretched(monkeypatch, token):
+    rounds: list[int] = []
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", lambda *args: rounds.append(args[3]) or b"stretched")
+    seal.secret_of.cache_clear()
+    assert seal.secret_of(token) == b"stretched"
+    assert rounds[0] >= 100_000
+    seal.secret_of.cache_clear()
+
+
+# -- who comes in --------------------------------------------------------------------------------------------
+
+
+def test_guests_that_know_the_token_meet_a_host_that_does(hosting, live):
+    async def main():
+        async with hosting(3, SECRET) as host:
+            one, two = [await host.come(f"guest {n}", n, secret=SECRET) for n in (1, 2)]
+            assert await host.server.wait_for_all(5)
+            one.connection.say(Trouble("a"))
+            host.server.say_to_all(LastCall())
+            for came in (one, two):
+                assert await came.connection.hear() == LastCall()
+                came.connection.say(Here())
+            assert len(await host.server.hear_all(Here, 5)) == 2
+            host.server.say_to_all(Bye(0))
+            assert [await came.connection.hear() for came in (one, two)] == [Bye(0)] * 2
+
+    live(main())
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(SECRET, None), (SECRET, OTHER), (None, SECRET)])
+def test_whoever_knows_no_or_another_token_is_turned_away_and_changes_nothing(hosting, live, ours, theirs):
+    async def main():
+        async with hosting(2, ours) as host:
+            host.server.on_trouble = pytest.fail
+            came = await host.come("stranger", 1, seconds=0.4, secret=theirs)
+            assert came.connection is None
+            assert {a.outcome for a in came.attempts} <= {"stranger", "closed"}
+            assert host.server.guests == {}
+            assert host.server.missing(9) == (1,)
+
+    live(main())
+
+
+def test_a_recorded_conversation_said_again_is_not_heard(hosting, live, hello, report):
+    async def main():
+        async with hosting(3, SECRET) as host, relay(host.port) as (port, said):
+            await host.come("one", 1, secret=SECRET, port=port)
+            await _until(lambda: "one" in host.server.guests)
+            guest = host.server.guests["one"]
+            host.writers[-1].transport.abort()
+            await _until(lambda: guest.gone)
+            del host.server.guests["one"]  # as if it had never been there
+            reader, writer = await host.connect()
+            writer.write(b"".join(said["guest"]))
+            await asyncio.wait_for(reader.read(), 5)
+            assert host.server.guests == {}
+
+    live(main())
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda nonce: Welcome(nonce, "run", "host"), lambda nonce: NotYet(nonce, "127.0.0.1:1")]
+)
+@pytest.mark.parametrize("challenges", [False, True])
+def test_a_host_that_does_not_know_the_token_is_not_met(hosting, live, answer, challenges):
+    """It answers as a host would that saw the Hello, with or without asking for a proof that it cannot check."""
+
+    async def main():
+        async def pretend(reader, writer):
+            with contextlib.suppress(EOFError, OSError, ProtocolError):
+                said = await protocol.read(reader, protocol.hello_decoder)
+                keys = None
+                if challenges:
+                    writer.write(encode(protocol.Challenge(said.nonce, "f" * 32)))
+                    await protocol.read_body(reader, 4096)
+                    _, keys = seal.seals(OTHER, b"", b"")
+                writer.write(encode(answer(said.nonce), keys))
+                await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(pretend, "127.0.0.1", 0)
+        async with hosting(2, SECRET) as host:
+            came = await host.come("guest", 1, seconds=0.4, secret=SECRET, port=server.sockets[0].getsockname()[1])
+        assert came.connection is None
+        assert {a.outcome for a in came.attempts} <= {"stranger", "foreign"}
+        server.close()
+
+    live(main())
+
+
+# -- who is in between ---------------------------------------------------------------------------------------
+
+Change = Callable[[str, int, bytes], list[bytes]]
+
+
+def _unchanged(_who: str, _number: int, frame: bytes) -> list[bytes]:
+    return [frame]
+
+
+@contextlib.asynccontextmanager
+async def relay(port: int, change: Change = _unchanged):
+    """Stand between guests and a host: `change` says what becomes of each frame; yields the port and what was said."""
+    said: dict[str, list[bytes]] = {"guest": [], "host": []}
+    tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
+
+    async def carry(who, reader, writer, back):
+        number = 0
+        with contextlib.suppress(EOFError, OSError, asyncio.IncompleteReadError):
+            while True:
+                header = await reader.readexactly(HEADER.size)
+                frame = header + await reader.readexactly(HEADER.unpack(header)[1])
+                said[who].append(frame)
+                for changed in change(who, number, frame):
+                    (back if changed is REFLECTED else writer).write(frame if changed is REFLECTED else changed)
+                number += 1
+        writer.close()
+
+    async def connect(reader, writer):
+        to_host = await asyncio.open_connection("127.0.0.1", port)
+        writers.extend((writer, to_host[1]))
+        for task in (
+            asyncio.ensure_future(carry("guest", reader, to_host[1], writer)),
+            asyncio.ensure_future(carry("host", to_host[0], writer, to_host[1])),
+        ):
+            tasks.add(task)
+
+    server = await asyncio.start_server(connect, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], said
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)
+
+
+REFLECTED = b"reflected"
+
+
+def _flip(frame: bytes) -> list[bytes]:
+    at = HEADER.size + (len(frame) - HEADER.size) // 2
+    return [frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]]
+
+
+def _cut(frame: bytes) -> list[bytes]:
+    body = frame[HEADER.size : -1]
+    return [HEADER.pack(protocol.MAGIC, len(body)) + body]
+
+
+MISCHIEF = {
+    "altered": _flip,
+    "cut": _cut,
+    "left out": lambda _frame: [],
+    "repeated": lambda frame: [frame, frame],
+    "sent back": lambda _frame: [REFLECTED],
+    "replaced": lambda _frame: [encode(Here())],
+}
+
+
+@pytest.mark.parametrize("mischief", MISCHIEF)
+@pytest.mark.parametrize(("who", "number"), [("guest", n) for n in range(4)] + [("host", n) for n in range(4)])
+def test_whoever_is_in_between_can_end_a_conversation_and_not_change_it(hosting, live, mischief, who, number):
+    """Frames 0 to 3: a guest's Hello, Proof, Report and Here, a host's Challenge, Welcome, LastCall and Bye."""
+
+    def change(speaker, n, frame):
+        return MISCHIEF[mischief](frame) if (speaker, n) == (who, number) else [frame]
+
+    heard = []
+
+    async def attend(host, port):
+        came = await host.come("guest", 1, seconds=0.4, secret=SECRET, port=port)
+        if came.connection is None:
+            return
+        with contextlib.suppress(EOFError, OSError, ProtocolError):
+            while True:
+                heard.append(await asyncio.wait_for(came.connection.hear(), 1.0))
+                if heard[-1] == LastCall():
+                    came.connection.say(Here())
+        came.connection.writer.close()
+
+    async def main():
+        async with hosting(2, SECRET) as host, relay(host.port, change) as (port, _):
+            attending = asyncio.ensure_future(attend(host, port))
+            await host.server.wait_for_all(0.6)
+            guests = tuple(host.server.guests)
+            host.server.say_to_all(LastCall())
+            present = await host.server.hear_all(Here, 0.5)
+            host.server.say_to_all(Bye(0))
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(attending, 4)
+            return guests, [type(w) for w in present.values()]
+
+    with contextlib.suppress(asyncio.TimeoutError):
+        guests, present = live(main())
+    # What was heard is a beginning of what was said: nothing else, nothing twice, nothing in another order.
+    assert heard == [LastCall(), Bye(0)][: len(heard)]
+    assert guests in {(), ("guest",)}
+    assert present in ([], [Here])
+    if number < 2 and mischief != "repeated":
+        assert guests == ()
+
+
+def test_neither_the_token_nor_its_secret_crosses_the_network(hosting, live):
+    async def main():
+        async with hosting(2, SECRET) as host, relay(host.port) as (port, said):
+            await host.come("guest", 1, secret=SECRET, port=port)
+            assert await host.server.wait_for_all(5)
+            return b"".join(said["guest"] + said["host"])
+
+    crossed = live(main())
+    for secret in (TOKEN.encode(), SECRET, SECRET.hex().encode()):
+        assert secret not in crossed
+    assert len(crossed) > 300
+
+
+def test_without_a_token_nothing_is_sealed(hosting, live):
+    async def main():
+        async with hosting(2) as host, relay(host.port) as (port, said):
+            await host.come("guest", 1, port=port)
+            assert await host.server.wait_for_all(5)
+            return said
+
+    said = live(main())
+    assert len(said["host"]) == 1
+    assert protocol.decode(body_of(said["host"][0]), protocol.answer_decoder).uid == "host"
+    assert Proof() not in [protocol.decode(body_of(f), protocol.guest_decoder) for f in said["guest"][1:]]
