@@ -16,6 +16,8 @@ from distcheck.views import combine
 
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 24
+_LONGEST_NAME = 32
 
 
 def write(path: Path, text: str) -> None:
@@ -65,9 +67,14 @@ def save(job: Job, path: Path) -> Path:
     if path.is_dir():
         first = min((r.placement.rank for r in job.ranks if r.placement.rank is not None), default=0)
         own = job.processes[0].uid[:8] if job.processes else "0"
-        path = path / f"distcheck-{job.run}-rank{first}-{own}.json"
+        path = path / f"distcheck-{_plain(job.run)}-rank{first}-{_plain(own)}.json"
     write(path, msgspec.json.encode(job).decode() + "\n")
     return path
+
+
+def _plain(name: str) -> str:
+    """Return a name that can be part of a file's: others may have chosen it, such as the roll call's host a run's."""
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name[:_LONGEST_NAME])
 
 
 def load(path: Path) -> Job:
@@ -77,11 +84,15 @@ def load(path: Path) -> Job:
         UsageError: the file cannot be read, is no job, is cut short, or is of a newer schema.
     """
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UsageError(f"{path} is larger than 1 GiB and no job file of distcheck")
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = b""
+            # A device or a pipe has no size to look at.
+            while len(raw) <= _LARGEST_BYTES and (more := file.read(max(_CHUNK_BYTES, len(raw)))):
+                raw += more
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}; give a file that --save wrote") from error
+    if len(raw) > _LARGEST_BYTES:
+        raise UsageError(f"{path} is larger than 1 GiB and no job file of distcheck")
     try:
         schema = msgspec.json.decode(raw, type=_Header).schema
         if schema != SCHEMA:

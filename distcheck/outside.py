@@ -20,6 +20,7 @@ from distcheck.launch.assignment import Assignment
 from distcheck.launch.engine import Command, Wish
 from distcheck.launch.outside import Outside
 from distcheck.preflight import Outcome, Publish, Request, judge
+from distcheck.probe.environment import redacted
 from distcheck.rollcall.seal import make_token
 
 if TYPE_CHECKING:
@@ -148,8 +149,8 @@ class _Start:
 
 
 def _shown(command: Command) -> tuple[str, ...]:
-    """Return a command as it may be shown: without the assignment at its end."""
-    return (command.argv or tuple(shlex.split(command.line)))[:-1]
+    """Return a command as it may be shown: without the assignment at its end, and without secrets."""
+    return redacted((command.argv or tuple(shlex.split(command.line)))[:-1])
 
 
 def _left_out(job: Job, diagnosis: Diagnosis, launch: Outside) -> tuple[LeftOut, ...]:

@@ -25,7 +25,10 @@ def write(job: Job, diagnosis: Diagnosis, environ: Mapping[str, str] = os.enviro
     path = log_of(environ)
     if path is not None:
         with suppress(OSError):
-            path.write_bytes(message(job, diagnosis))
+            # The kubelet made the file and mounts it: it is written in place, and never through a link.
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            with os.fdopen(fd, "wb") as log:
+                log.write(message(job, diagnosis))
 
 
 def log_of(environ: Mapping[str, str]) -> Path | None:

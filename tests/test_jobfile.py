@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -72,6 +74,65 @@ def test_references_within_a_job_must_hold(tmp_path):
     path.write_bytes(msgspec.json.encode(broken))
     with pytest.raises(UsageError, match="does not hold"):
         jobfile.load(path)
+
+
+@pytest.mark.parametrize("run", ["../../x", "/etc/x", "a/b", "..", "x" * 5000, "a\0b", "é"])
+def test_a_name_from_elsewhere_leads_out_of_no_folder(tmp_path, run):
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    job = msgspec.structs.replace(job_of(0), run=run)
+    uid = msgspec.structs.replace(job.processes[0], uid=run)
+    written = jobfile.save(msgspec.structs.replace(job, processes=(uid,)), folder)
+    assert written.parent == folder
+    assert list(tmp_path.rglob("*")) == [folder, written]
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobfile, "_LARGEST_BYTES", 1000)
+    path = tmp_path / "job.json"
+    path.write_bytes(b" " * 1001)
+    for endless in (path, Path("/dev/zero")):
+        with pytest.raises(UsageError, match="larger than 1 GiB"):
+            jobfile.load(endless)
+
+
+def test_a_file_is_written_whole_under_a_name_of_its_own_and_then_renamed(tmp_path, monkeypatch):
+    opened: list[tuple[Path, str]] = []
+    opens, replaces = Path.open, Path.replace
+
+    def watched_open(path, mode="r", *args, **more):
+        opened.append((path, mode))
+        return opens(path, mode, *args, **more)
+
+    def watched_replace(path, target):
+        assert path.read_text() == "whole"
+        assert target.read_text() == "of before"
+        return replaces(path, target)
+
+    target = tmp_path / "report"
+    target.write_text("of before")
+    monkeypatch.setattr(Path, "open", watched_open)
+    monkeypatch.setattr(Path, "replace", watched_replace)
+    jobfile.write(target, "whole")
+    ((temporary, mode),) = [(p, m) for p, m in opened if m != "r"]
+    assert (temporary.parent, mode) == (tmp_path, "x")
+    assert target.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_somebody_put_in_the_way_is_replaced_and_never_followed(tmp_path, monkeypatch):
+    """A link in a folder that everybody may write, such as /tmp, leads to a file of ours."""
+    precious, target = tmp_path / "precious", tmp_path / "report"
+    precious.write_text("precious")
+    target.symlink_to(precious)
+    jobfile.write(target, "report")
+    assert (precious.read_text(), target.read_text(), target.is_symlink()) == ("precious", "report", False)
+    monkeypatch.setattr(jobfile.os, "urandom", bytes)
+    guessed = tmp_path / f".report.{bytes(4).hex()}"
+    guessed.symlink_to(precious)
+    with pytest.raises(WriteError):
+        jobfile.write(target, "again")
+    assert (precious.read_text(), target.read_text()) == ("precious", "report")
 
 
 @settings(max_examples=200)

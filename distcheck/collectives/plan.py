@@ -156,13 +156,15 @@ _DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")
 def bus_factor(op: str, ranks: int) -> float | None:
     """Return what turns algorithm bandwidth into bus bandwidth, None where one rank moves nothing.
 
+    None too for a name that is no operation, which a saved job may hold.
+
     Source: nccl-tests, doc/PERFORMANCE.md: 2(n-1)/n for all_reduce, (n-1)/n for the operations that divide
     their payload among the ranks, 1 for broadcast and for sending to a neighbour.
     """
     if ranks < 2:
         return None
     share = (ranks - 1) / ranks
-    return {"all_reduce": 2 * share, "broadcast": 1.0, "send_recv": 1.0, **dict.fromkeys(_DIVIDED, share)}[op]
+    return {"all_reduce": 2 * share, "broadcast": 1.0, "send_recv": 1.0, **dict.fromkeys(_DIVIDED, share)}.get(op)
 
 
 def blocks(op: str, ranks: int) -> int:
@@ -172,7 +174,7 @@ def blocks(op: str, ranks: int) -> int:
 
 def moved_bytes(op: str, size_bytes: int, ranks: int, dtype: str = "float32") -> int:
     """Return what is measured for a size: whole elements in every block, rounded down, at least one each."""
-    unit = ITEM_BYTES[dtype] * blocks(op, ranks)
+    unit = ITEM_BYTES.get(dtype, 1) * blocks(op, ranks)  # a saved job may name any type
     return max(size_bytes // unit, 1) * unit
 
 

@@ -1,9 +1,13 @@
-"""Collect a rank's variables: an allow-list, with what looks like a secret redacted before it leaves the process."""
+"""Collect a rank's variables, and words of command lines, with what looks like a secret redacted before it leaves.
+
+Variables are on an allow-list; command lines are shown for what they start.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 from distcheck.placement import RANK_VARIABLES, TABLES
 
@@ -28,6 +32,7 @@ _PREFIXES = (
 )  # fmt: skip
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|_KEY\b|APIKEY|AUTH", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_SIGNS = ("token", "secret", "passw", "credential", "jwt", "key", "auth", "://")
 _LONGEST = 4096
 
 
@@ -42,6 +47,34 @@ def collect(environ: Mapping[str, str]) -> dict[str, str]:
         for name in sorted(environ)
         if name in _NAMES or name.startswith(_PREFIXES)
     }
+
+
+def redacted(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command line without the values of options and variables that sound like secrets."""
+    said = " ".join(words).lower()
+    if not any(sign in said for sign in _SIGNS):  # as nearly always: no pattern need be made
+        return tuple(words)
+    option, given, assigned = _patterns()
+    shown = []
+    for number, word in enumerate(words):
+        if number and not word.startswith("-") and option.fullmatch(words[number - 1]):
+            shown.append("(redacted)")
+        else:
+            shown.append(
+                _SECRET_VALUE.sub("(redacted)", given.sub(r"\1(redacted)", assigned.sub(r"\1(redacted)", word)))
+            )
+    return tuple(shown)
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Return how a secret's option looks, then the same with its value, and a secret's variable with its value."""
+    name = r"[\w-]*(?:token|secret|passw|credential|jwt|[_-]key\b|apikey|auth)[\w-]*"
+    return (
+        re.compile(rf"--?{name}", re.IGNORECASE),
+        re.compile(rf"(\B--?{name}[ \t]+)(?![-\s])[^\s;&|]+", re.IGNORECASE),
+        re.compile(rf"({name}=['\"]?)[^\s;&|'\"]+", re.IGNORECASE),
+    )
 
 
 def _clean(value: str) -> str:

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from distcheck.facts import Attempt, Bind, Missing, PortOwner, Resolution, ReverseLookup
+from distcheck.probe.environment import redacted
 from distcheck.probe.waiting import waited_for_cpu
 
 
@@ -112,7 +113,7 @@ def port_owner(port: int) -> PortOwner | Missing:
         with process.oneshot():
             return PortOwner(
                 pid=pid,
-                command=" ".join(process.cmdline())[:300] or process.name(),
+                command=" ".join(redacted(process.cmdline()))[:300] or process.name(),
                 user=process.username(),
                 started=datetime.fromtimestamp(process.create_time(), tz=timezone.utc).isoformat(timespec="seconds"),
             )

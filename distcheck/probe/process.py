@@ -14,7 +14,7 @@ from distcheck.placement import RANK_VARIABLES
 from distcheck.probe import environment
 from distcheck.ranges import fold
 
-_LONGEST = 300
+_LONGEST, _MOST_WORDS = 300, 40
 _AGENTS: tuple[tuple[re.Pattern[str], Literal["torchrun", "launch", "accelerate"]], ...] = (
     (re.compile(r"(^|/)torchrun$|(^|/)torch[./]distributed[./]run(\.py)?$"), "torchrun"),
     (re.compile(r"(^|/)torch[./]distributed[./]launch(\.py)?$"), "launch"),
@@ -25,12 +25,13 @@ _BEFORE_PROGRAM = 6
 
 
 def command_of(pid: int) -> tuple[str, ...]:
-    """Return a process's command line, empty when it is gone or hidden; long ones are cut."""
+    """Return a process's command line without secrets, empty when it is gone or hidden; long ones are cut."""
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return ()
-    return tuple(part.decode("utf-8", "replace")[:_LONGEST] for part in raw.split(b"\0")[:-1])[:40]
+    words = [part.decode("utf-8", "replace") for part in raw.split(b"\0")[:-1][:_MOST_WORDS]]
+    return tuple(word[:_LONGEST] for word in environment.redacted(words))
 
 
 def parent_of(pid: int) -> int:

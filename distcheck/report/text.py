@@ -146,7 +146,7 @@ def _bandwidth(job: Job, report: Document, options: Options) -> Iterator[str]:
         yield from (line for text in provenance(report.bandwidth) for line in _wrapped(harmless(text), 0, 2))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"the collectives were ended early: {harmless(job.collectives.ended)}"
-    told = [line for text in (*models(report), *first_calls(job)) for line in _wrapped(text, 0, 2)]
+    told = [line for text in (*models(report), *first_calls(job)) for line in _wrapped(harmless(text), 0, 2)]
     if told:
         yield ""
         yield from told

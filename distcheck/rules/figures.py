@@ -17,8 +17,10 @@ _MIB = 1 << 20
 def busbw(row: Measurement) -> float | None:
     """Return the bus bandwidth in GB/s (1e9 bytes) over the ranks' mean time, as nccl-tests does."""
     factor = bus_factor(row.op, len(row.seconds_by_rank))
+    if factor is None:
+        return None
     mean = sum(row.seconds_by_rank) / len(row.seconds_by_rank)
-    return None if factor is None or mean <= 0 else row.bytes / mean / 1e9 * factor
+    return None if mean <= 0 else row.bytes / mean / 1e9 * factor
 
 
 def missing_figures(job: Job, collectives: Collectives) -> list[str]:

@@ -144,7 +144,8 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
 
 def _nvls_possible(job: Job, node: NodeFacts, t: Told) -> bool:
     """Tell whether NVLS is what NCCL should use for large sums on a node, as far as is known."""
-    version = tuple(int(n) for n in t.log.version.split(".")[:2]) if t.log.version else _NVLS_SINCE
+    numbers = re.match(r"(\d{1,6})\.(\d{1,6})", t.log.version)
+    version = (int(numbers[1]), int(numbers[2])) if numbers else _NVLS_SINCE
     algorithm, protocol = setting(t, "NCCL_ALGO").lower(), setting(t, "NCCL_PROTO").lower()
     excluded = (
         setting(t, "NCCL_NVLS_ENABLE") == "0"

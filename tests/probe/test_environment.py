@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from distcheck.probe.environment import collect
+from distcheck.probe.environment import collect, redacted
 
 
 def test_only_variables_that_bear_on_start_up_are_collected():
@@ -35,3 +35,36 @@ def test_values_that_are_no_text_or_very_long_can_travel():
 
 def test_empty_is_told_from_unset():
     assert collect({"RANK": ""}) == {"RANK": ""}
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["train.py", "--api-key=hunter2"], ["train.py", "--api-key=(redacted)"]),
+        (
+            ["train.py", "--wandb_token", "hunter2", "--lr", "1"],
+            ["train.py", "--wandb_token", "(redacted)", "--lr", "1"],
+        ),
+        (["env", "HF_TOKEN=hunter2", "python"], ["env", "HF_TOKEN=(redacted)", "python"]),
+        (["sh", "-c", "export API_KEY='hunter2'; train"], ["sh", "-c", "export API_KEY='(redacted)'; train"]),
+        (["sh", "-c", "train --password hunter2 --lr 1"], ["sh", "-c", "train --password (redacted) --lr 1"]),
+        (["sh", "-c", "DISTCHECK_TOKEN=hunter2 srun x"], ["sh", "-c", "DISTCHECK_TOKEN=(redacted) srun x"]),
+        (["curl", "https://me:hunter2@host/x"], ["curl", "https://(redacted)@host/x"]),
+    ],
+)
+def test_secrets_on_a_command_line_keep_their_name_and_lose_their_value(words, shown):
+    assert list(redacted(words)) == shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["torchrun", "--nnodes", "2", "--rdzv-endpoint", "a:1", "train.py", "--monkey", "7"],
+        ["ssh", "-i", "key", "node1"],
+        ["train.py", "--password", "--lr", "1"],
+        ["curl", "https://host/x"],
+    ],
+)
+def test_other_words_of_a_command_line_stay_as_they_are(words):
+    assert list(redacted(words)) == words
