@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relay import REFLECTED, relay
 
 from distcheck.rollcall import protocol, seal
 from distcheck.rollcall.protocol import (
@@ -202,56 +202,6 @@ def test_a_host_that_does_not_know_the_token_is_not_met(hosting, live, answer, c
 
 
 # -- who is in between ---------------------------------------------------------------------------------------
-
-Change = Callable[[str, int, bytes], list[bytes]]
-
-
-def _unchanged(_who: str, _number: int, frame: bytes) -> list[bytes]:
-    return [frame]
-
-
-@contextlib.asynccontextmanager
-async def relay(port: int, change: Change = _unchanged):
-    """Stand between guests and a host: `change` says what becomes of each frame; yields the port and what was said."""
-    said: dict[str, list[bytes]] = {"guest": [], "host": []}
-    tasks: set[asyncio.Task[None]] = set()
-    writers: list[asyncio.StreamWriter] = []
-
-    async def carry(who, reader, writer, back):
-        number = 0
-        with contextlib.suppress(EOFError, OSError, asyncio.IncompleteReadError):
-            while True:
-                header = await reader.readexactly(HEADER.size)
-                frame = header + await reader.readexactly(HEADER.unpack(header)[1])
-                said[who].append(frame)
-                for changed in change(who, number, frame):
-                    (back if changed is REFLECTED else writer).write(frame if changed is REFLECTED else changed)
-                number += 1
-        writer.close()
-
-    async def connect(reader, writer):
-        to_host = await asyncio.open_connection("127.0.0.1", port)
-        writers.extend((writer, to_host[1]))
-        for task in (
-            asyncio.ensure_future(carry("guest", reader, to_host[1], writer)),
-            asyncio.ensure_future(carry("host", to_host[0], writer, to_host[1])),
-        ):
-            tasks.add(task)
-
-    server = await asyncio.start_server(connect, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1], said
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in writers:
-            writer.transport.abort()
-        await asyncio.sleep(0.01)
-
-
-REFLECTED = b"reflected"
 
 
 def _flip(frame: bytes) -> list[bytes]:

@@ -1,0 +1,234 @@
+"""Frames as they were recorded, and then spoilt: they are refused, and the roll call goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import tracemalloc
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distcheck.collectives.plan import Plan, Timing
+from distcheck.facts import PeerTrial, RankRun, Transfer
+from distcheck.rollcall import protocol, seal
+from distcheck.rollcall.protocol import (
+    HEADER,
+    MAGIC,
+    Bye,
+    Challenge,
+    Here,
+    PeerDoor,
+    PeerReport,
+    Proof,
+    ProtocolError,
+    Refused,
+    Roster,
+    RunReport,
+    Start,
+    Trouble,
+    Welcome,
+    encode,
+)
+
+SECRET = seal.secret_of("distcheck-" + 32 * "0")
+DECODERS = (
+    protocol.hello_decoder,
+    protocol.proof_decoder,
+    protocol.answer_decoder,
+    protocol.guest_decoder,
+    protocol.host_decoder,
+)
+_POISON = (
+    b"\x91" * 70_000,
+    b"\x81" * 70_000,
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\xff\xff\xff\xff",
+    b"\xc6\xff\xff\xff\xff",
+)
+_TRIAL = PeerTrial(
+    "a",
+    "b",
+    "::1",
+    5,
+    "met",
+    0.1,
+    transfer=Transfer(5, 0.5, stalled=False, segments=9, repeated=2),
+    datagrams={256: True},
+)
+
+
+def recorded(hello, report) -> list[bytes]:
+    """One frame of each kind, and sealed ones."""
+    guest, host = seal.seals(SECRET, b"hello", b"challenge")
+    return [
+        encode(hello("one", 1)),
+        encode(report("one", 1)),
+        encode(PeerReport((_TRIAL,))),
+        encode(
+            RunReport(
+                {1: RankRun(7, "all_reduce", "done")}, ((1, Timing("all_reduce", 8, "float32", 3, (0.1,), "steady")),)
+            )
+        ),
+        encode(Trouble("rank 1 died")),
+        encode(Here()),
+        encode(Challenge("n", "f" * 32)),
+        encode(Welcome("n", "run", "host")),
+        encode(Refused("n", "no")),
+        encode(Roster("n", (PeerDoor("b", "127.0.0.1", 5),), 3.0)),
+        encode(Start(Plan("gloo", ("all_reduce",), (4,), 9.0), 8.0, 2, ("", 5))),
+        encode(Bye(0)),
+        encode(Proof(), guest),
+        encode(Welcome("n", "run", "host"), host),
+    ]
+
+
+@st.composite
+def spoilt(draw, frames: list[bytes]) -> bytes:
+    """A few recorded frames one after the other, with something done to them."""
+    raw = bytearray(b"".join(draw(st.lists(st.sampled_from(frames), min_size=1, max_size=3))))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, max(0, len(raw) - 1)))
+        match draw(st.sampled_from(["flip", "cut", "splice", "length", "random", "poison"])):
+            case "flip" if raw:
+                raw[at] ^= 1 << draw(st.integers(0, 7))
+            case "cut":
+                del raw[at:]
+            case "splice":
+                other = draw(st.sampled_from(frames))
+                raw[at:] = other[draw(st.integers(0, len(other) - 1)) :]
+            case "length":
+                raw[4:8] = draw(st.integers(0, 2**32 - 1)).to_bytes(4, "big")
+            case "random":
+                raw[at:at] = draw(st.binary(max_size=60))
+            case "poison":
+                body = bytes(raw[HEADER.size : at]) + draw(st.sampled_from(_POISON))
+                raw[:] = HEADER.pack(MAGIC, len(body)) + body
+    return bytes(raw)
+
+
+async def _until(condition, seconds: float = 10) -> None:
+    end = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < end
+        await asyncio.sleep(0.01)
+
+
+def _read_all(raw: bytes, decoder) -> None:
+    async def run():
+        reader = asyncio.StreamReader()
+        reader.feed_data(raw)
+        reader.feed_eof()
+        while True:
+            await protocol.read(reader, decoder)
+
+    with contextlib.suppress(ProtocolError, EOFError):
+        asyncio.run(run())
+
+
+def test_no_spoilt_frame_does_more_than_be_refused(hello, report):
+    frames = recorded(hello, report)
+
+    @given(spoilt(frames))
+    @settings(max_examples=150, deadline=None)
+    def spoil(raw):
+        for decoder in DECODERS:
+            _read_all(raw, decoder)
+
+    spoil()
+
+
+def test_a_small_frame_takes_neither_much_memory_nor_much_time(hello, report):
+    """Lengths that promise a lot, and structures within structures."""
+    frames = recorded(hello, report)
+    start = time.process_time()
+    tracemalloc.start()
+    try:
+        for poison in _POISON:
+            for frame in frames:
+                for at in range(HEADER.size, min(len(frame), 300), 7):
+                    body = frame[HEADER.size : at] + poison
+                    for decoder in DECODERS:
+                        with contextlib.suppress(ProtocolError):
+                            protocol.decode(body, decoder)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 16 << 20
+    assert time.process_time() - start < 30
+
+
+def test_no_spoilt_frames_change_a_roll_call_that_has_a_token(hosting, live, hello, report):
+    frames = recorded(hello, report)
+
+    async def meet(streams):
+        async with hosting(3, SECRET) as host:
+            troubles: list[str] = []
+            host.server.on_trouble = troubles.append
+            for raw in streams:
+                _, writer = await host.connect()
+                writer.write(raw)
+            await asyncio.gather(*(host.come(f"guest {n}", n, secret=SECRET) for n in (1, 2)))
+            assert await host.server.wait_for_all(10)
+            assert sorted(host.server.guests) == ["guest 1", "guest 2"]
+            assert troubles == []
+
+    @given(st.lists(spoilt(frames), min_size=1, max_size=12))
+    @settings(max_examples=25, deadline=None)
+    def fuzz(streams):
+        live(meet(streams))
+
+    fuzz()
+
+
+def test_without_a_token_no_spoilt_frames_keep_guests_from_meeting(hosting, live, hello, report):
+    """A stranger who says all that a guest says is taken for one; nothing else is."""
+    frames = recorded(hello, report)
+
+    async def meet(streams):
+        async with hosting(3) as host:
+            for raw in streams:
+                _, writer = await host.connect()
+                writer.write(raw)
+            await asyncio.gather(*(host.come(f"guest {n}", n) for n in (1, 2)))
+            await _until(lambda: {"guest 1", "guest 2"} <= set(host.server.guests))
+            for guest in host.server.guests.values():
+                assert guest.report.process.uid == guest.uid
+                assert {r.placement.rank for r in guest.report.ranks} == guest.ranks
+
+    @given(st.lists(spoilt(frames), min_size=1, max_size=12))
+    @settings(max_examples=25, deadline=None)
+    def fuzz(streams):
+        live(meet(streams))
+
+    fuzz()
+
+
+def test_what_all_guests_say_together_has_a_limit(hosting, live, monkeypatch, hello, report):
+    async def main():
+        async with hosting(2) as host:
+            host.server._bytes_left = 100_000
+            greedy = [await host.connect() for _ in range(3)]
+            for n, (_, writer) in enumerate(greedy):
+                writer.write(encode(hello(f"greedy {n}", 1)) + HEADER.pack(MAGIC, 60_000) + bytes(1000))
+            await _until(lambda: host.server._bytes_left == 40_000)  # one of them is waited for
+            assert [writer.transport.is_closing() or reader.at_eof() for reader, writer in greedy].count(True) <= 2
+            for _, writer in greedy:
+                writer.transport.abort()
+            await _until(lambda: host.server._bytes_left == 100_000)
+            await host.come("guest", 1)
+            assert await host.server.wait_for_all(5)
+            assert host.server._bytes_left < 100_000
+
+    live(main())
+
+
+def test_more_processes_than_the_world_has_ranks_are_turned_away(hosting, live):
+    async def main():
+        async with hosting(2) as host:
+            for n in range(80):
+                await host.come(f"guest {n}", 1, seconds=0.2)
+            assert len(host.server.guests) < 70
+
+    live(main())
