@@ -90,7 +90,8 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
     LOCAL_RANK copied into RANK, or from a number exported once for all tasks. Found at the roll call, where
     every process has a name of its own.
 
-    Fix: make RANK the number in the whole job; give each node its own ``--node-rank`` or ``machine_rank``.
+    Fix: make RANK the number in the whole job; give each node its own ``--node-rank`` or ``machine_rank``. If one of
+    the processes is not yours, give the job a ``DISTCHECK_TOKEN``: whoever does not know it is not let in.
     See: https://github.com/huggingface/accelerate/issues/2362
     """
     claimed = duplicates(job)

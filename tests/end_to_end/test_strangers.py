@@ -261,6 +261,7 @@ def run_besieged(by_hand, port):
             runs += by_hand(command, [1, 2], RANKS, "--format", "json", *args, env=env)
             ended = [r.wait(100) for r in runs]
         assert all("Traceback" not in e.err + e.out and "broke" not in e.err for e in ended), ended
+        assert all(not token or token not in e.out + e.err for e in ended)
         assert {"refused", *(s.__name__ for s in strangers)} <= set(job.done), job.done
         return ended, job
 
@@ -269,7 +270,7 @@ def run_besieged(by_hand, port):
 
 @pytest.mark.parametrize(("command", "args"), [("net", []), ("gate", TABLE)])
 def test_with_a_token_strangers_change_nothing(run_besieged, mark, command, args):
-    ended, _ = run_besieged(command, mark, HARMLESS + PRETENDERS, "--timeout", "60", *args)
+    ended, _ = run_besieged(command, f"open {mark}", HARMLESS + PRETENDERS, "--timeout", "60", *args)
     assert [e.code for e in ended] == [0, 0, 0], ended
     report = ended[0].report
     assert (report["verdict"], report["findings"], report["missing_ranks"]) == ("pass", [], [])
