@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from distcheck.diagnose import diagnose
 from distcheck.errors import UsageError
 from distcheck.facts import Look
-from distcheck.jobfile import load, save
+from distcheck.jobfile import join, load, save
 from distcheck.report import FORMATS, Options, render
 
 EVERYTHING = Options(all_ranks=True, legend=True, timings=True, verbose=True)
@@ -120,7 +120,7 @@ BASES = _bases()
 
 
 @given(st.integers(0, 2**32), st.integers(0, len(BASES) - 1))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 def test_whatever_the_schema_allows_is_judged_and_rendered(tmp_path_factory, seed, base):
     path = tmp_path_factory.mktemp("jobs") / "job.json"
     try:
@@ -132,3 +132,18 @@ def test_whatever_the_schema_allows_is_judged_and_rendered(tmp_path_factory, see
     assert [f for f in diagnosis.findings if f.rule == "probe-rule-crashed"] == []
     for name in FORMATS:
         assert render(name, job, diagnosis, options=Options(verbose=True))
+
+
+@given(st.integers(0, 2**32), st.integers(0, len(BASES) - 1))
+@settings(max_examples=80, deadline=None, derandomize=True)
+def test_whatever_one_process_says_of_itself_the_others_facts_are_judged_with_it(seed, base):
+    """A guest of a roll call without a token, or one file of a folder."""
+    whole, odd = BASES[1], changed(BASES[base], seed)
+    try:
+        job = join(whole, odd.nodes, odd.processes, odd.ranks)
+    except KeyError:
+        pytest.fail("a node that is not there")
+    diagnosis = diagnose(job)
+    assert [f for f in diagnosis.findings if f.rule == "probe-rule-crashed"] == []
+    assert {p.uid for p in whole.processes} <= {p.uid for p in job.processes}
+    assert render("text", job, diagnosis)

@@ -343,11 +343,12 @@ def _with_clock(report: Report, welcomed: float, heard: float) -> Report:
 
 
 def _is_of(report: Report, hello: Hello) -> bool:
-    """Whether a report holds together: one process, its node, and the ranks that were announced."""
+    """Whether a report holds together: one process, its node and doors, and the ranks that were announced."""
     uid = report.process.uid
     return (
         uid == hello.uid
         and report.process.node == report.node.key
+        and all(door.uid == uid for door in report.peer_doors)
         and all(r.process == uid for r in report.ranks)
         and {r.placement.rank for r in report.ranks} - {None} == set(hello.ranks)
     )

@@ -149,7 +149,8 @@ def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
     told = grouped(concerned, lambda r: r.placement.master_addr or "")
     home = {address for address, meant in hosts.items() if "rank 0's host" in meant}
     # Who is right is known when somebody names the host of rank 0; the majority decides only otherwise.
-    odd = [r for r in concerned if r.placement.master_addr not in home] if home else odd_ones(told)
+    elsewhere = [r for r in concerned if r.placement.master_addr not in home] if home else odd_ones(told)
+    odd = elsewhere or concerned  # two processes that say they are rank 0 may each be right
     yield found(
         job,
         odd,

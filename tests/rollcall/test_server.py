@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from distcheck.rollcall import client, protocol
-from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerReport, Trouble, encode
+from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerDoor, PeerReport, Trouble, encode
 
 
 async def _until(condition, seconds: float = 5) -> None:
@@ -140,7 +140,9 @@ def test_a_replayed_conversation_changes_nothing(hosting, live, hello, report):
     live(main())
 
 
-@pytest.mark.parametrize("fault", ["another uid", "another rank", "another node", "the host's uid", "no report"])
+@pytest.mark.parametrize(
+    "fault", ["another uid", "another rank", "another node", "another's door", "the host's uid", "no report"]
+)
 def test_a_report_that_does_not_hold_together_is_not_taken(hosting, live, hello, report, fault):
     said = report("one", 1)
     uid = "one"
@@ -151,6 +153,8 @@ def test_a_report_that_does_not_hold_together_is_not_taken(hosting, live, hello,
             said = report("one", 2)
         case "another node":
             said = msgspec.structs.replace(said, process=msgspec.structs.replace(said.process, node="elsewhere"))
+        case "another's door":
+            said = msgspec.structs.replace(said, peer_doors=(PeerDoor("two", "127.0.0.1", 5),))
         case "the host's uid":
             uid, said = "host", report("host", 1)
         case _:
