@@ -19,8 +19,8 @@ TAG_BYTES = 16
 _FRESH_BYTES = 16
 KNOCK_BYTES = _FRESH_BYTES + TAG_BYTES
 _MADE = re.compile(r"distcheck-[0-9a-f]{32}")
-_STRETCH = 200_000
-"""Every guess at a person's token costs what this costs, about 0.1 s: who listens can try tokens at home."""
+_STRETCH = 100_000
+"""Every guess at a person's token costs what this costs, about 0.05 s: who listens can try tokens at home."""
 _SALT = b"distcheck roll call 2"
 
 
