@@ -43,10 +43,10 @@ def diagnose(
         names = {rule.name, *rule.aliases}
         if (select and not names & set(select)) or names & set(ignore):
             continue
-        if rule.look not in job.asked.looks:
+        if not rule.applies(job):
             continue
-        if rule.look in job.skipped:
-            not_checked.append(NotChecked(rule=rule.name, reason=job.skipped[rule.look]))
+        if reason := rule.unlooked(job):
+            not_checked.append(NotChecked(rule=rule.name, reason=reason))
             continue
         found, unseen = _judge(rule, job)
         findings += found
@@ -62,7 +62,7 @@ def _out_of_sight(job: Job, select: Collection[str], ignore: Collection[str]) ->
     """Return the rules that the user chose and that this command does not look for: to see nothing is no pass."""
     chosen = [rule for name in select if name not in ignore for rule in [find_rule(name)] if rule is not None]
     reason = f"{job.asked.command} does not look at this; gate looks at everything"
-    return [NotChecked(rule=rule.name, reason=reason) for rule in chosen if rule.look not in job.asked.looks]
+    return [NotChecked(rule=rule.name, reason=reason) for rule in chosen if not rule.applies(job)]
 
 
 def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:

@@ -40,7 +40,10 @@ async def follow(run: Session) -> Outcome:
     try:
         return await _follow(run, connection)
     except (EOFError, OSError, ProtocolError) as error:
-        run.record.skip(run.asked.looks, f"the connection to rank 0's host was lost: {str(error) or 'it closed'}")
+        how = str(error) or "it closed"
+        await run.keep_own_runs()
+        run.record.note(host_lost=f"the connection to {connection.host_address} was lost: {how}")
+        run.record.skip(run.asked.looks, f"the connection to rank 0's host was lost: {how}")
         return await run.end_alone()
 
 
@@ -105,6 +108,11 @@ async def _measure(run: Session, connection: Connection, start: Start, aborted: 
         return
     seconds = min(start.seconds, run.remaining(2.0))
     imported, loads = await local.wait_imported(seconds, aborted), None
+    if start.store is None:
+        # Who has merely not imported torch yet, and could still do so in time, is not to blame for anything.
+        late = imported and not local.imported.done() and start.seconds > 0
+        connection.say(local.report(error="the run was ended while torch was being imported" if late else imported))
+        return
     if imported:
         connection.say(Trouble(f"{run.record.node.name if run.record.node else '?'}: {imported}"))
     else:

@@ -12,7 +12,7 @@ import msgspec
 from distcheck import peering
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.collectives.spread import uncertainty
-from distcheck.facts import Collectives, Job, Measurement, Missing, RankRun
+from distcheck.facts import Collectives, Job, Measurement, RankRun
 from distcheck.launch.local import LocalRanks, tasks_for
 from distcheck.preflight import Outcome, judge
 from distcheck.rollcall.protocol import (
@@ -34,6 +34,8 @@ _LAST_CALL_SECONDS = 3.0
 _GOODBYE_SECONDS = 2.0
 _RUN_REPORT_SECONDS = 20.0
 """How much later than rank 0's process another one may be over: ranks wait 10 s for rank 0's store and 5 s to leave."""
+_IMPORT_WORDS_SECONDS = 5.0
+"""How long the others may take to say whether they could import torch, where this process could not."""
 _ABORT_GRACE_SECONDS = 1.0
 """Between the first sign of trouble and the end for all: time for others to say what they saw."""
 _REPORT_RESERVE_SECONDS = 3.0
@@ -161,7 +163,7 @@ async def _collectives(run: Session) -> None:
         run.server.on_trouble = trouble
     error = await local.wait_imported(run.remaining(_REPORT_RESERVE_SECONDS), aborted)
     if error:
-        run.record.collectives = Missing(reason=error)
+        await _hear_who_could_begin(run, plan, reason, local.report(error=error), error)
         return
     reports = await _measure(run, local, plan, aborted, trouble, job.world_size or 1)
     if run.server is not None:
@@ -172,6 +174,19 @@ async def _collectives(run: Session) -> None:
     run.record.looked.add("collectives")
 
 
+async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunReport, error: str) -> None:
+    """Record that this process's ranks could not begin, and which of the others' could not either."""
+    reports = {run.uid: own}
+    if run.server is not None:
+        guests = run.record.guests
+        seconds = min(_IMPORT_WORDS_SECONDS, run.remaining(_REPORT_RESERVE_SECONDS))
+        run.server.on_trouble = lambda _reason: None
+        run.server.say_to_all(Start(plan, seconds, run.record.job().world_size or 1, None), guests)
+        reports |= await run.server.hear_all(RunReport, max(1.0, seconds + 1), guests)
+    _keep(run, plan, reason, reports, error)
+    run.record.looked.add("collectives")
+
+
 def _is_bad(run: Session) -> bool:
     """Whether the collectives failed, hung, were wrong or slow, and there are time and nodes to find out by whom."""
     job = run.record.job()
@@ -179,7 +194,10 @@ def _is_bad(run: Session) -> bool:
         return False
     if run.remaining(_REPORT_RESERVE_SECONDS) < _ISOLATION_SECONDS:
         return False
-    return any(f.severity == "error" and f.rule.startswith(("collective-", "perf-below")) for f in judge(job).findings)
+    errors = [f for f in judge(job).findings if f.severity == "error"]
+    if any(f.scope in {"job", "rank", "system"} for f in errors):
+        return False  # it is known what is wrong, and that no node is
+    return any(f.rule.startswith(("collective-", "perf-below")) for f in errors)
 
 
 async def _isolate(run: Session) -> None:

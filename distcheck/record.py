@@ -64,6 +64,7 @@ class Record:
         resolution: Resolution | Missing | None = None,
         attempts: tuple[Attempt, ...] | None = None,
         role: str | None = None,
+        host_lost: str | None = None,
     ) -> None:
         """Note how far this process has come and what it met with on the way."""
         if self.process is None:
@@ -74,6 +75,7 @@ class Record:
             "master_resolution": resolution,
             "attempts": attempts,
             "role": role,
+            "host_lost": host_lost,
         }
         changes = {name: value for name, value in changes.items() if value is not None}
         self.process = msgspec.structs.replace(self.process, **changes)

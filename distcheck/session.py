@@ -12,6 +12,8 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from distcheck.arrival import arrive
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
 from distcheck.diagnose import Diagnosis
@@ -20,6 +22,7 @@ from distcheck.launch.local import LocalRanks
 from distcheck.placement import rank_environment
 from distcheck.preflight import NOBODY_TO_MEET, Outcome, Publish, Request, judge, process_facts, rank_facts
 from distcheck.probe import environment, gpu, host, links, pci
+from distcheck.probe.state import SHM, space
 from distcheck.progress import Watcher
 from distcheck.record import Record
 from distcheck.rollcall import client
@@ -186,6 +189,8 @@ class Session:
         node = self.record.node = host.collect(
             environ, accelerator=accelerator, gpus=gpus, pci=hanging, network=await self._network_facts()
         )
+        if self.asked.measures:
+            node = self.record.node = msgspec.structs.replace(node, shm=space(SHM))
         self.record.process = process_facts(self.uid, node, environ)
         seen = await self._seen_by_ranks()
         self.record.ranks = tuple(
@@ -281,12 +286,23 @@ class Session:
 
         if self._outcome is not None:  # the report is out; only the goodbyes were cut short
             return self._outcome
+        await self.keep_own_runs()
         if self.record.met and self.connection is None:
             lead.keep_measured(self, reason)
             self.record.skip(set(self.asked.looks) - self.record.looked, reason)
         else:
+            if self.connection is not None and not self.interrupted:
+                seconds = f"{self.asked.timeout_seconds:g}"
+                self.record.note(host_lost=f"it gave no verdict within the {seconds} s of --timeout")
             self.record.skip(self.asked.looks, reason)
         return await self.end_alone()
+
+    async def keep_own_runs(self) -> None:
+        """Note what became of this process's ranks in the collectives, where they are in them, and where they are."""
+        if self.local is None or self.record.process is None or self.record.process.stage != "collectives":
+            return
+        await self.local.look_closer()
+        self.record.take_runs(self.local.report().runs, self.uid)
 
     async def end_alone(self) -> Outcome:
         """Publish what this process knows; tell whoever listens that it is over."""

@@ -62,7 +62,7 @@ from distcheck.facts.network import (
 )
 from distcheck.facts.node import NodeFacts, NodeState, Space, TorchBuild
 from distcheck.facts.placement import Launcher, Placement, Variables
-from distcheck.facts.rank import Agent, ProcessFacts, RankFacts, RankRun, Stage
+from distcheck.facts.rank import Agent, Death, ProcessFacts, RankFacts, RankRun, Stage
 
 __all__ = [
     "A_STORE",
@@ -77,6 +77,7 @@ __all__ = [
     "CudaDevice",
     "CudaView",
     "Culprit",
+    "Death",
     "Ecc",
     "Fabric",
     "Facts",

@@ -74,5 +74,7 @@ class NodeFacts(Facts, frozen=True):
     """None: not looked at."""
     network: NetworkFacts | None = None
     """None: not looked at."""
+    shm: Space | Missing | None = None
+    """The room for shared memory in /dev/shm, where ranks are to measure; None: not looked at."""
     cpus: int | None = None
     """CPUs that are online, whoever may use them; None where that is not known."""

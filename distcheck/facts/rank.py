@@ -8,6 +8,7 @@ from distcheck.facts.base import Facts, Missing
 from distcheck.facts.gpu import CudaView, Gpus
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
+from distcheck.facts.node import Space
 from distcheck.facts.placement import Placement, Variables
 
 Stage = Literal[
@@ -56,6 +57,23 @@ class ProcessFacts(Facts, frozen=True):
     """What NVML shows this process, without their condition, where it is kept to a part of its node's GPUs."""
     lost: str = ""
     """How the roll call's host lost it before it had said all that it was to say; empty when it did not."""
+    host_lost: str = ""
+    """How it lost the roll call's host, which is rank 0's process, before the verdict; empty when it did not."""
+
+
+class Death(Facts, frozen=True):
+    """What a node showed right after one of its ranks had died."""
+
+    oom_kills: int | Missing
+    """How many processes of the ranks' cgroup the kernel has killed for want of memory since they were started."""
+    memory_limit_bytes: int | None = None
+    """The limit of the innermost cgroup that ran out of memory meanwhile; None where none with a limit did."""
+    memory_cgroup: str = ""
+    """That cgroup, as it is seen there."""
+    shm: Space | Missing | None = None
+    """The room for shared memory in /dev/shm; None: not looked at."""
+    said: str = ""
+    """The last lines that the ranks of its process wrote."""
 
 
 class RankRun(Facts, frozen=True):
@@ -69,6 +87,12 @@ class RankRun(Facts, frozen=True):
     """The error's text, the signal's name, or the kernel's state of the process."""
     silent_seconds: float = 0.0
     """How long it had said nothing when the run ended."""
+    waits_in: str = ""
+    """The kernel's function in which it slept when the run ended; empty where that was not asked or not shown."""
+    stack: tuple[str, ...] = ()
+    """Its Python calls when the run ended, innermost first; empty where it did not tell."""
+    death: Death | None = None
+    """What its node showed right after it had died; None where it did not."""
     joined_seconds: float | None = None
     """How long it took to join the process group; None where it did not come about."""
     first_call_seconds: dict[str, float] = {}

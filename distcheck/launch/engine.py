@@ -79,6 +79,8 @@ def run(
 
         def ev_timer(self, _timer: Any) -> None:
             if time.monotonic() >= self.abort_at:
+                for _, worker in workers:
+                    _kill_group(worker)
                 task.abort()
             wanted = wish()
             if said[0] in {wanted, "end"}:
@@ -95,6 +97,8 @@ def run(
             if wanted == "end":
                 self.abort_at = time.monotonic() + _END_SECONDS
 
+    for stream in ("stdout_msgtree", "stderr_msgtree"):
+        task.set_default(stream, False)  # noqa: FBT003 its own way; every line is heard as it comes; a node may print for ever
     task.set_info("fanout", max(64, len(commands)))
     task.set_info("connect_timeout", max(1, round(connect_seconds)))
     task.set_info("ssh_path", "setsid ssh")
@@ -131,3 +135,13 @@ def _signal(worker: Any, signum: signal.Signals) -> None:
         if process is not None and process.poll() is None:
             with contextlib.suppress(OSError):
                 process.send_signal(signum)
+
+
+def _kill_group(worker: Any) -> None:
+    """Kill what programs have started in their sessions; a wrapper that is killed alone leaves it behind."""
+    for client in worker.clients:
+        process = getattr(client, "popen", None)
+        # While the leader is not reaped nobody else can have its number.
+        if process is not None and process.returncode is None and os.getpgid(0) != process.pid:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,18 +17,26 @@ from typing import Any
 import msgspec
 
 from distcheck.collectives.plan import Step, StoreOpen, Task, Timing
-from distcheck.facts import Placement
+from distcheck.facts import Death, Missing, Placement
 from distcheck.launch import channel
 from distcheck.launch.channel import Born, Exited, Imported
 from distcheck.launch.rank import LocalRank, ending
-from distcheck.launch.ranks import Spec
-from distcheck.probe.process import state_of
+from distcheck.launch.ranks import TELL_STACK, Spec
+from distcheck.launch.words import Words
+from distcheck.probe import memory
+from distcheck.probe.process import state_of, waits_in
+from distcheck.probe.state import SHM, space
 from distcheck.rollcall.protocol import RunReport
 
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()
 """Keeps modules in the user's working folder from hiding the standard library's."""
 _WATCH_SECONDS = 0.25
 _LAST_WORDS_SECONDS = 0.05
+_SHELLS_SIGNAL = 128
+"""A shell ends with so much more than the number of the signal that ended its command."""
+_MOST_STACKS = 8
+_MUTE_STATES = frozenset({"T", "t", "D", "Z", "X", ""})
+"""Of processes that take no signal now."""
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -50,14 +57,19 @@ class LocalRanks:
         self._changed = asyncio.Event()
         self._readers: list[asyncio.Task[None]] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 lives as long as the ranks
+        self._words = Words()
+        self._began = time.monotonic()
+        self._memory = memory.marks()
+        self._program_end: int | None = None
+        """The exit code of the program that forks the ranks, before it had imported torch."""
 
     async def start(self) -> None:
         """Start the program that forks the ranks."""
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
             pairs += (socket.socketpair() for _ in range(len(self.ranks) + 1))
-            self._process = self._start_program([b.fileno() for _, b in pairs])
+            with self._words.opened() as theirs:
+                self._process = self._start_program([b.fileno() for _, b in pairs], theirs)
         except OSError as error:  # too many files or processes, or no memory
             for pair in pairs:
                 for end in pair:
@@ -108,7 +120,7 @@ class LocalRanks:
             rank.writer = writer
         self._readers.append(asyncio.create_task(self._listen(rank, reader, writer)))
 
-    def _start_program(self, theirs: list[int]) -> subprocess.Popen[bytes]:
+    def _start_program(self, theirs: list[int], words: int) -> subprocess.Popen[bytes]:
         spec = Spec(
             placements=tuple(r.placement for r in self.ranks),
             channels=tuple(theirs[:-1]),
@@ -120,8 +132,8 @@ class LocalRanks:
         return subprocess.Popen(
             [sys.executable, *_SAFE_PATH, "-m", "distcheck.launch.ranks", msgspec.json.encode(spec).decode()],
             stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
+            stdout=words,
+            stderr=words,
             pass_fds=theirs,
             start_new_session=True,
         )
@@ -152,7 +164,11 @@ class LocalRanks:
             return self.imported.result().error and f"torch cannot be imported: {self.imported.result().error}"
         if aborted.is_set():
             return "the run was ended while torch was being imported"
-        return f"torch was not imported within {seconds:.0f} s"
+        # Those that were born show that it listens to signals by now.
+        listens = any(r.born.done() and r.born.result() for r in self.ranks)
+        stack = await self._stack_of(self.group) if self.group and listens else ()
+        where = f": it is in {stack[0]}" if stack else ""
+        return f"torch was not imported within {time.monotonic() - self._began:.0f} s{where}"
 
     async def open_store(self, tasks: Sequence[Task], seconds: float, aborted: asyncio.Event) -> int | None:
         """Give rank 0 its task and wait for the port of its store; None when it could not open one."""
@@ -166,7 +182,10 @@ class LocalRanks:
     def report(self, error: str = "") -> RunReport:
         """Sum up what the ranks measured and how they ended; `error` when none of them could begin."""
         runs = {r.placement.rank or 0: r.run() for r in self.ranks}
-        if error:
+        if error and self._program_end is not None:
+            died = {"step": "the import of torch", "outcome": "died", "detail": ending(self._program_end)}
+            runs = {rank: msgspec.structs.replace(run, **died) for rank, run in runs.items()}
+        elif error:
             runs = {
                 rank: msgspec.structs.replace(run, outcome="not started", detail=error) for rank, run in runs.items()
             }
@@ -197,7 +216,20 @@ class LocalRanks:
                 told = True
                 on_trouble(trouble)
         # What a rank says of its own end may be under way while its neighbour's end is already known.
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(_LAST_WORDS_SECONDS)
+        await self.look_closer()
+
+    async def look_closer(self) -> None:
+        """Ask the kernel, and the first ranks themselves, where those are that are not over."""
+        for rank in [r for r in self.ranks if not r.over and r.pid is not None][:_MOST_STACKS]:
+            rank.waits_in = waits_in(rank.pid or 0)
+            rank.stack = await self._stack_of(rank.pid or 0)
+
+    async def _stack_of(self, pid: int) -> tuple[str, ...]:
+        """Have a process write its Python calls, innermost first; one that cannot any more is not waited for."""
+        if state_of(pid) in _MUTE_STATES:
+            return ()
+        return await self._words.asked(lambda: os.kill(pid, TELL_STACK))
 
     async def _watch(self) -> None:
         """Wait for news for a moment and look at what the kernel says of the ranks."""
@@ -234,6 +266,21 @@ class LocalRanks:
                     self.imported.set_result(message)
             case Exited() if message.round == self._round and message.index < len(self.ranks):
                 self.ranks[message.index].exit_code = message.code
+                if message.code < 0 or message.code > _SHELLS_SIGNAL:
+                    self.ranks[message.index].death = self._death()
+
+    def _death(self) -> Death:
+        """Look at what may have ended a process just now."""
+        short = memory.since(self._memory)
+        if isinstance(short, Missing):
+            return Death(oom_kills=short, shm=space(SHM), said=self.log_tail())
+        return Death(
+            oom_kills=short.kills,
+            memory_limit_bytes=short.limit_bytes,
+            memory_cgroup=short.cgroup,
+            shm=space(SHM),
+            said=self.log_tail(),
+        )
 
     def _take_from(self, rank: LocalRank, message: channel.Message) -> None:
         if isinstance(message, StoreOpen):
@@ -251,6 +298,12 @@ class LocalRanks:
         code = await self._exit_code()
         # What the ranks said before their end may still be under way.
         await asyncio.sleep(_LAST_WORDS_SECONDS)
+        if code is not None and not self.imported.done():
+            self._program_end = code
+        if code is not None and code < 0:
+            death = self._death()
+            for rank in self.ranks:
+                rank.death = rank.death or (None if rank.over else death)
         self._ended_as("ended" if code is None else ending(code))
 
     def _ended_as(self, how: str) -> None:
@@ -276,10 +329,7 @@ class LocalRanks:
 
     def log_tail(self) -> str:
         """Return the last lines that the ranks wrote to their standard error."""
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - 2000))
-        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        return "\n".join(lines[-12:])
+        return self._words.last()
 
     async def close(self) -> None:
         """Kill whatever is left of the ranks and wait, for a moment only, until it is gone."""
@@ -296,7 +346,7 @@ class LocalRanks:
         await asyncio.gather(*self._readers, return_exceptions=True)
         if self._control is not None:
             self._control.close()
-        self._log.close()
+        self._words.close()
 
 
 def _group_lives(group: int) -> bool:

@@ -20,7 +20,7 @@ from distcheck.collectives.plan import (
     Timing,
     label,
 )
-from distcheck.facts import Missing, NcclLog, Placement, RankRun
+from distcheck.facts import Death, Missing, NcclLog, Placement, RankRun
 from distcheck.launch import channel
 from distcheck.launch.channel import Born
 from distcheck.probe.process import state_of
@@ -48,6 +48,10 @@ class LocalRank:
         self.finished = False
         self.failure: Failed | None = None
         self.exit_code: int | None = None
+        self.death: Death | None = None
+        """What this node showed right after its process had ended by a signal."""
+        self.waits_in, self.stack = "", tuple[str, ...]()
+        """Where it was when the run ended: in the kernel, and in Python."""
         self.orphaned = ""
         """How the program that forked it ended; the kernel ends the rank with it, and nobody tells how."""
         self.software: Software | None = None
@@ -135,6 +139,9 @@ class LocalRank:
             outcome=outcome,  # type: ignore[arg-type]  # the literals above
             detail=detail,
             silent_seconds=0.0 if self.over else round(time.monotonic() - self.heard, 1),
+            waits_in=self.waits_in if outcome == "stalled" else "",
+            stack=self.stack if outcome == "stalled" else (),
+            death=self.death if outcome == "died" else None,
             joined_seconds=self.joined.seconds if self.joined else None,
             first_call_seconds={label(c.op, c.dtype): c.seconds for c in self.checks},
             wrong={label(c.op, c.dtype): c.wrong for c in self.checks},

@@ -8,6 +8,7 @@ before any CUDA or OpenMP use: 8 ranks are then ready in the time of one import.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import select
 import signal
@@ -23,6 +24,8 @@ from distcheck.placement import rank_environment
 from distcheck.probe import environment
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+TELL_STACK = signal.SIGUSR2
+"""Has a process that runs here write its Python calls, also while a call into C keeps the interpreter."""
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -43,6 +46,8 @@ def main() -> None:
     spec = msgspec.json.decode(sys.argv[1], type=Spec)
     _die_with(spec.parent)
     os.dup2(2, 1)  # NCCL and friends write to stdout, where only the report belongs
+    faulthandler.enable(all_threads=False)
+    faulthandler.register(TELL_STACK, all_threads=False)
     control = RankEnd(spec.control)
     children = [_fork(spec, i, _introduce, control) for i in range(len(spec.placements))]
     for pid in children:

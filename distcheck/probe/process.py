@@ -46,6 +46,15 @@ def state_of(pid: int) -> str:
     return fields[0] if fields else ""
 
 
+def waits_in(pid: int) -> str:
+    """Return the kernel's function in which a process sleeps, '' when it does not sleep or the kernel hides it."""
+    try:
+        name = Path(f"/proc/{pid}/wchan").read_text().strip()
+    except OSError:
+        return ""
+    return "" if name == "0" else name[:_LONGEST]
+
+
 def ancestors(pid: int | None = None) -> tuple[str, ...]:
     """Return the command lines of the processes that started this one, nearest first."""
     found: list[str] = []

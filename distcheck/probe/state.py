@@ -14,7 +14,8 @@ from distcheck.facts import Missing, NodeState, Resolution, Space
 from distcheck.probe.child import Question, ask, live_no_longer_than_told
 from distcheck.probe.network import resolve
 
-FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 they are looked at, nothing is written there
+SHM = "/dev/shm"  # noqa: S108 it is looked at, nothing is written there
+FOLDERS = (SHM, "/tmp")  # noqa: S108 as above
 _NAME_SECONDS = 3.0
 _STATE = Question(__name__, "this node", "its resolver or a file system hangs")
 

@@ -73,7 +73,7 @@ def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[Said]]]:
         for place in outcome.nodes or (JOB,):
             places[place][outcome.rule].append(said)
     spoken = {rule for rules in places.values() for rule in rules}
-    silent = (rule.name for rule in all_rules() if rule.look in job.asked.looks and rule.name not in spoken)
+    silent = (rule.name for rule in all_rules() if rule.applies(job) and rule.name not in spoken)
     whole: dict[str, list[Said]] = {**places.pop(JOB, {}), **{rule: [] for rule in silent}}
     return {JOB: whole, **dict(sorted(places.items()))}
 

@@ -40,6 +40,16 @@ ANSWER_LIMIT_BYTES = 4096
 FRAME_LIMIT_BYTES = 16 * 1024 * 1024
 """The report of a node with 8 ranks and 8 GPUs has about 15 kB."""
 SEGMENT_BYTES = 536
+_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    # Who has lost its power or its cable closes nothing: after 14 s without an answer the kernel does.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 14_000),
+)
 """Maximum TCP segment: a path that loses large packets must not lose the facts that tell of it."""
 
 Name = Annotated[str, Meta(max_length=256)]
@@ -153,8 +163,9 @@ class Start(Word, frozen=True):
     plan: Plan
     seconds: Seconds
     world_size: int
-    store: tuple[Name, Port]
-    """Where rank 0's store listens; an empty host stands for the one that the guest has reached."""
+    store: tuple[Name, Port] | None
+    """Where rank 0's store listens; an empty host stands for the one that the guest has reached. None: rank 0 could not
+    begin; only say whether you could."""
 
 
 class Trouble(Word, frozen=True):
@@ -330,10 +341,13 @@ def banner(raw: bytes) -> str:
 
 
 def prepare(sock: socket.socket) -> None:
-    """Keep the segments small and the answers quick; sockets that cannot are used as they are."""
-    for option, value in ((socket.TCP_MAXSEG, SEGMENT_BYTES), (socket.TCP_NODELAY, 1)):
+    """Keep the segments small and the answers quick, and notice a host that is gone without a word.
+
+    Sockets that cannot are used as they are.
+    """
+    for level, option, value in _OPTIONS:
         with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            sock.setsockopt(level, option, value)
 
 
 async def connect(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -48,7 +48,7 @@ FAMILIES: dict[str, Family] = {
     "paths": Family(("peers",)),
     "scale": Family(("peers",)),
     "rendezvous": Family(("peers",)),
-    "node": Family(("node",)),
+    "node": Family(("node", "collectives")),
     "gpu": Family(("gpu",)),
     "gpu_cuda": Family(("gpu",)),
     "gpu_order": Family(("gpu", "collectives")),
@@ -82,6 +82,21 @@ class Rule(NamedTuple):
     look: Look
     aliases: tuple[str, ...]
     judge: Judge
+    also: tuple[Look, ...] = ()
+    """Further looks that each are reason enough to judge it."""
+    always: bool = False
+    """Judged also where its look was cut short: it tells of what cut it short."""
+
+    def applies(self, job: Job) -> bool:
+        """Whether the job looked at what this rule judges."""
+        return not {self.look, *self.also}.isdisjoint(job.asked.looks)
+
+    def unlooked(self, job: Job) -> str:
+        """Return why what this rule judges was not looked at in the end; empty where it was."""
+        if self.always:
+            return ""
+        reasons = [job.skipped.get(look, "") for look in (self.look, *self.also) if look in job.asked.looks]
+        return reasons[0] if all(reasons) else ""
 
     @property
     def doc(self) -> str:
@@ -102,11 +117,11 @@ class Rule(NamedTuple):
 _registered: dict[str, Rule] = {}
 
 
-def rule(look: Look, *aliases: str) -> Callable[[Judge], Judge]:
+def rule(look: Look, *aliases: str, also: tuple[Look, ...] = (), always: bool = False) -> Callable[[Judge], Judge]:
     """Register a function as a rule.
 
-    `look` is what must have been looked at for the rule to say anything; `aliases` are other names for the problem
-    in the field's catalogues that this rule covers.
+    `look` is what must have been looked at for the rule to say anything, or one of `also`; `aliases` are other names
+    for the problem in the field's catalogues that this rule covers. `always`: also where the look was cut short.
     """
 
     def register(judge: Judge) -> Judge:
@@ -114,7 +129,7 @@ def rule(look: Look, *aliases: str) -> Callable[[Judge], Judge]:
         if name in _registered:
             raise ValueError(f"two rules are named {name}")
         family = judge.__module__.rpartition(".")[2]
-        _registered[name] = Rule(name, family, look, aliases, judge)
+        _registered[name] = Rule(name, family, look, aliases, judge, also, always)
         return judge
 
     return register

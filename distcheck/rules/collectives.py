@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts import Collectives, Job, Missing, RankFacts
 from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.rules import Outcome, rule
-from distcheck.rules.deaths import cause_of_death
+from distcheck.rules.deaths import cause_of_death, evidence_of_death
 from distcheck.rules.endings import (
     UNAVAILABLE,
     detail_of,
@@ -98,9 +98,13 @@ def collective_rank_died(job: Job) -> Iterator[Outcome]:
     The others see only that it is gone: ``Connection closed by peer``, ``Connection reset by peer``, or with
     NCCL ``ncclRemoteError: A call failed possibly due to a network error or a remote process exiting
     prematurely``, or they wait for their watchdog. The signal tells more than their errors do: SIGKILL is
-    most often the memory limit of the cgroup or the kernel's OOM killer, SIGBUS a /dev/shm that is too small,
-    SIGSEGV a crash in a driver or a plugin, SIGABRT torch's watchdog or a failed assertion. Found by the exit
-    status of every rank's process; a rank that the watchdog aborted is named only where no other rank shows
+    the memory limit of the cgroup (exit code 137), the kernel's OOM killer, or somebody; SIGBUS (135) most
+    often a /dev/shm that is too small, SIGSEGV (139) a crash in a driver or a plugin, SIGABRT (134) torch's
+    watchdog or a failed assertion, SIGILL (132) a library made for another processor. Found by the exit
+    status of every rank's process, and by what its node shows right after: how many processes the kernel has
+    killed for want of memory and whose limit was reached (memory.events, or memory.oom_control of cgroup v1),
+    the room in /dev/shm, and the ranks' last words. A limit that was reached is the job's own (exit code 30);
+    anything else is only suspected. A rank that the watchdog aborted is named only where no other rank shows
     the cause.
 
     Fix: by the signal: raise the memory limit, give the container a larger ``/dev/shm``, or look for the
@@ -109,18 +113,18 @@ def collective_rank_died(job: Job) -> Iterator[Outcome]:
     """
     ended = endings(job)
     ranks = ended.died or ([] if ended.clear or ended.failed else ended.aborted)
-    for detail, group in grouped(ranks, detail_of).items():
-        owner, text, commands = cause_of_death(detail)
+    for (detail, cause), group in grouped(ranks, lambda r: (detail_of(r), cause_of_death(r))).items():
         yield found(
             job,
             group,
             f"{who(job, group)} died during {steps_of(group)}: "
-            f"{'its' if len(group) == 1 else 'each'} process {detail or 'ended'}",
-            Fix(text, commands),
-            scope="node",
-            owner=owner,
-            confirmed=False,
-            evidence=evidence_of(group),
+            f"{'its' if len(group) == 1 else 'each'} process {detail or 'ended'}"
+            f"{'; ' if cause.seen else ''}{cause.seen}",
+            Fix(cause.text, cause.commands),
+            scope=cause.scope,
+            owner=cause.owner,
+            confirmed=cause.scope == "rank",
+            evidence={**evidence_of(group), **evidence_of_death(group[0])},
         )
 
 

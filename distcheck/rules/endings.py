@@ -21,6 +21,9 @@ UNAVAILABLE = "unavailable: "
 SILENT_SECONDS = 3.0
 """A rank says every half second that it is alive, so that this is six words missed."""
 
+ENDED_MEANWHILE = "the run was ended"
+"""How the detail of a run begins that could not start because somebody else's trouble ended it."""
+
 # What Gloo, NCCL and torch's store say when the other side is gone or does not answer.
 _LOST = re.compile(
     r"connection (closed|reset|refused)|socket closed|broken pipe|timed? ?out|"
@@ -65,6 +68,8 @@ def endings(job: Job) -> Endings:
 def _group(groups: Endings, run: RankRun | None) -> list[RankFacts] | None:
     if run is None:
         return groups.vanished
+    if run.outcome == "not started" and run.detail.startswith(ENDED_MEANWHILE):
+        return None
     if run.outcome == "failed":
         if run.detail.startswith(UNAVAILABLE):
             return groups.unavailable
@@ -148,5 +153,7 @@ def evidence_of(ranks: list[RankFacts]) -> dict[str, str]:
             silent = f", silent for {run.silent_seconds:.1f} s" if run.silent_seconds else ""
             detail = f": {run.detail}" if run.detail else ""
             pid = "" if run.pid is None else f"pid {run.pid} "
-            evidence[f"rank {rank.placement.rank}"] = f"{pid}in '{run.step}'{silent}{detail}"
+            sleeps = f", in the kernel's {run.waits_in}" if run.waits_in else ""
+            stack = f"; calls: {' < '.join(run.stack)}" if run.stack else ""
+            evidence[f"rank {rank.placement.rank}"] = f"{pid}in '{run.step}'{silent}{detail}{sleeps}{stack}"
     return evidence

@@ -91,7 +91,7 @@ def host_shm_not_writable(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node")
+@rule("node", also=("collectives",))
 def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     """The folder /dev/shm has too little room for NCCL and for data loaders.
 
@@ -104,8 +104,8 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     Fix: ``docker run --shm-size=8g``; in Kubernetes an ``emptyDir`` with ``medium: Memory`` on /dev/shm; on a host
     remove the files of jobs that are gone.
     """
-    for node, state in _states(job):
-        space = state.spaces.get(_SHM)
+    for node in job.nodes:
+        space = node.state.spaces.get(_SHM) if isinstance(node.state, NodeState) else node.shm
         if not isinstance(space, Space) or not space.writable or space.free_bytes > _SHM_BYTES:
             continue
         filled = space.total_bytes > _SHM_BYTES

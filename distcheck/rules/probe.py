@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from distcheck.facts import Job
 from distcheck.finding import Finding, Fix
 from distcheck.rules import Outcome, rule
-from distcheck.rules.vocabulary import found, grouped, named
+from distcheck.rules.vocabulary import found, grouped, named, nodes_of
 
 
 @rule("environment")
@@ -49,7 +49,7 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting")
+@rule("meeting", always=True)
 def probe_process_lost(job: Job) -> Iterator[Outcome]:
     """A process of distcheck came to the roll call and was lost before the verdict.
 
@@ -57,10 +57,13 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
     have been killed, frozen or ended by its own ``--timeout``, or the network between it and rank 0 broke. The job's
     own processes would be lost in the same way, and the others would wait for them until their watchdog ends the job.
     Found by its connection, which closed, or by its silence when it was asked for something that every process can
-    say at once. A process that is lost in the middle of the collectives is reported with its ranks there.
+    say at once. A process that is lost in the middle of the collectives is reported with its ranks there. Where rank
+    0's process itself is lost, the others cannot agree any more: each of them says so, in a partial report of its own,
+    and all of them end with exit code 20.
 
     Fix: look at the log of that process and at its node; give all processes the same ``--timeout``; then try again.
     """
+    yield from _host_lost(job)
     lost = {p.uid: p for p in job.processes if p.lost}
     ranks = grouped((r for r in job.ranks if r.process in lost), lambda r: r.process)
     # Those whose end in the collectives is known are named by the rules about collectives.
@@ -77,4 +80,26 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
             owner="unknown",
             confirmed=False,
             evidence={"pids": [lost[uid].pid for uid in uids], "stage": stage},
+        )
+
+
+def _host_lost(job: Job) -> Iterator[Outcome]:
+    """Yield where processes lost rank 0's, which was to give the verdict."""
+    left = [p for p in job.processes if p.host_lost]
+    first = [r for r in job.ranks if r.placement.rank == 0]
+    for (stage, how), processes in grouped(left, lambda p: (p.stage, p.host_lost)).items():
+        own = {p.uid for p in processes}
+        theirs = named(job, [r for r in job.ranks if r.process in own])
+        yield Finding(
+            scope="node",
+            owner="unknown",
+            confirmed=False,
+            ranks=(0,),
+            nodes=nodes_of(job, first),
+            message=f"rank 0's process was lost in the stage '{stage}', says {theirs}: {how}",
+            fix=Fix(
+                "Look at the log of rank 0's process and at its node, then try again.",
+                ("dmesg -T | tail -n 50",),
+            ),
+            evidence={"stage": stage, "processes": len(processes)},
         )
