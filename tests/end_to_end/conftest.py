@@ -75,12 +75,15 @@ def start(mark, tmp_path):
     """Start distcheck; whatever the test does, nothing that it started survives it."""
     started: list[subprocess.Popen[str]] = []
     before = set(Path("/dev/shm").iterdir())
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
 
     def run(*args: str, env: dict[str, str] | None = None, program: list[str] | None = None, **more: Any) -> Running:
         program = program or [sys.executable, "-m", "distcheck"]
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": tmp_path, **more}
         # The token keeps side by side tests apart, as it keeps two jobs of one user on one host apart.
-        environ = _clean(dict(os.environ)) | {_MARK: mark, "DISTCHECK_TOKEN": mark} | (env or {})
+        ours = {_MARK: mark, "DISTCHECK_TOKEN": mark, "TMPDIR": str(temporary)}
+        environ = _clean(dict(os.environ)) | ours | (env or {})
         process = subprocess.Popen([*program, *args], text=True, stdin=subprocess.DEVNULL, env=environ, **more)
         started.append(process)
         return Running(process)
@@ -98,6 +101,7 @@ def start(mark, tmp_path):
         process.kill()
     assert not left, f"left behind: {[p.cmdline() for p in left]}"
     assert set(Path("/dev/shm").iterdir()) <= before
+    assert list(temporary.iterdir()) == []
 
 
 def _survivors(mark: str, patience: float = 3.0) -> list[psutil.Process]:

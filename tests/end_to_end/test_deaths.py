@@ -1,0 +1,176 @@
+"""Ranks that die of real signals: named, and explained by what the kernel and the node show."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from spoiling import MEMORY, SHARED_MEMORY, spoiled
+
+LONG = ["--sizes", "16M:16M", "--iters", "400"]
+SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
+KILL_ITSELF = """
+    os.kill(os.getpid(), signal.{name})
+"""
+
+
+def error_of(ended):
+    """Return the one error of a run."""
+    (found,) = [f for f in ended.report["findings"] if f["severity"] == "error"]
+    return found
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGKILL", "SIGFPE"])
+def test_a_rank_that_dies_of_a_signal_is_named_with_it_and_no_other(distcheck, tmp_path, name):
+    env = spoiled(tmp_path, (2,), KILL_ITSELF, name=name)
+    ended = distcheck("bandwidth", "--nproc", "3", "--timeout", "30", "--format", "json", *SMALL, env=env)
+    found = error_of(ended)
+    assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [2]), ended
+    assert (
+        f"rank 2 ({found['nodes'][0]}) died during 'check all_reduce': its process was ended by {name}"
+        in (found["message"])
+    )
+    assert "memory limit" not in found["message"]
+    assert ended.seconds < 30
+    if name == "SIGBUS":
+        assert "its /dev/shm has" in found["message"]
+    if name in {"SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL"}:
+        assert "Fatal Python error" in found["evidence"]["last words"]
+
+
+def test_a_rank_whose_process_ends_with_a_shells_code_is_explained_as_the_signal(distcheck, tmp_path):
+    env = spoiled(tmp_path, (1,), "    os._exit(139)\n")
+    ended = distcheck("bandwidth", "--nproc", "2", "--timeout", "30", "--format", "json", *SMALL, env=env)
+    found = error_of(ended)
+    assert (ended.code, found["ranks"]) == (20, [1])
+    assert "exited with code 139" in found["message"]
+    assert "native library crashed" in found["fix"]["text"]
+
+
+@pytest.fixture
+def small_memory():
+    """Return the start of a command that runs the rest of it with so much memory; needs root and a cgroup for it."""
+    folders: list[Path] = []
+
+    def limited(size: int) -> list[str]:
+        lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        first = [Path(m[1]) for m in lines if m[2] == "cgroup" and "memory" in m[3].split(",")]
+        second = [
+            Path(m[1]) for m in lines if m[2] == "cgroup2" and "memory" in _read(Path(m[1]) / "cgroup.subtree_control")
+        ]
+        if os.getuid() != 0 or not (first or second):
+            if os.environ.get("CI"):
+                pytest.fail("the test needs root and a memory controller", pytrace=False)
+            pytest.skip("needs root and a cgroup hierarchy with the memory controller")
+        folder = (first or second)[0] / f"distcheck-test-{os.getpid()}-{time.monotonic_ns()}"
+        folder.mkdir()
+        folders.append(folder)
+        if first:
+            (folder / "memory.limit_in_bytes").write_text(str(size))
+        else:
+            (folder / "memory.max").write_text(str(size))
+            (folder / "memory.swap.max").write_text("0")
+        return ["sh", "-c", f'echo 0 > {folder}/cgroup.procs && exec "$@"', "sh", sys.executable, "-m", "distcheck"]
+
+    yield limited
+    for folder in folders:
+        until = time.monotonic() + 5
+        while folder.exists() and time.monotonic() < until:
+            with suppress(OSError):  # busy until the kernel has done with its last process
+                folder.rmdir()
+            time.sleep(0.05)
+        assert not folder.exists()
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_rank_that_the_memory_limit_kills_is_named_with_the_limit(start, tmp_path, small_memory):
+    env = spoiled(tmp_path, (1,), MEMORY) | {"SLURM_JOB_ID": "4711"}
+    program = small_memory(700 << 20)
+    ended = start(
+        "bandwidth", "--nproc", "2", "--timeout", "60", "--format", "json", *SMALL, env=env, program=program
+    ).wait()
+    found = error_of(ended)
+    assert (ended.code, found["rule"], found["ranks"]) == (30, "collective-rank-died", [1]), ended
+    assert found["message"].endswith("the kernel killed it when its cgroup's memory limit of 700 MiB was reached")
+    assert "srun --mem=1400M ..." in found["fix"]["commands"]
+    assert found["evidence"]["memory_limit_bytes"] == 700 << 20
+    assert ended.report["exclude"]["nodes"] == []
+
+
+def test_a_rank_that_somebody_kills_is_not_said_to_have_lacked_memory(start, small_memory):
+    run = start(
+        "bandwidth", "--nproc", "2", "--timeout", "30", "--format", "json", *LONG, program=small_memory(4 << 30)
+    )
+    ranks = run.ranks(2)
+    time.sleep(1)
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    ended = run.wait()
+    found = error_of(ended)
+    assert (ended.code, found["ranks"]) == (20, [1])
+    assert found["message"].endswith("the kernel killed nothing for want of memory in its cgroup")
+    assert "not known who" in found["fix"]["text"]
+
+
+@pytest.fixture
+def small_shm():
+    """Return the start of a command that runs the rest of it with a /dev/shm of so many MiB, in mounts of its own."""
+
+    def limited(mebibytes: int) -> list[str]:
+        able = ["unshare", "--mount", "true"]
+        if not shutil.which("unshare") or subprocess.run(able, capture_output=True, check=False).returncode:
+            if os.environ.get("CI"):
+                pytest.fail("the test needs a mount namespace", pytrace=False)
+            pytest.skip("needs root and a mount namespace of its own")
+        mount = f"mount -t tmpfs -o size={mebibytes}m tmpfs /dev/shm"
+        return ["unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-m", "distcheck"]
+
+    return limited
+
+
+def test_a_rank_that_a_small_dev_shm_kills_is_named_with_its_size(start, tmp_path, small_shm):
+    env = spoiled(tmp_path, (1,), SHARED_MEMORY, bytes=32 << 20)
+    ended = start(
+        "bandwidth", "--nproc", "2", "--timeout", "30", "--format", "json", *SMALL, env=env, program=small_shm(8)
+    ).wait()
+    found = error_of(ended)
+    assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [1]), ended
+    assert "was ended by SIGBUS; its /dev/shm has" in found["message"]
+    assert "of 8.0 MiB" in found["message"]
+    assert "docker run --shm-size=8g ..." in found["fix"]["commands"]
+    assert "host-shm-too-small" in ended.rules
+
+
+def test_a_small_dev_shm_is_a_warning_before_anything_dies_of_it(start, small_shm):
+    ended = start("bandwidth", "--nproc", "2", "--format", "json", *SMALL, program=small_shm(8)).wait()
+    assert (ended.code, ended.rules) == (0, ["host-shm-too-small"]), ended
+    (found,) = [f for f in ended.report["findings"] if f["rule"] == "host-shm-too-small"]
+    assert "/dev/shm has 8.0 MiB free of 8" in found["message"]
+
+
+def test_shared_memory_that_suffices_kills_nobody(distcheck, tmp_path):
+    env = spoiled(tmp_path, (1,), SHARED_MEMORY, bytes=32 << 20)
+    ended = distcheck("bandwidth", "--nproc", "2", "--format", "json", *SMALL, env=env)
+    assert (ended.code, ended.rules) == (0, []), ended
+
+
+@pytest.mark.parametrize(("number", "name"), [(11, "SIGSEGV"), (9, "SIGKILL")])
+def test_an_import_of_torch_that_kills_its_process_is_a_finding_with_the_signal(distcheck, tmp_path, number, name):
+    torch = tmp_path / "bad" / "torch"
+    torch.mkdir(parents=True)
+    (torch / "__init__.py").write_text(f"import os; os.kill(os.getpid(), {number})\n")
+    path = os.pathsep.join([str(torch.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    ended = distcheck("gate", "--nproc", "2", "--timeout", "20", "--format", "json", env={"PYTHONPATH": path})
+    found = error_of(ended)
+    assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [0, 1]), ended
+    assert f"died during 'the import of torch': each process was ended by {name}" in found["message"]
+    assert ended.seconds < 20

@@ -1,0 +1,115 @@
+"""Things that never return: the run ends within --timeout and 5 s more, and says who hung where."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from spoiling import HOLD, PRINT, UNINTERRUPTIBLE, spoiled
+
+SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
+LONG = ["--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000"]
+BEYOND_SECONDS = 5
+
+
+def error_of(ended):
+    """Return the one error of a run."""
+    (found,) = [f for f in ended.report["findings"] if f["severity"] == "error"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "sign", "told"),
+    [
+        (HOLD, "fell silent", "calls: fault"),
+        (UNINTERRUPTIBLE, "hung in an uninterruptible system call", "state D"),
+    ],
+    ids=["keeps the interpreter", "uninterruptible"],
+)
+def test_a_rank_that_hangs_is_named_with_where_it_hangs(distcheck, tmp_path, body, sign, told):
+    env = spoiled(tmp_path, (2,), body)
+    ended = distcheck("bandwidth", "--nproc", "3", "--timeout", "12", "--format", "json", *SMALL, env=env)
+    found = error_of(ended)
+    assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-stalled", [2]), ended
+    assert sign in found["message"]
+    assert told in found["evidence"]["rank 2"]
+    assert ended.seconds < 12 + BEYOND_SECONDS
+
+
+def test_a_rank_that_prints_for_ever_neither_fills_the_disk_nor_outlives_the_timeout(start, tmp_path):
+    env = spoiled(tmp_path, (1,), PRINT)
+    before = os.statvfs(tmp_path)
+    ended = start("bandwidth", "--nproc", "2", "--timeout", "10", "--format", "json", *SMALL, env=env).wait()
+    after = os.statvfs(tmp_path)
+    assert (ended.code, error_of(ended)["ranks"]) == (20, [1]), ended
+    assert ended.seconds < 10 + BEYOND_SECONDS
+    assert (before.f_bavail - after.f_bavail) * before.f_frsize < 200 << 20
+
+
+def test_an_import_of_torch_that_takes_longer_than_the_deadline_says_where_it_is(distcheck, tmp_path):
+    slow = tmp_path / "slow" / "torch"
+    slow.mkdir(parents=True)
+    (slow / "__init__.py").write_text("import time\ndef load():\n    time.sleep(600)\nload()\n")
+    path = os.pathsep.join([str(slow.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    ended = distcheck("gate", "--nproc", "2", "--timeout", "8", "--format", "json", env={"PYTHONPATH": path})
+    found = error_of(ended)
+    assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-failed", [0, 1]), ended
+    assert "torch was not imported within" in found["message"]
+    assert "it is in load (torch/__init__.py:3)" in found["message"]
+    assert ended.seconds < 8 + BEYOND_SECONDS
+
+
+def test_what_keeps_the_interpreter_of_distcheck_itself_is_ended_by_the_kernel(start, tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    hook = "socket.getaddrinfo = lambda *_, **__: [ctypes.PyDLL(None).sleep(99) for _ in range(9)]"
+    (site / "sitecustomize.py").write_text(f"import ctypes, socket\n{hook}\n")
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    run = start("env", "--nproc", "2", "--timeout", "3", env={"PYTHONPATH": path})
+    run.process.wait(timeout=3 + 3 * BEYOND_SECONDS)
+    assert time.monotonic() - run.started < 3 + BEYOND_SECONDS + 1
+    assert run.process.returncode == -signal.SIGALRM
+
+
+def test_a_guest_whose_distcheck_is_frozen_is_named_and_everybody_else_ends_alike(by_hand):
+    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "16", "--format", "json", *LONG)
+    for run in runs:
+        run.ranks(1)
+    time.sleep(1)
+    runs[2].interrupt(signal.SIGSTOP)
+    ended = [runs[0].wait(40), runs[1].wait(40)]
+    runs[2].process.kill()
+    assert [e.code for e in ended] == [20, 20], ended
+    assert all(e.seconds < 16 + BEYOND_SECONDS for e in ended)
+    found = error_of(ended[0])
+    assert found["ranks"] == [2], found
+    assert ended[0].report["ranks"][2]["stage"] == "collectives"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_rank_0s_process_that_is_lost_in_the_collectives_is_said_by_everybody_else_alike(by_hand, signum):
+    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "16", "--format", "json", *LONG)
+    for run in runs:
+        run.ranks(1)
+    time.sleep(1)
+    runs[0].interrupt(signum)
+    ended = [runs[1].wait(40), runs[2].wait(40)]
+    runs[0].process.kill()
+    runs[0].process.communicate()
+    for rank, end in enumerate(ended, start=1):
+        found = error_of(end)
+        assert (end.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), end
+        assert f"rank 0's process was lost in the stage 'collectives', says rank {rank}" in found["message"]
+        assert end.seconds < 16 + BEYOND_SECONDS
+        (own,) = [r for r in end.report["ranks"] if r["rank"] == rank]
+        assert own["stage"] == "collectives"
+
+
+def test_a_rank_that_never_starts_is_named_as_missing_and_the_roll_call_ends(by_hand):
+    runs = by_hand("env", [0, 2], 3, "--timeout", "30", "--join-timeout", "3", "--format", "json")
+    ended = [run.wait(40) for run in runs]
+    assert [e.code for e in ended] == [20, 20]
+    assert ended[0].report["missing_ranks"] == [1]
+    assert all(e.seconds < 15 for e in ended)

@@ -1,0 +1,97 @@
+"""What cgroups count of memory that ran out: both versions, containers, and where nothing counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from distcheck.facts import Missing
+from distcheck.probe.memory import Shortage, marks, since
+
+MIB = 1 << 20
+
+
+class Machine:
+    """A /proc/self and a cgroup hierarchy of one version, in a folder."""
+
+    def __init__(self, folder: Path, version: int, own: str = "/job/step") -> None:
+        self.version, self.proc, self.root = version, folder / "proc", folder / "cgroup"
+        self.proc.mkdir()
+        line = f"0::{own}" if version == 2 else f"12:cpu,cpuacct:/\n4:memory:{own}\n0::/elsewhere"
+        (self.proc / "cgroup").write_text(line + "\n")
+        kind = f"cgroup2 {self.root} cgroup2 rw" if version == 2 else f"cgroup {self.root} cgroup rw,memory"
+        (self.proc / "mounts").write_text(f"tmpfs /dev/shm tmpfs rw 0 0\n{kind} 0 0\n")
+        self.group("/")
+
+    def group(self, path: str, *, limit: int | None = None, shortages: int = 0, kills: int = 0) -> None:
+        folder = self.root / path.lstrip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.version == 2:
+            (folder / "memory.events").write_text(f"low 0\nhigh 7\nmax 9\noom {shortages}\noom_kill {kills}\n")
+            (folder / "memory.max").write_text(f"{'max' if limit is None else limit}\n")
+        else:
+            (folder / "memory.oom_control").write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+            (folder / "memory.failcnt").write_text(f"{shortages}\n")
+            (folder / "memory.limit_in_bytes").write_text(f"{9223372036854771712 if limit is None else limit}\n")
+
+
+@pytest.fixture(params=[1, 2], ids=["cgroup v1", "cgroup v2"])
+def machine(request, tmp_path):
+    return Machine(tmp_path, request.param)
+
+
+def test_where_nothing_was_killed_nothing_is_said(machine):
+    machine.group("/job", limit=512 * MIB, kills=3)
+    machine.group("/job/step", kills=3)
+    before = marks(machine.proc)
+    assert since(before, machine.proc) == Shortage(0, None, "")
+
+
+def test_a_limit_that_was_in_the_way_without_a_kill_is_none_of_a_deaths_causes(machine):
+    machine.group("/job/step", limit=512 * MIB)
+    before = marks(machine.proc)
+    machine.group("/job/step", limit=512 * MIB, shortages=40)
+    assert since(before, machine.proc) == Shortage(0, None, "")
+
+
+def test_the_innermost_limit_that_was_reached_is_named(machine):
+    machine.group("/job", limit=512 * MIB, shortages=2, kills=1)
+    machine.group("/job/step", kills=1)
+    before = marks(machine.proc)
+    machine.group("/job", limit=512 * MIB, shortages=5, kills=2)
+    machine.group("/job/step", kills=2)
+    assert since(before, machine.proc) == Shortage(1, 512 * MIB, str(machine.root / "job"))
+
+
+def test_an_inner_limit_is_preferred_to_an_outer_one(machine):
+    machine.group("/job", limit=512 * MIB)
+    machine.group("/job/step", limit=64 * MIB)
+    before = marks(machine.proc)
+    machine.group("/job", limit=512 * MIB, shortages=3, kills=2)
+    machine.group("/job/step", limit=64 * MIB, shortages=3, kills=2)
+    assert since(before, machine.proc) == Shortage(2, 64 * MIB, str(machine.root / "job" / "step"))
+
+
+def test_a_kill_without_a_limit_is_the_nodes_want(machine):
+    machine.group("/job/step")
+    before = marks(machine.proc)
+    machine.group("/job/step", kills=1)
+    assert since(before, machine.proc) == Shortage(1, None, "")
+
+
+def test_a_container_that_is_shown_its_own_cgroup_as_the_root_is_read_there(machine):
+    machine.group("/", limit=64 * MIB)  # /job/step is not to be seen
+    before = marks(machine.proc)
+    machine.group("/", limit=64 * MIB, shortages=1, kills=1)
+    assert since(before, machine.proc) == Shortage(1, 64 * MIB, str(machine.root))
+
+
+def test_where_nothing_counts_that_is_said(tmp_path):
+    machine = Machine(tmp_path, 2)
+    (machine.root / "memory.events").unlink()
+    assert isinstance(marks(machine.proc), Missing)
+    (machine.proc / "mounts").write_text("")
+    assert marks(machine.proc) == Missing(reason="no cgroup counts the memory of this process")
+    assert isinstance(since(Missing(reason="gone"), machine.proc), Missing)
+    assert isinstance(marks(tmp_path / "nothing"), Missing)

@@ -1,0 +1,67 @@
+"""Faults of single ranks: code that one rank's process runs in place of a collective, without a hook in the product."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_SITE = """
+import builtins, ctypes, mmap, os, signal, sys, time
+_real, _done = builtins.__import__, []
+def _spoil(dist):
+    whole = dist.all_reduce
+    def all_reduce(tensor, *args, **more):
+        if int(os.environ.get("RANK", -1)) in {ranks!r}:
+            fault()
+        return whole(tensor, *args, **more)
+    dist.all_reduce = all_reduce
+def _import(name, *args, **more):
+    module = _real(name, *args, **more)
+    dist = sys.modules.get("torch.distributed")
+    if not _done and hasattr(dist, "broadcast_object_list"):
+        _done.append(_spoil(dist))
+    return module
+builtins.__import__ = _import
+def fault():
+{body}
+"""
+
+HOLD = """
+    while True:
+        ctypes.PyDLL(None).sleep(600)
+"""
+"""A call into C that keeps the interpreter."""
+UNINTERRUPTIBLE = """
+    # A vforked child that waits for somebody to open its pipe; until then the kernel shows us in state D.
+    os.mkfifo("{folder}/fifo")
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 9, "{folder}/fifo", os.O_RDONLY, 0)])
+"""
+PRINT = """
+    while True:
+        os.write(2, b"for ever " * 1000)
+"""
+SHARED_MEMORY = """
+    with open("/dev/shm/distcheck-test", "wb+") as file:
+        os.unlink(file.name)
+        os.ftruncate(file.fileno(), {bytes})
+        whole = mmap.mmap(file.fileno(), {bytes})
+        for at in range(0, {bytes}, 4096):
+            whole[at] = 1
+"""
+"""What NCCL and torch's data loaders do: a file is made as large as it shall be, and has no room when it is written."""
+MEMORY = """
+    kept = []
+    while True:
+        kept.append(bytearray(os.urandom(1 << 20)))
+"""
+
+
+def spoiled(folder: Path, ranks: tuple[int, ...], body: str, **values: object) -> dict[str, str]:
+    """Return the variables with which these ranks run `body` in the place of their first all_reduce."""
+    for name, value in {"folder": folder, **values}.items():
+        body = body.replace(f"{{{name}}}", str(value))
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(_SITE.replace("{ranks!r}", repr(set(ranks))).replace("{body}", body))
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return {"PYTHONPATH": path}

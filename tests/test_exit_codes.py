@@ -1,0 +1,153 @@
+"""The table of findings and exit codes: every kind of finding, every pair of kinds, and what is left out for it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from distcheck.diagnose import diagnose
+from distcheck.facts import Asked, Job, Missing, NodeFacts
+from distcheck.finding import Finding, Fix, NotChecked, Scope, excluded_nodes, verdict
+from distcheck.rules import Rule
+
+PAGE = Path(__file__).parents[1] / "docs" / "exit-codes.md"
+CODES = {
+    ("job", True): 30,
+    ("job", False): 30,
+    ("rank", True): 30,
+    ("rank", False): 30,
+    ("system", True): 30,
+    ("system", False): 30,
+    ("node", True): 40,
+    ("node", False): 20,
+    ("gpu", True): 40,
+    ("gpu", False): 20,
+    ("link", True): 20,
+    ("link", False): 20,
+    ("tool", True): 70,
+    ("tool", False): 70,
+}
+"""The code of an error alone, by its scope and whether it is confirmed."""
+WORSE_FIRST = (30, 40, 20, 70, 0)
+NAMES = {0: "pass", 30: "job", 40: "node", 20: "unknown", 70: "unknown"}
+
+
+def finding(scope, confirmed=None, severity="error", node="n0", *, excludes=False):
+    return Finding(
+        severity=severity,
+        scope=scope,
+        confirmed=confirmed is not False,
+        nodes=(node,),
+        message="m",
+        fix=Fix("f"),
+        excludes=excludes,
+    )
+
+
+def job(nodes):
+    unknown = Missing(reason="made up")
+    return Job(
+        distcheck="0",
+        run="r",
+        asked=Asked(command="env", looks=("environment",)),
+        met=True,
+        nodes=tuple(
+            NodeFacts(
+                key=f"n{n}", name=f"n{n}", hostname="h", boot_id="b", network_namespace="n", kernel="k", python="p",
+                distcheck="0", torch=unknown, interfaces=unknown, ephemeral_ports=unknown,
+                unprivileged_port_start=unknown, accelerator="none",
+            )
+            for n in range(nodes)
+        ),
+    )  # fmt: skip
+
+
+def test_the_table_has_every_scope():
+    assert {scope for scope, _ in CODES} == set(get_args(Scope))
+
+
+@pytest.mark.parametrize(("kind", "code"), CODES.items())
+def test_an_error_alone_decides_by_its_scope(kind, code):
+    given = verdict([finding(*kind)], [])
+    assert (given.exit_code, given.name) == (code, NAMES[code])
+
+
+@pytest.mark.parametrize(("one", "other"), tuple(itertools.combinations(CODES, 2)))
+def test_of_two_errors_the_worse_decides_in_either_order(one, other):
+    worse = min((CODES[one], CODES[other]), key=WORSE_FIRST.index)
+    for pair in ((one, other), (other, one)):
+        assert verdict([finding(*kind) for kind in pair], []).exit_code == worse
+
+
+@pytest.mark.parametrize("severity", ["warning", "info"])
+@pytest.mark.parametrize("kind", CODES)
+def test_nothing_but_an_error_decides_whatever_its_scope(kind, severity):
+    found = [finding(*kind, severity=severity)]
+    strict = 10 if severity == "warning" else 0
+    assert verdict(found, []).exit_code == 0
+    assert verdict(found, [], strict=True).exit_code == strict
+    assert excluded_nodes(found) == ()
+    for other, code in CODES.items():
+        assert verdict([*found, finding(*other)], [], strict=True).exit_code == code
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_what_is_needed_and_was_not_looked_at_is_unknown_unless_something_worse_is_known(kind):
+    needed, optional = NotChecked(reason="r"), NotChecked(reason="r", required=False)
+    assert verdict([], [needed]).exit_code == 20
+    assert verdict([finding("node", severity="warning")], [needed], strict=True).exit_code == 20
+    assert verdict([], [optional]).exit_code == 0
+    assert verdict([finding(*kind)], [needed, optional]).exit_code == CODES[kind]
+
+
+@pytest.mark.parametrize("kind", CODES)
+def test_only_confirmed_errors_of_nodes_and_gpus_put_a_node_on_the_exclude_list(kind):
+    scope, confirmed = kind
+    excluded = ("n0",) if scope in {"node", "gpu"} and confirmed else ()
+    assert excluded_nodes([finding(scope, confirmed), finding("link", node="n1")]) == excluded
+
+
+def test_a_node_that_the_verdict_leaves_out_is_excluded_whatever_was_wrong_with_it():
+    assert excluded_nodes([finding("node", severity="info", excludes=True)]) == ("n0",)
+
+
+@pytest.mark.parametrize("scope", ["node", "gpu"])
+@pytest.mark.parametrize(("nodes", "bad"), [(n, b) for n in range(1, 7) for b in range(1, n + 1)])
+def test_the_circuit_breaker_trips_where_more_than_half_of_three_nodes_at_least_show_the_same(scope, nodes, bad):
+    same = Rule("same", "probe", "environment", (), lambda _: iter(finding(scope, node=f"n{n}") for n in range(bad)))
+    diagnosis = diagnose(job(nodes), rules=[same])
+    systemic = nodes >= 3 and 2 * bad > nodes
+    assert {f.scope for f in diagnosis.findings} == {"system" if systemic else scope}
+    assert diagnosis.verdict.exit_code == (30 if systemic else 40)
+    assert excluded_nodes(diagnosis.findings) == (() if systemic else tuple(f"n{n}" for n in range(bad)))
+
+
+def test_the_circuit_breaker_counts_each_rule_by_itself_and_confirmed_errors_only():
+    def one(name, nodes, confirmed=None):
+        return Rule(name, "probe", "environment", (), lambda _: iter(finding("node", confirmed, node=n) for n in nodes))
+
+    apart = diagnose(job(3), rules=[one("a", ["n0"]), one("b", ["n1"]), one("c", ["n2"])])
+    assert (apart.verdict.exit_code, excluded_nodes(apart.findings)) == (40, ("n0", "n1", "n2"))
+    suspected = diagnose(job(3), rules=[one("a", ["n0", "n1", "n2"], confirmed=False)])
+    assert (suspected.verdict.exit_code, excluded_nodes(suspected.findings)) == (20, ())
+
+
+def test_a_system_beside_a_bad_node_is_the_jobs_code_and_still_names_the_node():
+    everywhere = Rule("a", "probe", "environment", (), lambda _: iter(finding("node", node=f"n{n}") for n in range(4)))
+    one = Rule("b", "probe", "environment", (), lambda _: iter([finding("gpu", node="n2")]))
+    diagnosis = diagnose(job(4), rules=[everywhere, one])
+    assert (diagnosis.verdict.exit_code, excluded_nodes(diagnosis.findings)) == (30, ("n2",))
+
+
+def test_the_page_says_what_the_code_does():
+    rows = re.findall(r"^\| (`\w+`[^|]*) \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
+    told = {}
+    for words, code in rows:
+        for scope in re.findall(r"`(\w+)`", words):
+            confirmations = [False] if "not confirmed" in words else [True] if "confirmed" in words else [True, False]
+            told |= {(scope, confirmed): int(code) for confirmed in confirmations}
+    assert told == CODES
