@@ -56,12 +56,17 @@ MEMORY = """
 """
 
 
-def spoiled(folder: Path, ranks: tuple[int, ...], body: str, **values: object) -> dict[str, str]:
-    """Return the variables with which these ranks run `body` in the place of their first all_reduce."""
-    for name, value in {"folder": folder, **values}.items():
+def site(ranks: tuple[int, ...], body: str, **values: object) -> str:
+    """Return a sitecustomize.py with which these ranks run `body` in the place of each all_reduce."""
+    for name, value in values.items():
         body = body.replace(f"{{{name}}}", str(value))
-    site = folder / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(_SITE.replace("{ranks!r}", repr(set(ranks))).replace("{body}", body))
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return _SITE.replace("{ranks!r}", repr(set(ranks))).replace("{body}", body)
+
+
+def spoiled(folder: Path, ranks: tuple[int, ...], body: str, **values: object) -> dict[str, str]:
+    """Write that file and return the variables with which it is found."""
+    there = folder / "site"
+    there.mkdir()
+    (there / "sitecustomize.py").write_text(site(ranks, body, folder=folder, **values))
+    path = os.pathsep.join([str(there), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return {"PYTHONPATH": path}

@@ -1,0 +1,156 @@
+"""Nodes that freeze, lose their cables or run out of room in the middle of a run: named, in time, by everybody left."""
+
+from __future__ import annotations
+
+import signal
+import sysconfig
+import time
+
+import pytest
+from cluster.inside import NODES, findings, reports
+from cluster.reaching import on
+from spoiling import SHARED_MEMORY, site
+
+SITE = f"{sysconfig.get_paths()['purelib']}/sitecustomize.py"
+LONG = ("--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000")
+SMALL = ("--sizes", "1M:1M", "--op", "all_reduce")
+TIMEOUT = 40
+BEYOND_SECONDS = 5
+
+
+def errors(report):
+    return [(f["rule"], f["ranks"], f["nodes"]) for f in report["findings"] if f["severity"] == "error"]
+
+
+def busy(cluster, nodes):
+    """Whether ranks that have torch run on these nodes; each is forked from the program that imported it."""
+    return (
+        all(
+            any(
+                p.name().startswith("distcheck r") and p.memory_info().rss > 100 << 20
+                for p in cluster.processes()[node]
+            )
+            for node in nodes
+            if node in cluster.processes()
+        )
+        and set(nodes) <= cluster.processes().keys()
+    )
+
+
+def wait_until_busy(cluster, nodes):
+    until = time.monotonic() + 60
+    while not busy(cluster, nodes):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    time.sleep(2)
+
+
+@pytest.fixture
+def by_hand(cluster):
+    """Start one rank on each of three nodes, and return the runs when they are in the middle of the collectives."""
+
+    def start(timeout=TIMEOUT):
+        meeting = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "WORLD_SIZE": "3", "LOCAL_RANK": "0"}
+        words = ("distcheck", "bandwidth", *LONG, "--timeout", str(timeout), "--format", "json")
+        runs = [cluster.start(node, *words, env={**meeting, "RANK": str(n)}) for n, node in enumerate(NODES[:3])]
+        wait_until_busy(cluster, NODES[:3])
+        return runs
+
+    return start
+
+
+@pytest.mark.parametrize("fault", ["freeze", "cut"])
+def test_a_node_lost_in_the_collectives_is_named_by_all_and_no_other(cluster, by_hand, fault):
+    runs = by_hand()
+    getattr(cluster, fault)("node3")
+    first, second = (run.wait(TIMEOUT + 30) for run in runs[:2])
+    (report,) = reports(first)
+    assert [(ranks, nodes) for _, ranks, nodes in errors(report)] == [([2], ["node3"])], report["findings"]
+    assert (first.code, second.code) == (20, 20)
+    assert max(first.seconds, second.seconds) < TIMEOUT + BEYOND_SECONDS
+    assert report["ranks"][2]["stage"] == "collectives"
+
+
+@pytest.mark.parametrize("fault", ["freeze", "cut", "stop"])
+def test_when_rank_0s_node_is_lost_the_others_end_alike_and_say_so(cluster, by_hand, fault):
+    runs = by_hand()
+    getattr(cluster, fault)("node1")
+    ended = [run.wait(TIMEOUT + 30) for run in runs[1:]]
+    for rank, end in enumerate(ended, start=1):
+        (report,) = reports(end)
+        assert errors(report) == [("probe-process-lost", [0], [])], report["findings"]
+        assert f"in the stage 'collectives', says rank {rank}" in report["findings"][0]["message"]
+        assert end.code == 20
+        assert end.seconds < TIMEOUT + BEYOND_SECONDS
+
+
+@pytest.mark.parametrize(("fault", "node"), [("freeze", "node3"), ("cut", "node3"), ("freeze", "node1")])
+def test_from_outside_a_node_lost_in_the_collectives_is_named_within_the_timeout(cluster, fault, node):
+    words = ("bandwidth", *LONG, "--hosts", "node[1-3]", "--nproc", "1", "--timeout", str(TIMEOUT), "--format", "json")
+    run = cluster.start("head", "distcheck", *words)
+    wait_until_busy(cluster, NODES[:3])
+    getattr(cluster, fault)(node)
+    ended = run.wait(TIMEOUT + 30)
+    (report,) = reports(ended)
+    rank = NODES.index(node)
+    assert {(tuple(ranks), tuple(nodes)) for _, ranks, nodes in errors(report)} == {((rank,), (node,))}, report
+    assert (ended.code, report["exclude"]["nodes"]) == (20, [])
+    assert ended.seconds < TIMEOUT + BEYOND_SECONDS
+
+
+def left(cluster):
+    """Return what is on the nodes of the job besides their services: processes, and files in /tmp and /dev/shm."""
+    processes = {node: len(there) for node, there in cluster.processes().items() if node in NODES}
+    find = ("find", "/tmp", "/dev/shm", "-xdev", "-mindepth", "1")
+    files = {node: cluster.run(node, *find, cwd="/").out for node in NODES}
+    return processes, {node: there for node, there in files.items() if there}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_the_collectives_leaves_nothing_on_any_node(cluster, signum):
+    before = left(cluster)[1]
+    words = ("bandwidth", *LONG, "--hosts", "node[1-4]", "--nproc", "1", "--timeout", "90", "--format", "json")
+    run = cluster.start("head", "distcheck", *words)
+    wait_until_busy(cluster, NODES)
+    start = time.monotonic()
+    run.interrupt(signum)
+    ended = run.wait(30)
+    assert time.monotonic() - start < 8
+    (report,) = reports(ended)
+    assert (ended.code, report["verdict"]) == (128 + signum, "unknown")
+    assert errors(report) == []
+    until = time.monotonic() + 10
+    while left(cluster)[0] and time.monotonic() < until:
+        time.sleep(0.2)
+    assert left(cluster) == ({}, before)
+
+
+def shrink(cluster, node):
+    assert cluster.run(node, "mount", "-o", "remount,size=8m", "/dev/shm").code == 0
+
+
+def gate(cluster, *words):
+    look = ("distcheck", "gate", *SMALL, "--hosts", "node[1-4]", "--nproc", "2", "--timeout", "120", "--format", "json")
+    ended = cluster.run("head", *look, *words, timeout=200)
+    (report,) = reports(ended)
+    return ended, report
+
+
+def test_the_node_with_a_small_dev_shm_is_named_before_anything_dies_of_it(cluster):
+    shrink(cluster, "node3")
+    ended, report = gate(cluster)
+    assert (ended.code, findings(report)) == (0, ["host-shm-too-small"]), report["findings"]
+    (found,) = [f for f in report["findings"] if f["rule"] == "host-shm-too-small"]
+    assert found["nodes"] == ["node3"]
+
+
+def test_the_node_whose_small_dev_shm_kills_a_rank_is_named_and_no_other(cluster):
+    shrink(cluster, "node3")
+    for node in NODES:  # what data loaders and NCCL would take everywhere
+        cluster.write(node, SITE, site(tuple(range(8)), SHARED_MEMORY, bytes=32 << 20))
+    ended, report = gate(cluster)
+    died = [(f["rule"], f["nodes"]) for f in report["findings"] if f["rule"] == "collective-rank-died"]
+    assert died == [("collective-rank-died", ["node3"])], report["findings"]
+    assert ("isolation-bad-node", *on(3)) in errors(report), report["findings"]
+    assert {node for _, _, nodes in errors(report) for node in nodes} == {"node3"}
+    assert (ended.code, report["exclude"]["nodes"]) == (40, ["node3"])
