@@ -18,7 +18,7 @@ import msgspec
 
 from distcheck.collectives.plan import Step, StoreOpen, Task, Timing
 from distcheck.facts import Death, Missing, Placement
-from distcheck.launch import channel
+from distcheck.launch import channel, leftovers
 from distcheck.launch.channel import Born, Exited, Imported
 from distcheck.launch.rank import LocalRank, ending
 from distcheck.launch.ranks import TELL_STACK, Spec
@@ -59,6 +59,9 @@ class LocalRanks:
         self._process: subprocess.Popen[bytes] | None = None
         self._words = Words()
         self._began = time.monotonic()
+        self._began_by_the_clock = time.time()
+        self._segments: set[Path] = set()
+        """Named shared memory of ranks that are killed."""
         self._memory = memory.marks()
         self._program_end: int | None = None
         """The exit code of the program that forks the ranks, before it had imported torch."""
@@ -89,6 +92,7 @@ class LocalRanks:
 
         It costs a fork: torch was imported before, by the program that forks.
         """
+        self._segments |= self._shared()
         for rank in self.ranks:
             if rank.writer is not None:
                 rank.writer.close()
@@ -137,6 +141,9 @@ class LocalRanks:
             pass_fds=theirs,
             start_new_session=True,
         )
+
+    def _shared(self) -> set[Path]:
+        return leftovers.shared_by(r.pid for r in self.ranks if r.pid is not None and not r.finished)
 
     @property
     def group(self) -> int | None:
@@ -335,12 +342,14 @@ class LocalRanks:
         """Kill whatever is left of the ranks and wait, for a moment only, until it is gone."""
         process = self._process
         if process is not None:
+            self._segments |= self._shared()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             for _ in range(100):
                 if process.poll() is not None and not _group_lives(process.pid):
                     break
                 await asyncio.sleep(0.01)
+            leftovers.remove(self._segments, self._began_by_the_clock)
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)

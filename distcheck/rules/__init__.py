@@ -83,7 +83,7 @@ class Rule(NamedTuple):
     aliases: tuple[str, ...]
     judge: Judge
     also: tuple[Look, ...] = ()
-    """Further looks that each are reason enough to judge it."""
+    """Further looks that each are reason enough to judge it: by what is known before they begin."""
     always: bool = False
     """Judged also where its look was cut short: it tells of what cut it short."""
 
@@ -93,10 +93,7 @@ class Rule(NamedTuple):
 
     def unlooked(self, job: Job) -> str:
         """Return why what this rule judges was not looked at in the end; empty where it was."""
-        if self.always:
-            return ""
-        reasons = [job.skipped.get(look, "") for look in (self.look, *self.also) if look in job.asked.looks]
-        return reasons[0] if all(reasons) else ""
+        return "" if self.always or self.look not in job.asked.looks else job.skipped.get(self.look, "")
 
     @property
     def doc(self) -> str:

@@ -10,6 +10,13 @@ import pytest
 from spoiling import HOLD, PRINT, UNINTERRUPTIBLE, spoiled
 
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
+SEGMENT = """
+    with open(f"/dev/shm/nccl-test-{os.getpid()}", "wb+") as file:
+        os.ftruncate(file.fileno(), 4096)
+        whole = mmap.mmap(file.fileno(), 4096)
+    open("{folder}/made", "w").close()
+{body}
+"""
 LONG = ["--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000"]
 BEYOND_SECONDS = 5
 
@@ -46,6 +53,14 @@ def test_a_rank_that_prints_for_ever_neither_fills_the_disk_nor_outlives_the_tim
     assert (ended.code, error_of(ended)["ranks"]) == (20, [1]), ended
     assert ended.seconds < 10 + BEYOND_SECONDS
     assert (before.f_bavail - after.f_bavail) * before.f_frsize < 200 << 20
+
+
+def test_shared_memory_of_ranks_that_are_killed_is_removed(distcheck, tmp_path):
+    # As NCCL's segments, which keep their names until their ranks leave; the fixture looks what is left in /dev/shm.
+    env = spoiled(tmp_path, (0, 1), SEGMENT, body=HOLD)
+    ended = distcheck("bandwidth", "--nproc", "2", "--timeout", "8", "--format", "json", *SMALL, env=env)
+    assert ended.code == 20
+    assert (tmp_path / "made").exists()
 
 
 def test_an_import_of_torch_that_takes_longer_than_the_deadline_says_where_it_is(distcheck, tmp_path):

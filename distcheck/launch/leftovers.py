@@ -1,0 +1,50 @@
+"""Shared memory of ranks that are killed: found while they live, removed when nobody uses it any more.
+
+NCCL and torch give their segments names in /dev/shm and remove them when they leave; a rank that is killed does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from distcheck.probe.state import SHM
+
+_GONE = " (deleted)"
+
+
+def shared_by(pids: Iterable[int], proc: Path = Path("/proc")) -> set[Path]:
+    """Return the named segments in /dev/shm that processes have mapped."""
+    return {path for pid in pids for path in _mapped(proc / str(pid) / "maps") if path.parent == Path(SHM)}
+
+
+def remove(segments: Iterable[Path], since: float, proc: Path = Path("/proc")) -> None:
+    """Remove those that are ours, were made after `since` (time.time()) and are used by no process that can be seen."""
+    ours = [path for path in segments if _is_ours(path, since)]
+    if not ours:
+        return
+    used = shared_by((int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()), proc)
+    for path in ours:
+        if path not in used:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _is_ours(path: Path, since: float) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.getuid() and found.st_ctime >= since
+
+
+def _mapped(maps: Path) -> set[Path]:
+    """Return the files with a name that a process has mapped."""
+    try:
+        lines = maps.read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    names = {line[line.index("/") :] for line in lines if SHM in line}
+    return {Path(name) for name in names if not name.endswith(_GONE)}
