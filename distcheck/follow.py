@@ -10,7 +10,7 @@ import msgspec
 
 from distcheck import peering, trials
 from distcheck.collectives.plan import Task
-from distcheck.launch.local import tasks_for
+from distcheck.launch.tasks import tasks_for
 from distcheck.preflight import Outcome, judge
 from distcheck.rollcall.client import Connection
 from distcheck.rollcall.protocol import (

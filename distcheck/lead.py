@@ -13,7 +13,8 @@ from distcheck import peering
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.collectives.spread import uncertainty
 from distcheck.facts import Collectives, Job, Measurement, RankRun
-from distcheck.launch.local import LocalRanks, tasks_for
+from distcheck.launch.local import LocalRanks
+from distcheck.launch.tasks import tasks_for
 from distcheck.preflight import Outcome, judge
 from distcheck.rollcall.protocol import (
     Abort,

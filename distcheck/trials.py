@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from distcheck.collectives.plan import Task
-from distcheck.launch.local import tasks_for
+from distcheck.launch.tasks import tasks_for
 from distcheck.rollcall.protocol import RunReport, Trial
 
 if TYPE_CHECKING:

@@ -5,31 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from distcheck.collectives.plan import Step, StoreOpen, Task, Timing
-from distcheck.facts import Death, Missing, Placement
-from distcheck.launch import channel, leftovers
+from distcheck.facts import Placement
+from distcheck.launch import channel, deaths, leftovers, program
 from distcheck.launch.channel import Born, Exited, Imported
 from distcheck.launch.rank import LocalRank, ending
-from distcheck.launch.ranks import TELL_STACK, Spec
+from distcheck.launch.ranks import TELL_STACK
 from distcheck.launch.words import Words
 from distcheck.probe import memory
 from distcheck.probe.process import state_of, waits_in
-from distcheck.probe.state import SHM, space
 from distcheck.rollcall.protocol import RunReport
 
-_SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()
-"""Keeps modules in the user's working folder from hiding the standard library's."""
 _WATCH_SECONDS = 0.25
 _LAST_WORDS_SECONDS = 0.05
 _SHELLS_SIGNAL = 128
@@ -37,7 +32,6 @@ _SHELLS_SIGNAL = 128
 _MOST_STACKS = 8
 _MUTE_STATES = frozenset({"T", "t", "D", "Z", "X", ""})
 """Of processes that take no signal now."""
-_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 class LocalRanks:
@@ -72,7 +66,13 @@ class LocalRanks:
         try:
             pairs += (socket.socketpair() for _ in range(len(self.ranks) + 1))
             with self._words.opened() as theirs:
-                self._process = self._start_program([b.fileno() for _, b in pairs], theirs)
+                self._process = program.start(
+                    self.placements,
+                    [b.fileno() for _, b in pairs],
+                    theirs,
+                    torch=self._torch,
+                    inherit=self._inherit,
+                )
         except OSError as error:  # too many files or processes, or no memory
             for pair in pairs:
                 for end in pair:
@@ -123,24 +123,6 @@ class LocalRanks:
         if rank is not None:
             rank.writer = writer
         self._readers.append(asyncio.create_task(self._listen(rank, reader, writer)))
-
-    def _start_program(self, theirs: list[int], words: int) -> subprocess.Popen[bytes]:
-        spec = Spec(
-            placements=tuple(r.placement for r in self.ranks),
-            channels=tuple(theirs[:-1]),
-            control=theirs[-1],
-            torch=self._torch,
-            inherit=self._inherit,
-            parent=os.getpid(),
-        )
-        return subprocess.Popen(
-            [sys.executable, *_SAFE_PATH, "-m", "distcheck.launch.ranks", msgspec.json.encode(spec).decode()],
-            stdin=subprocess.DEVNULL,
-            stdout=words,
-            stderr=words,
-            pass_fds=theirs,
-            start_new_session=True,
-        )
 
     def _shared(self) -> set[Path]:
         return leftovers.shared_by(r.pid for r in self.ranks if r.pid is not None and not r.finished)
@@ -274,20 +256,7 @@ class LocalRanks:
             case Exited() if message.round == self._round and message.index < len(self.ranks):
                 self.ranks[message.index].exit_code = message.code
                 if message.code < 0 or message.code > _SHELLS_SIGNAL:
-                    self.ranks[message.index].death = self._death()
-
-    def _death(self) -> Death:
-        """Look at what may have ended a process just now."""
-        short = memory.since(self._memory)
-        if isinstance(short, Missing):
-            return Death(oom_kills=short, shm=space(SHM), said=self.log_tail())
-        return Death(
-            oom_kills=short.kills,
-            memory_limit_bytes=short.limit_bytes,
-            memory_cgroup=short.cgroup,
-            shm=space(SHM),
-            said=self.log_tail(),
-        )
+                    self.ranks[message.index].death = deaths.seen(self._memory, self.log_tail())
 
     def _take_from(self, rank: LocalRank, message: channel.Message) -> None:
         if isinstance(message, StoreOpen):
@@ -302,13 +271,13 @@ class LocalRanks:
 
     async def _program_ended(self) -> None:
         """Note that no more ranks will come: the program has ended."""
-        code = await self._exit_code()
+        code = await program.exit_code(self._process)
         # What the ranks said before their end may still be under way.
         await asyncio.sleep(_LAST_WORDS_SECONDS)
         if code is not None and not self.imported.done():
             self._program_end = code
         if code is not None and code < 0:
-            death = self._death()
+            death = deaths.seen(self._memory, self.log_tail())
             for rank in self.ranks:
                 rank.death = rank.death or (None if rank.over else death)
         self._ended_as("ended" if code is None else ending(code))
@@ -323,17 +292,6 @@ class LocalRanks:
                 rank.orphaned = f"ended with the one that forked it, which {how}"
         self._changed.set()
 
-    async def _exit_code(self) -> int | None:
-        """Return how the program ended without reaping it: its number still names its group."""
-        for _ in range(50):
-            if self._process is None:
-                break
-            ended = os.waitid(os.P_PID, self._process.pid, _ENDED)  # noqa: ASYNC222 WNOHANG: it does not wait
-            if ended is not None:
-                return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-            await asyncio.sleep(0.01)
-        return None
-
     def log_tail(self) -> str:
         """Return the last lines that the ranks wrote to their standard error."""
         return self._words.last()
@@ -343,12 +301,7 @@ class LocalRanks:
         process = self._process
         if process is not None:
             self._segments |= self._shared()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            for _ in range(100):
-                if process.poll() is not None and not _group_lives(process.pid):
-                    break
-                await asyncio.sleep(0.01)
+            await program.kill(process)
             leftovers.remove(self._segments, self._began_by_the_clock)
         for reader in self._readers:
             reader.cancel()
@@ -356,41 +309,3 @@ class LocalRanks:
         if self._control is not None:
             self._control.close()
         self._words.close()
-
-
-def _group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
-def tasks_for(
-    ranks: Sequence[Placement],
-    template: Task,
-    *,
-    store: tuple[str, int] | None,
-    gpus: Mapping[int, int | None],
-    parts: Mapping[int, tuple[int, int]] | None = None,
-) -> list[Task]:
-    """Return each rank's task; `gpus` maps ranks to CUDA ordinals.
-
-    `parts` maps ranks to their number in a part of the world and its size; None is the whole world. The first rank of
-    a part holds its store.
-    """
-    tasks = []
-    for placement in ranks:
-        rank = placement.rank or 0
-        number, size = (rank, template.world_size) if parts is None else parts[rank]
-        tasks.append(
-            msgspec.structs.replace(
-                template,
-                rank=number,
-                world_size=size,
-                local_rank=placement.local_rank or 0,
-                store=store if number else None,
-                gpu=gpus.get(rank),
-            )
-        )
-    return tasks

@@ -161,12 +161,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{who(job, ranks)} failed in {steps_of(ranks)}: {brief(detail_of(ranks[0]), 120)}",
-            Fix(
-                "Follow the error; let the backend say what it tried."
-                if own
-                else "Look at the network between the nodes; these ranks lost each other and none shows why.",
-                ("NCCL_DEBUG=INFO distcheck bandwidth -v" if _backend(job) == "nccl" else "distcheck net",),
-            ),
+            _mend(job, detail_of(ranks[0]), own=own),
             scope="node" if own else "link",
             owner="unknown",
             confirmed=False,
@@ -280,6 +275,21 @@ def _unmeasured(job: Job) -> Iterator[NotChecked]:
     gaps = missing_figures(job, collectives)
     if gaps:
         yield NotChecked(reason=f"no figure for {listed(gaps)}{why_ended(job)}")
+
+
+def _mend(job: Job, error: str, *, own: bool) -> Fix:
+    """Return what to do about an error of a rank, or (not its own) about ranks that lost each other."""
+    if "/dev/shm" in error:  # noqa: S108 NCCL's words
+        return Fix(
+            "Make /dev/shm larger; on a host, first remove from it what jobs that are gone have left there.",
+            ("df -h /dev/shm; ls -la /dev/shm", "docker run --shm-size=8g ..."),
+        )
+    return Fix(
+        "Follow the error; let the backend say what it tried."
+        if own
+        else "Look at the network between the nodes; these ranks lost each other and none shows why.",
+        ("NCCL_DEBUG=INFO distcheck bandwidth -v" if _backend(job) == "nccl" else "distcheck net",),
+    )
 
 
 def _backend(job: Job) -> str:

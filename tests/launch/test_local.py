@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from distcheck.collectives.plan import Plan, Task
-from distcheck.launch import local as module
-from distcheck.launch.local import LocalRanks, tasks_for
+from distcheck.launch import program as module
+from distcheck.launch.local import LocalRanks
+from distcheck.launch.tasks import tasks_for
 from distcheck.placement import local_placements
 
 PLAN = Plan("gloo", ("all_reduce",), (65536,), 30.0, iterations=3)
@@ -220,7 +221,7 @@ def test_a_program_that_cannot_be_started_is_told(ranks, monkeypatch):
 
 
 def test_a_group_that_the_kernel_does_not_let_go_is_not_waited_for(ranks, monkeypatch):
-    monkeypatch.setattr(module, "_group_lives", lambda _group: True)
+    monkeypatch.setattr(module, "group_lives", lambda _group: True)
 
     async def body(running):
         await running.ranks.wait_born(20)

@@ -1,6 +1,6 @@
 import pytest
 
-from distcheck.facts import Collectives, Measurement, Missing, RankRun
+from distcheck.facts import Collectives, Death, Measurement, Missing, RankRun
 from distcheck.rules import all_rules
 
 SIZES = (1 << 20, 1 << 24)
@@ -143,6 +143,25 @@ def test_a_dead_rank_is_named_with_what_kills_so(ran, only, signal, owner, hint)
     assert (found.owner, found.confirmed, code) == (owner, False, 20)
 
 
+def test_a_memory_limit_that_was_reached_is_the_jobs_fault_and_no_nodes(ran, only):
+    death = Death(oom_kills=1, memory_limit_bytes=512 << 20, memory_cgroup="/sys/fs/cgroup/job")
+    run = {**alike((0, 2, 3), WAITING), 1: {"outcome": "died", "detail": "was ended by SIGKILL", "death": death}}
+    found, code = only(ran(run=run, collectives=measured(0)), "collective-rank-died")
+    assert (found.ranks, found.scope, found.owner, code) == ((1,), "rank", "user", 30)
+    assert found.message.endswith("SIGKILL; the kernel killed it when its cgroup's memory limit of 512 MiB was reached")
+    assert found.evidence["memory_limit_bytes"] == 512 << 20
+
+
+def test_deaths_of_different_causes_are_findings_of_their_own(ran, judge):
+    causes = [Death(oom_kills=1, memory_limit_bytes=512 << 20), Death(oom_kills=0)]
+    dead = [{"outcome": "died", "detail": "was ended by SIGKILL", "death": death} for death in causes]
+    result = judge(ran(run={0: dead[0], 1: dead[0], 3: dead[1]}, collectives=measured(0)), "collectives")
+    assert [(f.rule, f.ranks) for f in result.findings] == [
+        ("collective-rank-died", (0, 1)),
+        ("collective-rank-died", (3,)),
+    ]
+
+
 def test_ranks_that_died_alike_are_one_finding(ran, only):
     dead = {"outcome": "died", "step": "process group", "detail": "exited with code 3"}
     found, _ = only(ran(run={2: dead, 3: dead}), "collective-rank-died")
@@ -193,6 +212,28 @@ def test_ranks_that_could_not_begin_are_the_cause_of_the_wait(ran, only):
     assert code == 20
 
 
+def test_ranks_that_others_trouble_kept_from_beginning_are_not_blamed(ran, only):
+    late = {"outcome": "not started", "detail": "the run was ended while torch was being imported"}
+    died = {"outcome": "died", "detail": "was ended by SIGSEGV"}
+    found, _ = only(ran(run={**alike(range(3), late), 3: died}, collectives=measured(0)), "collective-rank-died")
+    assert found.ranks == (3,)
+
+
+def test_only_such_ranks_are_never_a_pass(ran, judge):
+    late = {"outcome": "not started", "detail": "the run was ended while torch was being imported"}
+    result = judge(ran(run=alike(range(4), late), collectives=measured(0, operations=())), "collectives")
+    assert (result.findings, result.verdict.exit_code) == ((), 20)
+
+
+def test_a_shared_memory_that_nccl_could_not_have_is_named_with_what_mends_it(ran, only):
+    error = "DistBackendError: NCCL error: Last error: Error while creating shared memory segment /dev/shm/nccl-Ab12Cd "
+    error += "(size 9637888), error: No space left on device (28)"
+    run = {3: {"outcome": "failed", "step": "check all_reduce", "detail": error}}
+    found, _ = only(ran(run=run, collectives=measured(0)), "collective-failed")
+    assert found.ranks == (3,)
+    assert "docker run --shm-size=8g ..." in found.fix.commands
+
+
 @pytest.mark.parametrize(
     ("collectives", "reason"),
     [
@@ -232,6 +273,16 @@ def test_the_usual_sizes_are_expected_where_none_are_asked(ran, change, judge, b
 
 
 # --- collective-stalled
+
+
+def test_where_a_rank_hangs_is_evidence(ran, only):
+    calls = ("all_reduce (distributed/distributed_c10d.py:3000)", "_check (collectives/worker.py:180)")
+    odd = {**WAITING, "silent_seconds": 12.0, "waits_in": "nfs_wait_bit_killable", "stack": calls}
+    found, _ = only(ran(run={**alike(range(4), WAITING), 2: odd}, collectives=measured(0)), "collective-stalled")
+    assert found.evidence["rank 2"] == (
+        "pid 4711 in 'all_reduce 16777216 B', silent for 12.0 s, in the kernel's nfs_wait_bit_killable; "
+        f"calls: {' < '.join(calls)}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -171,3 +171,21 @@ def test_most_nodes_alike_is_the_systems_fault(lone, judge):
 
 def test_the_rules_say_nothing_of_a_job_with_ranks(job_of, judge):
     assert judge(job_of(2, 2, gpus=2), "node").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("shm", "severity"),
+    [
+        (space(8 * MIB, 8 * MIB), "warning"),
+        (space(GIB, 0), "error"),
+        (space(65 * MIB, 65 * MIB), ""),
+        (Missing(reason="gone"), ""),
+        (None, ""),
+    ],
+)
+def test_the_shared_memory_of_a_node_that_shall_measure_is_judged_too(job_of, change, judge, shm, severity):
+    job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives")), 1, shm=shm)
+    # Even where the collectives were not run for something else: the room is known all the same.
+    for looked in (job, change.job(job, skipped={"collectives": "not run because of something else"})):
+        found = [f for f in judge(looked).findings if f.rule == "host-shm-too-small"]
+        assert [(f.severity, f.nodes) for f in found] == ([(severity, ("node2",))] if severity else [])

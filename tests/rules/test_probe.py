@@ -56,3 +56,28 @@ def test_a_lost_process_without_a_rank_is_said_too(job_of, change, judge):
     job = change.job(job, ranks=job.ranks[:1])
     (found,) = judge(job, "probe").findings
     assert found.message.startswith("a process without a rank was lost")
+
+
+LOST = "the connection to 10.0.0.1 was lost: it closed"
+
+
+def test_rank_0s_process_that_was_lost_is_said_although_nothing_else_is_judged(job_of, change, judge):
+    job = change.process(job_of(1, 2), 1, host_lost=LOST, stage="collectives")
+    job = change.job(job, met=False, ranks=job.ranks[1:], processes=job.processes[1:])
+    job = change.job(job, skipped=dict.fromkeys(job.asked.looks, LOST))
+    diagnosis = judge(job, "probe")
+    (found,) = diagnosis.findings
+    assert (found.rule, found.ranks, found.confirmed) == ("probe-process-lost", (0,), False)
+    assert found.message == (
+        f"rank 0's process was lost in the stage 'collectives', says rank 1 (node1 pid {job.processes[0].pid}): {LOST}"
+    )
+    assert diagnosis.verdict.exit_code == 20
+
+
+def test_all_who_lost_rank_0s_process_alike_are_one_finding_that_names_its_node_where_it_is_known(
+    job_of, change, judge
+):
+    job = change.process(job_of(3, 1), (1, 2), host_lost=LOST, stage="peers")
+    (found,) = judge(job, "probe").findings
+    assert (found.ranks, found.nodes) == ((0,), ("node1",))
+    assert "says ranks 1-2 (node2 and node3)" in found.message
