@@ -166,14 +166,18 @@ class LocalRanks:
         until = time.monotonic() + seconds
         while not (self.store.done() or first.trouble() or aborted.is_set()) and time.monotonic() < until:
             await self._watch()
-        return self.store.result() if self.store.done() else None
+        if not self.store.done():
+            await self.look_closer()
+            return None
+        return self.store.result()
 
     def report(self, error: str = "") -> RunReport:
         """Sum up what the ranks measured and how they ended; `error` when none of them could begin."""
         runs = {r.placement.rank or 0: r.run() for r in self.ranks}
         if error and self._program_end is not None:
             died = {"step": "the import of torch", "outcome": "died", "detail": ending(self._program_end)}
-            runs = {rank: msgspec.structs.replace(run, **died) for rank, run in runs.items()}
+            deaths_by_rank = {r.placement.rank or 0: r.death for r in self.ranks}
+            runs = {n: msgspec.structs.replace(run, death=deaths_by_rank[n], **died) for n, run in runs.items()}
         elif error:
             runs = {
                 rank: msgspec.structs.replace(run, outcome="not started", detail=error) for rank, run in runs.items()
