@@ -214,7 +214,10 @@ class LocalRanks:
 
     async def look_closer(self) -> None:
         """Ask the kernel, and the first ranks themselves, where those are that are not over."""
-        for rank in [r for r in self.ranks if not r.over and r.pid is not None][:_MOST_STACKS]:
+        busy = [r for r in self.ranks if not r.over and r.pid is not None]
+        for rank in busy:
+            rank.note_silence()  # the signal may well wake one that hangs for long enough to say that it is alive
+        for rank in busy[:_MOST_STACKS]:
             rank.waits_in = waits_in(rank.pid or 0)
             rank.stack = await self._stack_of(rank.pid or 0)
 

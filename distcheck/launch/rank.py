@@ -50,6 +50,8 @@ class LocalRank:
         self.exit_code: int | None = None
         self.death: Death | None = None
         """What this node showed right after its process had ended by a signal."""
+        self._silent: float | None = None
+        """How long it had said nothing when the run ended; None while it goes on."""
         self.waits_in, self.stack = "", tuple[str, ...]()
         """Where it was when the run ended: in the kernel, and in Python."""
         self.orphaned = ""
@@ -97,6 +99,10 @@ class LocalRank:
             case Finished():
                 self.finished, self.step = True, "done"
 
+    def note_silence(self) -> None:
+        """Take how long it has said nothing, once."""
+        self._silent = self._silent or time.monotonic() - self.heard
+
     @property
     def over(self) -> bool:
         """Whether nothing more is to be expected of it."""
@@ -138,7 +144,7 @@ class LocalRank:
             step=self.step,
             outcome=outcome,  # type: ignore[arg-type]  # the literals above
             detail=detail,
-            silent_seconds=0.0 if self.over else round(time.monotonic() - self.heard, 1),
+            silent_seconds=0.0 if self.over else round(self._silent or time.monotonic() - self.heard, 1),
             waits_in=self.waits_in if outcome == "stalled" else "",
             stack=self.stack if outcome == "stalled" else (),
             death=self.death if outcome == "died" else None,

@@ -94,7 +94,7 @@ def _read(path: Path) -> str:
 
 
 def test_a_rank_that_the_memory_limit_kills_is_named_with_the_limit(start, tmp_path, small_memory):
-    env = spoiled(tmp_path, (1,), MEMORY) | {"SLURM_JOB_ID": "4711"}
+    env = spoiled(tmp_path, (1,), MEMORY)
     program = small_memory(700 << 20)
     ended = start(
         "bandwidth", "--nproc", "2", "--timeout", "60", "--format", "json", *SMALL, env=env, program=program
@@ -102,7 +102,7 @@ def test_a_rank_that_the_memory_limit_kills_is_named_with_the_limit(start, tmp_p
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (30, "collective-rank-died", [1]), ended
     assert found["message"].endswith("the kernel killed it when its cgroup's memory limit of 700 MiB was reached")
-    assert "srun --mem=1400M ..." in found["fix"]["commands"]
+    assert "docker run --memory=1400m ..." in found["fix"]["commands"]
     assert found["evidence"]["memory_limit_bytes"] == 700 << 20
     assert ended.report["exclude"]["nodes"] == []
 

@@ -15,7 +15,7 @@ SEGMENT = """
         os.ftruncate(file.fileno(), 4096)
         whole = mmap.mmap(file.fileno(), 4096)
     open("{folder}/made", "w").close()
-{body}
+{then}
 """
 LONG = ["--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000"]
 BEYOND_SECONDS = 5
@@ -57,7 +57,7 @@ def test_a_rank_that_prints_for_ever_neither_fills_the_disk_nor_outlives_the_tim
 
 def test_shared_memory_of_ranks_that_are_killed_is_removed(distcheck, tmp_path):
     # As NCCL's segments, which keep their names until their ranks leave; the fixture looks what is left in /dev/shm.
-    env = spoiled(tmp_path, (0, 1), SEGMENT, body=HOLD)
+    env = spoiled(tmp_path, (0, 1), SEGMENT, then=HOLD)
     ended = distcheck("bandwidth", "--nproc", "2", "--timeout", "8", "--format", "json", *SMALL, env=env)
     assert ended.code == 20
     assert (tmp_path / "made").exists()
