@@ -11,6 +11,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.deaths import cause_of_death, evidence_of_death
 from distcheck.rules.endings import (
     UNAVAILABLE,
+    call_of,
     detail_of,
     endings,
     evidence_of,
@@ -208,7 +209,10 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
         confirmed=False,
         message=f"{len(waiting)} of {len(job.ranks)} ranks were still in {steps_of(waiting)} "
         f"when the run was ended{why_ended(job)}; no rank shows a cause",
-        evidence={f"in '{step}'": numbered(numbers_of(group)) for step, group in grouped(waiting, step_of).items()},
+        evidence={
+            **{f"in '{step}'": numbered(numbers_of(group)) for step, group in grouped(waiting, step_of).items()},
+            **{f"at {call}": numbered(numbers_of(group)) for call, group in grouped(waiting, call_of).items() if call},
+        },
         fix=Fix(
             "Tell slow from stuck with more time or smaller sizes; then look at the network.",
             ("distcheck bandwidth --sizes 1M --timeout 300", "distcheck net", "distcheck isolate"),

@@ -136,6 +136,11 @@ def step_of(rank: RankFacts) -> str:
     return rank.run.step if rank.run else "nothing that was heard of"
 
 
+def call_of(rank: RankFacts) -> str:
+    """Return the innermost Python call in which a rank was when the run ended, '' where it did not tell."""
+    return rank.run.stack[0] if rank.run and rank.run.stack else ""
+
+
 def steps_of(ranks: list[RankFacts]) -> str:
     """Name the step of ranks, and all of them when they differ."""
     return listed([f"'{step}'" for step in grouped(ranks, step_of)])

@@ -323,6 +323,18 @@ def test_nobody_is_blamed_when_most_ranks_wait_alike(ran, only, run):
     assert found.message.startswith("4 of 4 ranks were still in ")
 
 
+def test_where_everybody_waits_each_place_is_said(ran, only):
+    there, here = ("all_reduce (distributed/distributed_c10d.py:3000)",), ("read (os.py:1)", "load (data.py:7)")
+    run = {**alike(range(3), {**WAITING, "stack": there}), 3: {**WAITING, "stack": here}}
+    found, _ = only(ran(run=run, collectives=measured(0)), "collective-stalled")
+    assert found.ranks == ()
+    assert found.evidence == {
+        "in 'all_reduce 16777216 B'": "ranks 0-3",
+        f"at {there[0]}": "ranks 0-2",
+        f"at {here[0]}": "rank 3",
+    }
+
+
 # --- torch-backend-missing
 
 
