@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
 _KEPT_BYTES = 64 << 10
+_ASKED_BYTES = 16 << 20
+"""What is kept while an answer is awaited, which may stand among a flood of words."""
 _SHOWN_BYTES, _SHOWN_LINES = 2000, 12
 _STACK_SECONDS, _LOOK_SECONDS = 0.2, 0.01
 _CALL = re.compile(rb'^  File "([^"\n]+)", line (\d+) in (\S+)\n', re.MULTILINE)
+_BEGINS = b"most recent call first"
 _MOST_CALLS = 8
 
 
@@ -25,6 +28,7 @@ class Words:
         self._kept = bytearray()
         self._heard = 0
         """Bytes in all."""
+        self._most_bytes = _KEPT_BYTES
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
@@ -49,7 +53,7 @@ class Words:
             return
         self._heard += len(words)
         self._kept += words
-        del self._kept[:-_KEPT_BYTES]
+        del self._kept[: -self._most_bytes]
 
     def last(self) -> str:
         """Return the last lines."""
@@ -59,20 +63,30 @@ class Words:
 
     async def asked(self, ask: Callable[[], None]) -> tuple[str, ...]:
         """Have a process write its Python calls by `ask` and return them, innermost first."""
-        before = self._heard
-        with contextlib.suppress(OSError):
+        start, self._most_bytes = self._heard, _ASKED_BYTES
+        calls: list[tuple[bytes, bytes, bytes]] = []
+        try:
             ask()
             until = time.monotonic() + _STACK_SECONDS
-            heard = before
-            while time.monotonic() < until and (heard == before or heard != self._heard):
-                heard = self._heard
+            while time.monotonic() < until:
                 await asyncio.sleep(_LOOK_SECONDS)
-        new = bytes(self._kept[-(self._heard - before) :]) if self._heard > before else b""
-        calls = _CALL.findall(new)[:_MOST_CALLS]
+                before, calls = calls, self._calls_since(start)
+                if calls and calls == before:
+                    break
+        except OSError:  # it has gone
+            return ()
+        finally:
+            self._most_bytes = _KEPT_BYTES
+            del self._kept[:-_KEPT_BYTES]
         return tuple(
             f"{name.decode('utf-8', 'replace')} ({_short(file.decode('utf-8', 'replace'))}:{int(line)})"
             for file, line, name in calls
         )
+
+    def _calls_since(self, start: int) -> list[tuple[bytes, bytes, bytes]]:
+        """Return file, line and name of the calls that were written since so many bytes had been heard."""
+        began = self._kept.find(_BEGINS, max(0, len(self._kept) - (self._heard - start)))
+        return _CALL.findall(self._kept, began)[:_MOST_CALLS] if began >= 0 else []
 
     def close(self) -> None:
         """Listen no longer."""

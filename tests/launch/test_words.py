@@ -86,6 +86,27 @@ def test_a_program_whose_calls_keep_the_interpreter_tells_where_it_is(heard):
     assert [call.partition(" (")[0] for call in calls] == ["holds", "outer", "<module>"]
 
 
+FLOOD = """
+import faulthandler, os
+faulthandler.register({signal}, all_threads=False)
+def floods():
+    while True:
+        os.write(1, b"words " * 1000)
+floods()
+"""
+
+
+def test_an_answer_is_found_in_a_flood(heard):
+    async def body(words, process):
+        await until(lambda: words._heard > 1 << 20)
+        calls = await words.asked(lambda: os.kill(process.pid, TELL_STACK))
+        assert len(words._kept) <= 64 << 10
+        return calls
+
+    calls = heard(FLOOD.replace("{signal}", str(int(TELL_STACK))), body)
+    assert [call.partition(" (")[0] for call in calls] == ["floods", "<module>"]
+
+
 def test_one_that_does_not_answer_is_not_waited_for(heard):
     async def body(words, process):
         os.kill(process.pid, signal.SIGSTOP)
