@@ -29,7 +29,7 @@ _MESSAGE = "something blocks and the time is over; no whole report was written"
 def _where() -> str:
     """Say in which of our own calls the main thread is, innermost first; empty where that cannot be told."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 public in all but name
-    calls = []
+    calls: list[str] = []
     while frame is not None and len(calls) < _MOST_CALLS:
         calls.append(f"{frame.f_code.co_name} ({PurePath(frame.f_code.co_filename).name}:{frame.f_lineno})")
         frame = frame.f_back
