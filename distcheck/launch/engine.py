@@ -139,7 +139,7 @@ def _signal(worker: Any, signum: signal.Signals) -> None:
 
 def _kill_group(worker: Any) -> None:
     """Kill what programs have started in their sessions; a wrapper that is killed alone leaves it behind."""
-    for client in worker.clients:
+    for client in worker._engine_clients():  # noqa: SLF001 the one way to them that all its workers have
         process = getattr(client, "popen", None)
         # While the leader is not reaped nobody else can have its number.
         if process is not None and process.returncode is None and os.getpgid(0) != process.pid:

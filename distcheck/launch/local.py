@@ -29,7 +29,7 @@ _WATCH_SECONDS = 0.25
 _LAST_WORDS_SECONDS = 0.05
 _SHELLS_SIGNAL = 128
 """A shell ends with so much more than the number of the signal that ended its command."""
-_MOST_STACKS = 8
+_MOST_STACKS, _STACKS_SECONDS = 8, 1.0
 _MUTE_STATES = frozenset({"T", "t", "D", "Z", "X", ""})
 """Of processes that take no signal now."""
 
@@ -217,7 +217,10 @@ class LocalRanks:
         busy = [r for r in self.ranks if not r.over and r.pid is not None]
         for rank in busy:
             rank.note_silence()  # the signal may well wake one that hangs for long enough to say that it is alive
+        until = time.monotonic() + _STACKS_SECONDS
         for rank in busy[:_MOST_STACKS]:
+            if time.monotonic() > until:
+                break
             rank.waits_in = waits_in(rank.pid or 0)
             rank.stack = await self._stack_of(rank.pid or 0)
 

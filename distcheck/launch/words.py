@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 
 _KEPT_BYTES = 64 << 10
-_ASKED_BYTES = 16 << 20
-"""What is kept while an answer is awaited, which may stand among a flood of words."""
+_ANSWER_BYTES = 8 << 10
 _SHOWN_BYTES, _SHOWN_LINES = 2000, 12
-_STACK_SECONDS, _LOOK_SECONDS = 0.2, 0.01
+_STACK_SECONDS, _LOOK_SECONDS = 0.5, 0.01
 _CALL = re.compile(rb'^  File "([^"\n]+)", line (\d+) in (\S+)\n', re.MULTILINE)
+_CRASH, _MODULES = "Fatal Python error", "Extension modules:"
+"""How faulthandler begins what it writes at a fatal signal, and a long line of it that nobody needs."""
+_LINES_BEFORE = 4
+"""Shown of what was written before a crash: an abort is explained there."""
 _BEGINS = b"most recent call first"
 _MOST_CALLS = 8
 
@@ -26,9 +29,8 @@ class Words:
     def __init__(self) -> None:
         self._ours: int | None = None
         self._kept = bytearray()
-        self._heard = 0
-        """Bytes in all."""
-        self._most_bytes = _KEPT_BYTES
+        self._answer: bytes | None = None
+        """What was heard of an answer; None where none is awaited."""
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
@@ -51,42 +53,50 @@ class Words:
         if not words:
             self.close()
             return
-        self._heard += len(words)
+        if self._answer is not None:
+            self._look_for_answer(words)
         self._kept += words
-        del self._kept[: -self._most_bytes]
+        del self._kept[:-_KEPT_BYTES]
+
+    def _look_for_answer(self, words: bytes) -> None:
+        """Take what follows the first words of an answer, which may stand in a flood of others."""
+        if self._answer == b"":
+            words = bytes(self._kept[-len(_BEGINS) :]) + words
+            began = words.find(_BEGINS)
+            words = words[began:] if began >= 0 else b""
+        self._answer = ((self._answer or b"") + words)[:_ANSWER_BYTES]
 
     def last(self) -> str:
-        """Return the last lines."""
+        """Return the last lines, or those about the last crash of a process if there was one."""
         self._read()
-        lines = self._kept[-_SHOWN_BYTES:].decode("utf-8", "replace").strip().splitlines()
-        return "\n".join(lines[-_SHOWN_LINES:])
+        text = self._kept.decode("utf-8", "replace")
+        crash = text.rfind(_CRASH)
+        if crash < 0:
+            return "\n".join(text[-_SHOWN_BYTES:].strip().splitlines()[-_SHOWN_LINES:])
+        before = text[max(0, crash - _SHOWN_BYTES) : crash].splitlines()[-_LINES_BEFORE:]
+        lines = [line for line in text[crash:].splitlines() if line.strip() and not line.startswith(_MODULES)]
+        return "\n".join([*before, *lines[: _SHOWN_LINES - len(before)]])[:_SHOWN_BYTES]
 
     async def asked(self, ask: Callable[[], None]) -> tuple[str, ...]:
         """Have a process write its Python calls by `ask` and return them, innermost first."""
-        start, self._most_bytes = self._heard, _ASKED_BYTES
+        self._answer = b""
         calls: list[tuple[bytes, bytes, bytes]] = []
         try:
             ask()
             until = time.monotonic() + _STACK_SECONDS
             while time.monotonic() < until:
                 await asyncio.sleep(_LOOK_SECONDS)
-                before, calls = calls, self._calls_since(start)
+                before, calls = calls, _CALL.findall(self._answer)[:_MOST_CALLS]
                 if calls and calls == before:
                     break
         except OSError:  # it has gone
             return ()
         finally:
-            self._most_bytes = _KEPT_BYTES
-            del self._kept[:-_KEPT_BYTES]
+            self._answer = None
         return tuple(
             f"{name.decode('utf-8', 'replace')} ({_short(file.decode('utf-8', 'replace'))}:{int(line)})"
             for file, line, name in calls
         )
-
-    def _calls_since(self, start: int) -> list[tuple[bytes, bytes, bytes]]:
-        """Return file, line and name of the calls that were written since so many bytes had been heard."""
-        began = self._kept.find(_BEGINS, max(0, len(self._kept) - (self._heard - start)))
-        return _CALL.findall(self._kept, began)[:_MOST_CALLS] if began >= 0 else []
 
     def close(self) -> None:
         """Listen no longer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts import Missing
@@ -21,6 +22,9 @@ _SMALL_SHM_BYTES = 64 * _MIB
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 _CODE = re.compile(r"exit(?:ed with)? code (\d+)")
 _SHELLS_SIGNAL = 128
+_CALL = re.compile(r'^  File "([^"\n]+)", line (\d+) in (\S+)$', re.MULTILINE)
+"""The innermost Python call, as faulthandler writes it at a fatal signal."""
+_CRASH = re.compile(r'Fatal Python error|  File "')
 _WATCHDOG = re.compile(r"watchdog", re.IGNORECASE)
 _TELLING = re.compile(r"error|terminate|assert|abort|what\(\)|invalid|corrupt|fatal|fail", re.IGNORECASE)
 
@@ -110,13 +114,16 @@ def cause_of_death(rank: RankFacts) -> Cause:
             ("distcheck isolate", "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO distcheck bandwidth -v"),
             seen="torch's watchdog ended it",
         )
-    said = last_words(death)
-    return cause._replace(seen=f"it said '{said}'" if said else "")
+    said, call = last_words(death), _CALL.search(death.said)
+    seen = [f"it said '{said}'"] if said else []
+    if call:
+        seen.append(f"it was in {call[3]} ({'/'.join(PurePath(call[1]).parts[-2:])}:{call[2]})")
+    return cause._replace(seen="; ".join(seen))
 
 
 def last_words(death: Death) -> str:
     """Return the most telling of the last lines that were written before a death, '' when none tells anything."""
-    lines = [line.strip() for line in death.said.splitlines() if _TELLING.search(line)]
+    lines = [line.strip() for line in death.said.splitlines() if _TELLING.search(line) and not _CRASH.match(line)]
     return brief(lines[0], 120) if lines else ""
 
 

@@ -101,7 +101,8 @@ def start(mark, tmp_path):
         process.kill()
     assert not left, f"left behind: {[p.cmdline() for p in left]}"
     assert set(Path("/dev/shm").iterdir()) <= before
-    assert list(temporary.iterdir()) == []
+    # torchrun and the jobs leave folders of their own behind.
+    assert [e.name for e in temporary.iterdir() if not e.name.startswith(("torchelastic_", "torchinductor_"))] == []
 
 
 def _survivors(mark: str, patience: float = 3.0) -> list[psutil.Process]:

@@ -116,6 +116,15 @@ def test_an_abort_is_torchs_watchdogs_where_its_words_say_so():
     assert cause_of_death(dead("was ended by SIGABRT", said="all is well")).seen == ""
 
 
+def test_a_crash_is_said_with_the_call_in_which_it_happened():
+    said = "free(): invalid pointer\nFatal Python error: Aborted\nStack (most recent call first):\n"
+    said += '  File "/x/torch/distributed/distributed_c10d.py", line 3000 in all_reduce\n'
+    said += '  File "/x/worker.py", line 9 in run'
+    assert cause_of_death(dead("was ended by SIGABRT", said=said)).seen == (
+        "it said 'free(): invalid pointer'; it was in all_reduce (distributed/distributed_c10d.py:3000)"
+    )
+
+
 def test_a_death_of_which_nothing_is_known_has_no_evidence():
     run = RankRun(pid=1, step="all_reduce 16 B", outcome="died", detail="exited with code 3")
     rank = RankFacts(process="p", placement=Placement(rank=1), environment={}, run=run)
