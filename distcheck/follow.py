@@ -126,5 +126,6 @@ async def _measure(run: Session, connection: Connection, start: Start, aborted: 
                 aborted=aborted,
                 on_trouble=lambda reason: connection.say(Trouble(reason)),
             )
+        await local.look_closer()
         loads = watch.answer
     connection.say(msgspec.structs.replace(local.report(error=imported), gpus=loads))

@@ -257,6 +257,7 @@ async def _measure(
     tasks = tasks_for(local.placements, template, store=None, gpus=gpus)
     port = await local.open_store(tasks, seconds, aborted)
     if port is None:
+        await local.look_closer()
         return {run.uid: local.report()}
     others = tasks_for(local.placements, template, store=("127.0.0.1", port), gpus=gpus)
     guests = run.record.guests
@@ -269,6 +270,7 @@ async def _measure(
             aborted=aborted,
             on_trouble=trouble,
         )
+    await local.look_closer()
     reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
     if run.server is not None:
         if run.remaining(_REPORT_RESERVE_SECONDS) == 0:

@@ -41,7 +41,7 @@ PRINT = """
         os.write(2, b"for ever " * 1000)
 """
 SHARED_MEMORY = """
-    with open("/dev/shm/distcheck-test", "wb+") as file:
+    with open(f"/dev/shm/distcheck-test-{os.getpid()}", "wb+") as file:
         os.unlink(file.name)
         os.ftruncate(file.fileno(), {bytes})
         whole = mmap.mmap(file.fileno(), {bytes})

@@ -166,10 +166,7 @@ class LocalRanks:
         until = time.monotonic() + seconds
         while not (self.store.done() or first.trouble() or aborted.is_set()) and time.monotonic() < until:
             await self._watch()
-        if not self.store.done():
-            await self.look_closer()
-            return None
-        return self.store.result()
+        return self.store.result() if self.store.done() else None
 
     def report(self, error: str = "") -> RunReport:
         """Sum up what the ranks measured and how they ended; `error` when none of them could begin."""
@@ -210,7 +207,6 @@ class LocalRanks:
                 on_trouble(trouble)
         # What a rank says of its own end may be under way while its neighbour's end is already known.
         await asyncio.sleep(_LAST_WORDS_SECONDS)
-        await self.look_closer()
 
     async def look_closer(self) -> None:
         """Ask the kernel, and the first ranks themselves, where those are that are not over."""

@@ -114,7 +114,9 @@ def collective_rank_died(job: Job) -> Iterator[Outcome]:
     """
     ended = endings(job)
     ranks = ended.died or ([] if ended.clear or ended.failed else ended.aborted)
-    for (detail, cause), group in grouped(ranks, lambda r: (detail_of(r), cause_of_death(r))).items():
+    # What mends it makes them alike, not the room or the words that were left at each one's own moment.
+    for (detail, _), group in grouped(ranks, lambda r: (detail_of(r), cause_of_death(r).text)).items():
+        cause = cause_of_death(group[0])
         yield found(
             job,
             group,

@@ -14,7 +14,7 @@ from spoiling import SHARED_MEMORY, site
 SITE = f"{sysconfig.get_paths()['purelib']}/sitecustomize.py"
 LONG = ("--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000")
 SMALL = ("--sizes", "1M:1M", "--op", "all_reduce")
-TIMEOUT = 40
+TIMEOUT = 30
 BEYOND_SECONDS = 5
 
 
@@ -23,26 +23,21 @@ def errors(report):
 
 
 def busy(cluster, nodes):
-    """Whether ranks that have torch run on these nodes; each is forked from the program that imported it."""
-    return (
-        all(
-            any(
-                p.name().startswith("distcheck r") and p.memory_info().rss > 100 << 20
-                for p in cluster.processes()[node]
-            )
-            for node in nodes
-            if node in cluster.processes()
-        )
-        and set(nodes) <= cluster.processes().keys()
+    """Whether ranks that shall measure run on these nodes: those that only introduce themselves are gone at once."""
+    there = cluster.processes()
+    return all(
+        any(p.name().startswith("distcheck r") and time.time() - p.create_time() > 2 for p in there.get(node, ()))
+        for node in nodes
     )
 
 
-def wait_until_busy(cluster, nodes):
-    until = time.monotonic() + 60
+def wait_until_busy(cluster, nodes, runs):
+    until = time.monotonic() + 40
     while not busy(cluster, nodes):
-        assert time.monotonic() < until
+        assert time.monotonic() < until, cluster.processes()
+        assert all(run.process.poll() is None for run in runs), [run.wait() for run in runs]
         time.sleep(0.2)
-    time.sleep(2)
+    time.sleep(1)
 
 
 @pytest.fixture
@@ -53,7 +48,7 @@ def by_hand(cluster):
         meeting = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "WORLD_SIZE": "3", "LOCAL_RANK": "0"}
         words = ("distcheck", "bandwidth", *LONG, "--timeout", str(timeout), "--format", "json")
         runs = [cluster.start(node, *words, env={**meeting, "RANK": str(n)}) for n, node in enumerate(NODES[:3])]
-        wait_until_busy(cluster, NODES[:3])
+        wait_until_busy(cluster, NODES[:3], runs)
         return runs
 
     return start
@@ -88,7 +83,7 @@ def test_when_rank_0s_node_is_lost_the_others_end_alike_and_say_so(cluster, by_h
 def test_from_outside_a_node_lost_in_the_collectives_is_named_within_the_timeout(cluster, fault, node):
     words = ("bandwidth", *LONG, "--hosts", "node[1-3]", "--nproc", "1", "--timeout", str(TIMEOUT), "--format", "json")
     run = cluster.start("head", "distcheck", *words)
-    wait_until_busy(cluster, NODES[:3])
+    wait_until_busy(cluster, NODES[:3], [run])
     getattr(cluster, fault)(node)
     ended = run.wait(TIMEOUT + 30)
     (report,) = reports(ended)
@@ -111,7 +106,7 @@ def test_a_signal_in_the_collectives_leaves_nothing_on_any_node(cluster, signum)
     before = left(cluster)[1]
     words = ("bandwidth", *LONG, "--hosts", "node[1-4]", "--nproc", "1", "--timeout", "90", "--format", "json")
     run = cluster.start("head", "distcheck", *words)
-    wait_until_busy(cluster, NODES)
+    wait_until_busy(cluster, NODES, [run])
     start = time.monotonic()
     run.interrupt(signum)
     ended = run.wait(30)
