@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from spoiling import HOLD, PRINT, UNINTERRUPTIBLE, spoiled
 
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
 SEGMENT = """
-    with open(f"/dev/shm/nccl-test-{os.getpid()}", "wb+") as file:
+    with open(f"/dev/shm/distcheck-test-{os.getpid()}", "wb+") as file, open("{folder}/made", "a") as made:
         os.ftruncate(file.fileno(), 4096)
         whole = mmap.mmap(file.fileno(), 4096)
-    open("{folder}/made", "w").close()
+        made.write(file.name + "\\n")
 {then}
 """
 LONG = ["--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000"]
@@ -59,11 +60,13 @@ def test_a_rank_that_prints_for_ever_neither_fills_the_disk_nor_outlives_the_tim
 
 
 def test_shared_memory_of_ranks_that_are_killed_is_removed(distcheck, tmp_path):
-    # As NCCL's segments, which keep their names until their ranks leave; the fixture looks what is left in /dev/shm.
+    # As NCCL's segments, which keep their names until their ranks leave.
     env = spoiled(tmp_path, (0, 1), SEGMENT, then=HOLD)
     ended = distcheck("bandwidth", "--nproc", "2", "--timeout", "8", "--format", "json", *SMALL, env=env)
     assert ended.code == 20
-    assert (tmp_path / "made").exists()
+    made = (tmp_path / "made").read_text().splitlines()
+    assert len(made) == 2
+    assert not [name for name in made if Path(name).exists()]
 
 
 def test_an_import_of_torch_that_takes_longer_than_the_deadline_says_where_it_is(distcheck, tmp_path):
