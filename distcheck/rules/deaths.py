@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts import Missing
@@ -117,7 +116,7 @@ def cause_of_death(rank: RankFacts) -> Cause:
     said, call = last_words(death), _CALL.search(death.said)
     seen = [f"it said '{said}'"] if said else []
     if call:
-        seen.append(f"it was in {call[3]} ({'/'.join(PurePath(call[1]).parts[-2:])}:{call[2]})")
+        seen.append(f"it was in {call[3]} ({'/'.join(call[1].split('/')[-2:])}:{call[2]})")
     return cause._replace(seen="; ".join(seen))
 
 
