@@ -47,7 +47,7 @@ class _Members:
 
     def __init__(self, job: Job) -> None:
         self.nodes: dict[str, NodeFacts] = {node.key: node for node in job.nodes}
-        self.names = _names(job)
+        self.names = job.node_names
         self.by_node: dict[str, dict[str, tuple[int, ...]]] = {}
         lost = {process.uid for process in job.processes if process.lost}
         for rank in job.ranks:
@@ -75,12 +75,6 @@ class _Members:
             if isinstance(gpu.name, str)
         }
         return f"{counts} ranks on {sorted(models)}"
-
-
-def _names(job: Job) -> dict[str, str]:
-    """Return a name for each node by its key, the key itself where two nodes have one name."""
-    names = [node.name for node in job.nodes]
-    return {node.key: node.name if names.count(node.name) == 1 else node.key for node in job.nodes}
 
 
 async def search(run: Session, server: Server | None, backend: str) -> Isolation:

@@ -25,10 +25,16 @@ def _on(job: Job, names: Sequence[str], local_ranks: Sequence[int] = ()) -> list
     return [
         rank
         for node in job.nodes
-        if {node.name, node.key} & set(names)
+        if job.node_names[node.key] in names
         for rank in job.ranks_on(node)
         if not local_ranks or rank.placement.local_rank in local_ranks
     ]
+
+
+def _hosts(job: Job, names: Sequence[str]) -> list[str]:
+    """Return what nodes are reached by, without what tells them from others of the same name."""
+    plain = {job.node_names[node.key]: node.name for node in job.nodes}
+    return [plain.get(name, name) for name in names]
 
 
 def _evidence(tests: Sequence[GroupTest]) -> dict[str, Any]:
@@ -43,10 +49,12 @@ def _evidence(tests: Sequence[GroupTest]) -> dict[str, Any]:
 def _found(job: Job, culprit: Culprit, fix: Fix) -> Finding:
     ranks = _on(job, culprit.nodes, culprit.local_ranks)
     link = culprit.part == "link"
+    # Of two nodes with one name no scheduler can leave out the right one.
+    nameless = not {node.name for node in job.nodes}.issuperset(culprit.nodes)
     return Finding(
         scope="link" if link else "gpu" if culprit.part == "rail" else "node",
         owner="admin",
-        confirmed=culprit.certain and not link,
+        confirmed=culprit.certain and not link and not nameless,
         ranks=numbers_of(ranks),
         nodes=culprit.nodes,
         message=brief(culprit.sentence, 300),
@@ -76,7 +84,7 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
                 culprit,
                 Fix(
                     "Leave the node out and start again; then look at its devices and its kernel's log.",
-                    (f"distcheck node  # on {culprit.nodes[0]}", "sudo dmesg -T | tail -n 50"),
+                    (f"distcheck node  # on {_hosts(job, culprit.nodes)[0]}", "sudo dmesg -T | tail -n 50"),
                 ),
             )
 
@@ -101,7 +109,7 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
                 culprit,
                 Fix(
                     "Leave the node out; look for other processes, throttled clocks, limits, and the link's rate.",
-                    (f"ssh {culprit.nodes[0]} 'uptime; nvidia-smi -q -d PERFORMANCE'", "distcheck net"),
+                    (f"ssh {_hosts(job, culprit.nodes)[0]} 'uptime; nvidia-smi -q -d PERFORMANCE'", "distcheck net"),
                 ),
             )
 
@@ -120,7 +128,7 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
     searched = _searched(job)
     for culprit in searched.culprits if searched else ():
         if culprit.part == "link":
-            a, b = culprit.nodes[0], culprit.nodes[-1]
+            a, *_, b = _hosts(job, culprit.nodes)
             yield _found(
                 job,
                 culprit,

@@ -55,6 +55,14 @@ def test_one_that_is_not_certain_is_not_excluded(searched, said):
     assert (finding.confirmed, code) == (False, 20)
 
 
+def test_of_two_nodes_with_one_name_the_bad_one_is_told_and_neither_is_left_out(searched, said, change):
+    job = searched(found(culprit(nodes=("node1 (boot bbbbbbbb)",))))
+    job = change.node(change.node(job, 0, name="node1", boot_id="aaaaaaaa1"), 2, name="node1", boot_id="bbbbbbbb1")
+    (finding,), _, code = said(job)
+    assert (finding.ranks, finding.nodes, finding.confirmed, code) == ((4, 5), ("node1 (boot bbbbbbbb)",), False, 20)
+    assert finding.fix.commands[0] == "distcheck node  # on node1"
+
+
 def test_a_rail_is_named_with_its_rank(searched, said):
     (finding,), _, code = said(searched(found(culprit("rail", local_ranks=(1,)))))
     assert (finding.rule, finding.scope, finding.ranks, code) == ("isolation-bad-node", "gpu", (5,), 40)
