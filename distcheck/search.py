@@ -12,7 +12,7 @@ from distcheck.collectives.plan import Plan, Timing, bus_factor
 from distcheck.facts import Culprit, Gpus, GroupTest, Isolation, Job, NodeFacts, RankRun, Sides, Suspects
 from distcheck.isolation import round as rounds
 from distcheck.isolation.schedule import next_round, take
-from distcheck.isolation.state import Settings, State, start
+from distcheck.isolation.state import Settings, State, lose, start
 from distcheck.isolation.verdict import Evidence, Verdict
 from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import Halt, RunReport, StoreAt, Trial
@@ -29,13 +29,12 @@ _FIRST_ON_CPUS_SECONDS, _FIRST_ON_GPUS_SECONDS = 12.0, 30.0
 _TIMES_THE_FIRST, _LEAST_SECONDS = 4.0, 8.0
 """A group that is still busy so many times as long again as the first one that passed took, and so long, hangs."""
 _LONGEST_TRIAL_SECONDS = 60.0
-_IMPORT_SHARE = 4
-"""Of the time that is left in the first round, this part is the least that others have: they may still import torch."""
 _LEAST_ROUND_SECONDS = 4.0
 """With less than that left, no other round is begun."""
 _TROUBLE_SECONDS = 0.5
 _LOOK_SECONDS = 0.2
-_LAST_WORDS_SECONDS = 2.0
+_LAST_WORDS_SECONDS = 4.0
+"""In which a process that was told to end a trial must have answered; it only waits for its ranks to be killed."""
 _SLOW_ON_CPUS = 0.35
 """Of the others' median: Gloo's ranks use the CPUs for everything, and whatever else runs there shows."""
 _CPU_BYTES, _GPU_BYTES = 1 << 20, 64 << 20
@@ -89,8 +88,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
     settings = Settings(slow_share=_SLOW_ON_CPUS) if backend == "gloo" else Settings()
     state = start(members.by_node, seed=job.world_size or 0, missing=missing, settings=settings)
     first = _FIRST_ON_CPUS_SECONDS if backend == "gloo" else _FIRST_ON_GPUS_SECONDS
-    if run.local is not None:
-        await run.local.wait_imported(run.remaining(_RESERVE_SECONDS) / 2, asyncio.Event())
+    state = lose(state, await _without_torch(run, server, members))
     while True:
         step = next_round(state)
         took = round(loop.time() - began, 1)
@@ -100,12 +98,27 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
         if left < _LEAST_ROUND_SECONDS:
             return Isolation("ended", "the time for it was over", rounds=len(state.rounds), seconds=took)
         run.say(_announced(step, state))
-        least = _LEAST_SECONDS if state.rounds else max(_LEAST_SECONDS, left / _IMPORT_SHARE)
-        results = await _Round(run, server, members, backend, step, min(first, left)).hold(least)
-        state = take(state, step, results)
+        held = _Round(run, server, members, backend, step, min(first, left))
+        state = lose(take(state, step, await held.hold()), held.lost)
         for trial in state.rounds[-1][1]:
             if trial.bad:
                 run.say(f"round {step.number}: {', '.join(trial.nodes)}: {trial.outcome}")
+
+
+async def _without_torch(run: Session, server: Server | None, members: _Members) -> dict[str, str]:
+    """Wait until torch is imported everywhere, for half of the time at most; return the nodes where it is not."""
+    waiting: dict[asyncio.Future[Any], str] = {}
+    for node, here in members.by_node.items():
+        for uid in here:
+            if uid == run.uid and run.local is not None:
+                waiting[asyncio.ensure_future(asyncio.shield(run.local.imported))] = node
+            elif server is not None and uid != run.uid:
+                waiting[asyncio.ensure_future(server.guests[uid].ready.wait())] = node
+    seconds = run.remaining(_RESERVE_SECONDS) / 2
+    _, late = await asyncio.wait(waiting, timeout=seconds) if waiting else (None, ())
+    for task in late:
+        task.cancel()
+    return {waiting[task]: f"torch was not imported within {seconds:.0f} s" for task in late}
 
 
 def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
@@ -130,7 +143,8 @@ def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
         ),
         boundaries=tuple(Sides(b.sides, b.cause) for b in verdict.boundaries),
         undecided=tuple(Suspects(s.nodes, _tests(s.evidence), s.sentence) for s in verdict.undecided),
-        untested=verdict.untested,
+        # Whoever is lost is known to be lost, and nothing else of it is known.
+        untested=(*verdict.untested, *verdict.missing),
         widespread=verdict.widespread,
         rounds=verdict.rounds,
         seconds=seconds,
@@ -159,9 +173,11 @@ class _Round:
         self.until = asyncio.get_running_loop().time() + seconds
         self.halted = asyncio.Event()
         """Ends what this process's own ranks do in the round."""
+        self.lost: dict[str, str] = {}
+        """Nodes of which a process did not answer, with the reason."""
 
-    async def hold(self, least_seconds: float) -> list[Result]:
-        """Have every group tested and return what came of each; the others have at least so long after the first."""
+    async def hold(self) -> list[Result]:
+        """Have every group tested and return what came of each."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         testing = [asyncio.ensure_future(self._test(number, group)) for number, group in enumerate(self.step.groups)]
@@ -174,7 +190,7 @@ class _Round:
             if not done:
                 break
         else:
-            self.until = loop.time() + max(_TIMES_THE_FIRST * (loop.time() - began), least_seconds)
+            self.until = loop.time() + max(_TIMES_THE_FIRST * (loop.time() - began), _LEAST_SECONDS)
         # Every group ends by `until` of its own accord, and says so within moments.
         _, late = await asyncio.wait(testing, timeout=self._left() + 2 * _LAST_WORDS_SECONDS)
         for task in late:
@@ -211,7 +227,21 @@ class _Round:
                 uid, report = task.result()
                 reports |= {uid: report} if report is not None else {}
             task.cancel()
+        silent = [uid for uid in members if uid not in reports]
+        if silent:
+            return self._without(number, group, silent)
         return self._result(number, group, parts, reports)
+
+    def _without(self, number: int, group: Group, silent: Sequence[str]) -> Result:
+        """Note who did not answer: whoever is lost did no bad work, nor did those who waited for it."""
+        guests = [uid for uid in silent if uid != self.run.uid]
+        if self.server is not None:
+            self.run.record.note_silent(self.server, guests, "it did not answer during the search for a bad node")
+            for uid in guests:
+                node = next(node for node in group.nodes if uid in self.members.by_node[node])
+                gone = self.server.guests[uid].gone
+                self.lost[node] = "its connection was closed" if gone else "it did not answer"
+        return rounds.Result(group=number, ended="untested")
 
     async def _first_of(self, waiting: Iterable[asyncio.Future[Any]]) -> tuple[set[Any], set[Any]]:
         """Wait until one is done, or the round's time is over, which may come to be earlier meanwhile."""
@@ -281,12 +311,13 @@ class _Round:
         parts: Mapping[str, Mapping[int, tuple[int, int]]],
         reports: Mapping[str, RunReport],
     ) -> Result:
-        runs: dict[int, RankRun | None] = {rank: None for ranks in parts.values() for rank in ranks}
+        size = sum(map(len, parts.values()))
+        runs: dict[int, RankRun] = {}
         for uid, report in reports.items():
             runs |= {rank: run for rank, run in report.runs.items() if rank in parts[uid]}
         node_of = {rank: node for node in group.nodes for here in self.members.by_node[node].values() for rank in here}
         computed = {rank: c for report in reports.values() for rank, c in report.computed.items() if rank in runs}
-        wrong = {rank for rank, run in runs.items() if run and any(run.wrong.values())}
+        wrong = {rank for rank, run in runs.items() if any(run.wrong.values())}
         wrong |= {rank for rank, c in computed.items() if c.wrong}
         said = tuple(
             rounds.Said(node_of[rank], self.members.local_ranks.get(rank), words)
@@ -297,12 +328,12 @@ class _Round:
         for report in reports.values():
             for _, timing in report.timings:
                 timings.setdefault(timing.op, []).append(timing)
-        seconds = _seconds(timings.get("all_reduce", []), len(runs))
-        factor = bus_factor("all_reduce", len(runs))
+        seconds = _seconds(timings.get("all_reduce", []), size)
+        factor = bus_factor("all_reduce", size)
         moved = timings["all_reduce"][0].bytes if seconds else 0
         return rounds.Result(
             group=number,
-            ended=_ended(runs, wrong),
+            ended=_ended(runs, wrong, size),
             seconds=seconds,
             busbw_GBps=moved / seconds / 1e9 * factor if seconds and factor else None,
             like=self.members.like(group.nodes),
@@ -321,22 +352,20 @@ def _seconds(timings: Sequence[Timing], ranks: int) -> float | None:
     return fmean(median(t.bursts) for t in timings) if len(timings) == ranks > 0 else None
 
 
-def _ended(runs: Mapping[int, RankRun | None], wrong: set[int]) -> rounds.Ended:
-    """Return how a group's test ended, the worst first."""
-    outcomes = {run.outcome if run else "lost" for run in runs.values()}
+def _ended(runs: Mapping[int, RankRun], wrong: set[int], size: int) -> rounds.Ended:
+    """Return how a group's test ended, the worst first; the others are not asked where there is no store to meet in."""
+    outcomes = {run.outcome for run in runs.values()}
     if wrong:
         return "wrong"
     if outcomes == {"done"}:
-        return "passed"
-    if outcomes & {"failed", "died", "lost", "not started"}:
+        return "passed" if len(runs) == size else "failed"
+    if outcomes & {"failed", "died", "not started"}:
         return "failed"
     return "hung"
 
 
-def _words(run: RankRun | None, *, wrong: bool) -> str:
+def _words(run: RankRun, *, wrong: bool) -> str:
     """Return what became of a rank, for people; empty where all went well."""
-    if run is None:
-        return "its process was lost"
     if wrong:
         return f"wrong numbers in {', '.join(op for op, count in run.wrong.items() if count) or 'a product of its own'}"
     if run.outcome == "done":

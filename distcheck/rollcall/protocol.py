@@ -157,6 +157,10 @@ class Start(Word, frozen=True):
     """Where rank 0's store listens; an empty host stands for the one that the guest has reached."""
 
 
+class Ready(Word, frozen=True):
+    """Torch is imported here, or never will be."""
+
+
 class Trouble(Word, frozen=True):
     """A rank of this process cannot finish; the others would wait for it in vain."""
 
@@ -221,7 +225,7 @@ class Bye(Word, frozen=True):
     exit_code: int
 
 
-FromGuest = Report | PeerReport | Trouble | RunReport | StoreAt | Here
+FromGuest = Report | PeerReport | Ready | Trouble | RunReport | StoreAt | Here
 FromHost = Roster | Start | Abort | Trial | Halt | LastCall | Bye
 
 hello_decoder = msgspec.msgpack.Decoder(Hello)

@@ -1,0 +1,125 @@
+"""The search for a bad node over a real roll call: guests that do as told, leave, fall silent, or import for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from distcheck import search
+from distcheck.collectives.plan import Timing
+from distcheck.facts import Asked, Job, RankRun
+from distcheck.rollcall import protocol
+from distcheck.rollcall.protocol import Halt, Ready, RunReport, StoreAt, Trial
+
+GUESTS = (1, 2, 3, 4)
+
+
+def job_of_guests(report):
+    told = [report(f"guest {n}", n, node=f"node{n}") for n in GUESTS]
+    return Job(
+        distcheck="0.1.0", run="run", asked=Asked(command="isolate", looks=("isolation",)),
+        nodes=tuple(t.node for t in told), processes=tuple(t.process for t in told),
+        ranks=tuple(r for t in told for r in t.ranks),
+    )  # fmt: skip
+
+
+async def attend(host, number, does, *, ready=True):
+    """Come as the guest of one node, and do with each trial what `does` says of its number and group."""
+    connection = (await host.come(f"guest {number}", number)).connection
+    if ready:
+        connection.say(Ready())
+    while True:
+        word = await protocol.read(connection.reader, protocol.host_decoder)
+        if isinstance(word, Halt):
+            connection.say(RunReport({number: RankRun(1, "all_reduce", "stalled")}, (), trial=word.trial))
+        if not isinstance(word, Trial):
+            continue
+        ((place, size),) = word.parts.values()
+        match does(word.number, size):
+            case "leaves":
+                connection.writer.close()
+                return
+            case "is silent":
+                await asyncio.sleep(600)
+            case "hangs":
+                continue
+            case "dies":
+                if place == 0:
+                    connection.say(StoreAt(word.number, 1))
+                run = RankRun(1, "all_reduce", "died", "was ended by SIGKILL")
+                connection.say(RunReport({number: run}, (), trial=word.number))
+            case _:
+                if place == 0:
+                    connection.say(StoreAt(word.number, 1))
+                timing = Timing("all_reduce", 1 << 20, "float32", 1, (0.01,), "time")
+                run = RankRun(1, "done", "done")
+                connection.say(RunReport({number: run}, ((number, timing),), trial=word.number))
+
+
+@pytest.fixture
+def searched(hosting, live, report, monkeypatch):
+    """Search among four guests; returns what was found, and the processes that were noted as lost."""
+    monkeypatch.setattr(search, "_LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(search, "_LAST_WORDS_SECONDS", 0.5)
+
+    def searched(does, *, seconds=60.0, late=()):
+        lost: dict[str, str] = {}
+
+        async def main():
+            async with hosting(1 + len(GUESTS)) as host:
+                guests = [
+                    asyncio.ensure_future(attend(host, n, lambda *at, n=n: does(n, *at), ready=n not in late))
+                    for n in GUESTS
+                ]
+                assert await host.server.wait_for_all(10)
+                job, until = job_of_guests(report), time.monotonic() + seconds
+                record = SimpleNamespace(
+                    job=lambda: job, note_silent=lambda _, uids, what: lost.update(dict.fromkeys(uids, what))
+                )
+                run = SimpleNamespace(
+                    uid="host", local=None, record=record, say=lambda _: None,
+                    remaining=lambda reserve=0.0: max(0.0, until - time.monotonic() - reserve),
+                )  # fmt: skip
+                found = await search.search(run, host.server, "gloo")
+                for guest in guests:
+                    guest.cancel()
+                await asyncio.gather(*guests, return_exceptions=True)
+                return found
+
+        return live(main()), set(lost)
+
+    return searched
+
+
+def test_guests_that_do_as_told_are_healthy(searched):
+    found, lost = searched(lambda *_: "done")
+    assert (found.kind, found.untested, lost) == ("healthy", (), set())
+
+
+def test_a_guest_whose_ranks_die_is_the_bad_one(searched):
+    found, lost = searched(lambda n, *_: "dies" if n == 3 else "done")
+    assert ([c.nodes for c in found.culprits], found.undecided, lost) == ([("node3",)], (), set())
+    assert found.culprits[0].certain
+
+
+def test_a_guest_whose_ranks_hang_with_others_is_the_bad_one(searched):
+    found, lost = searched(lambda n, _, size: "hangs" if n == 2 and size > 1 else "done")
+    assert ([c.nodes for c in found.culprits], lost) == ([("node2",)], set())
+
+
+@pytest.mark.parametrize("does", ["leaves", "is silent"])
+@pytest.mark.parametrize("which", [1, 4])
+@pytest.mark.parametrize("trial", [1, 2])
+def test_a_guest_that_is_lost_during_the_search_did_no_bad_work(searched, does, which, trial):
+    found, lost = searched(lambda n, number, _: does if n == which and number >= trial else "done")
+    assert (found.culprits, found.undecided, found.boundaries) == ((), (), ())
+    assert (found.untested, lost) == ((f"node{which}",), {f"guest {which}"})
+
+
+def test_where_torch_is_not_imported_in_time_the_others_are_searched_and_nobody_is_blamed(searched):
+    found, lost = searched(lambda n, *_: "hangs" if n == 4 else "done", seconds=16.0, late=[4])
+    assert (found.culprits, found.undecided, found.untested, lost) == ((), (), ("node4",), set())
+    assert "node4 (torch was not imported within 6 s)" in found.sentence
