@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from distcheck.facts import Culprit, GroupTest, Isolation, Job, Missing, RankFacts
+from distcheck.adapters import served
+from distcheck.facts import Culprit, GroupTest, Isolation, Job, Missing, Pci, RankFacts
 from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.rules import Outcome, rule
 from distcheck.rules.vocabulary import brief, listed, numbers_of
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 _SPEEDS = frozenset({"slow"})
 _MOST = 8
+_NEAR = 0.05
+"""So close to what it would have without one of its adapters."""
 
 
 def _searched(job: Job) -> Isolation | None:
@@ -46,7 +50,20 @@ def _evidence(tests: Sequence[GroupTest]) -> dict[str, Any]:
     return lines
 
 
-def _found(job: Job, culprit: Culprit, fix: Fix) -> Finding:
+def _one_rail(job: Job, culprit: Culprit) -> dict[str, Any]:
+    """Return a hint at a single adapter, where a node has as much as it would have without one of them."""
+    rails = max(
+        (sum(served(nic) for nic in node.pci.nics) for node in job.nodes if isinstance(node.pci, Pci)), default=0
+    )
+    ratios = [test.ratio for test in culprit.evidence if test.ratio is not None]
+    if culprit.part != "node" or rails < 2 or not ratios:
+        return {}
+    left = (rails - 1) / rails
+    near = abs(median(ratios) - left) <= _NEAR
+    return {"adapters": f"without one of {rails} it would be at {left:.0%}: look at each of them"} if near else {}
+
+
+def _found(job: Job, culprit: Culprit, fix: Fix, **evidence: Any) -> Finding:
     ranks = _on(job, culprit.nodes, culprit.local_ranks)
     link = culprit.part == "link"
     # Of two nodes with one name no scheduler can leave out the right one.
@@ -58,7 +75,7 @@ def _found(job: Job, culprit: Culprit, fix: Fix) -> Finding:
         ranks=numbers_of(ranks),
         nodes=culprit.nodes,
         message=brief(culprit.sentence, 300),
-        evidence=_evidence(culprit.evidence),
+        evidence=_evidence(culprit.evidence) | evidence,
         fix=fix,
     )
 
@@ -97,7 +114,8 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
 
     Found by what each rank takes for work of its own (multiplying matrices, copying memory), and by the bandwidth that
     a node reaches with several others, held against the median of groups like it, and measured again before anybody
-    is named. How long a rank is in a collective never counts: the late one shows the shortest time.
+    is named. What a node would have without one of its network adapters is recognised. How long a rank is in a
+    collective never counts: the late one shows the shortest time.
 
     Fix: leave the node out; look for other processes, throttled clocks, a CPU limit, or a link at a lower rate.
     """
@@ -111,6 +129,7 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
                     "Leave the node out; look for other processes, throttled clocks, limits, and the link's rate.",
                     (f"ssh {_hosts(job, culprit.nodes)[0]} 'uptime; nvidia-smi -q -d PERFORMANCE'", "distcheck net"),
                 ),
+                **_one_rail(job, culprit),
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Culprit, GroupTest, Isolation, Missing, Sides, Suspects
+from distcheck.facts import Culprit, GroupTest, Isolation, Missing, Nic, Pci, PciPlace, Sides, Suspects
 
 
 @pytest.fixture
@@ -73,6 +73,22 @@ def test_a_slow_node_or_rank_is_named_with_how_slow(searched, said, part, ranks,
     (finding,), _, code = said(searched(found(culprit(part, fault="slow", local_ranks=local, ratio=0.1))))
     assert (finding.rule, finding.ranks, code) == ("isolation-slow-node", ranks, 40)
     assert "10% of what others showed" in next(iter(finding.evidence.values()))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "adapters", "told"),
+    [(0.74, 4, True), (0.52, 2, True), (0.6, 4, False), (0.1, 4, False), (0.5, 1, False), (0.5, 0, False)],
+)
+def test_a_node_that_lacks_as_much_as_one_adapter_gives_is_told_so(searched, said, change, ratio, adapters, told):
+    place = PciPlace(path=(), numa_node=0)
+    nics = tuple(Nic(f"mlx5_{n}", place, "ib", link_layer="InfiniBand", ports=(1,)) for n in range(adapters))
+    job = searched(found(culprit(fault="slow", ratio=ratio)))
+    (finding,), _, _ = said(change.node(job, 0, pci=Pci({}, nics)))
+    hint = {
+        "adapters": f"without one of {adapters} it would be at {1 - 1 / max(1, adapters):.0%}: look at each of them"
+    }
+    assert ("adapters" in finding.evidence) == told
+    assert finding.evidence.items() >= (hint if told else {}).items()
 
 
 def test_a_link_blames_neither_of_its_ends(searched, said):
