@@ -227,6 +227,11 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             message=brief(searched.sentence, 300),
             fix=Fix("Look at what the nodes share: software, settings, the network.", ("distcheck gate -v",)),
         )
+    if searched.kind == "healthy" and len(job.nodes) == 2:
+        yield NotChecked(
+            required=False,
+            reason="how fast two nodes are together was held against nothing: a third node tells, or gate --min-busbw",
+        )
     named = searched.culprits or searched.boundaries or searched.undecided or searched.kind == "shared"
     if searched.kind in {"unmeasured", "ended"} or searched.untested or (searched.kind != "healthy" and not named):
         where = f" ({listed(searched.untested)})" if searched.untested else ""

@@ -41,6 +41,13 @@ def test_a_healthy_search_is_silent(searched, said):
     assert said(searched(None)) == ([], [], 0)
 
 
+def test_of_two_nodes_it_is_said_that_their_speed_was_held_against_nothing(job_of, change, said):
+    job = job_of(2, 2, looks=("environment", "meeting", "isolation"), command="isolate")
+    findings, (unlooked,), code = said(change.job(job, isolation=Isolation("healthy", "all work", rounds=3)))
+    assert (findings, unlooked.required, code) == ([], False, 0)
+    assert "a third node tells" in unlooked.reason
+
+
 @pytest.mark.parametrize("fault", ["failed", "hung", "wrong"])
 def test_a_bad_node_is_named_and_left_out(searched, said, fault):
     (finding,), unlooked, code = said(searched(found(culprit(fault=fault))))
