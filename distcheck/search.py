@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,16 @@ class _Members:
         for number, (uid, rank) in enumerate(ranks):
             parts.setdefault(uid, {})[rank] = (number, len(ranks))
         return parts
+
+    def facing(self, nodes: Sequence[str]) -> dict[int, tuple[int, int]]:
+        """Return the ranks of two nodes that have the same place, by local rank; empty where these differ."""
+        if len(nodes) != 2:
+            return {}
+        one, other = ([rank for here in self.by_node[node].values() for rank in here] for node in nodes)
+        places = [self.local_ranks[rank] for rank in one]
+        if places != [self.local_ranks[rank] for rank in other] or not 1 < len(places) == len(set(places)):
+            return {}
+        return dict(zip(places, zip(one, other, strict=True), strict=True))
 
     def like(self, nodes: Sequence[str]) -> str:
         """Say what makes figures of groups comparable: ranks per node and models of GPU."""
@@ -257,12 +267,15 @@ class _Round:
 
     def _trial(self, group: Group, parts: Mapping[int, tuple[int, int]], store: tuple[str, int] | None) -> Trial:
         on_cpu = self.backend == "gloo"
+        # GPUs have adapters of their own; Gloo has one interface for all ranks.
+        rails = len(self.members.facing(group.nodes)) if self.backend == "nccl" else 0
         plan = Plan(
             backend=self.backend,  # type: ignore[arg-type]  # one of the backends of --backend
-            operations=("all_reduce", "broadcast"),
+            operations=("all_reduce", "broadcast", "send_recv") if rails else ("all_reduce", "broadcast"),
             sizes_bytes=(_CPU_BYTES if on_cpu else _GPU_BYTES,),
             deadline_seconds=60.0,
             burst_seconds=_CPU_BURST_SECONDS if on_cpu else _GPU_BURST_SECONDS,
+            stride=rails or 1,
             compute=group.purpose == "alone",
         )
         return Trial(self.step.number, plan, _LONGEST_TRIAL_SECONDS, dict(parts), store)
@@ -324,19 +337,21 @@ class _Round:
             for rank, run in runs.items()
             if (words := _words(run, wrong=rank in wrong))
         )
-        timings: dict[str, list[Timing]] = {}
+        timings: dict[str, dict[int, Timing]] = {}
         for report in reports.values():
-            for _, timing in report.timings:
-                timings.setdefault(timing.op, []).append(timing)
-        seconds = _seconds(timings.get("all_reduce", []), size)
+            for rank, timing in report.timings:
+                timings.setdefault(timing.op, {})[rank] = timing
+        whole = timings.get("all_reduce", {})
+        seconds = _seconds(whole.values(), size)
         factor = bus_factor("all_reduce", size)
-        moved = timings["all_reduce"][0].bytes if seconds else 0
+        moved = next(iter(whole.values())).bytes if seconds else 0
         return rounds.Result(
             group=number,
             ended=_ended(runs, wrong, size),
             seconds=seconds,
             busbw_GBps=moved / seconds / 1e9 * factor if seconds and factor else None,
             like=self.members.like(group.nodes),
+            rails=_rails(self.members.facing(group.nodes), runs, timings.get("send_recv", {})),
             compute=tuple(
                 rounds.Compute(
                     node_of[rank], self.members.local_ranks.get(rank, 0), c.matmul_seconds, c.copy_seconds, self.backend
@@ -347,7 +362,22 @@ class _Round:
         )
 
 
-def _seconds(timings: Sequence[Timing], ranks: int) -> float | None:
+def _rails(
+    facing: Mapping[int, tuple[int, int]], runs: Mapping[int, RankRun], timings: Mapping[int, Timing]
+) -> tuple[rounds.Rail, ...]:
+    """Return how the ranks of two nodes fared that face each other, by their local rank."""
+    found: list[rounds.Rail] = []
+    for local_rank, pair in facing.items() if timings else ():
+        if any(runs[rank].wrong.get("send_recv") for rank in pair if rank in runs):
+            found.append(rounds.Rail(local_rank, "wrong"))
+        elif seconds := _seconds([timings[rank] for rank in pair if rank in timings], len(pair)):
+            found.append(rounds.Rail(local_rank, "passed", timings[pair[0]].bytes / seconds / 1e9))
+        else:
+            found.append(rounds.Rail(local_rank, "untested"))
+    return tuple(found)
+
+
+def _seconds(timings: Collection[Timing], ranks: int) -> float | None:
     """Return the mean over the ranks, None where not all of them have a figure."""
     return fmean(median(t.bursts) for t in timings) if len(timings) == ranks > 0 else None
 
