@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING
@@ -34,10 +35,14 @@ _LAST_CALL_SECONDS = 3.0
 _GOODBYE_SECONDS = 2.0
 _RUN_REPORT_SECONDS = 20.0
 """How much later than rank 0's process another one may be over: ranks wait 10 s for rank 0's store and 5 s to leave."""
+_ABORTED_REPORT_SECONDS = 5.0
+"""The same for one that was told to end, and only has to say so."""
 _ABORT_GRACE_SECONDS = 1.0
 """Between the first sign of trouble and the end for all: time for others to say what they saw."""
 _REPORT_RESERVE_SECONDS = 3.0
 _FEWEST_NODES = 2
+_COLLECTIVES_SHARE = 0.5
+"""Of the time that a gate of several nodes has left: if the collectives hang, the rest is for finding out by whom."""
 _ISOLATION_SECONDS = 10.0
 """With less than that left, a gate does not begin to look for who is bad."""
 
@@ -232,7 +237,8 @@ async def _measure(
     world_size: int,
 ) -> dict[str, RunReport]:
     """Open the store on rank 0, start everybody, and gather what they say; silent guests are left out."""
-    seconds = run.remaining(_REPORT_RESERVE_SECONDS)
+    seconds = _seconds_for_collectives(run)
+    until = time.monotonic() + seconds
     template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
     gpus = run.cuda_ordinals(plan.backend)
     tasks = tasks_for(local.placements, template, store=None, gpus=gpus)
@@ -246,18 +252,27 @@ async def _measure(
     async with run.watching_gpus(plan.backend) as watch:
         await local.measure(
             others,
-            seconds=run.remaining(_REPORT_RESERVE_SECONDS),
+            seconds=max(0.0, until - time.monotonic()),
             aborted=aborted,
             on_trouble=trouble,
         )
     reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
     if run.server is not None:
-        if run.remaining(_REPORT_RESERVE_SECONDS) == 0:
+        late = time.monotonic() >= until
+        if late:
             run.server.say_to_all(Abort("the time is over"), guests)
-        patience = min(_RUN_REPORT_SECONDS, max(1.0, run.remaining(_REPORT_RESERVE_SECONDS - 1)))
+        most = _ABORTED_REPORT_SECONDS if late else _RUN_REPORT_SECONDS
+        patience = min(most, max(1.0, run.remaining(_REPORT_RESERVE_SECONDS - 1)))
         reports |= await run.server.hear_all(RunReport, patience, guests)
         _note_unheard(run, run.server, [uid for uid in guests if uid not in reports], patience)
     return reports
+
+
+def _seconds_for_collectives(run: Session) -> float:
+    """Return how long the collectives may take; a gate of several nodes keeps time to search for who is bad."""
+    left = run.remaining(_REPORT_RESERVE_SECONDS)
+    searches = run.asked.command == "gate" and len(run.record.job().nodes) >= _FEWEST_NODES
+    return left * _COLLECTIVES_SHARE if searches and left >= 2 * _ISOLATION_SECONDS else left
 
 
 def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: float) -> None:

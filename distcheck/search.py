@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from distcheck import trials
 from distcheck.collectives.plan import Plan, Timing, bus_factor
 from distcheck.facts import Culprit, Gpus, GroupTest, Isolation, Job, NodeFacts, RankRun, Sides, Suspects
 from distcheck.isolation import round as rounds
-from distcheck.isolation.schedule import next_round, take
+from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import Settings, State, lose, start
 from distcheck.isolation.verdict import Evidence, Verdict
 from distcheck.rollcall import protocol
@@ -106,7 +108,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
             return _facts(step, state.nodes, took)
         left = run.remaining(_RESERVE_SECONDS)
         if left < _LEAST_ROUND_SECONDS:
-            return Isolation("ended", "the time for it was over", rounds=len(state.rounds), seconds=took)
+            return _ended_early(_facts(so_far(state), state.nodes, took))
         run.say(_announced(step, state))
         held = _Round(run, server, members, backend, step, min(first, left))
         state = lose(take(state, step, await held.hold()), held.lost)
@@ -159,6 +161,13 @@ def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
         rounds=verdict.rounds,
         seconds=seconds,
     )
+
+
+def _ended_early(found: Isolation) -> Isolation:
+    """Keep only whom it had convicted: of all others the next round would have told more."""
+    named = [culprit.sentence for culprit in found.culprits]
+    sentence = "; ".join(["the time for it was over", *named])
+    return replace(found, kind="ended", sentence=sentence, boundaries=(), undecided=())
 
 
 def _tests(evidence: Sequence[Evidence]) -> tuple[GroupTest, ...]:

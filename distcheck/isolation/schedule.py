@@ -45,6 +45,15 @@ def next_round(state: State) -> Round | Verdict:
     return conclude(state, runs, parts, search.found)
 
 
+def so_far(state: State) -> Verdict:
+    """Return what is known where no time is left for another round; whoever is convicted by then stays so."""
+    runs = alone.alone(state)
+    aside = alone.set_aside(runs)
+    if not state.rounds or 2 * len(aside) > len(state.nodes) >= SHARED:
+        return conclude(state, runs)
+    return conclude(state, runs, _parts(state, aside)[0])
+
+
 def _parts(state: State, aside: frozenset[str]) -> tuple[list[Part], pairing.Pairs]:
     """Return what pairs told, for all nodes or for each of two sides, and which pairs would tell more."""
     known = tally(state, aside)

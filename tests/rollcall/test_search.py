@@ -127,6 +127,15 @@ def test_a_guest_whose_ranks_hang_with_others_is_the_bad_one(searched):
     assert ([c.nodes for c in found.culprits], lost) == ([("node2",)], set())
 
 
+def test_whoever_is_convicted_when_the_time_ends_is_named_and_the_rest_is_unknown(searched):
+    def does(n, number, nodes):
+        return "dies" if n == 3 and nodes == 1 else "hangs" if number > 3 else "done"
+
+    found, _ = searched(does, seconds=9.5)
+    assert (found.kind, [c.nodes for c in found.culprits], found.undecided) == ("ended", [("node3",)], ())
+    assert found.sentence.startswith("the time for it was over; node3 fails alone")
+
+
 @pytest.mark.parametrize("does", ["leaves", "is silent"])
 @pytest.mark.parametrize("which", [1, 4])
 @pytest.mark.parametrize("trial", [1, 2])
