@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from statistics import fmean, median
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from distcheck import trials
-from distcheck.collectives.plan import Plan, Timing, bus_factor
-from distcheck.facts import Culprit, Gpus, GroupTest, Isolation, Job, NodeFacts, RankRun, Sides, Suspects
+from distcheck.collectives.plan import Plan
+from distcheck.facts import Culprit, GroupTest, Isolation, Sides, Suspects
 from distcheck.isolation import round as rounds
 from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import Settings, State, lose, start
 from distcheck.isolation.verdict import Evidence, Verdict
+from distcheck.members import Members
+from distcheck.results import result_of
 from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import Halt, RunReport, StoreAt, Trial
 
@@ -43,57 +44,12 @@ _CPU_BYTES, _GPU_BYTES = 1 << 20, 64 << 20
 _CPU_BURST_SECONDS, _GPU_BURST_SECONDS = 0.1, 0.2
 
 
-class _Members:
-    """Which processes, and which of their ranks, a node has."""
-
-    def __init__(self, job: Job) -> None:
-        self.nodes: dict[str, NodeFacts] = {node.key: node for node in job.nodes}
-        self.names = job.node_names
-        self.by_node: dict[str, dict[str, tuple[int, ...]]] = {}
-        lost = {process.uid for process in job.processes if process.lost}
-        for rank in job.ranks:
-            if rank.placement.rank is not None and rank.process not in lost:
-                of_node = self.by_node.setdefault(self.names[job.node_of(rank).key], {})
-                of_node[rank.process] = (*of_node.get(rank.process, ()), rank.placement.rank)
-        self.local_ranks = {r.placement.rank: r.placement.local_rank or 0 for r in job.ranks}
-
-    def parts(self, nodes: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
-        """Return each process's ranks with their number in the group and its size."""
-        ranks = [(uid, rank) for node in nodes for uid, here in self.by_node[node].items() for rank in here]
-        parts: dict[str, dict[int, tuple[int, int]]] = {}
-        for number, (uid, rank) in enumerate(ranks):
-            parts.setdefault(uid, {})[rank] = (number, len(ranks))
-        return parts
-
-    def facing(self, nodes: Sequence[str]) -> dict[int, tuple[int, int]]:
-        """Return the ranks of two nodes that have the same place, by local rank; empty where these differ."""
-        if len(nodes) != 2:
-            return {}
-        one, other = ([rank for here in self.by_node[node].values() for rank in here] for node in nodes)
-        places = [self.local_ranks[rank] for rank in one]
-        if places != [self.local_ranks[rank] for rank in other] or not 1 < len(places) == len(set(places)):
-            return {}
-        return dict(zip(places, zip(one, other, strict=True), strict=True))
-
-    def like(self, nodes: Sequence[str]) -> str:
-        """Say what makes figures of groups comparable: ranks per node and models of GPU."""
-        counts = sorted(sum(map(len, self.by_node[node].values())) for node in nodes)
-        models = {
-            gpu.name
-            for facts in self.nodes.values()
-            if self.names[facts.key] in nodes and isinstance(facts.gpus, Gpus)
-            for gpu in facts.gpus.devices
-            if isinstance(gpu.name, str)
-        }
-        return f"{counts} ranks on {sorted(models)}"
-
-
 async def search(run: Session, server: Server | None, backend: str) -> Isolation:
     """Test groups of nodes until it is known who is bad, or the time is over."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     job = run.record.job()
-    members = _Members(job)
+    members = Members(job)
     missing = {}
     if job.missing_ranks:
         missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "nobody spoke for them"}
@@ -117,7 +73,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
                 run.say(f"round {step.number}: {', '.join(trial.nodes)}: {trial.outcome}")
 
 
-async def _without_torch(run: Session, server: Server | None, members: _Members) -> dict[str, str]:
+async def _without_torch(run: Session, server: Server | None, members: Members) -> dict[str, str]:
     """Wait until torch is imported everywhere, for half of the time at most; return the nodes where it is not."""
     waiting: dict[asyncio.Future[Any], str] = {}
     for node, here in members.by_node.items():
@@ -186,7 +142,7 @@ class _Round:
     """One round: all groups at the same time, each with the processes of its nodes."""
 
     def __init__(
-        self, run: Session, server: Server | None, members: _Members, backend: str, step: Round, seconds: float
+        self, run: Session, server: Server | None, members: Members, backend: str, step: Round, seconds: float
     ) -> None:
         self.run, self.server, self.members, self.backend, self.step = run, server, members, backend, step
         self.until = asyncio.get_running_loop().time() + seconds
@@ -249,7 +205,7 @@ class _Round:
         silent = [uid for uid in members if uid not in reports]
         if silent:
             return self._without(number, group, silent)
-        return self._result(number, group, parts, reports)
+        return result_of(number, group, self.members, reports, self.backend)
 
     def _without(self, number: int, group: Group, silent: Sequence[str]) -> Result:
         """Note who did not answer: whoever is lost did no bad work, nor did those who waited for it."""
@@ -325,88 +281,3 @@ class _Round:
                 self.halted.set()
             elif self.server is not None:
                 self.server.guests[uid].say(Halt(self.step.number))
-
-    def _result(
-        self,
-        number: int,
-        group: Group,
-        parts: Mapping[str, Mapping[int, tuple[int, int]]],
-        reports: Mapping[str, RunReport],
-    ) -> Result:
-        size = sum(map(len, parts.values()))
-        runs: dict[int, RankRun] = {}
-        for uid, report in reports.items():
-            runs |= {rank: run for rank, run in report.runs.items() if rank in parts[uid]}
-        node_of = {rank: node for node in group.nodes for here in self.members.by_node[node].values() for rank in here}
-        computed = {rank: c for report in reports.values() for rank, c in report.computed.items() if rank in runs}
-        wrong = {rank for rank, run in runs.items() if any(run.wrong.values())}
-        wrong |= {rank for rank, c in computed.items() if c.wrong}
-        said = tuple(
-            rounds.Said(node_of[rank], self.members.local_ranks.get(rank), words)
-            for rank, run in runs.items()
-            if (words := _words(run, wrong=rank in wrong))
-        )
-        timings: dict[str, dict[int, Timing]] = {}
-        for report in reports.values():
-            for rank, timing in report.timings:
-                timings.setdefault(timing.op, {})[rank] = timing
-        whole = timings.get("all_reduce", {})
-        seconds = _seconds(whole.values(), size)
-        factor = bus_factor("all_reduce", size)
-        moved = next(iter(whole.values())).bytes if seconds else 0
-        return rounds.Result(
-            group=number,
-            ended=_ended(runs, wrong, size),
-            seconds=seconds,
-            busbw_GBps=moved / seconds / 1e9 * factor if seconds and factor else None,
-            like=self.members.like(group.nodes),
-            rails=_rails(self.members.facing(group.nodes), runs, timings.get("send_recv", {})),
-            compute=tuple(
-                rounds.Compute(
-                    node_of[rank], self.members.local_ranks.get(rank, 0), c.matmul_seconds, c.copy_seconds, self.backend
-                )
-                for rank, c in computed.items()
-            ),
-            said=said,
-        )
-
-
-def _rails(
-    facing: Mapping[int, tuple[int, int]], runs: Mapping[int, RankRun], timings: Mapping[int, Timing]
-) -> tuple[rounds.Rail, ...]:
-    """Return how the ranks of two nodes fared that face each other, by their local rank."""
-    found: list[rounds.Rail] = []
-    for local_rank, pair in facing.items() if timings else ():
-        if any(runs[rank].wrong.get("send_recv") for rank in pair if rank in runs):
-            found.append(rounds.Rail(local_rank, "wrong"))
-        elif seconds := _seconds([timings[rank] for rank in pair if rank in timings], len(pair)):
-            found.append(rounds.Rail(local_rank, "passed", timings[pair[0]].bytes / seconds / 1e9))
-        else:
-            found.append(rounds.Rail(local_rank, "untested"))
-    return tuple(found)
-
-
-def _seconds(timings: Collection[Timing], ranks: int) -> float | None:
-    """Return the mean over the ranks, None where not all of them have a figure."""
-    return fmean(median(t.bursts) for t in timings) if len(timings) == ranks > 0 else None
-
-
-def _ended(runs: Mapping[int, RankRun], wrong: set[int], size: int) -> rounds.Ended:
-    """Return how a group's test ended, the worst first; the others are not asked where there is no store to meet in."""
-    outcomes = {run.outcome for run in runs.values()}
-    if wrong:
-        return "wrong"
-    if outcomes == {"done"}:
-        return "passed" if len(runs) == size else "failed"
-    if outcomes & {"failed", "died", "not started"}:
-        return "failed"
-    return "hung"
-
-
-def _words(run: RankRun, *, wrong: bool) -> str:
-    """Return what became of a rank, for people; empty where all went well."""
-    if wrong:
-        return f"wrong numbers in {', '.join(op for op, count in run.wrong.items() if count) or 'a product of its own'}"
-    if run.outcome == "done":
-        return ""
-    return f"{run.outcome} in {run.step}" + (f": {run.detail}" if run.detail else "")
