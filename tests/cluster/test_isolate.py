@@ -12,15 +12,13 @@ from cluster.reaching import on
 SITE = f"{sysconfig.get_paths()['purelib']}/sitecustomize.py"
 # Spoils what this node's ranks do, as soon as torch.distributed is there; the kinds are functions of the tensor.
 SPOILED = """
-import builtins, os, signal, sys, time
+import builtins, os, signal, sys
 _real, _done = builtins.__import__, []
 def _spoil(dist):
     whole = dist.all_reduce
     def wrong(tensor, *args, **more):
         whole(tensor, *args, **more)
         tensor[:3] += 1
-    def hangs(tensor, *args, **more):
-        time.sleep(600)
     def freezes(tensor, *args, **more):
         os.kill(os.getpid(), signal.SIGSTOP)
     def dies(tensor, *args, **more):
@@ -45,13 +43,13 @@ def spoil(cluster, node, kind):
 
 
 @pytest.fixture
-def isolate(cluster, record_property):
-    """Run a search on the first nodes, or another command; the time that it took stands in the test's properties."""
+def isolate(cluster):
+    """Run a search on the first nodes, or another command; `pytest -rP` shows how long it took."""
 
     def isolate(*words, nodes=4, command="isolate"):
         look = ("distcheck", command, "--hosts", f"node[1-{nodes}]", "--nproc", "2", "--format", "json")
         ended = cluster.run("head", *look, "--timeout", str(TIMEOUT), *words, timeout=TIMEOUT + 100)
-        record_property("seconds", round(ended.seconds, 1))
+        print(f"{command} of {nodes} nodes took {ended.seconds:.1f} s and ended with {ended.code}")
         assert ended.out, ended
         assert ended.seconds < TIMEOUT + 5
         (report,) = reports(ended)
@@ -71,9 +69,9 @@ def ruled(cluster, node, *rules):
     assert ended.code == 0, ended
 
 
-def drops(cluster, node):
-    """Let the first megabyte between ports that the kernel chooses through to a node, and nothing after it."""
-    ruled(cluster, node, "iifname eth0 tcp sport 32768-60999 tcp dport 32768-60999 quota over 1 mbytes drop")
+def drops(cluster, node, megabytes=1):
+    """Let the first megabytes between ports that the kernel chooses through to a node, and nothing after it."""
+    ruled(cluster, node, f"iifname eth0 tcp sport 32768-60999 tcp dport 32768-60999 quota over {megabytes} mbytes drop")
 
 
 def slow_network(cluster, node):
@@ -139,14 +137,6 @@ def test_of_two_nodes_that_fail_together_nobody_can_tell_which_one(cluster, isol
     assert [rule for rule, _, _ in told(report)] == ["isolation-undecided"], report["findings"]
     assert (ended.code, report["exclude"]["nodes"]) == (20, [])
     assert "a spare node would decide" in report["findings"][0]["message"]
-
-
-@pytest.mark.parametrize(("node", "kind"), [("node2", "raises"), ("node1", "hangs")])
-def test_a_node_whose_ranks_fail_or_hang_is_named(cluster, isolate, node, kind):
-    spoil(cluster, node, kind)
-    ended, report = isolate()
-    assert told(report) == [("isolation-bad-node", *on(int(node[-1])))], report["findings"]
-    assert (ended.code, report["exclude"]["nodes"]) == (40, [node])
 
 
 def test_two_bad_nodes_of_four_are_both_named(cluster, isolate):
