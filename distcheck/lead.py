@@ -41,6 +41,8 @@ _ABORT_GRACE_SECONDS = 1.0
 """Between the first sign of trouble and the end for all: time for others to say what they saw."""
 _REPORT_RESERVE_SECONDS = 3.0
 _FEWEST_NODES = 2
+_HINTS = frozenset({"net-nic-down-or-slow"})
+"""What is a warning only, but worth a search: a network that is slow for a moment is not slow in every round."""
 _COLLECTIVES_SHARE = 0.5
 """Of the time that a gate of several nodes has left: if the collectives hang, the rest is for finding out by whom."""
 _ISOLATION_SECONDS = 10.0
@@ -184,7 +186,10 @@ def _is_bad(run: Session) -> bool:
         return False
     if run.remaining(_REPORT_RESERVE_SECONDS) < _ISOLATION_SECONDS:
         return False
-    return any(f.severity == "error" and f.rule.startswith(("collective-", "perf-below")) for f in judge(job).findings)
+    return any(
+        f.rule in _HINTS or (f.severity == "error" and f.rule.startswith(("collective-", "perf-below")))
+        for f in judge(job).findings
+    )
 
 
 async def _isolate(run: Session) -> None:
