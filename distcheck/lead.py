@@ -15,6 +15,7 @@ from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.collectives.spread import uncertainty
 from distcheck.facts import Collectives, Job, Measurement, Missing, RankRun
 from distcheck.launch.local import LocalRanks, tasks_for
+from distcheck.pace import Pace
 from distcheck.preflight import Outcome, judge
 from distcheck.rollcall.protocol import (
     Abort,
@@ -163,20 +164,30 @@ async def _collectives(run: Session) -> None:
     if local is None:
         raise RuntimeError("rank 0's process has no rank")
     run.watcher.begin(len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes))
-    local.on_step = run.watcher.step
+    pace = Pace(run.watcher.step)
+    local.on_step = pace.step
     if run.server is not None:
         run.server.on_trouble = trouble
     error = await local.wait_imported(run.remaining(_REPORT_RESERVE_SECONDS), aborted)
     if error:
         run.record.collectives = Missing(reason=error)
         return
-    reports = await _measure(run, local, plan, aborted, trouble, job.world_size or 1)
+    watching = asyncio.create_task(pace.watch(plan, trouble) if _may_search(run) else asyncio.sleep(0))
+    try:
+        reports = await _measure(run, local, plan, aborted, trouble, job.world_size or 1)
+    finally:
+        watching.cancel()
     if run.server is not None:
         run.server.on_trouble = lambda _reason: None
     if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
         ended.append("the time for it was over")
     _keep(run, plan, reason, reports, ended[0] if ended else "")
     run.record.looked.add("collectives")
+
+
+def _may_search(run: Session) -> bool:
+    """Whether a search for who is bad may follow."""
+    return run.asked.command == "gate" and len(run.record.job().nodes) >= _FEWEST_NODES
 
 
 def _is_bad(run: Session) -> bool:
@@ -276,8 +287,7 @@ async def _measure(
 def _seconds_for_collectives(run: Session) -> float:
     """Return how long the collectives may take; a gate of several nodes keeps time to search for who is bad."""
     left = run.remaining(_REPORT_RESERVE_SECONDS)
-    searches = run.asked.command == "gate" and len(run.record.job().nodes) >= _FEWEST_NODES
-    return left * _COLLECTIVES_SHARE if searches and left >= 2 * _ISOLATION_SECONDS else left
+    return left * _COLLECTIVES_SHARE if _may_search(run) and left >= 2 * _ISOLATION_SECONDS else left
 
 
 def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: float) -> None:
