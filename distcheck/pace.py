@@ -17,19 +17,24 @@ class Pace:
 
     def __init__(self, tell: Callable[[str, int], None]) -> None:
         self._tell = tell
-        self._began = self._last = time.monotonic()
+        self._last = time.monotonic()
+        self._longest = 0.0
         self._figures = 0
 
     def step(self, text: str, figures: int) -> None:
         """Take note of what rank 0 does next, and of how many figures it has."""
-        self._last, self._figures = time.monotonic(), figures
+        now = time.monotonic()
+        if figures:
+            self._longest = max(self._longest, now - self._last)
+        self._last, self._figures = now, figures
         self._tell(text, figures)
 
     async def watch(self, plan: Plan, trouble: Callable[[str], None]) -> None:
         """Tell when nothing goes on any more; the first figure may take as long as it likes, or the time allows."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            patience = max(STALL_SECONDS, 4 * plan.size_seconds, 2 * (self._last - self._began))
+            # A size is four times the last one, and a slow network is no hang.
+            patience = max(STALL_SECONDS, 4 * plan.size_seconds, 10 * self._longest)
             silent = time.monotonic() - self._last
             if self._figures and silent > patience:
                 trouble(f"nothing went on for {silent:.0f} s")

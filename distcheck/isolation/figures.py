@@ -66,12 +66,14 @@ def judge(
     *,
     together: bool = False,
     slow_share: float = SLOW,
+    slow_work_share: float = SLOW,
 ) -> list[Trial]:
     """Say which of a round's tests, rails and ranks were slow; `floor` is a bus bandwidth in GB/s between nodes.
 
     With `together` these are the tests of several rounds, because one round has too few figures.
     """
-    speeds, rails, work = (_Pool(together=together, most=slow_share) for _ in range(3))
+    shares = (slow_share, slow_share, slow_work_share)
+    speeds, rails, work = (_Pool(together=together, most=share) for share in shares)
     for tests, current in ((before, False), (now, True)):
         for test in tests:
             if test.speed is not None:

@@ -76,12 +76,13 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
     """
     if now.number != len(state.rounds) + 1:
         raise ValueError(f"round {now.number} is out of turn: {len(state.rounds)} are finished")
-    new, floor, share = trials_of(now, results), state.settings.floor_GBps, state.settings.slow_share
+    new, chosen = trials_of(now, results), state.settings
+    share, of_work, floor = chosen.slow_share, chosen.slow_work_share, chosen.floor_GBps
     if len(state.nodes) > FEW_NODES:
-        judged = judge(new, state.tests, floor, slow_share=share)
+        judged = judge(new, state.tests, floor, slow_share=share, slow_work_share=of_work)
         return replace(state, rounds=(*state.rounds, (now, tuple(judged))))
     # Few nodes give few figures: what was measured before is judged anew beside what came later.
-    every = iter(judge([*state.tests, *new], (), floor, together=True, slow_share=share))
+    every = iter(judge([*state.tests, *new], (), floor, together=True, slow_share=share, slow_work_share=of_work))
     rounds = [(r, tuple(islice(every, len(r.groups)))) for r, _ in (*state.rounds, (now, ()))]
     return replace(state, rounds=tuple(rounds))
 
