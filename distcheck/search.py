@@ -39,8 +39,8 @@ _LOOK_SECONDS = 0.2
 _LAST_WORDS_SECONDS = 4.0
 """In which a process that was told to end a trial must have answered; it only waits for its ranks to be killed."""
 _SLOW_ON_CPUS, _SLOW_WORK_ON_CPUS = 0.35, 0.2
-"""Of the others' median: Gloo's ranks use the CPUs for everything, and whatever else runs there shows. A rank's own work
-is repeated beside other groups than the first time, so that noise may come three times."""
+"""Of the others' median: Gloo's ranks use the CPUs for everything, and whatever else runs there shows. A rank's own
+work is repeated beside other groups than the first time, so that noise may come three times."""
 _CPU_BYTES, _GPU_BYTES = 1 << 20, 64 << 20
 _CPU_BURST_SECONDS, _GPU_BURST_SECONDS = 0.1, 0.2
 
