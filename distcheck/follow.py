@@ -20,6 +20,7 @@ from distcheck.rollcall.protocol import (
     Here,
     LastCall,
     ProtocolError,
+    Ready,
     Roster,
     RunReport,
     Start,
@@ -50,6 +51,7 @@ async def follow(run: Session) -> Outcome:
 async def _follow(run: Session, connection: Connection) -> Outcome:
     doors = await peering.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     connection.say(run.record.report(doors))
+    importing = asyncio.create_task(_say_when_ready(run, connection))
     measuring: asyncio.Task[None] | None = None
     aborted, halted = asyncio.Event(), asyncio.Event()
     trial: asyncio.Task[None] | None = None
@@ -82,11 +84,18 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
                     job = run.record.job()
                     return Outcome(job, judge(job), word.exit_code, reported=False)
     finally:
-        for task in (measuring, trial):
+        for task in (importing, measuring, trial):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+
+
+async def _say_when_ready(run: Session, connection: Connection) -> None:
+    """Say when torch is imported: until then a trial would find nobody to run it."""
+    if run.local is not None and run.asked.measures:
+        await asyncio.shield(run.local.imported)
+    connection.say(Ready())
 
 
 async def _try(run: Session, connection: Connection, trial: Trial, halted: asyncio.Event) -> None:

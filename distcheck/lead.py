@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from distcheck.collectives.spread import uncertainty
 from distcheck.facts import Collectives, Job, Measurement, RankRun
 from distcheck.launch.local import LocalRanks
 from distcheck.launch.tasks import tasks_for
+from distcheck.pace import Pace
 from distcheck.preflight import Outcome, judge
 from distcheck.rollcall.protocol import (
     Abort,
@@ -37,10 +39,16 @@ _RUN_REPORT_SECONDS = 20.0
 """How much later than rank 0's process another one may be over: ranks wait 10 s for rank 0's store and 5 s to leave."""
 _IMPORT_WORDS_SECONDS = 5.0
 """How long the others may take to say whether they could import torch, where this process could not."""
+_ABORTED_REPORT_SECONDS = 5.0
+"""The same for one that was told to end, and only has to say so."""
 _ABORT_GRACE_SECONDS = 1.0
 """Between the first sign of trouble and the end for all: time for others to say what they saw."""
 _REPORT_RESERVE_SECONDS = 3.0
 _FEWEST_NODES = 2
+_HINTS = frozenset({"net-nic-down-or-slow"})
+"""What is a warning only, but worth a search: a network that is slow for a moment is not slow in every round."""
+_COLLECTIVES_SHARE = 0.5
+"""Of the time that a gate of several nodes has left: if the collectives hang, the rest is for finding out by whom."""
 _ISOLATION_SECONDS = 10.0
 """With less than that left, a gate does not begin to look for who is bad."""
 
@@ -159,14 +167,19 @@ async def _collectives(run: Session) -> None:
     if local is None:
         raise RuntimeError("rank 0's process has no rank")
     run.watcher.begin(len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes))
-    local.on_step = run.watcher.step
+    pace = Pace(run.watcher.step)
+    local.on_step = pace.step
     if run.server is not None:
         run.server.on_trouble = trouble
     error = await local.wait_imported(run.remaining(_REPORT_RESERVE_SECONDS), aborted)
     if error:
         await _hear_who_could_begin(run, plan, reason, local.report(error=error), error)
         return
-    reports = await _measure(run, local, plan, aborted, trouble, job.world_size or 1)
+    watching = asyncio.create_task(pace.watch(plan, trouble) if _may_search(run) else asyncio.sleep(0))
+    try:
+        reports = await _measure(run, local, plan, aborted, trouble, job.world_size or 1)
+    finally:
+        watching.cancel()
     if run.server is not None:
         run.server.on_trouble = lambda _reason: None
     if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
@@ -188,6 +201,11 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
     run.record.looked.add("collectives")
 
 
+def _may_search(run: Session) -> bool:
+    """Whether a search for who is bad may follow."""
+    return run.asked.command == "gate" and len(run.record.job().nodes) >= _FEWEST_NODES
+
+
 def _is_bad(run: Session) -> bool:
     """Whether the collectives failed, hung, were wrong or slow, and there are time and nodes to find out by whom."""
     job = run.record.job()
@@ -195,10 +213,11 @@ def _is_bad(run: Session) -> bool:
         return False
     if run.remaining(_REPORT_RESERVE_SECONDS) < _ISOLATION_SECONDS:
         return False
-    errors = [f for f in judge(job).findings if f.severity == "error"]
+    found = judge(job).findings
+    errors = [f for f in found if f.severity == "error"]
     if any(f.scope in {"job", "rank", "system"} for f in errors):
         return False  # it is known what is wrong, and that no node is
-    return any(f.rule.startswith(("collective-", "perf-below")) for f in errors)
+    return any(f.rule in _HINTS for f in found) or any(f.rule.startswith(("collective-", "perf-below")) for f in errors)
 
 
 async def _isolate(run: Session) -> None:
@@ -251,7 +270,8 @@ async def _measure(
     world_size: int,
 ) -> dict[str, RunReport]:
     """Open the store on rank 0, start everybody, and gather what they say; silent guests are left out."""
-    seconds = run.remaining(_REPORT_RESERVE_SECONDS)
+    seconds = _seconds_for_collectives(run)
+    until = time.monotonic() + seconds
     template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
     gpus = run.cuda_ordinals(plan.backend)
     tasks = tasks_for(local.placements, template, store=None, gpus=gpus)
@@ -266,19 +286,27 @@ async def _measure(
     async with run.watching_gpus(plan.backend) as watch:
         await local.measure(
             others,
-            seconds=run.remaining(_REPORT_RESERVE_SECONDS),
+            seconds=max(0.0, until - time.monotonic()),
             aborted=aborted,
             on_trouble=trouble,
         )
     await local.look_closer()
     reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
     if run.server is not None:
-        if run.remaining(_REPORT_RESERVE_SECONDS) == 0:
+        late = time.monotonic() >= until
+        if late:
             run.server.say_to_all(Abort("the time is over"), guests)
-        patience = min(_RUN_REPORT_SECONDS, max(1.0, run.remaining(_REPORT_RESERVE_SECONDS - 1)))
+        most = _ABORTED_REPORT_SECONDS if late else _RUN_REPORT_SECONDS
+        patience = min(most, max(1.0, run.remaining(_REPORT_RESERVE_SECONDS - 1)))
         reports |= await run.server.hear_all(RunReport, patience, guests)
         _note_unheard(run, run.server, [uid for uid in guests if uid not in reports], patience)
     return reports
+
+
+def _seconds_for_collectives(run: Session) -> float:
+    """Return how long the collectives may take; a gate of several nodes keeps time to search for who is bad."""
+    left = run.remaining(_REPORT_RESERVE_SECONDS)
+    return left * _COLLECTIVES_SHARE if _may_search(run) and left >= 2 * _ISOLATION_SECONDS else left
 
 
 def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: float) -> None:

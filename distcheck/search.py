@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from distcheck import trials
-from distcheck.collectives.plan import Plan, Timing, bus_factor
-from distcheck.facts import Culprit, Gpus, GroupTest, Isolation, Job, NodeFacts, RankRun, Sides, Suspects
+from distcheck.collectives.plan import Plan
+from distcheck.facts import Culprit, GroupTest, Isolation, Sides, Suspects
 from distcheck.isolation import round as rounds
-from distcheck.isolation.schedule import next_round, take
-from distcheck.isolation.state import Settings, State, start
+from distcheck.isolation.schedule import next_round, so_far, take
+from distcheck.isolation.state import Settings, State, lose, start
 from distcheck.isolation.verdict import Evidence, Verdict
+from distcheck.members import Members
+from distcheck.results import result_of
 from distcheck.rollcall import protocol
 from distcheck.rollcall.protocol import Halt, RunReport, StoreAt, Trial
 
@@ -29,58 +32,17 @@ _FIRST_ON_CPUS_SECONDS, _FIRST_ON_GPUS_SECONDS = 12.0, 30.0
 _TIMES_THE_FIRST, _LEAST_SECONDS = 4.0, 8.0
 """A group that is still busy so many times as long again as the first one that passed took, and so long, hangs."""
 _LONGEST_TRIAL_SECONDS = 60.0
-_IMPORT_SHARE = 4
-"""Of the time that is left in the first round, this part is the least that others have: they may still import torch."""
 _LEAST_ROUND_SECONDS = 4.0
 """With less than that left, no other round is begun."""
 _TROUBLE_SECONDS = 0.5
 _LOOK_SECONDS = 0.2
-_LAST_WORDS_SECONDS = 2.0
-_SLOW_ON_CPUS = 0.35
-"""Of the others' median: Gloo's ranks use the CPUs for everything, and whatever else runs there shows."""
+_LAST_WORDS_SECONDS = 4.0
+"""In which a process that was told to end a trial must have answered; it only waits for its ranks to be killed."""
+_SLOW_ON_CPUS, _SLOW_WORK_ON_CPUS = 0.35, 0.2
+"""Of the others' median: Gloo's ranks use the CPUs for everything, and whatever else runs there shows. A rank's own
+work is repeated beside other groups than the first time, so that noise may come three times."""
 _CPU_BYTES, _GPU_BYTES = 1 << 20, 64 << 20
 _CPU_BURST_SECONDS, _GPU_BURST_SECONDS = 0.1, 0.2
-
-
-class _Members:
-    """Which processes, and which of their ranks, a node has."""
-
-    def __init__(self, job: Job) -> None:
-        self.nodes: dict[str, NodeFacts] = {node.key: node for node in job.nodes}
-        self.names = _names(job)
-        self.by_node: dict[str, dict[str, tuple[int, ...]]] = {}
-        lost = {process.uid for process in job.processes if process.lost}
-        for rank in job.ranks:
-            if rank.placement.rank is not None and rank.process not in lost:
-                of_node = self.by_node.setdefault(self.names[job.node_of(rank).key], {})
-                of_node[rank.process] = (*of_node.get(rank.process, ()), rank.placement.rank)
-        self.local_ranks = {r.placement.rank: r.placement.local_rank or 0 for r in job.ranks}
-
-    def parts(self, nodes: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
-        """Return each process's ranks with their number in the group and its size."""
-        ranks = [(uid, rank) for node in nodes for uid, here in self.by_node[node].items() for rank in here]
-        parts: dict[str, dict[int, tuple[int, int]]] = {}
-        for number, (uid, rank) in enumerate(ranks):
-            parts.setdefault(uid, {})[rank] = (number, len(ranks))
-        return parts
-
-    def like(self, nodes: Sequence[str]) -> str:
-        """Say what makes figures of groups comparable: ranks per node and models of GPU."""
-        counts = sorted(sum(map(len, self.by_node[node].values())) for node in nodes)
-        models = {
-            gpu.name
-            for facts in self.nodes.values()
-            if self.names[facts.key] in nodes and isinstance(facts.gpus, Gpus)
-            for gpu in facts.gpus.devices
-            if isinstance(gpu.name, str)
-        }
-        return f"{counts} ranks on {sorted(models)}"
-
-
-def _names(job: Job) -> dict[str, str]:
-    """Return a name for each node by its key, the key itself where two nodes have one name."""
-    names = [node.name for node in job.nodes]
-    return {node.key: node.name if names.count(node.name) == 1 else node.key for node in job.nodes}
 
 
 async def search(run: Session, server: Server | None, backend: str) -> Isolation:
@@ -88,15 +50,16 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
     loop = asyncio.get_running_loop()
     began = loop.time()
     job = run.record.job()
-    members = _Members(job)
+    members = Members(job)
     missing = {}
     if job.missing_ranks:
         missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "nobody spoke for them"}
-    settings = Settings(slow_share=_SLOW_ON_CPUS) if backend == "gloo" else Settings()
+    settings = (
+        Settings(slow_share=_SLOW_ON_CPUS, slow_work_share=_SLOW_WORK_ON_CPUS) if backend == "gloo" else Settings()
+    )
     state = start(members.by_node, seed=job.world_size or 0, missing=missing, settings=settings)
     first = _FIRST_ON_CPUS_SECONDS if backend == "gloo" else _FIRST_ON_GPUS_SECONDS
-    if run.local is not None:
-        await run.local.wait_imported(run.remaining(_RESERVE_SECONDS) / 2, asyncio.Event())
+    state = lose(state, await _without_torch(run, server, members))
     while True:
         step = next_round(state)
         took = round(loop.time() - began, 1)
@@ -104,14 +67,29 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
             return _facts(step, state.nodes, took)
         left = run.remaining(_RESERVE_SECONDS)
         if left < _LEAST_ROUND_SECONDS:
-            return Isolation("ended", "the time for it was over", rounds=len(state.rounds), seconds=took)
+            return _ended_early(_facts(so_far(state), state.nodes, took))
         run.say(_announced(step, state))
-        least = _LEAST_SECONDS if state.rounds else max(_LEAST_SECONDS, left / _IMPORT_SHARE)
-        results = await _Round(run, server, members, backend, step, min(first, left)).hold(least)
-        state = take(state, step, results)
+        held = _Round(run, server, members, backend, step, min(first, left))
+        state = lose(take(state, step, await held.hold()), held.lost)
         for trial in state.rounds[-1][1]:
             if trial.bad:
                 run.say(f"round {step.number}: {', '.join(trial.nodes)}: {trial.outcome}")
+
+
+async def _without_torch(run: Session, server: Server | None, members: Members) -> dict[str, str]:
+    """Wait until torch is imported everywhere, for half of the time at most; return the nodes where it is not."""
+    waiting: dict[asyncio.Future[Any], str] = {}
+    for node, here in members.by_node.items():
+        for uid in here:
+            if uid == run.uid and run.local is not None:
+                waiting[asyncio.ensure_future(asyncio.shield(run.local.imported))] = node
+            elif server is not None and uid != run.uid:
+                waiting[asyncio.ensure_future(server.guests[uid].ready.wait())] = node
+    seconds = run.remaining(_RESERVE_SECONDS) / 2
+    _, late = await asyncio.wait(waiting, timeout=seconds) if waiting else (None, ())
+    for task in late:
+        task.cancel()
+    return {waiting[task]: f"torch was not imported within {seconds:.0f} s" for task in late}
 
 
 def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
@@ -136,11 +114,19 @@ def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
         ),
         boundaries=tuple(Sides(b.sides, b.cause) for b in verdict.boundaries),
         undecided=tuple(Suspects(s.nodes, _tests(s.evidence), s.sentence) for s in verdict.undecided),
-        untested=verdict.untested,
+        # Whoever is lost is known to be lost, and nothing else of it is known.
+        untested=(*verdict.untested, *verdict.missing),
         widespread=verdict.widespread,
         rounds=verdict.rounds,
         seconds=seconds,
     )
+
+
+def _ended_early(found: Isolation) -> Isolation:
+    """Keep only whom it had convicted: of all others the next round would have told more."""
+    named = [culprit.sentence for culprit in found.culprits]
+    sentence = "; ".join(["the time for it was over", *named])
+    return replace(found, kind="ended", sentence=sentence, boundaries=(), undecided=())
 
 
 def _tests(evidence: Sequence[Evidence]) -> tuple[GroupTest, ...]:
@@ -159,15 +145,17 @@ class _Round:
     """One round: all groups at the same time, each with the processes of its nodes."""
 
     def __init__(
-        self, run: Session, server: Server | None, members: _Members, backend: str, step: Round, seconds: float
+        self, run: Session, server: Server | None, members: Members, backend: str, step: Round, seconds: float
     ) -> None:
         self.run, self.server, self.members, self.backend, self.step = run, server, members, backend, step
         self.until = asyncio.get_running_loop().time() + seconds
         self.halted = asyncio.Event()
         """Ends what this process's own ranks do in the round."""
+        self.lost: dict[str, str] = {}
+        """Nodes of which a process did not answer, with the reason."""
 
-    async def hold(self, least_seconds: float) -> list[Result]:
-        """Have every group tested and return what came of each; the others have at least so long after the first."""
+    async def hold(self) -> list[Result]:
+        """Have every group tested and return what came of each."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         testing = [asyncio.ensure_future(self._test(number, group)) for number, group in enumerate(self.step.groups)]
@@ -180,7 +168,7 @@ class _Round:
             if not done:
                 break
         else:
-            self.until = loop.time() + max(_TIMES_THE_FIRST * (loop.time() - began), least_seconds)
+            self.until = loop.time() + max(_TIMES_THE_FIRST * (loop.time() - began), _LEAST_SECONDS)
         # Every group ends by `until` of its own accord, and says so within moments.
         _, late = await asyncio.wait(testing, timeout=self._left() + 2 * _LAST_WORDS_SECONDS)
         for task in late:
@@ -217,7 +205,21 @@ class _Round:
                 uid, report = task.result()
                 reports |= {uid: report} if report is not None else {}
             task.cancel()
-        return self._result(number, group, parts, reports)
+        silent = [uid for uid in members if uid not in reports]
+        if silent:
+            return self._without(number, group, silent)
+        return result_of(number, group, self.members, reports, self.backend)
+
+    def _without(self, number: int, group: Group, silent: Sequence[str]) -> Result:
+        """Note who did not answer: whoever is lost did no bad work, nor did those who waited for it."""
+        guests = [uid for uid in silent if uid != self.run.uid]
+        if self.server is not None:
+            self.run.record.note_silent(self.server, guests, "it did not answer during the search for a bad node")
+            for uid in guests:
+                node = next(node for node in group.nodes if uid in self.members.by_node[node])
+                gone = self.server.guests[uid].gone
+                self.lost[node] = "its connection was closed" if gone else "it did not answer"
+        return rounds.Result(group=number, ended="untested")
 
     async def _first_of(self, waiting: Iterable[asyncio.Future[Any]]) -> tuple[set[Any], set[Any]]:
         """Wait until one is done, or the round's time is over, which may come to be earlier meanwhile."""
@@ -233,12 +235,15 @@ class _Round:
 
     def _trial(self, group: Group, parts: Mapping[int, tuple[int, int]], store: tuple[str, int] | None) -> Trial:
         on_cpu = self.backend == "gloo"
+        # GPUs have adapters of their own; Gloo has one interface for all ranks.
+        rails = len(self.members.facing(group.nodes)) if self.backend == "nccl" else 0
         plan = Plan(
             backend=self.backend,  # type: ignore[arg-type]  # one of the backends of --backend
-            operations=("all_reduce", "broadcast"),
+            operations=("all_reduce", "broadcast", "send_recv") if rails else ("all_reduce", "broadcast"),
             sizes_bytes=(_CPU_BYTES if on_cpu else _GPU_BYTES,),
             deadline_seconds=60.0,
             burst_seconds=_CPU_BURST_SECONDS if on_cpu else _GPU_BURST_SECONDS,
+            stride=rails or 1,
             compute=group.purpose == "alone",
         )
         return Trial(self.step.number, plan, _LONGEST_TRIAL_SECONDS, dict(parts), store)
@@ -279,72 +284,3 @@ class _Round:
                 self.halted.set()
             elif self.server is not None:
                 self.server.guests[uid].say(Halt(self.step.number))
-
-    def _result(
-        self,
-        number: int,
-        group: Group,
-        parts: Mapping[str, Mapping[int, tuple[int, int]]],
-        reports: Mapping[str, RunReport],
-    ) -> Result:
-        runs: dict[int, RankRun | None] = {rank: None for ranks in parts.values() for rank in ranks}
-        for uid, report in reports.items():
-            runs |= {rank: run for rank, run in report.runs.items() if rank in parts[uid]}
-        node_of = {rank: node for node in group.nodes for here in self.members.by_node[node].values() for rank in here}
-        computed = {rank: c for report in reports.values() for rank, c in report.computed.items() if rank in runs}
-        wrong = {rank for rank, run in runs.items() if run and any(run.wrong.values())}
-        wrong |= {rank for rank, c in computed.items() if c.wrong}
-        said = tuple(
-            rounds.Said(node_of[rank], self.members.local_ranks.get(rank), words)
-            for rank, run in runs.items()
-            if (words := _words(run, wrong=rank in wrong))
-        )
-        timings: dict[str, list[Timing]] = {}
-        for report in reports.values():
-            for _, timing in report.timings:
-                timings.setdefault(timing.op, []).append(timing)
-        seconds = _seconds(timings.get("all_reduce", []), len(runs))
-        factor = bus_factor("all_reduce", len(runs))
-        moved = timings["all_reduce"][0].bytes if seconds else 0
-        return rounds.Result(
-            group=number,
-            ended=_ended(runs, wrong),
-            seconds=seconds,
-            busbw_GBps=moved / seconds / 1e9 * factor if seconds and factor else None,
-            like=self.members.like(group.nodes),
-            compute=tuple(
-                rounds.Compute(
-                    node_of[rank], self.members.local_ranks.get(rank, 0), c.matmul_seconds, c.copy_seconds, self.backend
-                )
-                for rank, c in computed.items()
-            ),
-            said=said,
-        )
-
-
-def _seconds(timings: Sequence[Timing], ranks: int) -> float | None:
-    """Return the mean over the ranks, None where not all of them have a figure."""
-    return fmean(median(t.bursts) for t in timings) if len(timings) == ranks > 0 else None
-
-
-def _ended(runs: Mapping[int, RankRun | None], wrong: set[int]) -> rounds.Ended:
-    """Return how a group's test ended, the worst first."""
-    outcomes = {run.outcome if run else "lost" for run in runs.values()}
-    if wrong:
-        return "wrong"
-    if outcomes == {"done"}:
-        return "passed"
-    if outcomes & {"failed", "died", "lost", "not started"}:
-        return "failed"
-    return "hung"
-
-
-def _words(run: RankRun | None, *, wrong: bool) -> str:
-    """Return what became of a rank, for people; empty where all went well."""
-    if run is None:
-        return "its process was lost"
-    if wrong:
-        return f"wrong numbers in {', '.join(op for op, count in run.wrong.items() if count) or 'a product of its own'}"
-    if run.outcome == "done":
-        return ""
-    return f"{run.outcome} in {run.step}" + (f": {run.detail}" if run.detail else "")

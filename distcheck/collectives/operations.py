@@ -65,6 +65,8 @@ class Group(NamedTuple):
     exact: Exact = EXACT["float32"]
     rotate: bool = False
     """Whether the root of a broadcast is another rank at every call."""
+    stride: int = 1
+    """How many ranks further on the one is to which send_recv sends."""
 
 
 class Exercise(NamedTuple):
@@ -172,11 +174,11 @@ def all_to_all(group: Group, count: int) -> Exercise:
 
 
 def send_recv(group: Group, count: int) -> Exercise:
-    """Send to the next rank and receive from the one before, around the ring, both at once."""
+    """Send to the rank one stride further on and receive from the one before, around the ring, both at once."""
     rank, ranks = group.rank, group.ranks
     if ranks < 2:
         raise ValueError("send_recv needs at least 2 ranks")
-    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    after, before = (rank + group.stride) % ranks, (rank - group.stride) % ranks
     sent, received = _zeros(count, group), _zeros(count, group)
 
     def call() -> None:

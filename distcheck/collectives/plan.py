@@ -40,6 +40,8 @@ class Plan(msgspec.Struct, frozen=True):
     dtypes: tuple[str, ...] = ("float32",)
     rotate_root: bool = False
     """Whether the root of a broadcast is another rank at every call."""
+    stride: int = 1
+    """How many ranks further on the one is to which send_recv sends."""
     compute: bool = False
     """Whether every rank times work of its own first."""
 

@@ -168,7 +168,7 @@ def _join_group(task: Task, store: Store, device: torch.device) -> None:
 
 
 def _group(task: Task, dtype: str, device: torch.device) -> Group:
-    return Group(task.rank, task.world_size, device, EXACT[dtype], task.plan.rotate_root)
+    return Group(task.rank, task.world_size, device, EXACT[dtype], task.plan.rotate_root, task.plan.stride)
 
 
 def _check(task: Task, op: str, dtype: str, device: torch.device) -> Checked:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cached_property
 from typing import Literal
 
@@ -215,6 +215,18 @@ class Job(Facts, frozen=True, dict=True, gc=True):
         return tuple(self._ranks_on[node.key])
 
     @cached_property
+    def node_names(self) -> dict[str, str]:
+        """What each node, by its key, is called: its name, told apart where several share it."""
+        by_name: defaultdict[str, list[NodeFacts]] = defaultdict(list)
+        for node in self.nodes:
+            by_name[node.name].append(node)
+        return {
+            node.key: node.name if len(namesakes) == 1 else f"{node.name} ({_difference(node, namesakes)})"
+            for namesakes in by_name.values()
+            for node in namesakes
+        }
+
+    @cached_property
     def world_size(self) -> int | None:
         """The world size that most ranks name, None when no rank names one."""
         sizes = Counter(r.placement.world_size for r in self.ranks if r.placement.world_size is not None)
@@ -238,3 +250,16 @@ class Job(Facts, frozen=True, dict=True, gc=True):
             return ()
         present = {r.placement.rank for r in self.ranks}
         return tuple(n for n in range(min(self.world_size or 0, _LARGEST_WORLD)) if n not in present)
+
+
+def _difference(node: NodeFacts, namesakes: list[NodeFacts]) -> str:
+    """Return the shortest that tells a node from those that share its name."""
+    if len({str(n.boot_id)[:8] for n in namesakes}) == len(namesakes):
+        return f"boot {_or_reason(node.boot_id)[:8]}"
+    if len({str(n.network_namespace) for n in namesakes}) == len(namesakes):
+        return f"net {_or_reason(node.network_namespace)}"
+    return node.key
+
+
+def _or_reason(fact: str | Missing) -> str:
+    return "unknown" if isinstance(fact, Missing) else fact

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import log2
+from math import exp, log, log2
 from statistics import median, median_high
 from typing import NamedTuple
 
@@ -14,9 +14,11 @@ from distcheck.isolation.round import WORST_FIRST, Compute, Group, Outcome, Resu
 SLOW = 0.8
 """Below this share of the others' median a group or rank is slow, unless the search was told a smaller one."""
 SIGMAS = 4.0
-"""And by so many standard deviations, told by the median absolute deviation."""
+"""And by so many standard deviations of the logarithms, told by their median absolute deviation."""
 SIGMA_PER_MAD = 1.4826
 """Source: https://en.wikipedia.org/wiki/Median_absolute_deviation (normal distribution)"""
+VERY_SLOW = 0.1
+"""Below this share it is slow, however much the others scatter."""
 SLOW_OF_FEW = 0.5
 """The same where there are too few figures to tell noise."""
 ENOUGH = 6
@@ -31,12 +33,17 @@ Figure = tuple[tuple[str, ...], float]
 
 
 class Norm(NamedTuple):
-    """What figures are held against."""
+    """What figures are held against, as ratios: what makes them scatter makes each slower by some factor."""
 
     middle: float
     sigma: float
+    """Of the logarithms."""
     share: float
     """Below this share of the middle, and far from it in sigmas, a figure is slow."""
+
+    def slow_below(self, most: float) -> float:
+        """Return the share of the middle below which a figure is slow, where `most` is the largest that counts."""
+        return min(self.share, most, max(exp(-SIGMAS * self.sigma), VERY_SLOW))
 
 
 def trials_of(now: Round, results: Iterable[Result]) -> list[Trial]:
@@ -59,12 +66,14 @@ def judge(
     *,
     together: bool = False,
     slow_share: float = SLOW,
+    slow_work_share: float = SLOW,
 ) -> list[Trial]:
     """Say which of a round's tests, rails and ranks were slow; `floor` is a bus bandwidth in GB/s between nodes.
 
     With `together` these are the tests of several rounds, because one round has too few figures.
     """
-    speeds, rails, work = (_Pool(together=together, most=slow_share) for _ in range(3))
+    shares = (slow_share, slow_share, slow_work_share)
+    speeds, rails, work = (_Pool(together=together, most=share) for share in shares)
     for tests, current in ((before, False), (now, True)):
         for test in tests:
             if test.speed is not None:
@@ -96,18 +105,18 @@ class _Pool:
             now = self._now.get(kind, [])
             # A round that mostly repeats the suspects has nobody to hold them against.
             many = len(now) >= max(MANY, len(self._all[kind]) / 8) and not self.together
-            self._known[kind] = of_many(now) if many else of_few(self._all[kind])
-        middle, sigma, share = self._known[kind]
-        return speed / middle, speed < min(share, self.most) * middle and middle - speed > SIGMAS * sigma
+            self._known[kind] = of_many(now) if many else of_few(self._all[kind], self.most)
+        norm = self._known[kind]
+        return speed / norm.middle, speed < norm.slow_below(self.most) * norm.middle
 
 
 def of_many(speeds: Sequence[float]) -> Norm:
     """Return what the figures of a round are held against; only the upper half tells of noise, without slow ones."""
     middle = median_high(speeds)
-    return Norm(middle, SIGMA_PER_MAD * median(s - middle for s in speeds if s >= middle), SLOW)
+    return Norm(middle, SIGMA_PER_MAD * median(log(s / middle) for s in speeds if s >= middle), SLOW)
 
 
-def of_few(figures: Sequence[Figure]) -> Norm:
+def of_few(figures: Sequence[Figure], most: float = SLOW) -> Norm:
     """Return the same for few: what members show among themselves whose best figure is not slow.
 
     Of three pairs of three nodes a slow node is in two; but each of the other nodes has one good figure.
@@ -115,12 +124,12 @@ def of_few(figures: Sequence[Figure]) -> Norm:
     best: dict[str, float] = {}
     for members, speed in figures:
         best.update((m, speed) for m in members if best.get(m, 0.0) < speed)
-    least = SLOW * median_high(best.values())
+    least = most * median_high(best.values())
     among = [speed for members, speed in figures if all(best[m] >= least for m in members)]
     shown = among or [speed for _, speed in figures if speed >= least]
     middle = median_high(shown)
     # A few figures lie closer together than they would if there were more.
-    sigma = SIGMA_PER_MAD * median(abs(s - middle) for s in shown) * (1 + 2 / len(shown))
+    sigma = SIGMA_PER_MAD * median(abs(log(s / middle)) for s in shown) * (1 + 2 / len(shown))
     return Norm(middle, sigma, SLOW if len(shown) >= ENOUGH else SLOW_OF_FEW)
 
 

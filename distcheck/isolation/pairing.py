@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import combinations
 from random import Random
 from typing import NamedTuple
 
@@ -44,7 +45,10 @@ def next_pairs(state: State, known: Tally, found: Attribution) -> Pairs:
     groups = groups or _strangers(known, found, time=True)
     busy = {n for g in groups for n in g.nodes}.union(found.never, waiting)
     random = Random(f"{state.seed} {len(done)}")  # noqa: S311 - the same partners on every run
-    spare = _controls(known, [n for n in known.order if n not in busy], random, far=len(done) == 1)
+    idle = [n for n in known.order if n not in busy]
+    spare = _controls(known, idle, random, far=len(done) == 1)
+    if len(known.order) <= FEW:
+        spare = [g for a, b in combinations(idle, 2) if _unmet(known, g := _pair(known, a, b, "pair"))][:1] or spare
     covers = any(_unmet(known, g) for g in spare) and (len(done) == 1 or len(known.order) <= FEW)
     return Pairs([*groups, *spare] if groups or covers else [], waiting)
 

@@ -45,6 +45,15 @@ def next_round(state: State) -> Round | Verdict:
     return conclude(state, runs, parts, search.found)
 
 
+def so_far(state: State) -> Verdict:
+    """Return what is known where no time is left for another round; whoever is convicted by then stays so."""
+    runs = alone.alone(state)
+    aside = alone.set_aside(runs)
+    if not state.rounds or 2 * len(aside) > len(state.nodes) >= SHARED:
+        return conclude(state, runs)
+    return conclude(state, runs, _parts(state, aside)[0])
+
+
 def _parts(state: State, aside: frozenset[str]) -> tuple[list[Part], pairing.Pairs]:
     """Return what pairs told, for all nodes or for each of two sides, and which pairs would tell more."""
     known = tally(state, aside)
@@ -67,12 +76,13 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
     """
     if now.number != len(state.rounds) + 1:
         raise ValueError(f"round {now.number} is out of turn: {len(state.rounds)} are finished")
-    new, floor, share = trials_of(now, results), state.settings.floor_GBps, state.settings.slow_share
+    new, chosen = trials_of(now, results), state.settings
+    share, of_work, floor = chosen.slow_share, chosen.slow_work_share, chosen.floor_GBps
     if len(state.nodes) > FEW_NODES:
-        judged = judge(new, state.tests, floor, slow_share=share)
+        judged = judge(new, state.tests, floor, slow_share=share, slow_work_share=of_work)
         return replace(state, rounds=(*state.rounds, (now, tuple(judged))))
     # Few nodes give few figures: what was measured before is judged anew beside what came later.
-    every = iter(judge([*state.tests, *new], (), floor, together=True, slow_share=share))
+    every = iter(judge([*state.tests, *new], (), floor, together=True, slow_share=share, slow_work_share=of_work))
     rounds = [(r, tuple(islice(every, len(r.groups)))) for r, _ in (*state.rounds, (now, ()))]
     return replace(state, rounds=tuple(rounds))
 

@@ -23,7 +23,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     floor_GBps: float | None = None  # noqa: N815 - the unit
     """The least bus bandwidth between nodes; below it a group is slow whatever the others show."""
     slow_share: float = 0.8
-    """Below this share of the others' median a group or rank is slow; where ranks share CPUs, less is needed."""
+    """Below this share of the others' median a group is slow; where ranks share CPUs, less is needed."""
+    slow_work_share: float = 0.8
+    """The same of a rank's own work."""
 
 
 class State(msgspec.Struct, frozen=True):

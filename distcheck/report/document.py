@@ -16,8 +16,6 @@ from distcheck.facts import (
     Collectives,
     Job,
     Measurement,
-    Missing,
-    NodeFacts,
     ProcessFacts,
     RankFacts,
     Stage,
@@ -223,32 +221,8 @@ def _world(job: Job) -> World:
     )
 
 
-def node_names(job: Job) -> dict[str, str]:
-    """Return what each node, by its key, is called: its name, told apart where several share it."""
-    by_name: defaultdict[str, list[NodeFacts]] = defaultdict(list)
-    for node in job.nodes:
-        by_name[node.name].append(node)
-    return {
-        node.key: node.name if len(namesakes) == 1 else f"{node.name} ({_difference(node, namesakes)})"
-        for namesakes in by_name.values()
-        for node in namesakes
-    }
-
-
-def _difference(node: NodeFacts, namesakes: list[NodeFacts]) -> str:
-    if len({str(n.network_namespace) for n in namesakes}) == len(namesakes):
-        return f"net {_or_reason(node.network_namespace)}"
-    if len({str(n.boot_id)[:8] for n in namesakes}) == len(namesakes):
-        return f"boot {_or_reason(node.boot_id)[:8]}"
-    return node.key
-
-
-def _or_reason(fact: str | Missing) -> str:
-    return "unknown" if isinstance(fact, Missing) else fact
-
-
 def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
-    names = node_names(job)
+    names = job.node_names
     gpus = {node.key: gpus_of(node) for node in job.nodes}
     masters = {process.uid: _master(process) for process in job.processes}
     marked = _Marks(diagnosis)

@@ -11,7 +11,7 @@ from distcheck.collectives.plan import label
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job, PeerTrial, Resolution
 from distcheck.report import Options
-from distcheck.report.document import Document, document, node_names
+from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance
 from distcheck.report.gpus import RankGpu
 from distcheck.report.harmless import harmless
@@ -226,7 +226,7 @@ def _timings(job: Job) -> Iterator[str]:
     met: list[PeerTrial] = [trial for trial in job.peers if trial.outcome == "met"]
     if met:
         far = max(met, key=lambda t: t.seconds)
-        names = node_names(job)
+        names = job.node_names
         on = {process.uid: names[process.node] for process in job.processes}
         path = f"{on.get(far.source, far.source)} to {on.get(far.target, far.target)}"
         yield f"  the slowest connection between peers: {far.seconds:.3f} s ({harmless(path)})"

@@ -10,10 +10,14 @@ host       Welcome | NotYet | Refused                  come in | another master 
 guest      Report                                      the facts of my node, process and ranks
 host       Roster                                      the nodes' peer doors; try them
 guest      PeerReport                                  which doors opened and what they carry
+guest      Ready                                       torch is imported
 host       Start                                       run these collectives
 guest      Trouble                                     a rank of mine cannot finish
 host       Abort                                       end the collectives and report
 guest      RunReport                                   what my ranks measured and how they ended
+host       Trial                                       once more, in a part of the world
+guest      StoreAt                                     the part's store is open
+host       Halt                                        end the trial and report
 host       LastCall                                    who is still there?
 guest      Here                                        I am
 host       Bye                                         the report is written: leave with this exit code

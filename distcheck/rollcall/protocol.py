@@ -168,6 +168,10 @@ class Start(Word, frozen=True):
     begin; only say whether you could."""
 
 
+class Ready(Word, frozen=True):
+    """Torch is imported here, or never will be."""
+
+
 class Trouble(Word, frozen=True):
     """A rank of this process cannot finish; the others would wait for it in vain."""
 
@@ -232,7 +236,7 @@ class Bye(Word, frozen=True):
     exit_code: int
 
 
-FromGuest = Report | PeerReport | Trouble | RunReport | StoreAt | Here
+FromGuest = Report | PeerReport | Ready | Trouble | RunReport | StoreAt | Here
 FromHost = Roster | Start | Abort | Trial | Halt | LastCall | Bye
 
 hello_decoder = msgspec.msgpack.Decoder(Hello)

@@ -21,6 +21,7 @@ from distcheck.rollcall.protocol import (
     Hello,
     NotYet,
     ProtocolError,
+    Ready,
     Refused,
     Report,
     Trouble,
@@ -63,6 +64,8 @@ class Guest:
         self.says_by = seals[1] if seals else None
         self.words: asyncio.Queue[FromGuest | None] = asyncio.Queue()
         """What it said since; None when it is gone."""
+        self.ready = asyncio.Event()
+        """Set when its torch is imported, or it is gone."""
         self.gone = False
         self.left = asyncio.Event()
         """Set together with `gone`."""
@@ -228,6 +231,7 @@ class Server:
             if guest is not None:
                 guest.gone = True
                 guest.left.set()
+                guest.ready.set()
                 guest.words.put_nowait(None)
                 self.on_trouble(f"lost the connection to {guest.report.node.name}")
             writer.close()
@@ -326,6 +330,8 @@ class Server:
             word = await protocol.read(reader, guest_decoder, seal=guest.hears_by, expect=self._expect)
             if isinstance(word, Trouble):
                 self.on_trouble(word.reason)
+            elif isinstance(word, Ready):
+                guest.ready.set()
             elif guest.words.qsize() < _MOST_WORDS:
                 guest.words.put_nowait(word)
             else:

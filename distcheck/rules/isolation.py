@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from distcheck.facts import Culprit, GroupTest, Isolation, Job, Missing, RankFacts
+from distcheck.adapters import served
+from distcheck.facts import Culprit, GroupTest, Isolation, Job, Missing, Pci, RankFacts
 from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.rules import Outcome, rule
 from distcheck.rules.vocabulary import brief, listed, numbers_of
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 _SPEEDS = frozenset({"slow"})
 _MOST = 8
+_NEAR = 0.05
+"""So close to what it would have without one of its adapters."""
 
 
 def _searched(job: Job) -> Isolation | None:
@@ -25,10 +29,16 @@ def _on(job: Job, names: Sequence[str], local_ranks: Sequence[int] = ()) -> list
     return [
         rank
         for node in job.nodes
-        if {node.name, node.key} & set(names)
+        if job.node_names[node.key] in names
         for rank in job.ranks_on(node)
         if not local_ranks or rank.placement.local_rank in local_ranks
     ]
+
+
+def _hosts(job: Job, names: Sequence[str]) -> list[str]:
+    """Return what nodes are reached by, without what tells them from others of the same name."""
+    plain = {job.node_names[node.key]: node.name for node in job.nodes}
+    return [plain.get(name, name) for name in names]
 
 
 def _evidence(tests: Sequence[GroupTest]) -> dict[str, Any]:
@@ -40,17 +50,32 @@ def _evidence(tests: Sequence[GroupTest]) -> dict[str, Any]:
     return lines
 
 
-def _found(job: Job, culprit: Culprit, fix: Fix) -> Finding:
+def _one_rail(job: Job, culprit: Culprit) -> dict[str, Any]:
+    """Return a hint at a single adapter, where a node has as much as it would have without one of them."""
+    rails = max(
+        (sum(served(nic) for nic in node.pci.nics) for node in job.nodes if isinstance(node.pci, Pci)), default=0
+    )
+    ratios = [test.ratio for test in culprit.evidence if test.ratio is not None]
+    if culprit.part != "node" or rails < 2 or not ratios:
+        return {}
+    left = (rails - 1) / rails
+    near = abs(median(ratios) - left) <= _NEAR
+    return {"adapters": f"without one of {rails} it would be at {left:.0%}: look at each of them"} if near else {}
+
+
+def _found(job: Job, culprit: Culprit, fix: Fix, **evidence: Any) -> Finding:
     ranks = _on(job, culprit.nodes, culprit.local_ranks)
     link = culprit.part == "link"
+    # Of two nodes with one name no scheduler can leave out the right one.
+    nameless = not {node.name for node in job.nodes}.issuperset(culprit.nodes)
     return Finding(
         scope="link" if link else "gpu" if culprit.part == "rail" else "node",
         owner="admin",
-        confirmed=culprit.certain and not link,
+        confirmed=culprit.certain and not link and not nameless,
         ranks=numbers_of(ranks),
         nodes=culprit.nodes,
         message=brief(culprit.sentence, 300),
-        evidence=_evidence(culprit.evidence),
+        evidence=_evidence(culprit.evidence) | evidence,
         fix=fix,
     )
 
@@ -76,7 +101,7 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
                 culprit,
                 Fix(
                     "Leave the node out and start again; then look at its devices and its kernel's log.",
-                    (f"distcheck node  # on {culprit.nodes[0]}", "sudo dmesg -T | tail -n 50"),
+                    (f"distcheck node  # on {_hosts(job, culprit.nodes)[0]}", "sudo dmesg -T | tail -n 50"),
                 ),
             )
 
@@ -89,7 +114,8 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
 
     Found by what each rank takes for work of its own (multiplying matrices, copying memory), and by the bandwidth that
     a node reaches with several others, held against the median of groups like it, and measured again before anybody
-    is named. How long a rank is in a collective never counts: the late one shows the shortest time.
+    is named. What a node would have without one of its network adapters is recognised. How long a rank is in a
+    collective never counts: the late one shows the shortest time.
 
     Fix: leave the node out; look for other processes, throttled clocks, a CPU limit, or a link at a lower rate.
     """
@@ -101,8 +127,9 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
                 culprit,
                 Fix(
                     "Leave the node out; look for other processes, throttled clocks, limits, and the link's rate.",
-                    (f"ssh {culprit.nodes[0]} 'uptime; nvidia-smi -q -d PERFORMANCE'", "distcheck net"),
+                    (f"ssh {_hosts(job, culprit.nodes)[0]} 'uptime; nvidia-smi -q -d PERFORMANCE'", "distcheck net"),
                 ),
+                **_one_rail(job, culprit),
             )
 
 
@@ -120,7 +147,7 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
     searched = _searched(job)
     for culprit in searched.culprits if searched else ():
         if culprit.part == "link":
-            a, b = culprit.nodes[0], culprit.nodes[-1]
+            a, *_, b = _hosts(job, culprit.nodes)
             yield _found(
                 job,
                 culprit,
@@ -199,6 +226,11 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             confirmed=False,
             message=brief(searched.sentence, 300),
             fix=Fix("Look at what the nodes share: software, settings, the network.", ("distcheck gate -v",)),
+        )
+    if searched.kind == "healthy" and len(job.nodes) == 2:
+        yield NotChecked(
+            required=False,
+            reason="how fast two nodes are together was held against nothing: a third node tells, or gate --min-busbw",
         )
     named = searched.culprits or searched.boundaries or searched.undecided or searched.kind == "shared"
     if searched.kind in {"unmeasured", "ended"} or searched.untested or (searched.kind != "healthy" and not named):

@@ -181,6 +181,25 @@ def tcp_store() -> float:
     return float(output_of(names_from_files([sys.executable, str(HERE / "roll_call.py"), "store"])))
 
 
+# --- who is bad
+
+
+def isolation_against_everybody_twice() -> Iterator[Row]:
+    """How often exactly the bad nodes are named, on simulated clusters with faults of eight kinds."""
+    rows = json.loads(output_of([sys.executable, str(HERE / "isolation_accuracy.py"), "--json", "--trials", "60"]))
+    trials = sum(r["trials"] for r in rows)
+    ours, theirs = (sum(r[side]["exact"] * r["trials"] for r in rows) / trials for side in ("ours", "theirs"))
+    name = f"the bad node out of 4 to 1024, {trials} simulated clusters"
+    yield Row(f"{name}: exact verdicts / testing everybody twice", ours, theirs, ours / theirs, at_least(1), "")
+    worst = min(rows, key=lambda r: r["ours"]["exact"] - r["theirs"]["exact"])
+    exact = worst["ours"]["exact"], worst["theirs"]["exact"]
+    yield Row(f"{name}: the same, least lead in one kind and size", *exact, exact[0] - exact[1], at_least(0), "")
+    blamed = [sum(r[side]["innocent"] * r["trials"] for r in rows) / trials for side in ("ours", "theirs")]
+    yield Row(f"{name}: good nodes that are blamed, each time", blamed[0], blamed[1], blamed[0], at_most(0.001), "")
+    rounds = [max(r[side]["rounds"] for r in rows) for side in ("ours", "theirs")]
+    yield Row(f"{name}: rounds of pairs, at most", rounds[0], rounds[1], rounds[0], at_most(4), "rounds")
+
+
 # --- measuring
 
 
@@ -237,6 +256,10 @@ def at_most(bound: float) -> Interval:
     return (0.0, bound)
 
 
+def at_least(bound: float) -> Interval:
+    return (bound, math.inf)
+
+
 # --- the table
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -251,6 +274,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         figures_against_a_bare_loop,
         judging_and_rendering,
         roll_call_against_a_tcp_store,
+        isolation_against_everybody_twice,
     )
 }
 
@@ -265,11 +289,19 @@ def measured(names: Sequence[str]) -> Iterator[Row]:
 
 
 def as_json(r: Row) -> dict[str, Any]:
-    goal: float | Interval | None = r.goal[1] if r.goal[0] == 0 else r.goal
+    goal: float | tuple[float, float | None] | None = r.goal[1] if r.goal[0] == 0 else r.goal
+    if math.isinf(r.goal[1]):
+        goal = (r.goal[0], None)
     told = {"name": r.name, "ours": r.ours, "theirs": r.theirs, "ratio": r.ratio, "goal": goal, "met": r.met}
     if r.error:
         return {**told, "goal": None, "error": r.error}
     return {**told, "unit": r.unit, **({"off": r.off} if r.off is not None else {})}
+
+
+def bounds(goal: Interval) -> str:
+    if math.isinf(goal[1]):
+        return f"at least {goal[0]:g}"
+    return f"at most {goal[1]:g}" if goal[0] == 0 else f"{goal[0]:g} to {goal[1]:g}"
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -281,7 +313,7 @@ def as_text(rows: Sequence[Row]) -> str:
             r.unit,
             r.ratio,
             r.off,
-            r.error or (f"at most {r.goal[1]:g}" if r.goal[0] == 0 else f"{r.goal[0]:g} to {r.goal[1]:g}"),
+            r.error or bounds(r.goal),
             "yes" if r.met else "NO",
         ]
         for r in rows

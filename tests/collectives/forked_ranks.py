@@ -63,6 +63,7 @@ def main():
         size_seconds=asked.get("size_seconds", 0.0),
         dtypes=tuple(asked.get("dtypes", ["float32"])),
         rotate_root=asked.get("rotate_root", False),
+        stride=asked.get("stride", 1),
     )
     port_read, port_write = os.pipe()
     pipes = []

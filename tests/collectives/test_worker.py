@@ -111,6 +111,12 @@ def test_the_other_operations_are_exact_too(ranks):
         assert [t["bytes"] for t in only(messages, "Timing")] == [whole, whole, whole, 1000]
 
 
+def test_ranks_send_to_the_one_that_faces_them():
+    said, stderr = ranks_say(ranks=4, operations=["send_recv"], sizes_bytes=[4096], stride=2)
+    assert stderr == ""
+    assert [(c["op"], c["wrong"]) for messages in said for c in only(messages, "Checked")] == [("send_recv", 0)] * 4
+
+
 def test_the_number_of_iterations_can_be_asked_for():
     said, _ = ranks_say(ranks=2, iterations=7)
     assert {t["iterations"] for messages in said for t in only(messages, "Timing")} == {7}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from isolation.simulator import Cluster, measured, names, search
 
 from distcheck.isolation.round import Compute, Rail, Result, Round
-from distcheck.isolation.schedule import most_rounds, next_round, take
+from distcheck.isolation.schedule import most_rounds, next_round, so_far, take
 from distcheck.isolation.state import State, by_name, lose, start
 from distcheck.isolation.verdict import Verdict
 
@@ -115,6 +117,20 @@ def test_a_node_that_leaves_is_missing_and_its_partner_is_not_held_for_it():
     assert now.kind == "healthy", now.sentence
     assert now.missing == {"node4": "connection lost"}
     assert now.largest_passed == 7
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 9, 40])
+def test_whenever_the_time_ends_nobody_innocent_is_named_and_who_is_convicted_stays_so(n):
+    for seed in range(10):
+        bad = {Random(f"{n} {seed}").choice(names(n)): 0.0}
+        state, random, known = start(names(n), seed=seed), Random(seed), set()
+        cluster = Cluster(names(n), bad=bad, noise=0.05)
+        while isinstance(now := next_round(state), Round):
+            named = set(so_far(state).bad_nodes())
+            assert known <= named <= bad.keys()
+            known = named
+            state = take(state, now, [measured(cluster, i, g, random) for i, g in enumerate(now.groups)])
+        assert known <= set(now.bad_nodes())
 
 
 def test_when_nothing_could_be_tested_the_verdict_is_no_pass():

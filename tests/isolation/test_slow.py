@@ -46,6 +46,26 @@ def test_noise_convicts_nobody(n, noise):
         assert run.verdict.bad_nodes() == (), (seed, run.verdict.sentence)
 
 
+@pytest.mark.parametrize("n", [3, 4, 8, 20, 64])
+@pytest.mark.parametrize("share", [0.35, 0.8])
+def test_a_node_behind_a_link_of_a_twentieth_is_found_among_figures_that_scatter_by_a_third(n, share):
+    runs = 30 if n < 64 else 6
+    verdicts = []
+    for seed in range(runs):
+        slow = Random(seed).choice(names(n))
+        noisy = Cluster(names(n), slow={slow: 0.05}, noise=0.3)
+        verdicts.append(({slow}, set(search(noisy, seed, Settings(slow_share=share)).verdict.bad_nodes())))
+    assert all(found <= slow for slow, found in verdicts)
+    assert sum(found == slow for slow, found in verdicts) >= 0.9 * runs
+
+
+def test_of_three_nodes_every_two_meet_before_nobody_is_called_slow():
+    for seed in range(30):
+        for slow in names(3):
+            run = search(Cluster(names(3), slow={slow: 0.1}, noise=0.02), seed)
+            assert run.verdict.bad_nodes() == (slow,), run.verdict.sentence
+
+
 def test_a_slow_rail_and_a_slow_link_are_named_as_such():
     rail = search(Cluster(names(32), slow_rails={"node7": 3}, local_ranks=8, noise=0.02)).verdict
     assert [(c.part, c.nodes, c.local_ranks) for c in rail.culprits] == [("rail", ("node7",), (3,))]

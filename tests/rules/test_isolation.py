@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Culprit, GroupTest, Isolation, Missing, Sides, Suspects
+from distcheck.facts import Culprit, GroupTest, Isolation, Missing, Nic, Pci, PciPlace, Sides, Suspects
 
 
 @pytest.fixture
@@ -41,6 +41,13 @@ def test_a_healthy_search_is_silent(searched, said):
     assert said(searched(None)) == ([], [], 0)
 
 
+def test_of_two_nodes_it_is_said_that_their_speed_was_held_against_nothing(job_of, change, said):
+    job = job_of(2, 2, looks=("environment", "meeting", "isolation"), command="isolate")
+    findings, (unlooked,), code = said(change.job(job, isolation=Isolation("healthy", "all work", rounds=3)))
+    assert (findings, unlooked.required, code) == ([], False, 0)
+    assert "a third node tells" in unlooked.reason
+
+
 @pytest.mark.parametrize("fault", ["failed", "hung", "wrong"])
 def test_a_bad_node_is_named_and_left_out(searched, said, fault):
     (finding,), unlooked, code = said(searched(found(culprit(fault=fault))))
@@ -55,6 +62,14 @@ def test_one_that_is_not_certain_is_not_excluded(searched, said):
     assert (finding.confirmed, code) == (False, 20)
 
 
+def test_of_two_nodes_with_one_name_the_bad_one_is_told_and_neither_is_left_out(searched, said, change):
+    job = searched(found(culprit(nodes=("node1 (boot bbbbbbbb)",))))
+    job = change.node(change.node(job, 0, name="node1", boot_id="aaaaaaaa1"), 2, name="node1", boot_id="bbbbbbbb1")
+    (finding,), _, code = said(job)
+    assert (finding.ranks, finding.nodes, finding.confirmed, code) == ((4, 5), ("node1 (boot bbbbbbbb)",), False, 20)
+    assert finding.fix.commands[0] == "distcheck node  # on node1"
+
+
 def test_a_rail_is_named_with_its_rank(searched, said):
     (finding,), _, code = said(searched(found(culprit("rail", local_ranks=(1,)))))
     assert (finding.rule, finding.scope, finding.ranks, code) == ("isolation-bad-node", "gpu", (5,), 40)
@@ -65,6 +80,22 @@ def test_a_slow_node_or_rank_is_named_with_how_slow(searched, said, part, ranks,
     (finding,), _, code = said(searched(found(culprit(part, fault="slow", local_ranks=local, ratio=0.1))))
     assert (finding.rule, finding.ranks, code) == ("isolation-slow-node", ranks, 40)
     assert "10% of what others showed" in next(iter(finding.evidence.values()))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "adapters", "told"),
+    [(0.74, 4, True), (0.52, 2, True), (0.6, 4, False), (0.1, 4, False), (0.5, 1, False), (0.5, 0, False)],
+)
+def test_a_node_that_lacks_as_much_as_one_adapter_gives_is_told_so(searched, said, change, ratio, adapters, told):
+    place = PciPlace(path=(), numa_node=0)
+    nics = tuple(Nic(f"mlx5_{n}", place, "ib", link_layer="InfiniBand", ports=(1,)) for n in range(adapters))
+    job = searched(found(culprit(fault="slow", ratio=ratio)))
+    (finding,), _, _ = said(change.node(job, 0, pci=Pci({}, nics)))
+    hint = {
+        "adapters": f"without one of {adapters} it would be at {1 - 1 / max(1, adapters):.0%}: look at each of them"
+    }
+    assert ("adapters" in finding.evidence) == told
+    assert finding.evidence.items() >= (hint if told else {}).items()
 
 
 def test_a_link_blames_neither_of_its_ends(searched, said):

@@ -1,0 +1,52 @@
+"""Which processes, and which of their ranks, the nodes of a search have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distcheck.facts import Gpus, Job, NodeFacts
+
+
+class Members:
+    """Which processes, and which of their ranks, a node has."""
+
+    def __init__(self, job: Job) -> None:
+        self.nodes: dict[str, NodeFacts] = {node.key: node for node in job.nodes}
+        self.names = job.node_names
+        self.by_node: dict[str, dict[str, tuple[int, ...]]] = {}
+        lost = {process.uid for process in job.processes if process.lost}
+        for rank in job.ranks:
+            if rank.placement.rank is not None and rank.process not in lost:
+                of_node = self.by_node.setdefault(self.names[job.node_of(rank).key], {})
+                of_node[rank.process] = (*of_node.get(rank.process, ()), rank.placement.rank)
+        self.local_ranks = {r.placement.rank: r.placement.local_rank or 0 for r in job.ranks}
+
+    def parts(self, nodes: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
+        """Return each process's ranks with their number in the group and its size."""
+        ranks = [(uid, rank) for node in nodes for uid, here in self.by_node[node].items() for rank in here]
+        parts: dict[str, dict[int, tuple[int, int]]] = {}
+        for number, (uid, rank) in enumerate(ranks):
+            parts.setdefault(uid, {})[rank] = (number, len(ranks))
+        return parts
+
+    def facing(self, nodes: Sequence[str]) -> dict[int, tuple[int, int]]:
+        """Return the ranks of two nodes that have the same place, by local rank; empty where these differ."""
+        if len(nodes) != 2:
+            return {}
+        one, other = ([rank for here in self.by_node[node].values() for rank in here] for node in nodes)
+        places = [self.local_ranks[rank] for rank in one]
+        if places != [self.local_ranks[rank] for rank in other] or not 1 < len(places) == len(set(places)):
+            return {}
+        return dict(zip(places, zip(one, other, strict=True), strict=True))
+
+    def like(self, nodes: Sequence[str]) -> str:
+        """Say what makes figures of groups comparable: ranks per node and models of GPU."""
+        counts = sorted(sum(map(len, self.by_node[node].values())) for node in nodes)
+        models = {
+            gpu.name
+            for facts in self.nodes.values()
+            if self.names[facts.key] in nodes and isinstance(facts.gpus, Gpus)
+            for gpu in facts.gpus.devices
+            if isinstance(gpu.name, str)
+        }
+        return f"{counts} ranks on {sorted(models)}"

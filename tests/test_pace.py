@@ -1,0 +1,51 @@
+"""Collectives that go on, slowly or not, are left alone; that they stand still is told, once there was a figure."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from distcheck import pace
+from distcheck.collectives.plan import Plan
+from distcheck.pace import Pace
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Take steps of (pause, figures so far) and return what is told of them, and what a terminal was told."""
+    monkeypatch.setattr(pace, "STALL_SECONDS", 0.4)
+    monkeypatch.setattr(pace, "LOOK_SECONDS", 0.05)
+
+    def told(*steps, size_seconds=0.0):
+        plan = Plan(backend="gloo", operations=(), sizes_bytes=(), deadline_seconds=60.0, size_seconds=size_seconds)
+        troubles, seen = [], []
+
+        async def main():
+            watched = Pace(lambda _, figures: seen.append(figures))
+            watching = asyncio.create_task(watched.watch(plan, troubles.append))
+            for pause, figures in steps:
+                await asyncio.sleep(pause)
+                watched.step("all_reduce", figures)
+            await asyncio.sleep(0.8)
+            watching.cancel()
+
+        asyncio.run(main())
+        assert seen == [figures for _, figures in steps]
+        return troubles
+
+    return told
+
+
+def test_a_stand_still_after_a_figure_is_told_once(told):
+    (trouble,) = told((0.05, 0), (0.05, 1))
+    assert trouble.startswith("nothing went on for ")
+
+
+def test_the_first_figure_may_take_as_long_as_it_likes(told):
+    assert told((0.05, 0)) == []
+
+
+def test_who_was_slow_before_is_given_longer(told):
+    assert told((0.7, 1)) == []
+    assert told((0.05, 1), size_seconds=0.3) == []
