@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING
@@ -47,8 +46,6 @@ _REPORT_RESERVE_SECONDS = 3.0
 _FEWEST_NODES = 2
 _HINTS = frozenset({"net-nic-down-or-slow"})
 """What is a warning only, but worth a search: a network that is slow for a moment is not slow in every round."""
-_COLLECTIVES_SHARE = 0.5
-"""Of the time that a gate of several nodes has left: if the collectives hang, the rest is for finding out by whom."""
 _ISOLATION_SECONDS = 10.0
 """With less than that left, a gate does not begin to look for who is bad."""
 
@@ -175,11 +172,15 @@ async def _collectives(run: Session) -> None:
     if error:
         await _hear_who_could_begin(run, plan, reason, local.report(error=error), error)
         return
-    watching = asyncio.create_task(pace.watch(plan, trouble) if _may_search(run) else asyncio.sleep(0))
+    watching = None
+    if _may_search(run):
+        half = run.remaining(_REPORT_RESERVE_SECONDS) / 2
+        watching = asyncio.create_task(pace.watch(plan, trouble, max(half, _ISOLATION_SECONDS)))
     try:
-        reports = await _measure(run, local, plan, aborted, trouble, job.world_size or 1)
+        reports = await _measure(run, local, plan, aborted, trouble, pace)
     finally:
-        watching.cancel()
+        if watching is not None:
+            watching.cancel()
     if run.server is not None:
         run.server.on_trouble = lambda _reason: None
     if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
@@ -267,11 +268,10 @@ async def _measure(
     plan: Plan,
     aborted: asyncio.Event,
     trouble: Callable[[str], None],
-    world_size: int,
+    pace: Pace,
 ) -> dict[str, RunReport]:
     """Open the store on rank 0, start everybody, and gather what they say; silent guests are left out."""
-    seconds = _seconds_for_collectives(run)
-    until = time.monotonic() + seconds
+    seconds, world_size = run.remaining(_REPORT_RESERVE_SECONDS), run.record.job().world_size or 1
     template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
     gpus = run.cuda_ordinals(plan.backend)
     tasks = tasks_for(local.placements, template, store=None, gpus=gpus)
@@ -286,27 +286,20 @@ async def _measure(
     async with run.watching_gpus(plan.backend) as watch:
         await local.measure(
             others,
-            seconds=max(0.0, until - time.monotonic()),
+            seconds=run.remaining(_REPORT_RESERVE_SECONDS),
             aborted=aborted,
             on_trouble=trouble,
         )
     await local.look_closer()
     reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
     if run.server is not None:
-        late = time.monotonic() >= until
-        if late:
+        if run.remaining(_REPORT_RESERVE_SECONDS) == 0:
             run.server.say_to_all(Abort("the time is over"), guests)
-        most = _ABORTED_REPORT_SECONDS if late else _RUN_REPORT_SECONDS
+        most = _ABORTED_REPORT_SECONDS if pace.stands_still else _RUN_REPORT_SECONDS
         patience = min(most, max(1.0, run.remaining(_REPORT_RESERVE_SECONDS - 1)))
         reports |= await run.server.hear_all(RunReport, patience, guests)
         _note_unheard(run, run.server, [uid for uid in guests if uid not in reports], patience)
     return reports
-
-
-def _seconds_for_collectives(run: Session) -> float:
-    """Return how long the collectives may take; a gate of several nodes keeps time to search for who is bad."""
-    left = run.remaining(_REPORT_RESERVE_SECONDS)
-    return left * _COLLECTIVES_SHARE if _may_search(run) and left >= 2 * _ISOLATION_SECONDS else left
 
 
 def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: float) -> None:

@@ -20,6 +20,8 @@ class Pace:
         self._last = time.monotonic()
         self._longest = 0.0
         self._figures = 0
+        self.stands_still = False
+        """Whether it was told that nothing goes on."""
 
     def step(self, text: str, figures: int) -> None:
         """Take note of what rank 0 does next, and of how many figures it has."""
@@ -29,13 +31,15 @@ class Pace:
         self._last, self._figures = now, figures
         self._tell(text, figures)
 
-    async def watch(self, plan: Plan, trouble: Callable[[str], None]) -> None:
-        """Tell when nothing goes on any more; the first figure may take as long as it likes, or the time allows."""
-        while True:
+    async def watch(self, plan: Plan, trouble: Callable[[str], None], first_seconds: float) -> None:
+        """Tell when nothing goes on any more; the first figure may take `first_seconds`."""
+        began = time.monotonic()
+        while not self.stands_still:
             await asyncio.sleep(LOOK_SECONDS)
             # A size is four times the last one, and a slow network is no hang.
             patience = max(STALL_SECONDS, 4 * plan.size_seconds, 10 * self._longest)
-            silent = time.monotonic() - self._last
-            if self._figures and silent > patience:
-                trouble(f"nothing went on for {silent:.0f} s")
-                return
+            now = time.monotonic()
+            silent = now - (self._last if self._figures else began)
+            if silent > (patience if self._figures else first_seconds):
+                self.stands_still = True
+                trouble(f"nothing went on for {silent:.0f} s" if self._figures else f"no figure came in {silent:.0f} s")

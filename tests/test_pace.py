@@ -17,13 +17,13 @@ def told(monkeypatch):
     monkeypatch.setattr(pace, "STALL_SECONDS", 0.4)
     monkeypatch.setattr(pace, "LOOK_SECONDS", 0.05)
 
-    def told(*steps, size_seconds=0.0):
+    def told(*steps, size_seconds=0.0, first_seconds=60.0):
         plan = Plan(backend="gloo", operations=(), sizes_bytes=(), deadline_seconds=60.0, size_seconds=size_seconds)
         troubles, seen = [], []
 
         async def main():
             watched = Pace(lambda _, figures: seen.append(figures))
-            watching = asyncio.create_task(watched.watch(plan, troubles.append))
+            watching = asyncio.create_task(watched.watch(plan, troubles.append, first_seconds))
             for pause, figures in steps:
                 await asyncio.sleep(pause)
                 watched.step("all_reduce", figures)
@@ -42,8 +42,11 @@ def test_a_stand_still_after_a_figure_is_told_once(told):
     assert trouble.startswith("nothing went on for ")
 
 
-def test_the_first_figure_may_take_as_long_as_it_likes(told):
+def test_the_first_figure_has_a_time_of_its_own(told):
     assert told((0.05, 0)) == []
+    (trouble,) = told((0.05, 0), (0.05, 0), first_seconds=0.3)
+    assert trouble.startswith("no figure came in ")
+    assert told((0.1, 1), (0.3, 2), (0.3, 3), first_seconds=0.3)[0].startswith("nothing went on")
 
 
 def test_who_was_slow_before_is_given_longer(told):
