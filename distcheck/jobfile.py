@@ -171,9 +171,9 @@ def _merge_two(whole: Job, other: Job) -> Job:
 
 
 def join(whole: Job, nodes: Sequence[NodeFacts], processes: Sequence[ProcessFacts], ranks: Sequence[RankFacts]) -> Job:
-    """Add to a job the processes that it does not know, with their ranks and nodes."""
-    known = {p.uid for p in whole.processes}
-    new = tuple(p for p in processes if p.uid not in known)
+    """Add to a job the processes that it does not know, with their ranks and nodes, where these are told."""
+    known, told = {p.uid for p in whole.processes}, {n.key for n in nodes}
+    new = tuple(p for p in processes if p.uid not in known and p.node in told)
     if not new:
         return whole
     uids = {p.uid for p in new}

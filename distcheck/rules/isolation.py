@@ -146,8 +146,9 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
     """
     searched = _searched(job)
     for culprit in searched.culprits if searched else ():
-        if culprit.part == "link":
-            a, *_, b = _hosts(job, culprit.nodes)
+        hosts = _hosts(job, culprit.nodes)
+        if culprit.part == "link" and len(hosts) > 1:
+            a, *_, b = hosts
             yield _found(
                 job,
                 culprit,

@@ -27,11 +27,16 @@ def limit(cluster, node, mbit):
 @pytest.mark.parametrize("mbit", [100, 200])
 def test_one_slow_link_moves_the_figure_to_what_it_carries(cluster, mbit):
     limit(cluster, "node2", mbit)
-    ended, report = bandwidth(cluster, "--op", "all_reduce", "--sizes", "8M")
-    assert ended.code == 0, ended
-    (row,) = report["bandwidth"]
-    assert row["wrong"] == 0
-    assert row["busbw_GBps"] == pytest.approx(mbit * MBIT * PAYLOAD, rel=0.15)
+    figures = []
+    for _ in range(3):  # a machine that has other work to do can be slower than the link, never faster
+        ended, report = bandwidth(cluster, "--op", "all_reduce", "--sizes", "8M")
+        assert ended.code == 0, ended
+        (row,) = report["bandwidth"]
+        assert row["wrong"] == 0
+        figures.append(row["busbw_GBps"])
+        if figures[-1] > 0.85 * mbit * MBIT * PAYLOAD:
+            break
+    assert max(figures) == pytest.approx(mbit * MBIT * PAYLOAD, rel=0.15), figures
 
 
 def test_all_operations_and_types_are_exact_between_nodes(cluster):

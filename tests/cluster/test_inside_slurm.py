@@ -170,7 +170,13 @@ def equipped(make_cluster, _fake_nvml_folder):
 def _gpu(cluster, *options):
     job = tasks("distcheck", "gpu", "--format", "json")
     ended = cluster.run(
-        "node1", "srun", "--nodes=2", *options, *job, env=MASTER | {"LD_LIBRARY_PATH": "/shared/nvml"}, timeout=PATIENCE
+        "node1",
+        "srun",
+        "--nodelist=node1,node2",
+        *options,
+        *job,
+        env=MASTER | {"LD_LIBRARY_PATH": "/shared/nvml"},
+        timeout=PATIENCE,
     )
     (report,) = reports(ended)
     uuids = [row["gpu"]["uuid"] for row in sorted(report["ranks"], key=lambda row: row["rank"])]
@@ -203,7 +209,7 @@ def test_gpus_that_tasks_see_and_do_not_see(equipped):
 
 def test_a_task_on_fewer_cpus_than_asked_for_is_a_warning(cluster):
     # Slurm binds nobody here (TaskPlugin=task/none); what it does elsewhere is done by taskset.
-    step = ("srun", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2")
+    step = ("srun", "--nodelist=node1,node2", "--ntasks-per-node=1", "--cpus-per-task=2")
     look = ("distcheck", "env", "--format", "json")
     unbound = cluster.run("node1", *step, *tasks(*look), env=MASTER, timeout=PATIENCE)
     assert (unbound.code, unbound.rules) == (0, [])

@@ -38,31 +38,31 @@ def error_of(ended):
 )
 def test_a_rank_that_hangs_is_named_with_where_it_hangs(distcheck, tmp_path, body, sign, told):
     env = spoiled(tmp_path, (2,), body)
-    ended = distcheck("bandwidth", "--nproc", "3", "--timeout", "12", "--format", "json", *SMALL, env=env)
+    ended = distcheck("bandwidth", "--nproc", "3", "--timeout", "24", "--format", "json", *SMALL, env=env)
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-stalled", [2]), ended
     assert sign in found["message"]
     assert told in found["evidence"]["rank 2"]
-    assert ended.seconds < 12 + BEYOND_SECONDS
+    assert ended.seconds < 24 + BEYOND_SECONDS
 
 
 def test_a_rank_that_prints_for_ever_neither_fills_the_disk_nor_outlives_the_timeout(start, tmp_path):
     env = spoiled(tmp_path, (1,), PRINT)
     before = os.statvfs(tmp_path)
-    ended = start("bandwidth", "--nproc", "2", "--timeout", "10", "--format", "json", *SMALL, env=env).wait()
+    ended = start("bandwidth", "--nproc", "2", "--timeout", "20", "--format", "json", *SMALL, env=env).wait()
     after = os.statvfs(tmp_path)
     # It says that it is alive, as does the one that waits for it; nobody is blamed, and each place is said.
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-stalled", []), ended
     assert any(key.startswith("at fault (") and who == "rank 1" for key, who in found["evidence"].items())
-    assert ended.seconds < 10 + BEYOND_SECONDS
+    assert ended.seconds < 20 + BEYOND_SECONDS
     assert (before.f_bavail - after.f_bavail) * before.f_frsize < 200 << 20
 
 
 def test_shared_memory_of_ranks_that_are_killed_is_removed(distcheck, tmp_path):
     # As NCCL's segments, which keep their names until their ranks leave.
     env = spoiled(tmp_path, (0, 1), SEGMENT, then=HOLD)
-    ended = distcheck("bandwidth", "--nproc", "2", "--timeout", "8", "--format", "json", *SMALL, env=env)
+    ended = distcheck("bandwidth", "--nproc", "2", "--timeout", "20", "--format", "json", *SMALL, env=env)
     assert ended.code == 20
     made = (tmp_path / "made").read_text().splitlines()
     assert len(made) == 2
@@ -95,15 +95,15 @@ def test_what_keeps_the_interpreter_of_distcheck_itself_is_ended_by_the_kernel(s
 
 
 def test_a_guest_whose_distcheck_is_frozen_is_named_and_everybody_else_ends_alike(by_hand):
-    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "16", "--format", "json", *LONG)
+    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "30", "--format", "json", *LONG)
     for run in runs:
         run.ranks(1)
     time.sleep(1)
     runs[2].interrupt(signal.SIGSTOP)
-    ended = [runs[0].wait(40), runs[1].wait(40)]
+    ended = [runs[0].wait(60), runs[1].wait(40)]
     runs[2].process.kill()
     assert [e.code for e in ended] == [20, 20], ended
-    assert all(e.seconds < 16 + BEYOND_SECONDS for e in ended)
+    assert all(e.seconds < 30 + BEYOND_SECONDS for e in ended)
     found = error_of(ended[0])
     assert found["ranks"] == [2], found
     assert ended[0].report["ranks"][2]["stage"] == "collectives"
@@ -111,26 +111,26 @@ def test_a_guest_whose_distcheck_is_frozen_is_named_and_everybody_else_ends_alik
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
 def test_rank_0s_process_that_is_lost_in_the_collectives_is_said_by_everybody_else_alike(by_hand, signum):
-    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "16", "--format", "json", *LONG)
+    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "30", "--format", "json", *LONG)
     for run in runs:
         run.ranks(1)
     time.sleep(1)
     runs[0].interrupt(signum)
-    ended = [runs[1].wait(40), runs[2].wait(40)]
+    ended = [runs[1].wait(60), runs[2].wait(40)]
     runs[0].process.kill()
     runs[0].process.communicate()
     for rank, end in enumerate(ended, start=1):
         found = error_of(end)
         assert (end.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), end
         assert f"rank 0's process was lost in the stage 'collectives', says rank {rank}" in found["message"]
-        assert end.seconds < 16 + BEYOND_SECONDS
+        assert end.seconds < 30 + BEYOND_SECONDS
         (own,) = [r for r in end.report["ranks"] if r["rank"] == rank]
         assert own["stage"] == "collectives"
 
 
 def test_a_rank_that_never_starts_is_named_as_missing_and_the_roll_call_ends(by_hand):
     runs = by_hand("env", [0, 2], 3, "--timeout", "30", "--join-timeout", "3", "--format", "json")
-    ended = [run.wait(40) for run in runs]
+    ended = [run.wait(60) for run in runs]
     assert [e.code for e in ended] == [20, 20]
     assert ended[0].report["missing_ranks"] == [1]
     assert all(e.seconds < 15 for e in ended)
