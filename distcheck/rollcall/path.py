@@ -65,6 +65,7 @@ async def transfer(door: PeerDoor, words: Words, seconds: float) -> Transfer | N
             await asyncio.wait_for(_greeted(sock, words), seconds)
         except (OSError, EOFError, asyncio.TimeoutError):
             return None
+        greeted = tcp_info(sock)  # what it took to be let in is no part of the transfer
         start, waited = loop.time(), waited_for_cpu()
         sending = asyncio.ensure_future(_send(sock))
         stalled = False
@@ -72,7 +73,7 @@ async def transfer(door: PeerDoor, words: Words, seconds: float) -> Transfer | N
             stalled = await _watch(sock, sending, start + min(seconds, _LONGEST_SECONDS))
             took, waited = loop.time() - start, waited_for_cpu() - waited
             counters = tcp_info(sock)
-            if counters is not None and counters.repeated:
+            if counters is not None and greeted is not None and counters.repeated > greeted.repeated:
                 await asyncio.sleep(_SETTLE_SECONDS)
                 counters = (tcp_info(sock) or counters)._replace(busy_seconds=counters.busy_seconds)
         finally:
@@ -86,7 +87,7 @@ async def transfer(door: PeerDoor, words: Words, seconds: float) -> Transfer | N
             seconds=took,
             stalled=stalled,
             segments=counters.segments if counters else 0,
-            repeated=counters.repeated if counters else 0,
+            repeated=max(0, counters.repeated - greeted.repeated) if counters and greeted else 0,
             # A process that waits is no excuse for a network that was at work meanwhile.
             waited_seconds=min(waited + reader_waited, max(0.0, took - (counters.busy_seconds if counters else 0.0))),
         )
