@@ -210,6 +210,8 @@ def explain(
 def _explain_log(path: Path) -> str:
     from distcheck import joblog
 
+    if path == Path("-") and sys.stdin is None:
+        raise UsageError("--log -: standard input is closed")
     try:
         with sys.stdin.buffer if path == Path("-") else path.open("rb") as log:
             found = joblog.search(log, joblog.messages())

@@ -60,7 +60,7 @@ def search(log: BinaryIO, known: Iterable[Message]) -> list[Found]:
     for chunk in _whole_lines(log):
         lowered = chunk.lower()
         for message in [m for m in known if m.anchor in lowered]:
-            for offset, raw in enumerate(chunk.splitlines()):
+            for offset, raw in enumerate(chunk.split(b"\n")):  # a progress bar's \r ends no line
                 if message.anchor not in raw.lower():
                     continue
                 line = _ESCAPES.sub("", raw.decode("utf-8", "replace"))

@@ -36,10 +36,10 @@ _LAST_CALL_SECONDS = 3.0
 _GOODBYE_SECONDS = 2.0
 _RUN_REPORT_SECONDS = 20.0
 """How much later than rank 0's process another one may be over: ranks wait 10 s for rank 0's store and 5 s to leave."""
-_IMPORT_WORDS_SECONDS = 5.0
-"""How long the others may take to say whether they could import torch, where this process could not."""
 _ABORTED_REPORT_SECONDS = 5.0
 """The same for one that was told to end, and only has to say so."""
+_IMPORT_WORDS_SECONDS = 5.0
+"""How long the others may take to say whether they could import torch, where this process could not."""
 _ABORT_GRACE_SECONDS = 1.0
 """Between the first sign of trouble and the end for all: time for others to say what they saw."""
 _REPORT_RESERVE_SECONDS = 3.0

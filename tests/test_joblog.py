@@ -79,6 +79,12 @@ def test_whatever_a_file_holds_is_read_to_its_end(junk):
     assert "none of the error messages" in tell([], "job.log")
 
 
+def test_a_progress_bar_is_one_line():
+    bar = "\r".join(f"epoch 1: {n}%" for n in range(100))
+    (found,) = search(io.BytesIO(f"{bar}\nNo CUDA GPUs are available\n".encode()), KNOWN)
+    assert found.line_number == 2
+
+
 def test_the_end_of_a_log_without_a_newline_counts():
     (found,) = search(io.BytesIO(b"start\nNo CUDA GPUs are available"), KNOWN)
     assert found.line_number == 2

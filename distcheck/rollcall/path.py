@@ -83,7 +83,8 @@ async def transfer(door: PeerDoor, words: Words, seconds: float) -> Transfer | N
         done = sending.done() and not sending.cancelled() and not sending.exception()
         arrived, reader_waited = sending.result() if done else (0, 0.0)
         return Transfer(
-            bytes=arrived or (max(0, counters.bytes_confirmed - 1) if counters else 0),
+            bytes=arrived
+            or (max(0, counters.bytes_confirmed - greeted.bytes_confirmed) if counters and greeted else 0),
             seconds=took,
             stalled=stalled,
             segments=counters.segments if counters else 0,

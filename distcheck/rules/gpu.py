@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Gpus, Job, Missing, NodeFacts, RankFacts
-from distcheck.finding import Finding, Fix
+from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.rules import Outcome, rule
 from distcheck.rules.cards import (
     VARIABLE,
@@ -63,7 +63,10 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
         )
     for node in nvidia_nodes(job):
         reason = node.gpus.unwatched if isinstance(node.gpus, Gpus) else ""
-        if reason.startswith("NVML"):
+        if reason and not reason.startswith("NVML"):
+            unseen = f"its GPUs were not watched while the collectives ran: {reason}"
+            yield NotChecked(reason=unseen, nodes=(node.name,), ranks=numbers_of(job.ranks_on(node)), required=False)
+        elif reason:
             yield Finding(
                 severity="warning",
                 scope="node",

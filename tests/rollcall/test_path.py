@@ -65,6 +65,17 @@ def test_all_arrives_at_a_listener_that_reads(live, address):
     live(main())
 
 
+def test_what_was_sent_again_before_the_transfer_is_not_held_against_it(live, monkeypatch):
+    monkeypatch.setattr(path, "tcp_info", lambda sock: tcp_info(sock)._replace(repeated=500))
+
+    async def main():
+        async with _door() as door:
+            sent = await transfer(door, WORD, 9.0)
+        assert sent.repeated == 0
+
+    live(main())
+
+
 def test_who_never_reads_makes_it_stall(live):
     async def greet(connection):
         await asyncio.get_running_loop().sock_sendall(connection, WORD.answer)
