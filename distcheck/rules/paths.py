@@ -189,13 +189,18 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
     """
     ways = Ways(job, transferred=True)
     rates = {way: max(map(_loss, trials), default=0.0) for way, trials in ways.tried.items()}
-    # Lost confirmations make the other side send a little again as well; that is the same loss.
-    real = {way: share for way, share in rates.items() if share >= max(_LOSS, _ECHO * rates.get((way[1], way[0]), 0.0))}
-    lossy = {way: f"{share:.0%} of the segments had to be sent again" for way, share in real.items()}
+
+    def real(share: float, way: Way) -> bool:
+        """Lost confirmations make the other side send a little again, or wait, as well; that is the same loss."""
+        return share >= _ECHO * rates.get((way[1], way[0]), 0.0)
+
+    shares = {way: share for way, share in rates.items() if share >= _LOSS and real(share, way)}
+    lossy = {way: f"{share:.0%} of the segments had to be sent again" for way, share in shares.items()}
     for way, trials in ways.tried.items():
-        halted = [t.transfer for t in trials if t.transfer and _halted(t.transfer)]
+        sent = [t.transfer for t in trials if t.transfer and _halted(t.transfer)]
+        halted = next((s for s in sent if real(s.repeated / max(1, s.segments), way)), None)
         if halted:
-            lossy[way], rates[way] = f"the transfer came to a halt after {halted[0].bytes} bytes", 1.0
+            lossy[way], shares[way] = f"the transfer came to a halt after {halted.bytes} bytes", 1.0
     if lossy:
         node = job.nodes[0]
         yield ways.finding(
@@ -206,7 +211,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
                 "Look at the error counters of the network interface, its cable and the switch port.",
                 (f"ethtool -S {_interface_name(job, node)} | grep -iE 'err|drop|crc'",),
             ),
-            severity="error" if max(rates.values()) >= _HEAVY_LOSS else "warning",
+            severity="error" if max(shares.values()) >= _HEAVY_LOSS else "warning",
         )
 
 

@@ -437,9 +437,12 @@ def test_losses_on_the_way_to_a_node_name_it_and_the_direction(of, change, only)
     assert finding.message.startswith("node1, node3 and node4 cannot send to node2 without losing packets, but")
 
 
-def test_the_little_that_lost_confirmations_make_the_other_side_repeat_is_no_loss_of_its_own(of, change, only):
+@pytest.mark.parametrize(
+    "echo", [_losing(0.03), Transfer(bytes=155_000, seconds=1.6, stalled=True, segments=232, repeated=2)]
+)
+def test_what_lost_confirmations_do_to_the_other_direction_is_no_loss_of_its_own(of, change, only, echo):
     job = change_ways(change, of(4), to(1), transfer=_losing(0.1))
-    finding, _ = only(change_ways(change, job, out_of(1), transfer=_losing(0.03)))
+    finding, _ = only(change_ways(change, job, out_of(1), transfer=echo))
     assert finding.message.startswith("node1, node3 and node4 cannot send to node2 without losing packets, but")
 
 
