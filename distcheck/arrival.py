@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from distcheck.facts import Missing, Resolution
 from distcheck.probe import network
-from distcheck.rollcall import client, protocol
+from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance, Connection
 from distcheck.rollcall.protocol import Hello
 from distcheck.rollcall.server import Server
@@ -47,12 +47,12 @@ async def arrive(run: Session) -> Role:
 
 def _job_name(run: Session) -> str:
     """The name by which processes of one job know each other."""
-    return protocol.job_key(run.request.environ, run.request.placements[0])
+    return identity.job_key(run.request.environ, run.request.placements[0])
 
 
 def _secret(run: Session) -> bytes | None:
     """What only the processes of this job know, where there is a token."""
-    return protocol.job_secret(run.request.environ)
+    return identity.job_secret(run.request.environ)
 
 
 def _hello(run: Session) -> Hello:
@@ -61,7 +61,7 @@ def _hello(run: Session) -> Hello:
     return Hello(
         nonce="",
         version=run.record.node.distcheck if run.record.node else "",
-        job=protocol.public_key(_job_name(run)),
+        job=identity.public_key(_job_name(run)),
         master=f"{place.master_addr}:{place.master_port}",
         uid=run.uid,
         ranks=tuple(sorted(run.request.own_ranks)),
@@ -86,7 +86,7 @@ async def _open_as_rank_0(run: Session, ways: Ways, port: int) -> Role:
     if not lone:
         # Somebody may stand in for rank 0 already. Until that is known nobody is let in at MASTER_PORT.
         taken = await server.open_side_door()
-        first = protocol.side_ports(_job_name(run))[0]
+        first = identity.side_ports(_job_name(run))[0]
         others = tuple(d for d in ways if d.side and d.port != taken)
         if taken != first and await _knock_once(run, others):
             await server.close()
@@ -213,7 +213,7 @@ def _own_addresses(run: Session) -> set[str]:
 async def _stand_in(run: Session) -> bool:
     """Hold the roll call in rank 0's stead, on a side door, so that one report says who is missing."""
     server = _new_server(run)
-    if await server.open_side_door() != protocol.side_ports(_job_name(run))[0]:
+    if await server.open_side_door() != identity.side_ports(_job_name(run))[0]:
         await server.close()
         return False
     run.server = server

@@ -13,13 +13,13 @@ from distcheck.collectives.plan import Task
 from distcheck.launch.tasks import tasks_for
 from distcheck.preflight import Outcome, judge
 from distcheck.rollcall.client import Connection
+from distcheck.rollcall.framing import ProtocolError
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
     Halt,
     Here,
     LastCall,
-    ProtocolError,
     Ready,
     Roster,
     RunReport,

@@ -17,14 +17,7 @@ from distcheck.launch.local import LocalRanks
 from distcheck.launch.tasks import tasks_for
 from distcheck.pace import Pace
 from distcheck.preflight import Outcome, judge
-from distcheck.rollcall.protocol import (
-    Abort,
-    Bye,
-    Here,
-    LastCall,
-    RunReport,
-    Start,
-)
+from distcheck.rollcall.protocol import Abort, Bye, Here, LastCall, RunReport, Start
 from distcheck.rollcall.server import Server
 
 if TYPE_CHECKING:

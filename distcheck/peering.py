@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from distcheck import interfaces
 from distcheck.facts import Interface, Missing, NetworkFacts, ReverseLookup, Use
 from distcheck.probe import network
-from distcheck.rollcall import protocol
+from distcheck.rollcall import connection, identity
 from distcheck.rollcall.client import in_thread
 from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.peers import choose, try_peers
@@ -41,7 +41,7 @@ def addresses(run: Session, met_at: str) -> dict[str, tuple[Use, ...]]:
     picks += [("gloo", i.address) for i in _gloo(run, known, facts)]
     found: dict[str, tuple[Use, ...]] = {}
     for use, address in picks:
-        if address == met_at or not (protocol.is_loopback(address) or address.lower().startswith("fe80:")):
+        if address == met_at or not (connection.is_loopback(address) or address.lower().startswith("fe80:")):
             found[address] = (*found.get(address, ()), use)
     return found
 
@@ -62,7 +62,7 @@ def _gloo(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) 
 
 async def open_doors(run: Session, met_at: str) -> tuple[PeerDoor, ...]:
     """Open this process's doors; nobody will knock where there is none."""
-    run.peer_listener = PeerListener(run.uid, protocol.job_secret(run.request.environ))
+    run.peer_listener = PeerListener(run.uid, identity.job_secret(run.request.environ))
     await run.peer_listener.open(addresses(run, met_at))
     return run.peer_listener.doors
 
@@ -79,9 +79,9 @@ async def take_part(run: Session, roster: Roster, seconds: float, others: Sequen
             roster,
             {i.address: i.mtu_bytes for i in known},
             seconds,
-            protocol.job_secret(run.request.environ),
+            identity.job_secret(run.request.environ),
         ),
-        _look_up([a for a in dict.fromkeys(others) if not protocol.is_loopback(a)][:_MOST_LOOKED_UP], seconds),
+        _look_up([a for a in dict.fromkeys(others) if not connection.is_loopback(a)][:_MOST_LOOKED_UP], seconds),
     )
     return PeerReport(trials, reverse)
 
@@ -93,7 +93,7 @@ async def _look_up(others: Sequence[str], seconds: float) -> tuple[ReverseLookup
         quickest = ReverseLookup(address=address, name="", seconds=most)
         with contextlib.suppress(asyncio.TimeoutError):
             for _ in range(_LOOK_UPS):
-                found = await protocol.within(in_thread(lambda: network.reverse(address)), most)
+                found = await connection.within(in_thread(lambda: network.reverse(address)), most)
                 quickest = min(quickest, found, key=lambda r: r.seconds)
                 if not _QUICK_SECONDS < found.seconds < _SLOW_SECONDS:
                     break
@@ -109,8 +109,8 @@ async def hold(run: Session, server: Server) -> None:
     run.record.set_stage_of_guests("peers", here)
     if not here:
         return
-    met_at = [protocol.plain_address(g.writer.get_extra_info("sockname")[0]) for g in here.values()]
-    own = await open_doors(run, next((a for a in met_at if not protocol.is_loopback(a)), met_at[0]))
+    met_at = [connection.plain_address(g.writer.get_extra_info("sockname")[0]) for g in here.values()]
+    own = await open_doors(run, next((a for a in met_at if not connection.is_loopback(a)), met_at[0]))
     doors = {run.uid: own} if own else {}
     doors |= {uid: guest.report.peer_doors for uid, guest in here.items()}
     doors = {uid: doors[uid] for uid in _representatives(run, here, doors)}
@@ -120,7 +120,7 @@ async def hold(run: Session, server: Server) -> None:
     for uid, guest in here.items():
         guest.say(Roster(nonce, choice.get(uid, ()), seconds))
     patience = min(4 * seconds + 3, run.remaining(_REPORT_RESERVE_SECONDS))
-    guests_at = [protocol.plain_address(g.writer.get_extra_info("peername")[0]) for g in here.values()]
+    guests_at = [connection.plain_address(g.writer.get_extra_info("peername")[0]) for g in here.values()]
     mine, heard = await asyncio.gather(
         take_part(run, Roster(nonce, choice.get(run.uid, ()), seconds), seconds, guests_at),
         server.hear_all(PeerReport, patience, here),

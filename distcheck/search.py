@@ -17,7 +17,7 @@ from distcheck.isolation.state import Settings, State, lose, start
 from distcheck.isolation.verdict import Evidence, Verdict
 from distcheck.members import Members
 from distcheck.results import result_of
-from distcheck.rollcall import protocol
+from distcheck.rollcall import connection
 from distcheck.rollcall.protocol import Halt, RunReport, StoreAt, Trial
 
 if TYPE_CHECKING:
@@ -252,8 +252,8 @@ class _Round:
         """Return where others reach a process; empty for this host, which every guest has reached."""
         if self.server is None or uid == self.run.uid:
             return ""
-        address = protocol.plain_address(self.server.guests[uid].writer.get_extra_info("peername")[0])
-        return "" if protocol.is_loopback(address) else address
+        address = connection.plain_address(self.server.guests[uid].writer.get_extra_info("peername")[0])
+        return "" if connection.is_loopback(address) else address
 
     async def _member(self, uid: str, trial: Trial, opened: asyncio.Future[int] | None) -> tuple[str, RunReport | None]:
         """Have one process take part; None when it has gone."""

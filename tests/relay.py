@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from distcheck.rollcall.protocol import HEADER
+from distcheck.rollcall.framing import HEADER
 
 REFLECTED = b"reflected"
 """Stands for: back to whoever said it."""

@@ -93,9 +93,9 @@ def test_the_program_of_the_ranks_starts_without_typer_or_torch():
 def test_without_a_token_nothing_is_sealed():
     loaded = loaded_after(
         "import distcheck.session, distcheck.lead, distcheck.follow\n"
-        "from distcheck.rollcall import protocol\n"
+        "from distcheck.rollcall import identity\n"
         "from distcheck.facts import Placement\n"
-        "protocol.job_key({}, Placement()), protocol.job_secret({})"
+        "identity.job_key({}, Placement()), identity.job_secret({})"
     )
     assert "distcheck.rollcall.server" in loaded
     assert "distcheck.rollcall.seal" not in loaded

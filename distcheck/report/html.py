@@ -15,25 +15,18 @@ from distcheck.report import Options
 from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance
 from distcheck.report.harmless import harmless
+from distcheck.report.legend import LEGEND
+from distcheck.report.measured import figure, first_calls, models, shared_groups, side_by_side, size, slowest, uncertain
 from distcheck.report.sections import (
     DETAILED,
-    LEGEND,
     advice,
     counts,
     evidence_lines,
-    figure,
-    first_calls,
     gaps,
     headline,
-    models,
     neighbours,
     problems,
     rows,
-    shared_groups,
-    side_by_side,
-    size,
-    slowest,
-    uncertain,
 )
 
 WIDTH, HEIGHT = 700, 260

@@ -12,19 +12,17 @@ from distcheck.report import Options
 from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance
 from distcheck.report.harmless import harmless
+from distcheck.report.measured import figure, size, slowest
 from distcheck.report.sections import (
     DETAILED,
     Problem,
     conclusion,
     evidence_lines,
-    figure,
     gaps,
     headline,
     neighbours,
     problems,
     rows,
-    size,
-    slowest,
 )
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>#~&$|])")

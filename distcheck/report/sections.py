@@ -1,18 +1,17 @@
-"""What the reports for people share: findings grouped, rows chosen, quantities and sentences written."""
+"""What the reports for people share: findings grouped, rows chosen, sentences written."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import msgspec
 
-from distcheck.collectives.plan import label
 from distcheck.diagnose import Diagnosis
-from distcheck.facts import Gpus, Job, NodeState, Stage
+from distcheck.facts import Gpus, Job, NodeState
 from distcheck.finding import Finding, Fix, NotChecked, Severity
-from distcheck.report.document import STATUSES, Bandwidth, Document, RankRow
+from distcheck.report.document import STATUSES, Document, RankRow
 from distcheck.report.fold import fold, fold_nodes
 from distcheck.report.gpus import RankGpu
 from distcheck.report.harmless import harmless, storable
@@ -23,8 +22,6 @@ EDGE = 3
 """Ranks at either end that have a row all the same."""
 CASES = 8
 """Findings of one rule that are shown one by one."""
-SIDE_BY_SIDE = 16
-"""Up to this many ranks, each rank's times are shown."""
 DETAILED = 3
 """Findings of one rule that are shown with their evidence."""
 PIECES = 40
@@ -268,77 +265,6 @@ def conclusion(report: Document, diagnosis: Diagnosis) -> str:
     )
 
 
-def shared_groups(measured: Iterable[Bandwidth]) -> bool:
-    """Tell whether everything was measured over the whole world."""
-    return all(row.group == "world" for row in measured)
-
-
-def largest(report: Document) -> list[Bandwidth]:
-    """Return the measurement at the largest size of each operation over the whole world."""
-    by_op: dict[tuple[str, str], Bandwidth] = {}
-    for row in report.bandwidth:
-        key = row.op, row.dtype
-        if row.group == "world" and (key not in by_op or row.bytes > by_op[key].bytes):
-            by_op[key] = row
-    return list(by_op.values())
-
-
-def side_by_side(report: Document, *, everything: bool) -> tuple[list[str], list[list[str]]]:
-    """Return headers and rows of each rank's time at the largest sizes, in ms; none for one rank or many."""
-    measured = [row for row in largest(report) if row.ranks > 1 and (row.ranks <= SIDE_BY_SIDE or everything)]
-    times = zip(*(row.seconds.by_rank for row in measured), strict=False)
-    return (
-        ["rank", *(f"{label(row.op, row.dtype)} {size(row.bytes)}" for row in measured)],
-        [[str(rank), *(figure(second, 1e3) for second in each)] for rank, each in enumerate(times)],
-    )
-
-
-def uncertain(row: Bandwidth) -> str:
-    """Return by how much a figure may be off, and with ``*`` that its time was over before it was steady."""
-    if row.uncertainty is None:
-        return "?" if row.bursts > 1 else "-"
-    return f"{row.uncertainty:.1%}{'' if row.ended == 'steady' else '*'}"
-
-
-def first_calls(job: Job) -> list[str]:
-    """Say how long the beginning took, of the slowest rank each: it is no part of the figures."""
-    runs = [rank.run for rank in job.ranks if rank.run is not None]
-    joined = [run.joined_seconds for run in runs if run.joined_seconds is not None]
-    if not joined:
-        return []
-    operations = dict.fromkeys(op for run in runs for op in run.first_call_seconds)
-    slow = {op: max(run.first_call_seconds.get(op, 0.0) for run in runs) for op in operations}
-    parts = [f"process group {max(joined):.3g} s", *(f"first {op} {seconds:.3g} s" for op, seconds in slow.items())]
-    return [f"until then, on the slowest rank: {', '.join(parts)}"]
-
-
-def models(report: Document) -> list[str]:
-    """Say what the sizes of each operation come to: a latency, and the bandwidth that large sizes near."""
-    return [
-        f"{label(m.op, m.dtype)}: {figure(m.latency_seconds, 1e3)} ms + size / {figure(m.algbw_GBps)} GB/s"
-        f"{'' if m.busbw_GBps is None else f', busbw {figure(m.busbw_GBps)} GB/s at large sizes'}; half of it at "
-        f"{_roughly(m.half_bytes)} (within {m.error:.0%})"
-        for m in report.models
-    ]
-
-
-def _roughly(size_bytes: float) -> str:
-    """Write a size of which two digits are known: 69 KiB."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")):
-        if size_bytes >= 1 << power or not power:
-            return f"{float(f'{size_bytes / (1 << power):.2g}'):g} {unit}"
-    return "0 B"
-
-
-def slowest(row: Bandwidth) -> str:
-    """Return the rank with the longest time; outside the world group, its place in the group."""
-    times = [-1.0 if second is None else second for second in row.seconds.by_rank]
-    if len(times) < 2 or max(times) < 0:
-        return "-"
-    place = times.index(max(times))
-    return str(place) if row.group == "world" else f"#{place}"
-
-
 def evidence_lines(evidence: dict[str, Any], *, everything: bool, limit: int = 12, width: int = 200) -> list[str]:
     """Write evidence as `name: value` lines; without `everything` long values and long lists are cut."""
     lines: list[str] = []
@@ -368,56 +294,3 @@ def _value(value: Any) -> str:
 def count(number: int, noun: str) -> str:
     """Write a number of things: 1 rank, 2 ranks."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def size(quantity: int) -> str:
-    """Write a number of bytes in binary units: 1 MiB."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if quantity >= 1 << power:
-            return f"{quantity / (1 << power):.5g} {unit}"
-    return f"{quantity} B"
-
-
-def figure(number: float | None, scale: float = 1.0) -> str:
-    """Write a measured quantity with three digits or more; n/a where there is none."""
-    if number is None:
-        return "n/a"
-    number *= scale
-    return f"{number:.1f}" if abs(number) >= 100 else f"{number:.2f}" if abs(number) >= 1 else f"{number:#.3g}"
-
-
-LEGEND = {
-    "local": "the rank's number on its node (LOCAL_RANK)",
-    "GPU": "index, PCI address and UUID that NVML gives for the GPU that cuda:LOCAL_RANK is",
-    "NUMA": "the NUMA node next to the GPU",
-    "NIC": (
-        "the network adapter next to the GPU, and how far it is (as in nvidia-smi topo -m): PIX on its PCIe switch, "
-        "PXB over several switches, PHB through the root complex of both, NODE on another root complex of its NUMA "
-        "node, SYS on another NUMA node"
-    ),
-    "master": (
-        "how the rank's process fared at MASTER_ADDR:MASTER_PORT: rank 0's is listening there, the others "
-        "reached it; agent: torchrun's store owns the port, which is healthy; -: nobody tried"
-    ),
-    "stage": "how far the rank came: " + ", ".join(get_args(Stage)),
-    "status": (
-        "ok; warning or error: a finding names the rank; unknown: something needed could not be looked at; "
-        "missing: nobody spoke for it"
-    ),
-    "algbw": "bytes / mean time, in GB/s (1e9 bytes)",
-    "busbw": (
-        "algbw x 2(n-1)/n for all_reduce, x 1 for broadcast: comparable with the hardware's figure whatever "
-        "the number of ranks (nccl-tests)"
-    ),
-    "expected, share": (
-        "the bus bandwidth that is usual there at this size, and how much of it was reached; the line below the table "
-        "says where it comes from (docs/bandwidth.md)"
-    ),
-    "mean, min, max": "time per operation over the ranks, in ms; each rank's is the median over its bursts",
-    "±": (
-        "by which share of itself the mean may be off (95 % confidence, from repeated bursts); *: its time was over "
-        "before it was known to 2 %; ?: too few bursts to tell"
-    ),
-    "wrong": "elements with a wrong value in an exact check of the operation; -: not checked",
-}
-"""What `--legend` prints."""

@@ -15,25 +15,17 @@ from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance
 from distcheck.report.gpus import RankGpu
 from distcheck.report.harmless import harmless
+from distcheck.report.measured import figure, first_calls, models, shared_groups, side_by_side, size, slowest, uncertain
 from distcheck.report.sections import (
     DETAILED,
-    LEGEND,
     Problem,
     conclusion,
     evidence_lines,
-    figure,
-    first_calls,
     gaps,
     headline,
-    models,
     neighbours,
     problems,
     rows,
-    shared_groups,
-    side_by_side,
-    size,
-    slowest,
-    uncertain,
     where,
 )
 
@@ -71,6 +63,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
     if options.timings:
         parts += [list(_timings(job))]
     if options.legend:
+        from distcheck.report.legend import LEGEND
+
         parts += [
             [
                 "what the columns mean",

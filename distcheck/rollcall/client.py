@@ -15,20 +15,9 @@ import msgspec
 
 from distcheck.facts import A_STORE, Attempt, Missing, Resolution
 from distcheck.probe import network
-from distcheck.rollcall import protocol
-from distcheck.rollcall.protocol import (
-    Answer,
-    Challenge,
-    FromHost,
-    Hello,
-    NotYet,
-    Proof,
-    ProtocolError,
-    Refused,
-    Welcome,
-    Word,
-    encode,
-)
+from distcheck.rollcall import connection, framing, identity, protocol
+from distcheck.rollcall.framing import ProtocolError, encode
+from distcheck.rollcall.protocol import Answer, Challenge, FromHost, Hello, NotYet, Proof, Refused, Welcome, Word
 
 if TYPE_CHECKING:
     from distcheck.rollcall.seal import Seal
@@ -74,18 +63,18 @@ class Connection(NamedTuple):
         self.writer.write(encode(word, self.ours))
 
     async def hear(self) -> FromHost:
-        """Wait for the host's next word; raises as `protocol.read` does."""
-        return await protocol.read(self.reader, protocol.host_decoder, seal=self.theirs)
+        """Wait for the host's next word; raises as `framing.read` does."""
+        return await framing.read(self.reader, protocol.host_decoder, seal=self.theirs)
 
     @property
     def local_address(self) -> str:
         """The address from which we reach the host."""
-        return protocol.plain_address(self.writer.get_extra_info("sockname")[0])
+        return connection.plain_address(self.writer.get_extra_info("sockname")[0])
 
     @property
     def host_address(self) -> str:
         """The address under which the host is reached."""
-        return protocol.plain_address(self.writer.get_extra_info("peername")[0])
+        return connection.plain_address(self.writer.get_extra_info("peername")[0])
 
 
 class Attendance(NamedTuple):
@@ -134,7 +123,7 @@ async def resolve(name: str, seconds: float, patience: float = 0.0, again: int =
     while True:
         tries += 1
         try:
-            found = await protocol.within(in_thread(lambda: network.resolve(name)), seconds)
+            found = await connection.within(in_thread(lambda: network.resolve(name)), seconds)
         except asyncio.TimeoutError:
             return Missing(reason=f"the resolver gave no answer within {seconds:.0f} s")
         if isinstance(found, Resolution):
@@ -151,7 +140,7 @@ async def _resolve_again(found: Resolution, again: int) -> Resolution:
     changing: set[str] = set()
     for _ in range(again if found.seconds < _QUICK_SECONDS else 0):
         try:
-            other = await protocol.within(in_thread(lambda: network.resolve(found.name)), _QUICK_SECONDS)
+            other = await connection.within(in_thread(lambda: network.resolve(found.name)), _QUICK_SECONDS)
         except asyncio.TimeoutError:
             break
         if isinstance(other, Resolution):
@@ -165,7 +154,7 @@ def doors(addresses: Iterable[str], port: int, job: str, *, agent: bool = False,
     master = tuple(Door(address, port, side=False, only_connect=agent) for address in found)
     if not side:
         return master
-    return master + tuple(Door(a, p, side=True) for a in found for p in protocol.side_ports(job))
+    return master + tuple(Door(a, p, side=True) for a in found for p in identity.side_ports(job))
 
 
 async def attend(
@@ -263,12 +252,12 @@ async def _is_store(door: Door) -> bool:
     """
     nonce = secrets.token_bytes(4)
     try:
-        reader, writer = await protocol.within(protocol.connect(door.address, door.port), _STORE_SECONDS)
+        reader, writer = await connection.within(connection.connect(door.address, door.port), _STORE_SECONDS)
     except (OSError, asyncio.TimeoutError):
         return False
     try:
         writer.write(_STORE_PING + nonce)
-        return await protocol.within(reader.readexactly(len(nonce)), _STORE_SECONDS) == nonce
+        return await connection.within(reader.readexactly(len(nonce)), _STORE_SECONDS) == nonce
     except (OSError, EOFError, asyncio.TimeoutError):
         return False
     finally:
@@ -287,8 +276,8 @@ async def _ask(
     """
     said = encode(hello)
     writer.write(said)
-    heard = await protocol.read_body(reader, protocol.ANSWER_LIMIT_BYTES)
-    answer = protocol.decode(heard, protocol.answer_decoder)
+    heard = await framing.read_body(reader, framing.ANSWER_LIMIT_BYTES)
+    answer = framing.decode(heard, protocol.answer_decoder)
     if isinstance(answer, Refused) or answer.nonce != hello.nonce:
         return answer, None, None
     if not isinstance(answer, Challenge):
@@ -297,9 +286,9 @@ async def _ask(
         return Refused(hello.nonce, "the roll call there asks for a DISTCHECK_TOKEN"), None, None
     from distcheck.rollcall import seal
 
-    ours, theirs = seal.seals(secret, said[protocol.HEADER.size :], heard)
+    ours, theirs = seal.seals(secret, said[framing.HEADER.size :], heard)
     writer.write(encode(Proof(), ours))
-    answer = await protocol.read(reader, protocol.answer_decoder, protocol.ANSWER_LIMIT_BYTES, seal=theirs)
+    answer = await framing.read(reader, protocol.answer_decoder, framing.ANSWER_LIMIT_BYTES, seal=theirs)
     return answer, ours, theirs
 
 
@@ -308,15 +297,15 @@ async def _try(
 ) -> tuple[Attempt, Connection | None]:
     """Connect within `seconds` and wait `patience` seconds for an answer."""
     ended = partial(_attempt, door)
-    connect = protocol.connect if door.side else protocol.connect_again
+    connect = connection.connect if door.side else connection.connect_again
     try:
-        reader, writer = await protocol.within(connect(door.address, door.port), seconds)
+        reader, writer = await connection.within(connect(door.address, door.port), seconds)
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s"), None
     except ConnectionRefusedError as error:
-        return ended("refused", protocol.words_of(error)), None
+        return ended("refused", connection.words_of(error)), None
     except OSError as error:
-        return ended("unreachable" if error.errno in _UNREACHABLE else "failed", protocol.words_of(error)), None
+        return ended("unreachable" if error.errno in _UNREACHABLE else "failed", connection.words_of(error)), None
     if door.only_connect:
         writer.close()
         return ended("agent"), None
@@ -324,7 +313,7 @@ async def _try(
     keep = False
     try:
         named = msgspec.structs.replace(hello, nonce=nonce)
-        answer, ours, theirs = await protocol.within(_ask(reader, writer, named, secret), patience)
+        answer, ours, theirs = await connection.within(_ask(reader, writer, named, secret), patience)
         if answer.nonce != nonce:
             return ended("stranger", "a roll call that answered another's nonce"), None
         if isinstance(answer, NotYet):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from distcheck.facts import Use
 from distcheck.probe.waiting import waited_for_cpu
-from distcheck.rollcall import protocol
+from distcheck.rollcall import connection
 from distcheck.rollcall.protocol import PeerDoor
 
 _BACKLOG = 1024
@@ -122,7 +122,7 @@ class PeerListener:
             nonce = await asyncio.wait_for(asyncio.shield(self._nonce), _ROSTER_SECONDS)
             writer.write(await self._greeting(reader, nonce))
             waited = waited_for_cpu()
-            count = await protocol.within(_swallow(reader), _CONVERSATION_SECONDS)
+            count = await connection.within(_swallow(reader), _CONVERSATION_SECONDS)
             writer.write(ANSWER.pack(count, waited_for_cpu() - waited))
             await writer.drain()
         except (OSError, EOFError, asyncio.CancelledError, asyncio.TimeoutError):
@@ -137,7 +137,7 @@ class PeerListener:
             return words(nonce, self._uid).answer
         from distcheck.rollcall import seal
 
-        knock = await protocol.within(reader.readexactly(seal.KNOCK_BYTES), _KNOCK_SECONDS)
+        knock = await connection.within(reader.readexactly(seal.KNOCK_BYTES), _KNOCK_SECONDS)
         if not seal.is_knock(self._secret, nonce, knock):
             raise EOFError
         return seal.answer(self._secret, nonce, self._uid, knock)

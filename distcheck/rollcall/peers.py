@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from distcheck.facts import PeerTrial, Transfer
-from distcheck.rollcall import protocol
+from distcheck.rollcall import connection, framing
 from distcheck.rollcall.doors import Words, words
 from distcheck.rollcall.path import datagrams, transfer
 from distcheck.rollcall.protocol import PeerDoor, Roster
@@ -129,22 +129,22 @@ async def _try(uid: str, door: PeerDoor, said: Words, seconds: float) -> tuple[P
     writer = None
     try:
         ipaddress.ip_address(door.address)  # a name would be asked of a resolver, which can block
-        reader, writer = await protocol.within(protocol.connect_again(door.address, door.port), seconds)
-        source = protocol.plain_address(writer.get_extra_info("sockname")[0])
+        reader, writer = await connection.within(connection.connect_again(door.address, door.port), seconds)
+        source = connection.plain_address(writer.get_extra_info("sockname")[0])
         writer.write(said.knock)
-        heard = await protocol.within(reader.readexactly(len(said.answer)), seconds)
-        return ended("met") if heard == said.answer else ended("foreign", protocol.banner(heard))
+        heard = await connection.within(reader.readexactly(len(said.answer)), seconds)
+        return ended("met") if heard == said.answer else ended("foreign", framing.banner(heard))
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s")
     except ConnectionRefusedError as error:
-        return ended("refused", protocol.words_of(error))
+        return ended("refused", connection.words_of(error))
     except asyncio.IncompleteReadError as error:
-        return ended("foreign", protocol.banner(error.partial))
+        return ended("foreign", framing.banner(error.partial))
     except ValueError as error:
         return ended("failed", str(error))
     except OSError as error:
         unreachable = error.errno in {errno.EHOSTUNREACH, errno.ENETUNREACH}
-        return ended("unreachable" if unreachable else "failed", protocol.words_of(error))
+        return ended("unreachable" if unreachable else "failed", connection.words_of(error))
     finally:
         if writer is not None:
             writer.close()

@@ -1,16 +1,8 @@
-"""The words of the roll call and how they cross a socket: framed, typed, limited in size, never unpickled."""
+"""The words of the roll call: typed, limited in size, never unpickled."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import hashlib
-import os
-import socket
-import struct
-import zlib
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -21,7 +13,6 @@ from distcheck.facts import (
     Missing,
     NodeFacts,
     PeerTrial,
-    Placement,
     ProcessFacts,
     RankFacts,
     RankRun,
@@ -29,39 +20,9 @@ from distcheck.facts import (
     Use,
 )
 
-if TYPE_CHECKING:
-    from distcheck.rollcall.seal import Seal
-
-MAGIC = b"DCK1"
-HEADER = struct.Struct("!4sI")
-_EVERY_MAGIC = b"DCK"
-HELLO_LIMIT_BYTES = 64 * 1024
-ANSWER_LIMIT_BYTES = 4096
-FRAME_LIMIT_BYTES = 16 * 1024 * 1024
-"""The report of a node with 8 ranks and 8 GPUs has about 15 kB."""
-SEGMENT_BYTES = 536
-_OPTIONS = (
-    (socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    # Who has lost its power or its cable closes nothing: after 14 s without an answer the kernel does.
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 14_000),
-)
-"""Maximum TCP segment: a path that loses large packets must not lose the facts that tell of it."""
-
 Name = Annotated[str, Meta(max_length=256)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-SIDE_DOORS = 4
-_CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 4, 0.5
-_T = TypeVar("_T")
-
-
-class ProtocolError(Exception):
-    """The other side does not speak our protocol; the message says what it said instead."""
 
 
 class Word(msgspec.Struct, frozen=True, tag_field="word"):
@@ -245,210 +206,3 @@ Answer = Challenge | Welcome | NotYet | Refused
 answer_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 guest_decoder: msgspec.msgpack.Decoder[FromGuest] = msgspec.msgpack.Decoder(FromGuest)
 host_decoder: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost)
-
-
-def encode(word: Word, seal: Seal | None = None) -> bytes:
-    """Return the frame of a word: magic, length, MessagePack, and where there is a token its seal."""
-    body = msgspec.msgpack.encode(word)
-    frame = HEADER.pack(MAGIC, len(body)) + body
-    return frame if seal is None else seal.close(frame)
-
-
-async def read(
-    reader: asyncio.StreamReader,
-    decoder: msgspec.msgpack.Decoder[_T],
-    limit: int = FRAME_LIMIT_BYTES,
-    *,
-    seal: Seal | None = None,
-    expect: Callable[[int], None] | None = None,
-) -> _T:
-    """Read one frame.
-
-    Args:
-        reader: what comes from the other side.
-        decoder: for the words that it may say now.
-        limit: the largest body that is taken.
-        seal: the other side's, where there is a token.
-        expect: told the size of the body before it is read; a ProtocolError of it ends the reading.
-
-    Raises:
-        ProtocolError: the bytes are no frame, the frame is larger than `limit`, holds what the decoder refuses, or its
-            seal does not fit.
-        EOFError: the other side has closed.
-        OSError: the connection broke.
-    """
-    body = await read_body(reader, limit, expect)
-    return decode(body if seal is None else seal.open(body), decoder)
-
-
-async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[int], None] | None = None) -> bytes:
-    """Read one frame as `read` does, and return its body as it came."""
-    try:
-        header = await reader.readexactly(HEADER.size)
-    except asyncio.IncompleteReadError as error:
-        if error.partial:
-            raise ProtocolError(banner(error.partial)) from None
-        raise EOFError from None
-    magic, length = HEADER.unpack(header)
-    if magic != MAGIC:
-        if magic.startswith(_EVERY_MAGIC):
-            raise ProtocolError(f"distcheck of another version, whose frames begin with {banner(magic)}, not DCK1")
-        with contextlib.suppress(asyncio.TimeoutError, OSError):
-            header += await asyncio.wait_for(reader.read(200), 0.2)
-        raise ProtocolError(banner(header))
-    if length > limit:
-        raise ProtocolError(f"a frame of {length} bytes where at most {limit} are taken")
-    if expect is not None:
-        expect(length)
-    try:
-        return await reader.readexactly(length)
-    except asyncio.IncompleteReadError:
-        raise EOFError from None
-
-
-def decode(body: bytes, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
-    """Return the word of a frame's body.
-
-    Raises:
-        ProtocolError: the decoder refuses it.
-    """
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"a frame that this version does not read: {error}") from None
-
-
-async def within(work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """Return what `work` returns, or raise asyncio.TimeoutError when it takes longer.
-
-    Unlike asyncio.wait_for it loses no exception when it is itself cancelled while `work` ends; the loop would print
-    one that is lost.
-    """
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if not done:
-            raise asyncio.TimeoutError
-        return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()
-
-
-def banner(raw: bytes) -> str:
-    """Return another program's first words so that they can be printed: one line, no control characters."""
-    text = raw[:120].decode("latin-1")
-    return "".join(c if c.isprintable() else " " for c in text).strip() or f"{len(raw)} unprintable bytes"
-
-
-def prepare(sock: socket.socket) -> None:
-    """Keep the segments small and the answers quick, and notice a host that is gone without a word.
-
-    Sockets that cannot are used as they are.
-    """
-    for level, option, value in _OPTIONS:
-        with contextlib.suppress(OSError):
-            sock.setsockopt(level, option, value)
-
-
-async def connect(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to a numeric address in small segments.
-
-    Raises:
-        OSError: as the kernel says it.
-    """
-    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(0)
-        prepare(sock)
-        await asyncio.get_running_loop().sock_connect(sock, (address, port))
-        return await asyncio.open_connection(sock=sock)
-    except BaseException:
-        sock.close()
-        raise
-
-
-async def connect_again(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect as `connect` does, beginning anew every half second, a few times, while there is no answer.
-
-    On a path that loses packets the kernel alone tries too rarely, and that is no shut door.
-    """
-    tries: list[asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []
-    kept = None
-    try:
-        while True:
-            if len(tries) < _CONNECT_TRIES:
-                tries.append(asyncio.create_task(connect(address, port)))
-            patience = _CONNECT_PAUSE_SECONDS if len(tries) < _CONNECT_TRIES else None
-            done, _ = await asyncio.wait(tries, timeout=patience, return_when="FIRST_COMPLETED")
-            if done:
-                kept = next((t for t in done if t.exception() is None), next(iter(done)))
-                return kept.result()
-    finally:
-        for task in tries:
-            if task is not kept:
-                task.add_done_callback(_close_connection)
-                task.cancel()
-
-
-def _close_connection(task: asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
-    if not task.cancelled() and task.exception() is None:
-        task.result()[1].close()
-
-
-def words_of(error: OSError) -> str:
-    """Return the system's own words for an error; asyncio's repeat the address instead."""
-    return f"{os.strerror(error.errno)} (errno {error.errno})" if error.errno else str(error)
-
-
-def plain_address(address: str) -> str:
-    """Return the IPv4 address inside an IPv6-mapped one, any other address as it is."""
-    return address.removeprefix("::ffff:")
-
-
-def is_loopback(address: str) -> bool:
-    """Whether an address reaches its own host only."""
-    return address.startswith("127.") or address == "::1"
-
-
-def job_key(environ: Mapping[str, str], placement: Placement) -> str:
-    """Name the job that a process belongs to: the scheduler's job and step, torchrun's run, or by hand the user.
-
-    MASTER_ADDR and MASTER_PORT are not part of it: a job whose ranks disagree about them must still be able to meet.
-    A DISTCHECK_TOKEN tells two jobs of one user apart that were started by hand on one host.
-    """
-    token = environ.get("DISTCHECK_TOKEN")
-    if token:
-        from distcheck.rollcall import seal
-
-        return f"token {seal.name_of(token)}"
-    for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PMIX_NAMESPACE"):
-        if environ.get(name) and placement.launcher not in {"by hand", "distcheck"}:
-            return f"{name}={environ[name]}"
-    if environ.get("TORCHELASTIC_RUN_ID"):
-        return f"torchrun {environ['TORCHELASTIC_RUN_ID']} uid {os.getuid()}"
-    return f"uid {os.getuid()}"
-
-
-def job_secret(environ: Mapping[str, str]) -> bytes | None:
-    """Return what only the processes of this job know, None where there is no DISTCHECK_TOKEN."""
-    token = environ.get("DISTCHECK_TOKEN")
-    if not token:
-        return None
-    from distcheck.rollcall import seal
-
-    return seal.secret_of(token)
-
-
-def side_ports(job: str) -> tuple[int, ...]:
-    """Return the ports of the side doors: below the ephemeral range, the same on every rank of a job."""
-    first = 21000 + zlib.crc32(job.encode()) % 2500 * SIDE_DOORS
-    return tuple(range(first, first + SIDE_DOORS))
-
-
-def public_key(job: str) -> str:
-    """Return the job's name as it crosses the network: nobody who listens learns a user or job id."""
-    return hashlib.sha256(job.encode()).hexdigest()[:32]

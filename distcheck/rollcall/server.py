@@ -14,20 +14,19 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from distcheck.probe import network
-from distcheck.rollcall import protocol
+from distcheck.rollcall import connection, framing, identity, protocol
+from distcheck.rollcall.framing import ProtocolError, encode
 from distcheck.rollcall.protocol import (
     Challenge,
     FromGuest,
     Hello,
     NotYet,
-    ProtocolError,
     Ready,
     Refused,
     Report,
     Trouble,
     Welcome,
     Word,
-    encode,
     guest_decoder,
     hello_decoder,
 )
@@ -118,13 +117,13 @@ class Server:
 
     async def open(self, sock: socket.socket) -> None:
         """Let guests in through a listening socket."""
-        protocol.prepare(sock)
+        connection.prepare(sock)
         # asyncio listens again with this backlog; its own 100 would drop the crowd of a large job for a second.
         self._servers.append(await asyncio.start_server(self._welcome, sock=sock, backlog=_BACKLOG))
 
     async def open_side_door(self) -> int | None:
         """Listen on the first side port that can be had; None when there is none."""
-        for port in protocol.side_ports(self.job):
+        for port in identity.side_ports(self.job):
             with contextlib.suppress(OSError):
                 await self.open(network.listen(port))
                 return port
@@ -240,21 +239,21 @@ class Server:
         self._let_wait(writer)
         announced: list[int] = []
         try:
-            said = await protocol.within(protocol.read_body(reader, protocol.HELLO_LIMIT_BYTES), _HELLO_SECONDS)
-            hello = protocol.decode(said, hello_decoder)
+            said = await connection.within(framing.read_body(reader, framing.HELLO_LIMIT_BYTES), _HELLO_SECONDS)
+            hello = framing.decode(said, hello_decoder)
             seals = await self._challenge(reader, writer, hello, said)
             answer = self._answer(hello)
             welcomed = time.time()
             writer.write(encode(answer, seals[1] if seals else None))
             if not isinstance(answer, Welcome):
-                await protocol.within(writer.drain(), _HELLO_SECONDS)
+                await connection.within(writer.drain(), _HELLO_SECONDS)
                 return None
             if seals is not None:
                 self._at_the_door.pop(writer, None)  # it is one of us: a crowd of strangers does not push it out
-            reading = protocol.read(
+            reading = framing.read(
                 reader, guest_decoder, seal=seals[0] if seals else None, expect=lambda n: self._expect(n, announced)
             )
-            report = await protocol.within(reading, _REPORT_SECONDS)
+            report = await connection.within(reading, _REPORT_SECONDS)
             if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):
                 raise ProtocolError("not the report of the guest that was welcomed")
             announced.clear()
@@ -275,15 +274,15 @@ class Server:
 
         The guest proves it first: whoever only knocks hears nothing by which a token could be guessed.
         """
-        if self._secret is None or hello.job != protocol.public_key(self.job):
+        if self._secret is None or hello.job != identity.public_key(self.job):
             return None
         from distcheck.rollcall import seal
 
         challenge = encode(Challenge(hello.nonce, os.urandom(16).hex()))
         writer.write(challenge)
-        seals = seal.seals(self._secret, said, challenge[protocol.HEADER.size :])
-        reading = protocol.read(reader, protocol.proof_decoder, protocol.ANSWER_LIMIT_BYTES, seal=seals[0])
-        await protocol.within(reading, _HELLO_SECONDS)
+        seals = seal.seals(self._secret, said, challenge[framing.HEADER.size :])
+        reading = framing.read(reader, protocol.proof_decoder, framing.ANSWER_LIMIT_BYTES, seal=seals[0])
+        await connection.within(reading, _HELLO_SECONDS)
         return seals
 
     def _expect(self, size: int, announced: list[int] | None = None) -> None:
@@ -309,7 +308,7 @@ class Server:
         self._present.update(n for n in ranks if 0 <= n < self.world_size)
 
     def _answer(self, hello: Hello) -> Welcome | NotYet | Refused:
-        if hello.job != protocol.public_key(self.job):
+        if hello.job != identity.public_key(self.job):
             or_token = ", or its DISTCHECK_TOKEN is another" if self._secret is not None else ""
             return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
         if len(self.guests) >= self.world_size + _MORE_GUESTS:
@@ -327,7 +326,7 @@ class Server:
 
     async def _listen_to(self, guest: Guest, reader: asyncio.StreamReader) -> None:
         while True:
-            word = await protocol.read(reader, guest_decoder, seal=guest.hears_by, expect=self._expect)
+            word = await framing.read(reader, guest_decoder, seal=guest.hears_by, expect=self._expect)
             if isinstance(word, Trouble):
                 self.on_trouble(word.reason)
             elif isinstance(word, Ready):

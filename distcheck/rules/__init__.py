@@ -30,6 +30,9 @@ class Family(NamedTuple):
 FAMILIES: dict[str, Family] = {
     "launch": Family(("launch",)),
     "environment": Family(("environment",)),
+    "leaks": Family(
+        ("environment",), ("TORCHELASTIC_", "PET_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+    ),
     "torchrun": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
     "elastic": Family(("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
     "kubernetes": Family(("environment", "meeting", "peers"), ("KUBERNETES_SERVICE_HOST",)),
@@ -41,11 +44,13 @@ FAMILIES: dict[str, Family] = {
     "ranks": Family(("environment", "meeting")),
     "local_ranks": Family(("environment", "meeting")),
     "master": Family(("environment", "meeting")),
+    "master_port": Family(("environment", "meeting")),
     "interfaces": Family(("peers",)),
     "names": Family(("peers",)),
     "resolver": Family(("meeting", "peers")),
     "network": Family(("meeting",)),
     "paths": Family(("peers",)),
+    "mtu": Family(("peers",)),
     "scale": Family(("peers",)),
     "rendezvous": Family(("peers",)),
     "node": Family(("node", "collectives")),

@@ -1,25 +1,22 @@
-"""Rules about the ways between nodes: ports that the kernel chooses, packet sizes, losses and rates."""
+"""Rules about the ways between nodes: ports that the kernel chooses, losses and rates."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median, median_high
 
-from distcheck.facts import Interface, Job, Link, Missing, NodeFacts, PeerTrial, Transfer
+from distcheck.facts import Job, Link, Missing, NodeFacts, PeerTrial, Transfer
 from distcheck.finding import Fix, NotChecked
 from distcheck.rules import Outcome, rule
-from distcheck.rules.picks import explained_trials, own_way, survey
-from distcheck.rules.vocabulary import are, found, grouped, listed
-from distcheck.rules.ways import Way, Ways, reason
+from distcheck.rules.picks import explained_trials
+from distcheck.rules.vocabulary import are, found, listed
+from distcheck.rules.ways import Way, Ways, interface_name, nothing_arrived, reason
 
 _FIREWALL = (
     'sudo sysctl -w net.ipv4.ip_local_port_range="50000 51000"',
     "sudo firewall-cmd --add-port=50000-51000/tcp",
 )
-_NEVER_BYTES = 1024
-"""A path that loses large packets confirms less than this: not one full segment."""
 _LOSS, _HEAVY_LOSS = 0.02, 0.05
 """Shares of segments that were sent again."""
 _FEWEST_REPEATED = 8
@@ -28,7 +25,6 @@ _SLOW = 0.2
 """Of the others' median rate; on machines that others use as well rates differ by half of that."""
 _MOST_SLOW = 16
 """Nodes that are compared with the others, the slowest first."""
-_USUAL_MTU_BYTES = 1500
 
 
 def _unreached(job: Job) -> tuple[Ways, dict[Way, PeerTrial]]:
@@ -112,71 +108,6 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
 
 
 @rule("peers")
-def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
-    """Packets of full size do not arrive.
-
-    Small messages pass, so that the rendezvous works, and then Gloo and NCCL's sockets hang in the first large
-    transfer. A tunnel, a VLAN or a switch port carries less than the network interfaces believe, and the message
-    that should tell them is filtered.
-
-    Found by sending data in segments as large as the interface makes them: the connection stands, and nothing is
-    confirmed. A node with a smaller MTU than others is no fault by itself, TCP agrees on the smaller one; jumbo
-    frames that only some nodes have, and that do not arrive, are a warning, because datagrams and RDMA do not agree
-    on anything.
-
-    Fix: the same MTU on network interfaces, switches and tunnels.
-    See: https://github.com/NVIDIA/nccl/issues/1524
-    """
-    ways = Ways(job, transferred=True)
-    eaten = {}
-    for way, trials in ways.tried.items():
-        lost = [t.transfer for t in trials if t.transfer and _never(t.transfer)]
-        if lost:
-            eaten[way] = f"connected, then none of the data was confirmed for {lost[0].seconds:.1f} s"
-    if eaten:
-        node = next((n for n in job.nodes if n.key == next(iter(eaten))[0]), job.nodes[0])
-        name = _interface_name(job, node)
-        fix = Fix(
-            "Set the MTU that the path really carries on the network interfaces, or mend the path.",
-            ("ping -M do -s 1472 <node>", f"sudo ip link set dev {name} mtu 1400"),
-        )
-        yield ways.finding(eaten, "send packets of full size to", "although small ones arrive", fix)
-    else:
-        yield from _jumbo_on_one_side(job, Ways(job))
-
-
-def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
-    """Nodes whose own packet size does not reach most others, although smaller packets do, and others are content."""
-    lost: dict[str, list[int]] = {}
-    tried: Counter[str] = Counter()
-    for (source, _), trials in ways.tried.items():
-        for t in trials:
-            sizes = sorted(t.datagrams)
-            if len(sizes) == 2 and t.datagrams[sizes[0]] and sizes[1] > _USUAL_MTU_BYTES:
-                tried[source] += 1
-                if not t.datagrams[sizes[1]]:
-                    lost.setdefault(source, []).append(sizes[1])
-    for node in job.nodes:
-        # One that fails at a few only is well: they are the smaller ones.
-        if 2 * len(lost.get(node.key, ())) > tried[node.key]:
-            size = max(lost[node.key])
-            yield found(
-                job,
-                job.ranks_on(node),
-                f"{node.name} sends packets of up to {size} bytes, and its datagrams of that size do not arrive; "
-                "TCP agrees with each node on less",
-                Fix(
-                    "Set the same MTU on all nodes and on the switch ports between them.",
-                    (f"sudo ip link set dev {_interface_name(job, node)} mtu {_USUAL_MTU_BYTES}",),
-                ),
-                severity="warning",
-                scope="node",
-                owner="admin",
-                evidence={"mtu": size} | {f"MTU of {name}": mtu for name, mtu in _mtus(job).items()},
-            )
-
-
-@rule("peers")
 def net_packet_loss(job: Job) -> Iterator[Outcome]:
     """Packets get lost on the way between nodes.
 
@@ -209,7 +140,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
             "without losing packets",
             Fix(
                 "Look at the error counters of the network interface, its cable and the switch port.",
-                (f"ethtool -S {_interface_name(job, node)} | grep -iE 'err|drop|crc'",),
+                (f"ethtool -S {interface_name(job, node)} | grep -iE 'err|drop|crc'",),
             ),
             severity="error" if max(shares.values()) >= _HEAVY_LOSS else "warning",
         )
@@ -217,19 +148,14 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 
 def _loss(trial: PeerTrial) -> float:
     sent = trial.transfer
-    if sent is None or not sent.segments or sent.repeated < _FEWEST_REPEATED or _never(sent):
+    if sent is None or not sent.segments or sent.repeated < _FEWEST_REPEATED or nothing_arrived(sent):
         return 0.0
     return sent.repeated / sent.segments
 
 
-def _never(sent: Transfer) -> bool:
-    """Whether nothing arrived; a kernel that counts no segments cannot tell."""
-    return sent.stalled and sent.segments > 0 and sent.bytes < _NEVER_BYTES
-
-
 def _halted(sent: Transfer) -> bool:
     """Whether a transfer stopped because of losses: one to a process that is too busy to read repeats nothing."""
-    return sent.stalled and sent.repeated > 0 and not _never(sent)
+    return sent.stalled and sent.repeated > 0 and not nothing_arrived(sent)
 
 
 @rule("peers")
@@ -252,7 +178,7 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
         reasons = _says_of_itself(link, usual) if link else []
         reasons += [slow[node.key]] if node.key in slow else []
         if reasons:
-            name = _interface_name(job, node)
+            name = interface_name(job, node)
             yield found(
                 job,
                 job.ranks_on(node),
@@ -317,58 +243,8 @@ def _says_of_itself(link: Link, usual_Mbps: float) -> list[str]:  # noqa: N803 t
     return reasons
 
 
-@rule("peers")
-def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
-    """InfiniBand or RoCE ports of the nodes have negotiated different packet sizes.
-
-    NCCL says "local access violation work queue error", IBV_WC_LOC_LEN_ERR or hangs: since 2.20 it no longer takes
-    the smaller of two sizes. Found by the active MTU that ibv_devinfo tells of every active port, where it is
-    installed.
-
-    Fix: the same MTU on all adapters and switches.
-    See: https://github.com/NVIDIA/nccl/issues/1957
-    """
-    sizes = {n.key: set(n.network.ib_mtu_bytes.values()) for n in job.nodes if n.network and n.network.ib_mtu_bytes}
-    groups = grouped(sizes, lambda key: tuple(sorted(sizes[key])))
-    if len(groups) < 2:
-        return
-    most = max(map(len, groups.values()))
-    odd = [n for n in job.nodes if n.key in sizes and len(groups[tuple(sorted(sizes[n.key]))]) < most] or [
-        n for n in job.nodes if n.key in sizes
-    ]
-    yield found(
-        job,
-        [r for n in odd for r in job.ranks_on(n)],
-        f"the InfiniBand ports of {listed([n.name for n in odd])} have an active MTU of "
-        f"{listed([str(size) for size in sorted({s for n in odd for s in sizes[n.key]})])} bytes; "
-        f"expected the same on all nodes",
-        Fix("Set the same MTU on all adapters and switch ports.", ("ibv_devinfo | grep -E 'hca_id|active_mtu'",)),
-        scope="link",
-        owner="admin",
-        evidence={
-            n.name: [f"{port}: {size}" for port, size in n.network.ib_mtu_bytes.items()]
-            for n in job.nodes
-            if n.network and n.network.ib_mtu_bytes
-        },
-    )
-
-
-def _interface(job: Job, node: NodeFacts) -> Interface | None:
-    return own_way(job, survey(job).reach, node)
-
-
-def _interface_name(job: Job, node: NodeFacts) -> str:
-    way = _interface(job, node)
-    return way.name if way else "eth0"
-
-
 def _link(job: Job, node: NodeFacts) -> Link | None:
     """Return the link by which a node and rank 0 reach each other."""
     links = node.network.links if node.network and not isinstance(node.network.links, Missing) else ()
-    name = _interface_name(job, node)
+    name = interface_name(job, node)
     return next((link for link in links if link.name == name), None)
-
-
-def _mtus(job: Job) -> dict[str, int]:
-    ways = {node.name: _interface(job, node) for node in job.nodes}
-    return {name: way.mtu_bytes for name, way in ways.items() if way}

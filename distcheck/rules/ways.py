@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.finding import Finding, Fix, Severity
 from distcheck.rules.addresses import astray, here_over_nodes, misled
-from distcheck.rules.picks import survey
+from distcheck.rules.picks import own_way, survey
 from distcheck.rules.vocabulary import found, grouped, listed, named
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from distcheck.facts import Attempt, Job, PeerTrial, ProcessFacts, RankFacts
+    from distcheck.facts import Attempt, Job, NodeFacts, PeerTrial, ProcessFacts, RankFacts, Transfer
 
 Way = tuple[str, str]
 """From which side to which."""
 _MOST = 8
 """Ways that a finding's evidence shows."""
 _ONE_WAY = ", but the other direction works"
+_NEVER_BYTES = 1024
+"""A path that loses large packets confirms less than this: not one full segment."""
 
 
 def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], list[Attempt]]]:
@@ -216,3 +218,14 @@ def reason(trial: PeerTrial) -> str:
     """Say how a trial ended and where."""
     at = f"{trial.outcome} at {_endpoint(trial.address, trial.port)}"
     return f"{at}, {trial.detail}" if trial.detail and trial.detail != trial.outcome else at
+
+
+def nothing_arrived(sent: Transfer) -> bool:
+    """Whether nothing of a transfer arrived; a kernel that counts no segments cannot tell."""
+    return sent.stalled and sent.segments > 0 and sent.bytes < _NEVER_BYTES
+
+
+def interface_name(job: Job, node: NodeFacts) -> str:
+    """Return the name of the interface by which a node and rank 0 reach each other."""
+    way = own_way(job, survey(job).reach, node)
+    return way.name if way else "eth0"

@@ -23,7 +23,7 @@ import msgspec
 
 from distcheck.facts import Job
 from distcheck.probe import network
-from distcheck.rollcall import client, protocol
+from distcheck.rollcall import client, identity
 from distcheck.rollcall.protocol import Hello, Report
 from distcheck.rollcall.server import Server
 
@@ -93,7 +93,7 @@ async def attend(reports: list[Report], port: int) -> None:
         hello = Hello(
             nonce="",
             version="0.1.0",
-            job=protocol.public_key(JOB),
+            job=identity.public_key(JOB),
             master="m:1",
             uid=report.process.uid,
             ranks=tuple(r.placement.rank or 0 for r in report.ranks),

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ended import Ended
 
 JOB = str(Path(__file__).parent / "all_reduce.py")
+PLAIN_JOB = str(Path(__file__).parent / "plain_sum.py")
+"""For launches that differ from one with JOB only in what the ranks are given: eight imports of torch less."""
 GATE = ("gate", "--sizes", "1M:1M", "--op", "all_reduce", "--join-timeout", "30", "--format", "json")
 PATIENCE = 240
 """Seconds that a run with its job may take: eight imports of torch on a machine that others use as well."""

@@ -11,6 +11,7 @@ from cluster.inside import (
     MASTER,
     NODES,
     PATIENCE,
+    PLAIN_JOB,
     SLOTS,
     assert_healthy,
     blocks,
@@ -40,10 +41,10 @@ def _mpiexec(*options):
     return ("mpiexec.hydra", "-hosts", ",".join(NODES), "-ppn", "2", "-n", "8", *options)
 
 
-@pytest.mark.parametrize("address", ["node1", "node1-data"])
-def test_open_mpi_is_healthy_and_the_job_runs_after_it(cluster, address):
+@pytest.mark.parametrize(("address", "program"), [("node1", JOB), ("node1-data", PLAIN_JOB)], ids=["eth0", "eth1"])
+def test_open_mpi_is_healthy_and_the_job_runs_after_it(cluster, address, program):
     carried = ("-x", f"MASTER_ADDR={address}", "-x", "MASTER_PORT=29500")
-    job = _openmpi("distcheck", *GATE, "--", sys.executable, JOB)
+    job = _openmpi("distcheck", *GATE, "--", sys.executable, program)
     ended = cluster.run("node1", *_mpirun(*carried), *job, env=_ROOT, timeout=PATIENCE)
     report = assert_healthy([ended], blocks(2, 2, 2, 2), "openmpi")
     assert findings(report, "info") == []
@@ -60,7 +61,7 @@ def test_mpich_is_healthy_and_the_job_runs_after_it(cluster):
 @pytest.mark.parametrize("mpi", ["openmpi", "hydra"])
 def test_export_maps_what_mpi_numbers(cluster, mpi):
     start = _mpirun("-x", "MASTER_ADDR", "-x", "MASTER_PORT") if mpi == "openmpi" else _mpiexec("-genvall")
-    job = ("distcheck", *GATE, "--export", "--", sys.executable, JOB)
+    job = ("distcheck", *GATE, "--export", "--", sys.executable, PLAIN_JOB)
     ended = cluster.run("node1", *start, *job, env=_ROOT | MASTER, timeout=PATIENCE)
     report = assert_healthy([ended], blocks(2, 2, 2, 2), mpi)
     assert findings(report, "info") == ["env-mpi-horovod-vars-only"]
@@ -83,7 +84,7 @@ def test_without_a_meeting_place_the_words_to_add_are_given(cluster, start, word
 
 def test_variables_that_mpirun_does_not_carry_are_a_warning(cluster):
     carried = ("-x", "MASTER_ADDR", "-x", "MASTER_PORT")
-    job = _openmpi("distcheck", *GATE, "--", sys.executable, JOB)
+    job = _openmpi("distcheck", "env", "--format=json", "--", sys.executable, PLAIN_JOB)
     ended = cluster.run(
         "node1", *_mpirun(*carried), *job, env=_ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"}, timeout=PATIENCE
     )

@@ -13,6 +13,7 @@ from cluster.inside import (
     MASTER,
     NODES,
     PATIENCE,
+    PLAIN_JOB,
     assert_healthy,
     blocks,
     finding,
@@ -30,10 +31,11 @@ def tasks(*command):
     return mapped("SLURM_", _TASK, *command)
 
 
-@pytest.mark.parametrize("address", ["node1", "node1-data"])
-@pytest.mark.parametrize("mpi", ["none", "pmix"])
-def test_each_task_a_rank_is_healthy_and_the_job_runs_after_it(cluster, address, mpi):
-    job = tasks("distcheck", *GATE, "--", sys.executable, JOB)
+@pytest.mark.parametrize(
+    ("mpi", "address", "program"), [("none", "node1", JOB), ("pmix", "node1-data", PLAIN_JOB)], ids=["none", "pmix"]
+)
+def test_each_task_a_rank_is_healthy_and_the_job_runs_after_it(cluster, mpi, address, program):
+    job = tasks("distcheck", *GATE, "--", sys.executable, program)
     ended = cluster.run(
         "node1",
         "srun",
@@ -60,7 +62,7 @@ def test_one_task_on_each_node_with_nproc_is_healthy_and_torchrun_runs_after_it(
 
 
 def test_uneven_tasks_are_healthy(cluster):
-    job = tasks("distcheck", *GATE, "--", sys.executable, JOB)
+    job = tasks("distcheck", *GATE, "--", sys.executable, PLAIN_JOB)
     ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks=8", *job, env=MASTER, timeout=PATIENCE)
     assert_healthy([ended], blocks(5, 1, 1, 1), "slurm")
 
@@ -76,7 +78,7 @@ def test_export_needs_nothing_but_srun(cluster):
         "--export",
         "--",
         sys.executable,
-        JOB,
+        PLAIN_JOB,
         timeout=PATIENCE,
     )
     report = assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
@@ -86,7 +88,7 @@ def test_export_needs_nothing_but_srun(cluster):
 def test_ranks_given_by_hand_on_four_nodes_are_healthy(cluster):
     given = ["--world-size", "4", "--local-rank", "0", "--master-addr", "node1", "--master-port", "29511"]
     running = [
-        cluster.start(node, "distcheck", *GATE, "--rank", str(i), *given, "--export", "--", sys.executable, JOB)
+        cluster.start(node, "distcheck", *GATE, "--rank", str(i), *given, "--export", "--", sys.executable, PLAIN_JOB)
         for i, node in enumerate(NODES)
     ]
     report = assert_healthy([r.wait(PATIENCE) for r in running], blocks(1, 1, 1, 1), "by hand")
@@ -95,7 +97,7 @@ def test_ranks_given_by_hand_on_four_nodes_are_healthy(cluster):
 
 def test_a_missing_meeting_place_is_said_once_with_the_words_to_add(cluster):
     job = ("srun", "--nodes=4", "--ntasks-per-node=2", "--kill-on-bad-exit=0")
-    ended = cluster.run("node1", *job, *tasks("distcheck", *GATE, "--", sys.executable, JOB), timeout=PATIENCE)
+    ended = cluster.run("node1", *job, *tasks("distcheck", *GATE, "--", sys.executable, PLAIN_JOB), timeout=PATIENCE)
     (report,) = reports(ended)
     assert (ended.code, report["verdict"], findings(report)) == (30, "job", ["env-rank-unset"])
     assert placed(report) == blocks(2, 2, 2, 2)
@@ -122,7 +124,7 @@ def test_the_words_to_add_are_right(cluster):
     (report,) = reports(ended)
     lines = "; ".join(finding(report, "env-rank-unset")["fix"]["commands"])
     script = f'{lines}; srun --ntasks-per-node=2 "$@"'
-    job = tasks("distcheck", *GATE, "--", sys.executable, JOB)
+    job = tasks("distcheck", "env", "--format=json", "--", sys.executable, PLAIN_JOB)
     ended = cluster.run(
         "node1", "salloc", "--nodes=4", "--ntasks-per-node=2", "bash", "-c", script, "bash", *job, timeout=PATIENCE
     )

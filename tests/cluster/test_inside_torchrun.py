@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from cluster.inside import JOB
 
 if TYPE_CHECKING:
     from ended import Ended
 
-_JOB = str(Path(__file__).parent / "all_reduce.py")
 _NODES = ("node1", "node2", "node3", "node4")
 _TORCHRUN = [str(Path(sys.executable).parent / "torchrun")]
 _LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
-_STATIC = ["--nnodes", "4", "--master-addr", "node1", "--master-port", "29555"]
+_MASTER = ["--master-addr", "node1", "--master-port", "29555"]
+_STATIC = ["--nnodes", "4", *_MASTER]
 _C10D = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29556", "--rdzv-id", "job-7"]
 _LOOK = [
     "gate",
@@ -106,7 +107,7 @@ def assert_healthy(launched: Launched, world: int = 8) -> None:
 
 def test_static_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launched):
     agent = [*_TORCHRUN, *_STATIC, "--nproc-per-node", "2"]
-    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, _JOB, numbered=True)
+    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB, numbered=True)
     assert_healthy(done)
     assert [row["node"] for row in sorted(done.report["ranks"], key=lambda row: row["rank"])][::2] == list(_NODES)
     assert rules(done.report, "info") == []
@@ -117,30 +118,31 @@ def test_c10d_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launch
     # An elastic rendezvous waits for this long after the first node, so that all four belong to the first world.
     more = ["--rdzv-conf", "last_call_timeout=20"] if ":" in nnodes else []
     agent = [*_TORCHRUN, "--nnodes", nnodes, *_C10D, *more, "--nproc-per-node", "2"]
-    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, _JOB)
+    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB)
     assert_healthy(done)
     assert rules(done.report, "info") == []
 
 
 def test_standalone_torchrun_on_one_node_is_healthy_and_the_job_runs_after_it(launched):
     agent = [*_TORCHRUN, "--standalone", "--nproc-per-node", "2"]
-    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, _JOB, nodes=("node2",))
+    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB, nodes=("node2",))
     assert_healthy(done, world=2)
     assert rules(done.report, "info") == []
 
 
 @pytest.mark.parametrize("use_env", [[], ["--use-env"]], ids=["argument", "use-env"])
 def test_the_legacy_launcher_is_healthy_and_the_job_runs_after_it(launched, use_env):
-    agent = [*_LAUNCH, *_STATIC, "--nproc-per-node", "2", *use_env]
-    done = launched(agent, "-m", "distcheck", *_LOOK, "--", sys.executable, _JOB, numbered=True)
+    agent = [*_LAUNCH, "--nnodes", "2", *_MASTER, "--nproc-per-node", "2", *use_env]
+    script = ("-m", "distcheck", *_LOOK, "--", sys.executable, JOB)
     # torch.distributed.launch reads --node-rank before -m, as torchrun does
-    assert_healthy(done)
+    done = launched(agent, *script, nodes=_NODES[:2], numbered=True)
+    assert_healthy(done, world=4)
     assert rules(done.report, "info") == ([] if use_env else ["launch-local-rank-arg"])
 
 
 def test_under_srun_a_torchrun_per_node_is_healthy(cluster):
     agent = " ".join([*_TORCHRUN, *_STATIC, "--node-rank $SLURM_NODEID --nproc-per-node 2 --no-python"])
-    command = f"{agent} distcheck {' '.join(_LOOK)} -- {sys.executable} {_JOB}"
+    command = f"{agent} distcheck {' '.join(_LOOK)} -- {sys.executable} {JOB}"
     ended = cluster.run(
         "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", command,
         env={"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}, timeout=150,

@@ -16,7 +16,7 @@ import pytest
 from distcheck.facts import Placement
 from distcheck.preflight import process_facts, rank_facts
 from distcheck.probe import host
-from distcheck.rollcall import client, protocol
+from distcheck.rollcall import client, identity
 from distcheck.rollcall.protocol import Bye, Hello, Here, LastCall, PeerDoor, PeerReport, Report, Roster, Start
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
@@ -29,8 +29,8 @@ class Script:
         place = Placement(
             rank=rank, world_size=world_size, master_addr="127.0.0.1", master_port=port, launcher="by hand"
         )
-        self.job = protocol.job_key({"DISTCHECK_TOKEN": mark}, place)
-        self.secret = protocol.job_secret({"DISTCHECK_TOKEN": mark})
+        self.job = identity.job_key({"DISTCHECK_TOKEN": mark}, place)
+        self.secret = identity.job_secret({"DISTCHECK_TOKEN": mark})
         self.port = port
         node = host.collect(dict(os.environ))
         uid = f"scripted {rank}"
@@ -39,7 +39,7 @@ class Script:
         self.hello = Hello(
             nonce="",
             version=node.distcheck,
-            job=protocol.public_key(self.job),
+            job=identity.public_key(self.job),
             master=f"127.0.0.1:{port}",
             uid=uid,
             ranks=(rank,),

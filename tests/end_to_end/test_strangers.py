@@ -22,8 +22,9 @@ from relay import relay
 from distcheck.facts import Placement
 from distcheck.preflight import process_facts, rank_facts
 from distcheck.probe import host, network
-from distcheck.rollcall import client, protocol
-from distcheck.rollcall.protocol import HEADER, MAGIC, Hello, Refused, Report, encode
+from distcheck.rollcall import client, framing, identity, protocol
+from distcheck.rollcall.framing import HEADER, MAGIC, encode
+from distcheck.rollcall.protocol import Hello, Refused, Report
 from distcheck.rollcall.server import Server
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
@@ -38,10 +39,10 @@ class Job:
             rank=1, world_size=RANKS, master_addr="127.0.0.1", master_port=port, launcher="by hand", by_options=True
         )
         environ = {"DISTCHECK_TOKEN": token}
-        self.name = protocol.job_key(environ, self.place)
-        self.secret = protocol.job_secret(environ)
+        self.name = identity.job_key(environ, self.place)
+        self.secret = identity.job_secret(environ)
         self.port = port
-        self.ports = (port, *protocol.side_ports(self.name))
+        self.ports = (port, *identity.side_ports(self.name))
         self.done: Counter[str] = Counter()
         """How often each stranger came."""
         self.node = host.collect(dict(os.environ))
@@ -50,7 +51,7 @@ class Job:
 
     def hello(self, uid: str, rank: int = 1, **fields: Any) -> Hello:
         said = {
-            "nonce": "n", "version": self.node.distcheck, "job": protocol.public_key(self.name), "seconds_left": 60.0,
+            "nonce": "n", "version": self.node.distcheck, "job": identity.public_key(self.name), "seconds_left": 60.0,
             "master": f"127.0.0.1:{self.port}", "uid": uid, "ranks": (rank,), "world_size": RANKS,
         }  # fmt: skip
         return Hello(**{**said, **fields})
@@ -139,8 +140,8 @@ async def port_scanner(job: Job, port: int) -> None:
 async def stale_job(job: Job, port: int) -> None:
     """A distcheck of another job, which takes the port for its own."""
     reader, writer = await _connect(job, port)
-    writer.write(encode(job.hello("stale", job=protocol.public_key("another job"))))
-    answer = await asyncio.wait_for(protocol.read(reader, protocol.answer_decoder), 2)
+    writer.write(encode(job.hello("stale", job=identity.public_key("another job"))))
+    answer = await asyncio.wait_for(framing.read(reader, protocol.answer_decoder), 2)
     writer.close()
     job.done["refused"] += isinstance(answer, Refused)
 
@@ -162,7 +163,7 @@ async def claims_a_rank(job: Job, port: int) -> None:
     reader, writer = await _connect(job, port)
     uid = os.urandom(4).hex()
     writer.write(encode(job.hello(uid)))
-    answer = await asyncio.wait_for(protocol.read(reader, protocol.answer_decoder), 2)
+    answer = await asyncio.wait_for(framing.read(reader, protocol.answer_decoder), 2)
     writer.write(encode(job.report(uid)))
     if isinstance(answer, protocol.Welcome):
         writer.write(encode(protocol.Trouble("rank 1 died")))
@@ -189,7 +190,7 @@ async def _besiege(job: Job, strangers: tuple[Stranger, ...], doors: Callable[[]
     """Let strangers come to every door, again and again, until they are cancelled."""
 
     async def come(stranger: Stranger, port: int) -> None:
-        with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError, protocol.ProtocolError):
+        with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError, framing.ProtocolError):
             job.done[stranger.__name__] += 1
             await stranger(job, port)
 

@@ -12,7 +12,7 @@ import pytest
 
 from distcheck.facts import NodeFacts, Placement, ProcessFacts, RankFacts, TorchBuild
 from distcheck.probe import network
-from distcheck.rollcall import client, protocol
+from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance
 from distcheck.rollcall.protocol import Hello, Report
 from distcheck.rollcall.server import Server
@@ -35,7 +35,7 @@ def report_of(uid: str, *ranks: int, node: str = "node1", world_size: int = 4) -
 
 
 def hello_of(uid: str, *ranks: int, **fields) -> Hello:
-    said = {"nonce": "n", "version": "0.1.0", "job": protocol.public_key(JOB), "master": MASTER, "world_size": 4}
+    said = {"nonce": "n", "version": "0.1.0", "job": identity.public_key(JOB), "master": MASTER, "world_size": 4}
     return Hello(**{**said, "uid": uid, "ranks": ranks, "seconds_left": 60.0, **fields})
 
 

@@ -10,9 +10,10 @@ import time
 import pytest
 
 from distcheck.facts import A_STORE, Missing, Resolution
-from distcheck.rollcall import client, protocol
+from distcheck.rollcall import client, framing, identity
 from distcheck.rollcall.client import Door
-from distcheck.rollcall.protocol import Welcome, encode
+from distcheck.rollcall.framing import encode
+from distcheck.rollcall.protocol import Welcome
 
 
 async def _attend(hello, *ways: Door, seconds: float = 0.5, connect_seconds: float = 0.4):
@@ -81,7 +82,7 @@ def test_a_door_that_opens_is_met_at_once(hosting, live, hello):
         (encode(Welcome("stale nonce", "r", "u")), False, "stranger", "another's nonce"),
         (None, False, "silent", "said nothing"),
         (None, True, "closed", ""),
-        (protocol.HEADER.pack(protocol.MAGIC, 5000), False, "foreign", "5000 bytes"),
+        (framing.HEADER.pack(framing.MAGIC, 5000), False, "foreign", "5000 bytes"),
     ],
     ids=["ssh", "http", "stale", "silent", "closed", "huge"],
 )
@@ -237,7 +238,7 @@ def test_all_doors_are_listed_master_first():
     found = client.doors(["127.0.0.1", "::1"], 5, "job", agent=True)
     assert [d.port for d in found[:2]] == [5, 5]
     assert all(d.only_connect and not d.side for d in found[:2])
-    assert {d.port for d in found[2:]} == set(protocol.side_ports("job"))
+    assert {d.port for d in found[2:]} == set(identity.side_ports("job"))
     assert len(client.doors(["127.0.0.1"], 5, "job", side=False)) == 1
 
 

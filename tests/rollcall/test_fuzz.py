@@ -12,24 +12,21 @@ from hypothesis import strategies as st
 
 from distcheck.collectives.plan import Plan, Timing
 from distcheck.facts import PeerTrial, RankRun, Transfer
-from distcheck.rollcall import protocol, seal
+from distcheck.rollcall import framing, protocol, seal
+from distcheck.rollcall.framing import HEADER, MAGIC, ProtocolError, encode
 from distcheck.rollcall.protocol import (
-    HEADER,
-    MAGIC,
     Bye,
     Challenge,
     Here,
     PeerDoor,
     PeerReport,
     Proof,
-    ProtocolError,
     Refused,
     Roster,
     RunReport,
     Start,
     Trouble,
     Welcome,
-    encode,
 )
 
 SECRET = seal.secret_of("distcheck-" + 32 * "0")
@@ -121,7 +118,7 @@ def _read_all(raw: bytes, decoder) -> None:
         reader.feed_data(raw)
         reader.feed_eof()
         while True:
-            await protocol.read(reader, decoder)
+            await framing.read(reader, decoder)
 
     with contextlib.suppress(ProtocolError, EOFError):
         asyncio.run(run())
@@ -151,7 +148,7 @@ def test_a_small_frame_takes_neither_much_memory_nor_much_time(hello, report):
                     body = frame[HEADER.size : at] + poison
                     for decoder in DECODERS:
                         with contextlib.suppress(ProtocolError):
-                            protocol.decode(body, decoder)
+                            framing.decode(body, decoder)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

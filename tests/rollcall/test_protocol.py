@@ -1,4 +1,4 @@
-"""Frames: what goes in comes out, and whatever else comes is refused in one of two ways."""
+"""Words in their frames: what goes in comes out, and whatever else comes is refused in one of two ways."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distcheck.collectives.plan import Plan
-from distcheck.facts import PeerTrial, Placement, ReverseLookup, Transfer
-from distcheck.rollcall import protocol
+from distcheck.facts import PeerTrial, ReverseLookup, Transfer
+from distcheck.rollcall import framing, protocol
+from distcheck.rollcall.framing import ProtocolError
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
@@ -21,7 +22,6 @@ from distcheck.rollcall.protocol import (
     NotYet,
     PeerDoor,
     PeerReport,
-    ProtocolError,
     Refused,
     Roster,
     RunReport,
@@ -33,18 +33,18 @@ from distcheck.rollcall.protocol import (
 DECODERS = [protocol.hello_decoder, protocol.answer_decoder, protocol.guest_decoder, protocol.host_decoder]
 
 
-def read(raw: bytes, decoder, limit: int = protocol.FRAME_LIMIT_BYTES):
+def read(raw: bytes, decoder, limit: int = framing.FRAME_LIMIT_BYTES):
     async def run():
         reader = asyncio.StreamReader()
         reader.feed_data(raw)
         reader.feed_eof()
-        return await protocol.read(reader, decoder, limit)
+        return await framing.read(reader, decoder, limit)
 
     return asyncio.run(run())
 
 
 def frame(body: bytes) -> bytes:
-    return protocol.HEADER.pack(protocol.MAGIC, len(body)) + body
+    return framing.HEADER.pack(framing.MAGIC, len(body)) + body
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def frame(body: bytes) -> bytes:
     ids=lambda value: type(value).__name__,
 )
 def test_a_word_comes_out_as_it_went_in(word, decoder):
-    assert read(protocol.encode(word), decoder) == word
+    assert read(framing.encode(word), decoder) == word
 
 
 def test_a_report_comes_out_as_it_went_in(report):
     said = report("u", 0, 1)
-    assert read(protocol.encode(said), protocol.guest_decoder) == said
+    assert read(framing.encode(said), protocol.guest_decoder) == said
 
 
 def test_the_end_of_a_connection_is_told_from_words_of_another_protocol():
@@ -99,7 +99,7 @@ def test_another_version_of_distcheck_is_told_from_another_program(magic):
 
 def test_a_huge_frame_is_refused_by_its_header_alone():
     with pytest.raises(ProtocolError, match="a frame of 4294967295 bytes"):
-        read(protocol.HEADER.pack(protocol.MAGIC, 0xFFFFFFFF), protocol.guest_decoder)
+        read(framing.HEADER.pack(framing.MAGIC, 0xFFFFFFFF), protocol.guest_decoder)
     with pytest.raises(ProtocolError, match="at most 4"):
         read(frame(b"12345"), protocol.hello_decoder, 4)
 
@@ -124,43 +124,43 @@ def test_poisonous_frames_are_refused(body, decoder):
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
 def test_a_hello_with_impossible_seconds_is_refused(hello, seconds):
     with pytest.raises(ProtocolError):
-        read(protocol.encode(hello("u", 1, seconds_left=seconds)), protocol.hello_decoder)
+        read(framing.encode(hello("u", 1, seconds_left=seconds)), protocol.hello_decoder)
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_datagram_door_without_a_possible_port_is_refused(report, port):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, datagram_port=port),))
     with pytest.raises(ProtocolError):
-        read(protocol.encode(said), protocol.guest_decoder)
+        read(framing.encode(said), protocol.guest_decoder)
 
 
 def test_doors_with_their_uses_and_trials_with_all_they_found_come_out_as_they_went_in(report):
     doors = (PeerDoor("u", "::1", 5, ("master", "nccl", "gloo"), 6), PeerDoor("u", "10.0.0.1", 7, ("nccl",)))
     said = msgspec.structs.replace(report("u", 0), peer_doors=doors, clock_seconds=1.5e9)
-    assert read(protocol.encode(said), protocol.guest_decoder) == said
+    assert read(framing.encode(said), protocol.guest_decoder) == said
     sent = Transfer(bytes=5, seconds=0.5, stalled=True, segments=9, repeated=2)
     trial = PeerTrial("a", "b", "::1", 5, "met", 0.1, uses=("nccl",), transfer=sent, datagrams={256: True, 1500: False})
     told = PeerReport((trial,), (ReverseLookup("10.0.0.1", "node1", 0.01),))
-    assert read(protocol.encode(told), protocol.guest_decoder) == told
+    assert read(framing.encode(told), protocol.guest_decoder) == told
 
 
 def test_more_doors_than_any_process_has_are_refused(report):
     doors = tuple(PeerDoor("u", "127.0.0.1", 1 + n) for n in range(9))
     with pytest.raises(ProtocolError):
-        read(protocol.encode(msgspec.structs.replace(report("u", 0), peer_doors=doors)), protocol.guest_decoder)
+        read(framing.encode(msgspec.structs.replace(report("u", 0), peer_doors=doors)), protocol.guest_decoder)
 
 
 def test_a_door_for_an_unknown_use_is_refused(report):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, ("mail",)),))
     with pytest.raises(ProtocolError):
-        read(protocol.encode(said), protocol.guest_decoder)
+        read(framing.encode(said), protocol.guest_decoder)
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_door_without_a_possible_port_is_refused(report, port):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", port),))
     with pytest.raises(ProtocolError):
-        read(protocol.encode(said), protocol.guest_decoder)
+        read(framing.encode(said), protocol.guest_decoder)
 
 
 def survives(raw: bytes) -> None:
@@ -196,36 +196,7 @@ def test_no_change_of_a_good_frame_does_more_than_be_refused(data):
             ]
         )
     )
-    raw = bytearray(protocol.encode(word))
+    raw = bytearray(framing.encode(word))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     survives(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
-
-
-PLACE = Placement(rank=0, world_size=2, launcher="by hand")
-
-
-def test_a_job_is_known_by_its_scheduler_its_token_or_its_user():
-    key = protocol.job_key
-    slurm = msgspec.structs.replace(PLACE, launcher="slurm")
-    assert key({"SLURM_JOB_ID": "7"}, slurm) == "SLURM_JOB_ID=7"
-    assert key({"SLURM_JOB_ID": "7"}, PLACE) == key({}, PLACE)
-    assert key({"TORCHELASTIC_RUN_ID": "r"}, PLACE) != key({}, PLACE)
-
-
-def test_a_token_does_not_cross_the_network_as_a_plain_hash():
-    name = protocol.job_key({"DISTCHECK_TOKEN": "open sesame"}, PLACE)
-    assert "sesame" not in name
-    assert protocol.public_key(name) != protocol.public_key("token open sesame")
-    assert protocol.job_secret({"DISTCHECK_TOKEN": "open sesame"}).hex() not in name
-    assert protocol.job_secret({"DISTCHECK_TOKEN": ""}) is protocol.job_secret({}) is None
-    assert name == protocol.job_key({"DISTCHECK_TOKEN": "open sesame"}, PLACE)
-    assert name != protocol.job_key({"DISTCHECK_TOKEN": "open sesam"}, PLACE)
-
-
-@given(st.text())
-@settings(max_examples=50)
-def test_side_doors_lie_below_the_ephemeral_range(job):
-    ports = protocol.side_ports(job)
-    assert len(set(ports)) == protocol.SIDE_DOORS
-    assert 1024 < min(ports) <= max(ports) < 32768

@@ -11,19 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relay import REFLECTED, relay
 
-from distcheck.rollcall import protocol, seal
-from distcheck.rollcall.protocol import (
-    HEADER,
-    Bye,
-    Here,
-    LastCall,
-    NotYet,
-    Proof,
-    ProtocolError,
-    Trouble,
-    Welcome,
-    encode,
-)
+from distcheck.rollcall import framing, protocol, seal
+from distcheck.rollcall.framing import HEADER, ProtocolError, encode
+from distcheck.rollcall.protocol import Bye, Here, LastCall, NotYet, Proof, Trouble, Welcome
 
 TOKEN = "distcheck-0123456789abcdef0123456789abcdef"
 SECRET, OTHER = seal.secret_of(TOKEN), seal.secret_of("distcheck-" + 32 * "f")
@@ -52,7 +42,7 @@ def test_what_one_side_seals_the_other_opens_in_order():
     (says, _), (hears, _) = both(), both()
     words = [Here(), Trouble("one"), Trouble("two")]
     for word in words:
-        assert protocol.decode(hears.open(body_of(encode(word, says))), protocol.guest_decoder) == word
+        assert framing.decode(hears.open(body_of(encode(word, says))), protocol.guest_decoder) == word
 
 
 @pytest.mark.parametrize("which", ["hello", "challenge", "secret"])
@@ -181,11 +171,11 @@ def test_a_host_that_does_not_know_the_token_is_not_met(hosting, live, answer, c
     async def main():
         async def pretend(reader, writer):
             with contextlib.suppress(EOFError, OSError, ProtocolError):
-                said = await protocol.read(reader, protocol.hello_decoder)
+                said = await framing.read(reader, protocol.hello_decoder)
                 keys = None
                 if challenges:
                     writer.write(encode(protocol.Challenge(said.nonce, "f" * 32)))
-                    await protocol.read_body(reader, 4096)
+                    await framing.read_body(reader, 4096)
                     _, keys = seal.seals(OTHER, b"", b"")
                 writer.write(encode(answer(said.nonce), keys))
                 await reader.read()
@@ -211,7 +201,7 @@ def _flip(frame: bytes) -> list[bytes]:
 
 def _cut(frame: bytes) -> list[bytes]:
     body = frame[HEADER.size : -1]
-    return [HEADER.pack(protocol.MAGIC, len(body)) + body]
+    return [HEADER.pack(framing.MAGIC, len(body)) + body]
 
 
 MISCHIEF = {
@@ -289,5 +279,5 @@ def test_without_a_token_nothing_is_sealed(hosting, live):
 
     said = live(main())
     assert len(said["host"]) == 1
-    assert protocol.decode(body_of(said["host"][0]), protocol.answer_decoder).uid == "host"
-    assert Proof() not in [protocol.decode(body_of(f), protocol.guest_decoder) for f in said["guest"][1:]]
+    assert framing.decode(body_of(said["host"][0]), protocol.answer_decoder).uid == "host"
+    assert Proof() not in [framing.decode(body_of(f), protocol.guest_decoder) for f in said["guest"][1:]]

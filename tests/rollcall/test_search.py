@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from distcheck import search
 from distcheck.collectives.plan import Timing
 from distcheck.facts import Asked, Job, RankRun
-from distcheck.rollcall import protocol
+from distcheck.rollcall import framing, protocol
 from distcheck.rollcall.protocol import Halt, Ready, RunReport, StoreAt, Trial
 
 GUESTS = (1, 2, 3, 4)
@@ -39,7 +39,7 @@ async def attend(host, number, does, *, ready=True):
     if ready:
         connection.say(Ready())
     while True:
-        word = await protocol.read(connection.reader, protocol.host_decoder)
+        word = await framing.read(connection.reader, protocol.host_decoder)
         if isinstance(word, Halt):
             stalled = dict.fromkeys(ranks, RankRun(1, "all_reduce", "stalled"))
             connection.say(RunReport(stalled, (), trial=word.trial))

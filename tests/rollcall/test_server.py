@@ -10,8 +10,9 @@ import time
 import msgspec
 import pytest
 
-from distcheck.rollcall import client, protocol
-from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerDoor, PeerReport, Trouble, encode
+from distcheck.rollcall import client, framing, identity, protocol
+from distcheck.rollcall.framing import encode
+from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerDoor, PeerReport, Trouble
 
 
 async def _until(condition, seconds: float = 5) -> None:
@@ -36,14 +37,14 @@ async def _half_open(host):
 
 async def _slow_writer(host):
     _, writer = await host.connect()
-    for byte in protocol.HEADER.pack(protocol.MAGIC, 100):
+    for byte in framing.HEADER.pack(framing.MAGIC, 100):
         writer.write(bytes([byte]))
         await asyncio.sleep(0.02)
 
 
 async def _huge_header(host):
     reader, writer = await host.connect()
-    writer.write(protocol.HEADER.pack(protocol.MAGIC, 0xFFFFFFFF) + b"x" * 1000)
+    writer.write(framing.HEADER.pack(framing.MAGIC, 0xFFFFFFFF) + b"x" * 1000)
     assert await asyncio.wait_for(reader.read(), 2) == b""
 
 
@@ -58,11 +59,11 @@ async def _reset(host):
 async def _poison(host):
     for body in (b"\x91" * 60_000, b"\x82\xa4word\xa5Hello\xa5nonce\xa2\xff\xfe", b""):
         _, writer = await host.connect()
-        writer.write(protocol.HEADER.pack(protocol.MAGIC, len(body)) + body)
+        writer.write(framing.HEADER.pack(framing.MAGIC, len(body)) + body)
 
 
 async def _stranger_job(host):
-    came = await host.come("stranger", 1, seconds=0.3, job=protocol.public_key("another job"))
+    came = await host.come("stranger", 1, seconds=0.3, job=identity.public_key("another job"))
     assert came.connection is None
     assert {a.outcome for a in came.attempts} == {"stranger"}
 
@@ -238,12 +239,12 @@ def test_silent_guests_are_left_out_when_the_time_is_over(hosting, live):
             talks, silent = await host.come("talks", 1), await host.come("silent", 2)
             assert await host.server.wait_for_all(3)
             host.server.say_to_all(LastCall())
-            assert await protocol.read(silent.connection.reader, protocol.host_decoder) == LastCall()
+            assert await framing.read(silent.connection.reader, protocol.host_decoder) == LastCall()
             talks.connection.say(PeerReport(()))
             talks.connection.say(Here())
             assert set(await host.server.hear_all(Here, 0.5)) == {"talks"}
             host.server.say_to_all(Bye(20), ["silent"])
-            assert await protocol.read(silent.connection.reader, protocol.host_decoder) == Bye(20)
+            assert await framing.read(silent.connection.reader, protocol.host_decoder) == Bye(20)
 
     live(main())
 
@@ -265,11 +266,11 @@ def test_whoever_is_half_way_in_when_the_doors_close_is_not_let_in(hosting, live
         async with hosting(3) as host:
             reader, writer = await host.connect()
             writer.write(encode(hello("late", 1)))
-            assert await protocol.read(reader, protocol.answer_decoder)
+            assert await framing.read(reader, protocol.answer_decoder)
             await host.server.close_doors()
             writer.write(encode(report("late", 1)))
             with pytest.raises((EOFError, OSError)):
-                await asyncio.wait_for(protocol.read(reader, protocol.answer_decoder), 3)
+                await asyncio.wait_for(framing.read(reader, protocol.answer_decoder), 3)
             assert host.server.guests == {}
             with pytest.raises(OSError, match=r"refused|Connect call failed"):
                 await host.connect()

@@ -1,13 +1,14 @@
-"""The variables as such, and what launchers leave behind in them."""
+"""The variables as such: there, not empty, numbers, and the launcher's own."""
 
 from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Bind, Placement
+from distcheck.facts import Placement
 from distcheck.placement import place
 
 LAUNCHERS = ["by hand", "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "distcheck"]
+OURS = ("environment", "leaks", "ranks", "master", "master_port")
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
@@ -16,7 +17,7 @@ def found(judge):
     """Return the findings by rule; there is never more than one of a rule here."""
 
     def by_rule(job):
-        diagnosis = judge(job, "environment", "ranks", "master")
+        diagnosis = judge(job, *OURS)
         assert len({f.rule for f in diagnosis.findings}) == len(diagnosis.findings)
         return {f.rule: f for f in diagnosis.findings}, diagnosis.verdict.exit_code
 
@@ -34,7 +35,7 @@ def bare(job_of, change):
 @pytest.mark.parametrize("shape", [(1,), (2,), (8,), (2, 2), (5, 1, 1, 1), (4, 4, 4)])
 @pytest.mark.parametrize("gpus", [0, 8])
 def test_a_healthy_job_is_silent(job_of, judge, launcher, shape, gpus):
-    diagnosis = judge(job_of(per_node=shape, launcher=launcher, gpus=gpus), "environment", "ranks", "master")
+    diagnosis = judge(job_of(per_node=shape, launcher=launcher, gpus=gpus), *OURS)
     assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
 
 
@@ -120,7 +121,7 @@ def test_an_empty_address_and_a_port_in_letters_are_the_only_faults(job_of, chan
 
 @pytest.mark.parametrize("name", [*NUMBERS, "MASTER_ADDR", "MASTER_PORT"])
 def test_an_empty_variable_is_named_on_its_rank(job_of, change, judge, name):
-    diagnosis = judge(change.environment(job_of(nodes=2), 3, **{name: ""}), "environment", "ranks", "master")
+    diagnosis = judge(change.environment(job_of(nodes=2), 3, **{name: ""}), *OURS)
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.evidence["variable"]) == ("env-empty-string", name)
     assert "node2 pid 103" in finding.message
@@ -147,7 +148,14 @@ def test_an_option_makes_an_empty_variable_harmless(job_of, change, found):
     ],
 )
 def test_what_is_no_whole_number_is_named(job_of, change, judge, name, value, words):
-    diagnosis = judge(change.environment(job_of(nodes=2), 2, **{name: value}), "environment", "ranks", "master")
+    diagnosis = judge(
+        change.environment(job_of(nodes=2), 2, **{name: value}),
+        "environment",
+        "leaks",
+        "ranks",
+        "master",
+        "master_port",
+    )
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.evidence) == ("env-not-integer", {"variable": name, "value": value})
     assert words in finding.fix.text
@@ -164,43 +172,6 @@ def test_a_float_is_corrected_and_slurms_notation_replaced(job_of, change, found
 
 def test_blanks_around_a_number_do_no_harm(job_of, change, found):
     assert found(change.environment(job_of(), 1, RANK=" 1 ", MASTER_PORT="29500\n")) == ({}, 0)
-
-
-def test_an_agent_store_without_an_agent_is_an_error_when_the_port_was_free(job_of, change, found):
-    job = change.environment(job_of(nodes=2), None, TORCHELASTIC_USE_AGENT_STORE="True")
-    findings, exit_code = found(job)
-    assert (list(findings), exit_code) == (["env-torchelastic-leak"], 30)
-    assert findings["env-torchelastic-leak"].ranks == (0, 1, 2, 3)
-
-
-def test_an_agent_store_without_an_agent_in_sight_is_a_warning(job_of, change, found):
-    job = change.environment(job_of(per_node=1), None, TORCHELASTIC_USE_AGENT_STORE="True")
-    findings, exit_code = found(job)
-    assert ([f.severity for f in findings.values()], exit_code) == (["warning"], 0)
-    under = change.process(job, 0, ancestors=("python -m torch.distributed.run train.py",))
-    assert found(under) == ({}, 0)
-
-
-def test_an_agent_that_answers_is_no_leak(job_of, change, found):
-    job = change.environment(job_of(), None, TORCHELASTIC_USE_AGENT_STORE="True")
-    assert found(change.process(job, 0, bind=Bind(port=29500, outcome="agent"))) == ({}, 0)
-
-
-def test_guests_alone_do_not_decide_about_the_store(job_of, change, found):
-    assert found(change.environment(job_of(), 1, TORCHELASTIC_USE_AGENT_STORE="True")) == ({}, 0)
-
-
-def test_left_over_pet_variables_are_a_warning(job_of, change, found):
-    findings, exit_code = found(change.environment(job_of(), None, PET_NNODES="2", PET_RDZV_ENDPOINT="node1:1"))
-    assert ([f.rule for f in findings.values()], exit_code) == (["env-pet-leak"], 0)
-    assert findings["env-pet-leak"].evidence == {"PET_NNODES": "2", "PET_RDZV_ENDPOINT": "node1:1"}
-
-
-def test_pet_variables_are_silent_in_a_pod_or_overridden(job_of, change, found):
-    pod = change.environment(job_of(), None, PET_NNODES="2", KUBERNETES_SERVICE_HOST="10.0.0.1")
-    assert found(pod) == ({}, 0)
-    overridden = change.environment(job_of(launcher="torchrun"), None, PET_NNODES="2")
-    assert found(overridden) == ({}, 0)
 
 
 def test_a_rank_that_is_not_the_schedulers_is_a_warning(job_of, change, found):
@@ -223,12 +194,3 @@ def test_torchrun_in_a_step_may_number_otherwise(job_of, change, found):
     for position in range(4):
         job = change.environment(job, position, SLURM_PROCID=str(position // 2), **step)
     assert found(job) == ({}, 0)
-
-
-def test_a_proxy_is_worth_knowing_unless_it_is_bypassed(job_of, change, found):
-    proxied = change.environment(job_of(nodes=2), None, http_proxy="http://proxy:3128")
-    findings, exit_code = found(proxied)
-    assert ([(f.rule, f.severity) for f in findings.values()], exit_code) == ([("env-proxy-vars", "info")], 0)
-    assert found(change.environment(proxied, None, no_proxy="localhost,node1")) == ({}, 0)
-    assert found(change.environment(proxied, None, MASTER_ADDR="a.cluster.local", no_proxy=".local")) == ({}, 0)
-    assert found(change.environment(proxied, None, MASTER_ADDR="10.0.0.1", no_proxy="10.0.0.0/8")) == ({}, 0)

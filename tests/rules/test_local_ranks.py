@@ -7,7 +7,7 @@ import pytest
 from distcheck.facts import Gpus
 from distcheck.visible import device_of, visible
 
-OURS = ("environment", "ranks", "local_ranks", "master")
+OURS = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
 
 
 @pytest.fixture

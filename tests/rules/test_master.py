@@ -1,14 +1,14 @@
-"""The meeting place: MASTER_ADDR and MASTER_PORT."""
+"""Where the ranks meet, by name: MASTER_ADDR."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from distcheck.facts import Attempt, Bind, Interface, Missing, PortOwner, Resolution
+from distcheck.facts import Attempt, Interface, Missing, Resolution
 from distcheck.rules.addresses import canonical, cleaned, malformed
 
-OURS = ("environment", "ranks", "local_ranks", "master")
+OURS = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
 
 
@@ -163,53 +163,6 @@ def test_unknown_interfaces_leave_the_address_unjudged(job_of, change, judge):
     diagnosis = judge(change.node(job, 0, interfaces=Missing(reason="not allowed")), *OURS)
     assert diagnosis.findings == ()
     assert [(n.rule, n.required) for n in diagnosis.not_checked] == [("env-master-addr-not-rank0-host", False)]
-
-
-def test_different_ports_name_the_minority(job_of, change, only):
-    finding, exit_code = only(change.environment(job_of(per_node=(2, 1)), 2, MASTER_PORT="29501"))
-    assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-differs", (2,), 30)
-    assert finding.evidence == {"29500": "ranks 0-1 (node1)", "29501": "rank 2 (node2 pid 102)"}
-
-
-@pytest.mark.parametrize("port", ["70000", "-1"])
-def test_a_number_that_is_no_port(job_of, change, only, port):
-    finding, exit_code = only(change.environment(job_of(), None, MASTER_PORT=port))
-    assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-range", (0, 1), 30)
-
-
-def test_port_zero_works_only_alone(job_of, change, only, silent):
-    finding, exit_code = only(change.environment(job_of(), None, MASTER_PORT="0"))
-    assert (finding.rule, exit_code) == ("env-master-port-zero", 30)
-    assert silent(change.environment(job_of(per_node=1), None, MASTER_PORT="0"))
-
-
-def test_a_privileged_port_is_an_error_only_when_it_was_denied(job_of, change, only, silent):
-    job = change.environment(job_of(), None, MASTER_PORT="80")
-    finding, exit_code = only(change.process(job, 0, bind=Bind(port=80, outcome="denied", error="EACCES")))
-    assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-privileged", (0,), 30)
-    assert silent(change.process(job, 0, bind=Bind(port=80, outcome="bound")))
-
-
-@pytest.mark.parametrize(("launcher", "said"), [("by hand", True), ("slurm", True), ("torchrun", False)])
-def test_an_ephemeral_port_is_worth_knowing_when_the_user_chose_it(job_of, change, judge, launcher, said):
-    diagnosis = judge(change.environment(job_of(launcher=launcher), None, MASTER_PORT="40000"), *OURS)
-    assert [(f.rule, f.severity) for f in diagnosis.findings] == [("env-master-port-ephemeral", "info")] * said
-    assert diagnosis.verdict.exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("banner", "who", "got"),
-    [("HTTP/1.1 400 Bad Request", "web server", 1347703880), ("SSH-2.0-OpenSSH_9.6", "SSH server", 759714643)],
-)
-def test_another_program_on_the_port_is_named_by_its_first_words(job_of, change, only, silent, banner, who, got):
-    foreign = Attempt(address="10.0.0.1", port=29500, door="master", outcome="foreign", detail=banner)
-    job = change.process(job_of(nodes=2), 3, attempts=(foreign,))
-    finding, exit_code = only(job)
-    assert (finding.rule, finding.ranks, exit_code) == ("env-port-speaks-http", (3,), 30)
-    assert who in finding.message
-    assert finding.evidence["torch_reads"] == got
-    owner = PortOwner(pid=7, command="nginx", user="www", started="now")
-    assert silent(change.process(job, 0, bind=Bind(port=29500, outcome="in-use", owner=owner)))
 
 
 def test_findings_can_be_written_as_json(job_of, change, judge):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-OURS = ("mpi", "environment", "ranks", "local_ranks", "master", "gpu")
+OURS = ("mpi", "environment", "leaks", "ranks", "local_ranks", "master", "master_port", "gpu")
 ALL = ("environment", "meeting", "gpu")
 MPI = ["openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"]
 

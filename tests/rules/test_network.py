@@ -135,7 +135,7 @@ DENIED = "[Errno 13] Permission denied"
 @pytest.mark.parametrize("start", [1024, 0, Missing(reason="no /proc/sys")])
 def test_a_port_that_needs_no_privilege_and_is_denied(of, change, only, start):
     job = change.node(of(), 0, unprivileged_port_start=start)
-    finding, exit_code = only(bind(change, job, "denied", error=DENIED), "master")
+    finding, exit_code = only(bind(change, job, "denied", error=DENIED), "master", "master_port")
     assert (finding.rule, finding.ranks, exit_code) == ("net-bind-failed", (0,), 20)
     assert finding.message == f"rank 0 may not listen on MASTER_PORT 29500: {DENIED}"
 
@@ -143,7 +143,7 @@ def test_a_port_that_needs_no_privilege_and_is_denied(of, change, only, start):
 @pytest.mark.parametrize(("start", "port"), [(1024, 80), (40000, 29500), (Missing(reason="no /proc/sys"), 80)])
 def test_a_port_that_needs_a_privilege_is_another_rules_finding(of, change, only, start, port):
     job = change.node(of(), 0, unprivileged_port_start=start)
-    finding, exit_code = only(bind(change, job, "denied", port=port, error=DENIED), "master")
+    finding, exit_code = only(bind(change, job, "denied", port=port, error=DENIED), "master", "master_port")
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-privileged", (0,), 30)
 
 

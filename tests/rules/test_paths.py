@@ -133,7 +133,7 @@ def said(judge):
     "shape", [(1, 1), (1, 2), (1, 8), (2, 1), (2, 8), (4, 2), (64, 1), (65, 1), (65, 8), (100, 1), (128, 1)]
 )
 def test_a_healthy_job_is_silent(of, judge, shape):
-    assert judge(of(*shape), "paths", "scale")[:2] == ((), ())
+    assert judge(of(*shape), "paths", "mtu", "scale")[:2] == ((), ())
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 1), (4, 2)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-OURS = ("environment", "ranks", "local_ranks", "master")
+OURS = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from distcheck.facts import Interface, Placement, Resolution
 
-OURS = ("slurm", "environment", "ranks", "local_ranks", "master", "gpu")
+OURS = ("slurm", "environment", "leaks", "ranks", "local_ranks", "master", "master_port", "gpu")
 ALL = ("environment", "meeting", "gpu")
 
 

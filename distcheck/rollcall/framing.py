@@ -1,0 +1,105 @@
+"""How the words of the roll call cross a socket: in frames of magic, length, MessagePack and, with a token, a seal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from distcheck.rollcall.protocol import Word
+    from distcheck.rollcall.seal import Seal
+
+MAGIC = b"DCK1"
+HEADER = struct.Struct("!4sI")
+_EVERY_MAGIC = b"DCK"
+HELLO_LIMIT_BYTES = 64 * 1024
+ANSWER_LIMIT_BYTES = 4096
+FRAME_LIMIT_BYTES = 16 * 1024 * 1024
+"""The report of a node with 8 ranks and 8 GPUs has about 15 kB."""
+_T = TypeVar("_T")
+
+
+class ProtocolError(Exception):
+    """The other side does not speak our protocol; the message says what it said instead."""
+
+
+def encode(word: Word, seal: Seal | None = None) -> bytes:
+    """Return the frame of a word: magic, length, MessagePack, and where there is a token its seal."""
+    body = msgspec.msgpack.encode(word)
+    frame = HEADER.pack(MAGIC, len(body)) + body
+    return frame if seal is None else seal.close(frame)
+
+
+async def read(
+    reader: asyncio.StreamReader,
+    decoder: msgspec.msgpack.Decoder[_T],
+    limit: int = FRAME_LIMIT_BYTES,
+    *,
+    seal: Seal | None = None,
+    expect: Callable[[int], None] | None = None,
+) -> _T:
+    """Read one frame.
+
+    Args:
+        reader: what comes from the other side.
+        decoder: for the words that it may say now.
+        limit: the largest body that is taken.
+        seal: the other side's, where there is a token.
+        expect: told the size of the body before it is read; a ProtocolError of it ends the reading.
+
+    Raises:
+        ProtocolError: the bytes are no frame, the frame is larger than `limit`, holds what the decoder refuses, or its
+            seal does not fit.
+        EOFError: the other side has closed.
+        OSError: the connection broke.
+    """
+    body = await read_body(reader, limit, expect)
+    return decode(body if seal is None else seal.open(body), decoder)
+
+
+async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[int], None] | None = None) -> bytes:
+    """Read one frame as `read` does, and return its body as it came."""
+    try:
+        header = await reader.readexactly(HEADER.size)
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise ProtocolError(banner(error.partial)) from None
+        raise EOFError from None
+    magic, length = HEADER.unpack(header)
+    if magic != MAGIC:
+        if magic.startswith(_EVERY_MAGIC):
+            raise ProtocolError(f"distcheck of another version, whose frames begin with {banner(magic)}, not DCK1")
+        with contextlib.suppress(asyncio.TimeoutError, OSError):
+            header += await asyncio.wait_for(reader.read(200), 0.2)
+        raise ProtocolError(banner(header))
+    if length > limit:
+        raise ProtocolError(f"a frame of {length} bytes where at most {limit} are taken")
+    if expect is not None:
+        expect(length)
+    try:
+        return await reader.readexactly(length)
+    except asyncio.IncompleteReadError:
+        raise EOFError from None
+
+
+def decode(body: bytes, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
+    """Return the word of a frame's body.
+
+    Raises:
+        ProtocolError: the decoder refuses it.
+    """
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"a frame that this version does not read: {error}") from None
+
+
+def banner(raw: bytes) -> str:
+    """Return another program's first words so that they can be printed: one line, no control characters."""
+    text = raw[:120].decode("latin-1")
+    return "".join(c if c.isprintable() else " " for c in text).strip() or f"{len(raw)} unprintable bytes"
