@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -112,9 +113,11 @@ def compare(before: Baseline, measured: tuple[Measurement, ...]) -> list[Change]
     for m in measured:
         row = then.get((m.op, m.dtype, m.bytes, m.group))
         if row is not None and m.seconds_by_rank and row.seconds > 0 and (mean := fmean(m.seconds_by_rank)) > 0:
-            changes.append(Change(row, mean, _noise(row.uncertainty) + _noise(m.uncertainty)))
+            changes.append(Change(row, mean, _noise(row.uncertainty, m.uncertainty)))
     return changes
 
 
-def _noise(uncertainty: float | None) -> float:
-    return _UNKNOWN_NOISE if uncertainty is None else uncertainty
+def _noise(*uncertainties: float | None) -> float:
+    """Return by which share a figure may seem to have fallen when each time was off by so much; never all of it."""
+    factors = (1 + (_UNKNOWN_NOISE if u is None else u) for u in uncertainties)
+    return 1 - 1 / prod(factors)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+BEYOND_SECONDS = 5 + 3
+"""What a run may take beyond its --timeout: 5 by its promise, which begins with its first line of Python, and what a
+machine on which other tests run may need to get there."""
+
 
 class Ended(NamedTuple):
     """A run that has ended."""

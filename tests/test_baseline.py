@@ -90,6 +90,8 @@ def test_only_what_both_have_is_compared(job):
         (0.1, 0.2, 0.0150, True),
         (None, None, 0.0120, False),
         (None, None, 0.0130, True),
+        (0.01, 8.0, 0.0500, False),
+        (0.01, 8.0, 10.0, True),
     ],
 )
 def test_a_figure_fell_when_it_is_lower_by_more_than_both_may_be_off(job, then, now, seconds, fell):

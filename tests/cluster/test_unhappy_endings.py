@@ -6,16 +6,17 @@ import signal
 import sysconfig
 import time
 
+import psutil
 import pytest
 from cluster.inside import NODES, findings, reports
 from cluster.reaching import on
+from ended import BEYOND_SECONDS
 from spoiling import SHARED_MEMORY, site
 
 SITE = f"{sysconfig.get_paths()['purelib']}/sitecustomize.py"
 LONG = ("--sizes", "16M:16M", "--op", "all_reduce", "--iters", "4000")
 SMALL = ("--sizes", "1M:1M", "--op", "all_reduce")
 TIMEOUT = 30
-BEYOND_SECONDS = 5
 
 
 def errors(report):
@@ -25,10 +26,14 @@ def errors(report):
 def busy(cluster, nodes):
     """Whether ranks that shall measure run on these nodes: those that only introduce themselves are gone at once."""
     there = cluster.processes()
-    return all(
-        any(p.name().startswith("distcheck r") and time.time() - p.create_time() > 2 for p in there.get(node, ()))
-        for node in nodes
-    )
+    return all(any(map(measures, there.get(node, ()))) for node in nodes)
+
+
+def measures(process):
+    try:
+        return process.name().startswith("distcheck r") and time.time() - process.create_time() > 2
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until_busy(cluster, nodes, runs):

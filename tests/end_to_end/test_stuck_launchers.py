@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
+from ended import BEYOND_SECONDS
 
-BEYOND_SECONDS = 5
 SLURM = {
     "SLURM_JOB_ID": "4711",
     "SLURM_JOB_NODELIST": "node[1-2]",
