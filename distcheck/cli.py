@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,9 +14,10 @@ import typer
 
 from distcheck import __version__
 from distcheck.errors import UsageError, WriteError
-from distcheck.options import Measuring, NodeOptions, Options, asked_of_node, request_of, taking
+from distcheck.options import Measuring, NodeOptions, Options, taking
 from distcheck.report import FORMATS
 from distcheck.report import Options as ReportOptions
+from distcheck.request import asked_of_node, request_of
 
 if TYPE_CHECKING:
     from distcheck.diagnose import Diagnosis
@@ -49,46 +51,46 @@ def _root(
     """Hold the options that belong to no command."""
 
 
-@app.command()
+@app.command(short_help="Placement and variables of every rank.")
 @taking(Options)
 def env(options: Options) -> None:
     """Placement and variables of every rank: present, well formed, consistent, right for this launcher."""
     _look("env", ("environment", "meeting"), options)
 
 
-@app.command()
+@app.command(short_help="What env does, then names, ports and pairs of nodes.")
 @taking(Options)
 def net(options: Options) -> None:
-    """What env does, then name resolution, MASTER_ADDR:MASTER_PORT and the ports between peers."""
+    """What env does, then names, ports and interfaces, and all pairs of nodes: reach, packet sizes, loss, rate."""
     _look("net", ("environment", "meeting", "peers"), options)
 
 
-@app.command()
+@app.command(short_help="What env does, then which GPU each rank takes.")
 @taking(Options)
 def gpu(options: Options) -> None:
-    """What env does, then which GPU each rank takes, by UUID through NVML."""
+    """What env does, then which GPU each rank takes, by UUID from CUDA and NVML, and the condition of all GPUs."""
     _look("gpu", ("environment", "meeting", "gpu"), options)
 
 
-@app.command()
+@app.command(short_help="Time collectives, rank by rank.")
 @taking(Measuring)
 def bandwidth(options: Measuring) -> None:
-    """Time all_reduce and broadcast over message sizes, rank by rank, and check their results."""
+    """Time collectives over message sizes, rank by rank, and check their results."""
     _look("bandwidth", ("environment", "meeting", "gpu", "collectives"), options)
 
 
-@app.command()
+@app.command(short_help="Find the bad node, link or slow rank.")
 @taking(Options)
 def isolate(options: Options) -> None:
     """Find the bad node, link or slow rank out of many, by collectives in groups of nodes."""
     _look("isolate", ("environment", "meeting", "gpu", "isolation"), options)
 
 
-@app.command()
+@app.command(short_help="All checks; on a pass run COMMAND.")
 @taking(Measuring)
 def gate(
     options: Measuring,
-    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND …]", help="Run this on a pass.")] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="Run this on a pass.")] = None,
     export: Annotated[  # noqa: FBT002 typer's form
         bool, typer.Option("--export", help="Give COMMAND this process's RANK, WORLD_SIZE and so on.")
     ] = False,
@@ -120,7 +122,7 @@ def gate(
     become(program, command, request.placements[0] if export else None)
 
 
-@app.command()
+@app.command(short_help="This node alone, for Slurm or a DaemonSet.")
 @taking(NodeOptions)
 def node(options: NodeOptions) -> None:
     """This node alone, for a Slurm Prolog, HealthCheckProgram or DaemonSet: no torch, no peers, at most 10 s."""
@@ -142,10 +144,10 @@ def node(options: NodeOptions) -> None:
     _leave(lone_node.run(asked, os.environ, publish).exit_code)
 
 
-@app.command()
+@app.command(short_help="Judge saved jobs again.")
 def report(
-    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE…|DIR", help="What --save wrote.")] = None,
-    format: Annotated[str, typer.Option("--format", help="As for the other commands.")] = "text",  # noqa: A002 the option's name
+    files: Annotated[list[Path] | None, typer.Argument(metavar="FILE|DIR", help="What --save wrote.")] = None,
+    format: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",  # noqa: A002 the option's name
     output: Annotated[Path | None, typer.Option("--output", help="Write the report to this file.")] = None,
     strict: Annotated[
         bool | None, typer.Option("--strict/--no-strict", help="Warnings fail; default: as saved.")
@@ -182,9 +184,9 @@ def report(
     _leave(_publish(job, diagnosis, diagnosis.verdict.exit_code, options, to_stderr=False))
 
 
-@app.command()
+@app.command(short_help="What a rule means, or which rules a log speaks of.")
 def explain(
-    rule: Annotated[str | None, typer.Argument(metavar="[RULE]", help="A rule's name.")] = None,
+    rule: Annotated[str | None, typer.Argument(metavar="RULE", help="A rule's name.")] = None,
     log: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A job's log (- is standard input): which rules do its errors speak of?"),
@@ -370,10 +372,32 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+_MUST_BE = {"integer": "a whole number", "number": "a number", "boolean": "1 or 0"}
+
+
+def _unread(error: Any) -> str:
+    """Name the option, the value and what it must be, where that is a number; empty for any other error of typer's."""
+    must_be = re.search(r"valid (integer|number|boolean)", str(error.format_message()))
+    names = getattr(getattr(error, "param", None), "opts", None)
+    if must_be is None or not names:
+        return ""
+    words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
+    given = next((words[n + 1] for n, word in enumerate(words[:-1]) if word in names), None)
+    variable = getattr(error.param, "envvar", None)
+    if given is None and isinstance(variable, str):
+        return f"{variable}={os.environ.get(variable, '')} ({names[0]}): must be {_MUST_BE[must_be[1]]}."
+    return f"{names[0]} {given}: must be {_MUST_BE[must_be[1]]}."
+
+
 def _unforeseen(error: Exception) -> int:
     """Say what went wrong in one line; with DISTCHECK_TRACEBACK set, show where."""
     if hasattr(error, "format_message"):  # what typer raises for options that it cannot read
-        _complain(f"{error.format_message()} See: distcheck {' '.join(sys.argv[1:2])} --help")
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)  # noqa: T201 help that nobody asked for
+            return USAGE
+        known = {c.callback.__name__ for c in app.registered_commands if c.callback}
+        place = " ".join(["distcheck", *(word for word in sys.argv[1:2] if word in known), "--help"])
+        _complain(f"{_unread(error) or error.format_message()} See: {place}")
         return USAGE
     if type(error).__name__ == "Abort":
         return 130

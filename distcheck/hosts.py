@@ -213,7 +213,7 @@ def _number(nproc: str, environ: Mapping[str, str]) -> int:
         nproc = environ["SLURM_GPUS_ON_NODE"]
     if not nproc.isdecimal() or not 1 <= int(nproc) <= _MOST_RANKS:
         hint = (
-            "the number of ranks per node is not known from here; give it"
+            "the number of ranks per node is not known from here; give a number, for example --nproc 8"
             if nproc == "auto"
             else f"give 1 to {_MOST_RANKS}"
         )

@@ -42,15 +42,17 @@ def write(path: Path, text: str) -> None:
                 temporary.unlink()
             raise
     except OSError as error:
-        raise WriteError(f"{path} could not be written: {error.strerror or error}") from error
+        raise WriteError(f"{path} could not be written: {error.strerror or error}; choose another file") from error
 
 
 def check_writable(path: Path, option: str) -> None:
     """Find out before anything is measured whether a file can be written.
 
     Raises:
-        UsageError: its folder is not there or may not be written.
+        UsageError: its folder is not there or may not be written, or it is one itself where a file is meant.
     """
+    if path.is_dir() and option != "--save":
+        raise UsageError(f"{option} {path}: this is a folder; name a file in it, for example {path / 'FILE'}")
     if path.exists() and not path.is_dir():
         if not os.access(path, os.W_OK):
             raise UsageError(f"{option} {path}: the file may not be written; choose another or change its permissions")

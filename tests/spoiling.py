@@ -11,9 +11,9 @@ _real, _done = builtins.__import__, []
 def _spoil(dist):
     whole = dist.all_reduce
     def all_reduce(tensor, *args, **more):
-        if int(os.environ.get("RANK", -1)) in {ranks!r}:
-            fault()
-        return whole(tensor, *args, **more)
+        do = lambda: whole(tensor, *args, **more)
+        done = ({ranks!r} is None or int(os.environ.get("RANK", -1)) in {ranks!r}) and fault(do, tensor)
+        return done or do()
     dist.all_reduce = all_reduce
 def _import(name, *args, **more):
     module = _real(name, *args, **more)
@@ -22,10 +22,19 @@ def _import(name, *args, **more):
         _done.append(_spoil(dist))
     return module
 builtins.__import__ = _import
-def fault():
+def fault(whole, tensor):
 {body}
 """
 
+WRONG = """
+    whole()
+    tensor[:3] += 1
+    return True
+"""
+FREEZE, DIE = (f"\n    os.kill(os.getpid(), signal.{name})\n" for name in ("SIGSTOP", "SIGKILL"))
+RAISE = """
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+"""
 HOLD = """
     while True:
         ctypes.PyDLL(None).sleep(600)
@@ -56,11 +65,15 @@ MEMORY = """
 """
 
 
-def site(ranks: tuple[int, ...], body: str, **values: object) -> str:
-    """Return a sitecustomize.py with which these ranks run `body` in the place of each all_reduce."""
+def site(ranks: tuple[int, ...] | None, body: str, **values: object) -> str:
+    """Return a sitecustomize.py with which these ranks, or all that find it, run `body` before each all_reduce.
+
+    `body` is that of a function of `whole`, which does the all_reduce, and of `tensor`; where it returns True it stands
+    for the all_reduce.
+    """
     for name, value in values.items():
         body = body.replace(f"{{{name}}}", str(value))
-    return _SITE.replace("{ranks!r}", repr(set(ranks))).replace("{body}", body)
+    return _SITE.replace("{ranks!r}", repr(ranks)).replace("{body}", body)
 
 
 def spoiled(folder: Path, ranks: tuple[int, ...], body: str, **values: object) -> dict[str, str]:

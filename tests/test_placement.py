@@ -7,8 +7,9 @@ import pytest
 from distcheck.errors import UsageError
 from distcheck.facts import Placement
 from distcheck.nodelevel import node_level, placements
-from distcheck.options import Options, request_of
+from distcheck.options import Options
 from distcheck.placement import beside, exported, integer, local_placements, place, rank_environment
+from distcheck.request import request_of
 
 _FOLDER = Path(__file__).parent / "recorded"
 

@@ -26,8 +26,8 @@ LEGEND = {
     ),
     "algbw": "bytes / mean time, in GB/s (1e9 bytes)",
     "busbw": (
-        "algbw x 2(n-1)/n for all_reduce, x 1 for broadcast: comparable with the hardware's figure whatever "
-        "the number of ranks (nccl-tests)"
+        "algbw x 2(n-1)/n for all_reduce, x (n-1)/n for all_gather, reduce_scatter and all_to_all, x 1 for broadcast "
+        "and send_recv: comparable with the hardware's figure whatever the number of ranks (nccl-tests)"
     ),
     "expected, share": (
         "the bus bandwidth that is usual there at this size, and how much of it was reached; the line below the table "

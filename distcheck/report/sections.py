@@ -24,6 +24,8 @@ CASES = 8
 """Findings of one rule that are shown one by one."""
 DETAILED = 3
 """Findings of one rule that are shown with their evidence."""
+PROSE = 400
+"""Characters that say why a problem hurts; `distcheck explain` says all."""
 PIECES = 40
 """Ranges in a folded list of ranks."""
 
@@ -113,7 +115,7 @@ def _fixes(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
 
 
 def why(rule: str) -> str:
-    """Return why a problem hurts: the first paragraph of its rule's prose, the summary where that is long."""
+    """Return why a problem hurts: the first sentences of its rule's prose, the summary where there is none."""
     from distcheck.rules import find_rule
 
     known = find_rule(rule)
@@ -121,7 +123,9 @@ def why(rule: str) -> str:
         return ""
     paragraphs = [" ".join(p.split()).replace("``", "`") for p in known.doc.split("\n\n")]
     prose = paragraphs[1] if len(paragraphs) > 1 else ""
-    return prose if prose and len(prose) <= 400 and not prose.startswith(("Fix:", "See:")) else paragraphs[0]
+    if not prose or prose.startswith(("Fix:", "See:")):
+        return paragraphs[0]
+    return prose if len(prose) <= PROSE else prose[: prose.rfind(". ", 0, PROSE) + 1] or paragraphs[0]
 
 
 def gaps(not_checked: Iterable[NotChecked]) -> list[Gap]:

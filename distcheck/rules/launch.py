@@ -265,7 +265,7 @@ def _where(nodes: Sequence[LaunchedNode]) -> str:
 
 def _said(words: str) -> str:
     """Return the line that tells most: the last one that speaks of a failure, but not the launcher's summary."""
-    lines = [line for line in words.splitlines() if line.strip() and "xited with exit code" not in line]
+    lines = [line for line in words.splitlines() if any(map(str.isalnum, line)) and "xited with exit code" not in line]
     telling = [line for line in lines if _TELLING.search(line)]
     return brief((telling or lines or ["it said nothing"])[-1], 160)
 

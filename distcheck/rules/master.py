@@ -65,8 +65,8 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
     torch asks again until its deadline, on rank 0 too, and says ``The IPv6 network addresses of (nosuchhost,
     29500) cannot be retrieved (gai error: -2 - Name or service not known)``; IPv6 is only what it tries
     first. A typing error, a cluster without names for its nodes, or a Kubernetes service that is not there
-    yet. Found by resolving the name on every process. When the resolver says the failure is temporary, a
-    retry may help and the exit code says so.
+    yet. Found by resolving the name on every process. When the resolver says the failure is temporary, and
+    in pods, which start minutes apart, a retry may help and the exit code says so.
 
     Fix: correct the name, use the IP address, or add the name to DNS or /etc/hosts of the nodes named.
     See: https://github.com/pytorch/pytorch/issues/150532
@@ -80,7 +80,8 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
     for (address, why), several in grouped(lost, lambda item: item[:2]).items():
         ranks = [item[2] for item in several]
         others = [r for r in job.ranks if r.placement.master_addr == address and resolved(job, r)]
-        temporary = may_pass(why)
+        # A service knows the name of a pod when the pod is there, and pods start minutes apart.
+        temporary = may_pass(why) or all("KUBERNETES_SERVICE_HOST" in r.environment for r in ranks)
         message = f"{named(job, ranks)}: the name {address} in MASTER_ADDR does not resolve ({why})"
         if others:
             message += f"; {named(job, others)} can resolve it"

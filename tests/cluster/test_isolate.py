@@ -8,38 +8,15 @@ from pathlib import Path
 import pytest
 from cluster.inside import NODES, findings, reports
 from cluster.reaching import on
+from spoiling import DIE, FREEZE, RAISE, WRONG, site
 
 SITE = f"{sysconfig.get_paths()['purelib']}/sitecustomize.py"
-# Spoils what this node's ranks do, as soon as torch.distributed is there; the kinds are functions of the tensor.
-SPOILED = """
-import builtins, os, signal, sys
-_real, _done = builtins.__import__, []
-def _spoil(dist):
-    whole = dist.all_reduce
-    def wrong(tensor, *args, **more):
-        whole(tensor, *args, **more)
-        tensor[:3] += 1
-    def freezes(tensor, *args, **more):
-        os.kill(os.getpid(), signal.SIGSTOP)
-    def dies(tensor, *args, **more):
-        os.kill(os.getpid(), signal.SIGKILL)
-    def raises(tensor, *args, **more):
-        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
-    dist.all_reduce = locals()[{kind!r}]
-def _import(name, *args, **more):
-    module = _real(name, *args, **more)
-    dist = sys.modules.get("torch.distributed")
-    if not _done and hasattr(dist, "broadcast_object_list"):
-        _done.append(_spoil(dist))
-    return module
-builtins.__import__ = _import
-"""
-
 TIMEOUT = 200
 
 
-def spoil(cluster, node, kind):
-    cluster.write(node, SITE, SPOILED.replace("{kind!r}", repr(kind)))
+def spoil(cluster, node, body):
+    """Have what this node's ranks do go wrong, as soon as torch.distributed is there."""
+    cluster.write(node, SITE, site(None, body))
 
 
 @pytest.fixture
@@ -89,17 +66,17 @@ def slow_cpu(cluster, node):
     assert cluster.run(node, *slowed).code == 0
 
 
-def spoils(kind):
-    return lambda cluster, node: spoil(cluster, node, kind)
+def spoils(body):
+    return lambda cluster, node: spoil(cluster, node, body)
 
 
 FAULTS = {
     "drops data after the start": drops,
-    "wrong result": spoils("wrong"),
+    "wrong result": spoils(WRONG),
     "slow network": slow_network,
     "slow CPU": slow_cpu,
-    "frozen in a collective": spoils("freezes"),
-    "killed in a collective": spoils("dies"),
+    "frozen in a collective": spoils(FREEZE),
+    "killed in a collective": spoils(DIE),
 }
 SHOWS_WITH_OTHERS = {"drops data after the start", "slow network"}
 """The rest shows on the node by itself, so that it is known of two nodes as well."""
@@ -164,8 +141,8 @@ def test_a_node_that_is_cut_off_during_the_search_is_lost_and_nobody_is_to_blame
 
 
 def test_two_bad_nodes_of_four_are_both_named(cluster, isolate):
-    spoil(cluster, "node2", "raises")
-    spoil(cluster, "node4", "wrong")
+    spoil(cluster, "node2", RAISE)
+    spoil(cluster, "node4", WRONG)
     ended, report = isolate()
     named = {node for rule, _, nodes in told(report) for node in nodes}
     assert (ended.code, named) == (40, {"node2", "node4"}), report["findings"]
@@ -173,7 +150,7 @@ def test_two_bad_nodes_of_four_are_both_named(cluster, isolate):
 
 def test_where_every_node_fails_nobody_is_left_out(cluster, isolate):
     for node in ("node1", "node2"):
-        spoil(cluster, node, "raises")
+        spoil(cluster, node, RAISE)
     ended, report = isolate(nodes=2)
     assert (ended.code, report["exclude"]["nodes"]) == (20, []), report["findings"]
 
