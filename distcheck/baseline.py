@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -88,7 +87,7 @@ class Change(NamedTuple):
     row: BaselineRow
     seconds: float
     noise: float
-    """By which share the two figures may differ by chance."""
+    """By which share of the bandwidth it may seem to have fallen by chance; below 1."""
 
     @property
     def name(self) -> str:
@@ -113,11 +112,19 @@ def compare(before: Baseline, measured: tuple[Measurement, ...]) -> list[Change]
     for m in measured:
         row = then.get((m.op, m.dtype, m.bytes, m.group))
         if row is not None and m.seconds_by_rank and row.seconds > 0 and (mean := fmean(m.seconds_by_rank)) > 0:
-            changes.append(Change(row, mean, _noise(row.uncertainty, m.uncertainty)))
+            changes.append(Change(row, mean, _noise(row, m)))
     return changes
 
 
-def _noise(*uncertainties: float | None) -> float:
-    """Return by which share a figure may seem to have fallen when each time was off by so much; never all of it."""
-    factors = (1 + (_UNKNOWN_NOISE if u is None else u) for u in uncertainties)
-    return 1 - 1 / prod(factors)
+def _noise(then: BaselineRow, now: Measurement) -> float:
+    """Return the share by which it may seem to have fallen when it was as slow as may be, and is as quick as may be."""
+    longer = _UNKNOWN_NOISE if then.uncertainty is None else then.uncertainty
+    off = _UNKNOWN_NOISE if now.uncertainty is None else now.uncertainty
+    shorter = 1 / (1 + off) if now.at_least is None else now.at_least
+    return 1 - shorter / (1 + longer)
+
+
+def without_counterpart(before: Baseline, measured: tuple[Measurement, ...]) -> list[Measurement]:
+    """Return the figures of this run that the other one lacks."""
+    then = {(row.op, row.dtype, row.bytes, row.group) for row in before.rows if row.seconds > 0}
+    return [m for m in measured if (m.op, m.dtype, m.bytes, m.group) not in then]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
 
-from distcheck.facts import Job
+from distcheck.facts import Collectives, Isolation, Job, Look
 from distcheck.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
 from distcheck.rules import Rule, find_rule, rules_for
 
@@ -39,6 +39,7 @@ def diagnose(
     """
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
+    judging: list[Rule] = []
     for rule in rules_for(job) if rules is None else rules:
         names = {rule.name, *rule.aliases}
         if (select and not names & set(select)) or names & set(ignore):
@@ -48,10 +49,13 @@ def diagnose(
         if reason := rule.unlooked(job):
             not_checked.append(NotChecked(rule=rule.name, reason=reason))
             continue
+        judging.append(rule)
         found, unseen = _judge(rule, job)
         findings += found
         not_checked += unseen
     not_checked += _out_of_sight(job, select, ignore)
+    if rules is None and not any(n.required for n in not_checked) and not any(f.severity == "error" for f in findings):
+        not_checked += _unmeasured(job, judging)
     started = len(job.launched.nodes) if job.launched else 0
     findings = _systemic(findings, nodes=max(started, len(job.nodes)))
     findings.sort(key=lambda f: SEVERITIES.index(f.severity))
@@ -63,6 +67,31 @@ def _out_of_sight(job: Job, select: Collection[str], ignore: Collection[str]) ->
     chosen = [rule for name in select if name not in ignore for rule in [find_rule(name)] if rule is not None]
     reason = f"{job.asked.command} does not look at this; gate looks at everything"
     return [NotChecked(rule=rule.name, reason=reason) for rule in chosen if not rule.applies(job)]
+
+
+def _unmeasured(job: Job, judging: Iterable[Rule]) -> list[NotChecked]:
+    """Return the rules that had no figures to judge by: those that say why there are none may not have been chosen."""
+    reasons = {look: why(job) for look, why in _FIGURES.items() if look in job.asked.looks and look not in job.skipped}
+    return [NotChecked(rule=rule.name, reason=reasons[rule.look]) for rule in judging if reasons.get(rule.look)]
+
+
+def _no_figures(job: Job) -> str:
+    from distcheck.rules.figures import missing_figures
+
+    if not isinstance(job.collectives, Collectives):
+        return job.collectives.reason if job.collectives else "the collectives were not run"
+    gaps = missing_figures(job, job.collectives)
+    return f"no figure for {', '.join(gaps)}" if gaps else ""
+
+
+def _no_verdict(job: Job) -> str:
+    if not isinstance(job.isolation, Isolation):
+        return job.isolation.reason if job.isolation else "no search was made"
+    return job.isolation.sentence if job.isolation.kind in {"unmeasured", "ended"} else ""
+
+
+_FIGURES: dict[Look, Callable[[Job], str]] = {"collectives": _no_figures, "isolation": _no_verdict}
+"""By look, what says why there is nothing to judge by; empty where there is something."""
 
 
 def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:

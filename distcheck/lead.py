@@ -11,7 +11,7 @@ import msgspec
 
 from distcheck import peering
 from distcheck.collectives.plan import Plan, Task, Timing
-from distcheck.collectives.spread import uncertainty
+from distcheck.collectives.spread import at_least, uncertainty
 from distcheck.facts import Collectives, Job, Measurement, RankRun
 from distcheck.launch.local import LocalRanks
 from distcheck.launch.tasks import tasks_for
@@ -332,6 +332,7 @@ def _measurement(timings: Sequence[Timing]) -> Measurement:
         seconds_by_rank=tuple(median(timing.bursts) for timing in timings),
         bursts=len(bursts),
         uncertainty=uncertainty(bursts),
+        at_least=at_least(bursts),
         ended=first.ended,
     )
 

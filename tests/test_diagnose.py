@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distcheck.diagnose import diagnose
-from distcheck.facts import Asked, Job, Missing, NodeFacts
+from distcheck.facts import Asked, Collectives, Isolation, Job, Missing, NodeFacts
 from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.rules import Rule
 
@@ -108,3 +108,26 @@ def test_a_chosen_rule_that_the_command_does_not_look_for_is_no_pass():
     diagnosis = diagnose(job(), select=["gpu-duplicate"])
     assert [n.rule for n in diagnosis.not_checked] == ["gpu-duplicate"]
     assert diagnosis.verdict.exit_code == 20
+
+
+@pytest.mark.parametrize("chosen", ["perf-below-min-busbw", "collective-wrong-result", "perf-below-expectation"])
+@pytest.mark.parametrize(
+    "measured", [None, Missing(reason="no torch"), Collectives("gloo", "asked", ended="by SIGKILL")]
+)
+def test_a_chosen_rule_that_had_no_figures_is_no_pass(measured, chosen):
+    asked = Asked("bandwidth", ("collectives",), min_busbw_GBps=10.0)
+    judged = diagnose(Job("0", "run", asked, met=True, collectives=measured), select=[chosen])
+    assert ([n.rule for n in judged.not_checked], judged.verdict.exit_code) == ([chosen], 20)
+
+
+@pytest.mark.parametrize("searched", [None, Missing(reason="no time"), Isolation("ended", "the time was over")])
+def test_a_search_that_was_not_made_is_no_pass(searched):
+    job = Job("0", "run", Asked("isolate", ("isolation",)), met=True, isolation=searched)
+    assert diagnose(job).verdict.exit_code == 20
+    assert diagnose(job, select=["isolation-bad-node"]).verdict.exit_code == 20
+
+
+def test_a_rule_that_needs_no_figures_is_judged_without_them():
+    asked = Asked("gate", ("environment", "collectives"))
+    judged = diagnose(Job("0", "run", asked, met=True, collectives=None), select=["env-pet-leak"])
+    assert judged.verdict.exit_code == 0

@@ -201,7 +201,7 @@ def test_an_allocation_without_srun_is_left_to_this_machine(monkeypatch):
         ({}, {"launcher": "ssh"}, "--launcher ssh", "give --hosts or --hostfile"),
         ({}, {"hosts": "a", "hostfile": "f"}, "--hosts and --hostfile", "give one"),
         ({}, {"hosts": "a", "nproc": "0"}, "--nproc 0", "give 1 to 4096"),
-        ({}, {"hosts": "a", "nproc": "auto"}, "--nproc auto", "give it"),
+        ({}, {"hosts": "a", "nproc": "auto"}, "--nproc auto", "give a number"),
         ({}, {"hosts": "a,b", "need": 3}, "--need 3", "from 1 to 2"),
         ({}, {"hosts": "a,b", "need": 0}, "--need 0", "from 1 to 2"),
         ({}, {"hosts": "a", "launcher_args": "'x"}, "--launcher-args", "No closing quotation"),

@@ -35,3 +35,13 @@ def uncertainty(samples: Sequence[float]) -> float | None:
     if known is None or middle <= 0:
         return None
     return max(middle - known[0], known[1] - middle) / middle
+
+
+def at_least(samples: Sequence[float]) -> float | None:
+    """Return the share of the median that it surely is, None when that cannot be told.
+
+    A few slow bursts make a median uncertain upwards, by more than itself; they do not make it smaller.
+    """
+    known = interval(samples)
+    middle = median(samples) if samples else 0.0
+    return None if known is None or middle <= 0 else known[0] / middle

@@ -44,11 +44,16 @@ def expectations(job: Job) -> dict[str, Expectation]:
             ranks=len(row.seconds_by_rank),
             algorithm=None if log is None else algorithm(log, row.op, row.bytes),
             given=given,
-            baseline=saved.get(name),
+            baseline=_at(saved.get(name), row.bytes),
             nccl=None if log is None else _of_graph(log, where),
         )
         for name, row in largest.items()
     }
+
+
+def _at(figure: Figure | None, size_bytes: int) -> Figure | None:
+    """Return what was saved where it tells of this size; else the hardware judges."""
+    return figure if figure and (figure.by_size is None or size_bytes in figure.by_size) else None
 
 
 def _saved(job: Job) -> dict[str, Figure]:

@@ -29,6 +29,8 @@ class Measurement(Facts, frozen=True):
     bursts: int = 1
     uncertainty: float | None = None
     """By which share of itself the median of the ranks' mean may be off (95 %); None where bursts are too few."""
+    at_least: float | None = None
+    """The share of the median of the ranks' mean that it surely is (95 %); None where bursts are too few."""
     ended: Literal["steady", "time", "asked"] = "asked"
     """Why no more bursts followed: the median was known to 2 %, its time was over, or one was asked for."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.baseline import Change, compare, differences, of
+from distcheck.baseline import Change, compare, differences, of, without_counterpart
+from distcheck.collectives.plan import label
 from distcheck.facts import Baseline, Collectives, Job
 from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.rules import Outcome, rule
@@ -26,7 +27,8 @@ def perf_below_baseline(job: Job) -> Iterator[Outcome]:
 
     Found by comparing the figures of both runs, operation by operation and size by size, with how sure each of them
     is. Less than 0.9 of what it was is a warning, and less than 0.8 an error, where that is more than both runs'
-    uncertainty. Runs on different numbers of ranks or nodes, other GPUs or another backend are not compared.
+    uncertainty; less than 0.8 of which they are too uncertain to be sure is no pass. Runs on different numbers of ranks
+    or nodes, other GPUs or another backend are not compared.
 
     Fix: ``distcheck isolate`` finds a slow node or link; compare drivers, firmware and NCCL versions with those of
     then.
@@ -46,13 +48,20 @@ def perf_below_baseline(job: Job) -> Iterator[Outcome]:
     if not changes:
         yield NotChecked(reason=f"{before.file} has no figure for any operation and size of this run")
         return
+    absent = [f"{label(m.op, m.dtype)} of {size_words(m.bytes)}" for m in without_counterpart(before, ran.measurements)]
+    if absent:
+        yield NotChecked(reason=f"{before.file} has no figure for {listed(absent)}")
     lower = [change for change in changes if change.share < _WARNING]
     for name, fallen in grouped((change for change in lower if change.fell), lambda change: change.name).items():
         yield _finding(before, name, fallen, ran)
-    doubtful = [f"{change.name} of {size_words(change.row.bytes)}" for change in lower if not change.fell]
+    doubtful = [change for change in lower if not change.fell]
     if doubtful:
-        reason = f"{listed(doubtful)}: slower than in {before.file}, by no more than the figures may be off"
-        yield NotChecked(required=False, reason=f"{reason}; --time-limit makes them surer")
+        names = listed([f"{change.name} of {size_words(change.row.bytes)}" for change in doubtful])
+        yield NotChecked(
+            required=any(change.share < _ERROR for change in doubtful),
+            reason=f"{names}: slower than in {before.file}, by no more than the figures may be off; --time-limit makes "
+            "them surer",
+        )
 
 
 def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distcheck.collectives.plan import label
@@ -107,7 +108,9 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
         return
     for op, each in judged.items():
         reached = busbw(each.row)
-        if each.expected.rung == "given" and reached is not None and reached < least:
+        if each.expected.rung == "given" and (reached is None or not isfinite(reached)):
+            yield NotChecked(reason=f"{op} of {size_words(each.row.bytes)} has no bus bandwidth to hold to --min-busbw")
+        elif each.expected.rung == "given" and reached is not None and reached < least:
             yield Finding(
                 scope="link",
                 owner="unknown",

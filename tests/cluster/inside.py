@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ JOB = str(Path(__file__).parent / "all_reduce.py")
 PLAIN_JOB = str(Path(__file__).parent / "plain_sum.py")
 """For launches that differ from one with JOB only in what the ranks are given: eight imports of torch less."""
 GATE = ("gate", "--sizes", "1M:1M", "--op", "all_reduce", "--join-timeout", "30", "--format", "json")
+LOOKED_AT = ("bash", "-c", 'distcheck env --format json && exec "$@"', "bash", sys.executable, PLAIN_JOB)
+"""A look and then a job, without torch."""
 PATIENCE = 240
 """Seconds that a run with its job may take: eight imports of torch on a machine that others use as well."""
 MASTER = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}

@@ -8,6 +8,7 @@ import pytest
 from cluster.inside import (
     GATE,
     JOB,
+    LOOKED_AT,
     MASTER,
     NODES,
     PATIENCE,
@@ -84,7 +85,7 @@ def test_without_a_meeting_place_the_words_to_add_are_given(cluster, start, word
 
 def test_variables_that_mpirun_does_not_carry_are_a_warning(cluster):
     carried = ("-x", "MASTER_ADDR", "-x", "MASTER_PORT")
-    job = _openmpi("distcheck", "env", "--format=json", "--", sys.executable, PLAIN_JOB)
+    job = _openmpi(*LOOKED_AT)
     ended = cluster.run(
         "node1", *_mpirun(*carried), *job, env=_ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"}, timeout=PATIENCE
     )

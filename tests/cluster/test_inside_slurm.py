@@ -10,6 +10,7 @@ import pytest
 from cluster.inside import (
     GATE,
     JOB,
+    LOOKED_AT,
     MASTER,
     NODES,
     PATIENCE,
@@ -124,7 +125,7 @@ def test_the_words_to_add_are_right(cluster):
     (report,) = reports(ended)
     lines = "; ".join(finding(report, "env-rank-unset")["fix"]["commands"])
     script = f'{lines}; srun --ntasks-per-node=2 "$@"'
-    job = tasks("distcheck", "env", "--format=json", "--", sys.executable, PLAIN_JOB)
+    job = tasks(*LOOKED_AT)
     ended = cluster.run(
         "node1", "salloc", "--nodes=4", "--ntasks-per-node=2", "bash", "-c", script, "bash", *job, timeout=PATIENCE
     )

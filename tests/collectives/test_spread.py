@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distcheck.collectives.spread import interval, uncertainty
+from distcheck.collectives.spread import at_least, interval, uncertainty
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,10 @@ def test_uncertainty_is_a_share_of_the_median():
     assert uncertainty([98, 99, 100, 100, 101, 103]) == pytest.approx(0.03)
     assert uncertainty([5.0] * 7) == 0
     assert uncertainty([0.0] * 7) is None
+
+
+def test_slow_bursts_make_a_median_no_smaller():
+    jittery = [90, 95, 100, 110, 1500, 2000]
+    assert uncertainty(jittery) > 10
+    assert at_least(jittery) == pytest.approx(90 / 105)
+    assert at_least(jittery[:5]) is None

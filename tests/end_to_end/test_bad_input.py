@@ -23,7 +23,10 @@ USAGE = [
     (["bandwidth", "--min-busbw", "-5"], "--min-busbw -5", "more than 0"),
     (["env", "--timeout", "0"], "--timeout 0", "more than 0"),
     (["env", "--timeout", "nan"], "--timeout nan", "finite"),
-    (["env", "--timeout", "soon"], "--timeout", "--help"),
+    (["env", "--timeout", "soon"], "--timeout soon", "must be a number"),
+    (["env", "--master-port=abc"], "--master-port abc", "a whole number"),
+    (["env", "--join-timeout", "300"], "--join-timeout 300", "--timeout 360"),
+    (["env", "--output", "/"], "--output /", "name a file in it"),
     (["env", "--backend", "smoke"], "--backend smoke", "nccl"),
     (["env", "--format", "yaml"], "--format yaml", "json"),
     (["env", "--select", "no-such-rule"], "no-such-rule", "distcheck explain"),
@@ -42,7 +45,7 @@ USAGE = [
     (["explain", "--log", "/etc"], "/etc", "Is a directory"),
     (["explain", "env-rank-unset", "--log", "job.log"], "env-rank-unset", "not both"),
     (["env", "--no-such-option"], "--no-such-option", "--help"),
-    (["dance"], "dance", "--help"),
+    (["dance"], "dance", "See: distcheck --help"),
 ]
 
 
@@ -54,6 +57,18 @@ def test_what_cannot_be_meant_is_said_in_one_line(distcheck, args, value, remedy
     assert len(ended.err.splitlines()) == 1, ended.err
     assert value in ended.err
     assert remedy in ended.err
+
+
+def test_a_variable_that_is_no_number_is_named(distcheck):
+    ended = distcheck("env", env={"DISTCHECK_TIMEOUT": "5m"})
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("distcheck: error: DISTCHECK_TIMEOUT=5m (--timeout): must be a number.")
+
+
+def test_distcheck_alone_shows_what_there_is(distcheck):
+    ended = distcheck()
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("Usage: distcheck")
 
 
 def test_a_truncated_job_is_refused(distcheck, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from distcheck import baseline
@@ -66,9 +67,26 @@ def test_each_operation_is_a_finding_of_its_own(held, said):
 
 
 def test_less_than_both_may_be_off_is_no_finding_and_said(held, said):
-    (unlooked,) = said(held(rows(1.3, uncertainty=0.2), before=rows(uncertainty=0.1)))
+    (unlooked,) = said(held(rows(1.2, uncertainty=0.2), before=rows(uncertainty=0.1)))
     assert not unlooked.required
     assert "slower than in before.json, by no more than the figures may be off" in unlooked.reason
+
+
+def test_what_may_have_fallen_far_and_may_not_is_no_pass(held, said):
+    (unlooked,) = said(held(rows(1.3, uncertainty=0.2), before=rows(uncertainty=0.1)))
+    assert unlooked.required
+
+
+def test_a_few_very_slow_bursts_hide_no_fall(held, said):
+    jittery = tuple(msgspec.structs.replace(row, at_least=0.9) for row in rows(9.0, uncertainty=18.0))
+    assert [f.severity for f in said(held(jittery))] == ["error", "error"]
+
+
+def test_sizes_that_the_baseline_lacks_are_not_passed_unseen(held, said):
+    few = tuple(row for row in rows() if row.bytes == MIB)
+    (unlooked,) = said(held(rows(), before=few))
+    assert unlooked.required
+    assert unlooked.reason == "before.json has no figure for all_reduce of 16 MiB and broadcast of 16 MiB"
 
 
 def test_another_kind_of_run_is_never_compared_silently(held, said, change):

@@ -99,6 +99,12 @@ def test_a_resolver_that_fails_for_now_is_worth_a_retry(job_of, change, only):
     assert (finding.rule, exit_code) == ("env-master-addr-unresolvable", 20)
 
 
+def test_a_pod_whose_name_is_not_known_yet_is_worth_a_retry(job_of, change, only):
+    job = change.process(job_of(nodes=2), (2, 3), master_resolution=UNKNOWN)
+    finding, exit_code = only(change.environment(job, None, KUBERNETES_SERVICE_HOST="10.0.0.1"))
+    assert (finding.rule, exit_code) == ("env-master-addr-unresolvable", 20)
+
+
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1"])
 def test_localhost_over_several_nodes_is_an_error(job_of, change, only, address):
     job = change.environment(job_of(nodes=2), None, MASTER_ADDR=address)
