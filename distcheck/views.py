@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from distcheck.facts import Gpu, GpuLoads, Gpus, Missing, NodeFacts, ProcessFacts
+from distcheck.visible import usable_name
 
 
 def combine(
@@ -45,8 +46,12 @@ def _combined(told: Sequence[NodeFacts]) -> NodeFacts:
     views = [node.gpus for node in told if isinstance(node.gpus, Gpus)]
     if not isinstance(first.gpus, Gpus) or not views:
         return first
-    if len({_identity(view.devices) for view in views}) == 1:
-        return replace(first, gpus=max(views, key=_fullness))
+    alike = len({_identity(view.devices) for view in views}) == 1
+    whole = max(views, key=_fullness) if alike else _joined(views)
+    return replace(first, gpus=replace(whole, unread=_unread(whole, told, alike=alike)))
+
+
+def _joined(views: Sequence[Gpus]) -> Gpus:
     fullest: dict[object, Gpu] = {}
     for view in sorted(views, key=_fullness, reverse=True):
         for gpu in view.devices:
@@ -54,7 +59,21 @@ def _combined(told: Sequence[NodeFacts]) -> NodeFacts:
     # On a whole node NVML counts by address; what two GPUs are to each other is known by another count.
     devices = sorted(fullest.values(), key=lambda gpu: gpu.pci if isinstance(gpu.pci, str) else "~")
     numbered = tuple(replace(gpu, index=index) for index, gpu in enumerate(devices))
-    return replace(first, gpus=replace(max(views, key=_fullness), devices=numbered, peer_access=()))
+    return replace(max(views, key=_fullness), devices=numbered, peer_access=())
+
+
+def _unread(whole: Gpus, told: Sequence[NodeFacts], *, alike: bool) -> str:
+    """Return why not all of a node's GPUs were read; empty where they were, and where nobody gave a reason.
+
+    A process to which NVML said nothing may have had a GPU that no other sees.
+    """
+    silent = [node.gpus.reason for node in told if isinstance(node.gpus, Missing)]
+    own = not alike or len(whole.devices) < len(told)
+    unknown = any(gpu.health is None and usable_name(gpu) for gpu in whole.devices)
+    if not unknown and not (silent and own):
+        return whole.unread
+    halted = [node.gpus.unread for node in told if isinstance(node.gpus, Gpus) and node.gpus.unread]
+    return next(iter([*halted, *silent]), "")
 
 
 def _with_own(process: ProcessFacts, told: NodeFacts, node: NodeFacts) -> ProcessFacts:

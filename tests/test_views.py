@@ -9,13 +9,20 @@ from rules.conftest import healthy_job
 from distcheck.diagnose import diagnose
 from distcheck.facts import GpuHealth, Gpus, Missing
 from distcheck.jobfile import merge
+from distcheck.rules import all_rules
 from distcheck.views import combine
 
 replace = msgspec.structs.replace
 
 
-def views(*devices_of_each, health=()):
-    """Return a node as each process tells it, which sees the GPUs at these places of the node; and the processes."""
+HUNG = "NVML did not answer within 10 s: a GPU or its driver hangs"
+
+
+def views(*devices_of_each, health=(), unread=(), missing=()):
+    """Return a node as each process tells it, which sees the GPUs at these places of the node; and the processes.
+
+    Processes `health` have read the condition of what they see, `unread` have begun to, `missing` know no GPU.
+    """
     job = healthy_job(1, len(devices_of_each), launcher="slurm", looks=("environment", "meeting", "gpu"), gpus=4)
     whole = job.nodes[0].gpus
     nodes = []
@@ -24,7 +31,8 @@ def views(*devices_of_each, health=()):
             replace(whole.devices[place], index=index, health=GpuHealth() if number in health else None)
             for index, place in enumerate(places)
         )
-        nodes.append(replace(job.nodes[0], gpus=replace(whole, devices=devices)))
+        gpus = replace(whole, devices=devices, unread=HUNG if number in unread else "")
+        nodes.append(replace(job.nodes[0], gpus=Missing(reason=HUNG) if number in missing else gpus))
     return list(zip(nodes, job.processes, strict=True))
 
 
@@ -65,6 +73,69 @@ def test_what_nvml_did_not_tell_the_first_stays_said():
     silent = replace(pairs[0][0], gpus=Missing(reason="NVML did not answer"))
     nodes, _ = combine([(silent, pairs[0][1]), pairs[1]])
     assert next(iter(nodes.values())).gpus == Missing(reason="NVML did not answer")
+
+
+def verdict_on(pairs):
+    """Return the errors, what was not checked, and the exit code of a job of these processes."""
+    nodes, processes = combine(pairs)
+    job = healthy_job(1, len(pairs), launcher="slurm", looks=("environment", "meeting", "gpu"), gpus=4)
+    taken = [node.gpus.devices if isinstance(node.gpus, Gpus) else () for node, _ in pairs]
+    ranks = tuple(
+        replace(
+            rank,
+            visible_gpus=tuple(gpu.uuid for gpu in gpus) or Missing(reason=HUNG),
+            gpu=gpus[place if len(gpus) == 4 else 0].uuid if gpus else None,
+        )
+        for place, (rank, gpus) in enumerate(zip(job.ranks, taken, strict=True))
+    )
+    job = replace(job, nodes=tuple(nodes.values()), processes=processes, ranks=ranks)
+    said = diagnose(job, rules=[rule for rule in all_rules() if rule.family.startswith("gpu")])
+    errors = [finding.rule for finding in said.findings if finding.severity == "error"]
+    return errors, {missed.reason for missed in said.not_checked}, said.verdict.exit_code
+
+
+ALL = range(4)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        pytest.param(views(ALL, ALL, ALL, ALL, unread=(0,)), id="the first has read for all"),
+        pytest.param(views(ALL, ALL, ALL, ALL, unread=(2,)), id="another has read for all"),
+        pytest.param(views(ALL, ALL, missing=(1,)), id="the reader knows nothing at all"),
+        pytest.param(views([0], [1], [2], health=(0, 2), unread=(1,)), id="each its own, one not read"),
+        pytest.param(views([0], [1], [2], health=(0, 2), missing=(1,)), id="each its own, one not there"),
+        pytest.param(views([0], [1], health=(0,), missing=(1,)), id="each its own, one of two not there"),
+    ],
+)
+def test_a_condition_that_could_not_be_read_is_told_whoever_was_to_read_it(pairs):
+    assert verdict_on(pairs) == (["gpu-nvml-init-failed"], {HUNG}, 20)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        pytest.param(views(ALL, ALL, ALL, ALL, health=(0,)), id="one has read for all"),
+        pytest.param(views([0], [1], [2], [3], health=range(4)), id="each its own"),
+        pytest.param(views(ALL, ALL, ALL, ALL, health=(0,), unread=(2,)), id="one has, another need not"),
+        pytest.param(views(ALL, [1], health=(0,)), id="one is kept to one that another has read"),
+        pytest.param(views(ALL, ALL), id="nobody was asked to"),
+    ],
+)
+def test_where_all_that_is_used_was_read_nothing_is_missing(pairs):
+    assert verdict_on(pairs) == ([], set(), 0)
+
+
+def test_a_used_gpu_that_nobody_has_read_beside_others_is_told():
+    errors, missed, code = verdict_on(views([0], [1], [2], health=(0, 1)))
+    assert (errors, missed, code) == ([], {"nobody has read the condition of GPU 2 (0000:03:00.0)"}, 20)
+
+
+def test_an_unused_gpu_that_nobody_has_read_matters_to_nobody():
+    pairs = views([0], [1], [2, 3], health=(0, 1, 2))
+    whole = pairs[2][0].gpus
+    own = replace(whole, devices=(whole.devices[0], replace(whole.devices[1], health=None)))
+    assert verdict_on([*pairs[:2], (replace(pairs[2][0], gpus=own), pairs[2][1])]) == ([], set(), 0)
 
 
 def isolated_job(variable):

@@ -33,7 +33,7 @@ from distcheck.probe.nvml import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _LIBRARY = "libnvidia-ml.so.1"
 _PCI_NVIDIA, _PCI_AMD = "0x10de", "0x1002"
@@ -56,10 +56,10 @@ def accelerator(
     if (
         (root / "dev/nvidiactl").exists()
         or (root / "proc/driver/nvidia/version").exists()
-        or _on_pci_bus(root, _PCI_NVIDIA)
+        or any(_on_pci_bus(root, _PCI_NVIDIA))
     ):
         return "nvidia"
-    if _amd_compute_node(root) or _on_pci_bus(root, _PCI_AMD):
+    if _amd_compute_node(root) or any(_on_pci_bus(root, _PCI_AMD)):
         return "amd"
     folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     found = any((root / folder.lstrip("/") / _LIBRARY).exists() for folder in [*folders, "/usr/lib/wsl/lib"])
@@ -67,13 +67,13 @@ def accelerator(
     return "nvidia" if found and code not in {DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND} else "none"
 
 
-def _on_pci_bus(root: Path, vendor: str) -> bool:
+def _on_pci_bus(root: Path, vendor: str) -> Iterator[str]:
+    """Yield the addresses of a vendor's GPUs."""
     for device in (root / "sys/bus/pci/devices").glob("*"):
         with suppress(OSError):
             right = (device / "vendor").read_text().strip() == vendor
             if right and (device / "class").read_text().startswith(_PCI_GPU[vendor]):
-                return True
-    return False
+                yield device.name
 
 
 def _amd_compute_node(root: Path) -> bool:
@@ -93,7 +93,7 @@ async def gpus(timeout: float, python: str = sys.executable, *, health: bool = T
 
     Without `health` it is asked only which GPUs there are. That is known also where their condition cannot be read.
     With `others`, the number of the node's processes of which another one reads the condition for all, it is read
-    where this process sees fewer GPUs than there are processes: then it is kept to its own.
+    where this process sees fewer GPUs than there are processes or on the PCI bus: then it is kept to its own.
     """
     question = _NVML if health else _NVML_PRESENCE
     if others:
@@ -220,9 +220,13 @@ def main() -> None:
         _say(examine(found))
 
 
-def _is_ours_to_examine(found: Gpus, arguments: Sequence[str]) -> bool:
+def _is_ours_to_examine(found: Gpus, arguments: Sequence[str], root: Path = Path("/")) -> bool:
     others = next((int(word.removeprefix(_OTHERS)) for word in arguments if word.startswith(_OTHERS)), None)
-    return _PRESENCE not in arguments and (others is None or len(found.devices) < others)
+    if _PRESENCE in arguments or others is None:
+        return _PRESENCE not in arguments
+    # NVML also counts those that a cgroup keeps from this process.
+    ours = sum(1 for gpu in found.devices if gpu.lost or isinstance(gpu.uuid, str))
+    return ours < others or ours < sum(1 for _ in _on_pci_bus(root, _PCI_NVIDIA))
 
 
 def _say(answer: Gpus | Missing) -> None:

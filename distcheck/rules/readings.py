@@ -10,6 +10,7 @@ from distcheck.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.rules.cards import at, card, not_seen, seen
 from distcheck.rules.nvml import error_code
 from distcheck.rules.vocabulary import brief, fold, grouped, listed, numbers_of, once
+from distcheck.visible import usable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -81,6 +82,28 @@ def not_read(job: Job) -> Iterator[NotChecked]:
     for node, _ in seen(job):
         if isinstance(node.gpus, Gpus) and node.gpus.unread:
             yield NotChecked(reason=node.gpus.unread, nodes=(node.name,), ranks=numbers_of(job.ranks_on(node)))
+    for there in grouped(_passed_over(job), lambda there: there.node.key).values():
+        reason = f"nobody has read the condition of {gpu_names([each.gpu for each in there])}"
+        ranks = numbers_of(rank for each in there for rank in each.ranks)
+        yield NotChecked(reason=reason, nodes=(there[0].node.name,), ranks=ranks)
+
+
+@once
+def _passed_over(job: Job) -> tuple[Presence, ...]:
+    """Return the GPUs that the job uses and whose condition nobody has read, where that of others was."""
+    there = present(job)
+    # Pods of one machine are nodes of their own and may see the same GPUs.
+    read = {each.gpu.uuid for each in there if each.gpu.health is not None}
+    return tuple(
+        each
+        for each in there
+        if read
+        and each.used
+        and each.gpu.health is None
+        and usable_name(each.gpu)
+        and each.gpu.uuid not in read
+        and not (isinstance(each.node.gpus, Gpus) and each.node.gpus.unread)
+    )
 
 
 def high(counts: Iterable[int], least: int) -> int:

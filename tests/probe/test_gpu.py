@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from distcheck.facts import Gpus, Missing
+from distcheck.facts import Gpu, Gpus, Missing
 from distcheck.probe import gpu
 
 BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
@@ -253,6 +253,26 @@ def test_the_old_bindings_bytes_are_read_and_what_they_lack_is_missing():
     assert (device.uuid, device.name, device.pci) == ("GPU-1", "Tesla K80", "0000:9b:00.0")
     assert (device.memory_bytes, device.memory_used_bytes) == (2, 1)
     assert isinstance(device.mig, Missing)
+
+
+def test_an_nvml_that_counts_gpus_of_others_or_a_bus_with_more_of_them_shows_who_is_kept_to_its_own(tmp_path):
+    denied = Missing(reason="NVML error 4: Insufficient Permissions")
+    mine = [Gpu(n, f"GPU-{n}", f"0000:0{n}:00.0", "H100", 80, 0) for n in range(2)]
+    theirs = [Gpu(n, denied, denied, denied, denied, denied) for n in (2, 3)]
+
+    def reads(devices):
+        return gpu._is_ours_to_examine(Gpus("580", "13.0", tuple(devices)), ["gpu", "others=2"], tmp_path)
+
+    assert not reads(mine)
+    assert not reads([*mine, *theirs])
+    assert reads([mine[0], *theirs])
+    for n in range(4):
+        put(tmp_path, f"sys/bus/pci/devices/0000:0{n}:00.0/vendor", "0x10de\n")
+        put(tmp_path, f"sys/bus/pci/devices/0000:0{n}:00.0/class", "0x030200\n")
+    assert reads(mine)
+    assert not reads(
+        [msgspec.structs.replace(each, index=n, uuid=f"GPU-{n}") for n, each in enumerate([*mine, *theirs])]
+    )
 
 
 # -- whose GPUs a node shows
