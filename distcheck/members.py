@@ -20,6 +20,8 @@ class Members:
                 of_node = self.by_node.setdefault(self.names[job.node_of(rank).key], {})
                 of_node[rank.process] = (*of_node.get(rank.process, ()), rank.placement.rank)
         self.local_ranks = {r.placement.rank: r.placement.local_rank or 0 for r in job.ranks}
+        self._gpus = {r.placement.rank: r.gpu for r in job.ranks}
+        self._models = {self.names[node.key]: _models(node) for node in job.nodes}
 
     def parts(self, nodes: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
         """Return each process's ranks with their number in the group and its size."""
@@ -39,14 +41,26 @@ class Members:
             return {}
         return dict(zip(places, zip(one, other, strict=True), strict=True))
 
+    def device(self, node: str, rank: int, backend: str) -> str:
+        """Say what a rank computes on, as far as is known: with NCCL the model of its GPU, or a part of one (MIG)."""
+        models = self._models[node]
+        if backend != "nccl" or not models:
+            return backend
+        taken = self._gpus.get(rank)
+        return models.get(taken or "") or " and ".join(sorted(set(models.values())))
+
     def like(self, nodes: Sequence[str]) -> str:
         """Say what makes figures of groups comparable: ranks per node and models of GPU."""
         counts = sorted(sum(map(len, self.by_node[node].values())) for node in nodes)
-        models = {
-            gpu.name
-            for facts in self.nodes.values()
-            if self.names[facts.key] in nodes and isinstance(facts.gpus, Gpus)
-            for gpu in facts.gpus.devices
-            if isinstance(gpu.name, str)
-        }
+        models = {model for node in nodes for model in self._models[node].values()}
         return f"{counts} ranks on {sorted(models)}"
+
+
+def _models(node: NodeFacts) -> dict[str, str]:
+    """Return the models of a node's GPUs, by the UUIDs of these and of their MIG devices."""
+    models: dict[str, str] = {}
+    for gpu in node.gpus.devices if isinstance(node.gpus, Gpus) else ():
+        if isinstance(gpu.name, str):
+            models[gpu.uuid if isinstance(gpu.uuid, str) else f"GPU {gpu.index}"] = gpu.name
+            models |= dict.fromkeys(gpu.mig_uuids, f"part of {gpu.name}")
+    return models

@@ -40,7 +40,13 @@ def result_of(number: int, group: Group, members: Members, reports: Mapping[str,
         like=members.like(group.nodes),
         rails=_rails(members.facing(group.nodes), runs, timings.get("send_recv", {})),
         compute=tuple(
-            Compute(node_of[rank], members.local_ranks.get(rank, 0), c.matmul_seconds, c.copy_seconds, backend)
+            Compute(
+                node_of[rank],
+                members.local_ranks.get(rank, 0),
+                c.matmul_seconds,
+                c.copy_seconds,
+                members.device(node_of[rank], rank, backend),
+            )
             for rank, c in computed.items()
         ),
         said=tuple(
