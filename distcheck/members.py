@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import combinations, combinations_with_replacement
+from math import comb
 
 from distcheck.facts import Gpus, Job, NodeFacts
+
+Kind = tuple[int, frozenset[str]]
+"""A node's number of ranks and models of GPU."""
 
 
 class Members:
@@ -22,6 +28,9 @@ class Members:
         self.local_ranks = {r.placement.rank: r.placement.local_rank or 0 for r in job.ranks}
         self._gpus = {r.placement.rank: r.gpu for r in job.ranks}
         self._models = {self.names[node.key]: _models(node) for node in job.nodes}
+        self._machines = {
+            self.names[node.key]: node.boot_id if isinstance(node.boot_id, str) else node.key for node in job.nodes
+        }
 
     def parts(self, nodes: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
         """Return each process's ranks with their number in the group and its size."""
@@ -50,10 +59,39 @@ class Members:
         return models.get(taken or "") or " and ".join(sorted(set(models.values())))
 
     def like(self, nodes: Sequence[str]) -> str:
-        """Say what makes figures of groups comparable: ranks per node and models of GPU."""
-        counts = sorted(sum(map(len, self.by_node[node].values())) for node in nodes)
-        models = {model for node in nodes for model in self._models[node].values()}
-        return f"{counts} ranks on {sorted(models)}"
+        """Say what makes figures of groups comparable: ranks per node, models of GPU, and on how many machines."""
+        return _like(map(self._kind, nodes), len({self._machines[node] for node in nodes}))
+
+    def without_like(self) -> tuple[str, ...]:
+        """Return the nodes whose every pair is like no pair of others: their figures are held against nothing."""
+        if len(self.by_node) < 2:
+            return ()
+        kinds = {node: self._kind(node) for node in self.by_node}
+        number = Counter(kinds.values())
+        all_pairs: Counter[str] = Counter()
+        own: dict[str, Counter[str]] = {node: Counter() for node in kinds}
+        for one, other in combinations_with_replacement(number, 2):
+            all_pairs[_like((one, other), 2)] += comb(number[one], 2) if one == other else number[one] * number[other]
+        for node, kind in kinds.items():
+            for other, there in number.items():
+                own[node][_like((kind, other), 2)] += there - (kind == other)
+        # Pods of one machine are nearer to each other.
+        machines: dict[str, list[str]] = {}
+        for node in kinds:
+            machines.setdefault(self._machines[node], []).append(node)
+        for pair in (pair for here in machines.values() for pair in combinations(here, 2)):
+            for counted in (all_pairs, *(own[node] for node in pair)):
+                counted[_like(map(kinds.__getitem__, pair), 2)] -= 1
+                counted[_like(map(kinds.__getitem__, pair), 1)] += 1
+        return tuple(node for node, its in own.items() if all(all_pairs[like] == its[like] for like in +its))
+
+    def _kind(self, node: str) -> Kind:
+        return sum(map(len, self.by_node[node].values())), frozenset(self._models[node].values())
+
+
+def _like(kinds: Iterable[Kind], machines: int) -> str:
+    counts, models = zip(*kinds, strict=True)
+    return f"{sorted(counts)} ranks on {sorted(frozenset().union(*models))} of {machines} machines"
 
 
 def _models(node: NodeFacts) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from rules.conftest import healthy_job
@@ -104,3 +106,41 @@ def test_a_rank_whose_gpu_is_not_known_is_of_its_nodes_model_and_without_models_
     assert Members(replace(job, ranks=ranks)).device("node1", 0, "nccl") == H100
     blind = Members(replace(job, nodes=tuple(replace(node, gpus=None) for node in job.nodes)))
     assert (blind.device("node1", 0, "nccl"), members.device("node1", 0, "gloo")) == ("nccl", "gloo")
+
+
+def test_pods_of_one_machine_are_nearer_to_each_other_than_a_third_is_to_both():
+    job = nodes_with(H100, H100, H100, boots=("one", "one", "other"))
+
+    def busbw(nodes):
+        return FULL_GBPS if nodes == ("node1", "node2") or len(nodes) == 1 else 0.4 * FULL_GBPS
+
+    assert searched(job, busbw=busbw).kind == "healthy"
+    apart = searched(nodes_with(H100, H100, H100), busbw=busbw)
+    assert (apart.kind, apart.bad_nodes()) == ("found", ("node3",))
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (nodes_with(H100), ()),
+        (nodes_with(H100, H100), ("node1", "node2")),
+        (nodes_with(H100, H100, H100), ()),
+        (nodes_with(H100, H100, H100, A100), ("node4",)),
+        (nodes_with(H100, A100, H100, A100), ()),
+        (nodes_with(H100, H100, H100, ranks=(8, 8, 4)), ("node3",)),
+        (nodes_with(*[H100] * 8, ranks=(*[8] * 7, 4)), ("node8",)),
+        (nodes_with(H100, H100, H100, boots=("one", "one", "other")), ("node3",)),
+        (nodes_with(*[H100] * 4, boots=("one", "one", "other", "other")), ()),
+        (nodes_with(*[H100] * 3, boots=("one",) * 3), ()),
+    ],
+)
+def test_a_node_that_no_two_others_are_like_is_known(job, expected):
+    members = Members(job)
+    assert members.without_like() == expected
+    names = list(members.by_node)
+    likes = [(pair, members.like(pair)) for pair in itertools.combinations(names, 2)]
+    assert set(expected) == {
+        name
+        for name in names
+        if likes and all(name in pair for pair, like in likes if like in {like for own, like in likes if name in own})
+    }

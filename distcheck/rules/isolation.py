@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from distcheck.adapters import served
 from distcheck.facts import Culprit, GroupTest, Isolation, Job, Missing, Pci, RankFacts
 from distcheck.finding import Finding, Fix, NotChecked
+from distcheck.members import Members
 from distcheck.rules import Outcome, rule
 from distcheck.rules.vocabulary import brief, listed, numbers_of
 
@@ -232,6 +233,15 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
         yield NotChecked(
             required=False,
             reason="how fast two nodes are together was held against nothing: a third node tells, or gate --min-busbw",
+        )
+    elif searched.kind == "healthy" and (odd := Members(job).without_like()):
+        how_fast = f"how fast {listed(odd)} {'is' if len(odd) == 1 else 'are'} beside the others"
+        yield NotChecked(
+            required=False,
+            nodes=odd,
+            ranks=numbers_of(_on(job, odd)),
+            reason=f"{how_fast} was held against nothing: no pair of other nodes has as many ranks on the same GPUs, "
+            "on as many machines; gate --min-busbw tells",
         )
     named = searched.culprits or searched.boundaries or searched.undecided or searched.kind == "shared"
     if searched.kind in {"unmeasured", "ended"} or searched.untested or (searched.kind != "healthy" and not named):

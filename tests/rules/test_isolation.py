@@ -48,6 +48,15 @@ def test_of_two_nodes_it_is_said_that_their_speed_was_held_against_nothing(job_o
     assert "a third node tells" in unlooked.reason
 
 
+def test_a_node_that_is_like_no_other_is_told_to_be_held_against_nothing(job_of, change, said):
+    job = job_of(8, (*[4] * 7, 2), looks=("environment", "meeting", "isolation"), command="isolate")
+    findings, (unlooked,), code = said(change.job(job, isolation=Isolation("healthy", "all work", rounds=3)))
+    assert (findings, unlooked.required, unlooked.nodes, code) == ([], False, ("node8",), 0)
+    assert unlooked.ranks == (28, 29)
+    assert unlooked.reason.startswith("how fast node8 is beside the others was held against nothing")
+    assert said(change.job(job, isolation=Isolation("unmeasured", "nothing")))[1] != [unlooked]
+
+
 @pytest.mark.parametrize("fault", ["failed", "hung", "wrong"])
 def test_a_bad_node_is_named_and_left_out(searched, said, fault):
     (finding,), unlooked, code = said(searched(found(culprit(fault=fault))))
