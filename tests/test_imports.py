@@ -51,7 +51,8 @@ def test_rules_do_no_input_or_output():
 def test_rules_import_facts_findings_and_data_tables_only():
     allowed = ("distcheck.rules", "distcheck.facts", "distcheck.finding", "distcheck.placement", "distcheck.nodelist",
                "distcheck.visible", "distcheck.interfaces", "distcheck.adapters", "distcheck.pci", "distcheck.ranges",
-               "distcheck.collectives.plan", "distcheck.expectation", "distcheck.baseline", "distcheck.members")  # fmt: skip
+               "distcheck.collectives.plan", "distcheck.expectation", "distcheck.baseline",
+               "distcheck.members")  # fmt: skip
     for path in within("rules"):
         ours = {n for n in imports(path) if n.startswith("distcheck.")}
         assert {n for n in ours if not n.startswith(allowed)} == set(), path

@@ -112,6 +112,12 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
         commands = (_STALE,) if filled else ("docker run --shm-size=8g ...", "sudo mount -o remount,size=50% /dev/shm")
         words = "Remove the files of jobs that are gone." if filled else "Give it more room."
         yield _room(node, _SHM, space, Fix(words, commands))
+    # `distcheck node` has a rule of its own for it; ranks on CPUs, and many on GPUs, work without.
+    absent = grouped(
+        (node for node in job.nodes if node.state is None and _unusable(node.shm)), lambda n: _unusable(n.shm)
+    )
+    for reason, nodes in absent.items():
+        yield NotChecked(nodes=tuple(node.name for node in nodes), reason=reason, required=False)
     yield from _unseen(job)
 
 
@@ -220,6 +226,13 @@ def host_nofile(job: Job) -> Iterator[Outcome]:
                 ),
             )
     yield from _unseen(job)
+
+
+def _unusable(space: Space | Missing | None) -> str:
+    """Say why there is no shared memory to have; empty where there is some, and where nobody has looked."""
+    if isinstance(space, Missing):
+        return space.reason
+    return "" if space is None or space.writable else f"{_SHM} may not be written"
 
 
 def _states(job: Job) -> Iterator[tuple[NodeFacts, NodeState]]:

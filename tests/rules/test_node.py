@@ -189,3 +189,18 @@ def test_the_shared_memory_of_a_node_that_shall_measure_is_judged_too(job_of, ch
     for looked in (job, change.job(job, skipped={"collectives": "not run because of something else"})):
         found = [f for f in judge(looked).findings if f.rule == "host-shm-too-small"]
         assert [(f.severity, f.nodes) for f in found] == ([(severity, ("node2",))] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("shm", "reason"),
+    [
+        (Missing(reason="/dev/shm: No such file or directory"), "/dev/shm: No such file or directory"),
+        (space(writable=False), "/dev/shm may not be written"),
+    ],
+)
+def test_shared_memory_that_is_not_to_be_had_is_listed_by_those_that_measure(job_of, change, judge, shm, reason):
+    job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives")), (0, 2), shm=shm)
+    said = judge(change.node(job, 1, shm=space()), "node")
+    (missed,) = said.not_checked
+    assert (missed.rule, missed.reason, missed.nodes) == ("host-shm-too-small", reason, ("node1", "node3"))
+    assert (missed.required, said.findings, said.verdict.exit_code) == (False, (), 0)
