@@ -12,6 +12,7 @@ from distcheck.isolation.attribution import Attribution, Tally
 from distcheck.isolation.groups import Boundary
 from distcheck.isolation.round import GROUPED
 from distcheck.isolation.state import State
+from distcheck.isolation.together import together
 from distcheck.isolation.verdict import Kind, Suspect, Verdict
 
 SHARED = 3
@@ -31,11 +32,14 @@ def conclude(
         suspects += culprits.suspects(known, found)
         convicted += culprits.of_pairs(known, found) + culprits.of_links(found)
         suspects += culprits.flaky_suspects(known, found)
-    if len(parts) == 1:
-        # Whoever met nodes of one side only may stand on the other.
-        doubtful = [c for c in convicted if c.part != "link" and culprits.met_one_side_only(c, boundaries)]
-        convicted = [c for c in convicted if c not in doubtful]
-        suspects += [Suspect(c.nodes, c.evidence, words.other_side(c.nodes[0])) for c in doubtful]
+    # Whoever met nodes of one side only may stand on the other.
+    joined = together(state)
+    doubtful = [c for c in convicted if c.by_others and joined.apart(c.nodes[0])]
+    if doubtful and len(parts) == 1:
+        # Where a partition is likely, and not yet found, several parts may be of the same side.
+        doubtful = [c for c in convicted if c.by_others]
+    convicted = [c for c in convicted if c not in doubtful]
+    suspects += [Suspect(c.nodes, c.evidence, words.other_side(c.nodes[0])) for c in doubtful]
     nobody = bool(suspects) and not any(any(known.passed.values()) for known, _ in parts)
     links = {c.nodes for c in convicted if c.part == "link"}
     in_groups = [culprits.of_group(b) for b in boundaries if b.cause == "link"]

@@ -89,13 +89,6 @@ def _node(node: str, known: Tally, shown: tuple[Trial, ...]) -> Culprit:
     )  # fmt: skip
 
 
-def met_one_side_only(culprit: Culprit, boundaries: Sequence[Boundary]) -> bool:
-    """Whether all partners with which it failed are on one side of a boundary."""
-    partners = {n for e in culprit.evidence for n in e.nodes}.difference(culprit.nodes)
-    sides = [side for b in boundaries if b.cause == "boundary" for side in b.sides]
-    return bool(partners) and any(partners <= set(side) for side in sides)
-
-
 def of_links(found: Attribution) -> list[Culprit]:
     """Return the links that failed twice, while both ends work with others."""
     return [_link(edge, tests, found) for edge, tests in found.left.items() if _persistent(tests)]

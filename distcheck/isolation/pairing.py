@@ -10,12 +10,15 @@ from typing import NamedTuple
 
 from distcheck.isolation.attribution import REPEATS, TIMES, WITNESSES, Attribution, Edge, Tally
 from distcheck.isolation.round import PAIRED, Group, Purpose, Round
-from distcheck.isolation.state import State
+from distcheck.isolation.state import State, by_name
+from distcheck.isolation.together import Together
 
 ROUNDS = 4
 """Of pairs, as long as there are enough good nodes to test the suspects with."""
 FURTHER_ROUNDS = 8
 """At most, where suspects had to wait for good nodes."""
+LAST_ROUNDS = 2
+"""After the groups, at most, where suspects met one part of the nodes only."""
 CUT = 2
 """Failing pairs, no two of the same node, that all cross the same two sides."""
 CLEAR_CUT = 3
@@ -33,7 +36,7 @@ class Pairs(NamedTuple):
     waiting: tuple[str, ...] = ()
 
 
-def next_pairs(state: State, known: Tally, found: Attribution) -> Pairs:
+def next_pairs(state: State, known: Tally, found: Attribution, joined: Together) -> Pairs:
     """Return the pairs of the next round, none when pairs tell no more."""
     done = _rounds(state)
     if not done:
@@ -41,7 +44,7 @@ def next_pairs(state: State, known: Tally, found: Attribution) -> Pairs:
     if len(known.order) < 2 or not _time(done):
         odd = len(known.order) % 2  # one node began a round late
         return Pairs(_strangers(known, found, time=len(done) < ROUNDS + odd))
-    groups, waiting = _confirming(known, found, last=len(done) == ROUNDS - 1)
+    groups, waiting = _confirming(known, found, joined, last=len(done) == ROUNDS - 1)
     groups = groups or _strangers(known, found, time=True)
     busy = {n for g in groups for n in g.nodes}.union(found.never, waiting)
     random = Random(f"{state.seed} {len(done)}")  # noqa: S311 - the same partners on every run
@@ -53,13 +56,27 @@ def next_pairs(state: State, known: Tally, found: Attribution) -> Pairs:
     return Pairs([*groups, *spare] if groups or covers else [], waiting)
 
 
-def within_sides(state: State, parts: Sequence[tuple[Tally, Attribution]]) -> Pairs:
+def within_sides(state: State, parts: Sequence[tuple[Tally, Attribution]], joined: Together) -> Pairs:
     """Return the pairs that decide about the suspects of each side, with partners of the same side."""
     done = _rounds(state)
     if not _time(done):
         return Pairs([])
-    both = [_confirming(known, found, last=len(done) == ROUNDS - 1) for known, found in parts]
+    both = [_confirming(known, found, joined, last=len(done) == ROUNDS - 1) for known, found in parts]
     return Pairs([g for groups, _ in both for g in groups], tuple(n for _, waiting in both for n in waiting))
+
+
+def elsewhere(parts: Sequence[tuple[Tally, Attribution]], joined: Together) -> list[Group]:
+    """Pair who failed with one part of the nodes only with a node of another: if they pass, it is of that part."""
+    free = [n for known, found in parts for n in known.order if known.passed[n] and n not in found.flaky]
+    groups: list[Group] = []
+    for node in (n for _, found in parts for n in found.never if found.convicted(n) and joined.apart(n)):
+        met = joined.beside(node)
+        partner = next((n for n in free if n in joined.part and n not in met), None)
+        if partner is not None:
+            free.remove(partner)
+            first, second = sorted((node, partner), key=by_name)
+            groups.append(Group((first, second), "confirming"))
+    return groups
 
 
 def _rounds(state: State) -> list[Round]:
@@ -83,7 +100,9 @@ def _unmet(known: Tally, group: Group) -> bool:
     return group.nodes[1] not in known.met[group.nodes[0]]
 
 
-def _confirming(known: Tally, found: Attribution, *, last: bool) -> tuple[list[Group], tuple[str, ...]]:
+def _confirming(
+    known: Tally, found: Attribution, joined: Together, *, last: bool
+) -> tuple[list[Group], tuple[str, ...]]:
     """Return the pairs that decide about suspects, and the suspects that have to wait."""
     touched = {n for edge in found.left for n in edge} | set(found.flaky) | set(found.sometimes_slow)
     clean = [n for n in known.order if known.passed[n] and n not in touched]
@@ -96,7 +115,9 @@ def _confirming(known: Tally, found: Attribution, *, last: bool) -> tuple[list[G
     groups: list[Group] = []
     unserved: list[str] = []
     for node in (*suspects, *untested):
-        partner = _first(free, known.met[node], again=_all_met(known, node, reference))
+        again = _all_met(known, node, reference)
+        partner = _first(free, known.met[node] | joined.beside(node), again=False)
+        partner = partner or _first(free, known.met[node], again=again)
         if partner is None:
             unserved.append(node)
         else:
@@ -169,16 +190,12 @@ def _first(free: deque[str], met: set[str], *, again: bool) -> str | None:
 
 
 def _strangers(known: Tally, found: Attribution, *, time: bool) -> list[Group]:
-    """Pair those that work with nobody else: if they work with each other, they are on a side of their own.
-
-    Of many nodes only neighbours by name, and only where few are convicted.
-    """
+    """Pair those that work with nobody else, where they are few: if they work with each other, they are on a side."""
     convicted = [n for n in found.never if found.convicted(n)]
     small = len(known.order) <= SMALL
     if len(convicted) > SMALL or not (small or time):
         return []
-    groups = [g for g in _among_suspects(known, convicted) if _unmet(known, g)]
-    return [g for g in groups if small or known.order[g.nodes[1]] - known.order[g.nodes[0]] == 1]
+    return [g for g in _among_suspects(known, convicted) if _unmet(known, g)]
 
 
 def _among_suspects(known: Tally, unserved: Sequence[str]) -> list[Group]:

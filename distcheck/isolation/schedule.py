@@ -11,8 +11,9 @@ from distcheck.isolation import alone, groups, pairing
 from distcheck.isolation.attribution import Attribution, Tally, attribute, cut, tally
 from distcheck.isolation.conclusion import SHARED, conclude
 from distcheck.isolation.figures import FEW_NODES, judge, trials_of
-from distcheck.isolation.round import Group, Result, Round
+from distcheck.isolation.round import PAIRED, Group, Result, Round
 from distcheck.isolation.state import State
+from distcheck.isolation.together import together
 from distcheck.isolation.verdict import Verdict
 
 Part = tuple[Tally, Attribution]
@@ -34,7 +35,12 @@ def next_round(state: State) -> Round | Verdict:
         search = _groups(state, begun)
         if search.wanted:
             return Round(number, search.wanted, left=begun)
-        return conclude(state, runs, _parts(state, aside)[0], search.found)
+        # Groups join parts; who was tried with another part since then is judged by that, in `conclude`.
+        at = next(i for i, (r, _) in enumerate(state.rounds) if r.left)
+        parts, _ = _parts(replace(state, rounds=state.rounds[:at]), aside)
+        late = sum(any(g.purpose in PAIRED for g in r.groups) for r, _ in state.rounds[at:])
+        last = pairing.elsewhere(parts, together(state)) if late < pairing.LAST_ROUNDS else []
+        return Round(number, tuple(last), left=begun) if last else conclude(state, runs, parts, search.found)
     parts, pairs = _parts(state, aside)
     if pairs.groups or again:
         return Round(number, (*again, *pairs.groups), pairs.waiting)
@@ -58,15 +64,16 @@ def _parts(state: State, aside: frozenset[str]) -> tuple[list[Part], pairing.Pai
     """Return what pairs told, for all nodes or for each of two sides, and which pairs would tell more."""
     known = tally(state, aside)
     found = attribute(known)
+    joined = together(state, aside)
     sides = cut(known, found, pairing.CLEAR_CUT)
     if sides is None:
-        pairs = pairing.next_pairs(state, known, found)
+        pairs = pairing.next_pairs(state, known, found, joined)
         sides = None if pairs.groups else cut(known, found, pairing.CUT)
         if sides is None:
             return [(known, found)], pairs
     tallies = [tally(state, aside.union(other)) for other in reversed(sides)]
     parts = [(known, attribute(known)) for known in tallies]
-    return parts, pairing.within_sides(state, parts)
+    return parts, pairing.within_sides(state, parts, joined)
 
 
 def take(state: State, now: Round, results: Iterable[Result]) -> State:
@@ -89,7 +96,7 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
 
 def most_rounds(nodes: int) -> int:
     """Return the bound on the rounds of a whole search."""
-    pairs = pairing.ROUNDS + pairing.FURTHER_ROUNDS + pairing.SMALL
+    pairs = pairing.ROUNDS + pairing.FURTHER_ROUNDS + pairing.SMALL + pairing.LAST_ROUNDS
     return 1 + alone.RUNS + pairs + groups.most_rounds(nodes)
 
 

@@ -48,6 +48,11 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it also passed."""
         return self.passed > 0
 
+    @property
+    def by_others(self) -> bool:
+        """Whether it is convicted because of how it did with others, rather than by itself."""
+        return self.part != "link" and any(len(e.nodes) > 1 for e in self.evidence)
+
 
 class Suspect(msgspec.Struct, frozen=True):
     """Nodes of which one, or the way between them, did not work, and nothing tells which."""

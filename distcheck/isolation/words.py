@@ -79,8 +79,8 @@ def never_passed(node: str, partners: Sequence[str]) -> str:
 
 
 def other_side(node: str) -> str:
-    """Say why a node is not convicted where a boundary was found."""
-    return f"{node} failed with nodes of one side of the boundary only, and may be on the other side of it"
+    """Say why a node is not convicted where the nodes work in parts that were not seen to work together."""
+    return f"{node} failed with nodes of one side only, and may be on the other side of what parts them"
 
 
 def boundaries(found: Sequence[Boundary]) -> list[str]:

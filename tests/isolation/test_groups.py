@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from isolation.simulator import Cluster, link, names, search
 
@@ -76,8 +78,27 @@ def test_bad_nodes_and_a_limit_of_size_are_both_told():
 
 def test_bad_nodes_and_a_boundary_are_both_told():
     run = search(Cluster(names(64), bad={"node9": 0.0, "node40": 0.0}, side=frozenset(names(32))))
-    assert {"node9", "node40"} == set(run.verdict.bad_nodes(certain=False))
+    assert {"node9", "node40"} == set(run.verdict.bad_nodes())
     assert [b.cause for b in run.verdict.boundaries] == ["boundary"]
+
+
+@pytest.mark.parametrize("n", range(4, 17))
+def test_where_two_groups_of_nodes_are_parted_nobody_is_named_whatever_their_names(n):
+    for seed in range(25):
+        random = Random(f"{n} {seed}")
+        side = frozenset(random.sample(names(n), n // 2 if n > 8 else random.randint(2, n - 2)))
+        run = search(Cluster(names(n), side=side), seed)
+        assert run.verdict.bad_nodes() == (), (sorted(side), run.verdict.sentence)
+        assert run.verdict.kind != "healthy"
+    for k in range(2, n - 1):
+        run = search(Cluster(names(n), side=frozenset(names(n)[:k])))
+        assert run.verdict.bad_nodes() == (), (k, run.verdict.sentence)
+
+
+def test_who_fails_with_one_side_only_is_said_to_be_perhaps_of_the_other():
+    run = search(Cluster(names(6), side=frozenset({"node3", "node4", "node6"})))
+    assert run.verdict.bad_nodes(certain=False) == ()
+    assert not run.verdict.certain
 
 
 def test_a_link_that_no_pair_met_is_found_through_the_groups():

@@ -49,7 +49,7 @@ def test_up_to_29_percent_bad_nodes_are_all_found_and_nobody_else_in_thousands_o
     for seed in range(trials):
         random = Random(f"{n} {seed}")
         bad = random.sample(names(n), random.randint(1, int(0.29 * n)))
-        run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed, PAIRS_ONLY)
+        run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed)
         assert blamed(run) == set(bad), (seed, run.verdict.sentence)
         assert run.verdict.certain
         assert run.pair_rounds <= ROUNDS + FURTHER_ROUNDS
