@@ -32,6 +32,7 @@ _FIRST_ON_CPUS_SECONDS, _FIRST_ON_GPUS_SECONDS = 12.0, 30.0
 _TIMES_THE_FIRST, _LEAST_SECONDS = 4.0, 8.0
 """A group that is still busy so many times as long again as the first one that passed took, and so long, hangs."""
 _LONGEST_TRIAL_SECONDS = 60.0
+_MOST_TOLD = 8
 _LEAST_ROUND_SECONDS = 4.0
 """With less than that left, no other round is begun."""
 _TROUBLE_SECONDS = 0.5
@@ -123,10 +124,9 @@ def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
 
 
 def _ended_early(found: Isolation) -> Isolation:
-    """Keep only whom it had convicted: of all others the next round would have told more."""
-    named = [culprit.sentence for culprit in found.culprits]
-    sentence = "; ".join(["the time for it was over", *named])
-    return replace(found, kind="ended", sentence=sentence, boundaries=(), undecided=())
+    """Keep whom it had convicted and what it had not decided: the next round would have told more."""
+    named = [*(c.sentence for c in found.culprits), *(s.sentence for s in found.undecided)][:_MOST_TOLD]
+    return replace(found, kind="ended", sentence="; ".join(["the time for it was over", *named]), boundaries=())
 
 
 def _tests(evidence: Sequence[Evidence]) -> tuple[GroupTest, ...]:

@@ -52,12 +52,18 @@ def next_round(state: State) -> Round | Verdict:
 
 
 def so_far(state: State) -> Verdict:
-    """Return what is known where no time is left for another round; whoever is convicted by then stays so."""
+    """Return what is known where no time is left for another round; what that could still acquit is not certain."""
     runs = alone.alone(state)
     aside = alone.set_aside(runs)
     if not state.rounds or 2 * len(aside) > len(state.nodes) >= SHARED:
         return conclude(state, runs)
-    return conclude(state, runs, _parts(state, aside)[0])
+    known = conclude(state, runs, _parts(state, aside)[0])
+    following = next_round(state)
+    groups = following.groups if isinstance(following, Round) else ()
+    # Any further pair may join two parts, or show that two suspects work with each other.
+    if not any(g.purpose in PAIRED for g in groups):
+        return known
+    return replace(known, culprits=tuple(replace(c, certain=c.certain and not c.by_others) for c in known.culprits))
 
 
 def _parts(state: State, aside: frozenset[str]) -> tuple[list[Part], pairing.Pairs]:

@@ -133,6 +133,28 @@ def test_whenever_the_time_ends_nobody_innocent_is_named_and_who_is_convicted_st
         assert known <= set(now.bad_nodes())
 
 
+@pytest.mark.parametrize("n", range(5, 17))
+def test_whenever_the_time_ends_nobody_is_named_for_being_on_a_side(n):
+    sides = [names(n)[:k] for k in range(2, n - 1)]
+    # Of more nodes a few stand out by chance in pairs only, where neighbours by name are no neighbours.
+    sides += [Random(f"{n} {seed}").sample(names(n), n // 2) for seed in range(10 if n <= 12 else 0)]
+    for side in sides:
+        cluster, state, random = Cluster(names(n), side=frozenset(side)), start(names(n)), Random(0)
+        while isinstance(now := next_round(state), Round):
+            state = take(state, now, [measured(cluster, i, g, random) for i, g in enumerate(now.groups)])
+            assert so_far(state).bad_nodes() == (), (side, now.number)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 8, 16, 64])
+def test_a_bad_node_of_which_no_pair_would_tell_more_is_named_when_the_time_ends(n):
+    for seed in range(10):
+        bad = Random(f"{n} {seed}").choice(names(n))
+        cluster, state, random = Cluster(names(n), bad={bad: 0.0}), start(names(n)), Random(0)
+        while isinstance(now := next_round(state), Round) and not any(g.purpose == "group" for g in now.groups):
+            state = take(state, now, [measured(cluster, i, g, random) for i, g in enumerate(now.groups)])
+        assert so_far(state).bad_nodes() == (bad,)
+
+
 def test_when_nothing_could_be_tested_the_verdict_is_no_pass():
     state = start(names(4))
     while isinstance(now := next_round(state), Round):
