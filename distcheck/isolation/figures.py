@@ -74,15 +74,17 @@ def judge(
     """
     shares = (slow_share, slow_share, slow_work_share)
     speeds, rails, work = (_Pool(together=together, most=share) for share in shares)
-    for tests, current in ((before, False), (now, True)):
+    earlier = list(before)
+    by_rail = len({n for test in (*earlier, *now) for n in test.nodes}) > 2
+    for tests, current in ((earlier, False), (now, True)):
         for test in tests:
             if test.speed is not None:
                 speeds.add(_kind(test), test.nodes, test.speed, current=current)
-            for _, speed in test.rail_speeds:
-                rails.add(_kind(test), test.nodes, speed, current=current)
+            for rail, speed in test.rail_speeds:
+                rails.add(_rail_kind(test, rail, by_rail=by_rail), test.nodes, speed, current=current)
             for name, rank, speed in _work(test.compute):
                 work.add((name, rank.device), (f"{rank.node} {rank.local_rank}",), speed, current=current)
-    return [_judged(test, speeds, rails, work, floor) for test in now]
+    return [_judged(test, speeds, rails, work, floor, by_rail=by_rail) for test in now]
 
 
 class _Pool:
@@ -159,6 +161,11 @@ def _kind(test: Trial) -> Kind:
     return test.like, round(log2(len(test.nodes)) * 2)
 
 
+def _rail_kind(test: Trial, rail: int, *, by_rail: bool) -> Kind:
+    """A rail that is slow everywhere is nobody's fault; of two nodes only the other rails tell what is normal."""
+    return (*_kind(test), rail) if by_rail else _kind(test)
+
+
 def _work(compute: Iterable[Compute]) -> Iterable[tuple[str, Compute, float]]:
     for rank in compute:
         for name, seconds in (("matmul", rank.matmul_seconds), ("copy", rank.copy_seconds)):
@@ -166,7 +173,7 @@ def _work(compute: Iterable[Compute]) -> Iterable[tuple[str, Compute, float]]:
                 yield name, rank, 1 / seconds
 
 
-def _judged(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float | None) -> Trial:
+def _judged(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float | None, *, by_rail: bool) -> Trial:
     if test.speed is None and not test.rail_speeds and not test.compute:
         return test
     outcome, ratio, bad_rails = test.ended, None, test.rails
@@ -176,7 +183,10 @@ def _judged(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float 
             ratio, slow = min(ratio, test.speed / floor), True
         outcome = "slow" if slow else outcome
     if test.ended == "passed":
-        held = [(rail, *rails.held_against(_kind(test), speed)) for rail, speed in test.rail_speeds]
+        held = [
+            (rail, *rails.held_against(_rail_kind(test, rail, by_rail=by_rail), speed))
+            for rail, speed in test.rail_speeds
+        ]
         found = [(rail, share) for rail, share, slow in held if slow]
         if found:
             outcome, ratio = "slow", min(share for _, share in found)

@@ -8,7 +8,7 @@ import pytest
 from isolation.simulator import Cluster, link, names, search
 
 from distcheck.isolation.figures import judge, trials_of
-from distcheck.isolation.round import Compute, Group, Result, Round, Said
+from distcheck.isolation.round import Compute, Group, Rail, Result, Round, Said
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import Settings, start
 
@@ -72,6 +72,26 @@ def test_a_slow_rail_and_a_slow_link_are_named_as_such():
     assert "rail 3 of node7 is slow" in rail.sentence
     way = search(Cluster(names(32), slow_links={link("node7", "node8"): 0.3}, noise=0.02)).verdict
     assert [(c.part, c.nodes, c.fault) for c in way.culprits] == [("link", ("node7", "node8"), "slow")]
+
+
+@pytest.mark.parametrize("n", [3, 4, 8, 40])
+@pytest.mark.parametrize(("rails", "share"), [({0, 1}, 0.5), ({7}, 0.75)])
+def test_rails_that_are_slow_on_every_node_are_nobodys_fault(n, rails, share):
+    random, state = Random(1), start(names(n))
+    while isinstance(now := next_round(state), Round):
+        results = []
+        for i, group in enumerate(now.groups):
+            speeds = [40 * (share if r in rails else 1) * (1 + 0.01 * random.random()) for r in range(8)]
+            its = tuple(Rail(r, "passed", speed) for r, speed in enumerate(speeds)) if len(group.nodes) == 2 else ()
+            results.append(Result(group=i, ended="passed", busbw_GBps=40.0, rails=its))
+        state = take(state, now, results)
+    assert now.kind == "healthy", now.sentence
+
+
+@pytest.mark.parametrize("n", [3, 4, 8, 40])
+def test_a_rail_that_is_slow_on_one_node_is_still_found(n):
+    run = search(Cluster(names(n), slow_rails={"node2": 3}, local_ranks=8, noise=0.02))
+    assert [(c.part, c.nodes, c.local_ranks) for c in run.verdict.culprits] == [("rail", ("node2",), (3,))]
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 64])
