@@ -26,7 +26,8 @@ def conclude(
     boundaries: Sequence[Boundary] = (),
 ) -> Verdict:
     """Sum up a search; without pairs when most nodes failed alone."""
-    convicted = [culprits.of_alone(node, its) for node, its in runs.items() if its.convicted]
+    of_two = len(state.nodes) < SHARED
+    convicted = [culprits.of_alone(node, its, of_two=of_two) for node, its in runs.items() if its.convicted]
     suspects: list[Suspect] = []
     for known, found in parts:
         suspects += culprits.suspects(known, found)

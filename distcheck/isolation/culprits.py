@@ -16,6 +16,10 @@ CERTAIN_PARTNERS = 3
 """Partners with which a flaky node failed, before that is certain."""
 CERTAIN_SLOW = 3
 """Slow tests before a slow node is certain."""
+ENOUGH_RANKS = 4
+"""On each of two nodes: so many cannot all have been too good by chance."""
+BEYOND_CHANCE = 0.15
+"""Of two nodes the other one's figure, a single one, may by chance be several times too good; so slow is certain."""
 
 
 def evidence(tests: Iterable[Trial]) -> tuple[Evidence, ...]:
@@ -35,10 +39,10 @@ def rails(tests: Sequence[Trial]) -> tuple[int, ...]:
     return tuple(sorted(common))
 
 
-def of_alone(node: str, its: Alone) -> Culprit:
+def of_alone(node: str, its: Alone, *, of_two: bool = False) -> Culprit:
     """Return a node that is bad by itself, or its ranks that are slow at work of their own."""
     if not its.hard and its.slow_ranks:
-        return _slow_ranks(node, its)
+        return _slow_ranks(node, its, of_two=of_two)
     bad = its.hard or its.slow
     passed = sum(not t.bad for t in its.runs) if its.hard else 0
     tests = passed + len(bad)
@@ -47,12 +51,17 @@ def of_alone(node: str, its: Alone) -> Culprit:
         f"{words.score(passed, tests)} {words.rounds(bad)}"
     )
     return Culprit(
-        part="node", nodes=(node,), fault=worst(bad), passed=passed, tests=tests, certain=len(bad) > 1,
+        part="node", nodes=(node,), fault=worst(bad), passed=passed, tests=tests,
+        certain=len(bad) > 1 and (bool(its.hard) or not of_two or _beyond_chance(t.ratio for t in bad)),
         evidence=evidence(bad), sentence=sentence,
     )  # fmt: skip
 
 
-def _slow_ranks(node: str, its: Alone) -> Culprit:
+def _beyond_chance(ratios: Iterable[float | None]) -> bool:
+    return all(ratio is not None and ratio < BEYOND_CHANCE for ratio in ratios)
+
+
+def _slow_ranks(node: str, its: Alone, *, of_two: bool) -> Culprit:
     shown = tuple(t for t in its.runs if t.slow_ranks)
     at = tuple(dict.fromkeys(s.local_rank for s in its.slow_ranks))
     work = words.names(list(dict.fromkeys(words.WORK[s.work] for s in its.slow_ranks)))
@@ -61,7 +70,9 @@ def _slow_ranks(node: str, its: Alone) -> Culprit:
         f"of the speed of the others {words.rounds(shown)}"
     )
     return Culprit(
-        part="rank", nodes=(node,), local_ranks=at, fault="slow", passed=0, tests=len(shown), certain=True,
+        part="rank", nodes=(node,), local_ranks=at, fault="slow", passed=0, tests=len(shown),
+        certain=not of_two or len({c.local_rank for c in its.runs[-1].compute}) >= ENOUGH_RANKS
+        or _beyond_chance(s.ratio for s in its.slow_ranks),
         evidence=evidence(shown), sentence=sentence,
     )  # fmt: skip
 

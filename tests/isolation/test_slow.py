@@ -150,3 +150,18 @@ def test_who_reports_a_failure_is_not_blamed_for_it():
         state = take(state, now, results)
     assert now.bad_nodes() == ("node5",)
     assert {s.node for e in now.culprits[0].evidence for s in e.said}.isdisjoint({"node5"})
+
+
+@pytest.mark.parametrize(("too_good", "certain"), [(2.1, False), (5.1, False), (12.0, True)])
+def test_of_two_nodes_with_a_rank_each_one_lucky_figure_excludes_nobody(too_good, certain):
+    """The other one was measured once, and may have been several times too good by chance, but not ten times."""
+    state = start(["node1", "node2"])
+    while isinstance(now := next_round(state), Round):
+        results = []
+        for number, group in enumerate(now.groups):
+            seconds = 0.01 / too_good if group.nodes == ("node1",) else 0.01
+            work = tuple(Compute(node, 0, seconds, 0.002, "nccl") for node in group.nodes if len(group.nodes) == 1)
+            results.append(Result(group=number, ended="passed", seconds=0.01, compute=work))
+        state = take(state, now, results)
+    (culprit,) = now.culprits
+    assert (culprit.part, culprit.nodes, culprit.certain) == ("rank", ("node2",), certain)
