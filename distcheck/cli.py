@@ -381,7 +381,8 @@ def _unread(error: Any) -> str:
     names = getattr(getattr(error, "param", None), "opts", None)
     if must_be is None or not names:
         return ""
-    words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
+    own = sys.argv[1:][: sys.argv[1:].index("--")] if "--" in sys.argv else sys.argv[1:]  # the rest is COMMAND's
+    words = [part for word in own for part in word.split("=", 1)]
     given = next((words[n + 1] for n, word in enumerate(words[:-1]) if word in names), None)
     variable = getattr(error.param, "envvar", None)
     if given is None and isinstance(variable, str):

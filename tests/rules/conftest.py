@@ -250,6 +250,10 @@ def keep_ranks(job: Job, *positions: int) -> Job:
     return replace(job, ranks=ranks, processes=processes, nodes=nodes)
 
 
+CONTRACT = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
+"""The families that judge the variables of a job."""
+
+
 @pytest.fixture
 def job_of() -> Callable[..., Job]:
     """Build a healthy job: see `healthy_job`."""
@@ -290,3 +294,21 @@ def judge() -> Callable[..., Diagnosis]:
         return said
 
     return judged
+
+
+@pytest.fixture
+def only(judge):
+    """Return the one finding of a job and its exit code."""
+
+    def one(job):
+        diagnosis = judge(job, *CONTRACT)
+        assert [f.rule for f in diagnosis.findings] == [diagnosis.findings[0].rule]
+        return diagnosis.findings[0], diagnosis.verdict.exit_code
+
+    return one
+
+
+@pytest.fixture
+def silent(judge):
+    """Whether nothing at all is said of a job."""
+    return lambda job: judge(job, *CONTRACT)[:2] == ((), ())

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from rules.conftest import CONTRACT
 
 from distcheck.facts import Attempt, Interface, Missing, Resolution
 from distcheck.rules.addresses import canonical, cleaned, malformed
 
-OURS = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
-
-
-@pytest.fixture
-def only(judge):
-    """Return the one finding of a job and its exit code."""
-
-    def one(job):
-        diagnosis = judge(job, *OURS)
-        assert [f.rule for f in diagnosis.findings] == [diagnosis.findings[0].rule]
-        return diagnosis.findings[0], diagnosis.verdict.exit_code
-
-    return one
-
-
-@pytest.fixture
-def silent(judge):
-    """Whether nothing at all is said of a job."""
-    return lambda job: judge(job, *OURS)[:2] == ((), ())
 
 
 def resolves(*addresses):
@@ -54,7 +36,7 @@ def resolves(*addresses):
 )
 def test_a_badly_written_address_is_named_with_what_it_means(job_of, change, judge, address, meant):
     job = change.process(job_of(nodes=2), None, master_resolution=UNKNOWN)
-    diagnosis = judge(change.environment(job, None, MASTER_ADDR=address), *OURS)
+    diagnosis = judge(change.environment(job, None, MASTER_ADDR=address), *CONTRACT)
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.ranks, diagnosis.verdict.exit_code) == ("env-master-addr-format", (0, 1, 2, 3), 30)
     assert cleaned(address) == meant
@@ -119,11 +101,11 @@ def test_localhost_over_several_nodes_is_an_error(job_of, change, only, address)
 def test_localhost_explains_why_the_other_nodes_did_not_come(job_of, change, judge):
     job = change.environment(job_of(nodes=2, launcher="slurm"), None, MASTER_ADDR="localhost")
     job = change.process(change.keep(job, 0, 1), None, master_resolution=resolves("127.0.0.1"))
-    diagnosis = judge(job, *OURS)
+    diagnosis = judge(job, *CONTRACT)
     assert [f.rule for f in diagnosis.findings] == ["env-master-addr-localhost-multinode"]
     assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
     lone = change.job(change.keep(job, 1), met=False)
-    assert [f.rule for f in judge(lone, *OURS).findings] == ["env-master-addr-localhost-multinode"]
+    assert [f.rule for f in judge(lone, *CONTRACT).findings] == ["env-master-addr-localhost-multinode"]
 
 
 def test_localhost_with_a_rank_missing_on_the_node_is_not_blamed(job_of, change, only):
@@ -159,18 +141,18 @@ def test_an_address_of_another_host_than_rank_zeros(job_of, change, only, silent
 
 def test_an_address_of_another_host_explains_why_nobody_came(job_of, change, judge):
     job = change.process(change.keep(job_of(nodes=2), 0, 1), None, master_resolution=resolves("10.9.9.9"), attempts=())
-    diagnosis = judge(job, *OURS)
+    diagnosis = judge(job, *CONTRACT)
     assert [f.rule for f in diagnosis.findings] == ["env-master-addr-not-rank0-host"]
     assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
 
 
 def test_unknown_interfaces_leave_the_address_unjudged(job_of, change, judge):
     job = change.process(job_of(nodes=2), None, master_resolution=resolves("10.9.9.9"))
-    diagnosis = judge(change.node(job, 0, interfaces=Missing(reason="not allowed")), *OURS)
+    diagnosis = judge(change.node(job, 0, interfaces=Missing(reason="not allowed")), *CONTRACT)
     assert diagnosis.findings == ()
     assert [(n.rule, n.required) for n in diagnosis.not_checked] == [("env-master-addr-not-rank0-host", False)]
 
 
 def test_findings_can_be_written_as_json(job_of, change, judge):
     job = change.environment(job_of(nodes=2), 3, RANK="1", MASTER_PORT="1")
-    assert msgspec.json.encode(judge(job, *OURS).findings)
+    assert msgspec.json.encode(judge(job, *CONTRACT).findings)

@@ -3,28 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from rules.conftest import CONTRACT
 
 from distcheck.facts import Attempt, Bind, PortOwner
-
-OURS = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
-
-
-@pytest.fixture
-def only(judge):
-    """Return the one finding of a job and its exit code."""
-
-    def one(job):
-        diagnosis = judge(job, *OURS)
-        assert [f.rule for f in diagnosis.findings] == [diagnosis.findings[0].rule]
-        return diagnosis.findings[0], diagnosis.verdict.exit_code
-
-    return one
-
-
-@pytest.fixture
-def silent(judge):
-    """Whether nothing at all is said of a job."""
-    return lambda job: judge(job, *OURS)[:2] == ((), ())
 
 
 def test_different_ports_name_the_minority(job_of, change, only):
@@ -54,7 +35,7 @@ def test_a_privileged_port_is_an_error_only_when_it_was_denied(job_of, change, o
 
 @pytest.mark.parametrize(("launcher", "said"), [("by hand", True), ("slurm", True), ("torchrun", False)])
 def test_an_ephemeral_port_is_worth_knowing_when_the_user_chose_it(job_of, change, judge, launcher, said):
-    diagnosis = judge(change.environment(job_of(launcher=launcher), None, MASTER_PORT="40000"), *OURS)
+    diagnosis = judge(change.environment(job_of(launcher=launcher), None, MASTER_PORT="40000"), *CONTRACT)
     assert [(f.rule, f.severity) for f in diagnosis.findings] == [("env-master-port-ephemeral", "info")] * said
     assert diagnosis.verdict.exit_code == 0
 

@@ -3,26 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-OURS = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
-
-
-@pytest.fixture
-def only(judge):
-    """Return the one finding of a job and its exit code."""
-
-    def one(job):
-        diagnosis = judge(job, *OURS)
-        assert [f.rule for f in diagnosis.findings] == [diagnosis.findings[0].rule]
-        return diagnosis.findings[0], diagnosis.verdict.exit_code
-
-    return one
-
-
-@pytest.fixture
-def silent(judge):
-    """Whether nothing at all is said of a job."""
-    return lambda job: judge(job, *OURS)[:2] == ((), ())
+from rules.conftest import CONTRACT
 
 
 def without(change, job, *lost):
@@ -30,12 +11,12 @@ def without(change, job, *lost):
 
 
 def unseen(judge, job):
-    return {n.rule: n for n in judge(job, *OURS).not_checked}
+    return {n.rule: n for n in judge(job, *CONTRACT).not_checked}
 
 
 @pytest.mark.parametrize("value", ["-1", "4", "17"])
 def test_a_rank_outside_the_world_is_an_error(job_of, change, judge, value):
-    diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK=value), *OURS)
+    diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK=value), *CONTRACT)
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.ranks, finding.nodes) == ("env-rank-out-of-range", (int(value),), ("node2",))
     assert diagnosis.verdict.exit_code == 30
@@ -46,7 +27,7 @@ def test_ranks_counted_from_one_are_one_finding_with_a_hint(job_of, change, judg
     job = job_of(nodes=2)
     for position in range(4):
         job = change.environment(job, position, RANK=str(position + 1))
-    diagnosis = judge(job, *OURS)
+    diagnosis = judge(job, *CONTRACT)
     assert [f.rule for f in diagnosis.findings] == ["env-rank-out-of-range"]
     assert "counted from 1" in diagnosis.findings[0].message
     assert diagnosis.findings[0].fix.commands == ("export RANK=$((RANK - 1))",)
@@ -54,7 +35,7 @@ def test_ranks_counted_from_one_are_one_finding_with_a_hint(job_of, change, judg
 
 
 def test_a_rank_twice_names_every_process(job_of, change, judge):
-    diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK="1"), *OURS)
+    diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK="1"), *CONTRACT)
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.ranks, diagnosis.verdict.exit_code) == ("env-rank-duplicate", (1,), 30)
     assert finding.evidence == {
@@ -93,21 +74,21 @@ def test_missing_ranks_are_named_and_may_come_at_the_next_try(job_of, change, on
 
 
 def test_a_missing_rank_is_explained_by_a_process_without_a_rank(job_of, change, judge):
-    diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK="x"), *OURS)
+    diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK="x"), *CONTRACT)
     assert [f.rule for f in diagnosis.findings] == ["env-not-integer"]
     assert [(n.rule, n.ranks) for n in diagnosis.not_checked] == [("env-rank-missing", (3,))]
 
 
 def test_more_ranks_missing_than_explained_are_still_missing(job_of, change, judge):
     job = without(change, change.environment(job_of(nodes=2), 1, RANK="x"), 3)
-    diagnosis = judge(job, *OURS)
+    diagnosis = judge(job, *CONTRACT)
     assert {f.rule for f in diagnosis.findings} == {"env-not-integer", "env-rank-missing"}
     assert "1 of them may be" in next(f for f in diagnosis.findings if f.rule == "env-rank-missing").message
 
 
 def test_without_a_roll_call_nothing_is_known_of_the_others(job_of, change, judge):
     job = change.job(change.keep(job_of(nodes=2), 2), met=False)
-    diagnosis = judge(job, *OURS)
+    diagnosis = judge(job, *CONTRACT)
     assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 20)
     assert set(unseen(judge, job)) == {"env-rank-missing", "env-rank-duplicate", "env-world-size-mismatch"}
     assert "rank 0 was not reached" in diagnosis.not_checked[0].reason
@@ -120,7 +101,7 @@ def test_unequal_world_sizes_name_the_minority(job_of, change, only):
 
 
 def test_a_tie_of_world_sizes_names_both_sides(job_of, change, judge):
-    diagnosis = judge(change.environment(job_of(nodes=2), (2, 3), WORLD_SIZE="8"), *OURS)
+    diagnosis = judge(change.environment(job_of(nodes=2), (2, 3), WORLD_SIZE="8"), *CONTRACT)
     assert [(f.rule, f.ranks) for f in diagnosis.findings] == [("env-world-size-mismatch", (0, 1, 2, 3))]
     assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
 
