@@ -1,0 +1,165 @@
+"""Tables of measured figures in the pages, each with where it comes from and a digest of the code that it measures.
+
+A page has a place for a table between two comments::
+
+    <!-- measured: NAME -->
+    <!-- end of NAME -->
+
+and the program that measures calls ``put(page, NAME, lines, covers=[...], command="python ... --write")``, which
+writes the lines there with date, commit and machine. `covers` are the files, or glob patterns of files, from the top of
+the repository, whose change can change the figures. A test fails when they have changed since.
+``python docs/measured.py`` names the tables that are out of date, with the commands that write them.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime as dt
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+_BLOCK = re.compile(
+    r"<!-- measured: (?P<name>[^\n]+?)(?P<facts>\n.*?)? ?-->\n(?P<lines>.*?)<!-- end of (?P=name) -->", re.DOTALL
+)
+_BEGIN = re.compile(r"<!-- measured: ([^\n]+?)(?: -->|\n)")
+
+
+class Table(NamedTuple):
+    """A measured table of a page."""
+
+    name: str
+    command: str
+    """Which writes it anew."""
+    covers: tuple[str, ...]
+    digest: str
+    """Of the covered files when it was measured; empty when it was never measured."""
+
+
+def put(page: str, name: str, lines: Sequence[str], *, covers: Sequence[str], command: str, root: Path = ROOT) -> None:
+    """Write `lines` into their place on `page` (a path from the top, such as docs/reliability.md)."""
+    path = root / page
+    text = path.read_text(encoding="utf-8")
+    place = next((block for block in _BLOCK.finditer(text) if block["name"] == name), None)
+    if place is None:
+        raise ValueError(f"{page} has no place for {name!r}: add <!-- measured: {name} --> and <!-- end of {name} -->")
+    written = [
+        f"<!-- measured: {name}",
+        f"command: {command}",
+        f"covers: {' '.join(covers)}",
+        f"digest: {digest(covers, root)} -->",
+        *lines,
+        "",
+        f"*Measured {_date()} at {_commit(covers, root)}, {_machine()}, by `{command}`.*",
+        f"<!-- end of {name} -->",
+    ]
+    path.write_text(text[: place.start()] + "\n".join(written) + text[place.end() :], encoding="utf-8")
+
+
+def tables(text: str) -> Iterator[Table]:
+    """Yield the measured tables of a page; a place whose end is missing is an error."""
+    blocks = {block["name"]: block["facts"] or "" for block in _BLOCK.finditer(text)}
+    for name in _BEGIN.findall(text):
+        if name not in blocks:
+            raise ValueError(f"<!-- end of {name} --> is missing")
+        facts = dict(line.split(": ", 1) for line in blocks[name].strip().splitlines())
+        yield Table(name, facts.get("command", ""), tuple(facts.get("covers", "").split()), facts.get("digest", ""))
+
+
+def stale(root: Path = ROOT) -> list[str]:
+    """Return a line for each table of README.md and docs/ that is older than the code that it measures."""
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    return [
+        f"{page.relative_to(root)}: {table.name!r} is older than the code that it measures; run {table.command}"
+        for page in pages
+        if page.exists()
+        for table in tables(page.read_text(encoding="utf-8"))
+        if table.digest != digest(table.covers, root)
+    ]
+
+
+def digest(covers: Sequence[str], root: Path = ROOT) -> str:
+    """Return the digest of the covered files: of Python what it does, of others their bytes.
+
+    Comments, docstrings and formatting of Python files do not count. A pattern that matches no file is an error.
+    """
+    found = hashlib.sha256()
+    for path in _files(covers, root):
+        found.update(f"{path.relative_to(root)}\n".encode())
+        found.update(_code(path.read_bytes()).encode() if path.suffix == ".py" else path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _files(covers: Sequence[str], root: Path) -> list[Path]:
+    matches = {pattern: [path for path in root.glob(pattern) if path.is_file()] for pattern in covers}
+    if nothing := [pattern for pattern, paths in matches.items() if not paths]:
+        raise ValueError(f"no file matches {' '.join(nothing)}")
+    return sorted({path for paths in matches.values() for path in paths if "__pycache__" not in path.parts})
+
+
+def _code(source: bytes) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
+        elif isinstance(node, ast.JoinedStr):  # Python 3.12.0 and 3.12.1 put empty texts between the values
+            node.values = [value for value in node.values if not (isinstance(value, ast.Constant) and not value.value)]
+    return _dump(tree)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _dump(node: object) -> str:
+    """Write a tree as ast.dump does, but without what is empty, which differs between versions of Python."""
+    if isinstance(node, ast.AST):
+        fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return f"{type(node).__name__}({', '.join(f'{name}={_dump(value)}' for name, value in fields)})"
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    return repr(node)
+
+
+def _date() -> str:
+    return dt.datetime.now(dt.timezone.utc).date().isoformat()
+
+
+def _commit(covers: Sequence[str], root: Path) -> str:
+    """Return the commit, and whether the covered files differ from it."""
+    paths = [str(path.relative_to(root)) for path in _files(covers, root)]
+    changed = _git(root, "status", "--porcelain", "--", *paths)
+    return _git(root, "rev-parse", "--short=10", "HEAD") + (" with uncommitted changes" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", root, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _machine() -> str:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores, {memory:.0f} GiB, Python {platform.python_version()}, torch {metadata.version('torch')}"
+
+
+def main() -> int:
+    """Run as a script."""
+    old = stale()
+    print("\n".join(old) or "every measured table is as new as the code that it measures")
+    return int(bool(old))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+import measured
+
+CODE = '"""What it is."""\n\ndef f(x):\n    """Return more."""\n    return x + 1  # more\n'
+PLACE = "# Page\n\nbefore\n\n<!-- measured: speed -->\n<!-- end of speed -->\n\nafter\n"
+COMMAND = "python measure.py --write"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository with one measured module and one page that has a place for its table."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text(PLACE)
+    (tmp_path / "code.py").write_text(CODE)
+    (tmp_path / "page.j2").write_text("{{ a }}")
+    git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *arguments], check=True)
+    return tmp_path
+
+
+def put(repository, *lines, covers=("code.py", "*.j2")):
+    measured.put("docs/page.md", "speed", lines, covers=covers, command=COMMAND, root=repository)
+    return (repository / "docs" / "page.md").read_text()
+
+
+def test_no_measured_table_is_older_than_the_code_that_it_measures():
+    assert measured.stale() == []
+
+
+def test_a_table_says_when_where_and_by_what_it_was_measured(repository):
+    page = put(repository, "| a |", "|---|", "| 1.5 |")
+    commit = subprocess.run(
+        ["git", "-C", repository, "rev-parse", "--short=10", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    assert page.startswith("# Page\n\nbefore\n\n<!-- measured: speed\n")
+    assert page.endswith("<!-- end of speed -->\n\nafter\n")
+    assert "\n| a |\n|---|\n| 1.5 |\n\n*Measured 20" in page
+    assert re.search(rf"at {commit}, \d+ cores, \d+ GiB, Python 3\.\S+, torch \S+, by `{COMMAND}`\.\*\n", page)
+    assert list(measured.tables(page)) == [
+        measured.Table("speed", COMMAND, ("code.py", "*.j2"), measured.digest(["code.py", "page.j2"], repository))
+    ]
+
+
+def test_a_table_that_is_written_again_replaces_the_old_one(repository):
+    put(repository, "the first")
+    page = put(repository, "the second")
+    assert "the first" not in page
+    assert page.count("the second") == page.count("*Measured ") == 1
+    assert measured.stale(repository) == []
+
+
+def test_uncommitted_changes_are_those_of_the_measured_files(repository):
+    assert "uncommitted" not in put(repository, "x")
+    assert "uncommitted" not in put(repository, "y"), "the page itself has changed by now"
+    (repository / "code.py").write_text(CODE.replace("x + 1", "x + 2"))
+    assert "with uncommitted changes" in put(repository, "z")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("code.py", CODE.replace("x + 1", "x + 2")),
+        ("code.py", CODE.replace("return x", "return -x")),
+        ("code.py", CODE.replace("f(x)", "f(x, *, y=None)")),
+        ("page.j2", "{{ b }}"),
+        ("another.j2", "{{ a }}"),
+    ],
+)
+def test_a_change_of_a_measured_file_makes_its_table_stale(repository, file, text):
+    put(repository, "x")
+    assert measured.stale(repository) == []
+    (repository / file).write_text(text)
+    assert measured.stale(repository) == [
+        f"docs/page.md: 'speed' is older than the code that it measures; run {COMMAND}"
+    ]
+
+
+def test_comments_docstrings_and_formatting_do_not_make_a_table_stale(repository):
+    put(repository, "x")
+    (repository / "code.py").write_text("# new\ndef f(\n    x,\n):\n    'Other words.'\n    return (x+1)\n")
+    assert measured.stale(repository) == []
+
+
+def test_a_place_that_was_never_filled_is_stale(repository):
+    assert len(measured.stale(repository)) == 1
+
+
+def test_what_has_no_place_or_covers_no_file_is_an_error(repository):
+    with pytest.raises(ValueError, match="no place for 'speed'"):
+        measured.put("code.py", "speed", ["x"], covers=["code.py"], command=COMMAND, root=repository)
+    with pytest.raises(ValueError, match=r"no file matches gone\.py"):
+        put(repository, "x", covers=["code.py", "gone.py"])
+    with pytest.raises(ValueError, match="end of speed --> is missing"):
+        list(measured.tables(PLACE.replace("<!-- end of speed -->", "")))
