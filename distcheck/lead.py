@@ -28,7 +28,7 @@ _LATECOMER_SECONDS = 0.5
 _LAST_CALL_SECONDS = 3.0
 _GOODBYE_SECONDS = 2.0
 _RUN_REPORT_SECONDS = 20.0
-"""How much later than rank 0's process another one may be over: ranks wait 10 s for rank 0's store and 5 s to leave."""
+"""How much later than rank 0's process another one may be over; they end within one operation of each other."""
 _ABORTED_REPORT_SECONDS = 5.0
 """The same for one that was told to end, and only has to say so."""
 _IMPORT_WORDS_SECONDS = 5.0

@@ -38,7 +38,7 @@ _DRIVER_SECONDS = 10.0
 _OWN_NAME_SECONDS = 2.0
 _INTERRUPT_SECONDS = 5.0
 """How long the ending may take after a signal before the watchdog ends it."""
-_CLOSE_SECONDS = 1.5
+_CLOSE_SECONDS = 2.5
 _GPU_BURST_SECONDS, _CPU_BURST_SECONDS = 0.2, 0.05
 """Of one operation at one size: on GPUs the ranks' unequal starts weigh less than 0.1 % then."""
 _GPU_SIZE_SECONDS, _CPU_SIZE_SECONDS = 2.0, 0.6

@@ -9,12 +9,14 @@ _SITE = """
 import builtins, ctypes, mmap, os, signal, sys, time
 _real, _done = builtins.__import__, []
 def _spoil(dist):
-    whole = dist.all_reduce
-    def all_reduce(tensor, *args, **more):
-        do = lambda: whole(tensor, *args, **more)
-        done = ({ranks!r} is None or int(os.environ.get("RANK", -1)) in {ranks!r}) and fault(do, tensor)
+    owner, name = (dist.PrefixStore, "wait") if {leaving!r} else (dist, "all_reduce")
+    whole = getattr(owner, name)
+    def spoiled(first, *args, **more):
+        do = lambda: whole(first, *args, **more)
+        mine = {ranks!r} is None or int(os.environ.get("RANK", -1)) in {ranks!r}
+        done = mine and ({leaving!r} is False or args[0] == ["all"]) and fault(do, first)
         return done or do()
-    dist.all_reduce = all_reduce
+    setattr(owner, name, spoiled)
 def _import(name, *args, **more):
     module = _real(name, *args, **more)
     dist = sys.modules.get("torch.distributed")
@@ -65,21 +67,25 @@ MEMORY = """
 """
 
 
-def site(ranks: tuple[int, ...] | None, body: str, **values: object) -> str:
+def site(ranks: tuple[int, ...] | None, body: str, *, leaving: bool = False, **values: object) -> str:
     """Return a sitecustomize.py with which these ranks, or all that find it, run `body` before each all_reduce.
+
+    With `leaving` they run it once, when they have told everything and wait for the others to have done so.
 
     `body` is that of a function of `whole`, which does the all_reduce, and of `tensor`; where it returns True it stands
     for the all_reduce.
     """
     for name, value in values.items():
         body = body.replace(f"{{{name}}}", str(value))
-    return _SITE.replace("{ranks!r}", repr(ranks)).replace("{body}", body)
+    return _SITE.replace("{ranks!r}", repr(ranks)).replace("{leaving!r}", repr(leaving)).replace("{body}", body)
 
 
-def spoiled(folder: Path, ranks: tuple[int, ...], body: str, **values: object) -> dict[str, str]:
+def spoiled(
+    folder: Path, ranks: tuple[int, ...], body: str, *, leaving: bool = False, **values: object
+) -> dict[str, str]:
     """Write that file and return the variables with which it is found."""
     there = folder / "site"
     there.mkdir()
-    (there / "sitecustomize.py").write_text(site(ranks, body, folder=folder, **values))
+    (there / "sitecustomize.py").write_text(site(ranks, body, leaving=leaving, folder=folder, **values))
     path = os.pathsep.join([str(there), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     return {"PYTHONPATH": path}

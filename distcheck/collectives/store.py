@@ -5,7 +5,6 @@ Keys that are left in the store of torchrun's agent break the start of the job t
 
 from __future__ import annotations
 
-import contextlib
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,9 +13,6 @@ import torch.distributed as dist
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store, TCPStore
-
-FAREWELL_SECONDS = 10.0
-"""How long rank 0's store waits for the others; they end within one operation of each other."""
 
 
 def open_store(timeout_seconds: float) -> TCPStore:
@@ -54,13 +50,26 @@ def agree(store: Store, key: str, value: int | None) -> int:
     return value
 
 
+def await_all(store: Store, name: str, ranks: int) -> None:
+    """Wait until all ranks have come to this point, for the store's timeout at most.
+
+    Raises:
+        RuntimeError: the store is gone, or somebody did not come in time.
+    """
+    point = part_of(store, name)
+    if point.add("ranks", 1) == ranks:
+        point.set("all", "here")
+    point.wait(["all"])
+
+
 def farewell(store: Store, ranks: int, *, host: bool) -> None:
-    """Say that this rank needs the store no more; its host stays until all have said so, but not for ever."""
+    """Say that this rank needs the store no more; its host stays until all have said so.
+
+    Raises:
+        RuntimeError: the store is gone.
+    """
     gone = part_of(store, "farewell")
-    # What cannot be said any more need not be: every figure is told already.
-    with contextlib.suppress(RuntimeError):
-        said = gone.add("ranks", 1)
-        end = time.monotonic() + FAREWELL_SECONDS
-        while host and said < ranks and time.monotonic() < end:
-            time.sleep(0.005)
-            said = gone.add("ranks", 0)
+    said = gone.add("ranks", 1)
+    while host and said < ranks:
+        time.sleep(0.005)
+        said = gone.add("ranks", 0)

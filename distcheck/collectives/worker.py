@@ -2,7 +2,8 @@
 
 It says what it does next before it does it, so that whoever waits for it knows where it stopped; it says that
 it is alive while a collective blocks, so that a process that waits and one that hangs can be told apart; and
-every way to its end is said as `Failed` or `Finished`.
+every way to its end is said as `Failed` or `Finished`. It leaves the group after that: a process that has delivered
+its results and cannot leave is killed, and is no fault of the job's.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from distcheck.collectives.plan import (
     moved_bytes,
 )
 from distcheck.collectives.spread import STEADY, uncertainty
-from distcheck.collectives.store import agree, farewell, open_store, part_of, reach_store
+from distcheck.collectives.store import agree, await_all, farewell, open_store, part_of, reach_store
 from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ Tell = Callable[[RankMessage], None]
 
 ALIVE_SECONDS = 0.5
 _STEADY, _OVER = 1, 2
-LEAVE_SECONDS = 5.0
-"""How long leaving the process group may take; the process then ends without having left."""
 
 
 def run(task: Task, tell: Tell) -> None:
@@ -62,10 +61,14 @@ def run(task: Task, tell: Tell) -> None:
     """
     with _breathing(tell) as say:
         debug = nccl_debug.prepare(os.environ) if task.plan.backend == "nccl" else None
-        last = _work(task, say)
+        result = _work(task, say)
         if debug is not None:
             say(NcclSaid(nccl_debug.read(debug)))
-    tell(last)
+    if isinstance(result, Failed):
+        tell(result)
+    else:
+        tell(Finished())
+        _leave(task, result)
 
 
 @contextlib.contextmanager
@@ -93,7 +96,8 @@ def _breathing(tell: Tell) -> Iterator[Tell]:
         thread.join()
 
 
-def _work(task: Task, say: Tell) -> Failed | Finished:
+def _work(task: Task, say: Tell) -> Failed | Store:
+    """Do everything in the plan; return the store through which the ranks met, or what went wrong."""
     plan = task.plan
     try:
         say(Step("process group"))
@@ -124,12 +128,9 @@ def _work(task: Task, say: Tell) -> Failed | Finished:
                 moved = moved_bytes(op, size, task.world_size, dtype)
                 say(Step(f"{label(op, dtype)} {moved} B"))
                 say(measure(task, op, dtype, moved, device, store))
-        say(Step("farewell"))
-        _leave_group()
-        farewell(store, task.world_size, host=task.store is None)
     except Exception as error:  # noqa: BLE001 whatever ends a rank is a fact about it
         return Failed(one_line(error))
-    return Finished()
+    return store
 
 
 def _take_device(task: Task) -> torch.device:
@@ -221,14 +222,19 @@ def _how_it_stands(bursts: list[float], seconds_left: float) -> int:
     return _OVER if seconds_left < 0 else 0
 
 
-def _leave_group() -> None:
-    """Leave the group while rank 0's store is still there; NCCL's threads complain of one that is gone.
+def _leave(task: Task, store: Store) -> None:
+    """Keep the connections until every rank has its results, then leave the group while rank 0's store is there.
 
-    Leaving can block in a driver, so it has a thread of its own, which dies with the process.
+    A Gloo group is not destroyed: the process ends and the kernel closes its sockets, while up to torch 2.7 the
+    destructor deadlocks now and then: it joins Gloo's thread while it holds the interpreter, for which that thread
+    waits to release a tensor. NCCL removes its shared memory when it is destroyed, and its threads complain of a store
+    that is gone. Everything is delivered already, so whatever fails here is passed over.
     """
-    leave = threading.Thread(target=dist.destroy_process_group, name="distcheck-leave", daemon=True)
-    leave.start()
-    leave.join(LEAVE_SECONDS)
+    with contextlib.suppress(Exception):
+        await_all(store, "delivered", task.world_size)
+        if task.plan.backend != "gloo":
+            dist.destroy_process_group()
+        farewell(store, task.world_size, host=task.store is None)
 
 
 def one_line(error: Exception) -> str:

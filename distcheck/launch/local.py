@@ -27,6 +27,8 @@ from distcheck.rollcall.protocol import RunReport
 
 _WATCH_SECONDS = 0.25
 _LAST_WORDS_SECONDS = 0.05
+_LEAVE_SECONDS = 1.0
+"""How long ranks that have delivered everything may take to leave their group by themselves."""
 _SHELLS_SIGNAL = 128
 """A shell ends with so much more than the number of the signal that ended its command."""
 _MOST_STACKS, _STACKS_SECONDS = 8, 1.0
@@ -125,7 +127,7 @@ class LocalRanks:
         self._readers.append(asyncio.create_task(self._listen(rank, reader, writer)))
 
     def _shared(self) -> set[Path]:
-        return leftovers.shared_by(r.pid for r in self.ranks if r.pid is not None and not r.finished)
+        return leftovers.shared_by(r.pid for r in self.ranks if r.pid is not None and r.exit_code is None)
 
     @property
     def group(self) -> int | None:
@@ -298,6 +300,17 @@ class LocalRanks:
                 rank.orphaned = f"ended with the one that forked it, which {how}"
         self._changed.set()
 
+    async def _let_leave(self) -> None:
+        """Wait a moment for ranks that have delivered everything: NCCL removes its shared memory when it leaves."""
+        until = time.monotonic() + _LEAVE_SECONDS
+        while all(r.finished for r in self.ranks) and any(r.exit_code is None for r in self.ranks):
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
+
     def log_tail(self) -> str:
         """Return the last lines that the ranks wrote to their standard error."""
         return self._words.last()
@@ -306,6 +319,7 @@ class LocalRanks:
         """Kill whatever is left of the ranks and wait, for a moment only, until it is gone."""
         process = self._process
         if process is not None:
+            await self._let_leave()
             self._segments |= self._shared()
             await program.kill(process)
             leftovers.remove(self._segments, self._began_by_the_clock)

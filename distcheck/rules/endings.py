@@ -104,8 +104,6 @@ def _progress(job: Job, step: str) -> tuple[int, int, int]:
     """Return what grows from step to step of a rank; a step before the process group is before all others."""
     operations = job.asked.operations or OPERATIONS
     words = step.split()
-    if step == "farewell":
-        return 3, 0, 0
     if step == "process group":
         return 0, 0, 0
     if len(words) == 2 and words[0] == "check" and words[1] in operations:

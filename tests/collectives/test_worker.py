@@ -64,7 +64,6 @@ def test_the_steps_are_told_in_order():
         "process group",
         "check broadcast",
         "broadcast 1024 B",
-        "farewell",
     ]
     assert len(only(said[0], "StoreOpen")) == 1
     assert only(said[1], "StoreOpen") == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ended import BEYOND_SECONDS
-from spoiling import HOLD, PRINT, UNINTERRUPTIBLE, spoiled
+from spoiling import DIE, FREEZE, HOLD, PRINT, UNINTERRUPTIBLE, spoiled
 
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
 SEGMENT = """
@@ -134,3 +134,13 @@ def test_a_rank_that_never_starts_is_named_as_missing_and_the_roll_call_ends(by_
     assert [e.code for e in ended] == [20, 20]
     assert ended[0].report["missing_ranks"] == [1]
     assert all(e.seconds < 15 for e in ended)
+
+
+@pytest.mark.parametrize("body", [HOLD, FREEZE, DIE], ids=["keeps the interpreter", "is stopped", "dies"])
+def test_a_rank_that_has_delivered_everything_and_cannot_leave_is_no_fault(distcheck, tmp_path, body):
+    env = spoiled(tmp_path, (1,), f"    open('{tmp_path}/left', 'w').close()\n{body}", leaving=True)
+    ended = distcheck("gate", "--nproc", "3", "--timeout", "40", "--format", "json", *SMALL, env=env)
+    assert (ended.code, ended.report["verdict"], ended.report["findings"]) == (0, "pass", []), ended
+    assert len(ended.report["bandwidth"]) == 1
+    assert ended.seconds < 20
+    assert (tmp_path / "left").exists(), "the fault was not reached"

@@ -40,7 +40,9 @@ def pair():
         end.close()
 
 
-@pytest.mark.parametrize("said", [Born(1, {"RANK": "0"}), Imported(0.5, "no torch"), Exited(0, -9), Step("farewell")])
+@pytest.mark.parametrize(
+    "said", [Born(1, {"RANK": "0"}), Imported(0.5, "no torch"), Exited(0, -9), Step("process group")]
+)
 def test_what_a_rank_tells_arrives(pair, said):
     ours, end = pair
     end.tell(said)
