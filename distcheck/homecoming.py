@@ -44,6 +44,7 @@ class Homecoming:
 
     def __init__(self, launch: Outside, words: Words, say: Callable[[str], None]) -> None:
         self.launch, self._words, self._say = launch, words, say
+        self._ranks, self._tasks = launch.ranks_by_name(), launch.host_of_task
         self._reader = Reader()
         self._arrived: dict[str, str] = {}
         """The version of the probe, by host."""
@@ -80,7 +81,7 @@ class Homecoming:
     def nobody_else(self) -> bool:
         """Whether some nodes ended without facts and all others have told theirs: nobody else will come."""
         known = {r.placement.rank for report in self._reports.values() for r in report.ranks}
-        here = [host for host in self._nodes if known.issuperset(self.launch.ranks_of(host))]
+        here = [host for host, ranks in self._ranks.items() if ranks and known.issuperset(ranks)]
         lost = [host for host, heard in self._nodes.items() if host not in here and heard.codes]
         return bool(here) and bool(lost) and len(here) + len(lost) == len(self._nodes)
 
@@ -89,8 +90,8 @@ class Homecoming:
         if key in self._nodes:
             return key
         labelled = self._words.of_task.match(text)
-        task = int(labelled[1]) if labelled and labelled[1] else len(self.launch.host_of_task)
-        return self.launch.host_of_task[task] if task < len(self.launch.host_of_task) else None
+        task = int(labelled[1]) if labelled and labelled[1] else len(self._tasks)
+        return self._tasks[task] if task < len(self._tasks) else None
 
     def _take(self, host: str | None, message: Message | None, unread: str) -> None:
         match message:
@@ -154,10 +155,11 @@ class Homecoming:
 
     def _launched(self, job: Job, command: tuple[str, ...]) -> Launched:
         known = {r.placement.rank for r in job.ranks}
+        told = {node.name for node in job.nodes}
         nodes = []
         for host, heard in self._nodes.items():
-            ranks = self.launch.ranks_of(host)
-            reported = known.issuperset(ranks)
+            ranks = self._ranks[host]
+            reported = known.issuperset(ranks) if ranks else host in told
             words = "\n".join([*(self._engine.words if host in self._blamed and not reported else ()), *heard.words])
             code = next((c for c in reversed(heard.codes) if c), heard.codes[-1] if heard.codes else None)
             nodes.append(

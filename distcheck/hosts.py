@@ -56,6 +56,7 @@ def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outsid
     port = options.master_port or integer(environ.get("MASTER_PORT")) or _default_port(engine, environ)
     if not 1 <= port <= 65535:
         raise UsageError(f"MASTER_PORT {port}: a port lies between 1 and 65535; 20000 to 32000 is a good choice")
+    arguments = _words(options.launcher_args)
     return Outside(
         engine=engine,
         hosts=hosts,
@@ -65,9 +66,10 @@ def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outsid
         master_port=port,
         python=options.python or sys.executable,
         setup=options.setup,
-        arguments=_words(options.launcher_args),
+        arguments=arguments,
         environment=carried(options.env, environ),
         need=options.need,
+        distribution=_distribution(engine, environ, arguments),
     )
 
 
@@ -219,6 +221,14 @@ def _number(nproc: str, environ: Mapping[str, str]) -> int:
         )
         raise UsageError(f"--nproc {nproc}: {hint}")
     return int(nproc)
+
+
+def _distribution(engine: Engine, environ: Mapping[str, str], arguments: tuple[str, ...]) -> tuple[str, int | None]:
+    if engine != "slurm":
+        return "", None
+    from distcheck.launch import slurm
+
+    return slurm.distribution(environ, arguments)
 
 
 def _default_port(engine: Engine, environ: Mapping[str, str]) -> int:

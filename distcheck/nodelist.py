@@ -1,27 +1,62 @@
-"""Slurm's short forms: the first host of a node list, and how many tasks each node of a step has.
+"""Slurm's short forms: the hosts of a node list, the tasks of each node of a step, and which node has which task.
 
-ClusterShell reads node lists too, but its import alone takes 20 ms of a start.
+ClusterShell reads node lists too, but its import alone takes 20 ms of a start, and it sorts them.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
+from collections.abc import Iterator, Sequence
 
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
 _LONGEST = 1 << 20
 """No step has more nodes than this; a number that says so is a mistake."""
 
 
 def first_host(nodes: str) -> str:
     """Return the first host of a list such as ``node[01-04,7],login``, '' for what is no list of hosts."""
-    depth, end = 0, len(nodes)
+    host = re.sub(r"\[(\w+)[^\[\]]*\]", r"\1", next(_parts(nodes)).strip())
+    return host if re.fullmatch(r"[\w.:-]+", host) else ""
+
+
+def expand(nodes: str) -> tuple[str, ...]:
+    """Return the hosts of such a list in its own order; nothing for what is no list of hosts."""
+    hosts: list[str] = []
+    for part in _parts(nodes):
+        texts = re.split(r"\[([^\[\]]*)\]", part.strip())
+        if not re.fullmatch(r"[\w.:-]+", "".join(texts[::2]) or "?"):
+            return ()
+        choices = [[text] if n % 2 == 0 else _numbers(text) for n, text in enumerate(texts)]
+        if not all(choices) or len(hosts) + math.prod(map(len, choices)) > _LONGEST:
+            return ()
+        hosts += map("".join, itertools.product(*choices))
+    return tuple(hosts)
+
+
+def _parts(nodes: str) -> Iterator[str]:
+    """Split a list at the commas that stand outside of brackets."""
+    depth, start = 0, 0
     for i, letter in enumerate(nodes):
         depth += (letter == "[") - (letter == "]")
         if letter == "," and depth == 0:
-            end = i
-            break
-    host = re.sub(r"\[(\w+)[^\[\]]*\]", r"\1", nodes[:end].strip())
-    return host if re.fullmatch(r"[\w.:-]+", host) else ""
+            yield nodes[start:i]
+            start = i + 1
+    yield nodes[start:]
+
+
+def _numbers(text: str) -> list[str]:
+    """Return the numbers of ``01-04,7`` as they are written; nothing for what is not written so."""
+    found: list[str] = []
+    for piece in text.split(","):
+        match = _RANGE.fullmatch(piece)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not match or last < first or len(found) + last - first >= _LONGEST:
+            return []
+        found += (f"{number:0{len(match[1])}}" for number in range(first, last + 1))
+    return found
 
 
 def tasks_per_node(tasks: str) -> tuple[int, ...]:
@@ -33,3 +68,26 @@ def tasks_per_node(tasks: str) -> tuple[int, ...]:
             return ()
         counts += [int(match[1])] * int(match[2] or 1)
     return tuple(counts)
+
+
+def deal(tasks: Sequence[int], distribution: str, plane: int | None = None) -> tuple[int, ...]:
+    """Return the node, by its place in the step, of every task; nothing where the distribution does not tell.
+
+    Args:
+        tasks: how many each node has.
+        distribution: SLURM_DISTRIBUTION, such as ``cyclic:block`` or ``plane=4``; '' is Slurm's default, block.
+        plane: SLURM_DIST_PLANESIZE.
+
+    Source: slurm, src/common/slurm_step_layout.c (_task_layout_block, _cyclic and _plane). How many tasks each node has
+    is settled first; nodes then get theirs in turn, a block, one, or a plane at a time.
+    """
+    kind, _, own = re.split("[:,]", distribution)[0].partition("=")
+    plane = int(own) if own.isdecimal() else plane
+    most = max(tasks, default=0)
+    size = {"": most, "block": most, "cyclic": 1, "plane": plane}.get(kind)
+    if not size or size < 1:
+        return ()
+    rounds = range(0, most, size)
+    return tuple(
+        node for start in rounds for node, all_ in enumerate(tasks) for _ in range(max(0, min(size, all_ - start)))
+    )

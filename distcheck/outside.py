@@ -159,12 +159,8 @@ def _left_out(job: Job, diagnosis: Diagnosis, launch: Outside) -> tuple[LeftOut,
     errors = [f for f in diagnosis.findings if f.severity == "error"]
     if need is None or launched is None or not errors or any(f.scope not in {"node", "gpu"} for f in errors):
         return ()
-    named = {
-        job.node_of(r).name: host
-        for host in launch.hosts
-        for r in job.ranks
-        if r.placement.rank in launch.ranks_of(host)
-    }
+    host_of = {rank: host for host, ranks in launch.ranks_by_name().items() for rank in ranks}
+    named = {job.node_of(r).name: host_of[r.placement.rank] for r in job.ranks if r.placement.rank in host_of}
     bad: dict[str, list[tuple[str, str]]] = {}
     for finding in errors:
         for node in finding.nodes:

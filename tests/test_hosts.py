@@ -263,6 +263,29 @@ def test_an_allocation_says_hosts_tasks_and_port():
     assert outside(BATCH | {"SLURM_GPUS_ON_NODE": "8"}, nproc="auto").ranks_by_host == (8,) * 4
 
 
+@pytest.mark.parametrize(
+    ("environ", "arguments"),
+    [
+        ({"SLURM_DISTRIBUTION": "cyclic"}, ""),
+        ({"SLURM_DISTRIBUTION": "plane", "SLURM_DIST_PLANESIZE": "1"}, ""),
+        ({"SLURM_DISTRIBUTION": "block"}, "--qos=high -m cyclic:block"),
+        ({}, "--distribution=cyclic"),
+        ({}, "--distribution plane=1"),
+    ],
+)
+def test_srun_s_distribution_says_which_node_has_which_task(environ, arguments):
+    launch = outside(BATCH | environ, launcher_args=arguments)
+    assert launch.host_of_task == ("node1", "node2", "node3", "node4") + ("node1",) * 4
+    assert launch.ranks_by_name() == {"node1": (0, 4, 5, 6, 7), "node2": (1,), "node3": (2,), "node4": (3,)}
+    assert launch.without(("node2",)).ranks_by_name()["node1"] == (0, 3, 4, 5, 6)
+    assert outside(BATCH | environ, launcher_args=arguments, nproc="2").ranks_by_name()["node2"] == (2, 3)
+
+
+def test_a_distribution_of_one_s_own_leaves_open_which_node_has_which_task():
+    launch = outside(BATCH | {"SLURM_DISTRIBUTION": "arbitrary"})
+    assert (launch.host_of_task, set(launch.ranks_by_name().values())) == ((), {()})
+
+
 def test_where_the_ranks_meet_is_the_users_word_before_the_environments():
     there = {"MASTER_ADDR": "env", "MASTER_PORT": "1234"}
     launch = outside(there, hosts="a")
@@ -273,7 +296,7 @@ def test_where_the_ranks_meet_is_the_users_word_before_the_environments():
 
 def test_a_host_that_is_left_out_takes_its_ranks_along_and_the_meeting_place_when_it_was_there():
     launch = outside(hosts="a,b,c", nproc="2").without(("a",))
-    assert (launch.hosts, launch.master_addr, launch.ranks_of("c")) == (("b", "c"), "b", (2, 3))
+    assert (launch.hosts, launch.master_addr, launch.ranks_by_name()["c"]) == (("b", "c"), "b", (2, 3))
     assert outside(hosts="a,b,c", master_addr="head").without(("a",)).master_addr == "head"
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import sys
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from distcheck.nodelist import deal
 
 Engine = Literal["ssh", "slurm", "mpi"]
 
@@ -34,19 +37,27 @@ class Outside(NamedTuple):
     """How many nodes suffice."""
     trimmed: bool = False
     """True when bad nodes of the allocation are left out."""
+    distribution: tuple[str, int | None] = ("", None)
+    """How srun deals tasks to nodes, as SLURM_DISTRIBUTION and SLURM_DIST_PLANESIZE say it; of no effect when
+    `multiplies`."""
 
     @property
     def host_of_task(self) -> tuple[str, ...]:
-        """The host of each task, as the launcher is expected to place them."""
+        """The host of each task, as the launcher is expected to place them; empty where that is not known."""
         if self.multiplies:
             return self.hosts
-        return tuple(h for h, n in zip(self.hosts, self.ranks_by_host, strict=True) for _ in range(n))
+        return tuple(self.hosts[index] for index in deal(self.ranks_by_host, *self.distribution))
 
-    def ranks_of(self, host: str) -> tuple[int, ...]:
-        """Return the ranks that a host is expected to have."""
-        index = self.hosts.index(host)
-        first = sum(self.ranks_by_host[:index])
-        return tuple(range(first, first + self.ranks_by_host[index]))
+    def ranks_by_name(self) -> dict[str, tuple[int, ...]]:
+        """Return the ranks that each host is expected to have; none where that is not known."""
+        if self.multiplies:
+            ends = list(itertools.accumulate(self.ranks_by_host))
+            spans = zip(self.hosts, self.ranks_by_host, ends, strict=True)
+            return {host: tuple(range(end - number, end)) for host, number, end in spans}
+        ranks: dict[str, list[int]] = {host: [] for host in self.hosts}
+        for rank, host in enumerate(self.host_of_task):
+            ranks[host].append(rank)
+        return {host: tuple(several) for host, several in ranks.items()}
 
     def without(self, left_out: tuple[str, ...]) -> Outside:
         """Return the launch on the other hosts; rank 0 moves when its host is left out."""

@@ -16,6 +16,8 @@ from distcheck.errors import UsageError
 from distcheck.launch.assignment import Assignment, encode
 from distcheck.launch.engine import Command
 from distcheck.launch.outside import Outside, Words, probe_argv
+from distcheck.nodelist import tasks_per_node
+from distcheck.placement import integer
 
 WORDS = Words(
     of_task=re.compile(r"^\s*(\d+): (.*)"),
@@ -25,7 +27,6 @@ WORDS = Words(
         re.compile(r"(?:slurmstepd|slurmd): error: (\S+): (.*)"),
     ),
 )
-_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def commands(launch: Outside, assignment: Assignment) -> Sequence[Command]:
@@ -70,9 +71,16 @@ def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def tasks_by_host(environ: Mapping[str, str], number: int) -> tuple[int, ...]:
     """Return how many tasks srun will start on each node: SLURM_TASKS_PER_NODE, such as ``5,1(x3)``; else one each."""
-    text = environ.get("SLURM_TASKS_PER_NODE", "")
-    counts = tuple(int(n) for n, times in _TASKS.findall(text) for _ in range(int(times or 1)))
+    counts = tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", ""))
     return counts if len(counts) == number else (1,) * number
+
+
+def distribution(environ: Mapping[str, str], arguments: Sequence[str]) -> tuple[str, int | None]:
+    """Return how srun will deal the tasks to the nodes, and the size of a plane: its own option goes first."""
+    words = " ".join(arguments)
+    if given := re.findall(r"(?:^|\s)(?:--distribution[= ]|-m ?)(\S+)", words):
+        return given[-1], None
+    return environ.get("SLURM_DISTRIBUTION", ""), integer(environ.get("SLURM_DIST_PLANESIZE"))
 
 
 def default_port(environ: Mapping[str, str]) -> int:

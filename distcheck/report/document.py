@@ -238,8 +238,11 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
         )
         for rank in job.ranks
     ]
-    meant = {rank: node.name for node in (job.launched.nodes if job.launched else ()) for rank in node.ranks}
-    rows += (RankRow(rank, meant.get(rank), None, None, "-", None, "missing") for rank in job.missing_ranks)
+    if job.missing_ranks:
+        from distcheck.rules.homes import homes  # a start without missing ranks need not wait for it
+
+        home = homes(job)
+        rows += (RankRow(rank, home.get(rank), None, None, "-", None, "missing") for rank in job.missing_ranks)
     return tuple(sorted(rows, key=lambda row: (row.rank is None, row.rank or 0)))
 
 

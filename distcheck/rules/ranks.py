@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from distcheck.finding import Finding, Fix, NotChecked
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts import Job
+
+_SHOWN = 8
+"""Nodes that a finding's evidence shows."""
 
 # Of the rules that need all ranks only three say that the others are unknown: those on which every other
 # judgement of the job's shape rests. Twenty rows with one reason would hide it; none would be a pass.
@@ -124,10 +128,12 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
     The others wait for them: rank 0 says ``Timed out after 601 seconds waiting for clients. 7/8 clients
     joined.``, the rest ``wait timeout after 600000ms, keys: /default_pg/0//...`` or nothing. A node was not
     started, hangs in its queue, died on the way or cannot reach rank 0. Found by taking those who came to the
-    roll call from the world size. Where another fault explains why they are not seen, that fault is reported
-    and this is *not checked*.
+    roll call from the world size. The nodes of the missing are named where Slurm's variables, the nodes that
+    distcheck was given, torchrun's numbers of its agents or the names of a job's pods tell them. Where another
+    fault explains why they are not seen, that fault is reported and this is *not checked*.
 
     Fix: start what is missing, look at its log, and see whether the nodes reach rank 0 (``distcheck net``).
+    See: https://slurm.schedmd.com/srun.html#OPT_distribution
     """
     if reason := gap(job):
         yield NotChecked(reason=reason)
@@ -135,28 +141,30 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
     missing = job.missing_ranks
     if not missing:
         return
-    explained = explanation(job)
+    from distcheck.rules.homes import located, look_at, missing_by_node  # which know every launcher
+
+    explained, by_node = explanation(job), missing_by_node(job)
     if explained:
-        yield NotChecked(ranks=missing, reason=f"{explained}; see the other findings")
+        yield NotChecked(ranks=missing, nodes=tuple(by_node), reason=f"{explained}; see the other findings")
         return
     world, lost = job.world_size or 0, strays(job)
-    message = f"{numbered(missing)} of {world} did not come to the roll call"
+    message = f"{located(job, missing)} of {world} did not come to the roll call"
     if lost:
         message += f"; {lost} of them may be the processes whose rank is not valid"
-    slurm = next((j for r in job.ranks if (j := r.environment.get("SLURM_JOB_ID"))), "")
-    commands = (f"scontrol show job {slurm}", f"sacct -j {slurm} --format=JobID,State,NodeList") if slurm else ()
     yield Finding(
         scope="node",
         owner="unknown",
         confirmed=False,
         ranks=missing,
+        nodes=tuple(by_node),
         message=message,
         fix=Fix(
             "See whether the processes were started, what their log says last, and whether their nodes reach "
             "rank 0. A longer --join-timeout waits for nodes that start late.",
-            commands,
+            look_at(job, tuple(by_node)),
         ),
-        evidence={"world_size": world, "came": len(job.ranks), "missing": fold(missing)},
+        evidence={"world_size": world, "came": len(job.ranks), "missing": fold(missing)}
+        | {node: numbered(ranks) for node, ranks in islice(by_node.items(), _SHOWN)},
     )
 
 

@@ -25,6 +25,8 @@ from cluster.inside import (
     summed,
 )
 
+from distcheck.nodelist import deal, expand, tasks_per_node
+
 _TASK = "PROCID NTASKS LOCALID"
 
 
@@ -130,6 +132,55 @@ def test_the_words_to_add_are_right(cluster):
         "node1", "salloc", "--nodes=4", "--ntasks-per-node=2", "bash", "-c", script, "bash", *job, timeout=PATIENCE
     )
     assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
+
+
+# -- where tasks are
+
+
+def test_tasks_are_where_their_variables_say(cluster):
+    shown = "$SLURM_PROCID $SLURMD_NODENAME $SLURM_STEP_NODELIST $SLURM_STEP_TASKS_PER_NODE"
+    shown += " $SLURM_DISTRIBUTION, $SLURM_DIST_PLANESIZE"
+    asked = (
+        "-N4 -n8", "-N4 --ntasks-per-node=2 -m cyclic", "-N4 -n8 -m plane=2", "-N3 -n5", "-N3 -n5 -m cyclic",
+        "-N3 -n7 -m plane=2", "-N2 -n5 -w node2,node4 -m block:cyclic", "-N4 -n3",
+    )  # fmt: skip
+    for options in asked:
+        ended = cluster.run("node1", "srun", *options.split(), "bash", "-c", f'echo "{shown}"')
+        lines = sorted((line.split() for line in ended.out.splitlines()), key=lambda words: int(words[0]))
+        nodes, tasks, distribution, plane = (*lines[0][2:], "")[:4]
+        order = deal(tasks_per_node(tasks), distribution.rstrip(","), int(plane) if plane else None)
+        assert [expand(nodes)[place] for place in order] == [words[1] for words in lines], options
+
+
+def test_nodes_whose_tasks_never_start_are_named(cluster):
+    step = ("srun", "--nodes=4", "--ntasks-per-node=2", "--distribution=cyclic", "--kill-on-bad-exit=0")
+    look = (
+        "[ $SLURMD_NODENAME = node2 -o $SLURMD_NODENAME = node3 ] || exec distcheck env --join-timeout 4 --format json"
+    )
+    ended = cluster.run("node1", *step, *tasks("bash", "-c", look), env=MASTER, timeout=PATIENCE)
+    (report,) = reports(ended)
+    assert (ended.code, findings(report)) == (20, ["env-rank-missing"])
+    found = finding(report, "env-rank-missing")
+    assert (found["ranks"], found["nodes"]) == ([1, 2, 5, 6], ["node2", "node3"])
+    assert "ranks 1-2,5-6 (node2 and node3) of 8" in found["message"]
+    missing = {row["rank"]: row["node"] for row in report["ranks"] if row["status"] == "missing"}
+    assert missing == {1: "node2", 2: "node3", 5: "node2", 6: "node3"}
+    shown = cluster.run("node1", "sh", "-c", found["fix"]["commands"][0])
+    assert [words for words in shown.out.split() if words.startswith("NodeName=")] == [
+        "NodeName=node2",
+        "NodeName=node3",
+    ]
+
+
+def test_from_outside_cyclic_tasks_that_end_early_are_named_on_their_node(cluster):
+    look = ("distcheck", "env", "--join-timeout", "4", "--setup", "[ $SLURMD_NODENAME != node3 ]", "--format", "json")
+    ended = cluster.run("node1", "salloc", "--nodes=4", "--ntasks=8", "--distribution=cyclic", *look, timeout=PATIENCE)
+    (report,) = reports(ended)
+    assert {f["rule"]: (f["ranks"], f["nodes"]) for f in report["findings"] if f["severity"] == "error"} == {
+        "launch-probe-failed": ([2], ["node3"])
+    }
+    healthy = cluster.run("node1", "salloc", "--nodes=4", "--ntasks=8", "--distribution=cyclic", *look[:2])
+    assert healthy.code == 0, healthy
 
 
 # -- slurm-no-srun
