@@ -67,6 +67,7 @@ def _hello(run: Session) -> Hello:
         ranks=tuple(sorted(run.request.own_ranks)),
         world_size=place.world_size or 0,
         seconds_left=run.remaining(),
+        waited_seconds=max(0.0, run.asked.join_timeout_seconds - (run.join_deadline - time.monotonic())),
     )
 
 

@@ -172,7 +172,8 @@ async def attend(
     when a side door opened first: whether MASTER_PORT can be reached is what the ranks want to know.
     """
     loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
+    start = loop.time()
+    until = start + seconds
     last: dict[Door, Attempt] = {}
     met: Connection | None = None
 
@@ -200,7 +201,8 @@ async def attend(
         left = max(0.05, until - loop.time())
         todo = [d for d in ways if met is None or not d.side]
         began = loop.time()
-        knocks = {asyncio.ensure_future(_knock(d, hello, min(connect_seconds, left), left, secret)): d for d in todo}
+        said = _after(hello, began - start)
+        knocks = {asyncio.ensure_future(_knock(d, said, min(connect_seconds, left), left, secret)): d for d in todo}
         try:
             while any(met is None or not d.side for d in knocks.values()) and (met is None or loop.time() < until):
                 patience = None if met is None else until - loop.time()
@@ -220,6 +222,12 @@ async def attend(
         if (met is not None and master_settled()) or once or loop.time() + _PAUSE_SECONDS >= until:
             return Attendance(met, _worth_telling(last))
         await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _after(hello: Hello, seconds: float) -> Hello:
+    """Return what a guest says after it has knocked for so long."""
+    left = max(0.0, hello.seconds_left - seconds)
+    return msgspec.structs.replace(hello, waited_seconds=hello.waited_seconds + seconds, seconds_left=left)
 
 
 def _worth_telling(last: dict[Door, Attempt]) -> tuple[Attempt, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,8 @@ from distcheck.facts import (
 Name = Annotated[str, Meta(max_length=256)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Found = Literal["master"]
+"""How a guest found a door: its MASTER_ADDR means that host."""
 
 
 class Word(msgspec.Struct, frozen=True, tag_field="word"):
@@ -42,6 +44,9 @@ class Hello(Word, frozen=True):
     world_size: int
     seconds_left: Seconds
     """What is left of the guest's --timeout; the host ends before the first guest must leave."""
+    waited_seconds: Seconds = 0.0
+    """How long it has knocked at doors so far."""
+    found: Found = "master"
     line_end: Name = "\r\n\r\n"
     """Makes servers of line protocols, HTTP above all, answer at once and so show what they are."""
 

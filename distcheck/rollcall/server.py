@@ -55,8 +55,10 @@ class Guest:
     ) -> None:
         self.uid = hello.uid
         self.ranks = frozenset(hello.ranks)
-        self.arrived_at = asyncio.get_running_loop().time()
-        self.leaves_at = self.arrived_at + hello.seconds_left
+        now = asyncio.get_running_loop().time()
+        self.arrived_at = now - hello.waited_seconds
+        """When it first knocked: what it then waited for us is not its own delay."""
+        self.leaves_at = now + hello.seconds_left
         self.report = report
         self.writer = writer
         self.hears_by = seals[0] if seals else None
@@ -315,11 +317,20 @@ class Server:
             return Refused(hello.nonce, "more processes than ranks are here already")
         if hello.uid in self.guests or not self._open:
             return Refused(hello.nonce, "this process is there already, or the roll call is closed")
-        if hello.master != self.master and not (
+        if not self._is_its_master(hello) and not (
             self.admit_strangers and hello.world_size == self.world_size and self._fills_a_gap(hello.ranks)
         ):
             return NotYet(hello.nonce, self.master)
         return Welcome(hello.nonce, self.run, self.uid)
+
+    def _is_its_master(self, hello: Hello) -> bool:
+        """Whether a guest looks for this MASTER_ADDR:MASTER_PORT, however it writes the address.
+
+        An address that led it here is this host's: torch would start at once, and two jobs that share host and port
+        are in each other's way under any name.
+        """
+        same_port = hello.master.rpartition(":")[2] == self.master.rpartition(":")[2]
+        return hello.master == self.master or (same_port and hello.found == "master")
 
     def _fills_a_gap(self, ranks: Iterable[int]) -> bool:
         return any(0 <= n < self.world_size and n not in self._present for n in ranks)

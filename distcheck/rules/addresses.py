@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
 from distcheck.rules.settings import number
-from distcheck.rules.vocabulary import once, table_of
+from distcheck.rules.vocabulary import grouped, once, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,7 +156,7 @@ def meanings(job: Job) -> dict[str, frozenset[str]]:
             if not known:  # what localhost is to rank 0's host cannot be compared with anybody's address
                 continue
             hosts = {"rank 0's host" if home and node.key == home.key else f"{node.name}'s own"}
-        elif reached & known:
+        elif _leads_home(job, r, known):
             hosts = {"rank 0's host"}
         spelt.setdefault(address, set()).update(hosts)
     return {address: frozenset(hosts) for address, hosts in spelt.items()}
@@ -166,6 +166,14 @@ def differing(job: Job) -> bool:
     """Whether the ranks were told different hosts to meet at."""
     hosts = list(meanings(job).values())
     return len(hosts) > 1 and not frozenset[str].intersection(*hosts)
+
+
+def networks(job: Job) -> dict[frozenset[str], list[RankFacts]]:
+    """Group the ranks whose MASTER_ADDR leads to rank 0's host by the addresses that it means; loopback is left out."""
+    zero = rank_zero(job)
+    known = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
+    led = (r for r in job.ranks if zero and _leads_home(job, r, known) and not all(map(is_here, _reached(job, r))))
+    return grouped(led, lambda r: _reached(job, r))
 
 
 def here_over_nodes(job: Job) -> list[RankFacts]:
@@ -233,6 +241,18 @@ def misled(job: Job) -> list[RankFacts]:
         if elsewhere and rank.placement.master_addr == zero.placement.master_addr and not _got_through(job, rank):
             lost.append(rank)
     return lost
+
+
+def _leads_home(job: Job, rank: RankFacts, known: frozenset[str]) -> bool:
+    """Whether a rank's MASTER_ADDR means rank 0's host, whose addresses are `known`, or rank 0 was met there.
+
+    Behind a Kubernetes service or a NAT a host does not know all addresses at which it is reached.
+    """
+    reached = _reached(job, rank)
+    attempts = job.process_of(rank).attempts
+    return bool(reached & known) or any(
+        a.door == "master" and a.outcome == "met" and canonical(a.address) in reached for a in attempts
+    )
 
 
 def _got_through(job: Job, rank: RankFacts) -> bool:

@@ -15,6 +15,7 @@ from distcheck.rules.addresses import (
     malformed,
     may_pass,
     meanings,
+    networks,
     outward,
     own_addresses,
     rank_zero,
@@ -136,11 +137,13 @@ def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
 
     Rank 0 listens on its own host; those sent elsewhere run into ``The client socket has timed out``. It
     happens when each node puts its own ``hostname`` there. Found by comparing what MASTER_ADDR resolves to on
-    each rank: different spellings of one host, and different addresses of rank 0's node, are no difference.
+    each rank. Different spellings of one host are no difference, and different addresses of rank 0's node, which
+    torch does not mind, are a remark.
 
     Fix: work the address out once, on the first node, and hand it to all.
     """
     if not differing(job):
+        yield from _by_two_networks(job)
         return
     hosts = meanings(job)
     concerned = [r for r in job.ranks if r.placement.master_addr in hosts]
@@ -158,6 +161,30 @@ def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
             master_commands(job, odd[0], "MASTER_ADDR"),
         ),
         evidence={address: sorted(meant) for address, meant in hosts.items()},
+    )
+
+
+def _by_two_networks(job: Job) -> Iterator[Outcome]:
+    """Remark that ranks look for rank 0's host at different addresses of it."""
+    seen = networks(job)
+    if len(seen) < 2 or frozenset[str].intersection(*seen):
+        return
+    lines = []
+    for addresses, ranks in sorted(seen.items(), key=lambda item: -len(item[1])):
+        spelt, meant = ranks[0].placement.master_addr or "", listed(sorted(addresses))
+        has = "has" if len(ranks) == 1 else "have"
+        lines.append(f"{named(job, ranks)} {has} {spelt}" + (f" ({meant})" if meant != spelt else ""))
+    odd = odd_ones({tuple(sorted(addresses)): ranks for addresses, ranks in seen.items()})
+    yield found(
+        job,
+        odd,
+        f"MASTER_ADDR has several addresses of rank 0's node: {listed(lines)}; all of them lead to rank 0",
+        Fix(
+            "No action if intended; otherwise set the same MASTER_ADDR on every node.",
+            master_commands(job, odd[0], "MASTER_ADDR"),
+        ),
+        severity="info",
+        evidence={", ".join(sorted(addresses)): named(job, ranks) for addresses, ranks in seen.items()},
     )
 
 

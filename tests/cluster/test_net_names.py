@@ -133,6 +133,18 @@ def test_a_master_addr_of_another_node_than_rank_0s(cluster):
     assert "MASTER_ADDR node2 is 10.77.0.12" in found["message"]
 
 
+def test_every_address_of_the_master_is_the_same_master_and_met_at_once(bare):
+    first, second = bare.networks
+    own = {"node1": "127.0.0.1", "node2": f"{first}.11", "node3": "node1-data", "node4": "node1.cluster.example"}
+    rename(bare, "node4", "node1.cluster.example", f"{first}.11")
+    (zero, (report,)), *others = by_hand(bare, only={node: {"MASTER_ADDR": address} for node, address in own.items()})
+    assert [zero.code, *(ended.code for ended, _ in others)] == [0, 0, 0, 0]
+    assert (report["verdict"], findings(report)) == ("pass", []), report["findings"]
+    assert report["seconds"] < 8  # half of --join-timeout is 10 s
+    assert blamed(report, "info") == {"env-master-addr-differs": ([2], ["node3"])}
+    assert f"node1-data ({second}.11)" in finding(report, "env-master-addr-differs")["message"]
+
+
 def test_localhost_with_two_nodes(cluster):
     ended, report = net(cluster, "--join-timeout", "4", hosts="node[1-2]", MASTER_ADDR="localhost")
     assert (ended.code, blamed(report)) == (30, {"env-master-addr-localhost-multinode": on(1, 2)})

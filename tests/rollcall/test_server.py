@@ -113,6 +113,32 @@ def test_a_guest_for_another_master_waits_until_strangers_may_fill_a_gap(hosting
     live(main())
 
 
+@pytest.mark.parametrize("name", ["localhost", "node1-data", "10.78.0.1", "::1", "fd00::1"])
+def test_a_guest_whose_own_name_for_the_master_led_it_here_comes_in_at_once(hosting, live, name):
+    async def main():
+        async with hosting(2) as host:
+            came = await host.come("guest", 1, seconds=0.3, master=f"{name}:29500", world_size=2)
+            assert came.connection is not None
+            assert await host.server.wait_for_all(3)
+
+    live(main())
+
+
+def test_what_a_guest_waited_for_the_host_is_not_its_delay(hosting, live):
+    async def main():
+        async with hosting(3) as host:
+            await host.come("at once", 1)
+            knocking = asyncio.ensure_future(host.come("led astray", 2, master="127.0.0.1:1", world_size=3))
+            await asyncio.sleep(1.2)
+            host.server.admit_strangers = True
+            await knocking
+            assert await host.server.wait_for_all(3)
+            first, second = (host.server.guests[uid].arrived_at for uid in ("at once", "led astray"))
+            assert abs(second - first) < 0.6
+
+    live(main())
+
+
 def test_a_rank_that_is_there_twice_comes_in_twice_but_a_process_only_once(hosting, live):
     async def main():
         async with hosting(2) as host:

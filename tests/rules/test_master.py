@@ -119,15 +119,50 @@ def test_each_node_naming_itself_blames_those_who_are_wrong(job_of, change, only
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-addr-differs", (2, 3), 30)
 
 
-def test_two_spellings_of_rank_zeros_host_are_no_difference(job_of, change, silent):
+@pytest.fixture
+def two_networks(job_of, change):
+    """Two nodes; node1 has a second network, at which the ranks of `change` may look for it."""
     job = job_of(nodes=2)
-    first = job.nodes[0]
     second_network = Interface(name="ib0", address="192.168.0.1", up=True, mtu_bytes=4092)
-    job = change.node(job, 0, interfaces=(*first.interfaces, second_network))
-    job = change.environment(job, 3, MASTER_ADDR="node1-ib")
-    job = change.process(job, 3, master_resolution=resolves("192.168.0.1"))
-    job = change.environment(job, 0, MASTER_ADDR="localhost")
-    assert silent(change.process(job, 0, master_resolution=resolves("127.0.0.1")))
+    return change.node(job, 0, interfaces=(*job.nodes[0].interfaces, second_network))
+
+
+@pytest.mark.parametrize(
+    ("rank", "spelt", "address"),
+    [
+        (0, "localhost", "127.0.0.1"),
+        (0, "127.0.1.1", "127.0.1.1"),
+        (3, "10.0.0.1", "10.0.0.1"),
+        (3, "node1.cluster.example", "10.0.0.1"),
+    ],
+)
+def test_two_spellings_of_rank_zeros_host_are_no_difference(two_networks, change, silent, rank, spelt, address):
+    job = change.environment(two_networks, rank, MASTER_ADDR=spelt)
+    assert silent(change.process(job, rank, master_resolution=resolves(address)))
+
+
+def test_a_name_with_an_address_of_each_family_is_no_second_network(two_networks, change, silent):
+    six = Interface(name="eth0", address="fd00::1", up=True, mtu_bytes=1500)
+    job = change.node(two_networks, 0, interfaces=(*two_networks.nodes[0].interfaces, six))
+    assert silent(change.process(job, 3, master_resolution=resolves("fd00::1", "10.0.0.1")))
+
+
+def test_two_networks_of_rank_zeros_host_are_a_remark_with_both_addresses(two_networks, change, only):
+    job = change.environment(two_networks, 3, MASTER_ADDR="node1-ib")
+    finding, exit_code = only(change.process(job, 3, master_resolution=resolves("192.168.0.1")))
+    assert (finding.rule, finding.severity, exit_code) == ("env-master-addr-differs", "info", 0)
+    assert (finding.ranks, finding.nodes) == ((3,), ("node2",))
+    assert "node1 (10.0.0.1)" in finding.message
+    assert "node1-ib (192.168.0.1)" in finding.message
+
+
+def test_an_address_that_rank_zeros_host_does_not_know_and_answered_at_is_its_own(job_of, change, only):
+    job = change.environment(job_of(nodes=2), (2, 3), MASTER_ADDR="service")
+    job = change.process(job, (2, 3), master_resolution=resolves("10.96.0.7"))
+    assert only(job)[1] == 30
+    met = Attempt(address="10.96.0.7", port=29500, door="master", outcome="met")
+    finding, exit_code = only(change.process(job, (2, 3), attempts=(met,)))
+    assert (finding.severity, exit_code) == ("info", 0)
 
 
 def test_an_address_of_another_host_than_rank_zeros(job_of, change, only, silent):
