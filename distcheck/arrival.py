@@ -38,6 +38,8 @@ async def arrive(run: Session) -> Role:
     run.record.note(resolution=resolution)
     addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
     ways = client.doors(addresses, place.master_port or 0, _job_name(run), agent=_agent(run))
+    if place.master_derived and 0 in run.request.own_ranks and _is_elsewhere(run, addresses):
+        return "alone"  # the others look for this rank there, and would do so until --join-timeout
     if 0 in run.request.own_ranks:
         return await _open_as_rank_0(run, ways, place.master_port or 0)
     if not addresses:
@@ -209,6 +211,12 @@ async def _attend(run: Session, ways: Ways, seconds: float) -> Attendance:
 def _own_addresses(run: Session) -> set[str]:
     interfaces = run.record.node.interfaces if run.record.node else ()
     return set() if isinstance(interfaces, Missing) else {i.address for i in interfaces}
+
+
+def _is_elsewhere(run: Session, addresses: tuple[str, ...]) -> bool:
+    """Whether these are surely another host's addresses."""
+    own = _own_addresses(run)
+    return bool(own and addresses) and not any(a in own or a.startswith("127.") or a == "::1" for a in addresses)
 
 
 async def _stand_in(run: Session) -> bool:

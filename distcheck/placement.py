@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from distcheck.facts import Launcher, Placement
-from distcheck.nodelist import first_host, tasks_per_node
+from distcheck.meeting_place import derived
+from distcheck.nodelist import tasks_per_node
 
 RANK_VARIABLES = (
     "RANK",
@@ -107,8 +108,6 @@ _MARKS: tuple[tuple[Launcher, str], ...] = (
     ("kubernetes", "JOB_COMPLETION_INDEX"),
     ("kubernetes", "PET_NODE_RANK"),
 )
-_FIRST_PORT, _PORTS = 20000, 10000
-"""A job's own port where nobody chose one: below those of outgoing connections, by its number."""
 
 
 def integer(text: str | None) -> int | None:
@@ -126,10 +125,11 @@ def find_table(environ: Mapping[str, str]) -> Table | None:
     return next((t for t, value in marks if value and (t.marker, value) != _INTERACTIVE_STEP), None)
 
 
-def place(environ: Mapping[str, str] = os.environ, options: Placement | None = None) -> Placement:
+def place(environ: Mapping[str, str] = os.environ, options: Placement | None = None, mpiexec: str = "") -> Placement:
     """Read a process's placement.
 
-    What the user gave by hand (`options`) wins, then the variables that torch reads, then the launcher's own.
+    What the user gave by hand (`options`) wins, then the variables that torch reads, then the launcher's own. Where to
+    meet is derived where it is not set (`mpiexec`: see `meeting_place.derived`); a wrong value stays, for the rules.
     """
     options = options or Placement()
     table = find_table(environ)
@@ -144,9 +144,13 @@ def place(environ: Mapping[str, str] = os.environ, options: Placement | None = N
     rank = first(options.rank, "RANK", table.rank if table else "")
     addr = as_text(options.master_addr or environ.get("MASTER_ADDR")) or None
     port = first(options.master_port, "MASTER_PORT", "")
-    derived = False
-    if table and table.launcher == "slurm" and not (options.master_addr or options.master_port):
-        addr, port, derived = _meeting_place(environ, addr, port)
+    lacks_addr, lacks_port = not environ.get("MASTER_ADDR"), not environ.get("MASTER_PORT")
+    filled = False
+    if table and (lacks_addr or lacks_port) and not (options.master_addr or options.master_port):
+        own_addr, own_port = derived(table.launcher, environ, mpiexec)
+        filled = (lacks_addr and bool(own_addr)) or (lacks_port and own_port is not None)
+        addr = own_addr or addr if lacks_addr else addr
+        port = own_port if lacks_port else port
     return Placement(
         rank=rank,
         world_size=first(options.world_size, "WORLD_SIZE", table.world_size if table else ""),
@@ -157,7 +161,7 @@ def place(environ: Mapping[str, str] = os.environ, options: Placement | None = N
         master_port=port,
         launcher=table.launcher if table else _who_set(environ, rank),
         by_options=options.rank is not None and options.world_size is not None,
-        master_derived=derived,
+        master_derived=filled,
     )
 
 
@@ -201,25 +205,6 @@ def beside(environ: Mapping[str, str]) -> tuple[int, int]:
     tasks = tasks_here(environ) if table.launcher == "slurm" else integer(environ.get(table.local_world_size))
     number = integer(environ.get(table.local_rank))
     return (number, tasks) if tasks and number is not None and 0 <= number < tasks else (0, 1)
-
-
-def _meeting_place(
-    environ: Mapping[str, str], addr: str | None, port: int | None
-) -> tuple[str | None, int | None, bool]:
-    """Fill in, under srun, where the tasks can meet when nobody said it; True when something was filled in.
-
-    What every task can work out alike: the first host of the step, which runs task 0, and the job's number. A value
-    that is there and wrong stays, for the rules to speak of.
-    """
-    host = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
-    job = integer(environ.get("SLURM_JOB_ID"))
-    lacks_addr = not environ.get("MASTER_ADDR") and bool(host)
-    lacks_port = not environ.get("MASTER_PORT") and job is not None
-    return (
-        host if lacks_addr else addr,
-        _FIRST_PORT + job % _PORTS if lacks_port and job is not None else port,
-        lacks_addr or lacks_port,
-    )
 
 
 def as_text(text: str | None) -> str:

@@ -146,7 +146,7 @@ def _participants(
     if nproc is None and node is not None and (node.needs_ranks or (node.nodes is not None and "RANK" not in environ)):
         nproc = {"gpu": "auto", "cpu": str(os.cpu_count() or 1), "": "1"}.get(node.nproc, node.nproc)
     if nproc is None and not by_default:
-        return (place(environ, given),), False
+        return (place(environ, given, _mpiexec(environ)),), False
     number = _number(nproc, by_default=by_default and nproc is None)
     if node is not None and node.nodes is not None:
         return node_placements(node, number, given), True
@@ -159,12 +159,23 @@ def _participants(
         from distcheck.probe.network import free_port
 
         return local_placements(number, options.master_addr or "127.0.0.1", options.master_port or free_port()), True
-    here = place(environ, given)
+    here = place(environ, given, _mpiexec(environ))
     if here.launcher == "torchrun":
         raise UsageError(
             f"--nproc {options.nproc} inside torchrun: torchrun has started the ranks already; leave --nproc out"
         )
     return _multiplied(here, number, *beside(environ)), True
+
+
+def _mpiexec(environ: Mapping[str, str]) -> str:
+    """Return where Hydra's mpiexec listens, by the command line of its proxy; '' under other launchers."""
+    table = find_table(environ)
+    if table is None or table.launcher != "hydra":
+        return ""
+    from distcheck.meeting_place import control_port
+    from distcheck.probe.process import ancestors
+
+    return control_port(ancestors())
 
 
 def _multiplied(here: Placement, number: int, local_task: int, tasks: int) -> tuple[Placement, ...]:

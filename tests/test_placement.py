@@ -6,6 +6,7 @@ import pytest
 
 from distcheck.errors import UsageError
 from distcheck.facts import Placement
+from distcheck.meeting_place import control_port
 from distcheck.nodelevel import node_level, placements
 from distcheck.options import Options
 from distcheck.placement import beside, exported, integer, local_placements, place, rank_environment
@@ -131,8 +132,51 @@ def test_an_option_leaves_nothing_to_work_out():
     assert (placed.master_addr, placed.master_port, placed.master_derived) == ("node9", None, False)
 
 
-def test_mpi_ranks_cannot_work_out_where_to_meet():
-    assert place(recorded("openmpi")).master_addr is None
+PRTE = {"OMPI_MCA_orte_hnp_uri": "", "PMIX_NAMESPACE": "prterun-login-1-4711@1"}
+"""As Open MPI 5 names a job: prte_plm_base_set_hnp_name in prte's src/mca/plm/base/plm_base_jobid.c."""
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "mpiexec", "host"),
+    [
+        ("openmpi", {}, "", "10.77.0.11"),
+        ("openmpi", {"OMPI_MCA_orte_hnp_uri": "9.0;tcp://172.17.0.1,10.77.0.11:34979"}, "", "10.77.0.11"),
+        ("openmpi", PRTE, "", "login-1"),
+        ("openmpi", PRTE | {"SLURM_JOB_NODELIST": "node[3-4]", "SLURM_JOB_ID": "7"}, "", "node3"),
+        ("mpich", {}, "node1:43153", "node1"),
+        ("mpich", {"SLURM_JOB_NODELIST": "node[3-4]", "SLURM_JOB_ID": "7"}, "", "node3"),
+        ("horovodrun", {}, "", "10.77.0.11"),
+    ],
+)
+def test_mpi_and_horovod_ranks_meet_where_their_launcher_runs(name, more, mpiexec, host):
+    places = [place(recorded(name) | more | {"PMI_RANK": str(i)}, mpiexec=mpiexec) for i in range(4)]
+    assert {(p.master_addr, p.master_derived, p.can_meet) for p in places} == {(host, True, True)}
+    (port,) = {p.master_port for p in places}
+    assert port == 20007 if "SLURM_JOB_ID" in more else 20000 <= port < 30000
+
+
+def test_two_jobs_of_mpi_have_two_ports():
+    assert (
+        place(recorded("mpich"), mpiexec="node1:1").master_port
+        != place(recorded("mpich"), mpiexec="node1:2").master_port
+    )
+
+
+@pytest.mark.parametrize("name", ["mpich", "intel_mpi", "mvapich2", "pals", "jsrun"])
+def test_where_a_launcher_leaves_no_trace_of_rank_0_nothing_is_derived(name):
+    placed = place(recorded(name))
+    assert (placed.master_addr, placed.master_port, placed.master_derived) == (None, None, False)
+
+
+@pytest.mark.parametrize("uri", ["9.0;tcp://", "tcp6://[fd00::1]:3", "9.0;tcp://172.17.0.1:3", "x"])
+def test_a_daemons_address_that_no_other_host_can_use_is_no_meeting_place(uri):
+    assert place(recorded("openmpi") | {"OMPI_MCA_orte_hnp_uri": uri}).master_addr is None
+
+
+def test_a_hydra_proxy_among_the_ancestors_tells_where_mpiexec_runs():
+    proxy = "/usr/bin/hydra_pmi_proxy --control-port node1:43153 --rmk user --launcher ssh --proxy-id 1"
+    assert control_port(("bash -c distcheck", proxy, "sshd: root@notty")) == "node1:43153"
+    assert control_port(("python train.py --control-port node9:1", "bash")) == ""
 
 
 def test_a_task_knows_how_many_stand_beside_it_by_its_launcher_alone():

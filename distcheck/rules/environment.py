@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.finding import Fix
 from distcheck.placement import integer
 from distcheck.rules import Outcome, rule
+from distcheck.rules.addresses import astray
 from distcheck.rules.settings import (
     MPI_LAUNCHERS,
     expected,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "GROUP_RANK")
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SETS_VARIABLES = frozenset({"torchrun", "accelerate", "deepspeed"})
+"""Programs that give the processes which they start these variables themselves."""
 IN_WORDS = (
     "The rank is the number of a process in the whole job, from 0. "
     "The world size is how many processes the whole job has. "
@@ -65,10 +68,11 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
     ``init_process_group()`` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, in this order, and stops at
     the first one it misses: ``ValueError: Error initializing torch.distributed using env:// rendezvous:
     environment variable RANK expected, but not set``. This rule names all that are missing at once. Under
-    srun, which numbers its tasks in variables of its own, missing numbers are only worth knowing, because
-    many scripts map them; but nobody says where to meet, so a missing MASTER_ADDR or MASTER_PORT is an error
-    there too. Under MPI and Horovod the rule env-mpi-horovod-vars-only speaks. Found by looking for the four
-    variables, less what options give.
+    srun it is a warning: many scripts (Lightning, Accelerate, submitit) map Slurm's own variables, and distcheck
+    derives the meeting place from the first host of the step and the job's number. Silent there with ``--export``,
+    which gives them to COMMAND, and where COMMAND is torchrun, which sets them for its ranks. Under MPI and Horovod
+    the rule env-mpi-horovod-vars-only reports the same. Found by looking for the four variables, less what options
+    give.
 
     Fix: start the script with torchrun, which sets them all, or export them; under srun map Slurm's own
     variables, or let ``distcheck gate --export`` do so.
@@ -107,50 +111,59 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
 
 
 def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:
-    """Say what a launcher's ranks lack: their numbers under torch's names, and perhaps a place to meet."""
+    """Report what an env:// script would miss under a launcher; an error only where no place to meet could be derived.
+
+    Silent where COMMAND is given the variables or sets them for its own ranks.
+    """
     first = ranks[0]
     table = table_of(first)
     if table is None:
         return
+    lost = astray(job)
+    met = all(r.placement.can_meet for r in ranks) and not (lost and lost.placement.master_derived)
+    if met and (job.asked.export or job.asked.program in _SETS_VARIABLES):
+        return
     masters = [name for name in names if name.startswith("MASTER_")]
     numbers = [name for name in names if not name.startswith("MASTER_")]
-    program = starter(first)
-    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set"
-    text, commands = "", list[str]()
+    program, where = starter(first), first.placement
+    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set, which torch needs for env://"
+    if lost and not met:
+        message += f"; {program} seems to run on {where.master_addr}, and rank 0 is on {job.node_of(lost).name}"
+    elif not met:
+        message += f"; {program} does not tell where rank 0 is"
+    elif where.master_derived:
+        message += f"; distcheck derived {where.master_addr}:{where.master_port}"
+    else:
+        message += f"; distcheck used {program}'s own, such as {table.rank}"
+    if job.asked.program:
+        message += "; COMMAND gets none of them"
+    commands = list[str]()
     if numbers:
-        message += f"; torch does not read {program}'s own, such as {table.rank}"
-        text = "Map the launcher's variables before the script starts, or let distcheck gate --export do it. "
         line = mapping(table)
         commands += [line, f"{program} bash -c '{line} && exec python train.py'"]
     if masters:
-        message += f": {_in_short(torch_would_raise(first))!r}"
-        text += f"Give every rank the host of rank 0 and one free port: {program} does not."
         commands += master_commands(job, first, *masters)
-    # What --export gives to COMMAND is not missing there, as far as distcheck knows it.
-    given = job.asked.export and all(r.placement.can_meet for r in ranks)
-    if given:
-        text, commands = "Nothing: distcheck gate --export gives them to COMMAND.", []
     yield found(
         job,
         ranks,
         message,
-        Fix(text.strip(), tuple(commands)),
-        severity="error" if masters and not given else "info",
+        Fix(
+            "No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise export "
+            f"{'them' if len(names) > 1 else 'it'} in front of it, or start it with distcheck gate --export."
+            if met
+            else f"Give every rank the host of rank 0 and a free port; {program} does not.",
+            tuple(commands),
+        ),
+        severity="warning" if met else "error",
         evidence={
             "unset": list(names),
             "launcher": table.launcher,
             table.rank: first.environment.get(table.rank, ""),
             table.world_size: first.environment.get(table.world_size, ""),
+            "torch": torch_would_raise(first),
         }
-        | ({"torch": torch_would_raise(first)} if masters else {})
-        | _met_at(first),
+        | ({"distcheck met at": f"{where.master_addr}:{where.master_port}"} if where.master_derived and met else {}),
     )
-
-
-def _met_at(rank: RankFacts) -> dict[str, str]:
-    """Return as evidence where distcheck let the ranks meet when nobody had said it."""
-    where = rank.placement
-    return {"distcheck met at": f"{where.master_addr}:{where.master_port}"} if where.master_derived else {}
 
 
 def _in_short(error: str) -> str:
@@ -164,12 +177,13 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
 
     mpirun, mpiexec, jsrun and horovodrun number their processes in variables such as OMPI_COMM_WORLD_RANK,
     PMI_RANK or HOROVOD_RANK. torch reads none of them and stops with ``environment variable RANK expected,
-    but not set``. A script may map them itself, so this is only worth knowing; but none of these launchers
-    says where to meet, so MASTER_ADDR or MASTER_PORT missing as well is an error. Found by a launcher's
-    variables with torch's not set.
+    but not set``. A script may map them itself, so this is a warning. Where rank 0 listens distcheck derives from
+    the host on which Open MPI's mpirun, Hydra's mpiexec or horovodrun runs, or from the first host of a Slurm
+    allocation. Where nothing tells it, or rank 0 is on another host, there is no meeting, and missing MASTER_ADDR and
+    MASTER_PORT are an error. Silent with ``--export``. Found by a launcher's variables with torch's not set.
 
-    Fix: map the variables in front of the script, and hand MASTER_ADDR and MASTER_PORT to all ranks
-    (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``).
+    Fix: map the variables in front of the script, and pass MASTER_ADDR and MASTER_PORT to all ranks
+    (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``), or let ``distcheck gate --export`` do so.
     See: https://github.com/pytorch/examples/issues/540
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():

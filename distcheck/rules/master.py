@@ -207,8 +207,8 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
         yield NotChecked(ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False)
         return
     lost = astray(job)
-    if lost is None or chosen_by_agent(job, lost):
-        return
+    if lost is None or lost.placement.master_derived or chosen_by_agent(job, lost):
+        return  # what distcheck derived is no setting of the user's
     node = job.node_of(lost)
     reached, own = sorted(resolved(job, lost)), sorted(outward(own_addresses(node)))
     # In a pod the address may be a service's, which no interface has, and the others merely late.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Placement
+from distcheck.facts import Placement, Resolution
 from distcheck.placement import place
 
 LAUNCHERS = ["by hand", "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "distcheck"]
@@ -74,35 +74,76 @@ def test_one_missing_variable_by_hand_is_named_alone(job_of, change, found):
     assert findings["env-rank-unset"].fix.commands == ("export WORLD_SIZE=2",)
 
 
-def test_srun_without_rank_is_only_worth_knowing(job_of, found):
-    findings, exit_code = found(job_of(nodes=2, launcher="slurm", mapped=False))
-    assert ([(f.rule, f.severity) for f in findings.values()], exit_code) == ([("env-rank-unset", "info")], 0)
-    line = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID"
-    assert findings["env-rank-unset"].fix.commands[0] == line
+LACKING = [("slurm", "env-rank-unset")] + [
+    (launcher, "env-mpi-horovod-vars-only") for launcher in ("openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod")
+]
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"])
-def test_mpi_without_rank_is_only_worth_knowing(job_of, found, launcher):
-    findings, exit_code = found(job_of(nodes=2, launcher=launcher, mapped=False))
-    assert ([(f.rule, f.severity) for f in findings.values()], exit_code) == (
-        [("env-mpi-horovod-vars-only", "info")],
-        0,
-    )
+@pytest.mark.parametrize(("launcher", "rule"), LACKING)
+def test_a_launchers_ranks_without_rank_are_one_warning(job_of, change, found, launcher, rule):
+    job = job_of(nodes=2, launcher=launcher, mapped=False)
+    findings, exit_code = found(job)
+    assert ([(f.rule, f.severity) for f in findings.values()], exit_code) == ([(rule, "warning")], 0)
+    assert findings[rule].evidence["unset"] == ["RANK", "WORLD_SIZE"]
+    assert findings[rule].fix.commands[0].startswith("export RANK=$")
+    assert "COMMAND" not in findings[rule].message
+
+    findings, _ = found(change.asked(job, program="python3"))
+    assert "COMMAND gets none of them" in findings[rule].message
+
+
+@pytest.mark.parametrize(("launcher", "rule"), LACKING)
+def test_with_export_or_a_command_that_numbers_its_own_ranks_nothing_is_missing(job_of, change, found, launcher, rule):
+    job = job_of(nodes=2, launcher=launcher, mapped=False)
+    assert rule in found(job)[0]
+    for given in ({"export": True, "program": "python3"}, {"program": "torchrun"}, {"program": "accelerate"}):
+        assert found(change.asked(job, **given)) == ({}, 0)
 
 
 @pytest.mark.parametrize(
-    ("launcher", "rule", "words"),
+    ("launcher", "variables", "master", "words"),
     [
-        ("slurm", "env-rank-unset", "scontrol show hostnames"),
-        ("openmpi", "env-mpi-horovod-vars-only", "mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29500"),
-        ("hydra", "env-mpi-horovod-vars-only", "mpiexec -genv MASTER_ADDR node1"),
+        ("slurm", {"SLURM_STEP_NODELIST": "node[1-2]"}, "node1:20077", "scontrol show hostnames"),
+        (
+            "openmpi",
+            {"OMPI_MCA_orte_hnp_uri": "7.0;tcp://10.0.0.1:4"},
+            "10.0.0.1:",
+            "-x MASTER_ADDR=node1 -x MASTER_PORT=",
+        ),
+        ("horovod", {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}, "10.0.0.1:", "export MASTER_ADDR=node1"),
     ],
 )
-def test_a_launcher_without_a_meeting_place_is_an_error(job_of, change, found, launcher, rule, words):
+def test_a_derived_meeting_place_is_a_warning_with_the_lines_to_paste(
+    job_of, change, found, launcher, variables, master, words
+):
+    job = job_of(nodes=2, launcher=launcher, mapped=False)
+    job = change.environment(job, None, MASTER_ADDR=None, MASTER_PORT=None, **variables)
+    findings, exit_code = found(job)
+    ((rule, finding),) = findings.items()
+    assert (finding.severity, exit_code) == ("warning", 0)
+    assert finding.evidence["unset"] == ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
+    assert finding.evidence["distcheck met at"].startswith(master)
+    assert any(words in command for command in finding.fix.commands)
+    assert found(change.asked(job, export=True)) == ({}, 0)
+
+    # Rank 0 is on a node that does not have the address: nobody can meet there, and --export would hand it on.
+    lost = change.process(job, None, master_resolution=Resolution(name="x", addresses=("10.0.0.9",), seconds=0.1))
+    lost = change.asked(change.process(lost, None, attempts=()), export=True)
+    findings, exit_code = found(lost)
+    assert ([(f.rule, f.severity) for f in findings.values()], exit_code) == ([(rule, "error")], 30)
+    assert "rank 0 is on node1" in findings[rule].message
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [("mvapich", "mpirun_rsh ... MASTER_ADDR=node1"), ("hydra", "mpiexec -genv MASTER_ADDR node1")],
+)
+def test_a_launcher_that_leaves_no_trace_of_rank_0_is_an_error(job_of, change, found, launcher, words):
     job = job_of(nodes=2, launcher=launcher, mapped=False)
     findings, exit_code = found(change.environment(job, None, MASTER_ADDR=None, MASTER_PORT=None))
-    assert (list(findings), findings[rule].severity, exit_code) == ([rule], "error", 30)
-    assert any(words in command for command in findings[rule].fix.commands)
+    ((rule, finding),) = findings.items()
+    assert (rule, finding.severity, exit_code) == ("env-mpi-horovod-vars-only", "error", 30)
+    assert any(words in command for command in finding.fix.commands)
 
 
 def test_what_distcheck_started_lacks_nothing(job_of, change, found):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from distcheck.diagnose import diagnose
 from distcheck.facts import Interface, Placement, Resolution
 
 OURS = ("slurm", "environment", "leaks", "ranks", "local_ranks", "master", "master_port", "gpu")
@@ -241,12 +242,13 @@ def test_hidden_devices_are_no_matter_to_gloo(one_each, judge, change):
 # -- where to meet: slurm-master-from-wrong-node and slurm-node-order are other rules' aliases
 
 
-def test_a_missing_meeting_place_is_an_error_with_the_words_to_add(tasks, change, only):
+def test_a_missing_meeting_place_is_a_warning_with_the_words_to_add(tasks, change, only):
     job = tasks(SLURM_STEP_NODELIST="node[1-2]")
     job = change.environment(job, None, MASTER_ADDR=None, MASTER_PORT=None)
     assert {r.placement.master_addr for r in job.ranks} == {"node1"}
     finding, exit_code = only(job)
-    assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("env-rank-unset", "error", (0, 1, 2, 3), 30)
+    assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("env-rank-unset", "warning", (0, 1, 2, 3), 0)
+    assert "node1:20077" in finding.message
     assert finding.evidence["distcheck met at"] == "node1:20077"
     assert finding.fix.commands == (
         'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)',
@@ -254,12 +256,13 @@ def test_a_missing_meeting_place_is_an_error_with_the_words_to_add(tasks, change
     )
 
 
-def test_a_missing_meeting_place_that_export_gives_is_only_mentioned(tasks, change, only):
-    job = tasks(SLURM_STEP_NODELIST="node[1-2]")
-    job = change.environment(job, None, MASTER_ADDR=None, MASTER_PORT=None, RANK=None, WORLD_SIZE=None)
-    finding, exit_code = only(change.asked(job, export=True))
-    assert (finding.rule, finding.severity, exit_code) == ("env-rank-unset", "info", 0)
-    assert "--export" in finding.fix.text
+def test_a_missing_meeting_place_fails_with_strict_and_export_gives_it(tasks, change, silent):
+    job = change.environment(
+        tasks(SLURM_STEP_NODELIST="node[1-2]"), None, MASTER_ADDR=None, MASTER_PORT=None, RANK=None
+    )
+    assert diagnose(job, strict=True).verdict.exit_code == 10
+    assert silent(change.asked(job, export=True))
+    assert diagnose(change.asked(job, export=True), strict=True).verdict.exit_code == 0
 
 
 def test_an_empty_meeting_place_is_not_excused_by_the_one_that_was_worked_out(tasks, change, only):
