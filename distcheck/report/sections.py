@@ -239,14 +239,17 @@ _ADVICE = {
     10: "warnings fail because of --strict",
     20: "it is not sure that the job can start; a retry may help, on other nodes if it does not",
     30: "mend the job's or the site's configuration first; a retry will not help",
-    40: "leave {nodes} out and start again",
+    40: "leave {nodes} out{doubtful} and start again",
     70: "distcheck itself broke; save the job with --save and report it",
 }
 
 
 def advice(report: Document) -> str:
     """Return what to do now."""
-    return _ADVICE[report.exit_code].format(nodes=harmless(report.exclude.hostlist))
+    errors = (f for f in report.findings if f.severity == "error" and f.scope in {"node", "gpu"})
+    others = fold_nodes({node for f in errors for node in f.nodes} - set(report.exclude.nodes))
+    doubtful = f", fix or leave out {harmless(others)} (not confirmed)" if others else ""
+    return _ADVICE[report.exit_code].format(nodes=harmless(report.exclude.hostlist), doubtful=doubtful)
 
 
 def counts(diagnosis: Diagnosis) -> str:

@@ -10,7 +10,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.vocabulary import brief, grouped, listed, numbered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from distcheck.facts import Job, Launched, LaunchedNode
 
@@ -18,6 +18,8 @@ _TELLING = re.compile(
     r"no such|no module|no route|denied|refused|timed out|unable|cannot|could not|failed|error|not found|invalid",
     re.IGNORECASE,
 )
+_NAME = re.compile(r"[\w.-]+")
+_NO_MODULE = re.compile(r"No module named '?distcheck")
 _STARTED_BY = {"ssh": "ssh", "slurm": "srun", "mpi": "mpirun"}
 
 
@@ -58,13 +60,13 @@ def launch_node_unreachable(job: Job) -> Iterator[Outcome]:
     Fix: log in by hand; look at ``sinfo -R``; leave the node out until it answers.
     """
     for launched, nodes in _of(job, "unreachable"):
-        for reason, group in grouped(nodes, lambda n: _said(n.words)).items():
+        for group in _alike(launched, nodes):
             names = tuple(n.name for n in group)
             command = f"ssh {names[0]} true" if launched.engine == "ssh" else f"sinfo -N -l -n {','.join(names)}"
             yield _about(
                 launched,
                 group,
-                f"{_STARTED_BY[launched.engine]} could not start anything on {_where(group)}: {reason}",
+                f"{_STARTED_BY[launched.engine]} could not start anything on {_where(group)}: {_said(group[0].words)}",
                 Fix("See whether the node is up, and whether it can be logged in to without a question.", (command,)),
                 confirmed=False,
             )
@@ -81,17 +83,22 @@ def launch_probe_missing(job: Job) -> Iterator[Outcome]:
     Fix: mount or install it there; ``--python PATH`` and ``--setup '...'`` say what the job uses.
     """
     for launched, nodes in _of(job, "no probe"):
-        yield _about(
-            launched,
-            nodes,
-            f"distcheck cannot be run on {_where(nodes)}: {_said(nodes[0].words)}",
-            Fix(
-                "Install it in the Python that the job uses there, or name that Python by --python; where it lies on "
-                "a shared file system, see whether that is mounted.",
-                (f"{_on(launched, nodes[0])} {_python(launched)} -m pip install distcheck=={job.distcheck}",),
-            ),
-            confirmed=True,
-        )
+        for group in _alike(launched, nodes):
+            node, python = group[0], _python(launched)
+            if _NO_MODULE.search(node.words):
+                problem = f"distcheck is not in {python} on {_where(group)}"
+                fix = Fix(
+                    "Install it in the Python that the job uses there, or name that Python by --python.",
+                    (f"{_on(launched, node)} {python} -m pip install distcheck=={job.distcheck}",),
+                )
+            else:
+                problem = f"{python} cannot be run on {_where(group)}"
+                fix = Fix(
+                    "Install Python there, or name by --python the one that the job uses; where it lies on a shared "
+                    "file system, see whether that is mounted.",
+                    (f"{_on(launched, node)} ls -lL {python}", f"{_on(launched, node)} mount"),
+                )
+            yield _about(launched, group, f"{problem}: {_said(node.words)}", fix, confirmed=True)
 
 
 @rule("launch")
@@ -138,12 +145,13 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
                 if launched.interrupted
                 else f"{launched.command[0]} ended the probes there when it failed on another node",
             )
-        for (code, reason), group in grouped(nodes, lambda n: (n.exit_code, _said(n.words))).items():
+        for group in _alike(launched, nodes):
+            code = group[0].exit_code
             ended = "ended" if code is None else f"ended with exit code {code}"
             yield _about(
                 launched,
                 group,
-                f"the probe on {_where(group)} {ended} before it told anything: {reason}",
+                f"the probe on {_where(group)} {ended} before it told anything: {_said(group[0].words)}",
                 Fix(
                     "Run the same command there by hand and read what it says.",
                     (f"{_on(launched, group[0])} {' '.join(launched.command[-4:])}",)
@@ -256,6 +264,16 @@ def _about(
         fix=fix,
         evidence={n.name: n.words for n in nodes if n.words},
     )
+
+
+def _alike(launched: Launched, nodes: Iterable[LaunchedNode]) -> Iterable[list[LaunchedNode]]:
+    """Group nodes by what became of them: the same exit code and the same words, but for the nodes' own names."""
+    names = {n.name for n in launched.nodes}
+
+    def cause(node: LaunchedNode) -> tuple[int | None, str]:
+        return node.exit_code, _NAME.sub(lambda word: "" if word[0] in names else word[0], _said(node.words))
+
+    return grouped(nodes, cause).values()
 
 
 def _where(nodes: Sequence[LaunchedNode]) -> str:

@@ -88,16 +88,22 @@ def test_nodes_that_cannot_be_logged_in_to_are_named_with_ssh_s_words_and_the_ot
     assert report["exclude"]["nodes"] == []
 
 
-def test_nodes_without_python_or_distcheck_are_named_and_excluded(cluster):
-    assert cluster.run("node3", "mv", PYTHON, f"{PYTHON}.hidden").code == 0
-    assert cluster.run("node4", "mv", PACKAGE, f"{PACKAGE}.hidden").code == 0
+def test_nodes_that_fail_in_unlike_ways_each_have_their_own_cause(cluster):
+    cluster.kill_service("node2", "sshd")
+    assert cluster.run("node3", "mv", PACKAGE, f"{PACKAGE}.hidden").code == 0
+    assert cluster.run("node4", "mv", PYTHON, f"{PYTHON}.hidden").code == 0
     ended, report = look(cluster, "env", "--join-timeout", "8", "--exclude-file", "/tmp/exclude")
-    assert (ended.code, findings(report)) == (40, ["launch-probe-missing"])
-    found = finding(report, "launch-probe-missing")
-    assert (found["nodes"], found["ranks"]) == (["node3", "node4"], [4, 5, 6, 7])
-    assert "No such file or directory" in found["evidence"]["node3"]
-    assert "No module named" in found["evidence"]["node4"]
-    assert statuses(report) == ["ok"] * 4 + ["missing"] * 4
+    assert (ended.code, report["exclude"]["nodes"]) == (40, ["node3", "node4"])
+    told = {f["nodes"][0]: f for f in report["findings"]}
+    assert {node: (f["rule"], f["ranks"]) for node, f in told.items()} == {
+        "node2": ("launch-node-unreachable", [2, 3]),
+        "node3": ("launch-probe-missing", [4, 5]),
+        "node4": ("launch-probe-missing", [6, 7]),
+    }
+    assert "port 22: Connection refused" in told["node2"]["message"]
+    assert "No module named" in told["node3"]["message"]
+    assert "No such file or directory" in told["node4"]["message"]
+    assert statuses(report) == ["ok"] * 2 + ["missing"] * 6
     assert cluster.read("head", "/tmp/exclude") == "node3\nnode4\n"
 
 

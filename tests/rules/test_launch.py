@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distcheck.facts import Attempt, Launched, LaunchedNode, LeftOut
+from distcheck.report.document import document
+from distcheck.report.sections import advice
 
 LOOKS = ("launch", "environment", "meeting")
 SSH = ("/opt/venv/bin/python", "-m", "distcheck.remote")
@@ -67,6 +69,33 @@ def test_what_became_of_one_node_is_said_of_that_node_alone(launched, judge, fat
     assert "node3 (ranks 4-5)" in diagnosis.findings[0].message
     assert diagnosis.verdict.exit_code == code
     assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"], "explained, and so not said twice"
+
+
+NO_MODULE = {"outcome": "no probe", "exit_code": 1, "words": "/opt/venv/bin/python: No module named distcheck"}
+
+
+def test_each_node_has_its_own_cause_and_the_advice_counts_all_of_them(launched, judge):
+    refused = UNREACHABLE | {"words": "ssh: connect to host node2 port 22: Connection refused"}
+    job = launched(node2=refused, node3=NO_MODULE, node4=MISSING)
+    diagnosis = judge(job, "launch", "ranks")
+    told = {f.nodes: f for f in diagnosis.findings}
+    assert set(told) == {("node2",), ("node3",), ("node4",)}
+    assert told["node2",].message.endswith("node2 (ranks 2-3): ssh: connect to host node2 port 22: Connection refused")
+    assert told["node3",].message.startswith("distcheck is not in /opt/venv/bin/python on node3 (ranks 4-5): ")
+    assert told["node3",].fix.commands == ("ssh node3 /opt/venv/bin/python -m pip install distcheck==0.1.0",)
+    assert told["node4",].message.startswith("/opt/venv/bin/python cannot be run on node4 (ranks 6-7): bash: ")
+    assert told["node4",].fix.commands == ("ssh node4 ls -lL /opt/venv/bin/python", "ssh node4 mount")
+    report = document(job, diagnosis)
+    assert (report.exit_code, report.exclude.nodes) == (40, ("node3", "node4"))
+    assert advice(report) == "leave node[3-4] out, fix or leave out node2 (not confirmed) and start again"
+    alone = launched(node3=NO_MODULE, node4=MISSING)
+    assert advice(document(alone, judge(alone, "launch"))) == "leave node[3-4] out and start again"
+
+
+@pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, NO_MODULE, ENDED])
+def test_nodes_with_one_cause_are_one_finding(launched, judge, fate):
+    own = {f"node{n}": fate | {"words": fate["words"].replace("node3", f"node{n}")} for n in (3, 4)}
+    assert [f.nodes for f in judge(launched(**own), "launch").findings] == [("node3", "node4")]
 
 
 @pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, ENDED])
