@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.diagnose import Diagnosis, diagnose
@@ -21,7 +21,7 @@ from distcheck.facts import (
     RankFacts,
     Resolution,
 )
-from distcheck.probe import environment, host, network, process
+from distcheck.probe import environment, host, network, ports, process
 from distcheck.record import Record
 from distcheck.watchdog import GRACE_SECONDS, armed
 
@@ -110,7 +110,7 @@ def _run_alone(request: Request, publish: Publish) -> Outcome:
     own = _try_own_master(place, request.connect_seconds, agent=agent) if request.meets else None
     reached = own is None or any(a.outcome == "met" for a in own.attempts)
     record.node = host.collect(request.environ, addresses=not reached)
-    record.process = process_facts(record.uid, record.node, request.environ)
+    record.process = process_facts(record.uid, record.node, request.environ, request.placements)
     if own is not None:
         record.note(bind=own.bind, resolution=own.resolution, attempts=own.attempts, role="host")
     record.ranks = tuple(
@@ -148,8 +148,11 @@ def judge(job: Job) -> Diagnosis:
     return diagnose(job, strict=job.asked.strict, select=job.asked.select, ignore=job.asked.ignore)
 
 
-def process_facts(uid: str, node: NodeFacts, environ: Mapping[str, str] = os.environ) -> ProcessFacts:
-    """Collect the facts of this process."""
+def process_facts(
+    uid: str, node: NodeFacts, environ: Mapping[str, str] = os.environ, placements: Iterable[Placement] = ()
+) -> ProcessFacts:
+    """Collect the facts of this process, which speaks for these ranks."""
+    first = next((p for p in placements if p.rank in {0, None}), None)
     return ProcessFacts(
         uid=uid,
         node=node.key,
@@ -159,6 +162,9 @@ def process_facts(uid: str, node: NodeFacts, environ: Mapping[str, str] = os.env
         agent=process.agent(environ),
         shm_device=process.shm_device(environ),
         stage="node",
+        free_ports=ports.free_near(first.master_port, node.unprivileged_port_start, node.ephemeral_ports)
+        if first is not None
+        else (),
     )
 
 

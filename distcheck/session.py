@@ -191,7 +191,7 @@ class Session:
         )
         if self.asked.measures:
             node = self.record.node = msgspec.structs.replace(node, shm=space(SHM))
-        self.record.process = process_facts(self.uid, node, environ)
+        self.record.process = process_facts(self.uid, node, environ, self.request.placements)
         seen = await self._seen_by_ranks()
         self.record.ranks = tuple(
             rank_facts(self.uid, node, placement, variables, view)

@@ -14,6 +14,12 @@ class PortOwner(Facts, frozen=True):
     command: str
     user: str
     started: str
+    own: bool = False
+    """Whether it runs as the same user as the distcheck that found it."""
+    slurm_job: str = ""
+    """The number of the Slurm job that it belongs to; empty where it shows none."""
+    container: str = ""
+    """The container in which it runs, where that is another one than distcheck's; empty otherwise."""
 
 
 class Bind(Facts, frozen=True):

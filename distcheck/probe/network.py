@@ -10,7 +10,9 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from distcheck.facts import Attempt, Bind, Missing, PortOwner, Resolution, ReverseLookup
+from distcheck.probe import ports
 from distcheck.probe.environment import redacted
+from distcheck.probe.process import container_of, slurm_job_of
 from distcheck.probe.waiting import waited_for_cpu
 
 
@@ -107,15 +109,21 @@ def port_owner(port: int) -> PortOwner | Missing:
         return Missing(reason="no listening socket shows; it may have ended, or only be bound")
     pid = next((c.pid for c in listening if c.pid), None)
     if pid is None:
-        return Missing(reason="its process belongs to another user or container and is hidden from this one")
+        user = ports.listening_user(port)
+        whose = f"it belongs to {user}" if user else "it belongs to another user or container"
+        return Missing(reason=f"{whose} and is hidden from this one")
     try:
         process = psutil.Process(pid)
         with process.oneshot():
+            container = container_of(pid)
             return PortOwner(
                 pid=pid,
                 command=" ".join(redacted(process.cmdline()))[:300] or process.name(),
                 user=process.username(),
                 started=datetime.fromtimestamp(process.create_time(), tz=timezone.utc).isoformat(timespec="seconds"),
+                own=process.uids().real == os.getuid(),
+                slurm_job=slurm_job_of(pid),
+                container=container if container != container_of(os.getpid()) else "",
             )
     except (OSError, psutil.Error) as error:
         return Missing(reason=f"process {pid} cannot be read: {error}")

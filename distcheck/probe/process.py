@@ -20,6 +20,11 @@ _AGENTS: tuple[tuple[re.Pattern[str], Literal["torchrun", "launch", "accelerate"
     (re.compile(r"(^|/)torch[./]distributed[./]launch(\.py)?$"), "launch"),
     (re.compile(r"(^|/)accelerate(-launch)?$|(^|/)accelerate[./]commands[./]launch(\.py)?$"), "accelerate"),
 )
+# slurm/uid_1000/job_7/step_0 (cgroup v1), system.slice/slurmstepd.scope/job_7/step_0/user/task_0 (v2)
+_JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
+_JOB_ID = b"SLURM_JOB_ID="
+# docker-ID.scope, /docker/ID, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, kubepods/…/ID
+_CONTAINER = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 # Before the program stand at most an interpreter and its options: python -u -X dev -m torch.distributed.run
 _BEFORE_PROGRAM = 6
 
@@ -102,6 +107,32 @@ def _exported(pid: int) -> Variables | Missing:
         return Missing(reason=f"the environment of process {pid} cannot be read: {error.strerror}")
     pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0"))
     return Variables(environment.collect({name: value for name, _, value in pairs if name in RANK_VARIABLES}))
+
+
+def slurm_job_of(pid: int) -> str:
+    """Return the number of a process's Slurm job, by its cgroup, which all may read, or its variables; '' for none."""
+    found = _JOB.search(_cgroup(pid))
+    if found:
+        return found[1]
+    try:
+        raw = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return ""
+    value = next((e[len(_JOB_ID) :] for e in raw.split(b"\0") if e.startswith(_JOB_ID)), b"").decode("ascii", "replace")
+    return value if value.isdecimal() else ""
+
+
+def container_of(pid: int) -> str:
+    """Return the first characters of the id of a process's container, by its cgroup; '' where it shows none."""
+    found = _CONTAINER.search(_cgroup(pid))
+    return found[1][:12] if found else ""
+
+
+def _cgroup(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return ""
 
 
 def shm_device(environ: Mapping[str, str]) -> int | Missing | None:

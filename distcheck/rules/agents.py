@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
@@ -11,7 +12,12 @@ from distcheck.rules.settings import number, started_by_distcheck
 from distcheck.rules.vocabulary import brief
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
     from distcheck.facts import Job, RankFacts
+
+_CUT_WORDS = 40
+"""A command line of so many words may have been longer (`facts.Agent`)."""
 
 # Options of torchrun, torch.distributed.launch and accelerate that take no value; others take the next word.
 _FLAGS = frozenset({
@@ -74,6 +80,33 @@ def _options(words: tuple[str, ...]) -> dict[str, str]:
         name = _SHORT.get(name, name).replace("_", "-")
         options[name] = value if equals or name in _FLAGS else next(rest, "")
     return options
+
+
+def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
+    """Return the agent's command line with these options, as shell words, in place of its own.
+
+    Where it is not in sight, or not whole, the variables from which torchrun takes them as well
+    (https://docs.pytorch.org/docs/stable/elastic/run.html).
+    """
+    agent = job.process_of(rank).agent
+    if agent is None or len(agent.arguments) >= _CUT_WORDS:
+        return "export " + " ".join(f"PET_{name.replace('-', '_').upper()}={value}" for name, value in options.items())
+    kept, script = _without(agent.arguments, options)
+    given = [f"--{name}" if value == "" else f"--{name}={value}" for name, value in options.items()]
+    return " ".join([program(job, rank), *given, *map(shlex.quote, (*kept, *script))])
+
+
+def _without(words: Sequence[str], options: Container[str]) -> tuple[list[str], list[str]]:
+    """Split an agent's words into its own options, less these, and the script with its arguments."""
+    kept: list[str] = []
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        name, equals, _ = rest[0].lstrip("-").partition("=")
+        name = _SHORT.get(name, name).replace("_", "-")
+        count = 1 if equals or name in _FLAGS else 2
+        kept += [] if name in options else rest[:count]
+        rest = rest[count:]
+    return kept, rest
 
 
 def exported(job: Job, rank: RankFacts) -> dict[str, str]:

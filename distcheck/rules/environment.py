@@ -10,8 +10,10 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.addresses import astray
 from distcheck.rules.settings import (
     MPI_LAUNCHERS,
+    PORT,
     expected,
     export,
+    free_port,
     mapping,
     master_commands,
     meant,
@@ -88,7 +90,7 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         raises = torch_would_raise(first)
         commands: tuple[str, ...] = (
             "torchrun --standalone --nproc-per-node=2 train.py",
-            "export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500",
+            f"export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port(job) or PORT}",
         )
         text = (
             "Start the script with torchrun, which sets these for every process, or export them by hand, "

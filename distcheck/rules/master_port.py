@@ -11,15 +11,13 @@ from distcheck.rules.addresses import (
     first_open_port,
     rank_zero,
 )
-from distcheck.rules.settings import PORT, master_commands, started_by_distcheck
+from distcheck.rules.settings import LARGEST_PORT, master_commands, other_port, started_by_distcheck
 from distcheck.rules.vocabulary import found, grouped, named, odd_ones, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts import Job, RankFacts
-
-LARGEST_PORT = 65535
 
 
 @rule("meeting")
@@ -52,7 +50,7 @@ def _port_fault(job: Job, ranks: list[RankFacts], problem: str) -> Iterator[Outc
             job,
             several,
             f"{named(job, several)}: MASTER_PORT is {port}, {problem}",
-            Fix("Choose a free port below the range of outgoing connections.", (f"export MASTER_PORT={PORT}",)),
+            Fix("Choose a free port below the range of outgoing connections.", other_port(job, several[0])),
             evidence={"variable": "MASTER_PORT", "value": port},
         )
 
@@ -105,7 +103,7 @@ def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
             job,
             [zero],
             f"{named(job, [zero])} may not listen on MASTER_PORT {bind.port}; expected a port from {first} on",
-            Fix("Choose a port that needs no privilege.", (f"export MASTER_PORT={PORT}",)),
+            Fix("Choose a port that needs no privilege.", other_port(job, zero)),
             evidence={"port": bind.port, "error": bind.error, "unprivileged_port_start": first},
         )
 
@@ -131,7 +129,7 @@ def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
         [zero],
         f"MASTER_PORT {port} lies in the range of outgoing connections of {job.node_of(zero).name}, "
         f"{ephemeral[0]} to {ephemeral[1]}; one of them may hold it when the job starts",
-        Fix(f"Choose a port below {ephemeral[0]}.", (f"export MASTER_PORT={PORT}",)),
+        Fix(f"Choose a port below {ephemeral[0]}.", other_port(job, zero)),
         severity="info",
         evidence={"port": port, "ip_local_port_range": list(ephemeral)},
     )
@@ -173,7 +171,7 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: {who} answers on {where} ({words[:60]!r}), not rank 0; torch would say Got: {got}",
-            Fix("Choose another port; if a proxy answers, go around it.", (f"export MASTER_PORT={PORT + 1}",)),
+            Fix("Choose another port; if a proxy answers, go around it.", other_port(job, ranks[0])),
             scope="job",
             evidence={"address": where, "first_words": words, "torch_reads": got},
         )

@@ -8,7 +8,7 @@ from distcheck.facts import A_STORE, Attempt, Bind, Job, Missing, PortOwner, Pro
 from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
 from distcheck.rules.addresses import first_open_port, rank_zero
-from distcheck.rules.settings import chosen_by_agent
+from distcheck.rules.settings import chosen_by_agent, other_port
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named
 from distcheck.rules.ways import address_of, at_master_door, failing, ranks_of, tried
 
@@ -25,35 +25,52 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
     Found by binding MASTER_PORT as torch's TCPStore binds it, and by looking up the listening socket's process. The
     port of torchrun's own agent is not a fault.
 
-    Fix: end the process if it is yours, or take another port: ``--master-port``, or ``torchrun --standalone`` on one
-    node.
+    Fix: end the process if it is yours, or take another port: ``export MASTER_PORT=...`` on every rank, or
+    ``torchrun --standalone`` on one node. Another job's, user's or container's process is left alone.
     """
     for process, bind in _binds(job, "in-use"):
-        owner = bind.owner
+        owner, ranks = bind.owner, _binders(job, process)
         if isinstance(owner, PortOwner):
-            who = f"process {owner.pid} of {owner.user} ({brief(owner.command)}), started {owner.started}"
-            evidence = {
-                "pid": owner.pid,
-                "command": owner.command,
-                "user": owner.user,
-                "started": owner.started,
-            }
-            ranks = _binders(job, process)
-            system = bool(ranks) and bind.port < first_open_port(job.node_of(ranks[0]))  # an sshd is not to be killed
-            commands: tuple[str, ...] = () if system else (f"kill {owner.pid}",)
-            commands += ("torchrun --master-port 29511 …",)
+            whose = f"process {owner.pid} of {owner.user}"
+            whose += f" in Slurm job {owner.slurm_job}" if owner.slurm_job else ""
+            whose += f" in container {owner.container}" if owner.container else ""
+            who = f"{whose} ({brief(owner.command)}), started {owner.started}"
+            evidence = {"pid": owner.pid, "command": owner.command, "user": owner.user, "started": owner.started}
         else:
             reason = owner.reason if isinstance(owner, Missing) else "unknown"
-            who = f"a process that cannot be seen ({reason})"
-            evidence = {"owner": reason}
-            commands = (f"ss -ltnp 'sport = :{bind.port}'", "torchrun --master-port 29511 …")
+            who, evidence = f"a process that cannot be seen ({reason})", {"owner": reason}
         yield found(
             job,
-            _binders(job, process),
+            ranks,
             f"MASTER_PORT {bind.port} is taken on rank 0's host by {who}{_heard(job)}",
-            Fix("End that process if it is yours, or give the job another port.", commands),
+            _elsewhere(job, ranks[0], bind) if ranks else Fix("Give the job another port."),
             evidence={"port": bind.port, "error": bind.error, **evidence},
         )
+
+
+def _elsewhere(job: Job, rank: RankFacts, bind: Bind) -> Fix:
+    """Return what frees rank 0's port: the process that holds it is only ended where it is the user's own to end."""
+    owner, node, another = bind.owner, job.node_of(rank), other_port(job, rank)
+    where = f"ssh {node.name} " if len(job.nodes) > 1 else ""
+    if not isinstance(owner, PortOwner):
+        jobs = (f"squeue --nodelist={node.name}",) if "SLURM_JOB_ID" in rank.environment else ()
+        return Fix(
+            "Give the job another port; root on that host sees whose process it is.",
+            (*another, *jobs, f"{where}sudo ss -ltnp 'sport = :{bind.port}'"),
+        )
+    if owner.slurm_job and owner.slurm_job != rank.environment.get("SLURM_JOB_ID"):
+        return Fix(
+            f"Slurm job {owner.slurm_job} holds {node.name}:{bind.port}: give this job another port.",
+            (*another, f"scontrol show job {owner.slurm_job}"),
+        )
+    if owner.container or not owner.own or bind.port < first_open_port(node):
+        place = f"Container {owner.container} of {owner.user}" if owner.container else f"A process of {owner.user}"
+        return Fix(f"{place} holds {node.name}:{bind.port}: give the job another port.", another)
+    return Fix(
+        f"Process {owner.pid} is {owner.user}'s, as this job is: end it if it is left over, or give the job another "
+        "port.",
+        (f"{where}kill {owner.pid}", *another),
+    )
 
 
 def _heard(job: Job) -> str:
@@ -62,6 +79,8 @@ def _heard(job: Job) -> str:
     words = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
     if words:
         return f"; it answers the others {brief(repr(words))}"
+    if any(a.outcome == "stranger" for a in met):
+        return "; it is the roll call of another job"
     silent = [a for a in met if a.outcome == "silent"]
     if any(a.detail == A_STORE for a in silent):
         return f"; it is {A_STORE}"
@@ -110,10 +129,13 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
 
     Two jobs were given the same MASTER_ADDR and MASTER_PORT. Their ranks would join each other's store: "Timed out …
     clients joined" with counts that are wrong, or a broken pipe. Found by the handshake: every knock carries the job's
-    name and a nonce, and the other side refused it.
+    name and a nonce, and the other side refused it. Where rank 0's own host shows whose process holds the port,
+    net-port-in-use reports it.
 
     Fix: give each job a port of its own, for example derived from the job's number.
     """
+    if any(_binds(job, "in-use")):
+        return  # net-port-in-use tells whose process it is
     met = [
         (p, a) for p in job.processes if (a := next((a for a in at_master_door(p) if a.outcome == "stranger"), None))
     ]
@@ -123,7 +145,7 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
             job,
             ranks_of(job, {process.uid for process, _ in several}),
             f"at {where} another job answers: {answer}",
-            Fix("Give each job a MASTER_PORT of its own.", ("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",)),
+            Fix("Give each job a MASTER_PORT of its own.", other_port(job, job.ranks[0])),
             evidence={"address": where, "answer": answer},
         )
 
@@ -221,7 +243,7 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: what listens at {listed([address_of(a) for a in attempts])} is not rank 0: {said}",
             Fix(
                 "Give the job another MASTER_PORT, or end the program that listens there.",
-                (f"ss -ltnp 'sport = :{attempts[0].port}'",),
+                (*other_port(job, ranks[0]), f"ssh {attempts[0].address} ss -ltnp 'sport = :{attempts[0].port}'"),
             ),
             evidence=tried(attempts),
         )

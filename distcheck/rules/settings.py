@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from distcheck import nodelist
@@ -16,16 +17,17 @@ if TYPE_CHECKING:
 
 PORT = 29500
 """The port that torchrun takes by default (https://docs.pytorch.org/docs/stable/elastic/run.html)."""
+LARGEST_PORT = 65535
 TORCH_READS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What ``env://`` reads, in torch's order (torch/distributed/rendezvous.py)."""
 MPI_LAUNCHERS: frozenset[Launcher] = frozenset({"openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"})
 # How each of them hands a variable to the ranks on all nodes; those that do so by themselves are not listed.
 HAND_OVER: Mapping[Launcher, str] = {
-    "openmpi": "mpirun -x MASTER_ADDR={addr} -x MASTER_PORT={port} ...",
-    "hydra": "mpiexec -genv MASTER_ADDR {addr} -genv MASTER_PORT {port} ...",
-    "mvapich": "mpirun_rsh ... MASTER_ADDR={addr} MASTER_PORT={port} ...",
-    "pals": "mpiexec --env MASTER_ADDR={addr} --env MASTER_PORT={port} ...",
-    "jsrun": "jsrun -E MASTER_ADDR={addr} -E MASTER_PORT={port} ...",
+    "openmpi": "mpirun -x MASTER_ADDR={addr} -x MASTER_PORT={port}",
+    "hydra": "mpiexec -genv MASTER_ADDR {addr} -genv MASTER_PORT {port}",
+    "mvapich": "mpirun_rsh MASTER_ADDR={addr} MASTER_PORT={port}",
+    "pals": "mpiexec --env MASTER_ADDR={addr} --env MASTER_PORT={port}",
+    "jsrun": "jsrun -E MASTER_ADDR={addr} -E MASTER_PORT={port}",
 }
 SLURM_MASTER_ADDR = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 SLURM_MASTER_PORT = "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
@@ -91,6 +93,39 @@ def first_host(job: Job) -> str:
     return job.node_of(zero).name if zero else "HOST_OF_RANK_0"
 
 
+def agreed_port(job: Job) -> int | None:
+    """Return the MASTER_PORT that most ranks were given, rank 0's where as many were given another; None for none."""
+    told = [r.placement for r in job.ranks if not r.placement.master_derived]
+    votes = Counter(p.master_port for p in told if p.master_port is not None and 1 <= p.master_port <= LARGEST_PORT)
+    zero = {p.master_port for p in told if p.rank == 0}
+    return max(votes, key=lambda port: (votes[port], port in zero), default=None)
+
+
+def free_port(job: Job, *taken: int) -> int | None:
+    """Return a port that is free on rank 0's node as far as was looked, and none of these; None where nobody looked."""
+    processes = [job.process_of(r) for r in sorted(job.ranks, key=lambda r: r.placement.rank != 0)]
+    return next((port for p in processes for port in p.free_ports if port not in taken), None)
+
+
+def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
+    """Return what to type so that the ranks meet at another port than now."""
+    now = rank.placement.master_port
+    port = free_port(job, *([now] if now is not None else []))
+    table = table_of(rank)
+    if port is None:
+        slurm = "SLURM_JOB_ID" in rank.environment and (table is None or table.launcher == "slurm")
+        return (SLURM_MASTER_PORT,) if slurm else ()
+    if table and table.launcher == "torchrun":
+        from distcheck.rules.agents import restarted  # which a bare shell does not need
+
+        return (restarted(job, rank, {"master-port": str(port)}),)
+    if table and table.launcher in HAND_OVER and not job.asked.started_here:
+        return (HAND_OVER[table.launcher].format(addr=rank.placement.master_addr or first_host(job), port=port),)
+    if rank.placement.launcher == "distcheck" and job.launched is None:
+        return (f"distcheck {job.asked.command} --nproc {len(job.ranks)} --master-port {port}",)
+    return (f"export MASTER_PORT={port}",)
+
+
 def _leads_the_list(job: Job, rank: RankFacts) -> bool:
     """Whether the first node of the allocation runs rank 0, as far as is known; not so on a part of the nodes."""
     zero = next((r for r in job.ranks if r.placement.rank == 0), None)
@@ -106,7 +141,8 @@ def master_commands(job: Job, rank: RankFacts, *variables: str) -> tuple[str, ..
     names = variables or ("MASTER_ADDR", "MASTER_PORT")
     launcher = table_of(rank)
     if launcher and launcher.launcher in HAND_OVER:
-        return (HAND_OVER[launcher.launcher].format(addr=first_host(job), port=PORT),)
+        port = agreed_port(job) or free_port(job) or PORT
+        return (HAND_OVER[launcher.launcher].format(addr=first_host(job), port=port),)
     return tuple(export(job, rank, name) for name in names)
 
 
@@ -132,11 +168,11 @@ def export(job: Job, rank: RankFacts, variable: str) -> str:
         "LOCAL_WORLD_SIZE": str(here),
         "GROUP_RANK": "$NODE_RANK",
         "MASTER_ADDR": first_host(job),
-        "MASTER_PORT": str(PORT),
+        "MASTER_PORT": str(agreed_port(job) or free_port(job) or PORT),
     }[variable]
     if slurm and variable == "MASTER_ADDR":
         return SLURM_MASTER_ADDR if _leads_the_list(job, rank) else f"export MASTER_ADDR={first_host(job)}"
-    if slurm and variable == "MASTER_PORT":
+    if slurm and variable == "MASTER_PORT" and agreed_port(job) is None:
         return SLURM_MASTER_PORT
     return f"export {variable}={value}"
 

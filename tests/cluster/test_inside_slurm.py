@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 
 import pytest
 from cluster.inside import (
@@ -199,6 +200,30 @@ def test_from_outside_cyclic_tasks_that_end_early_are_named_on_their_node(cluste
     }
     healthy = cluster.run("node1", "salloc", "--nodes=4", "--ntasks=8", "--distribution=cyclic", *look[:2])
     assert healthy.code == 0, healthy
+
+
+def test_another_job_on_the_port_is_named_and_not_to_be_killed(cluster):
+    first = "test $SLURM_PROCID = 1 && exec sleep 60; exec distcheck env --join-timeout 60 --format json"
+    holder = cluster.start("node1", "srun", "--nodelist=node1", "--ntasks=2", *tasks("bash", "-c", first), env=MASTER)
+    for _ in range(100):
+        if ":29500" in cluster.netns("node1", "ss", "-Hltn").out:
+            break
+        time.sleep(0.1)
+    step = ("srun", "--nodelist=node1,node2", "--ntasks-per-node=1", *tasks("distcheck", "env", "--format", "json"))
+    ended = cluster.run("node1", *step, env=MASTER, timeout=PATIENCE)
+    jobs = cluster.run("node1", "squeue", "--noheader", "--format=%i").out.split()
+    assert cluster.run("node1", "scancel", *jobs).code == 0
+    holder.wait(PATIENCE)
+    (report,) = reports(ended)
+    assert (ended.code, findings(report)) == (30, ["net-port-in-use"])
+    found = finding(report, "net-port-in-use")
+    assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
+    assert f"in Slurm job {jobs[0]} (" in found["message"]
+    assert found["fix"]["text"].startswith(f"Slurm job {jobs[0]} holds node1:29500")
+    port, shown = found["fix"]["commands"]
+    assert (port, shown) == ("export MASTER_PORT=29501", f"scontrol show job {jobs[0]}")
+    again = cluster.run("node1", "sh", "-c", f'{port}; exec "$@"', "sh", *step, env=MASTER, timeout=PATIENCE)
+    assert (again.code, again.rules) == (0, []), again
 
 
 # -- slurm-no-srun

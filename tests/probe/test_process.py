@@ -93,3 +93,36 @@ def _only_child(pid):
             return children[0].pid
         time.sleep(0.02)
     raise AssertionError("no child")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "job", "container"),
+    [
+        ("4:memory:/slurm/uid_1000/job_7/step_0/task_1\n", "7", ""),
+        ("0::/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_special\n", "4711", ""),
+        (f"0::/system.slice/docker-{'0123456789abcdef' * 4}.scope\n", "", "0123456789ab"),
+        (f"12:pids:/docker/{'ab' * 32}\n", "", "abababababab"),
+        (f"0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{'cd' * 32}.scope\n", "", "cdcdcdcdcdcd"),
+        ("0::/user.slice/user-1000.slice/session-3.scope\n", "", ""),
+        ("0::/home/job_x\n", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_process_s_slurm_job_and_container_are_in_its_cgroup(monkeypatch, cgroup, job, container):
+    monkeypatch.setattr(process, "_cgroup", lambda _: cgroup)
+    gone = 1 << 22
+    assert (process.slurm_job_of(gone), process.container_of(gone)) == (job, container)
+
+
+def test_where_the_cgroup_does_not_tell_the_slurm_job_the_variables_do(monkeypatch):
+    monkeypatch.setattr(process, "_cgroup", lambda _: "0::/\n")
+    sleeper = ["sleep", "30"]
+    with subprocess.Popen(sleeper, env={"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}) as running:
+        try:
+            for _ in range(100):
+                if process.command_of(running.pid) == tuple(sleeper):
+                    break
+                time.sleep(0.02)
+            assert process.slurm_job_of(running.pid) == "7"
+        finally:
+            running.kill()

@@ -131,6 +131,7 @@ def process_of(node: NodeFacts, number: int, launcher: str, *, host: bool, alone
         stage="done",
         role="alone" if alone else "host" if host else "guest",
         bind=Bind(port=PORT, outcome="agent" if agent else "bound") if host and not alone else None,
+        free_ports=(PORT + 1, PORT + 2) if host else (),
         master_resolution=Resolution(
             name=master, addresses=("127.0.0.1" if master == "localhost" else "10.0.0.1",), seconds=0.001
         ),

@@ -14,10 +14,34 @@ def test_different_ports_name_the_minority(job_of, change, only):
     assert finding.evidence == {"29500": "ranks 0-1 (node1)", "29501": "rank 2 (node2 pid 102)"}
 
 
+@pytest.mark.parametrize("launcher", ["by hand", "slurm"])
+@pytest.mark.parametrize("odd", [0, 3])
+def test_the_port_to_set_is_the_one_that_the_others_have(job_of, change, only, launcher, odd):
+    job = change.environment(job_of(nodes=2, launcher=launcher), None, MASTER_PORT="29511")
+    finding, _ = only(change.environment(job, odd, MASTER_PORT="29500"))
+    assert (finding.ranks, finding.fix.commands) == ((odd,), ("export MASTER_PORT=29511",))
+
+
+def test_of_two_ports_the_one_to_set_is_rank_0_s(job_of, change, only):
+    finding, _ = only(change.environment(job_of(), 0, MASTER_PORT="29511"))
+    assert finding.fix.commands == ("export MASTER_PORT=29511",)
+
+
+@pytest.mark.parametrize("launcher", ["by hand", "slurm", "openmpi"])
+def test_a_port_that_is_missing_or_no_number_on_one_rank_is_the_others(job_of, change, judge, launcher):
+    job = change.environment(job_of(nodes=2, launcher=launcher), None, MASTER_PORT="29511")
+    for value in (None, "x"):
+        told = judge(change.environment(job, 3, MASTER_PORT=value), *CONTRACT).findings
+        commands = [c for f in told for c in f.fix.commands if "MASTER_PORT" in c]
+        assert commands, told
+        assert all("MASTER_PORT=29511" in c for c in commands), commands
+
+
 @pytest.mark.parametrize("port", ["70000", "-1"])
 def test_a_number_that_is_no_port(job_of, change, only, port):
     finding, exit_code = only(change.environment(job_of(), None, MASTER_PORT=port))
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-range", (0, 1), 30)
+    assert finding.fix.commands == ("export MASTER_PORT=29501",)
 
 
 def test_port_zero_works_only_alone(job_of, change, only, silent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from distcheck.facts import A_STORE, Attempt, Bind, Missing, PortOwner, Resolution
@@ -67,7 +68,54 @@ def test_a_taken_port_names_who_holds_it(of, change, only):
     assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-port-in-use", (0,), ("node1",), 30)
     assert "MASTER_PORT 29500 is taken on rank 0's host by process 4711 of eve" in finding.message
     assert finding.evidence["pid"] == 4711
-    assert finding.fix.commands[0] == "kill 4711"
+
+
+@pytest.mark.parametrize(
+    ("owner", "text", "commands"),
+    [
+        ({"own": True}, "Process 4711 is eve's, as this job is", ("ssh node1 kill 4711", "export MASTER_PORT=29501")),
+        ({}, "A process of eve holds node1:29500", ("export MASTER_PORT=29501",)),
+        (
+            {"own": True, "slurm_job": "7"},
+            "Slurm job 7 holds node1:29500",
+            ("export MASTER_PORT=29501", "scontrol show job 7"),
+        ),
+        (
+            {"own": True, "slurm_job": "77"},
+            "Process 4711 is eve's, as this job is",
+            ("ssh node1 kill 4711", "export MASTER_PORT=29501"),
+        ),
+        ({"own": True, "container": "0123456789ab"}, "Container 0123456789ab of eve", ("export MASTER_PORT=29501",)),
+    ],
+)
+def test_only_ones_own_process_is_to_be_ended(of, change, only, owner, text, commands):
+    job = of(launcher="slurm")
+    finding, _ = only(bind(change, job, "in-use", owner=msgspec.structs.replace(OTHER, **owner)))
+    assert (finding.fix.text.startswith(text), finding.fix.commands) == (True, commands)
+    for name, words in (("slurm_job", "in Slurm job"), ("container", "in container")):
+        assert (f"{words} {owner.get(name)}" in finding.message) == (name in owner)
+
+
+def test_on_one_node_a_process_is_ended_where_one_is(of, change, only):
+    finding, _ = only(bind(change, of(1, 2), "in-use", owner=msgspec.structs.replace(OTHER, own=True)))
+    assert finding.fix.commands == ("kill 4711", "export MASTER_PORT=29501")
+
+
+def test_another_port_is_given_as_the_launcher_takes_it(of, change, only):
+    def fix(launcher):
+        return only(bind(change, of(launcher=launcher), "in-use", owner=OTHER))[0].fix.commands
+
+    assert fix("openmpi") == ("mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29501",)
+    assert fix("distcheck") == ("distcheck env --nproc 2 --master-port 29501",)
+    assert fix("torchrun") == ("export PET_MASTER_PORT=29501",)
+
+
+def test_a_port_is_free_only_where_it_was_looked_for(of, change, only):
+    job = bind(change, of(launcher="slurm"), "in-use", owner=OTHER)
+    job = change.process(job, None, free_ports=())
+    assert only(job)[0].fix.commands == ("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",)
+    by_hand = change.process(bind(change, of(), "in-use", owner=OTHER), None, free_ports=())
+    assert only(by_hand)[0].fix.commands == ()
 
 
 def test_a_long_command_is_cut_in_the_message_and_whole_in_the_evidence(of, change, only):
@@ -81,7 +129,7 @@ def test_a_long_command_is_cut_in_the_message_and_whole_in_the_evidence(of, chan
 def test_a_taken_port_whose_holder_is_hidden(of, change, only, owner):
     finding, _ = only(bind(change, of(), "in-use", owner=owner))
     assert finding.rule == "net-port-in-use"
-    assert finding.fix.commands[0] == "ss -ltnp 'sport = :29500'"
+    assert finding.fix.commands == ("export MASTER_PORT=29501", "ssh node1 sudo ss -ltnp 'sport = :29500'")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +139,7 @@ def test_a_taken_port_whose_holder_is_hidden(of, change, only, owner):
         ("silent", A_STORE, f"; it is {A_STORE}"),
         ("silent", "said nothing for 3 s", "; it says nothing to the others, so that they would wait for ever"),
         ("closed", "", "; it closes the others' connections"),
+        ("stranger", "of another job", "; it is the roll call of another job"),
         ("timeout", "", ""),
     ],
 )
@@ -102,8 +151,9 @@ def test_how_the_program_on_a_taken_port_treats_the_others_is_told(of, change, o
 
 
 def test_nobody_is_told_to_end_what_listens_on_a_port_of_the_system(of, change, judge):
-    said = judge(bind(change, of(), "in-use", port=22, owner=OTHER), "network").findings
-    assert [f.fix.commands for f in said] == [("torchrun --master-port 29511 …",)]
+    owner = msgspec.structs.replace(OTHER, own=True)
+    said = judge(bind(change, of(), "in-use", port=22, owner=owner), "network").findings
+    assert [f.fix.commands for f in said] == [("export MASTER_PORT=29501",)]
 
 
 def test_the_port_of_a_second_rank_0_is_another_rules_finding(of, change, rules):

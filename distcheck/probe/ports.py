@@ -1,0 +1,64 @@
+"""Read from the kernel which TCP ports are listened on; nothing is bound, so that nobody's start is disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+from distcheck.facts import Missing
+
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS = b"0A"
+_USUAL = 29500
+"""torchrun's default MASTER_PORT (https://docs.pytorch.org/docs/stable/elastic/run.html)."""
+_LOWEST, _LINUX_EPHEMERAL = 1024, 32768
+
+
+def free_near(
+    port: int | None, unprivileged: int | Missing, ephemeral: tuple[int, int] | Missing, number: int = 2
+) -> tuple[int, ...]:
+    """Return ports on which nobody listens here, nearest above `port` first; none where the kernel does not tell.
+
+    They need no privilege and lie below the ephemeral range, where no outgoing connection takes them.
+    """
+    taken = {number for number, _ in listeners()}
+    if not taken and not _TABLES[0].exists():
+        return ()
+    low = max(_LOWEST, _LOWEST if isinstance(unprivileged, Missing) else unprivileged)
+    high = (_LINUX_EPHEMERAL if isinstance(ephemeral, Missing) else ephemeral[0]) - 1
+    near = port if port is not None and low <= port <= high else max(low, min(_USUAL, high + 1) - 1)
+    candidates = chain(range(near + 1, high + 1), range(near - 1, low - 1, -1))
+    return tuple(islice((free for free in candidates if free not in taken), number))
+
+
+def listeners() -> Iterator[tuple[int, int]]:
+    """Yield the port and the user's number of every socket that listens in this network namespace.
+
+    The kernel lists listening sockets before all others (net/ipv4/tcp_ipv4.c, tcp_seq_start), so that the connections
+    of a busy node need not be read.
+    """
+    for table in _TABLES:
+        try:
+            with table.open("rb") as lines:
+                next(lines, b"")
+                for line in lines:
+                    fields = line.split()
+                    if len(fields) < 8 or fields[3] != _LISTENS:
+                        break
+                    yield int(fields[1].rpartition(b":")[2], 16), int(fields[7])
+        except (OSError, ValueError):
+            continue
+
+
+def listening_user(port: int) -> str:
+    """Return who owns the socket that listens on a port, also where the process is hidden; '' where none shows."""
+    number = next((uid for listening, uid in listeners() if listening == port), None)
+    if number is None:
+        return ""
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except (KeyError, OverflowError):
+        return f"user {number}"
