@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
-from distcheck.facts import Interface, Missing, NetworkFacts, Resolution
+from distcheck import peering
+from distcheck.facts import Interface, Missing, NetworkFacts, PeerTrial, Resolution, Transfer
 from distcheck.peering import _representatives, addresses
+from distcheck.rollcall.protocol import PeerReport
 
 ETH0 = "10.0.0.1"
 
@@ -119,3 +123,66 @@ def test_on_one_node_two_processes_try_each_other(others):
 def test_whoever_has_no_door_is_not_chosen():
     here = guests(a="node2", b="node2")
     assert _representatives(run(), here, {"host": (), "b": ()}) == ["host", "b"]
+
+
+# -- what is sent once more
+
+
+class Server:
+    """A host's server whose guests do what they are told at once: data then takes these seconds."""
+
+    def __init__(self, trials, seconds):
+        self.asked, self._trials, self._seconds, self._told = [], trials, seconds, {}
+        self.guests = {uid: SimpleNamespace(say=lambda roster, uid=uid: self._say(uid, roster)) for uid in "abc"}
+
+    def _say(self, uid, roster):
+        assert roster.again
+        targets = {door.uid for door in roster.doors}
+        self.asked += [(uid, target) for target in targets]
+        again = (t for t in self._trials if t.source == uid and t.target in targets)
+        self._told[uid] = PeerReport(tuple(replace(t, transfer=sent(self._seconds)) for t in again))
+
+    async def hear_all(self, kind, _seconds, uids):
+        assert kind is PeerReport
+        return {uid: self._told.pop(uid) for uid in uids if uid in self._told}
+
+
+def sent(seconds):
+    return Transfer(bytes=1 << 21, seconds=seconds, stalled=False)
+
+
+def around(slow, seconds=0.5):
+    """Return the trials between the host and three guests; what `slow` sends and hears takes longer."""
+    return tuple(
+        PeerTrial(s, t, f"10.0.0.{t}", 5, "met", 0.01, transfer=sent(seconds if slow in (s, t) else 0.02))
+        for s in ("host", *"abc")
+        for t in ("host", *"abc")
+        if s != t
+    )
+
+
+@pytest.mark.parametrize("again", [0.03, 0.4])
+def test_a_guest_that_is_slow_is_looked_at_once_more_and_the_better_time_counts(again, monkeypatch):
+    async def take_part(_run, roster, _seconds, _others):
+        (door,) = roster.doors
+        trial = next(t for t in trials if (t.source, t.target) == ("host", door.uid))
+        return PeerReport((replace(trial, transfer=sent(again)),))
+
+    monkeypatch.setattr(peering, "take_part", take_part)
+    trials = around("b")
+    server = Server(trials, again)
+    session = SimpleNamespace(uid="host", remaining=lambda _reserve: 30.0)
+    found = asyncio.run(peering._send_again(session, server, "nonce", trials))
+    assert [(t.source, t.target) for t in found] == [(t.source, t.target) for t in trials]
+    repeated = {(t.source, t.target): t.transfer.seconds for t in found if t.transfer.repeats}
+    assert repeated == {("b", "host"): again, ("host", "b"): again}
+    assert server.asked == [("b", "host")], "the host itself sends the rest"
+
+
+@pytest.mark.parametrize(("slow", "left"), [("nobody", 30.0), ("b", 0.0)])
+def test_where_nobody_is_slow_or_no_time_is_left_nobody_is_asked_again(slow, left):
+    trials = around(slow)
+    server = Server(trials, 0.02)
+    session = SimpleNamespace(uid="host", remaining=lambda _reserve: left)
+    assert asyncio.run(peering._send_again(session, server, "nonce", trials)) == trials
+    assert server.asked == []

@@ -142,6 +142,9 @@ Use = Literal["master", "nccl", "gloo"]
 
 
 _LEAST_TRANSFER_SECONDS = 1e-3
+_ROUND_TRIPS = 30
+"""TCP begins with ten segments and at best doubles what is under way with every round trip (RFC 6928): two megabytes
+take 8 of them, whatever the link carries, and up to twice as many while the receive window grows."""
 
 
 class Transfer(Facts, frozen=True):
@@ -158,6 +161,15 @@ class Transfer(Facts, frozen=True):
     """Segments that were sent again because they were taken for lost."""
     waited_seconds: float = 0.0
     """For which the processes of either side waited for a CPU."""
+    round_trip_seconds: float | None = None
+    """The shortest that the kernel saw on this connection (TCP_INFO's min_rtt); None: it did not tell."""
+    repeats: bool = False
+    """Whether it was sent once more while the other nodes were quiet; the better of both is here."""
+
+    @property
+    def latency_bound(self) -> bool:
+        """Whether it took so few round trips that their length, and not the link, decided how long."""
+        return self.seconds - self.waited_seconds <= _ROUND_TRIPS * (self.round_trip_seconds or 0.0)
 
     @property
     def rate(self) -> float:
@@ -180,3 +192,5 @@ class PeerTrial(Facts, frozen=True):
     """None: not tried."""
     datagrams: dict[int, bool] = {}
     """Whether datagrams that must not be fragmented were answered, by the size of the IP packet in bytes."""
+    round_trip_seconds: float | None = None
+    """The shortest that the kernel saw on all connections of this trial; None: it did not tell."""

@@ -10,6 +10,7 @@ host       Welcome | NotYet | Refused                  come in | another master 
 guest      Report                                      the facts of my node, process and ranks
 host       Roster                                      the nodes' peer doors; try them
 guest      PeerReport                                  which doors opened and what they carry
+host, guest  Roster, PeerReport                        once more, quietly, where data went far more slowly than usual
 guest      Ready                                       torch is imported
 host       Start                                       run these collectives
 guest      Trouble                                     a rank of mine cannot finish

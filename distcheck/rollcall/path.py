@@ -26,9 +26,11 @@ _DATAGRAM_SECONDS = 0.15
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2  # linux/in.h, linux/in6.h
 _SETTLE_SECONDS = 0.1
 """In which the other side's word arrives that a repeated segment had come before."""
-# struct tcp_info of linux/tcp.h: tcpi_total_retrans, tcpi_bytes_acked, tcpi_segs_out, tcpi_busy_time,
+# struct tcp_info of linux/tcp.h: tcpi_total_retrans, tcpi_bytes_acked, tcpi_segs_out, tcpi_min_rtt, tcpi_busy_time,
 # tcpi_rwnd_limited, tcpi_dsack_dups.
-_TCP_INFO = struct.Struct("=100xI16xQ8xI28xQQ32xI")
+_TCP_INFO = struct.Struct("=100xI16xQ8xI8xI16xQQ32xI")
+_NO_ROUND_TRIP = 0xFFFFFFFF
+"""What tcpi_min_rtt is as long as nothing was measured."""
 
 
 class _TcpInfo(NamedTuple):
@@ -37,6 +39,8 @@ class _TcpInfo(NamedTuple):
     segments: int
     busy_seconds: float
     """In which something was under way, and not only because the other side did not read."""
+    round_trip_seconds: float | None
+    """The shortest so far, the handshake's included; both kernels answer by themselves, however busy a process is."""
 
 
 def tcp_info(sock: socket.socket) -> _TcpInfo | None:
@@ -50,8 +54,14 @@ def tcp_info(sock: socket.socket) -> _TcpInfo | None:
         return None
     if len(raw) < _TCP_INFO.size:
         return None
-    repeated, confirmed, segments, busy, window_closed, needless = _TCP_INFO.unpack(raw)
-    return _TcpInfo(max(0, repeated - needless), confirmed, segments, max(0, busy - window_closed) / 1e6)
+    repeated, confirmed, segments, shortest, busy, window_closed, needless = _TCP_INFO.unpack(raw)
+    return _TcpInfo(
+        repeated=max(0, repeated - needless),
+        bytes_confirmed=confirmed,
+        segments=segments,
+        busy_seconds=max(0, busy - window_closed) / 1e6,
+        round_trip_seconds=None if shortest == _NO_ROUND_TRIP else shortest / 1e6,
+    )
 
 
 async def transfer(door: PeerDoor, words: Words, seconds: float) -> Transfer | None:
@@ -91,6 +101,7 @@ async def transfer(door: PeerDoor, words: Words, seconds: float) -> Transfer | N
             repeated=max(0, counters.repeated - greeted.repeated) if counters and greeted else 0,
             # A process that waits is no excuse for a network that was at work meanwhile.
             waited_seconds=min(waited + reader_waited, max(0.0, took - (counters.busy_seconds if counters else 0.0))),
+            round_trip_seconds=counters.round_trip_seconds if counters else None,
         )
 
 

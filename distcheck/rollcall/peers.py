@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 from msgspec.structs import replace
 
 from distcheck.facts import PeerTrial, Transfer
 from distcheck.rollcall import connection, framing
 from distcheck.rollcall.doors import Words, words
-from distcheck.rollcall.path import datagrams, transfer
+from distcheck.rollcall.path import datagrams, tcp_info, transfer
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
 _ALL_PAIRS_UP_TO = 64
@@ -26,6 +27,11 @@ _QUICK_BYTES_PER_SECOND = 1e8
 _MORE_TRIES = 2
 _FEW_REPEATED = 0.01
 """Of the segments; with more, once is no proof: a busy host repeats what is only late."""
+_DOUBTFUL = 0.5
+"""Of the usual rate; rules call a node slow at less than half of that."""
+_MOST_DOUBTFUL = 32
+AGAIN_SECONDS, _AGAIN_ALONE_SECONDS = 0.3, 0.1
+"""How long data may be sent once more, and until when even once again."""
 
 
 def choose(doors: Mapping[str, Sequence[PeerDoor]]) -> dict[str, tuple[PeerDoor, ...]]:
@@ -89,16 +95,73 @@ async def _transfer(
         sending[n] = asyncio.create_task(_at_its_best(door, said, max(left, _LEAST_SECONDS), loop.time() + alone))
         await asyncio.wait({sending[n]}, timeout=alone)
     sent = dict(zip(sending, await asyncio.gather(*sending.values()), strict=True))
-    return tuple(replace(tried, transfer=sent.get(n)) for n, tried in enumerate(trials))
+    return tuple(_carrying(tried, sent.get(n)) for n, tried in enumerate(trials))
+
+
+def _carrying(tried: PeerTrial, sent: Transfer | None) -> PeerTrial:
+    """Return a trial with its transfer; the shorter of the round trips seen is that of the path."""
+    seen = [s for s in (tried.round_trip_seconds, sent.round_trip_seconds if sent else None) if s is not None]
+    return replace(tried, transfer=sent, round_trip_seconds=min(seen, default=None))
+
+
+def doubtful(trials: Iterable[PeerTrial]) -> list[list[PeerTrial]]:
+    """Return what is to be sent once more, in turns that leave each process to one transfer.
+
+    Of every process to which, or from which, even the fastest transfer was far slower than is usual, that one: when it
+    goes well the second time, the process and not the network was slow. What a long round trip explains is left out.
+    """
+    sent = [t for t in trials if t.transfer and not t.transfer.stalled and not t.transfer.latency_bound]
+    usual = median([_rate(t) for t in sent]) if sent else 0.0
+    fastest: dict[tuple[str, str], PeerTrial] = {}
+    for t in sent:
+        for end in (("from", t.source), ("to", t.target)):
+            fastest[end] = max(fastest.get(end, t), t, key=_rate)
+    slow = {(t.source, t.target, t.address): t for t in fastest.values() if _rate(t) < _DOUBTFUL * usual}
+    turns: list[list[PeerTrial]] = []
+    for t in sorted(slow.values(), key=_rate)[:_MOST_DOUBTFUL]:
+        ends = {t.source, t.target}
+        free = next((turn for turn in turns if all(ends.isdisjoint((o.source, o.target)) for o in turn)), None)
+        if free is None:
+            turns.append(free := [])
+        free.append(t)
+    return turns
+
+
+def _rate(trial: PeerTrial) -> float:
+    return trial.transfer.rate if trial.transfer else 0.0
+
+
+async def send_again(uid: str, roster: Roster, secret: bytes | None = None) -> tuple[PeerTrial, ...]:
+    """Send data to the doors of a roster once more; those that took none are left out."""
+    loop = asyncio.get_running_loop()
+    trials = []
+    for door in roster.doors:
+        said = words(roster.nonce, door.uid, secret)
+        sent = await _at_its_best(door, said, roster.seconds, loop.time() + _AGAIN_ALONE_SECONDS)
+        blank = PeerTrial(uid, door.uid, door.address, door.port, "met", 0.0, uses=door.uses)
+        trials += [_carrying(blank, sent)] if sent else []
+    return tuple(trials)
+
+
+def better_of(trial: PeerTrial, again: PeerTrial | None) -> PeerTrial:
+    """Return a trial with the better of its transfer and of the one that was sent again."""
+    first, second = trial.transfer, again.transfer if again else None
+    if first is None or second is None or second.stalled:
+        return trial
+    better = max(first, second, key=lambda t: t.rate)
+    counts = {"segments": first.segments + second.segments, "repeated": first.repeated + second.repeated}
+    return replace(trial, transfer=replace(better, repeats=True, **counts))
 
 
 async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float) -> Transfer | None:
     """Send data; when it goes slowly or badly, again: on a busy host a process may have had to wait for its turn.
 
-    Nothing is begun after `until` (of the loop's clock), so that others have their time.
+    Nothing is begun after `until` (of the loop's clock), so that others have their time. Of segments that were sent
+    again only the later transfers count: the first one is why there are any, and a busy host loses many at one moment.
     """
     loop = asyncio.get_running_loop()
     best = await transfer(door, said, seconds)
+    segments = repeated = 0
     for _ in range(_MORE_TRIES):
         if best is None or best.stalled:
             break
@@ -109,8 +172,8 @@ async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float
         again = await transfer(door, said, seconds)
         if again is None or again.stalled:
             return again or best
-        quicker = max(best, again, key=lambda t: t.rate)
-        best = replace(quicker, segments=best.segments + again.segments, repeated=best.repeated + again.repeated)
+        segments, repeated = segments + again.segments, repeated + again.repeated
+        best = replace(max(best, again, key=lambda t: t.rate), segments=segments, repeated=repeated)
     return best
 
 
@@ -118,10 +181,11 @@ async def _try(uid: str, door: PeerDoor, said: Words, seconds: float) -> tuple[P
     """Connect in small segments and hear who is there; return how it went, and our own address."""
     loop = asyncio.get_running_loop()
     start = loop.time()
-    source = ""
+    source, round_trip = "", None
 
     def ended(outcome: str, detail: str = "") -> tuple[PeerTrial, str]:
-        return replace(blank, outcome=outcome, seconds=loop.time() - start, detail=detail), source
+        took = loop.time() - start
+        return replace(blank, outcome=outcome, seconds=took, detail=detail, round_trip_seconds=round_trip), source
 
     blank = PeerTrial(
         source=uid, target=door.uid, address=door.address, port=door.port, outcome="failed", seconds=0.0, uses=door.uses
@@ -133,6 +197,8 @@ async def _try(uid: str, door: PeerDoor, said: Words, seconds: float) -> tuple[P
         source = connection.plain_address(writer.get_extra_info("sockname")[0])
         writer.write(said.knock)
         heard = await connection.within(reader.readexactly(len(said.answer)), seconds)
+        counters = tcp_info(writer.get_extra_info("socket"))
+        round_trip = counters.round_trip_seconds if counters else None
         return ended("met") if heard == said.answer else ended("foreign", framing.banner(heard))
     except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s")

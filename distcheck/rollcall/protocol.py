@@ -114,6 +114,8 @@ class Roster(Word, frozen=True):
     doors: tuple[PeerDoor, ...]
     seconds: Seconds
     """How long one door may take."""
+    again: bool = False
+    """Only send data once more to these doors, while most others are quiet."""
 
 
 class PeerReport(Word, frozen=True):

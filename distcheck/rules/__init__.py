@@ -49,6 +49,7 @@ FAMILIES: dict[str, Family] = {
     "names": Family(("peers",)),
     "resolver": Family(("meeting", "peers")),
     "network": Family(("meeting",)),
+    "latency": Family(("peers",)),
     "paths": Family(("peers",)),
     "mtu": Family(("peers",)),
     "scale": Family(("peers",)),

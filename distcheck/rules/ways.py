@@ -114,6 +114,10 @@ class Ways:
         """Return the ranks of these sides."""
         return [r for side in sides for r in self._ranks.get(side, ())]
 
+    def among(self, sides: Collection[str]) -> list[str]:
+        """Return these sides in the order of their ranks."""
+        return [side for side in self._ranks if side in sides]
+
     def name(self, sides: Sequence[str]) -> str:
         """Name sides: by node, or on one node by rank."""
         if len(self.job.nodes) < 2:

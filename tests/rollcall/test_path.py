@@ -58,7 +58,7 @@ def test_all_arrives_at_a_listener_that_reads(live, address):
         async with _door(address) as door:
             sent = await transfer(door, WORD, 9.0)
         assert (sent.bytes, sent.stalled) == (TRANSFER_BYTES, False)
-        assert sent.seconds > 0
+        assert 0 < sent.round_trip_seconds < sent.seconds
         assert sent.segments >= TRANSFER_BYTES // 65536
         assert sent.repeated < sent.segments / 10
 
@@ -195,13 +195,17 @@ class _Telling:
 
 
 def test_a_kernel_that_does_not_count_all_of_them_is_as_good_as_one_that_counts_nothing():
-    raw = path._TCP_INFO.pack(9, 70_000, 50, 300_000, 100_000, 4)
-    assert tcp_info(_Telling(raw)) == (5, 70_000, 50, 0.2)
+    raw = path._TCP_INFO.pack(9, 70_000, 50, 120, 300_000, 100_000, 4)
+    assert tcp_info(_Telling(raw)) == (5, 70_000, 50, 0.2, 0.00012)
     assert tcp_info(_Telling(raw[:-4])) is None
 
 
 def test_segments_that_arrived_twice_are_not_counted_as_lost():
-    assert tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 0, 0, 7))).repeated == 0
+    assert tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 0, 0, 0, 7))).repeated == 0
+
+
+def test_as_long_as_the_kernel_has_measured_no_round_trip_none_is_known():
+    assert tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 0xFFFFFFFF, 0, 0, 7))).round_trip_seconds is None
 
 
 # -- datagrams

@@ -6,11 +6,12 @@ import asyncio
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
-from distcheck.facts import Transfer
+from distcheck.facts import PeerTrial, Transfer
 from distcheck.rollcall import peers, seal
 from distcheck.rollcall.doors import PeerListener, words
-from distcheck.rollcall.peers import choose, try_peers
+from distcheck.rollcall.peers import better_of, choose, doubtful, send_again, try_peers
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
 
@@ -61,6 +62,7 @@ def test_two_processes_find_each_other_on_every_kind_of_address(live):
         assert [t.datagrams for t in trials] == [{256: True, 1400: True}, {256: True, 1500: True}]
         assert [t.transfer.bytes for t in trials] == [1 << 21, 1 << 21]
         assert not any(t.transfer.stalled for t in trials)
+        assert all(0 < t.round_trip_seconds < 1 for t in trials)
         await listener.close()
 
     live(main())
@@ -208,7 +210,7 @@ def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(liv
 
 def test_what_was_repeated_is_sent_again_because_once_is_no_proof(live, monkeypatch):
     async def main():
-        repeated = iter([60, 0, 0, 60, 60, 60])
+        repeated = iter([60, 0, 60, 60, 60])
 
         async def sent(_door, _word, _limit):
             return Transfer(bytes=1 << 21, seconds=0.001, stalled=False, segments=1000, repeated=next(repeated))
@@ -216,14 +218,14 @@ def test_what_was_repeated_is_sent_again_because_once_is_no_proof(live, monkeypa
         monkeypatch.setattr(peers, "transfer", sent)
         door, now = PeerDoor("b", "127.0.0.1", 1), asyncio.get_running_loop().time()
         late = await peers._at_its_best(door, b"word", 3.0, now + 60)
-        assert (late.segments, late.repeated) == (3000, 60)
+        assert (late.segments, late.repeated) == (1000, 0)
         lossy = await peers._at_its_best(door, b"word", 3.0, now + 60)
-        assert (lossy.segments, lossy.repeated) == (3000, 180)
+        assert (lossy.segments, lossy.repeated) == (2000, 120)
 
     live(main())
 
 
-def test_what_goes_slowly_is_sent_again_and_the_best_counts_with_all_that_was_repeated(live, monkeypatch):
+def test_what_goes_slowly_is_sent_again_and_the_best_counts_with_what_was_repeated_from_then_on(live, monkeypatch):
     async def main():
         seconds = iter([1.0, 0.5, 0.25, 0.001, 1.0])
 
@@ -233,8 +235,82 @@ def test_what_goes_slowly_is_sent_again_and_the_best_counts_with_all_that_was_re
         monkeypatch.setattr(peers, "transfer", sent)
         door, now = PeerDoor("b", "127.0.0.1", 1), asyncio.get_running_loop().time()
         best = await peers._at_its_best(door, b"word", 3.0, now + 60)
-        assert (best.seconds, best.segments, best.repeated) == (0.25, 300, 3)
+        assert (best.seconds, best.segments, best.repeated) == (0.25, 200, 2)
         assert (await peers._at_its_best(door, b"word", 3.0, now + 60)).segments == 100
         assert (await peers._at_its_best(door, b"word", 3.0, now)).segments == 100, "its time is over"
+
+    live(main())
+
+
+# -- once more
+
+
+def _trials(count, seconds, **fields):
+    """Return the trials of processes that all try each other; `seconds` of a way is how long its transfer took."""
+    return [
+        PeerTrial(
+            source=f"p{s}", target=f"p{t}", address=f"10.0.0.{t}", port=5, outcome="met", seconds=0.01,
+            transfer=Transfer(bytes=1 << 21, seconds=seconds(s, t), stalled=False, **fields),
+        )
+        for s in range(count)
+        for t in range(count)
+        if s != t
+    ]  # fmt: skip
+
+
+def _ways(turns):
+    return [{(t.source, t.target) for t in turn} for turn in turns]
+
+
+def test_where_all_goes_about_as_fast_nothing_is_sent_again():
+    assert doubtful(_trials(4, lambda s, t: 0.02 + 0.003 * ((7 * s + t) % 5))) == []
+    assert doubtful([]) == []
+    assert doubtful(_trials(4, lambda s, t: 0.2 if (s, t) == (1, 2) else 0.02)) == [], "both have faster ways"
+
+
+def test_of_a_slow_process_the_fastest_way_of_each_direction_is_sent_again_one_after_the_other():
+    turns = doubtful(_trials(4, lambda s, t: 0.02 if 1 not in (s, t) else 0.15 if 3 in (s, t) else 0.2))
+    assert sorted(map(sorted, _ways(turns))) == [[("p1", "p3")], [("p3", "p1")]]
+    assert _ways(doubtful(_trials(4, lambda s, _t: 0.15 if s == 1 else 0.02))) == [{("p1", "p0")}]
+
+
+def test_several_slow_processes_are_looked_at_side_by_side_and_nobody_twice_at_once():
+    turns = doubtful(_trials(12, lambda s, t: 0.2 + 0.01 * ((s + t) % 11) if {s, t} & {1, 4, 7} else 0.02))
+    for turn in turns:
+        ends = [end for t in turn for end in (t.source, t.target)]
+        assert len(set(ends)) == len(ends)
+    assert {s for turn in _ways(turns) for s, _ in turn} >= {"p1", "p4", "p7"}
+    assert len(turns) < 6
+
+
+def test_what_a_long_round_trip_or_a_halt_explains_is_not_sent_again():
+    far = [
+        replace(t, transfer=replace(t.transfer, round_trip_seconds=0.3 if "p1" in (t.source, t.target) else 1e-5))
+        for t in _trials(4, lambda s, t: 2.0 if 1 in (s, t) else 0.02)
+    ]
+    assert doubtful(far) == []
+    halted = [replace(t, transfer=replace(t.transfer, stalled=t.source == "p1")) for t in far]
+    assert doubtful(halted) == []
+
+
+def test_the_better_of_both_counts_with_all_that_was_repeated():
+    first, second = (_trials(2, lambda _s, _t, took=took: took, segments=100, repeated=1)[0] for took in (0.2, 0.02))
+    for one, other in ((first, second), (second, first)):
+        sent = better_of(one, other).transfer
+        assert (sent.seconds, sent.segments, sent.repeated, sent.repeats) == (0.02, 200, 2, True)
+    assert better_of(first, None) == first
+    halted = replace(second, transfer=replace(second.transfer, stalled=True))
+    assert better_of(first, halted) == first
+    assert not first.transfer.repeats
+
+
+def test_data_is_sent_again_to_a_door_that_is_there_and_the_others_are_left_out(live, closed_port):
+    async def main():
+        listener = await _listener("b")
+        gone = PeerDoor("c", "127.0.0.1", closed_port)
+        trials = await send_again("a", Roster("nonce", (*listener.doors, gone), 1.0, again=True))
+        assert [(t.source, t.target, t.address, t.transfer.bytes) for t in trials] == [("a", "b", "127.0.0.1", 1 << 21)]
+        assert 0 < trials[0].round_trip_seconds < 1
+        await listener.close()
 
     live(main())
