@@ -91,8 +91,13 @@ def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
     agent = job.process_of(rank).agent
     if agent is None or len(agent.arguments) >= _CUT_WORDS:
         return "export " + " ".join(f"PET_{name.replace('-', '_').upper()}={value}" for name, value in options.items())
-    kept, script = _without(agent.arguments, options)
-    given = [f"--{name}" if value == "" else f"--{name}={value}" for name, value in options.items()]
+    words, names = agent.arguments, {name: name for name in options}
+    if agent.program == "accelerate":
+        words = words[words[:1] == ("launch",) :]
+        theirs = {torchruns: own for own, torchruns in _ACCELERATE.items()}
+        names = {name: theirs.get(name, name) for name in options}
+    kept, script = _without(words, set(names.values()))
+    given = [f"--{names[name]}={value}" if value else f"--{names[name]}" for name, value in options.items()]
     return " ".join([program(job, rank), *given, *map(shlex.quote, (*kept, *script))])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distcheck.facts import Agent, Variables
+from distcheck.rules.agents import restarted
 
 NOTHING = Variables({})
 C10D = ("--nnodes=2", "--rdzv-backend", "c10d", "--rdzv-endpoint=10.0.0.1:29400", "--rdzv-id", "7", "train.py")
@@ -116,6 +117,42 @@ def test_elastic_clock_skew_by_how_much_the_clocks_surely_differ(under, change, 
     if found:
         assert (found.rule, found.nodes) == ("elastic-clock-skew", ("node2",))
         assert ("behind" if ahead < 0 else "ahead of") in found.message
+
+
+def test_the_patience_to_ask_for_bridges_the_clocks_that_were_seen_and_then_is_enough(under, change, only):
+    job = change.process(under("--rdzv-conf=timeout=900", *C10D), [2, 3], clock_ahead_seconds=-400.0)
+    found = only(job)
+    step, again = found.fix.commands
+    conf, rest = again.removeprefix("torchrun --rdzv-conf=").split(" ", 1)
+    assert (step, rest) == ("sudo chronyc makestep", " ".join(C10D))
+    assert conf == "timeout=900,keep_alive_max_attempt=121"
+    assert 5 * 121 > 400 / (2 / 3)
+    patient = change.process(under(f"--rdzv-conf={conf}", *C10D), [2, 3], clock_ahead_seconds=-400.0)
+    assert only(patient).severity == "info"
+    assert "drops a node at 605 s" in only(patient).message
+    both = change.process(change.process(under(*C10D, nodes=3), [2, 3], clock_ahead_seconds=-9.0), [4, 5],
+                          clock_ahead_seconds=9.0)  # fmt: skip
+    assert only(both).severity == "warning", "the two are 18 s apart"
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "line"),
+    [
+        ("torchrun", ("--master-port", "1", "a b.py", "--x"), "torchrun --master-port=29501 'a b.py' --x"),
+        ("torchrun", ("--nnodes=2", "--master_port=1", "-m", "t"), "torchrun --master-port=29501 --nnodes=2 -m t"),
+        ("torchrun", (), "torchrun --master-port=29501"),
+        ("launch", ("--use-env", "t.py"), "python -m torch.distributed.launch --master-port=29501 --use-env t.py"),
+        (
+            "accelerate",
+            ("launch", "--main_process_port=1", "--multi_gpu", "t.py"),
+            "accelerate launch --main-process-port=29501 --multi_gpu t.py",
+        ),
+        ("torchrun", ("--nnodes=2",) * 40, "export PET_MASTER_PORT=29501"),
+    ],
+)
+def test_an_agent_is_restarted_with_its_own_words_and_another_option(under, program, arguments, line):
+    job = under(*arguments, program=program)
+    assert restarted(job, job.ranks[0], {"master-port": "29501"}) == line
 
 
 def test_clocks_do_not_matter_to_the_static_rendezvous(under, change, only):
