@@ -129,7 +129,7 @@ def _taken(interfaces: Sequence[Interface], settings: Mapping[str, str]) -> tupl
 
 
 def _usable(interface: Interface, family: int | None) -> bool:
-    ip = _address(interface.address)
+    ip = ip_of(interface.address)
     return ip is not None and family in {None, ip.version} and not (ip.version == 6 and ip.is_loopback)
 
 
@@ -148,7 +148,7 @@ def _near(interfaces: Iterable[Interface], meeting: tuple[IPv4Address | IPv6Addr
         net = subnet(interface)
         if net is None or ip not in ip_network(net):
             continue
-        own = _address(interface.address)
+        own = ip_of(interface.address)
         scope = interface.name if own is not None and own.version == 6 and own.is_link_local else ""
         if scope == zone:
             return (interface,)
@@ -160,9 +160,9 @@ def _numeric(place: str) -> tuple[IPv4Address | IPv6Address, str] | None:
     if place.startswith("["):
         text, bracket, _ = place[1:].partition("]")
         text, _, zone = text.partition("%")
-        ip = _address(text) if bracket else None
+        ip = ip_of(text) if bracket else None
         return (ip, zone) if ip is not None and ip.version == 6 else None
-    ip = _address(place.split(",", maxsplit=1)[0].partition(":")[0])
+    ip = ip_of(place.split(",", maxsplit=1)[0].partition(":")[0])
     return None if ip is None else (ip, "")
 
 
@@ -171,12 +171,13 @@ def _own(interfaces: Sequence[Interface], own_name_binds: str | Missing) -> Inte
     here = next((i for i in interfaces if i.address == address), None)
     if here is not None:
         return here
-    ip = _address(address)
+    ip = ip_of(address)
     # All of 127.0.0.0/8 can be bound, although only 127.0.0.1 is listed.
     return Interface("lo" if ip is not None and ip.is_loopback else "", address, up=True, mtu_bytes=_LOOPBACK_MTU)
 
 
-def _address(text: str) -> IPv4Address | IPv6Address | None:
+def ip_of(text: str) -> IPv4Address | IPv6Address | None:
+    """Return an address, None for text that is none, as facts of a stranger may hold."""
     try:
         return ip_address(text)
     except ValueError:

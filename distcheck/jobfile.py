@@ -83,7 +83,8 @@ def load(path: Path) -> Job:
     """Load a job.
 
     Raises:
-        UsageError: the file cannot be read, is no job, is cut short, or is of a newer schema.
+        UsageError: the file cannot be read, is no job, holds a value that no job can have, is cut short, or is of a
+            newer schema.
     """
     try:
         with path.open("rb") as file:
@@ -102,19 +103,25 @@ def load(path: Path) -> Job:
                 f"{path} is a job of schema {schema}; this distcheck reads schema {SCHEMA}: install a matching version"
             )
         job = msgspec.json.decode(raw, type=Job)
+    except msgspec.ValidationError as error:  # it names the field and what it must be
+        raise UsageError(f"{path} is no job file of distcheck: {error}; save it again with --save") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{path} is no job file of distcheck, or cut short ({error}); save it again with --save"
         ) from error
-    return _consistent(job, path)
+    return consistent(job, path)
 
 
 class _Header(msgspec.Struct):
     schema: int
 
 
-def _consistent(job: Job, path: Path) -> Job:
-    """Refuse a job whose ranks, processes and nodes do not refer to each other."""
+def consistent(job: Job, path: Path) -> Job:
+    """Return a job whose ranks, processes and nodes refer to each other.
+
+    Raises:
+        UsageError: they do not.
+    """
     nodes = {n.key for n in job.nodes}
     uids = {p.uid for p in job.processes}
     for process in job.processes:

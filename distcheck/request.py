@@ -22,6 +22,8 @@ from distcheck.preflight import Request
 from distcheck.report import FORMATS
 from distcheck.sizes import parse_sizes
 
+_LARGEST = 1e9
+"""Of seconds and of GB/s: what a report can hold and nobody waits for."""
 BACKENDS = ("auto", "nccl", "gloo", "mpi")
 
 
@@ -108,8 +110,8 @@ def _check_numbers(options: Options) -> None:
         above_zero |= {"--time-limit": options.time_limit, "--min-busbw": options.min_busbw}
         counted_from.append(("--iters", options.iters, 1))
     for name, value in above_zero.items():
-        if value is not None and not 0 < value < float("inf"):
-            raise UsageError(f"{name} {value:g}: must be more than 0 and finite")
+        if value is not None and not 0 < value <= _LARGEST:
+            raise UsageError(f"{name} {value:g}: must be more than 0, finite and at most {_LARGEST:g}")
     if options.join_timeout > options.timeout and options.join_timeout != JOIN_SECONDS:
         raise UsageError(
             f"--join-timeout {options.join_timeout:g}: --timeout {options.timeout:g} ends the run before; "
@@ -252,7 +254,7 @@ def asked_of_node(options: NodeOptions) -> Asked:
     """
     if options.gpus is not None and not 0 <= options.gpus < 1 << 10:
         raise UsageError(f"--gpus {options.gpus}: must be a whole number from 0 to 1023")
-    if not 3 <= options.timeout < float("inf"):
+    if not 3 <= options.timeout <= _LARGEST:
         raise UsageError(f"--timeout {options.timeout:g}: a node needs at least 3 seconds")
     if options.format not in FORMATS:
         raise UsageError(f"--format {options.format}: choose one of {', '.join(FORMATS)}")

@@ -16,6 +16,7 @@ import distcheck.collectives.software  # noqa: F401
 import torch
 
 from distcheck.collectives.plan import Computed
+from distcheck.facts import SHORTEST_SECONDS
 from distcheck.probe.waiting import throttled, waited_for_cpu
 
 
@@ -46,7 +47,7 @@ def compute(device: torch.device) -> Computed:
     source = torch.zeros(load.bytes, dtype=torch.uint8, device=device)
     target = torch.ones_like(source)
     copy = _seconds(lambda: target.copy_(source), load.copies, device)
-    return Computed(matmul, copy, wrong)
+    return Computed(max(matmul, SHORTEST_SECONDS), max(copy, SHORTEST_SECONDS), wrong)
 
 
 def _zeros_and_ones(load: _Load, device: torch.device, step: int) -> torch.Tensor:

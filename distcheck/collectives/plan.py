@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from distcheck.facts import Missing, NcclLog
+from distcheck.facts import Count, Measured, Missing, NcclLog, Seconds
 
 OPERATIONS = ("all_reduce", "broadcast")
 """What is measured when nobody says what."""
@@ -67,7 +67,7 @@ class Alive(Said, frozen=True):
 class StoreOpen(Said, frozen=True):
     """Rank 0's store listens on this port."""
 
-    port: int
+    port: Count
 
 
 class Software(Said, frozen=True):
@@ -83,27 +83,27 @@ class Software(Said, frozen=True):
 class Computed(Said, frozen=True):
     """Seconds that a rank took for work of its own, the same on every rank with such a device."""
 
-    matmul_seconds: float
-    copy_seconds: float
-    wrong: int
+    matmul_seconds: Measured
+    copy_seconds: Measured
+    wrong: Count
     """Rows of the product that were wrong."""
 
 
 class Joined(Said, frozen=True):
     """The process group was there after these seconds."""
 
-    seconds: float
+    seconds: Seconds
 
 
 class Timing(Said, frozen=True):
     """Seconds per call on this rank: the mean of each burst."""
 
     op: str
-    bytes: int
+    bytes: Count
     dtype: str
-    iterations: int
+    iterations: Count
     """Of each burst."""
-    bursts: tuple[float, ...]
+    bursts: tuple[Measured, ...]
     ended: Ended
 
 
@@ -112,9 +112,9 @@ class Checked(Said, frozen=True):
 
     op: str
     dtype: str
-    elements: int
-    wrong: int
-    seconds: float
+    elements: Count
+    wrong: Count
+    seconds: Seconds
     """The first call, in which the backend sets up what it needs."""
 
 

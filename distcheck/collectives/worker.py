@@ -44,6 +44,7 @@ from distcheck.collectives.plan import (
 from distcheck.collectives.spread import STEADY, uncertainty
 from distcheck.collectives.store import agree, await_all, farewell, open_store, part_of, reach_store
 from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
+from distcheck.facts import SHORTEST_SECONDS
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -199,7 +200,7 @@ def measure(task: Task, op: str, dtype: str, moved: int, device: torch.device, s
     while True:
         with nccl_debug.quiet(backend=plan.backend):
             meet(device)
-            bursts.append(seconds_per_call(call, iterations, device))
+            bursts.append(max(seconds_per_call(call, iterations, device), SHORTEST_SECONDS))
         if plan.iterations is not None or not plan.size_seconds:
             break
         verdict = None

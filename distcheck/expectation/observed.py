@@ -33,6 +33,8 @@ def hardware(job: Job) -> Hardware | Missing:
     on = {node.key: job.ranks_on(node) for node in job.nodes}
     shape = [len(ranks) for ranks in on.values() if ranks]
     world = job.world_size or len(job.ranks)
+    if not shape:
+        return Missing(reason="no rank told its facts")
     if sum(shape) != world:
         return Missing(reason=f"{sum(shape)} ranks of {world} told their facts")
     where = outside(job, ran.backend) if len(shape) > 1 else None

@@ -5,7 +5,20 @@ or does not exist there. Everything here travels: between the processes of a job
 ``--save`` writes (JSON), and back through msgspec's validation. Quantities carry their unit in the field's name.
 """
 
-from distcheck.facts.base import Facts, Missing
+from distcheck.facts.base import (
+    MOST,
+    SHORTEST_SECONDS,
+    Amount,
+    Bits,
+    Count,
+    Facts,
+    Measured,
+    Missing,
+    Offset,
+    Rank,
+    Seconds,
+    Whole,
+)
 from distcheck.facts.gpu import (
     NOT_SUPPORTED,
     CudaDevice,
@@ -66,14 +79,19 @@ from distcheck.facts.rank import Agent, Death, ProcessFacts, RankFacts, RankRun,
 
 __all__ = [
     "A_STORE",
+    "MOST",
     "NOT_SUPPORTED",
+    "SHORTEST_SECONDS",
     "Agent",
+    "Amount",
     "Asked",
     "Attempt",
     "Baseline",
     "BaselineRow",
     "Bind",
+    "Bits",
     "Collectives",
+    "Count",
     "CudaDevice",
     "CudaView",
     "Culprit",
@@ -101,6 +119,7 @@ __all__ = [
     "Link",
     "LinkErrors",
     "Look",
+    "Measured",
     "Measurement",
     "Missing",
     "NcclGraph",
@@ -110,6 +129,7 @@ __all__ = [
     "NodeFacts",
     "NodeState",
     "NvLinks",
+    "Offset",
     "Pci",
     "PciPlace",
     "PcieLink",
@@ -118,6 +138,7 @@ __all__ = [
     "Placement",
     "PortOwner",
     "ProcessFacts",
+    "Rank",
     "RankFacts",
     "RankRun",
     "RemappedRows",
@@ -125,6 +146,7 @@ __all__ = [
     "RendezvousFile",
     "Resolution",
     "ReverseLookup",
+    "Seconds",
     "Sides",
     "Space",
     "Stage",
@@ -133,5 +155,6 @@ __all__ = [
     "Transfer",
     "Use",
     "Variables",
+    "Whole",
     "Xid",
 ]

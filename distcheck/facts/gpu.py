@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Facts, Missing
+from distcheck.facts.base import Amount, Bits, Count, Facts, Missing, Offset, Seconds, Whole
 
 NOT_SUPPORTED = Missing(reason="NVML error 3: Not Supported")
 """What NVML says of all that a card or a virtual machine does not have; as a default it need not travel."""
@@ -15,17 +15,17 @@ class Ecc(Facts, frozen=True, omit_defaults=True):
 
     enabled: bool | Missing = NOT_SUPPORTED
     enabled_after_reset: bool | Missing = NOT_SUPPORTED
-    corrected_volatile: int | Missing = NOT_SUPPORTED
-    uncorrected_volatile: int | Missing = NOT_SUPPORTED
-    corrected_aggregate: int | Missing = NOT_SUPPORTED
-    uncorrected_aggregate: int | Missing = NOT_SUPPORTED
+    corrected_volatile: Count | Missing = NOT_SUPPORTED
+    uncorrected_volatile: Count | Missing = NOT_SUPPORTED
+    corrected_aggregate: Count | Missing = NOT_SUPPORTED
+    uncorrected_aggregate: Count | Missing = NOT_SUPPORTED
 
 
 class RemappedRows(Facts, frozen=True):
     """Rows of a GPU's memory that spare ones stand in for (Ampere and later)."""
 
-    corrected: int
-    uncorrected: int
+    corrected: Count
+    uncorrected: Count
     pending: bool
     """A row waits for the GPU's next reset."""
     failure: bool
@@ -35,28 +35,28 @@ class RemappedRows(Facts, frozen=True):
 class GpuClocks(Facts, frozen=True, omit_defaults=True):
     """A GPU's clocks and what has slowed them; seconds are summed up since the driver was loaded."""
 
-    event_reasons: int | Missing = NOT_SUPPORTED
+    event_reasons: Bits | Missing = NOT_SUPPORTED
     """NVML's bits: why the clocks are as low as they are at this moment."""
-    sm_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
-    sm_max_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815
-    sm_application_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815
-    sm_application_default_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815
-    software_thermal_seconds: float | Missing = NOT_SUPPORTED
-    hardware_thermal_seconds: float | Missing = NOT_SUPPORTED
-    power_brake_seconds: float | Missing = NOT_SUPPORTED
+    sm_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
+    sm_max_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
+    sm_application_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
+    sm_application_default_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
+    software_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
+    hardware_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
+    power_brake_seconds: Seconds | Missing = NOT_SUPPORTED
 
 
 class PcieLink(Facts, frozen=True, omit_defaults=True):
     """A GPU's PCIe link; an idle GPU lowers the generation of its own accord, the width it keeps."""
 
-    generation: int | Missing = NOT_SUPPORTED
-    width: int | Missing = NOT_SUPPORTED
-    max_generation: int | Missing = NOT_SUPPORTED
+    generation: Count | Missing = NOT_SUPPORTED
+    width: Count | Missing = NOT_SUPPORTED
+    max_generation: Count | Missing = NOT_SUPPORTED
     """Of this GPU in this system."""
-    max_width: int | Missing = NOT_SUPPORTED
-    gpu_max_generation: int | Missing = NOT_SUPPORTED
+    max_width: Count | Missing = NOT_SUPPORTED
+    gpu_max_generation: Count | Missing = NOT_SUPPORTED
     """Of the GPU, whatever it is plugged into."""
-    replays: int | Missing = NOT_SUPPORTED
+    replays: Count | Missing = NOT_SUPPORTED
     """Packets that were sent again since the driver was loaded."""
 
 
@@ -68,7 +68,7 @@ class LinkErrors(Facts, frozen=True):
 
     counter: str
     """replay, recovery, crc, receive, integrity, failed recovery, ..."""
-    by_link: tuple[int, ...]
+    by_link: tuple[Count, ...]
 
 
 class NvLinks(Facts, frozen=True, omit_defaults=True):
@@ -77,8 +77,8 @@ class NvLinks(Facts, frozen=True, omit_defaults=True):
     active: tuple[bool, ...]
     remote: tuple[Remote, ...] = ()
     """What is at the other end."""
-    version: int | Missing = NOT_SUPPORTED
-    speed_MBps: int | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
+    version: Whole | Missing = NOT_SUPPORTED
+    speed_MBps: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
     """Of one active link in one direction."""
     errors: tuple[LinkErrors, ...] | Missing = ()
     """Counters that are 0 on every link are left out."""
@@ -87,30 +87,30 @@ class NvLinks(Facts, frozen=True, omit_defaults=True):
 class Fabric(Facts, frozen=True):
     """How a GPU stands in the fabric of its NVSwitches, in NVML's numbers."""
 
-    state: int
+    state: Whole
     """0 no fabric, 1 not started, 2 in progress, 3 completed."""
-    status: int
+    status: Whole
     """An NVML error; it counts when the state is 3."""
     cluster: str
     """UUID of the domain over several nodes, hexadecimal; empty where there is none."""
-    clique: int
-    health_mask: int | Missing
-    health_summary: int | Missing
+    clique: Whole
+    health_mask: Bits | Missing
+    health_summary: Whole | Missing
     """0 not told, 1 healthy, 2 unhealthy, 3 limited capacity."""
 
 
 class GpuProcess(Facts, frozen=True):
     """A process that computes on a GPU; its number is the host's, which in a container may be another's."""
 
-    pid: int
-    memory_bytes: int | None
+    pid: Count
+    memory_bytes: Count | None
     """None where NVML does not tell."""
 
 
 class GpuHealth(Facts, frozen=True, omit_defaults=True):
     """What NVML says of a GPU's condition to a process without special rights."""
 
-    recovery_action: int | Missing = NOT_SUPPORTED
+    recovery_action: Whole | Missing = NOT_SUPPORTED
     """What the driver wants done: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, ..."""
     ecc: Ecc = Ecc()
     remapped_rows: RemappedRows | Missing = NOT_SUPPORTED
@@ -119,40 +119,40 @@ class GpuHealth(Facts, frozen=True, omit_defaults=True):
     pcie: PcieLink = PcieLink()
     nvlinks: NvLinks | Missing = NOT_SUPPORTED
     fabric: Fabric | Missing = NOT_SUPPORTED
-    power_limit_watts: float | Missing = NOT_SUPPORTED
+    power_limit_watts: Amount | Missing = NOT_SUPPORTED
     """The limit in force."""
-    power_limit_default_watts: float | Missing = NOT_SUPPORTED
-    temperature_celsius: int | Missing = NOT_SUPPORTED
-    slowdown_celsius: int | Missing = NOT_SUPPORTED
-    compute_mode: int | Missing = NOT_SUPPORTED
+    power_limit_default_watts: Amount | Missing = NOT_SUPPORTED
+    temperature_celsius: Whole | Missing = NOT_SUPPORTED
+    slowdown_celsius: Whole | Missing = NOT_SUPPORTED
+    compute_mode: Whole | Missing = NOT_SUPPORTED
     """0 default, 1 and 3 exclusive, 2 prohibited."""
     persistence: bool | Missing = NOT_SUPPORTED
     processes: tuple[GpuProcess, ...] | Missing = NOT_SUPPORTED
     mps_processes: tuple[GpuProcess, ...] | Missing = NOT_SUPPORTED
     """Those that compute through the MPS server."""
-    utilisation_percent: int | Missing = NOT_SUPPORTED
+    utilisation_percent: Count | Missing = NOT_SUPPORTED
     display: bool | Missing = NOT_SUPPORTED
     """Whether a display is driven by it; graphics need memory too."""
-    module: int | Missing = NOT_SUPPORTED
+    module: Whole | Missing = NOT_SUPPORTED
     """Its place on the baseboard."""
-    minor: int | Missing = NOT_SUPPORTED
+    minor: Whole | Missing = NOT_SUPPORTED
     """N of /dev/nvidiaN."""
     vbios: str | Missing = NOT_SUPPORTED
     cpus: str | Missing = NOT_SUPPORTED
     """The CPUs next to it, folded: 0-55,112-167."""
-    numa_node: int | Missing = NOT_SUPPORTED
+    numa_node: Whole | Missing = NOT_SUPPORTED
     """The NUMA node next to it."""
-    own_numa_node: int | Missing = NOT_SUPPORTED
+    own_numa_node: Whole | Missing = NOT_SUPPORTED
     """The NUMA node that its memory is (Grace); the kernel keeps files there too."""
 
 
 class PeerAccess(Facts, frozen=True):
     """Whether two GPUs of a node reach each other's memory: NVML's P2P status, 0 is yes."""
 
-    gpus: tuple[int, int]
-    read: int | Missing
-    write: int | Missing
-    nvlink: int | Missing
+    gpus: tuple[Count, Count]
+    read: Whole | Missing
+    write: Whole | Missing
+    nvlink: Whole | Missing
 
 
 class PciPlace(Facts, frozen=True, omit_defaults=True):
@@ -160,7 +160,7 @@ class PciPlace(Facts, frozen=True, omit_defaults=True):
 
     path: tuple[str, ...]
     """From the root complex down: pci0000:15, 0000:15:01.0, …, 0000:1b:00.0. Empty where sysfs does not show it."""
-    numa_node: int | None
+    numa_node: Whole | None
     """None where the kernel does not know it (-1)."""
     cpus: str = ""
     """The CPUs next to it, folded (0-15,32-47), of a GPU; empty where the kernel does not know them."""
@@ -178,11 +178,11 @@ class Nic(Facts, frozen=True, omit_defaults=True):
     """InfiniBand or Ethernet; of an InfiniBand or RoCE device."""
     active: bool = True
     """Whether a port is up."""
-    ports: tuple[int, ...] = ()
+    ports: tuple[Count, ...] = ()
     """Those that are up, of an InfiniBand or RoCE device."""
     usable: bool = True
     """Whether the process that looked may open its device file; a container may be given some of them only."""
-    rate_Gbps: float | None = None  # noqa: N815 the unit's own spelling
+    rate_Gbps: Amount | None = None  # noqa: N815 the unit's own spelling
     """Of the fastest active port; None where it is not told."""
 
 
@@ -205,7 +205,7 @@ class CudaDevice(Facts, frozen=True, omit_defaults=True):
     """0000:1b:00.0; empty where CUDA does not tell, and of a rank's facts where it is what NVML says of this UUID."""
     name: str = ""
     """Empty as `pci` is."""
-    capability: tuple[int, int] = (0, 0)
+    capability: tuple[Count, Count] = (0, 0)
     """Compute capability; (0, 0) where CUDA does not tell."""
 
 
@@ -213,11 +213,11 @@ class CudaView(Facts, frozen=True, omit_defaults=True):
     """What CUDA itself showed to a process with a rank's variables."""
 
     devices: tuple[CudaDevice, ...]
-    error: int = 0
+    error: Whole = 0
     """What cuInit or the first call after it returned (CUresult); 0 is success."""
     words: str = ""
     """That error in CUDA's words."""
-    version: int = 0
+    version: Whole = 0
     """Of CUDA that the driver supports: 12040 is 12.4."""
     library: str = ""
     """The libcuda.so.1 that was loaded, where links lead."""
@@ -226,30 +226,30 @@ class CudaView(Facts, frozen=True, omit_defaults=True):
 class Xid(Facts, frozen=True):
     """An error that the driver has reported in the kernel's log."""
 
-    number: int
+    number: Count
     pci: str
-    seconds_ago: float | None
+    seconds_ago: Offset | None
     text: str
 
 
 class GpuLoad(Facts, frozen=True, omit_defaults=True):
     """What a GPU showed while the collectives ran: by how much its counters grew, and the highest of what was seen."""
 
-    seconds: float
+    seconds: Seconds
     """Between the first and the last look."""
-    busy: int = 0
+    busy: Count = 0
     """Looks, four a second, at which its clocks were not down for want of work."""
-    event_reasons: dict[int, int] = {}
+    event_reasons: dict[Bits, Count] = {}
     """NVML's bits of reasons for the present clocks, and at how many of the busy looks each was set."""
-    software_thermal_seconds: float | Missing = NOT_SUPPORTED
-    hardware_thermal_seconds: float | Missing = NOT_SUPPORTED
-    power_brake_seconds: float | Missing = NOT_SUPPORTED
-    sm_MHz: int | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
+    software_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
+    hardware_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
+    power_brake_seconds: Seconds | Missing = NOT_SUPPORTED
+    sm_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
     """The highest at a busy look, as the two below."""
-    pcie_generation: int | Missing = NOT_SUPPORTED
-    temperature_celsius: int | Missing = NOT_SUPPORTED
-    replays: int | Missing = NOT_SUPPORTED
-    uncorrected_ecc: int | Missing = NOT_SUPPORTED
+    pcie_generation: Count | Missing = NOT_SUPPORTED
+    temperature_celsius: Whole | Missing = NOT_SUPPORTED
+    replays: Count | Missing = NOT_SUPPORTED
+    uncorrected_ecc: Count | Missing = NOT_SUPPORTED
     nvlink_errors: tuple[LinkErrors, ...] = ()
     """Counters that did not grow on any link are left out."""
 
@@ -267,13 +267,13 @@ class GpuLoads(Facts, frozen=True, omit_defaults=True):
 class Gpu(Facts, frozen=True):
     """One GPU as NVML sees it."""
 
-    index: int
+    index: Count
     uuid: str | Missing
     pci: str | Missing
     """Lower case, four-digit domain: 0000:9b:00.0."""
     name: str | Missing
-    memory_bytes: int | Missing
-    memory_used_bytes: int | Missing
+    memory_bytes: Count | Missing
+    memory_used_bytes: Count | Missing
     mig: bool | Missing = Missing(reason="not read")
     """True when MIG is enabled; its instances are in `mig_uuids`."""
     mig_uuids: tuple[str, ...] = ()

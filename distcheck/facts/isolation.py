@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Facts
+from distcheck.facts.base import Amount, Count, Facts, Rank, Seconds
 
 Fault = Literal["failed", "wrong", "hung", "slow", "passed", "untested"]
 
@@ -12,12 +12,12 @@ Fault = Literal["failed", "wrong", "hung", "slow", "passed", "untested"]
 class GroupTest(Facts, frozen=True):
     """The collectives once more, among these nodes alone."""
 
-    round: int
+    round: Count
     nodes: tuple[str, ...]
     purpose: str
     """alone, pair, confirming, group, half, again, across."""
     outcome: Fault
-    ratio: float | None = None
+    ratio: Amount | None = None
     """Of a slow one: its speed as a share of what others showed."""
     said: tuple[str, ...] = ()
     """What its ranks said; never a reason to blame those that said it."""
@@ -29,12 +29,12 @@ class Culprit(Facts, frozen=True):
     part: Literal["node", "rail", "rank", "link"]
     nodes: tuple[str, ...]
     """One, or the two ends of a link."""
-    local_ranks: tuple[int, ...]
+    local_ranks: tuple[Rank, ...]
     """The rails, or the slow ranks."""
     fault: Fault
     """The worst that was seen."""
-    passed: int
-    tests: int
+    passed: Count
+    tests: Count
     """How many tests it took part in that tell of it, and how many of these passed: both above 0 is flaky."""
     certain: bool
     evidence: tuple[GroupTest, ...]
@@ -69,5 +69,5 @@ class Isolation(Facts, frozen=True):
     untested: tuple[str, ...] = ()
     widespread: bool = False
     """Whether failures are spread over so many pairs that the network is likelier than any node."""
-    rounds: int = 0
-    seconds: float = 0.0
+    rounds: Count = 0
+    seconds: Seconds = 0.0

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from functools import cached_property
 from typing import Literal
 
-from distcheck.facts.base import Facts, Missing
+from distcheck.facts.base import Amount, Count, Facts, Measured, Missing, Rank, Seconds, Whole
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.network import PeerTrial
 from distcheck.facts.node import NodeFacts, TorchBuild
@@ -20,16 +20,16 @@ class Measurement(Facts, frozen=True):
     """One operation at one size: the time per call of every rank, in rank order, the median over its bursts."""
 
     op: str
-    bytes: int
+    bytes: Count
     dtype: str
-    iterations: int
+    iterations: Count
     """Calls in each burst."""
-    seconds_by_rank: tuple[float, ...]
+    seconds_by_rank: tuple[Measured, ...]
     group: str = "world"
-    bursts: int = 1
-    uncertainty: float | None = None
+    bursts: Count = 1
+    uncertainty: Amount | None = None
     """By which share of itself the median of the ranks' mean may be off (95 %); None where bursts are too few."""
-    at_least: float | None = None
+    at_least: Amount | None = None
     """The share of the median of the ranks' mean that it surely is (95 %); None where bursts are too few."""
     ended: Literal["steady", "time", "asked"] = "asked"
     """Why no more bursts followed: the median was known to 2 %, its time was over, or one was asked for."""
@@ -43,7 +43,7 @@ class Collectives(Facts, frozen=True):
     torch: str = ""
     nccl: str = ""
     measurements: tuple[Measurement, ...] = ()
-    first_figure_seconds: float | None = None
+    first_figure_seconds: Seconds | None = None
     """From the start of the command to the first measurement."""
     ended: str = ""
     """Empty when everything ran, else why the run was ended early."""
@@ -54,11 +54,11 @@ class BaselineRow(Facts, frozen=True):
 
     op: str
     dtype: str
-    bytes: int
+    bytes: Count
     group: str
-    seconds: float
+    seconds: Measured
     """The mean over the ranks."""
-    uncertainty: float | None
+    uncertainty: Amount | None
     """By which share of itself it may be off; None where that was not known."""
 
 
@@ -66,9 +66,9 @@ class Baseline(Facts, frozen=True):
     """A run of before, to which this one is held."""
 
     file: str
-    ranks_by_node: tuple[int, ...]
+    ranks_by_node: tuple[Count, ...]
     """How many ranks each node had, the largest number first."""
-    gpus: dict[str, int]
+    gpus: dict[str, Count]
     """How many GPUs of each model the ranks took."""
     backend: str
     torch: str
@@ -85,12 +85,12 @@ class LaunchedNode(Facts, frozen=True):
 
     name: str
     """As the user or the scheduler names it."""
-    ranks: tuple[int, ...]
+    ranks: tuple[Rank, ...]
     """The ranks that it was to have."""
     outcome: Fate
     """Its facts came home; or nobody could log in, Python or distcheck was not found, its facts were another version's,
     it ended before it told them, or it said nothing at all."""
-    exit_code: int | None = None
+    exit_code: Whole | None = None
     words: str = ""
     """What was said of it or by it on standard error, its last lines."""
     distcheck: str = ""
@@ -104,11 +104,11 @@ class Launched(Facts, frozen=True):
     command: tuple[str, ...]
     """The program that started them all, or with ssh the one that each node ran; without the assignment."""
     nodes: tuple[LaunchedNode, ...]
-    exit_code: int | None = None
+    exit_code: Whole | None = None
     """Of the program that started them all; None when it was ended, and with ssh."""
     words: str = ""
     """What that program said for itself, its last lines."""
-    torn: int = 0
+    torn: Count = 0
     """Messages that did not come home whole."""
     interrupted: str = ""
     """The signal that ended the run before its time; empty when none did."""
@@ -134,14 +134,14 @@ class Asked(Facts, frozen=True):
     by_default: bool = False
     """True when nobody said how many ranks, and two were taken."""
     operations: tuple[str, ...] = ()
-    sizes_bytes: tuple[int, ...] = ()
+    sizes_bytes: tuple[Count, ...] = ()
     dtypes: tuple[str, ...] = ()
     rotate_root: bool = False
     """Whether the root of a broadcast is another rank at every call."""
-    min_busbw_GBps: float | None = None  # noqa: N815 the unit's own spelling
+    min_busbw_GBps: Amount | None = None  # noqa: N815 the unit's own spelling
     baseline: Baseline | None = None
-    timeout_seconds: float = 60.0
-    join_timeout_seconds: float = 20.0
+    timeout_seconds: Seconds = 60.0
+    join_timeout_seconds: Seconds = 20.0
     strict: bool = False
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -153,9 +153,9 @@ class Asked(Facts, frozen=True):
     """The path of a file:// that stands among COMMAND's words; empty where there is none."""
     batch_shell: bool = False
     """True when distcheck was started in the batch or salloc shell of a Slurm job, and not by srun."""
-    gpus: int | None = None
+    gpus: Count | None = None
     """How many GPUs the node must have (`distcheck node --gpus`)."""
-    need: int | None = None
+    need: Count | None = None
     """How many nodes suffice; None when all are needed."""
 
     @property
@@ -171,8 +171,8 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     run: str
     """Names this run; files of the same run can be merged."""
     asked: Asked
-    schema: int = 1
-    seconds: float = 0.0
+    schema: Count = 1
+    seconds: Seconds = 0.0
     met: bool = False
     """Whether the roll call was held and closed; with one process there is nobody to meet and it is True."""
     nodes: tuple[NodeFacts, ...] = ()

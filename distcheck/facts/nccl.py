@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distcheck.facts.base import Facts
+from distcheck.facts.base import Amount, Count, Facts, Seconds, Whole
 
 
 class NcclGraph(Facts, frozen=True):
@@ -10,10 +10,10 @@ class NcclGraph(Facts, frozen=True):
 
     pattern: str
     """ring, tree, nvls or collnet."""
-    channels: int
-    intra_GBps: float  # noqa: N815 the unit's own spelling
+    channels: Count
+    intra_GBps: Amount  # noqa: N815 the unit's own spelling
     """Of one channel inside the node, as NCCL's model has it."""
-    inter_GBps: float  # noqa: N815
+    inter_GBps: Amount  # noqa: N815
     """Of one channel between nodes; on one node NCCL repeats the other."""
     intra_path: str
     """The longest way inside the node: NVL, NVB, C2C, PIX, PXB, PXN, PHB, SYS."""
@@ -25,18 +25,18 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     """A summary of one rank's log, of its first communicator; what the log did not tell stays at its default."""
 
     version: str = ""
-    rank: int | None = None
-    ranks: int | None = None
-    nodes: int | None = None
+    rank: Whole | None = None
+    ranks: Whole | None = None
+    nodes: Whole | None = None
     """As NCCL counts them: ranks whose GPUs it could join inside a host. Told since 2.20."""
-    local_ranks: int | None = None
+    local_ranks: Whole | None = None
     mnnvl: bool = False
     """Whether NVLink joins several hosts into what NCCL counts as one node."""
-    init_seconds: float | None = None
+    init_seconds: Seconds | None = None
     """Of ncclCommInitRank, by NCCL's own clock (since 2.22)."""
-    channels: int | None = None
+    channels: Count | None = None
     """For collectives."""
-    nvls_channels: int | None = None
+    nvls_channels: Count | None = None
     graphs: tuple[NcclGraph, ...] = ()
     algorithms: dict[str, str] = {}
     """Algorithm and protocol by operation and bytes: "all_reduce 268435456": "NVLS/SIMPLE".
@@ -47,9 +47,9 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     """Whether NCCL found multicast support on the GPU; None where it did not tell, as before 2.17."""
     nvls_created: bool = False
     """Whether buffers for it were set up, which does not mean that any operation uses them."""
-    transports: dict[str, int] = {}
+    transports: dict[str, Count] = {}
     """How many channels go over what: P2P/CUMEM, SHM/direct, NET/IB/0/GDRDMA."""
-    peers: dict[str, tuple[int, ...]] = {}
+    peers: dict[str, tuple[Whole, ...]] = {}
     """The ranks at the other end, by P2P, SHM or NET."""
     network: str = ""
     """IB, Socket, or a plugin's own name: AWS Libfabric, FasTrak, IBext_v8."""
@@ -73,7 +73,7 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     """What kept one that is there from being used."""
     settings: dict[str, str] = {}
     """NCCL_* variables that NCCL says it took, from the environment or from its files."""
-    tuning: dict[str, tuple[float, float]] = {}
+    tuning: dict[str, tuple[Amount, Amount]] = {}
     """NCCL's model: microseconds and GB/s by operation, algorithm and protocol ("all_reduce RING/SIMPLE").
 
     Combinations that it rules out are left out. Told by rank 0."""

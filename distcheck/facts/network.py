@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Facts, Missing
+from distcheck.facts.base import Count, Facts, Missing, Seconds, Whole
 
 
 class PortOwner(Facts, frozen=True):
     """The process that listens on a port."""
 
-    pid: int
+    pid: Count
     command: str
     user: str
     started: str
@@ -25,7 +25,7 @@ class PortOwner(Facts, frozen=True):
 class Bind(Facts, frozen=True):
     """How binding MASTER_PORT went, done as torch does it."""
 
-    port: int
+    port: Whole
     outcome: Literal["bound", "agent", "in-use", "denied", "failed"]
     error: str = ""
     owner: PortOwner | Missing | None = None
@@ -36,8 +36,8 @@ class Resolution(Facts, frozen=True):
 
     name: str
     addresses: tuple[str, ...]
-    seconds: float
-    tries: int = 1
+    seconds: Seconds
+    tries: Count = 1
     """How often the resolver was asked until it knew the name."""
     changing: tuple[str, ...] = ()
     """Addresses that only some of several answers held; asked more than once for `net` and `gate` only."""
@@ -49,7 +49,7 @@ class ReverseLookup(Facts, frozen=True):
     address: str
     name: str
     """Empty when the resolver knows none."""
-    seconds: float
+    seconds: Seconds
     """How long it took; when `name` is empty, also how long it was waited for."""
 
 
@@ -61,13 +61,13 @@ class Attempt(Facts, frozen=True):
     """How one way to the roll call ended at its last try."""
 
     address: str
-    port: int
+    port: Whole
     door: Literal["master", "side"]
     outcome: Literal[
         "met", "waiting", "agent", "refused", "timeout", "unreachable", "unresolved", "silent", "closed", "foreign",
         "stranger", "failed",
     ]  # fmt: skip
-    tries: int = 1
+    tries: Count = 1
     detail: str = ""
     """The other program's first words, the operating system's error, or what the roll call's host said."""
 
@@ -80,8 +80,8 @@ class Interface(Facts, frozen=True):
     """Without a zone."""
     up: bool
     """Up and running (IFF_RUNNING): a cable is plugged in."""
-    mtu_bytes: int
-    prefix_bits: int | None = None
+    mtu_bytes: Count
+    prefix_bits: Count | None = None
     """Of its subnet; None where that is not known."""
 
 
@@ -93,8 +93,8 @@ class Link(Facts, frozen=True):
     kind: Literal["physical", "virtual", "loopback"]
     """Physical where a device of a bus stands behind it; a bond and a VLAN are virtual."""
     running: bool
-    mtu_bytes: int
-    speed_Mbps: int | None = None  # noqa: N815 the unit's own spelling
+    mtu_bytes: Count
+    speed_Mbps: Count | None = None  # noqa: N815 the unit's own spelling
     """What the link has negotiated; None where it does not say, as most virtual ones."""
     full_duplex: bool | None = None
     members: dict[str, bool] = {}
@@ -105,7 +105,7 @@ class RendezvousFile(Facts, frozen=True):
     """The file at which the ranks of ``init_method="file://…"`` meet, as one node sees it."""
 
     path: str
-    bytes: int | None
+    bytes: Count | None
     """Its size; None when it is not there."""
     file_system: str
     """The kernel's name of the kind: nfs4, ext4."""
@@ -123,17 +123,17 @@ class NetworkFacts(Facts, frozen=True):
     """The first of these addresses that a socket can be bound to: Gloo listens there unless told otherwise."""
     nccl_files: dict[str, str] = {}
     """NCCL_SOCKET_* settings that NCCL's configuration files give; variables of the process go before them."""
-    open_files: tuple[int, int] = (-1, -1)
+    open_files: tuple[Whole, Whole] = (-1, -1)
     """Soft and hard limit of open files, before distcheck raised its own; -1 is unlimited."""
-    listen_backlog: int | Missing = Missing(reason="not read")
+    listen_backlog: Count | Missing = Missing(reason="not read")
     """net.core.somaxconn."""
-    connections_tracked: tuple[int, int] | Missing = Missing(reason="not read")
+    connections_tracked: tuple[Count, Count] | Missing = Missing(reason="not read")
     """Entries in the kernel's table of tracked connections, and how many it holds."""
     machine_id: str | Missing = Missing(reason="not read")
     """Hash of what names the hardware (product_uuid, else the physical links' addresses)."""
     rendezvous_file: RendezvousFile | Missing | None = None
     """None: COMMAND names none."""
-    ib_mtu_bytes: dict[str, int] = {}
+    ib_mtu_bytes: dict[str, Count] = {}
     """Active MTU of the InfiniBand and RoCE ports, by device and port, where ibv_devinfo tells it."""
 
 
@@ -150,16 +150,16 @@ take 8 of them, whatever the link carries, and up to twice as many while the rec
 class Transfer(Facts, frozen=True):
     """Data sent over one connection in segments as large as the path takes."""
 
-    bytes: int
+    bytes: Count
     """That the other side has confirmed."""
-    seconds: float
+    seconds: Seconds
     stalled: bool
     """True when nothing more was confirmed for a while although not all had arrived."""
-    segments: int = 0
+    segments: Count = 0
     """That were sent, repeated ones included (TCP_INFO)."""
-    repeated: int = 0
+    repeated: Count = 0
     """Segments that were sent again because they were taken for lost."""
-    waited_seconds: float = 0.0
+    waited_seconds: Seconds = 0.0
     """For which the processes of either side waited for a CPU."""
     round_trip_seconds: float | None = None
     """The shortest that the kernel saw on this connection (TCP_INFO's min_rtt); None: it did not tell."""
@@ -183,14 +183,14 @@ class PeerTrial(Facts, frozen=True):
     source: str
     target: str
     address: str
-    port: int
+    port: Whole
     outcome: Literal["met", "refused", "timeout", "unreachable", "foreign", "failed"]
-    seconds: float
+    seconds: Seconds
     detail: str = ""
     uses: tuple[Use, ...] = ("master",)
     transfer: Transfer | None = None
     """None: not tried."""
-    datagrams: dict[int, bool] = {}
+    datagrams: dict[Count, bool] = {}
     """Whether datagrams that must not be fragmented were answered, by the size of the IP packet in bytes."""
     round_trip_seconds: float | None = None
     """The shortest that the kernel saw on all connections of this trial; None: it did not tell."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Facts, Missing
+from distcheck.facts.base import Count, Facts, Missing, Whole
 from distcheck.facts.gpu import Gpus, Pci, Xid
 from distcheck.facts.network import Interface, NetworkFacts, Resolution
 
@@ -20,10 +20,10 @@ class TorchBuild(Facts, frozen=True):
 class Space(Facts, frozen=True):
     """A file system as a job finds it."""
 
-    total_bytes: int
-    free_bytes: int
+    total_bytes: Count
+    free_bytes: Count
     """What users may still write, without what is kept for root."""
-    free_files: int | None
+    free_files: Count | None
     """How many more files it can hold; None where the file system does not count them."""
     writable: bool
 
@@ -35,7 +35,7 @@ class NodeState(Facts, frozen=True):
     """What its own host name resolves to there."""
     spaces: dict[str, Space | Missing]
     """By folder."""
-    open_files: tuple[int, int]
+    open_files: tuple[Whole, Whole]
     """Soft and hard limit of open files of the process that looked; -1 is unlimited."""
     slurm_context: str = ""
     """SLURM_SCRIPT_CONTEXT: prolog_slurmd in a Prolog; empty elsewhere."""
@@ -57,9 +57,9 @@ class NodeFacts(Facts, frozen=True):
     distcheck: str
     torch: TorchBuild | Missing
     interfaces: tuple[Interface, ...] | Missing
-    ephemeral_ports: tuple[int, int] | Missing
+    ephemeral_ports: tuple[Count, Count] | Missing
     """net.ipv4.ip_local_port_range."""
-    unprivileged_port_start: int | Missing
+    unprivileged_port_start: Count | Missing
     accelerator: Literal["nvidia", "amd", "none"]
     """Whose GPUs the node shows in /dev, /proc and on the PCI bus."""
     gpus: Gpus | Missing | None = None
@@ -68,7 +68,7 @@ class NodeFacts(Facts, frozen=True):
     """None: not looked at."""
     xids: tuple[Xid, ...] | Missing | None = None
     """What the kernel's log tells of the last hours, newest last; None: not looked at."""
-    proxy_ports: tuple[int, ...] = ()
+    proxy_ports: tuple[Count, ...] = ()
     """Of a service mesh's sidecar, those on which somebody listens; looked at in pods only."""
     state: NodeState | Missing | None = None
     """None: not looked at."""
@@ -76,5 +76,5 @@ class NodeFacts(Facts, frozen=True):
     """None: not looked at."""
     shm: Space | Missing | None = None
     """The room for shared memory in /dev/shm, where ranks are to measure; None: not looked at."""
-    cpus: int | None = None
+    cpus: Count | None = None
     """CPUs that are online, whoever may use them; None where that is not known."""

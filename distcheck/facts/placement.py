@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Facts
+from distcheck.facts.base import Facts, Rank
 
 Launcher = Literal[
     "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "deepspeed", "ray", "azureml",
@@ -16,13 +16,13 @@ _LARGEST_WORLD = 1 << 20
 class Placement(Facts, frozen=True):
     """Who a process is in the job, and which launcher said so; None where nobody said it or it was no number."""
 
-    rank: int | None = None
-    world_size: int | None = None
-    local_rank: int | None = None
-    local_world_size: int | None = None
-    node_rank: int | None = None
+    rank: Rank | None = None
+    world_size: Rank | None = None
+    local_rank: Rank | None = None
+    local_world_size: Rank | None = None
+    node_rank: Rank | None = None
     master_addr: str | None = None
-    master_port: int | None = None
+    master_port: Rank | None = None
     launcher: Launcher = "none"
     by_options: bool = False
     """True when rank and world size came from --rank and --world-size."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Facts, Missing
+from distcheck.facts.base import Count, Facts, Missing, Offset, Seconds
 from distcheck.facts.gpu import CudaView, Gpus
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
@@ -20,7 +20,7 @@ class Agent(Facts, frozen=True):
     """The torchelastic agent that started this process: torchrun, torch.distributed.launch or accelerate."""
 
     program: Literal["torchrun", "launch", "accelerate"]
-    pid: int
+    pid: Count
     arguments: tuple[str, ...]
     """What follows the program on its command line; beyond 40 words it is cut."""
     exported: Variables | Missing
@@ -33,7 +33,7 @@ class ProcessFacts(Facts, frozen=True):
     uid: str
     node: str
     """Key of a NodeFacts."""
-    pid: int
+    pid: Count
     command: tuple[str, ...]
     """Its own command line."""
     ancestors: tuple[str, ...] = ()
@@ -47,13 +47,13 @@ class ProcessFacts(Facts, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     agent: Agent | None = None
     """The nearest torchelastic agent among the ancestors."""
-    shm_device: int | Missing | None = None
+    shm_device: Count | Missing | None = None
     """st_dev of /dev/shm: NCCL shares memory only where it is the same. None: not looked at, as outside of pods."""
     reverse: tuple[ReverseLookup, ...] = ()
     """Of the addresses with which it has connections: rank 0's, on rank 0's own process a few of the others'."""
-    arrived_seconds: float | None = None
+    arrived_seconds: Seconds | None = None
     """When it came to the roll call, after the first one did; None where nobody else was met."""
-    clock_ahead_seconds: float | None = None
+    clock_ahead_seconds: Offset | None = None
     """By how much its clock is surely ahead of the roll call host's, negative behind; 0 when it may be the same."""
     gpus: Gpus | None = None
     """What NVML shows this process, without their condition, where it is kept to a part of its node's GPUs."""
@@ -66,9 +66,9 @@ class ProcessFacts(Facts, frozen=True):
 class Death(Facts, frozen=True):
     """What a node showed right after one of its ranks had died."""
 
-    oom_kills: int | Missing
+    oom_kills: Count | Missing
     """How many processes of the ranks' cgroup the kernel has killed for want of memory since they were started."""
-    memory_limit_bytes: int | None = None
+    memory_limit_bytes: Count | None = None
     """The limit of the innermost cgroup that ran out of memory meanwhile; None where none with a limit did."""
     memory_cgroup: str = ""
     """That cgroup, as it is seen there."""
@@ -81,13 +81,13 @@ class Death(Facts, frozen=True):
 class RankRun(Facts, frozen=True):
     """What became of a rank's own process in the collectives."""
 
-    pid: int | None
+    pid: Count | None
     step: str
     """What it was doing last, for example 'all_reduce 4194304 B'."""
     outcome: Literal["done", "failed", "stopped", "died", "stalled", "not started"]
     detail: str = ""
     """The error's text, the signal's name, or the kernel's state of the process."""
-    silent_seconds: float = 0.0
+    silent_seconds: Seconds = 0.0
     """How long it had said nothing when the run ended."""
     waits_in: str = ""
     """The kernel's function in which it slept when the run ended; empty where that was not asked or not shown."""
@@ -95,13 +95,13 @@ class RankRun(Facts, frozen=True):
     """Its Python calls when the run ended, innermost first; empty where it did not tell."""
     death: Death | None = None
     """What its node showed right after it had died; None where it did not."""
-    joined_seconds: float | None = None
+    joined_seconds: Seconds | None = None
     """How long it took to join the process group; None where it did not come about."""
-    first_call_seconds: dict[str, float] = {}
+    first_call_seconds: dict[str, Seconds] = {}
     """Of each operation, in which the backend sets up what it needs."""
-    wrong: dict[str, int] = {}
+    wrong: dict[str, Count] = {}
     """Wrong elements in the correctness pass, by operation."""
-    checked: dict[str, int] = {}
+    checked: dict[str, Count] = {}
     """Elements compared in the correctness pass, by operation."""
     device: str = "cpu"
     gpu: str | None = None
@@ -130,6 +130,6 @@ class RankFacts(Facts, frozen=True):
     """What CUDA itself shows; None: not asked."""
     cpu_list: str = ""
     """The CPUs on which the rank may run, folded (0-15,32-47); empty where that is not known."""
-    cpus: int | None = None
+    cpus: Count | None = None
     """CPUs on which the rank may run (sched_getaffinity); None where that is not known."""
     run: RankRun | None = None

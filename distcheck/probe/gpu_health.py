@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from distcheck.facts import (
+    MOST,
     NOT_SUPPORTED,
     Ecc,
     Fabric,
@@ -30,7 +31,7 @@ from distcheck.facts import (
     RemappedRows,
     Remote,
 )
-from distcheck.probe.nvml import FUNCTION_NOT_FOUND, VERSION_MISMATCH, Nvml, ask, error_code, refusal
+from distcheck.probe.nvml import FUNCTION_NOT_FOUND, VERSION_MISMATCH, Nvml, ask, error_code, refusal, told
 from distcheck.ranges import fold
 
 if TYPE_CHECKING:
@@ -209,7 +210,11 @@ def _text(value: str | bytes) -> str:
 
 
 def _processes(found: Iterable[Any]) -> tuple[GpuProcess, ...]:
-    return tuple(GpuProcess(int(p.pid), None if p.usedGpuMemory is None else int(p.usedGpuMemory)) for p in found)
+    return tuple(GpuProcess(int(p.pid), _memory_of(p.usedGpuMemory)) for p in found)
+
+
+def _memory_of(told_bytes: int | None) -> int | None:
+    return None if told_bytes is None or told_bytes > MOST else int(told_bytes)
 
 
 def _bits(words: Iterable[int]) -> list[int]:
@@ -239,7 +244,7 @@ def _field(answer: Any) -> float | Missing:
         return refusal(int(answer.nvmlReturn), "no value")
     kind = int(answer.valueType)
     value = getattr(answer.value, _VALUES[kind], None) if kind < len(_VALUES) else None
-    return Missing(reason=f"NVML gave a value of type {kind}, which is unknown") if value is None else value
+    return Missing(reason=f"NVML gave a value of type {kind}, which is unknown") if value is None else told(value)
 
 
 def _active_links(nvml: Nvml, handle: object) -> tuple[bool, ...] | Missing:

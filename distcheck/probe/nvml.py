@@ -25,6 +25,7 @@ LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15
 VERSION_MISMATCH = 25
+_EVERY_BIT = (1 << 64) - 1
 _WORDS = {
     NO_PERMISSION: "no permission to use the NVIDIA driver",
     DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded",
@@ -49,11 +50,18 @@ def start() -> Nvml | Missing:
 def ask(nvml: Nvml, call: Callable[[], T]) -> T | Missing:
     """Make one NVML call; its error is the reason why the fact is missing."""
     try:
-        return call()
+        return told(call())
     except nvml.NVMLError as error:
         return refusal(getattr(error, "value", 999), str(error))
     except (AttributeError, TypeError, ValueError) as error:
         return Missing(reason=f"this version of nvidia-ml-py does not know it: {error}")
+
+
+def told(answer: T) -> T | Missing:
+    """Return an answer; all 64 bits set is how NVML, and a broken counter, tells none."""
+    if isinstance(answer, int) and answer == _EVERY_BIT:
+        return Missing(reason=f"NVML told {answer}: every bit is set, so it is no value")
+    return answer
 
 
 def refusal(code: int, words: str) -> Missing:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from distcheck.facts import Missing, NodeState, Resolution, Space
+from distcheck.facts import MOST, Missing, NodeState, Resolution, Space
 from distcheck.probe.child import Question, ask, live_no_longer_than_told
 from distcheck.probe.network import resolve
 
@@ -44,10 +44,11 @@ def space(folder: str) -> Space | Missing:
         found = os.statvfs(folder)
     except OSError as error:
         return Missing(reason=f"{folder}: {error.strerror}")
+    # File systems of clouds claim to be as large as 64 bits can say, and CephFS has -1 files free.
     return Space(
-        total_bytes=found.f_blocks * found.f_frsize,
-        free_bytes=found.f_bavail * found.f_frsize,
-        free_files=found.f_favail if found.f_files else None,
+        total_bytes=min(found.f_blocks * found.f_frsize, MOST),
+        free_bytes=min(found.f_bavail * found.f_frsize, MOST),
+        free_files=min(found.f_favail, MOST) if found.f_files else None,
         writable=os.access(folder, os.W_OK | os.X_OK),
     )
 

@@ -133,7 +133,8 @@ async def _send(sock: socket.socket) -> tuple[int, float]:
             raise EOFError
         heard += more
     arrived, waited = ANSWER.unpack(heard)
-    return arrived, waited
+    # A stranger can have sent it.
+    return min(arrived, TRANSFER_BYTES), waited if 0 <= waited <= _LONGEST_SECONDS else 0.0
 
 
 async def _watch(sock: socket.socket, sending: asyncio.Future[tuple[int, float]], until: float) -> bool:

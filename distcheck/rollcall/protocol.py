@@ -9,11 +9,14 @@ from msgspec import Meta
 
 from distcheck.collectives.plan import Computed, Plan, Software, Timing
 from distcheck.facts import (
+    Count,
     GpuLoads,
     Missing,
     NodeFacts,
+    Offset,
     PeerTrial,
     ProcessFacts,
+    Rank,
     RankFacts,
     RankRun,
     ReverseLookup,
@@ -40,8 +43,8 @@ class Hello(Word, frozen=True):
     master: Name
     """MASTER_ADDR:MASTER_PORT as the guest has them."""
     uid: Name
-    ranks: Annotated[tuple[int, ...], Meta(max_length=4096)]
-    world_size: int
+    ranks: Annotated[tuple[Rank, ...], Meta(max_length=4096)]
+    world_size: Rank
     seconds_left: Seconds
     """What is left of the guest's --timeout; the host ends before the first guest must leave."""
     waited_seconds: Seconds = 0.0
@@ -103,7 +106,7 @@ class Report(Word, frozen=True):
     ranks: tuple[RankFacts, ...]
     peer_doors: Annotated[tuple[PeerDoor, ...], Meta(max_length=8)] = ()
     """Where it listens for its peers."""
-    clock_seconds: float | None = None
+    clock_seconds: Offset | None = None
     """time.time() when it is sent, after the Welcome."""
 
 
@@ -155,13 +158,13 @@ class Abort(Word, frozen=True):
 class RunReport(Word, frozen=True):
     """What became of this process's ranks in the collectives."""
 
-    runs: dict[int, RankRun]
-    timings: tuple[tuple[int, Timing], ...]
+    runs: dict[Rank, RankRun]
+    timings: tuple[tuple[Rank, Timing], ...]
     software: Software | None = None
-    computed: dict[int, Computed] = {}
+    computed: dict[Rank, Computed] = {}
     gpus: GpuLoads | Missing | None = None
     """What the node's GPUs showed meanwhile, said by the process that has read their condition."""
-    trial: int = 0
+    trial: Count = 0
     """Which trial it was; 0 is the run of all ranks."""
 
 
@@ -180,14 +183,14 @@ class Trial(Word, frozen=True):
 class StoreAt(Word, frozen=True):
     """The store of a trial is open."""
 
-    trial: int
+    trial: Count
     port: Port
 
 
 class Halt(Word, frozen=True):
     """End a trial now and report."""
 
-    trial: int
+    trial: Count
 
 
 class LastCall(Word, frozen=True):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from distcheck.facts import Missing
-from distcheck.interfaces import COMM_ID, GLOO_IFNAME, IFNAME, decides, gloo, items_of, nccl, settings, subnet
+from distcheck.interfaces import COMM_ID, GLOO_IFNAME, IFNAME, decides, gloo, ip_of, items_of, nccl, settings, subnet
 from distcheck.rules.addresses import is_here
 from distcheck.rules.vocabulary import grouped
 
@@ -149,7 +148,8 @@ def looks_virtual(node: NodeFacts, interface: Interface) -> bool:
 
 def link_local(address: str) -> bool:
     """Whether an IPv6 address means something on its own link only."""
-    return ":" in address and ip_address(address.partition("%")[0]).is_link_local
+    ip = ip_of(address.partition("%")[0])
+    return ip is not None and ip.version == 6 and ip.is_link_local
 
 
 def only_this_host(node: NodeFacts, interface: Interface) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
 from distcheck.finding import Fix
-from distcheck.interfaces import FAMILIES, FAMILY
+from distcheck.interfaces import FAMILIES, FAMILY, ip_of
 from distcheck.rules import Outcome, rule
 from distcheck.rules.addresses import is_here
 from distcheck.rules.cases import Case, cases, told, weighed
@@ -60,13 +60,15 @@ def _is_sought(seen: Survey, case: Case) -> bool:
 
     Source: pytorch/gloo, gloo/transport/tcp/device.cc (isInitiator).
     """
-    own = ip_address(case.interfaces[0].address)
+    own = ip_of(case.interfaces[0].address)
     others = [o.taken("gloo")[0].address for o in seen.choices if o.node is not case.choice.node and o.taken("gloo")]
     return any(is_here(o) or not _lower(o, own) for o in others)
 
 
-def _lower(address: str, own: IPv4Address | IPv6Address) -> bool:
-    other = ip_address(address)
+def _lower(address: str, own: IPv4Address | IPv6Address | None) -> bool:
+    other = ip_of(address)
+    if own is None or other is None:
+        return False
     return other.version == own.version and int(other) < int(own)
 
 

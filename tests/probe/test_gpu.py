@@ -340,3 +340,14 @@ def test_a_library_that_was_brought_along(tmp_path):
 def test_a_device_outweighs_what_nvml_says(tmp_path):
     put(tmp_path, "dev/nvidiactl")
     assert gpu.accelerator(tmp_path, {}, Missing(reason="NVML error 9: no driver")) == "nvidia"
+
+
+def test_a_counter_with_every_bit_set_is_missing_and_costs_nothing_else(ask):
+    """The kernel of a broken GPU, and NVML of what it cannot tell, give a number that no fact holds."""
+    found = ask(H100 + f"0.ecc.0.0 {(1 << 64) - 1}\n0.reasons {1 << 63}\n")
+    assert isinstance(found, Gpus)
+    health = found.devices[0].health
+    assert health is not None
+    assert isinstance(health.ecc.corrected_volatile, Missing)
+    assert "every bit is set" in health.ecc.corrected_volatile.reason
+    assert health.clocks.event_reasons == 1 << 63

@@ -6,10 +6,11 @@ import asyncio
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import msgspec
 
-from distcheck.facts import Missing, NodeState, Resolution, Space
+from distcheck.facts import MOST, Missing, NodeState, Resolution, Space
 from distcheck.probe import state
 
 
@@ -27,6 +28,15 @@ def test_a_folder_that_is_not_there_has_a_reason(tmp_path):
     gone = state.space(str(tmp_path / "gone"))
     assert isinstance(gone, Missing)
     assert gone.reason == f"{tmp_path}/gone: No such file or directory"
+
+
+def test_a_file_system_that_claims_more_than_a_number_holds_is_as_large_as_one_holds(monkeypatch):
+    """CephFS has -1 files free, and file systems of clouds are as large as 64 bits can say."""
+    endless = SimpleNamespace(f_blocks=1 << 53, f_frsize=1 << 20, f_bavail=1 << 53, f_files=9, f_favail=(1 << 64) - 1)
+    monkeypatch.setattr(state.os, "statvfs", lambda _folder: endless)
+    space = state.space("/tmp")
+    assert space == Space(MOST, MOST, MOST, writable=True)
+    assert msgspec.json.decode(msgspec.json.encode(space), type=Space) == space
 
 
 def test_a_resolver_that_hangs_costs_seconds_and_not_the_rest(monkeypatch):

@@ -7,6 +7,7 @@ import contextlib
 import time
 import tracemalloc
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,6 +201,25 @@ def test_without_a_token_no_spoilt_frames_keep_guests_from_meeting(hosting, live
         live(meet(streams))
 
     fuzz()
+
+
+def test_a_report_of_absurd_facts_ends_its_own_connection_and_the_others_meet(hosting, live, hello, report):
+    """Numbers with which no arithmetic works: they never come to those who judge."""
+    absurd = msgspec.msgpack.decode(msgspec.msgpack.encode(report("absurd", 1)))
+    absurd["node"]["cpus"] = -(2**63)
+    body = msgspec.msgpack.encode(absurd)
+
+    async def main():
+        async with hosting(3) as host:
+            reader, writer = await host.connect()
+            writer.write(encode(hello("absurd", 1)) + HEADER.pack(MAGIC, len(body)) + body)
+            await framing.read(reader, protocol.answer_decoder)
+            assert await asyncio.wait_for(reader.read(), 5) == b"", "the host has closed"
+            await asyncio.gather(*(host.come(f"guest {n}", n) for n in (1, 2)))
+            assert await host.server.wait_for_all(10)
+            assert sorted(host.server.guests) == ["guest 1", "guest 2"]
+
+    live(main())
 
 
 def test_what_all_guests_say_together_has_a_limit(hosting, live, monkeypatch, hello, report):

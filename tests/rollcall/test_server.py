@@ -201,7 +201,7 @@ def test_a_report_that_does_not_hold_together_is_not_taken(hosting, live, hello,
 def test_ranks_beyond_the_world_do_not_make_the_roll_complete(hosting, live):
     async def main():
         async with hosting(3) as host:
-            await host.come("odd", -1, 7, 8, 9, 2**40)
+            await host.come("odd", -1, 7, 8, 9, 2**31)
             await _until(lambda: host.server.guests)
             assert not host.server.complete
             assert host.server.missing(1) == (1,)
