@@ -34,6 +34,7 @@ FAMILIES: dict[str, Family] = {
         ("environment",), ("TORCHELASTIC_", "PET_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
     ),
     "torchrun": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
+    "agreement": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
     "elastic": Family(("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
     "kubernetes": Family(("environment", "meeting", "peers"), ("KUBERNETES_SERVICE_HOST",)),
     "slurm": Family(("environment", "gpu"), ("SLURM_",)),

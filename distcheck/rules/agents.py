@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
+from distcheck.nodelist import expand
 from distcheck.placement import integer
 from distcheck.rules.addresses import is_here
 from distcheck.rules.settings import number, started_by_distcheck
+from distcheck.rules.shape import is_complete
 from distcheck.rules.vocabulary import brief
 
 if TYPE_CHECKING:
@@ -66,10 +69,11 @@ def told(job: Job, rank: RankFacts) -> dict[str, str] | None:
     if agent.program == "accelerate":
         return {_ACCELERATE.get(name, name): value for name, value in options.items()}
     variables = {k[4:].lower().replace("_", "-"): v for k, v in rank.environment.items() if k.startswith("PET_") and v}
-    return variables | options
+    return {**variables, **options}
 
 
-def _options(words: tuple[str, ...]) -> dict[str, str]:
+@lru_cache(1 << 14)
+def _options(words: tuple[str, ...]) -> Mapping[str, str]:
     """Read words up to the first that is neither an option nor the value of one: the script."""
     options: dict[str, str] = {}
     rest = iter(words)
@@ -138,10 +142,14 @@ def meets_here(options: dict[str, str]) -> bool:
     return bool(endpoint_host(options)) and is_here(endpoint_host(options))
 
 
-def most_nodes(options: dict[str, str]) -> int | None:
-    """Return the nodes of --nnodes, the larger number of an elastic MIN:MAX; 1 when it was not given."""
-    text = options.get("nnodes", "1")
-    return integer(text.rpartition(":")[2])
+def nodes_meant(job: Job, rank: RankFacts) -> tuple[int, int] | None:
+    """Return the fewest and the most nodes of --nnodes, 1 and 1 when it was not given; None when they are not known."""
+    options = told(job, rank)
+    if options is None or ("nnodes" not in options and (agents_in_world(rank) or 1) > 1):
+        return None  # given in a way that is not seen, such as accelerate's configuration file
+    first, colon, last = options.get("nnodes", "1").partition(":")
+    least, most = integer(first), integer(last if colon else first)
+    return None if least is None or most is None else (least, most)
 
 
 def agents_in_world(rank: RankFacts) -> int | None:
@@ -184,8 +192,67 @@ def ignored_master(job: Job, rank: RankFacts) -> str:
     return address if several else ""
 
 
+def agents_met(job: Job) -> int | None:
+    """Return how many agents' ranks make up the world, None where ranks of it are missing.
+
+    GROUP_WORLD_SIZE is what each agent took it for: its own --nnodes with the static rendezvous, and with c10d the
+    number from before or after another agent was dropped. WORLD_SIZE is rank 0's agent's, and the same for all.
+    """
+    return len({r.placement.node_rank for r in by_agent(job)}) if is_complete(job) else None
+
+
+def outside(job: Job) -> tuple[str, ...]:
+    """Return the nodes of the Slurm step whose agents are in no world; nothing where ranks of the world are missing."""
+    ranks = by_agent(job)
+    lists = {r.environment.get("SLURM_STEP_NODELIST", "") for r in ranks if in_step(r)}
+    if not agents_met(job) or len(lists) != 1:
+        return ()
+    names = {job.node_of(r).name for r in ranks}
+    step = expand(lists.pop())
+    return tuple(node for node in step if node not in names) if names <= set(step) else ()
+
+
+def too_few_met(job: Job) -> tuple[int, int] | None:
+    """Return how many agents are in the world and how many at least were to be, where all agree and fewer met."""
+    ranges = {meant for r in by_agent(job) if (meant := nodes_meant(job, r)) is not None}
+    here = agents_met(job)
+    if len(ranges) != 1 or not here:
+        return None
+    ((least, _),) = ranges
+    return (here, least) if here < least else None
+
+
 def alone_beside_others(job: Job, rank: RankFacts) -> bool:
     """Whether srun started agents on several nodes and this one's world has fewer, not on purpose as far as is seen."""
     options = told(job, rank) or {}
     nodes, agents = nodes_of_step(rank), agents_in_world(rank)
     return bool(nodes and agents and agents < nodes and "standalone" not in options)
+
+
+def one_per_task(job: Job, rank: RankFacts) -> bool:
+    """Whether srun started several agents on a node, and the world is not made of all of them."""
+    tasks, nodes = tasks_of_step(rank), nodes_of_step(rank)
+    options = told(job, rank)
+    if tasks is None or nodes is None or options is None or "standalone" in options:
+        return False
+    return tasks > nodes and agents_in_world(rank) not in {None, tasks}
+
+
+def lacks_id(job: Job, rank: RankFacts) -> bool:
+    """Whether --rdzv-id was given and is empty."""
+    options = told(job, rank)
+    return options is not None and options.get("rdzv-id") == ""
+
+
+def wanted(job: Job, rank: RankFacts) -> int:
+    """Return how many agents should be in a rank's world: as the scheduler says, else as --nnodes says at most."""
+    _, most = nodes_meant(job, rank) or (0, 0)
+    return max(nodes_of_step(rank) or 0, most)
+
+
+def meets_itself(job: Job, rank: RankFacts) -> bool:
+    """Whether an agent of c10d met only itself, at an endpoint that every node takes for itself."""
+    options = told(job, rank)
+    if options is None or lacks_id(job, rank) or "standalone" in options or not meets_here(options):
+        return False
+    return rendezvous(options) == "c10d" and wanted(job, rank) > (agents_in_world(rank) or 0)

@@ -1,14 +1,13 @@
-"""Rules about what torchelastic agents make of their ranks: their numbers, restarts, clocks and arguments."""
+"""Rules about what torchelastic agents make of their ranks: their numbers, restarts and arguments."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from distcheck.finding import Fix
 from distcheck.placement import integer
 from distcheck.rules import Outcome, rule
-from distcheck.rules.agents import agents_in_world, by_agent, command, rendezvous, restarted, told
+from distcheck.rules.agents import agents_in_world, by_agent, command, rendezvous, told
 from distcheck.rules.settings import number, started_by_distcheck
 from distcheck.rules.shape import duplicates, is_complete
 from distcheck.rules.vocabulary import brief, by_name, fold, found, grouped, listed, named, nodes_of
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts import Job
-
-# The c10d rendezvous drops a node whose last heartbeat, by its own clock, is older than keep_alive_interval times
-# keep_alive_max_attempt by the others' clocks (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
-_INTERVAL_SECONDS, _ATTEMPTS = 5, 3
-_WARN_SHARE = 2 / 3
-"""Of what the rendezvous bears, from which on a difference is a warning: heartbeats are late as well."""
-_TOLD_SECONDS = 1.0
 
 
 @rule("meeting")
@@ -221,56 +213,6 @@ def elastic_restart_stale(job: Job) -> Iterator[Outcome]:
             scope="job",
             evidence={"TORCHELASTIC_RESTART_COUNT": count, "TORCHELASTIC_MAX_RESTARTS": most},
         )
-
-
-@rule("meeting")
-def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
-    """The nodes' clocks differ, by which torchrun's c10d rendezvous tells who is alive.
-
-    Each agent writes the time by its own clock as its heartbeat, and the others compare it with theirs: one that is
-    more than 15 seconds behind (keep_alive_interval times keep_alive_max_attempt) is dropped although it lives, with
-    ``RendezvousClosedError`` or a rendezvous that starts again and again. Found at the roll call, by the time that each
-    process told between two moments of the host's clock; what is said is the least that the clocks can differ. From
-    two thirds of what the rendezvous bears it is a warning. Only for ranks of a c10d rendezvous.
-
-    Fix: NTP on all nodes: ``chronyc makestep``; until then ``--rdzv-conf keep_alive_max_attempt=N``, where N times
-    keep_alive_interval is more than the clocks differ.
-    See: https://github.com/pytorch/pytorch/issues/111646
-    """
-    skewed = []
-    for r in by_agent(job):
-        ahead = job.process_of(r).clock_ahead_seconds
-        if ahead is not None and abs(ahead) > _TOLD_SECONDS and rendezvous(told(job, r) or {}) == "c10d":
-            skewed.append((ahead, r))
-    if skewed:
-        ranks = [r for _, r in skewed]
-        worst = max((ahead for ahead, _ in skewed), key=abs)
-        apart = max(0.0, *(ahead for ahead, _ in skewed)) - min(0.0, *(ahead for ahead, _ in skewed))
-        conf = _rendezvous_conf(told(job, ranks[0]) or {})
-        interval = integer(conf.get("keep_alive_interval")) or _INTERVAL_SECONDS
-        borne = interval * (integer(conf.get("keep_alive_max_attempt")) or _ATTEMPTS)
-        conf["keep_alive_max_attempt"] = str(math.ceil(apart / _WARN_SHARE / interval) + 1)
-        patient = ",".join(f"{name}={value}" for name, value in conf.items())
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: the clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} rank 0's "
-            f"host's; the c10d rendezvous drops a node at {borne} s",
-            Fix(
-                "Set the clocks by NTP; until then let the rendezvous be more patient.",
-                ("sudo chronyc makestep", restarted(job, ranks[0], {"rdzv-conf": patient})),
-            ),
-            severity="warning" if apart >= _WARN_SHARE * borne else "info",
-            scope="node",
-            owner="admin",
-            evidence=by_name((job.node_of(r).name, f"{ahead:+.1f} s") for ahead, r in skewed),
-        )
-
-
-def _rendezvous_conf(options: dict[str, str]) -> dict[str, str]:
-    """Return the settings of --rdzv-conf: timeout=900,keep_alive_interval=5."""
-    pairs = (part.partition("=") for part in options.get("rdzv-conf", "").split(",") if "=" in part)
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 @rule("gpu")

@@ -13,13 +13,14 @@ from distcheck.rules.agents import (
     by_agent,
     command,
     ignored_master,
-    meets_here,
-    most_nodes,
+    lacks_id,
+    meets_itself,
     nodes_of_step,
+    one_per_task,
     program,
-    rendezvous,
     tasks_of_step,
     told,
+    wanted,
 )
 from distcheck.rules.settings import chosen_by_agent
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named
@@ -28,7 +29,7 @@ from distcheck.rules.ways import address_of, failing, tried
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts import Job
 
 _PER_NODE = (
     "srun --ntasks-per-node=1 bash -c 'torchrun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --nproc-per-node 8 "
@@ -91,7 +92,7 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
 
     Fix: ``srun --ntasks-per-node=1 --gpus-per-node=8 torchrun --nproc-per-node=8``.
     """
-    crowded = [r for r in by_agent(job) if _crowded(job, r)]
+    crowded = [r for r in by_agent(job) if one_per_task(job, r)]
     if not crowded:
         return
     first = crowded[0]
@@ -113,14 +114,6 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _crowded(job: Job, rank: RankFacts) -> bool:
-    tasks, nodes = tasks_of_step(rank), nodes_of_step(rank)
-    options = told(job, rank)
-    if tasks is None or nodes is None or options is None or "standalone" in options:
-        return False
-    return tasks > nodes and agents_in_world(rank) not in {None, tasks}
-
-
 @rule("environment")
 def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
     """The rendezvous id came out empty, so every node draws one of its own and waits alone.
@@ -132,7 +125,7 @@ def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
 
     Fix: one id for the job that all nodes know: ``--rdzv-id $SLURM_JOB_ID``.
     """
-    empty = [r for r in by_agent(job) if _lacks_id(job, r) and _wanted(job, r) > (agents_in_world(r) or 0)]
+    empty = [r for r in by_agent(job) if lacks_id(job, r) and wanted(job, r) > (agents_in_world(r) or 0)]
     if not empty:
         return
     first = empty[0]
@@ -140,7 +133,7 @@ def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
         job,
         empty,
         f"{named(job, empty)}: --rdzv-id is empty, so each agent drew its own; "
-        f"{agents_in_world(first)} of {_wanted(job, first)} nodes met",
+        f"{agents_in_world(first)} of {wanted(job, first)} nodes met",
         Fix(
             "Give all nodes the same id; ${NAME:?} in place of $NAME makes the shell stop where it is unset.",
             ("torchrun --rdzv-id ${SLURM_JOB_ID:?} ...",),
@@ -148,16 +141,6 @@ def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
         scope="job",
         evidence={"TORCHELASTIC_RUN_ID": first.environment.get("TORCHELASTIC_RUN_ID"), "agent": command(job, first)},
     )
-
-
-def _lacks_id(job: Job, rank: RankFacts) -> bool:
-    options = told(job, rank)
-    return options is not None and options.get("rdzv-id") == ""
-
-
-def _wanted(job: Job, rank: RankFacts) -> int:
-    """Return how many agents should be in a rank's world: as the scheduler says, else as --nnodes says at most."""
-    return max(nodes_of_step(rank) or 0, most_nodes(told(job, rank) or {}) or 0)
 
 
 @rule("environment")
@@ -171,7 +154,7 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
 
     Fix: the first node's name or address, as the other nodes know it.
     """
-    alone = [r for r in by_agent(job) if _meets_itself(job, r)]
+    alone = [r for r in by_agent(job) if meets_itself(job, r)]
     if not alone:
         return
     first = alone[0]
@@ -181,7 +164,7 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
         job,
         alone,
         f"{named(job, alone)}: the agents meet at {brief(endpoint)}, which is every node itself; "
-        f"{agents_in_world(first)} of {_wanted(job, first)} nodes met",
+        f"{agents_in_world(first)} of {wanted(job, first)} nodes met",
         Fix(
             "Let the agents meet at the first node's address.",
             (
@@ -194,49 +177,6 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
         scope="job",
         evidence={"--rdzv-endpoint": endpoint, "agent": command(job, first)},
     )
-
-
-def _meets_itself(job: Job, rank: RankFacts) -> bool:
-    options = told(job, rank)
-    if options is None or _lacks_id(job, rank) or "standalone" in options or not meets_here(options):
-        return False
-    return rendezvous(options) == "c10d" and _wanted(job, rank) > (agents_in_world(rank) or 0)
-
-
-@rule("environment")
-def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
-    """The world of torchrun has fewer nodes than the scheduler gave to it, or than it may have.
-
-    Without ``--nnodes`` every node that srun starts it on trains for itself; an elastic ``--nnodes 1:4`` starts with
-    whoever came within 30 seconds; different values end in ``RendezvousTimeoutError``, and no script is started. Found
-    by comparing the agents of the world with the nodes of the Slurm step; outside of Slurm with the larger number of
-    ``--nnodes``, which is only worth knowing. Silent for ``--standalone``, which says that each node is to be alone.
-
-    Fix: ``--nnodes $SLURM_NNODES``.
-    """
-    spoken_for = {id(r) for r in by_agent(job) if ignored_master(job, r) or _crowded(job, r) or _meets_itself(job, r)}
-    few = [r for r in by_agent(job) if id(r) not in spoken_for and not (_lacks_id(job, r) and _wanted(job, r) > 1)]
-    for certain, ranks in grouped(few, lambda r: alone_beside_others(job, r)).items():
-        first = ranks[0]
-        options = told(job, first) or {}
-        here, wanted = agents_in_world(first), nodes_of_step(first) if certain else most_nodes(options)
-        if here is None or wanted is None or here >= wanted:
-            continue
-        nnodes = f"--nnodes {brief(options['nnodes'])}" if "nnodes" in options else "no --nnodes"
-        source = "Slurm's step has" if certain else "--nnodes allows"
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: torchrun's world has {here} {'node' if here == 1 else 'nodes'} ({nnodes}); "
-            f"{source} {wanted}",
-            Fix(
-                "Give --nnodes the number of nodes that are to train together.",
-                ("torchrun --nnodes $SLURM_NNODES ...",),
-            ),
-            severity="warning" if certain else "info",
-            scope="job",
-            evidence={"GROUP_WORLD_SIZE": here, "wanted": wanted, "agent": command(job, first)},
-        )
 
 
 @rule("environment")

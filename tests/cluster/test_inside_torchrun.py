@@ -178,6 +178,33 @@ def test_a_torchrun_without_nnodes_on_each_node_of_a_step_is_a_warning(cluster):
     assert [rules(report) for report in reports] == [["torchrun-nnodes-mismatch"]] * 2, ended
 
 
+def _step_of_agents(cluster, script):
+    """Run a script of bash on each node of a step, which starts its agent; return the one report and the exit code."""
+    look = "--nproc-per-node 1 --no-python distcheck env --format json"
+    ended = cluster.run(
+        "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "bash", "-c", f"{script} {look}",
+        env={"OMP_NUM_THREADS": "1", "SKEW": "-400"}, timeout=150,
+    )  # fmt: skip
+    (report,) = Launched({"srun": ended}).reports
+    return report
+
+
+def test_agents_that_wait_for_different_numbers_of_nodes_are_the_jobs_error_and_the_one_left_out_is_named(cluster):
+    nnodes = "$((SLURM_NODEID ? 4 : 3))"
+    report = _step_of_agents(cluster, f"{_TORCHRUN[0]} --nnodes {nnodes} --node-rank $SLURM_NODEID {' '.join(_MASTER)}")
+    assert (report["exit_code"], rules(report)) == (30, ["torchrun-nnodes-mismatch"])
+    assert report["findings"][0]["evidence"]["in no world"] == "node4"
+
+
+def test_a_rendezvous_that_drops_a_node_by_its_clock_is_no_pass_and_the_one_left_out_is_named(cluster):
+    skewed = f"{sys.executable} {Path(__file__).parent / 'skewed_agent.py'}"
+    agent = f"[ $SLURM_NODEID = 2 ] && agent='{skewed}' || agent={_TORCHRUN[0]}; $agent --nnodes 4"
+    report = _step_of_agents(cluster, f"{agent} {' '.join(_C10D)}")
+    met = {row["node"] for row in report["ranks"]}
+    assert (report["exit_code"], rules(report), len(met)) == (20, ["torchrun-nnodes-mismatch"], 3)
+    assert report["findings"][0]["nodes"] == sorted(set(_NODES) - met)
+
+
 def test_a_torchrun_for_every_task_is_named(cluster):
     ended = cluster.run(
         "node1", "srun", "--nodes=1", "--ntasks-per-node=2", "--kill-on-bad-exit=0",
