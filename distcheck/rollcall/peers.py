@@ -27,6 +27,8 @@ _QUICK_BYTES_PER_SECOND = 1e8
 _MORE_TRIES = 2
 _FEW_REPEATED = 0.01
 """Of the segments; with more, once is no proof: a busy host repeats what is only late."""
+_LOSING_SECONDS = 0.5
+"""How much later what loses packets may be sent again: a slow port loses many at the moment when several send to it."""
 _DOUBTFUL = 0.5
 """Of the usual rate; rules call a node slow at less than half of that."""
 _MOST_DOUBTFUL = 32
@@ -156,8 +158,9 @@ def better_of(trial: PeerTrial, again: PeerTrial | None) -> PeerTrial:
 async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float) -> Transfer | None:
     """Send data; when it goes slowly or badly, again: on a busy host a process may have had to wait for its turn.
 
-    Nothing is begun after `until` (of the loop's clock), so that others have their time. Of segments that were sent
-    again only the later transfers count: the first one is why there are any, and a busy host loses many at one moment.
+    Nothing is begun much after `until` (of the loop's clock), so that others have their time. Of segments that were
+    repeated only those of later transfers count: the first transfer is why there are any, and a busy host loses many
+    at one moment.
     """
     loop = asyncio.get_running_loop()
     best = await transfer(door, said, seconds)
@@ -165,9 +168,10 @@ async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float
     for _ in range(_MORE_TRIES):
         if best is None or best.stalled:
             break
-        if best.rate >= _QUICK_BYTES_PER_SECOND and best.repeated <= _FEW_REPEATED * best.segments:
+        losing = best.repeated > _FEW_REPEATED * best.segments
+        if best.rate >= _QUICK_BYTES_PER_SECOND and not losing:
             break
-        if loop.time() >= until:
+        if loop.time() >= until + (_LOSING_SECONDS if losing else 0.0):
             break
         again = await transfer(door, said, seconds)
         if again is None or again.stalled:

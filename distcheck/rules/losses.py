@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.rules.ways import Way, nothing_arrived
+from distcheck.rules.vocabulary import once
+from distcheck.rules.ways import Way, Ways, nothing_arrived
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from distcheck.facts import PeerTrial
-    from distcheck.rules.ways import Ways
+    from distcheck.facts import Job, PeerTrial
 
 _HEALTHY = 0.005
 """Share of segments that may be sent again on a healthy network: the look itself fills its queues for a moment."""
@@ -27,6 +27,8 @@ class Lost(NamedTuple):
 
     repeated: int
     segments: int
+    ways: int = 1
+    """That were counted together."""
 
     @property
     def share(self) -> float:
@@ -34,20 +36,24 @@ class Lost(NamedTuple):
         return self.repeated / self.segments if self.segments else 0.0
 
 
-def lossy(ways: Ways) -> dict[Way, Lost]:
+@once
+def lossy(job: Job) -> dict[Way, Lost]:
     """Return the ways that lose packets, each with the counts that prove it.
 
     All ways into a node, and all out of it, are counted together, so that 2 % of loss are found among 4,000 segments
     although one way sends too few of them. They are proven together only where that holds without the worst of them as
     well, which may be a lossy pair; what one node explains proves nothing about another one.
     """
+    ways = Ways(job, transferred=True)
     counts = {way: lost for way, trials in ways.tried.items() if (lost := _counted(trials)).segments}
+    worn = [way for way, lost in counts.items() if lost.repeated]
+    ends = {(end, way[end]) for way in worn for end in (0, 1)}
     pools: dict[tuple[int, str], list[Way]] = {}
     for way in counts:
-        for end in (0, 1):
-            pools.setdefault((end, way[end]), []).append(way)
-    groups = sorted([*pools.values(), *([way] for way in counts)], key=lambda g: -_excess(_sum(counts, g)))
-    chance = _CHANCE / max(1, len(groups))
+        for end in ends.intersection(enumerate(way)):
+            pools.setdefault(end, []).append(way)
+    groups = sorted([*pools.values(), *([way] for way in worn)], key=lambda group: -_excess(_sum(counts, group)))
+    chance = _CHANCE / (3 * max(1, len(counts)))  # as many groups at most, whether or not anything was repeated
     proven: dict[Way, Lost] = {}
     for group in groups:
         if _excess(_sum(counts, group)) <= 0:
@@ -65,11 +71,6 @@ def echoes(share: float, ways: Ways, way: Way) -> bool:
     return _echo(share, _counted(ways.tried.get((way[1], way[0]), ())))
 
 
-def disturbed(trials: Iterable[PeerTrial]) -> bool:
-    """Whether so much was sent again that the rate says nothing of the link."""
-    return any(t.transfer is not None and t.transfer.repeated >= _FEWEST for t in trials)
-
-
 def _echo(share: float, back: Lost | None) -> bool:
     """Lost confirmations make the other side send a little again, or wait, as well; that is the same loss."""
     return back is not None and share < _ECHO * back.share
@@ -83,7 +84,7 @@ def _counted(trials: Iterable[PeerTrial]) -> Lost:
 
 def _sum(counts: Mapping[Way, Lost], group: Iterable[Way]) -> Lost:
     own = [counts[way] for way in group]
-    return Lost(sum(lost.repeated for lost in own), sum(lost.segments for lost in own))
+    return Lost(sum(lost.repeated for lost in own), sum(lost.segments for lost in own), len(own))
 
 
 def _excess(lost: Lost) -> float:

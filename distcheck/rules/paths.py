@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
-from statistics import median, median_high
+from statistics import median_high
 
 from distcheck.facts import Job, Link, Missing, NodeFacts, PeerTrial, Transfer
 from distcheck.finding import Fix, NotChecked
-from distcheck.rules import Outcome, rule
-from distcheck.rules.losses import disturbed, echoes, lossy
+from distcheck.rules import Outcome, rates, rule
+from distcheck.rules.losses import echoes, lossy
 from distcheck.rules.picks import explained_trials
 from distcheck.rules.vocabulary import are, found, listed, nodes_of, numbers_of
 from distcheck.rules.ways import Way, Ways, interface_name, nothing_arrived, reason
@@ -24,20 +23,13 @@ _LOSS, _HEAVY_LOSS = 0.01, 0.05
 At 1 % one connection with a round trip of 0.1 ms carries at most 180 MB/s, whatever the link does.
 Source: Mathis et al., The Macroscopic Behavior of the TCP Congestion Avoidance Algorithm, 1997
 """
-_LATENCY = "how fast its link is: the round trip alone decides how long two megabytes take"
-_ONCE = "whether its link is slow: one measurement was, and there was no time for a second one"
-_SLOW = 0.2
-"""Of the others' median rate; on machines that others use as well rates differ by half of that."""
-_MOST_SLOW = 16
-"""Nodes that are compared with the others, the slowest first."""
 
 
 def _unreached(job: Job) -> tuple[Ways, dict[Way, PeerTrial]]:
     """Return the ways at which a door stayed shut, with the trial that tells it."""
     ways = Ways(job, explained_trials(job))
     shut = {way: next((t for t in trials if t.outcome != "met"), None) for way, trials in ways.tried.items()}
-    lossy_ways = lossy(Ways(job, transferred=True))
-    out, into = {source for source, _ in lossy_ways}, {target for _, target in lossy_ways}
+    out, into = {source for source, _ in lossy(job)}, {target for _, target in lossy(job)}
     # Where packets get lost, an answer that did not come is one of them.
     lost = {w for w, t in shut.items() if t and t.outcome == "timeout" and (w[0] in out or w[1] in into)}
     return ways, {way: t for way, t in shut.items() if t is not None and way not in lost}
@@ -120,7 +112,8 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
     Fix: look at the error counters of the network interface and of the switch port.
     """
     ways = Ways(job, transferred=True)
-    lost = lossy(ways)
+    # A slow link's queue fills until it drops packets; what all ways of a node lose alike is another fault.
+    lost = {way: n for way, n in lossy(job).items() if n.ways > 1 or not rates.of(job).is_slow(way)}
     losing = {way: f"{n.repeated} of {n.segments} segments, {n.share:.1%}, sent again" for way, n in lost.items()}
     shares = [n.share for n in lost.values()]
     for way, trials in ways.tried.items():
@@ -164,14 +157,14 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     ways = Ways(job)
     links = {node.key: _link(job, node) for node in job.nodes}
     usual = _usual_speed(links.values())
-    slow, unsure = _slow_sides(ways)
-    for why, sides in unsure.items():
+    measured = rates.of(job)
+    for why, sides in measured.unsure.items():
         ranks = ways.ranks(ways.among(sides))
         yield NotChecked(ranks=numbers_of(ranks), nodes=nodes_of(job, ranks), reason=why, required=False)
     for node in job.nodes:
         link = links[node.key]
         reasons = _says_of_itself(link, usual) if link else []
-        reasons += [slow[node.key]] if node.key in slow else []
+        reasons += [measured.slow[node.key].words] if node.key in measured.slow else []
         if reasons:
             name = interface_name(job, node)
             yield found(
@@ -185,51 +178,6 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
                 confirmed=False,
                 evidence={f"reason {n}": text for n, text in enumerate(reasons, start=1)} if len(reasons) > 1 else {},
             )
-
-
-def _slow_sides(ways: Ways) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Return the sides to which, or from which, every way is far slower than the ways between the others.
-
-    What a device queues in one direction delays the answers to the other, so that mostly both are slow. Also returned
-    are the sides of which that is not known, by the reason.
-    """
-    unsure: dict[str, set[str]] = {}
-    if len(ways.job.nodes) < 3:
-        return {}, unsure
-    rates, seen = {}, {}
-    again: set[Way] = set()
-    distant: set[Way] = set()
-    for way, trials in ways.tried.items():
-        sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
-        if sent and not disturbed(trials):
-            again |= {way} if any(s.repeats for s in sent) else set()
-            distant |= {way} if any(s.latency_bound for s in sent) else set()
-            # Waiting for a CPU excuses a side; it does not make the others much faster than they were seen to be.
-            rates[way] = max(s.rate for s in sent)
-            seen[way] = max(min(s.rate, 2 * s.bytes / s.seconds) for s in sent)
-    best: dict[str, dict[str, list[Way]]] = {}
-    for way in rates:
-        best.setdefault(way[0], {}).setdefault("to", []).append(way)
-        best.setdefault(way[1], {}).setdefault("from", []).append(way)
-    fastest = {
-        side: {word: max(own, key=rates.__getitem__) for word, own in both.items() if len(own) > 1}
-        for side, both in sorted(best.items())
-    }
-    found = {}
-    slowest_first = sorted(fastest, key=lambda side: min((rates[w] for w in fastest[side].values()), default=math.inf))
-    for side in slowest_first[:_MOST_SLOW]:
-        usual = median([rate for way, rate in seen.items() if side not in way] or [0.0])
-        slow = {word: way for word, way in fastest[side].items() if rates[way] < _SLOW * usual}
-        near = {word: way for word, way in slow.items() if way not in distant}
-        sure = {word: rates[way] for word, way in near.items() if not again.isdisjoint(best[side][word])}
-        if sure:
-            found[side] = (
-                f"at most {max(sure.values()) / 1e6:.0f} MB/s {' and '.join(sorted(sure, reverse=True))} the others, "
-                f"between which {usual / 1e6:.0f} MB/s are usual"
-            )
-        elif slow:
-            unsure.setdefault(_ONCE if near else _LATENCY, set()).add(side)
-    return found, unsure
 
 
 def _usual_speed(links: Iterable[Link | None]) -> float:

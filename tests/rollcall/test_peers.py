@@ -221,6 +221,11 @@ def test_what_was_repeated_is_sent_again_because_once_is_no_proof(live, monkeypa
         assert (late.segments, late.repeated) == (1000, 0)
         lossy = await peers._at_its_best(door, b"word", 3.0, now + 60)
         assert (lossy.segments, lossy.repeated) == (2000, 120)
+        repeated = iter([60, 0, 60])
+        assert (await peers._at_its_best(door, b"word", 3.0, now)).repeated == 0, (
+            "a moment later it is no less in doubt"
+        )
+        assert (await peers._at_its_best(door, b"word", 3.0, now - 60)).repeated == 60
 
     live(main())
 

@@ -671,6 +671,25 @@ def test_a_node_that_was_slow_once_and_not_looked_at_again_is_not_blamed(of, cha
     assert "no time for a second one" in gap.reason
 
 
+def test_a_way_that_lost_a_little_still_shows_how_fast_the_others_are_not(of, change, only, said):
+    """A slow port loses many at the moment when several send to it; what is fast all the same acquits its node."""
+    job = change_ways(change, of(4), to(1), transfer=change.job(_taking(0.18), repeats=False))
+    again = change.job(_taking(0.16), repeated=18)
+    finding, _ = only(change_ways(change, job, [(2, 1)], transfer=again))
+    assert finding.message.startswith("the network of node2 is slow: at most 13 MB/s from the others, between which")
+    assert said(change_ways(change, job, [(2, 1)], transfer=change.job(again, seconds=0.03))) == []
+
+
+def test_what_the_queue_of_a_slow_link_drops_is_no_loss_of_its_own(of, change, only, said):
+    job = change_ways(change, of(4), to(1), transfer=_taking(0.18))
+    full = change.job(_taking(0.3), repeats=False, repeated=60)
+    finding, _ = only(change_ways(change, job, [(2, 1)], transfer=full))
+    assert (finding.rule, finding.nodes) == ("net-nic-down-or-slow", ("node2",))
+    assert [rule for rule, _, _ in said(change_ways(change, of(4), [(2, 1)], transfer=full))] == ["net-packet-loss"]
+    elsewhere = change_ways(change, job, [(2, 3)], transfer=change.job(full, seconds=0.02))
+    assert [rule for rule, _, _ in said(elsewhere)] == ["net-packet-loss", "net-nic-down-or-slow"]
+
+
 def test_only_the_direction_that_was_slow_twice_is_named(of, change, only):
     job = change_ways(change, of(4), at(1), transfer=change.job(_taking(0.18), repeats=False))
     finding, _ = only(change_ways(change, job, [(1, 2)], transfer=_taking(0.17)))
