@@ -161,7 +161,7 @@ class Transfer(Facts, frozen=True):
     """Segments that were sent again because they were taken for lost."""
     waited_seconds: Seconds = 0.0
     """For which the processes of either side waited for a CPU."""
-    round_trip_seconds: float | None = None
+    round_trip_seconds: Seconds | None = None
     """The shortest that the kernel saw on this connection (TCP_INFO's min_rtt); None: it did not tell."""
     repeats: bool = False
     """Whether it was sent once more while the other nodes were quiet; the better of both is here."""
@@ -192,5 +192,5 @@ class PeerTrial(Facts, frozen=True):
     """None: not tried."""
     datagrams: dict[Count, bool] = {}
     """Whether datagrams that must not be fragmented were answered, by the size of the IP packet in bytes."""
-    round_trip_seconds: float | None = None
+    round_trip_seconds: Seconds | None = None
     """The shortest that the kernel saw on all connections of this trial; None: it did not tell."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from statistics import median
 
 from distcheck.facts import Job, Use
@@ -17,6 +18,7 @@ _LONG_SECONDS = 10e-3
 _NOTICED_SECONDS = 2e-3
 _TIMES = 20
 """Of the shortest round trip between any two nodes; switches and a busy host make less of a difference."""
+_MOST_SHOWN = 8
 Pair = frozenset[str]
 
 
@@ -47,41 +49,51 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
     if far:
         yield from _compared(ways, pairs, far)
     elif shortest >= _LONG_SECONDS:
-        sides = ways.among({side for pair in pairs for side in pair})
+        sides = ways.among(_sides(pairs))
         words = f"{ways.name(sides)} answer each other after {_ms(shortest)}"
         if len(sides) > 2:
             words = f"any two of the {len(sides)} nodes answer each other after {_ms(shortest)} or more"
-        yield _finding(ways, sides, shortest, words, may_be_meant=True)
+        yield _finding(ways, sides, shortest, words, pairs, may_be_meant=True)
 
 
 def _compared(ways: Ways, pairs: Mapping[Pair, float], far: Mapping[Pair, float]) -> Iterator[Finding]:
     """Name the nodes that are far from most others, or the sites where none is the largest, and the pairs besides."""
     groups = _near_each_other(ways, pairs, far)
+    group_of = {side: n for n, group in enumerate(groups) for side in group}
+    across = {pair: seconds for pair, seconds in far.items() if len({group_of[side] for side in pair}) > 1}
     usual = median([seconds for pair, seconds in pairs.items() if pair not in far])
     if len(groups) > 1 and len(groups[0]) > len(groups[1]):
         for group in groups[1:]:
-            seconds = min(s for pair, s in pairs.items() if not pair.isdisjoint(group) and not pair.issubset(group))
-            answer = "answers" if len(group) == 1 else "answer"
-            words = f"{ways.name(group)} {answer} after {_ms(seconds)}, the others after {_ms(usual)}"
-            yield _finding(ways, group, seconds, words)
-    elif len(groups) > 1:
-        apart = min(seconds for pair, seconds in far.items() if not any(pair.issubset(group) for group in groups))
+            own = {pair: seconds for pair, seconds in across.items() if not pair.isdisjoint(group)}
+            if own:
+                seconds, answer = min(own.values()), "answers" if len(group) == 1 else "answer"
+                words = f"{ways.name(group)} {answer} after {_ms(seconds)}, the others after {_ms(usual)}"
+                yield _finding(ways, group, seconds, words, own)
+    elif across:
+        seconds = min(across.values())
         sites = " | ".join(ways.name(group) for group in groups)
-        words = f"the nodes are {len(groups)} groups that answer each other after {_ms(apart)}"
+        words = f"the nodes are {len(groups)} groups that answer each other after {_ms(seconds)}"
         words += f", each within itself after {_ms(usual)}: {sites}"
-        yield _finding(ways, ways.among({s for g in groups for s in g}), apart, words, may_be_meant=True)
-    detours = {pair: seconds for pair, seconds in far.items() if any(pair.issubset(group) for group in groups)}
+        yield _finding(ways, ways.among(_sides(across)), seconds, words, across, may_be_meant=True)
+    detours = {pair: seconds for pair, seconds in far.items() if pair not in across}
     if detours:
         longest = max(detours, key=lambda pair: detours[pair])
         words = f"{ways.name(ways.among(longest))} answer each other after {_ms(detours[longest])}"
         words += f", other nodes after {_ms(usual)}"
         if len(detours) > 1:
             words += f"; {len(detours) - 1} more {'pair' if len(detours) == 2 else 'pairs'} likewise"
-        yield _finding(ways, ways.among(frozenset().union(*detours)), detours[longest], words, link=True)
+        yield _finding(ways, ways.among(_sides(detours)), detours[longest], words, detours, link=True)
 
 
 def _finding(
-    ways: Ways, sides: Sequence[str], seconds: float, message: str, *, link: bool = False, may_be_meant: bool = False
+    ways: Ways,
+    sides: Sequence[str],
+    seconds: float,
+    message: str,
+    shown: Mapping[Pair, float],
+    *,
+    link: bool = False,
+    may_be_meant: bool = False,
 ) -> Finding:
     text = "Look where the path gets long, and for a shaped or overloaded interface at its end."
     if may_be_meant:
@@ -96,7 +108,13 @@ def _finding(
         scope="link" if link or may_be_meant else "node",
         owner="admin",
         confirmed=False,
+        evidence={ways.name(ways.among(pair)): _ms(took) for pair, took in islice(shown.items(), _MOST_SHOWN)}
+        | ({"more_pairs": len(shown) - _MOST_SHOWN} if len(shown) > _MOST_SHOWN else {}),
     )
+
+
+def _sides(pairs: Iterable[Pair]) -> set[str]:
+    return {side for pair in pairs for side in pair}
 
 
 def _round_trips(ways: Ways) -> dict[Pair, float]:
@@ -115,7 +133,7 @@ def _round_trips(ways: Ways) -> dict[Pair, float]:
 
 def _near_each_other(ways: Ways, pairs: Iterable[Pair], far: Container[Pair]) -> list[list[str]]:
     """Return the groups of nodes that short round trips connect, the largest first."""
-    near: dict[str, set[str]] = {side: set() for pair in pairs for side in pair}
+    near: dict[str, set[str]] = {side: set() for side in _sides(pairs)}
     for pair in pairs:
         if pair not in far:
             for side in pair:

@@ -20,6 +20,7 @@ _CHANCE = 1e-4
 _FEWEST = 8
 """Segments that were sent again; fewer prove nothing."""
 _ECHO = 0.4
+_MANY = 1e4
 
 
 class Lost(NamedTuple):
@@ -45,7 +46,7 @@ def lossy(job: Job) -> dict[Way, Lost]:
     well, which may be a lossy pair; what one node explains proves nothing about another one.
     """
     ways = Ways(job, transferred=True)
-    counts = {way: lost for way, trials in ways.tried.items() if (lost := _counted(trials)).segments}
+    counts = {way: lost for way, trials in ways.tried.items() if (lost := _counted(trials)).segments > 0}
     worn = [way for way, lost in counts.items() if lost.repeated]
     ends = {(end, way[end]) for way in worn for end in (0, 1)}
     pools: dict[tuple[int, str], list[Way]] = {}
@@ -98,6 +99,8 @@ def _unlikely(lost: Lost, chance: float) -> bool:
     expected = _HEALTHY * lost.segments
     if lost.repeated < max(_FEWEST, expected):
         return False
+    if expected > _MANY:  # as good as normal by then, and quick to tell
+        return math.erfc(_excess(lost) / math.sqrt(2)) / 2 < chance
     term = math.exp(lost.repeated * math.log(expected) - expected - math.lgamma(lost.repeated + 1))
     tail, n = 0.0, lost.repeated
     while term > chance / 1e6:

@@ -710,6 +710,9 @@ def test_a_node_that_answers_late_is_named_with_its_round_trip_and_that_of_the_o
     assert (finding.ranks, finding.nodes) == ((2 * odd, 2 * odd + 1), (f"node{odd + 1}",))
     assert finding.message == f"node{odd + 1} answers after 300 ms, the others after 0.1 ms"
     assert finding.fix.commands[0] == f"tracepath node{odd + 1}"
+    shown = {pair: took for pair, took in finding.evidence.items() if pair != "more_pairs"}
+    assert (len(shown), set(shown.values())) == (min(nodes - 1, 8), {"300 ms"})
+    assert all(f"node{odd + 1}" in pair for pair in shown)
     assert (finding.confirmed, exit_code) == (False, 20)
 
 
@@ -786,6 +789,13 @@ def test_nodes_that_are_all_far_from_each_other_are_a_warning(of, change, only, 
     finding, exit_code = only(_answering(change, of(nodes), always, 0.08))
     assert (finding.rule, finding.severity, exit_code) == ("net-high-latency", "warning", 0)
     assert finding.message.endswith(words)
+
+
+def test_round_trips_that_are_known_of_a_few_pairs_only_are_judged_as_far_as_they_go(of, change, said):
+    job = change_ways(change, of(6), always, round_trip_seconds=None)
+    near = _answering(change, job, [*both(0, 1), *both(2, 3)], 1e-4)
+    assert said(near) == []
+    assert said(_answering(change, near, both(1, 4), 0.3)) == [("net-high-latency", "warning", ("node2", "node5"))]
 
 
 def test_a_kernel_that_tells_no_round_trips_is_no_pass_of_latency(of, change, judge):
