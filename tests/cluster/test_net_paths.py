@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from cluster import delay
-from cluster.inside import MASTER, NODES, blocks, finding, findings, placed, reports
+from cluster.inside import MASTER, NODES, blocks, finding, findings, mapped, placed, reports
 from cluster.reaching import by_hand, net, on
 
 TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
@@ -45,9 +45,8 @@ def at_work(cluster):
 
 
 def by_srun(cluster):
-    ended = cluster.run(
-        "node1", "srun", "--nodes=4", "--ntasks-per-node=2", "distcheck", "net", "--format", "json", env=MASTER
-    )
+    task = mapped("SLURM_", "PROCID NTASKS LOCALID", "distcheck", "net", "--format", "json")
+    ended = cluster.run("node1", "srun", "--nodes=4", "--ntasks-per-node=2", *task, env=MASTER)
     (report,) = reports(ended)
     return ended, report
 
