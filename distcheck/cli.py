@@ -98,9 +98,10 @@ def gate(
     """Everything in order of cost, within --timeout; on a pass become COMMAND, with the environment untouched."""
     program = _program(command) if command else None
     looks: tuple[Look, ...] = ("environment", "meeting", "peers", "gpu", "collectives")
-    if program is None or not command:
-        _look("gate", looks, options)
     request = request_of("gate", looks, options)
+    if program is None or not command:
+        asked = msgspec.structs.replace(request.asked, export=export)
+        _leave(_run(request._replace(asked=asked), options, to_stderr=False))
     if export and request.outside is not None:
         raise UsageError(
             "--export: COMMAND runs once, on this machine, and is no rank; put distcheck in front of each rank "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +14,7 @@ from distcheck.facts import (
     Bind,
     CudaView,
     Gpus,
+    Installed,
     Job,
     Missing,
     NodeFacts,
@@ -160,6 +162,7 @@ def process_facts(
         command=process.command_of(os.getpid()),
         ancestors=process.ancestors(),
         agent=process.agent(environ),
+        installed=Installed(python=node.python, prefix=sys.prefix, torch=node.torch, nccl=host.nccl_beside(node.torch)),
         shm_device=process.shm_device(environ),
         stage="node",
         free_ports=ports.free_near(first.master_port, node.unprivileged_port_start, node.ephemeral_ports)

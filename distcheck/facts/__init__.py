@@ -75,7 +75,7 @@ from distcheck.facts.network import (
 )
 from distcheck.facts.node import NodeFacts, NodeState, Space, TorchBuild
 from distcheck.facts.placement import Launcher, Placement, Variables
-from distcheck.facts.rank import Agent, Death, ProcessFacts, RankFacts, RankRun, Stage
+from distcheck.facts.rank import Agent, Death, Installed, ProcessFacts, RankFacts, RankRun, Stage
 
 __all__ = [
     "A_STORE",
@@ -109,6 +109,7 @@ __all__ = [
     "GpuProcess",
     "Gpus",
     "GroupTest",
+    "Installed",
     "Interface",
     "Isolation",
     "Job",

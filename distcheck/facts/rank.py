@@ -8,7 +8,7 @@ from distcheck.facts.base import Count, Facts, Missing, Offset, Seconds
 from distcheck.facts.gpu import CudaView, Gpus
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
-from distcheck.facts.node import Space
+from distcheck.facts.node import Space, TorchBuild
 from distcheck.facts.placement import Placement, Variables
 
 Stage = Literal[
@@ -25,6 +25,17 @@ class Agent(Facts, frozen=True):
     """What follows the program on its command line; beyond 40 words it is cut."""
     exported: Variables | Missing
     """The rank variables in its own environment, which it makes anew for its ranks; all others it hands on."""
+
+
+class Installed(Facts, frozen=True):
+    """The software that a process runs on, read without importing any of it."""
+
+    python: str
+    prefix: str
+    """The environment's folder (sys.prefix)."""
+    torch: TorchBuild | Missing
+    nccl: str = ""
+    """Version of the NCCL that pip installed beside torch; empty where torch brings its own, or none."""
 
 
 class ProcessFacts(Facts, frozen=True):
@@ -47,6 +58,8 @@ class ProcessFacts(Facts, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     agent: Agent | None = None
     """The nearest torchelastic agent among the ancestors."""
+    installed: Installed | None = None
+    """None in files of before."""
     shm_device: Count | Missing | None = None
     """st_dev of /dev/shm: NCCL shares memory only where it is the same. None: not looked at, as outside of pods."""
     reverse: tuple[ReverseLookup, ...] = ()

@@ -75,6 +75,19 @@ def torch_build() -> TorchBuild | Missing:
     return TorchBuild(version=version, cuda=found.get("cuda"), hip=found.get("hip"))
 
 
+def nccl_beside(torch: TorchBuild | Missing) -> str:
+    """Return the version of the NCCL wheel on which this torch depends, by its folder's name; '' where there is none.
+
+    torch's wheels for CUDA load libnccl.so.2 from the package nvidia-nccl-cu12 or -cu13, after CUDA's major version.
+    """
+    spec = find_spec("torch") if isinstance(torch, TorchBuild) and torch.cuda else None
+    if spec is None or spec.origin is None or isinstance(torch, Missing):
+        return ""
+    pattern = f"nvidia_nccl_cu{(torch.cuda or '').partition('.')[0]}-*.dist-info"
+    folders = sorted(Path(spec.origin).parent.parent.glob(pattern))
+    return folders[-1].name.removesuffix(".dist-info").rpartition("-")[2] if folders else ""
+
+
 def interfaces() -> tuple[Interface, ...] | Missing:
     """Return every IP address of this network namespace with its interface."""
     import psutil

@@ -210,13 +210,14 @@ def _world(job: Job) -> World:
     launchers = Counter(rank.placement.launcher for rank in job.ranks)
     ran = job.collectives if isinstance(job.collectives, Collectives) else None
     commonest = max(sorted(launchers), key=launchers.__getitem__, default="none")
-    installed = sorted({node.torch.version for node in job.nodes if isinstance(node.torch, TorchBuild)})
+    builds = [p.installed.torch for p in job.processes if p.installed] or [node.torch for node in job.nodes]
+    installed = sorted({build.version for build in builds if isinstance(build, TorchBuild)})
     return World(
         ranks=job.world_size if job.world_size and job.world_size > 0 else len(job.ranks),
         nodes=len(job.nodes),
         launcher=job.launched.engine if job.launched else "distcheck" if job.asked.started_here else commonest,
         backend=ran.backend if ran else job.asked.backend,
-        torch=(ran.torch if ran else "") or ", ".join(installed) or None,
+        torch=(ran.torch if ran and len(installed) < 2 else "") or ", ".join(installed) or None,
         nccl=(ran.nccl if ran else "") or None,
     )
 

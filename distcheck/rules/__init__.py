@@ -30,6 +30,7 @@ class Family(NamedTuple):
 FAMILIES: dict[str, Family] = {
     "launch": Family(("launch",)),
     "environment": Family(("environment",)),
+    "software": Family(("environment",)),
     "leaks": Family(
         ("environment",), ("TORCHELASTIC_", "PET_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
     ),

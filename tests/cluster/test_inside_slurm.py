@@ -120,6 +120,8 @@ def test_a_bare_srun_runs_to_the_end_with_one_warning(cluster):
         "node1", "srun", "--nodes=2", "--ntasks-per-node=1", "distcheck", "net", "--strict", timeout=PATIENCE
     )
     assert strict.code == 10
+    step = ("srun", "--nodes=2", "--ntasks-per-node=1", "distcheck", "gate", "--strict", "--export", "--sizes=1K:1K")
+    assert cluster.run("node1", *step, timeout=PATIENCE).code == 0
 
 
 def test_the_words_to_add_are_right(cluster):

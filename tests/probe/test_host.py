@@ -29,6 +29,17 @@ def test_a_missing_torch_is_a_fact(monkeypatch):
     assert host.torch_build() == Missing(reason="torch is not installed in this Python")
 
 
+def test_the_nccl_of_torchs_own_cuda_is_read_by_its_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "find_spec", lambda _: SimpleNamespace(origin=str(tmp_path / "torch" / "__init__.py")))
+    for name in ("nvidia_nccl_cu12-2.27.3", "nvidia_nccl_cu13-2.29.7", "nvidia_cuda_runtime_cu13-13.0.96"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    assert host.nccl_beside(TorchBuild("2.13.0+cu130", "13.0", None)) == "2.29.7"
+    assert host.nccl_beside(TorchBuild("2.7.1+cu126", "12.6", None)) == "2.27.3"
+    assert host.nccl_beside(TorchBuild("2.1.2+cu118", "11.8", None)) == "", "it is linked into torch"
+    assert host.nccl_beside(TorchBuild("2.13.0+cpu", None, None)) == ""
+    assert host.nccl_beside(Missing(reason="torch is not installed in this Python")) == ""
+
+
 def test_the_loopback_interface_is_seen():
     interfaces = host.interfaces()
     assert not isinstance(interfaces, Missing)

@@ -1,0 +1,120 @@
+"""One release of torch, NCCL and Python for all ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Installed, Missing, NcclLog, RankRun, TorchBuild
+
+CPU, CU130, CU126 = (
+    TorchBuild("2.13.0+cpu", None, None),
+    TorchBuild("2.13.0+cu130", "13.0", None),
+    TorchBuild("2.13.0+cu126", "12.6", None),
+)
+OLD = TorchBuild("2.11.0+cpu", None, None)
+UNKNOWN = Missing(reason="torch is not installed in this Python")
+
+
+def having(torch=CPU, python="3.11.7", nccl=""):
+    return Installed(python=python, prefix="/opt/venv", torch=torch, nccl=nccl)
+
+
+@pytest.fixture
+def job(job_of, change):
+    """Four nodes with two ranks each; what the processes of some ranks have, by rank."""
+
+    def make(*usual, gpus=0, **odd):
+        made = job_of(4, 2, "slurm", gpus=gpus)
+        made = change.process(made, None, installed=having(*usual))
+        for rank, installed in odd.items():
+            made = change.process(made, int(rank[1:]), installed=installed)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def said(judge):
+    def of(job):
+        diagnosis = judge(job, "software")
+        return list(diagnosis.findings), diagnosis.verdict.exit_code
+
+    return of
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_ranks_with_the_same_software_are_silent(job, said, gpus):
+    assert said(job(CU130, "3.11.7", "2.29.7", gpus=gpus)) == ([], 0)
+    assert said(job(UNKNOWN, r3=having(CPU))) == ([], 0), "what is not known is not different"
+    assert said(job(CPU, r3=having(python="3.11.9"))) == ([], 0), "patch levels of Python work together"
+
+
+def test_a_node_with_another_release_of_torch_is_an_error_that_names_its_ranks(job, said):
+    (found,), exit_code = said(job(r4=having(OLD), r5=having(OLD)))
+    assert (found.rule, found.severity, found.ranks, found.nodes, exit_code) == (
+        "sw-torch-version-differs",
+        "error",
+        (4, 5),
+        ("node3",),
+        30,
+    )
+    assert found.message == "ranks 4-5 (node3) have torch 2.11.0+cpu; the other 6 have 2.13.0+cpu"
+    assert found.evidence["torch 2.11.0+cpu"].endswith("/opt/venv")
+    assert found.fix.commands[-1] == "pip install torch==2.13.0"
+
+
+def test_where_half_has_another_torch_both_halves_are_named(job, said):
+    (found,), _ = said(job(**{f"r{i}": having(OLD) for i in range(4)}))
+    assert found.ranks == tuple(range(8))
+    assert "2.11.0+cpu" in found.message
+    assert "2.13.0+cpu" in found.message
+
+
+@pytest.mark.parametrize(
+    ("other", "gpus", "severity"),
+    [
+        (CU126, 2, "warning"),
+        (CPU, 2, "error"),
+        (CPU, 0, "warning"),
+        (TorchBuild("2.13.1+cu130", "13.0", None), 2, "warning"),
+    ],
+)
+def test_another_build_of_one_release_is_an_error_only_where_nccl_is_not_in_it(job, said, other, gpus, severity):
+    (found,), exit_code = said(job(CU130, gpus=gpus, r7=having(other)))
+    assert (found.rule, found.severity, found.ranks) == ("sw-torch-version-differs", severity, (7,))
+    assert exit_code == (30 if severity == "error" else 0)
+
+
+def test_files_of_before_tell_the_torch_of_each_node(job_of, change, said):
+    (found,), _ = said(change.node(job_of(4, 2, "slurm"), 2, torch=OLD))
+    assert (found.rule, found.nodes) == ("sw-torch-version-differs", ("node3",))
+
+
+def test_another_nccl_is_an_error_in_a_job_for_nccl_only(job, said, change):
+    odd = job(CU130, "3.11.7", "2.29.7", gpus=2, r2=having(CU130, "3.11.7", "2.27.3"))
+    (found,), exit_code = said(odd)
+    assert (found.rule, found.severity, found.ranks, exit_code) == ("sw-nccl-version-differs", "error", (2,), 30)
+    assert "rank 2 (node2 pid 102) has NCCL 2.27.3; the other 7 have 2.29.7" in found.message
+    assert said(change.asked(odd, backend="gloo")) == ([], 0)
+
+
+def test_the_nccl_that_ran_counts_and_not_the_one_that_is_installed(job, said, change):
+    def ran(version):
+        return RankRun(pid=1, step="", outcome="done", nccl=NcclLog(version=version))
+
+    alike = job(CU130, "3.11.7", "2.29.7", gpus=2, r2=having(CU130, "3.11.7", "2.27.3"))
+    assert said(change.rank(alike, None, run=ran("2.29.7+cuda13.0"))) == ([], 0)
+    shadowed = change.rank(job(CU130, "3.11.7", "2.29.7", gpus=2), 5, run=ran("2.20.5+cuda12.4"))
+    (found,), _ = said(shadowed)
+    assert (found.rule, found.ranks) == ("sw-nccl-version-differs", (5,))
+
+
+def test_the_nccl_of_another_torch_is_no_fault_of_its_own(job, said):
+    (found,), _ = said(job(CU130, "3.11.7", "2.29.7", gpus=2, r2=having(OLD, "3.11.7", "2.27.3")))
+    assert found.rule == "sw-torch-version-differs"
+
+
+def test_another_minor_version_of_python_is_a_warning(job, said):
+    (found,), exit_code = said(job(r6=having(python="3.12.1"), r7=having(python="3.12.3")))
+    assert (found.rule, found.severity, found.ranks, exit_code) == ("sw-python-differs", "warning", (6, 7), 0)
+    assert "ranks 6-7 (node4) have Python 3.12; the other 6 have 3.11" in found.message
