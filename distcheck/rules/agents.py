@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from distcheck.facts import Job, RankFacts
 
+_ENDPOINT_PORT = 29400
+"""torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py"""
 _CUT_WORDS = 40
 """A command line of so many words may have been longer (`facts.Agent`)."""
 
@@ -105,6 +107,17 @@ def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
     return " ".join([program(job, rank), *given, *map(shlex.quote, (*kept, *script))])
 
 
+def agent_per_node(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
+    """Return the srun that starts the agent once on each node of the job, where its number is the node's."""
+    numbers = {"nnodes": "$SLURM_NNODES", "node-rank": "$SLURM_NODEID", **options}
+    return f"srun --ntasks-per-node=1 bash -c {shlex.quote(restarted(job, rank, numbers))}"
+
+
+def own_id(job: Job, rank: RankFacts) -> str:
+    """Return a rendezvous id that no other job has."""
+    return "${SLURM_JOB_ID:?}" if "SLURM_JOB_ID" in rank.environment else f"job-{job.run[:8]}"
+
+
 def _without(words: Sequence[str], options: Container[str]) -> tuple[list[str], list[str]]:
     """Split an agent's words into its own options, less these, and the script with its arguments."""
     kept: list[str] = []
@@ -135,6 +148,11 @@ def endpoint_host(options: dict[str, str]) -> str:
     """Return the host at which the agents meet by --rdzv-endpoint, '' when that was not given."""
     host, colon, _ = options.get("rdzv-endpoint", "").rpartition(":")
     return (host if colon else options.get("rdzv-endpoint", "")).strip("[]")
+
+
+def endpoint_port(options: dict[str, str]) -> int:
+    """Return the port of --rdzv-endpoint, 29400 where it names none, as torchrun does."""
+    return integer(options.get("rdzv-endpoint", "").rpartition(":")[2]) or _ENDPOINT_PORT
 
 
 def meets_here(options: dict[str, str]) -> bool:

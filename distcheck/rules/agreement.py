@@ -107,7 +107,7 @@ def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
             f"{named(job, alike)}: torchrun's world has {_nodes(here)} ({_given(options)}); {source} {most}{left}",
             Fix(
                 "Give --nnodes the number of nodes that are to train together; no action if the others are to be idle.",
-                ("torchrun --nnodes $SLURM_NNODES ...",),
+                (restarted(job, first, {"nnodes": "$SLURM_NNODES" if certain else str(most)}),),
             ),
             severity="warning" if certain else "info",
             scope="job",
@@ -146,7 +146,7 @@ def _contradiction(job: Job, several: dict[tuple[int, int], list[RankFacts]]) ->
         job,
         ranks,
         message,
-        Fix("Give every agent the same --nnodes.", (f"torchrun --nnodes {nnodes} ...",)),
+        Fix("Give every agent the same --nnodes.", (restarted(job, ranks[0], {"nnodes": nnodes}),)),
         severity="warning" if fits else "error",
         scope="job",
         evidence=by_name((listed(nodes_of(job, group)), command(job, group[0])) for group in several.values())
@@ -204,7 +204,10 @@ def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
         job,
         odd,
         f"torchrun's agents were given different options: {words}",
-        Fix("Start the agents by one command line on all nodes.", (f"torchrun --{name} {most or 'VALUE'} ...",)),
+        Fix(
+            "Start the agents by one command line on all nodes.",
+            (restarted(job, odd[0], {name: most or next(iter(values))}),),
+        ),
         severity="warning" if name == "max-restarts" else "info",
         scope="job",
         evidence=by_name(

@@ -47,8 +47,10 @@ def told_apart(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ..
             (export(job, first, "RANK"),),
         )
     if len(nodes) > 1:
+        from distcheck.rules.agents import restarted  # which a bare shell does not need
+
         return "Give each node its own node rank.", (
-            "torchrun --node-rank $NODE_RANK ...",
+            restarted(job, first, {"node-rank": "$NODE_RANK"}),
             export(job, first, "RANK"),
         )
     return (

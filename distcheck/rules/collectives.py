@@ -288,7 +288,7 @@ def _mend(job: Job, error: str, *, own: bool) -> Fix:
     if "/dev/shm" in error:  # noqa: S108 NCCL's words
         return Fix(
             "Make /dev/shm larger; on a host, first remove from it what jobs that are gone have left there.",
-            ("df -h /dev/shm; ls -la /dev/shm", "docker run --shm-size=8g ..."),
+            ("df -h /dev/shm; ls -la /dev/shm", "# add to docker run: --shm-size=8g"),
         )
     return Fix(
         "Follow the error; let the backend say what it tried."

@@ -128,7 +128,7 @@ _DEVICE_FILES = Remedy(
         (
             "ls -l /dev/nvidia-uvm /dev/nvidia[0-9]*",
             "sudo modprobe nvidia-uvm; sudo nvidia-modprobe -u -c=0",
-            "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+            "# add to docker run: --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         ),
     ),
 )

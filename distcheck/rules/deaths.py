@@ -49,7 +49,7 @@ _BY_SIGNAL: Mapping[str, Cause] = {
     "SIGBUS": Cause(
         "user",
         "Most often a /dev/shm that is full or too small for NCCL's and torch's segments: make it larger.",
-        ("df -h /dev/shm", "docker run --shm-size=8g ..."),
+        ("df -h /dev/shm", "# add to docker run: --shm-size=8g"),
     ),
     "SIGSEGV": Cause(
         "unknown",
@@ -71,7 +71,7 @@ _BY_SIGNAL: Mapping[str, Cause] = {
     "SIGSYS": Cause(
         "admin",
         "A seccomp filter forbids a system call that torch or NCCL makes: allow it in the container's profile.",
-        ("docker run --security-opt seccomp=unconfined ...",),
+        ("# add to docker run: --security-opt seccomp=unconfined",),
     ),
     "SIGXCPU": Cause("user", "It used up the CPU time that it is allowed: raise the limit.", ("ulimit -t unlimited",)),
     "SIGXFSZ": Cause(
@@ -164,13 +164,16 @@ def _more_memory(rank: RankFacts, limit: int) -> tuple[str, ...]:
     twice = max(1, -(-2 * limit // _MIB))
     if "SLURM_JOB_ID" in rank.environment:
         return (
-            f"sbatch --mem={twice}M ...",
-            f"srun --mem={twice}M ...",
+            f"#SBATCH --mem={twice}M",
+            f"# add to srun: --mem={twice}M",
             "scontrol show job $SLURM_JOB_ID | grep -i mem",
         )
     if "KUBERNETES_SERVICE_HOST" in rank.environment:
         return (f"resources: {{limits: {{memory: {twice}Mi}}}}  # of the container", "kubectl describe pod $HOSTNAME")
-    return (f"docker run --memory={twice}m ...", f"systemd-run --user --scope -p MemoryMax={twice}M ...")
+    return (
+        f"# add to docker run: --memory={twice}m",
+        f"# put in front of the command: systemd-run --user --scope -p MemoryMax={twice}M",
+    )
 
 
 def _bus_error(rank: RankFacts, death: Death, cause: Cause) -> Cause:
@@ -197,7 +200,7 @@ def _bus_error(rank: RankFacts, death: Death, cause: Cause) -> Cause:
 def _larger_shm(rank: RankFacts) -> tuple[str, ...]:
     if "KUBERNETES_SERVICE_HOST" in rank.environment:
         return ("volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]  # mounted at /dev/shm",)
-    return ("docker run --shm-size=8g ...", "sudo mount -o remount,size=50% /dev/shm")
+    return ("# add to docker run: --shm-size=8g", "sudo mount -o remount,size=50% /dev/shm")
 
 
 def _processes(count: int) -> str:

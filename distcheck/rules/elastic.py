@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 from distcheck.finding import Fix
 from distcheck.placement import integer
 from distcheck.rules import Outcome, rule
-from distcheck.rules.agents import agents_in_world, by_agent, command, rendezvous, told
-from distcheck.rules.settings import number, started_by_distcheck
+from distcheck.rules.agents import (
+    agents_in_world,
+    by_agent,
+    command,
+    own_id,
+    program,
+    rendezvous,
+    restarted,
+    told,
+)
+from distcheck.rules.settings import first_host, number, started_by_distcheck
 from distcheck.rules.shape import duplicates, is_complete
 from distcheck.rules.vocabulary import brief, by_name, fold, found, grouped, listed, named, nodes_of
 
@@ -43,7 +52,7 @@ def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
         f"processes; other nodes have {most}" + (", and each node counted its GPUs itself" if counted else ""),
         Fix(
             "Give every node the same number of processes; where a GPU is missing, look at that node.",
-            ("nvidia-smi -L", f"torchrun --nproc-per-node {most} ..."),
+            ("nvidia-smi -L", restarted(job, fewer[0], {"nproc-per-node": str(most)})),
         ),
         severity="warning" if counted else "info",
         scope="job",
@@ -85,7 +94,7 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
                 f"{named(job, several)}: {variable} is {value} on {listed(nodes)}; expected one of its own on each",
                 Fix(
                     "Let each node's shell expand the number, not the shell that submits.",
-                    ("srun bash -c 'torchrun --node-rank $SLURM_NODEID ...'",),
+                    (f"export {variable}=$SLURM_NODEID  # in each task, not where the job is submitted",),
                 ),
                 severity="warning",
                 evidence={"variable": variable, "value": value, "nodes": ", ".join(nodes)},
@@ -120,7 +129,13 @@ def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
             + (", and so on other nodes" if len({job.node_of(r).key for r in ranks}) > 1 else ""),
             Fix(
                 "Leave --node-rank out, or use the static rendezvous where the order matters.",
-                ("torchrun --rdzv-backend static --node-rank $NODE_RANK --master-addr HOST_OF_NODE_0 ...",),
+                (
+                    restarted(
+                        job,
+                        first,
+                        {"rdzv-backend": "static", "node-rank": "$NODE_RANK", "master-addr": first_host(job)},
+                    ),
+                ),
             ),
             severity="info",
             scope="job",
@@ -149,7 +164,7 @@ def torchrun_rdzv_id_shared(job: Job) -> Iterator[Outcome]:
             job,
             shared,
             f"{named(job, shared)}: the rendezvous at {brief(endpoint)} has no id; another job that comes there joins",
-            Fix("Give the job an id of its own.", ("torchrun --rdzv-id ${SLURM_JOB_ID:?} ...",)),
+            Fix("Give the job an id of its own.", (restarted(job, shared[0], {"rdzv-id": own_id(job, shared[0])}),)),
             severity="info",
             scope="job",
             evidence={"TORCHELASTIC_RUN_ID": "none", "agent": command(job, shared[0])},
@@ -180,7 +195,10 @@ def launch_local_rank_arg(job: Job) -> Iterator[Outcome]:
             f"{named(job, added)}: torch.distributed.launch gives the script --local-rank; the script must take it",
             Fix(
                 "Use torchrun and read LOCAL_RANK, or let the script take the argument in both spellings.",
-                ("torchrun ... train.py", "python -m torch.distributed.launch --use-env ... train.py"),
+                (
+                    restarted(job, added[0], {}).replace(program(job, added[0]), "torchrun", 1),
+                    restarted(job, added[0], {"use-env": ""}),
+                ),
             ),
             severity="info",
             scope="job",
@@ -243,7 +261,7 @@ def accelerate_num_processes_total(job: Job) -> Iterator[Outcome]:
             " accelerate's --num_processes counts those of all nodes",
             Fix(
                 "Give --num_processes the processes of all nodes.",
-                (f"accelerate launch --num_machines {nodes} --num_processes {world * nodes} ...",),
+                (restarted(job, first, {"nnodes": str(nodes), "num-processes": str(world * nodes)}),),
             ),
             severity="warning",
             scope="job",

@@ -105,7 +105,7 @@ def _no_library(job: Job, ranks: list[RankFacts], reason: str) -> Outcome:
         Fix(
             "Start the container with the `compute` capability; elsewhere install the driver's CUDA library.",
             (
-                "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+                "# add to docker run: --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
                 "export NVIDIA_DRIVER_CAPABILITIES=compute,utility  # enroot, before the container starts",
                 "ldconfig -p | grep libcuda.so.1",
             ),

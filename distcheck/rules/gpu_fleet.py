@@ -55,7 +55,7 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
         evidence={kind: _where(alike, most=_MOST) for kind, alike in kinds.items()},
         fix=Fix(
             "Ask the scheduler for one model of GPU, and leave the odd nodes out.",
-            ("#SBATCH --constraint=...", "nvidia-smi --query-gpu=index,name,memory.total --format=csv"),
+            ("sinfo --format='%N %G %f'", "nvidia-smi --query-gpu=index,name,memory.total --format=csv"),
         ),
     )
 
@@ -130,7 +130,11 @@ def _fewer(job: Job, short: Shortfall) -> Finding:
         | ({"on_the_pci_bus": listed(hidden, most=_MOST)} if hidden else {}),
         fix=Fix(
             "Look for the GPU on the bus and in the kernel's log; where the scheduler gave fewer, ask for as many.",
-            ("nvidia-smi -L; lspci -d 10de:", "sudo dmesg | grep -iE 'nvrm|xid'", "#SBATCH --gpus-per-node=..."),
+            (
+                "nvidia-smi -L; lspci -d 10de:",
+                "sudo dmesg | grep -iE 'nvrm|xid'",
+                *((f"#SBATCH --gpus-per-node={short.most}",) if short.most else ()),
+            ),
         ),
     )
 

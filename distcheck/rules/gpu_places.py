@@ -51,19 +51,22 @@ def gpu_far_from_cpu(job: Job) -> Iterator[Outcome]:
         yield _finding(job, alike, _binding(alike[0][0]), scope="rank", owner="user")
 
 
+_TOPOLOGY = "nvidia-smi topo -m"
+
+
 def _binding(take: Take) -> Fix:
     node = take.place.numa_node if take.place is not None else None
-    by_hand = f"numactl --cpunodebind={'N' if node is None else node} ...  # of the GPU; nvidia-smi topo -m shows it"
+    by_hand = f"# put in front of the rank's command: numactl --cpunodebind={node}" if node is not None else _TOPOLOGY
     if starter(take.rank) == "srun":
         return Fix(
             "Let Slurm give the job the CPUs next to its GPUs, and bind each task to those of its own.",
-            ("#SBATCH --gres-flags=enforce-binding", "srun --cpu-bind=verbose,ldoms ...", by_hand),
+            ("#SBATCH --gres-flags=enforce-binding", "export SLURM_CPU_BIND=verbose,ldoms", by_hand),
         )
     if starter(take.rank) == "torchrun":
-        return Fix("Let torchrun bind each rank next to its GPU.", ("torchrun --numa-binding=node ...", by_hand))
+        return Fix("Let torchrun bind each rank next to its GPU.", ("# add to torchrun: --numa-binding=node", by_hand))
     return Fix(
         "Bind each rank to the NUMA node of its GPU, or do not bind it at all.",
-        (by_hand, "torchrun --numa-binding=node ...", "srun --cpu-bind=none ..."),
+        (by_hand, "# add to torchrun: --numa-binding=node", "export SLURM_CPU_BIND=none"),
     )
 
 

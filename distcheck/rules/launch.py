@@ -202,7 +202,11 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
         return
     good = tuple(n.name for n in launched.nodes)
     names = ",".join(good)
-    commands = {"slurm": f"srun --nodelist={names} --nodes={len(good)} ...", "ssh": f"--hosts {names}"}
+    commands = {
+        "slurm": f"# add to srun: --nodelist={names} --nodes={len(good)}",
+        "ssh": f"distcheck {job.asked.command} --hosts {names}",
+        "mpi": f"# add to mpirun: --host {names}",
+    }
     for spare in job.left_out:
         yield Finding(
             severity="warning",
@@ -211,9 +215,7 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
             nodes=(spare.name,),
             message=f"{spare.name} is left out ({listed(spare.rules)}): {spare.words}; {len(good)} good nodes are "
             f"enough for --need {job.asked.need}",
-            fix=Fix(
-                "Start the job on the good nodes only.", (commands.get(launched.engine, f"mpirun --host {names} ..."),)
-            ),
+            fix=Fix("Start the job on the good nodes only.", (commands[launched.engine],)),
             evidence={"rules": list(spare.rules), "good": list(good)},
             excludes=True,
         )

@@ -191,8 +191,8 @@ def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
     here = max(len(job.ranks_on(n)) for n in job.nodes)
     table = table_of(first)
     command = {
-        "slurm": "srun --distribution=block:block ...",
-        "openmpi": f"mpirun --map-by ppr:{here}:node ...",
+        "slurm": "export SLURM_DISTRIBUTION=block:block",
+        "openmpi": f"# add to mpirun: --map-by ppr:{here}:node",
     }.get(table.launcher if table else "", f"export RANK=$((NODE_RANK * {here} + LOCAL_RANK))")
     names = [f"{node} has {held}" for node, held in layout.items()]
     yield found(

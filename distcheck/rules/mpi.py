@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 _TRANSPORT = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TORCH_GLOO_", "UCX_", "FI_")
 _ON_PURPOSE = ("NCCL_DEBUG", "NCCL_HOSTID", "UCX_LOG", "FI_LOG")
 _CARRY: Mapping[Launcher, Callable[[list[str]], str]] = {
-    "openmpi": lambda names: f"mpirun {' '.join(f'-x {n}' for n in names)} ...",
-    "hydra": lambda names: f"mpiexec -genvlist {','.join(names)} ...",
-    "mvapich": lambda names: f"mpirun_rsh ... {' '.join(f'{n}=${n}' for n in names)} ...",
-    "pals": lambda names: f"mpiexec {' '.join(f'--env {n}=${n}' for n in names)} ...",
-    "jsrun": lambda names: f"jsrun {' '.join(f'-E {n}' for n in names)} ...",
+    "openmpi": lambda names: f"# add to mpirun: {' '.join(f'-x {n}' for n in names)}",
+    "hydra": lambda names: f"# add to mpiexec: -genvlist {','.join(names)}",
+    "mvapich": lambda names: f"# add to mpirun_rsh: {' '.join(f'{n}=${n}' for n in names)}",
+    "pals": lambda names: f"# add to mpiexec: {' '.join(f'--env {n}=${n}' for n in names)}",
+    "jsrun": lambda names: f"# add to jsrun: {' '.join(f'-E {n}' for n in names)}",
 }
 
 
@@ -177,7 +177,7 @@ def mpi_slots_all_on_one_host(job: Job) -> Iterator[Outcome]:
         f"all {ranks} ranks run on {node.name}{f', which has {gpus} GPUs' if short else ''}; the job has {nodes} nodes",
         Fix(
             "Say how many ranks each node runs.",
-            (f"mpirun -np {ranks} --map-by ppr:{each}:node ...", f"mpiexec -n {ranks} -ppn {each} ..."),
+            (f"# add to mpirun: --map-by ppr:{each}:node", f"# add to mpiexec: -ppn {each}"),
         ),
         severity="error" if short else "info",
         scope="job",

@@ -38,11 +38,12 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
         if lost:
             eaten[way] = f"connected, then none of the data was confirmed for {lost[0].seconds:.1f} s"
     if eaten:
-        node = next((n for n in job.nodes if n.key == next(iter(eaten))[0]), job.nodes[0])
+        source, target = next(iter(eaten))
+        node = next((n for n in job.nodes if n.key == source), job.nodes[0])
         name = interface_name(job, node)
         fix = Fix(
             "Set the MTU that the path really carries on the network interfaces, or mend the path.",
-            ("ping -M do -s 1472 <node>", f"sudo ip link set dev {name} mtu 1400"),
+            (f"ping -M do -s 1472 -c 3 {ways.name([target])}", f"sudo ip link set dev {name} mtu 1400"),
         )
         yield ways.finding(eaten, "send packets of full size to", "although small ones arrive", fix)
     else:

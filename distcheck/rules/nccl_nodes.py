@@ -62,7 +62,7 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
             Fix(
                 "Unset the variable." if off else "Let the ranks of a node share one container and its memory.",
                 tuple(f"unset {name}" for name in off)
-                or ("nvidia-smi topo -p2p r", "docker run --gpus all --ipc=host …", "df /dev/shm"),
+                or ("nvidia-smi topo -p2p r", "# add to docker run: --gpus all --ipc=host", "df /dev/shm"),
             ),
             severity="warning",
             scope="job" if off else "node",
@@ -125,7 +125,7 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
             (
                 "systemctl status nvidia-fabricmanager",
                 "nvidia-smi -q | grep -A 4 Fabric",
-                "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NVLS,TUNING NCCL_NVLS_ENABLE=1 …",
+                "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NVLS,TUNING NCCL_NVLS_ENABLE=1",
             ),
         ),
         severity="warning",

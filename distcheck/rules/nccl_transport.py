@@ -74,7 +74,7 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
                 else (
                     "ls -l /dev/infiniband",
                     "ibv_devinfo",
-                    "docker run --device /dev/infiniband --ulimit memlock=-1 …",
+                    "# add to docker run: --device /dev/infiniband --ulimit memlock=-1",
                 ),
             ),
             severity="error" if infiniband and not chosen else "warning",

@@ -109,7 +109,9 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
         if not isinstance(space, Space) or not space.writable or space.free_bytes > _SHM_BYTES:
             continue
         filled = space.total_bytes > _SHM_BYTES
-        commands = (_STALE,) if filled else ("docker run --shm-size=8g ...", "sudo mount -o remount,size=50% /dev/shm")
+        commands = (
+            (_STALE,) if filled else ("# add to docker run: --shm-size=8g", "sudo mount -o remount,size=50% /dev/shm")
+        )
         words = "Remove the files of jobs that are gone." if filled else "Give it more room."
         yield _room(node, _SHM, space, Fix(words, commands))
     # `distcheck node` has a rule of its own for it; ranks on CPUs, and many on GPUs, work without.
@@ -171,7 +173,7 @@ def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
         own = {} if isinstance(node.interfaces, Missing) else {i.address: i.name for i in node.interfaces}
         fix = Fix(
             "Put the name with the node's own address into /etc/hosts or DNS.",
-            (f"getent ahosts {node.hostname}", "export GLOO_SOCKET_IFNAME=<interface>"),
+            (f"getent ahosts {node.hostname}", *(f"export GLOO_SOCKET_IFNAME={way}" for way in _outward(node)[:1])),
         )
         if isinstance(name, Missing):
             message = f"{node.name}: the node's own name does not resolve: {brief(name.reason, 120)}"
@@ -270,6 +272,12 @@ def _room(node: NodeFacts, folder: str, space: Space, fix: Fix) -> Finding:
         evidence={"free_bytes": space.free_bytes, "total_bytes": space.total_bytes, "free_files": space.free_files},
         fix=fix,
     )
+
+
+def _outward(node: NodeFacts) -> list[str]:
+    """Return the interfaces of a node that are up and lead out of it."""
+    interfaces = () if isinstance(node.interfaces, Missing) else node.interfaces
+    return list(dict.fromkeys(i.name for i in interfaces if i.up and not _loopback(i.address)))
 
 
 def _loopback(address: str) -> bool:

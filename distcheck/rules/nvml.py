@@ -23,7 +23,7 @@ class Remedy(NamedTuple):
     fix: Fix
 
 
-_NEW_CONTAINER = ("docker run --gpus all ...",)
+_NEW_CONTAINER = ("# add to docker run: --gpus all",)
 _BY_CODE = {
     4: Remedy(
         confirmed=False,
@@ -48,7 +48,7 @@ _BY_CODE = {
             "Start the container with the driver's libraries (its `utility` capability); elsewhere"
             " install the NVIDIA driver.",
             (
-                "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
+                "# add to docker run: --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
                 "ldconfig -p | grep nvidia-ml",
             ),
         ),

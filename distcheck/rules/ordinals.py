@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts import Gpus
 from distcheck.finding import Finding, Fix
+from distcheck.rules.agents import restarted
 from distcheck.rules.cards import VARIABLE, seen, values
 from distcheck.rules.cuda import deprived
 from distcheck.rules.settings import export
@@ -106,9 +107,9 @@ def _commands(job: Job, rank: RankFacts, total: int) -> tuple[str, ...]:
     table = table_of(rank)
     starts = {
         "slurm": f"#SBATCH --ntasks-per-node={count}",
-        "openmpi": f"mpirun --map-by ppr:{count}:node ...",
+        "openmpi": f"# add to mpirun: --map-by ppr:{count}:node",
     }
-    fewer = starts.get(table.launcher if table else "", f"torchrun --nproc-per-node={count} ...")
+    fewer = starts.get(table.launcher if table else "", restarted(job, rank, {"nproc-per-node": str(count)}))
     if total > count:
         return fewer, f"export {VARIABLE}={','.join(str(i) for i in range(min(total, here)))}"
     return (fewer, f"#SBATCH --gpus-per-node={here}") if "SLURM_JOB_ID" in rank.environment else (fewer,)

@@ -23,11 +23,11 @@ TORCH_READS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MPI_LAUNCHERS: frozenset[Launcher] = frozenset({"openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"})
 # How each of them hands a variable to the ranks on all nodes; those that do so by themselves are not listed.
 HAND_OVER: Mapping[Launcher, str] = {
-    "openmpi": "mpirun -x MASTER_ADDR={addr} -x MASTER_PORT={port}",
-    "hydra": "mpiexec -genv MASTER_ADDR {addr} -genv MASTER_PORT {port}",
-    "mvapich": "mpirun_rsh MASTER_ADDR={addr} MASTER_PORT={port}",
-    "pals": "mpiexec --env MASTER_ADDR={addr} --env MASTER_PORT={port}",
-    "jsrun": "jsrun -E MASTER_ADDR={addr} -E MASTER_PORT={port}",
+    "openmpi": "# add to mpirun: -x MASTER_ADDR={addr} -x MASTER_PORT={port}",
+    "hydra": "# add to mpiexec: -genv MASTER_ADDR {addr} -genv MASTER_PORT {port}",
+    "mvapich": "# add to mpirun_rsh: MASTER_ADDR={addr} MASTER_PORT={port}",
+    "pals": "# add to mpiexec: --env MASTER_ADDR={addr} --env MASTER_PORT={port}",
+    "jsrun": "# add to jsrun: -E MASTER_ADDR={addr} -E MASTER_PORT={port}",
 }
 SLURM_MASTER_ADDR = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 SLURM_MASTER_PORT = "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
@@ -107,6 +107,12 @@ def free_port(job: Job, *taken: int) -> int | None:
     return next((port for p in processes for port in p.free_ports if port not in taken), None)
 
 
+def usual_port(job: Job) -> int:
+    """Return the port for ranks that have none: the others', the one that distcheck derived, or one that is free."""
+    derived = next((r.placement.master_port for r in job.ranks if r.placement.master_derived), None)
+    return agreed_port(job) or derived or free_port(job) or PORT
+
+
 def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
     """Return what to type so that the ranks meet at another port than now."""
     now = rank.placement.master_port
@@ -141,7 +147,7 @@ def master_commands(job: Job, rank: RankFacts, *variables: str) -> tuple[str, ..
     names = variables or ("MASTER_ADDR", "MASTER_PORT")
     launcher = table_of(rank)
     if launcher and launcher.launcher in HAND_OVER:
-        port = agreed_port(job) or free_port(job) or PORT
+        port = usual_port(job)
         return (HAND_OVER[launcher.launcher].format(addr=first_host(job), port=port),)
     return tuple(export(job, rank, name) for name in names)
 
@@ -168,7 +174,7 @@ def export(job: Job, rank: RankFacts, variable: str) -> str:
         "LOCAL_WORLD_SIZE": str(here),
         "GROUP_RANK": "$NODE_RANK",
         "MASTER_ADDR": first_host(job),
-        "MASTER_PORT": str(agreed_port(job) or free_port(job) or PORT),
+        "MASTER_PORT": str(usual_port(job)),
     }[variable]
     if slurm and variable == "MASTER_ADDR":
         return SLURM_MASTER_ADDR if _leads_the_list(job, rank) else f"export MASTER_ADDR={first_host(job)}"

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.finding import Finding, Fix
+from distcheck.rules.agents import restarted
 from distcheck.rules.cards import VARIABLE, card_of, seen, values
 from distcheck.rules.cuda import deprived
 from distcheck.rules.shape import lonely
@@ -118,6 +119,11 @@ def _told(job: Job, rank: RankFacts) -> str:
     return f"{job.node_of(rank).name}, {local}, {told}, sees {count} {'GPU' if count == 1 else 'GPUs'}"
 
 
+_OWN_MIG_DEVICE = (
+    f"export {VARIABLE}=$(nvidia-smi -L | grep -o 'MIG-[0-9a-f-]*' | sed -n $((LOCAL_RANK + 1))p)  # in each rank"
+)
+
+
 def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
     """Return the finding about GPUs that are shared for one cause; `gpus` holds the users of each."""
     ranks, first = [rank for users in gpus for rank in users], gpus[0]
@@ -131,19 +137,22 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
     fixes = {
         "handed out twice": Fix(
             "Two containers or nodes were given one GPU: give each its own.",
-            ("docker run --gpus device=0 ...",),
+            ("# add to docker run: --gpus device=0  # another one for each container",),
         ),
         "MIG": Fix(
             "A process sees one MIG device only: give each rank its own by UUID.",
-            (f"export {VARIABLE}=MIG-...  # another one for each rank", "nvidia-smi -L"),
+            (_OWN_MIG_DEVICE, "nvidia-smi -L"),
         ),
         "two launchers": Fix(
             "Start one torchrun per node, or give each of them GPUs of its own.",
-            (f"{VARIABLE}=0,1 torchrun ...", f"{VARIABLE}=2,3 torchrun ..."),
+            tuple(
+                f"export {VARIABLE}={','.join(map(str, half))}  # before the {which} torchrun"
+                for which, half in (("first", range(here // 2)), ("second", range(here // 2, here)))
+            ),
         ),
         "too few": Fix(
             "Start no more ranks than there are GPUs, or ask for more GPUs.",
-            ("torchrun --nproc-per-node=gpu ...", many),
+            (restarted(job, first[0], {"nproc-per-node": "gpu"}), many),
         ),
         "one value": Fix(
             "Let every rank see all GPUs of the node and take its own.",

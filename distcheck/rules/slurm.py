@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.finding import Fix
 from distcheck.placement import tasks_here
 from distcheck.rules import Outcome, rule
+from distcheck.rules.agents import agent_per_node
 from distcheck.rules.cards import VARIABLE
 from distcheck.rules.settings import number, started_by_distcheck
 from distcheck.rules.shape import allotted_nodes, started_without_srun
@@ -76,7 +77,7 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
             f"only srun starts it on {_extent(tasks, nodes)}",
             Fix(
                 "Let srun start COMMAND, or distcheck and COMMAND together.",
-                (f"distcheck gate -- {run} {program} ...", f"{run} distcheck gate -- {program} ..."),
+                (f"# put {run} in front of COMMAND, or in front of distcheck",),
             ),
             severity="warning",
             scope="job",
@@ -90,7 +91,7 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
             f"{first.environment['SLURM_JOB_ID']}, which has {nodes} nodes",
             Fix(
                 "Start one torchrun on each node.",
-                ("srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --node-rank=$SLURM_NODEID ...",),
+                (agent_per_node(job, first, {}),),
             ),
             severity="warning",
             scope="job",
@@ -135,7 +136,7 @@ def slurm_cpus_per_task_not_inherited(job: Job) -> Iterator[Outcome]:
             f"{wanted}",
             Fix(
                 "Hand the number to srun, which does not take it over from sbatch.",
-                ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", f"srun --cpus-per-task={wanted} ..."),
+                ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",),
             ),
             severity="warning",
             scope="job",
@@ -239,7 +240,7 @@ def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
             + (": cuda:LOCAL_RANK is a CUDA error: invalid device ordinal" if severity == "warning" else ""),
             Fix(
                 "Let every task see all GPUs of the node and take its own by LOCAL_RANK, or take cuda:0 in every task.",
-                (f"#SBATCH --gpus-per-node={here} --ntasks-per-node={here}", "srun --gpu-bind=none ..."),
+                (f"#SBATCH --gpus-per-node={here} --ntasks-per-node={here}", "export SLURM_GPU_BIND=none"),
             ),
             severity="warning" if severity == "warning" else "info",
             scope="job",
@@ -270,7 +271,7 @@ def slurm_gpu_bind_no_p2p(job: Job) -> Iterator[Outcome]:
         job,
         ranks,
         f"{named(job, ranks)}: each can open its own GPUs only, so NCCL cannot copy between the tasks' GPUs directly",
-        Fix("Let every task open all GPUs of the node, and choose by LOCAL_RANK.", ("srun --gpu-bind=none ...",)),
+        Fix("Let every task open all GPUs of the node, and choose by LOCAL_RANK.", ("export SLURM_GPU_BIND=none",)),
         severity="warning",
         scope="job",
         evidence=_sights(job, nodes[0]),

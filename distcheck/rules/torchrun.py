@@ -8,37 +8,33 @@ from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
 from distcheck.rules.addresses import astray, here_over_nodes, may_pass, unresolved
 from distcheck.rules.agents import (
+    agent_per_node,
     agents_in_world,
     alone_beside_others,
     by_agent,
     command,
+    endpoint_port,
+    exported,
     ignored_master,
     lacks_id,
     meets_itself,
     nodes_of_step,
     one_per_task,
+    own_id,
     program,
+    restarted,
     tasks_of_step,
     told,
     wanted,
 )
-from distcheck.rules.settings import chosen_by_agent
+from distcheck.rules.settings import PORT, chosen_by_agent, first_host, free_port
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named
 from distcheck.rules.ways import address_of, failing, tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job
-
-_PER_NODE = (
-    "srun --ntasks-per-node=1 bash -c 'torchrun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --nproc-per-node 8 "
-    "--master-addr $MASTER_ADDR --master-port $MASTER_PORT train.py'"
-)
-_BY_HAND = (
-    "torchrun --nnodes $NNODES --node-rank $NODE_RANK --nproc-per-node 8 --master-addr $MASTER_ADDR "
-    "--master-port 29500 train.py"
-)
+    from distcheck.facts import Job, RankFacts
 
 
 @rule("environment")
@@ -68,7 +64,7 @@ def torchrun_ignores_master_env(job: Job) -> Iterator[Outcome]:
             f"does not read it; its world is one node with {first.environment.get('WORLD_SIZE')} ranks",
             Fix(
                 "Give torchrun the address, the number of nodes and this node's number as options.",
-                (_PER_NODE if "SLURM_JOB_ID" in first.environment else _BY_HAND,),
+                (_told_where(job, first, address),),
             ),
             scope="job",
             evidence={
@@ -102,7 +98,10 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
         crowded,
         f"{named(job, crowded)}: srun started {tasks} tasks on {nodes} {'node' if nodes == 1 else 'nodes'}, each a "
         f"torchrun, and torchrun's world has {agents_in_world(first)}; expected one task on each node",
-        Fix("Start one torchrun per node; it starts the processes of its node.", (_PER_NODE,)),
+        Fix(
+            "Start one torchrun per node; it starts the processes of its node.",
+            (agent_per_node(job, first, {"master-addr": first_host(job)}),),
+        ),
         scope="job",
         evidence={
             "tasks of the step": tasks,
@@ -112,6 +111,31 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
             "agent": command(job, first),
         },
     )
+
+
+def _told_where(job: Job, rank: RankFacts, address: str) -> str:
+    """Return the agent's command line with where to meet, of which it was told by variables that it does not read."""
+    port = exported(job, rank).get("MASTER_PORT") or str(free_port(job) or PORT)
+    where = {"master-addr": address, "master-port": port}
+    if "SLURM_JOB_ID" in rank.environment:
+        return agent_per_node(job, rank, where)
+    return restarted(job, rank, {"nnodes": "$NNODES", "node-rank": "$NODE_RANK", **where})
+
+
+def _local_addr(job: Job, rank: RankFacts) -> str:
+    return restarted(job, rank, {"local-addr": "$(hostname -I | cut -d' ' -f1)"})
+
+
+def _static(job: Job, rank: RankFacts) -> dict[str, str]:
+    """Return the options by which agents and ranks meet at one known port."""
+    nodes = agents_in_world(rank) or len(job.nodes)
+    return {
+        "rdzv-backend": "static",
+        "nnodes": str(nodes),
+        "node-rank": "$NODE_RANK",
+        "master-addr": first_host(job),
+        "master-port": str(free_port(job) or PORT),
+    }
 
 
 @rule("environment")
@@ -136,7 +160,7 @@ def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
         f"{agents_in_world(first)} of {wanted(job, first)} nodes met",
         Fix(
             "Give all nodes the same id; ${NAME:?} in place of $NAME makes the shell stop where it is unset.",
-            ("torchrun --rdzv-id ${SLURM_JOB_ID:?} ...",),
+            (restarted(job, first, {"rdzv-id": own_id(job, first)}),),
         ),
         scope="job",
         evidence={"TORCHELASTIC_RUN_ID": first.environment.get("TORCHELASTIC_RUN_ID"), "agent": command(job, first)},
@@ -158,7 +182,8 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
     if not alone:
         return
     first = alone[0]
-    endpoint = (told(job, first) or {}).get("rdzv-endpoint", "")
+    options = told(job, first) or {}
+    endpoint = options.get("rdzv-endpoint", "")
     certain = alone_beside_others(job, first)
     yield found(
         job,
@@ -167,11 +192,7 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
         f"{agents_in_world(first)} of {wanted(job, first)} nodes met",
         Fix(
             "Let the agents meet at the first node's address.",
-            (
-                'torchrun --rdzv-endpoint $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1):29400 ...'
-                if "SLURM_JOB_ID" in first.environment
-                else "torchrun --rdzv-endpoint HOST_OF_FIRST_NODE:29400 ...",
-            ),
+            (restarted(job, first, {"rdzv-endpoint": f"{job.node_of(first).name}:{endpoint_port(options)}"}),),
         ),
         severity="error" if certain else "info",
         scope="job",
@@ -207,7 +228,7 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: the first agent's host name {address}, which torchrun made MASTER_ADDR, {words}",
             Fix(
                 "Tell each agent the address by which the other nodes reach it, or make the name known to them.",
-                (f"getent hosts {address}", "torchrun --local-addr $(hostname -I | cut -d' ' -f1) ..."),
+                (f"getent hosts {address}", _local_addr(job, ranks[0])),
             ),
             scope="node" if temporary else "rank",
             confirmed=not temporary,
@@ -237,7 +258,7 @@ def torchrun_store_port_extra(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)} cannot reach the port that torchrun's agent chose for the ranks ({ways})",
             Fix(
                 "Allow TCP between the nodes on the ports that the kernel chooses, or name one port to open.",
-                ("torchrun --nnodes $NNODES --node-rank $NODE_RANK --master-addr HOST --master-port 29500 ...",),
+                (restarted(job, ranks[0], _static(job, ranks[0])),),
             ),
             scope="link",
             owner="admin",

@@ -88,7 +88,7 @@ def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Find
     most = max((len(job.ranks_on(node)) for node in nodes), default=1)
     fix = Fix(
         "Ask the scheduler or the container runtime for GPUs; on CPUs use init_process_group('gloo').",
-        (f"#SBATCH --gpus-per-node={most}", "docker run --gpus all ...", "distcheck gate --backend gloo"),
+        (f"#SBATCH --gpus-per-node={most}", "# add to docker run: --gpus all", "distcheck gate --backend gloo"),
     )
     if any(gpu.mig is True for node in nodes if isinstance(node.gpus, Gpus) for gpu in node.gpus.devices):
         fix = Fix("Make MIG devices, or turn MIG mode off.", mig_commands())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -71,8 +72,8 @@ def test_export_needs_nothing_but_mpi(cluster, mpi):
 @pytest.mark.parametrize(
     ("start", "words"),
     [
-        (_mpirun(), "mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29500 ..."),
-        (_mpiexec(), "mpiexec -genv MASTER_ADDR node1 -genv MASTER_PORT 29500 ..."),
+        (_mpirun(), "# add to mpirun: -x MASTER_ADDR=node1 -x MASTER_PORT="),
+        (_mpiexec(), "# add to mpiexec: -genv MASTER_ADDR node1 -genv MASTER_PORT "),
     ],
     ids=["openmpi", "hydra"],
 )
@@ -82,7 +83,8 @@ def test_a_bare_mpirun_is_one_warning_and_one_from_a_host_without_ranks_an_error
     expected = (0, "warn", ["env-mpi-horovod-vars-only"])
     assert (ended.code, report["verdict"], findings(report, "error", "warning", "info")) == expected
     assert [(row["op"], row["ranks"], row["wrong"]) for row in report["bandwidth"]] == [("all_reduce", 8, 0)]
-    assert words in finding(report, "env-mpi-horovod-vars-only")["fix"]["commands"]
+    (line,) = [c for c in finding(report, "env-mpi-horovod-vars-only")["fix"]["commands"] if words in c]
+    assert re.fullmatch(r"2\d{4}", line.removeprefix(words)), "the port at which distcheck met"
 
     # The only trace of rank 0 is where mpirun runs: here it is on another host.
     ended = cluster.run("head", *start, "distcheck", "env", "--join-timeout=4", env=_ROOT, timeout=PATIENCE)
@@ -99,7 +101,7 @@ def test_variables_that_mpirun_does_not_carry_are_a_warning(cluster):
     assert (ended.code, report["verdict"], findings(report)) == (0, "warn", ["mpi-env-not-forwarded"])
     found = finding(report, "mpi-env-not-forwarded")
     assert (found["nodes"], found["ranks"]) == (["node2", "node3", "node4"], [2, 3, 4, 5, 6, 7])
-    assert found["fix"]["commands"] == ["mpirun -x NCCL_SOCKET_IFNAME ..."]
+    assert found["fix"]["commands"] == ["# add to mpirun: -x NCCL_SOCKET_IFNAME"]
     assert len(summed(ended)) == 8
 
     env = _ROOT | MASTER | {"NCCL_SOCKET_IFNAME": "eth0"}

@@ -79,7 +79,7 @@ def test_with_a_spare_node_the_good_ones_pass_and_the_bad_one_is_named(cluster, 
     assert findings(report) == ["launch-node-left-out"]
     found = finding(report, "launch-node-left-out")
     assert (found["nodes"], found["evidence"]["good"]) == (["node1"], ["node2", "node3", "node4"])
-    assert found["fix"]["commands"] == ["srun --nodelist=node2,node3,node4 --nodes=3 ..."]
+    assert found["fix"]["commands"] == ["# add to srun: --nodelist=node2,node3,node4 --nodes=3"]
     moved = [(rank, f"node{int(node[-1]) + 1}", local) for rank, node, local in blocks(2, 2, 2)]
     assert placed(report) == moved
     assert cluster.read("node1", "/tmp/exclude") == "node1\n"

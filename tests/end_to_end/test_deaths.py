@@ -102,7 +102,7 @@ def test_a_rank_that_the_memory_limit_kills_is_named_with_the_limit(start, tmp_p
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (30, "collective-rank-died", [1]), ended
     assert found["message"].endswith("the kernel killed it when its cgroup's memory limit of 700 MiB was reached")
-    assert "docker run --memory=1400m ..." in found["fix"]["commands"]
+    assert "# add to docker run: --memory=1400m" in found["fix"]["commands"]
     assert found["evidence"]["memory_limit_bytes"] == 700 << 20
     assert ended.report["exclude"]["nodes"] == []
 
@@ -146,7 +146,7 @@ def test_a_rank_that_a_small_dev_shm_kills_is_named_with_its_size(start, tmp_pat
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [1]), ended
     assert "was ended by SIGBUS; its /dev/shm has" in found["message"]
     assert "of 8.0 MiB" in found["message"]
-    assert "docker run --shm-size=8g ..." in found["fix"]["commands"]
+    assert "# add to docker run: --shm-size=8g" in found["fix"]["commands"]
     assert "host-shm-too-small" in ended.rules
 
 

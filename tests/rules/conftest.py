@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -280,6 +281,23 @@ def _reads_well(value: Any) -> bool:
     return all(item is None or isinstance(item, str | int | float) for item in items)
 
 
+_PLACEHOLDER = re.compile(r"\.\.\.|…|<\w+>|\bHOST\w*|\bIMAGE\b|\bNone\b|\{|\}\}")
+_SHELL_OR_YAML = re.compile(r"\$\{\w+:\?\}|\$\{\w+\}|: [\[{].*#|awk '\{[^']*\}'")
+
+
+def unpasteable(command: str, job: Job) -> str:
+    """Say what keeps a fix's command from being pasted as it is, '' for nothing.
+
+    No ellipsis and no placeholder; and no port of the default kind where the job's ranks have another.
+    """
+    if gap := _PLACEHOLDER.search(_SHELL_OR_YAML.sub("", command)):
+        return f"{gap[0]!r} stands for something"
+    ports = {r.placement.master_port for r in job.ranks if r.placement.master_port is not None}
+    known = ports | {port for p in job.processes for port in p.free_ports}
+    given = {int(port) for port in re.findall(r"(?:MASTER_PORT[ =]|master[-_]port[ =])(\d+)", command)}
+    return f"port {given - known} is none of the job's {known}" if known and given - known else ""
+
+
 @pytest.fixture
 def judge() -> Callable[..., Diagnosis]:
     """Judge a job by the rules of these families, by all rules when none is named."""
@@ -290,6 +308,8 @@ def judge() -> Callable[..., Diagnosis]:
         for finding in said.findings:
             assert "\n" not in finding.message, finding.message
             assert len(finding.message) <= 300, finding.message
+            wrong = {c: why for c in finding.fix.commands if (why := unpasteable(c, job))}
+            assert not wrong, f"{finding.rule}: {wrong}"
             nested = {name: value for name, value in finding.evidence.items() if not _reads_well(value)}
             assert not nested, f"{finding.rule}: the text report prints this as JSON: {nested}"
         return said

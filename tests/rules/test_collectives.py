@@ -231,7 +231,7 @@ def test_a_shared_memory_that_nccl_could_not_have_is_named_with_what_mends_it(ra
     run = {3: {"outcome": "failed", "step": "check all_reduce", "detail": error}}
     found, _ = only(ran(run=run, collectives=measured(0)), "collective-failed")
     assert found.ranks == (3,)
-    assert "docker run --shm-size=8g ..." in found.fix.commands
+    assert "# add to docker run: --shm-size=8g" in found.fix.commands
 
 
 @pytest.mark.parametrize(

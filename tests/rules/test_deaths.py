@@ -49,9 +49,9 @@ def test_a_memory_limit_that_was_reached_is_said_with_its_size_and_is_the_jobs()
 @pytest.mark.parametrize(
     ("environment", "command"),
     [
-        ({"SLURM_JOB_ID": "7"}, "srun --mem=600M ..."),
+        ({"SLURM_JOB_ID": "7"}, "#SBATCH --mem=600M"),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "resources: {limits: {memory: 600Mi}}  # of the container"),
-        ({}, "docker run --memory=600m ..."),
+        ({}, "# add to docker run: --memory=600m"),
     ],
 )
 def test_more_memory_is_asked_of_whoever_set_the_limit(environment, command):
@@ -87,7 +87,7 @@ def test_a_memory_limit_explains_no_other_signal():
 @pytest.mark.parametrize(
     ("room", "owner", "words", "command"),
     [
-        (SMALL, "user", "Make /dev/shm larger", "docker run --shm-size=8g ..."),
+        (SMALL, "user", "Make /dev/shm larger", "# add to docker run: --shm-size=8g"),
         (FULL, "user", "Remove from /dev/shm", "ls -la /dev/shm"),
         (ROOMY, "unknown", "Not for want of shared memory", "df -h /tmp ."),
     ],

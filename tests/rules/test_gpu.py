@@ -156,10 +156,10 @@ def test_gpus_that_were_not_looked_at_are_unknown(of, judge, change):
         ("NVML error 18: driver/library version mismatch", True, "admin", 40, "sudo reboot"),
         ("NVML error 9: the NVIDIA kernel module is not loaded", True, "admin", 40, "sudo modprobe nvidia"),
         ("NVML error 15: a GPU is lost", True, "admin", 40, "sudo reboot"),
-        ("NVML error 4: no permission", False, "admin", 20, "docker run --gpus all ..."),
+        ("NVML error 4: no permission", False, "admin", 20, "# add to docker run: --gpus all"),
         ("NVML error 12: not found", False, "user", 20, "ldconfig -p | grep nvidia-ml"),
-        ("NVML error 17: blocked", False, "admin", 20, "docker run --gpus all ..."),
-        ("NVML error 999: unknown error", False, "admin", 20, "docker run --gpus all ..."),
+        ("NVML error 17: blocked", False, "admin", 20, "# add to docker run: --gpus all"),
+        ("NVML error 999: unknown error", False, "admin", 20, "# add to docker run: --gpus all"),
         ("NVML error 4242: ?", False, "admin", 20, "timeout -s KILL 30 nvidia-smi"),
         (NO_ANSWER.reason, False, "admin", 20, "timeout -s KILL 30 nvidia-smi"),
         (
@@ -276,7 +276,7 @@ def test_nvml_that_counts_no_gpu(of, judge, change, with_value):
     said = judge(with_value(with_gpus(change, of()), "0,1"), "gpu")
     assert [(f.rule, f.scope) for f in said.findings] == [("gpu-none-visible", "rank")]
     assert "NVML" in said.findings[0].message
-    assert "docker run --gpus all ..." in said.findings[0].fix.commands
+    assert "# add to docker run: --gpus all" in said.findings[0].fix.commands
     said = judge(with_value(with_gpus(change, of(2), node=1), ""), "gpu")
     assert ("gpu-none-visible", "node", ("node2",)) in [(f.rule, f.scope, f.nodes) for f in said.findings]
 

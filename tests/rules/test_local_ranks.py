@@ -240,4 +240,4 @@ def test_ranks_dealt_out_over_the_nodes_are_a_warning(job_of, change, only):
     finding, exit_code = only(job)
     assert (finding.rule, finding.severity, exit_code) == ("env-rank-order-not-node-major", "warning", 0)
     assert finding.evidence == {"node1": "ranks 0,2", "node2": "ranks 1,3"}
-    assert finding.fix.commands == ("srun --distribution=block:block ...",)
+    assert finding.fix.commands == ("export SLURM_DISTRIBUTION=block:block",)

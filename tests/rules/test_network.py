@@ -105,7 +105,7 @@ def test_another_port_is_given_as_the_launcher_takes_it(of, change, only):
     def fix(launcher):
         return only(bind(change, of(launcher=launcher), "in-use", owner=OTHER))[0].fix.commands
 
-    assert fix("openmpi") == ("mpirun -x MASTER_ADDR=node1 -x MASTER_PORT=29501",)
+    assert fix("openmpi") == ("# add to mpirun: -x MASTER_ADDR=node1 -x MASTER_PORT=29501",)
     assert fix("distcheck") == ("distcheck env --nproc 2 --master-port 29501",)
     assert fix("torchrun") == ("export PET_MASTER_PORT=29501",)
 

@@ -211,7 +211,7 @@ def test_one_gpu_for_each_task_and_a_local_rank_that_counts_on_is_a_warning(one_
     )  # fmt: skip
     assert "invalid device ordinal" in finding.message
     assert finding.evidence["rank 1"] == "CUDA_VISIBLE_DEVICES 1, LOCAL_RANK 1, sees GPU-1-1"
-    assert "srun --gpu-bind=none ..." in finding.fix.commands
+    assert "export SLURM_GPU_BIND=none" in finding.fix.commands
 
 
 def test_one_gpu_for_each_task_is_only_mentioned_where_nobody_set_local_rank(one_each, judge):
