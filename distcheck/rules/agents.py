@@ -97,14 +97,16 @@ def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
     agent = job.process_of(rank).agent
     if agent is None or len(agent.arguments) >= _CUT_WORDS:
         return "export " + " ".join(f"PET_{name.replace('-', '_').upper()}={value}" for name, value in options.items())
-    words, names = agent.arguments, {name: name for name in options}
+    words, given = agent.arguments, dict(options)
     if agent.program == "accelerate":
         words = words[words[:1] == ("launch",) :]
         theirs = {torchruns: own for own, torchruns in _ACCELERATE.items()}
-        names = {name: theirs.get(name, name) for name in options}
-    kept, script = _without(words, set(names.values()))
-    given = [f"--{names[name]}={value}" if value else f"--{names[name]}" for name, value in options.items()]
-    return " ".join([program(job, rank), *given, *map(shlex.quote, (*kept, *script))])
+        given = {theirs.get(name, name): value for name, value in options.items()}
+    kept, script = _without(words, given)
+    if agent.program == "accelerate":  # which documents its options with underscores
+        given = {name.replace("-", "_"): value for name, value in given.items()}
+    told_ = [f"--{name}={value}" if value else f"--{name}" for name, value in given.items()]
+    return " ".join([program(job, rank), *told_, *map(shlex.quote, (*kept, *script))])
 
 
 def agent_per_node(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:

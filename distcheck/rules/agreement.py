@@ -27,6 +27,7 @@ from distcheck.rules.agents import (
     too_few_met,
     wanted,
 )
+from distcheck.rules.settings import PORT
 from distcheck.rules.vocabulary import brief, by_name, found, grouped, listed, majority, named, nodes_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _ALIKE = {
     "rdzv-endpoint": "",
     "rdzv-conf": "",
     "master-addr": "127.0.0.1",
-    "master-port": "29500",
+    "master-port": str(PORT),
     "max-restarts": "0",
 }
 """Options that agents of one job share, with torchrun's defaults (torch/distributed/run.py)."""

@@ -90,7 +90,11 @@ def first_host(job: Job) -> str:
     zero = next((r for r in job.ranks if r.placement.rank == 0), None)
     if len(job.nodes) == 1 and job.world_size in {None, len(job.ranks)}:
         return "127.0.0.1"
-    return job.node_of(zero).name if zero else "HOST_OF_RANK_0"
+    if zero:
+        return job.node_of(zero).name
+    from distcheck.rules.homes import homes  # which knows every launcher
+
+    return homes(job).get(0, "HOST_OF_RANK_0")
 
 
 def agreed_port(job: Job) -> int | None:

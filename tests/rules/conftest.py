@@ -281,8 +281,7 @@ def _reads_well(value: Any) -> bool:
     return all(item is None or isinstance(item, str | int | float) for item in items)
 
 
-_PLACEHOLDER = re.compile(r"\.\.\.|…|<\w+>|\bHOST\w*|\bIMAGE\b|\bNone\b|\{|\}\}")
-_SHELL_OR_YAML = re.compile(r"\$\{\w+:\?\}|\$\{\w+\}|: [\[{].*#|awk '\{[^']*\}'")
+_PLACEHOLDER = re.compile(r"\.\.\.|…|<\w+>|\bHOST\w*|\bVALUE\b|\bNone\b|(?<!\$)\{[a-z_]+\}")
 
 
 def unpasteable(command: str, job: Job) -> str:
@@ -290,10 +289,11 @@ def unpasteable(command: str, job: Job) -> str:
 
     No ellipsis and no placeholder; and no port of the default kind where the job's ranks have another.
     """
-    if gap := _PLACEHOLDER.search(_SHELL_OR_YAML.sub("", command)):
+    if gap := _PLACEHOLDER.search(command):
         return f"{gap[0]!r} stands for something"
     ports = {r.placement.master_port for r in job.ranks if r.placement.master_port is not None}
     known = ports | {port for p in job.processes for port in p.free_ports}
+    known |= {int(n) for r in job.ranks for n in re.findall(r"\d+", r.environment.get("MASTER_PORT", ""))}
     given = {int(port) for port in re.findall(r"(?:MASTER_PORT[ =]|master[-_]port[ =])(\d+)", command)}
     return f"port {given - known} is none of the job's {known}" if known and given - known else ""
 

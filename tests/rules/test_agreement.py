@@ -58,7 +58,7 @@ def test_the_node_that_a_contradiction_leaves_out_is_named_where_slurm_tells_it(
     (found,), exit_code = said(world(exact(3), exact(4), exact(4), **STEP))
     assert (found.rule, exit_code) == ("torchrun-nnodes-mismatch", 30)
     assert "node4 of the Slurm step is not in it" in found.message
-    assert found.fix.commands == ("torchrun --nnodes $SLURM_NNODES ...",)
+    assert found.fix.commands == ("torchrun --nnodes=$SLURM_NNODES train.py",)
 
 
 def test_elastic_ranges_that_differ_and_all_hold_the_world_are_a_warning(world, said):

@@ -1,17 +1,22 @@
 """What every rule owes its reader, whoever wrote it."""
 
+import ast
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rules.conftest import unpasteable
 
+import distcheck
 from distcheck.explain import explain
 from distcheck.facts import Asked, Job
 from distcheck.finding import Finding, NotChecked
 from distcheck.rules import FAMILIES, Rule, all_rules
 
 TESTS = Path(__file__).parent.parent
+RULES = Path(distcheck.__file__).parent / "rules"
 PREFIXES = {
     "env", "net", "gpu", "nccl", "ib", "roce", "gdr", "perf", "host", "sw", "torch", "torchrun", "elastic",
     "launch", "slurm", "mpi", "k8s", "deepspeed", "accelerate", "coll", "collective", "isolation", "probe", "tool",
@@ -62,6 +67,43 @@ def test_it_has_nothing_to_say_of_an_empty_job_but_findings_and_gaps(each: Rule)
     looks = ("environment", "meeting", "peers", "gpu", "collectives")
     job = Job(distcheck="0.1.0", run="r", asked=Asked("gate", looks), met=True)
     assert all(isinstance(outcome, Finding | NotChecked) for outcome in each.judge(job))
+
+
+def words_of(path: Path) -> list[str]:
+    """Return the string constants of a module, docstrings aside."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in prose)
+    return [node.value for node in constants if isinstance(node.value, str)]
+
+
+@pytest.mark.parametrize("family", sorted(path.stem for path in RULES.glob("*.py")))
+def test_no_words_of_a_rule_leave_out_what_is_to_be_typed_or_hold_a_usual_port(family: str) -> None:
+    for words in words_of(RULES / f"{family}.py"):
+        if words in {"…", "HOST_OF_RANK_0"}:
+            continue  # what others wrote is cut; a rank 0 of which nothing is known has no name
+        assert not re.search(r"\.\.\.|…|<\w+>|HOST_OF|\b29[45]\d\d\b|nproc-per-node[= ][3-9]", words), words
+
+
+@pytest.mark.parametrize(
+    ("command", "right"),
+    [
+        ("export MASTER_PORT=29500", True),
+        ("export MASTER_PORT=29501", True),
+        ("export MASTER_PORT=29511", False),
+        ("torchrun --master-port=29511 train.py", False),
+        ("torchrun --rdzv-id=${SLURM_JOB_ID:?} train.py", True),
+        ("torchrun --nnodes 4 ...", False),
+        ("docker run --gpus all …", False),
+        ("ping <node>", False),
+        ("torchrun --master-addr HOST train.py", False),
+        ("# add to docker run: --gpus all", True),
+    ],
+)
+def test_what_cannot_be_pasted_is_recognised_in_every_finding(
+    job_of: Callable[..., Job], command: str, *, right: bool
+) -> None:
+    assert (unpasteable(command, job_of()) == "") == right
 
 
 def test_no_name_or_alias_means_two_things() -> None:

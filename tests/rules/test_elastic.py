@@ -145,7 +145,7 @@ def test_the_patience_to_ask_for_bridges_the_clocks_that_were_seen_and_then_is_e
         (
             "accelerate",
             ("launch", "--main_process_port=1", "--multi_gpu", "t.py"),
-            "accelerate launch --main-process-port=29501 --multi_gpu t.py",
+            "accelerate launch --main_process_port=29501 --multi_gpu t.py",
         ),
         ("torchrun", ("--nnodes=2",) * 40, "export PET_MASTER_PORT=29501"),
     ],
@@ -165,6 +165,6 @@ def test_accelerate_num_processes_total(under, only):
     job = under(*arguments, program="accelerate", looks=("environment", "meeting", "gpu"), gpus=4)
     found = only(job)
     assert (found.rule, found.severity) == ("accelerate-num-processes-total", "warning")
-    assert "--num_processes 8" in found.fix.commands[0]
+    assert "--num_processes=8" in found.fix.commands[0]
     healthy = under(*arguments, program="accelerate", looks=("environment", "meeting", "gpu"), gpus=2)
     assert only(healthy) is None

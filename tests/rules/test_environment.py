@@ -136,7 +136,7 @@ def test_a_derived_meeting_place_is_a_warning_with_the_lines_to_paste(
 
 @pytest.mark.parametrize(
     ("launcher", "words"),
-    [("mvapich", "# add to mpirun_rsh: MASTER_ADDR=node1"), ("hydra", "mpiexec -genv MASTER_ADDR node1")],
+    [("mvapich", "# add to mpirun_rsh: MASTER_ADDR=node1"), ("hydra", "# add to mpiexec: -genv MASTER_ADDR node1")],
 )
 def test_a_launcher_that_leaves_no_trace_of_rank_0_is_an_error(job_of, change, found, launcher, words):
     job = job_of(nodes=2, launcher=launcher, mapped=False)

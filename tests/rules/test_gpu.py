@@ -398,7 +398,7 @@ def test_the_same_mistake_on_every_node_is_one_finding(of, with_value, only):
 def test_more_ranks_than_gpus(of, with_value, only):
     finding = only(with_value(of(1, 2, 1), None))
     assert finding.rule == "gpu-duplicate"
-    assert "torchrun --nproc-per-node=gpu ..." in finding.fix.commands
+    assert "export PET_NPROC_PER_NODE=gpu" in finding.fix.commands
 
 
 def test_a_list_for_each_rank_and_cuda_local_rank(of, with_value, only):

@@ -176,6 +176,6 @@ def test_launch_node_left_out_is_a_warning_that_names_the_good_nodes_and_exclude
     diagnosis = judge(launched(engine="slurm", command=("srun",), left_out=(spare,), need=4), "launch", "ranks")
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.severity, finding.nodes) == ("launch-node-left-out", "warning", ("node5",))
-    assert "srun --nodelist=node1,node2,node3,node4" in finding.fix.commands[0]
+    assert "# add to srun: --nodelist=node1,node2,node3,node4" in finding.fix.commands[0]
     assert diagnosis.verdict == ("warn", 0) or diagnosis.verdict.exit_code == 0
     assert excluded_nodes(diagnosis.findings) == ("node5",)

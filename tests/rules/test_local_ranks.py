@@ -122,7 +122,7 @@ def test_more_ranks_than_the_node_has_gpus(of, shown, only):
     finding, exit_code = only(shown(of(1, 9, 8)), "gpu")
     assert (finding.rule, finding.ranks, exit_code) == ("env-local-rank-out-of-range", (8,), 30)
     assert finding.message.startswith("rank 8 (node1 pid 108) has LOCAL_RANK 8 and sees 8 GPUs: ")
-    assert finding.fix.commands == ("torchrun --nproc-per-node=8 ...",)
+    assert finding.fix.commands == ("export PET_NPROC_PER_NODE=8",)
 
 
 def test_under_slurm_the_fix_is_in_the_batch_script(of, shown, only):

@@ -120,7 +120,7 @@ def test_torchrun_ignores_master_env_where_more_nodes_were_meant(under, judge, m
     (found,) = judge(job).findings
     assert (found.rule, found.severity, found.ranks) == ("torchrun-ignores-master-env", "error", (0, 1))
     assert "MASTER_ADDR=node1" in found.message
-    assert "--master-addr $MASTER_ADDR" in found.fix.commands[0]
+    assert "--master-addr=node1" in found.fix.commands[0]
 
 
 def test_an_exported_world_size_that_is_not_this_worlds_says_that_more_nodes_were_meant(under, named):
