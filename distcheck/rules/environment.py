@@ -128,23 +128,16 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
     masters = [name for name in names if name.startswith("MASTER_")]
     numbers = [name for name in names if not name.startswith("MASTER_")]
     program, where = starter(first), first.placement
-    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set, which torch needs for env://"
-    if lost and not met:
-        message += f"; {program} seems to run on {where.master_addr}, and rank 0 is on {job.node_of(lost).name}"
-    elif not met:
-        message += f"; {program} does not tell where rank 0 is"
-    elif where.master_derived:
-        message += f"; distcheck derived {where.master_addr}:{where.master_port}"
-    else:
-        message += f"; distcheck used {program}'s own, such as {table.rank}"
-    if job.asked.program:
-        message += "; COMMAND gets none of them"
-    commands = list[str]()
-    if numbers:
-        line = mapping(table)
-        commands += [line, f"{program} bash -c '{line} && exec python train.py'"]
-    if masters:
-        commands += master_commands(job, first, *masters)
+    at = f"{where.master_addr}:{where.master_port}"
+    how = f"distcheck derived {at}" if where.master_derived else f"distcheck used {program}'s own, such as {table.rank}"
+    if not met:
+        home = f", and rank 0 is on {job.node_of(lost).name}" if lost else ""
+        how = how + home if home else f"{program} does not tell where rank 0 is"
+    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set, which torch needs for env://; {how}"
+    message += "; COMMAND gets none of them" if job.asked.program else ""
+    line = mapping(table)
+    commands = [line, f"{program} bash -c '{line} && exec python train.py'"] if numbers else []
+    commands += master_commands(job, first, *masters) if masters else ()
     yield found(
         job,
         ranks,
@@ -164,7 +157,7 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
             table.world_size: first.environment.get(table.world_size, ""),
             "torch": torch_would_raise(first),
         }
-        | ({"distcheck met at": f"{where.master_addr}:{where.master_port}"} if where.master_derived and met else {}),
+        | ({"distcheck met at": at} if where.master_derived and met else {}),
     )
 
 

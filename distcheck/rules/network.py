@@ -23,7 +23,8 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
     took the same default port 29500.
 
     Found by binding MASTER_PORT as torch's TCPStore binds it, and by looking up the listening socket's process. The
-    port of torchrun's own agent is not a fault.
+    port of torchrun's own agent is not a fault. A port that distcheck derived because MASTER_PORT is not set is a
+    warning, unless ``--export`` hands it to COMMAND: the job's own script may take another.
 
     Fix: end the process if it is yours, or take another port: ``export MASTER_PORT=...`` on every rank, or
     ``torchrun --standalone`` on one node. Another job's, user's or container's process is left alone.
@@ -39,11 +40,14 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
         else:
             reason = owner.reason if isinstance(owner, Missing) else "unknown"
             who, evidence = f"a process that cannot be seen ({reason})", {"owner": reason}
+        derived = bool(ranks) and ranks[0].placement.master_derived and not ranks[0].environment.get("MASTER_PORT")
+        port = f"MASTER_PORT {bind.port}" + (", which distcheck derived," if derived else "")
         yield found(
             job,
             ranks,
-            f"MASTER_PORT {bind.port} is taken on rank 0's host by {who}{_heard(job)}",
+            f"{port} is taken on rank 0's host by {who}{_heard(job)}",
             _elsewhere(job, ranks[0], bind) if ranks else Fix("Give the job another port."),
+            severity="warning" if derived and not job.asked.export else "error",
             evidence={"port": bind.port, "error": bind.error, **evidence},
         )
 

@@ -101,6 +101,18 @@ def test_on_one_node_a_process_is_ended_where_one_is(of, change, only):
     assert finding.fix.commands == ("kill 4711", "export MASTER_PORT=29501")
 
 
+def test_a_taken_port_that_nobody_chose_is_a_warning_unless_it_is_exported(of, change, only):
+    def found(**asked):
+        job = change.environment(of(launcher="slurm"), None, MASTER_PORT=None)
+        port = job.ranks[0].placement.master_port
+        finding, exit_code = only(change.asked(bind(change, job, "in-use", port=port, owner=OTHER), **asked))
+        assert f"MASTER_PORT {port}, which distcheck derived, is taken" in finding.message
+        return finding.rule, finding.severity, exit_code
+
+    assert found() == ("net-port-in-use", "warning", 0)
+    assert found(export=True) == ("net-port-in-use", "error", 30)
+
+
 def test_another_port_is_given_as_the_launcher_takes_it(of, change, only):
     def fix(launcher):
         return only(bind(change, of(launcher=launcher), "in-use", owner=OTHER))[0].fix.commands
