@@ -8,10 +8,12 @@ import resource
 import time
 from typing import TYPE_CHECKING, Literal
 
+from distcheck import lost
 from distcheck.facts import Missing, Resolution
 from distcheck.probe import network
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance, Connection
+from distcheck.rollcall.connection import is_loopback
 from distcheck.rollcall.protocol import Hello
 from distcheck.rollcall.server import Server
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _AWAITED_AFTER_SECONDS = 9.0
 _FILES_BESIDE_GUESTS = 512
+_MATES_SECONDS = 3.0
+"""How long the first of a node that did not find rank 0 waits for the others."""
 
 Role = Literal["host", "guest", "alone"]
 Ways = tuple[client.Door, ...]
@@ -42,9 +46,10 @@ async def arrive(run: Session) -> Role:
         return "alone"  # the others look for this rank there, and would do so until --join-timeout
     if 0 in run.request.own_ranks:
         return await _open_as_rank_0(run, ways, place.master_port or 0)
-    if not addresses:
-        return "alone"
-    return await _attend_as_guest(run, ways, addresses)
+    role: Role = "alone"
+    if addresses or lost.to_ask(run.request.environ):
+        role = await _attend_as_guest(run, ways, addresses)
+    return await _gather_here(run) if role == "alone" else role
 
 
 def _job_name(run: Session) -> str:
@@ -142,9 +147,18 @@ async def _knock_once(run: Session, ways: Ways) -> bool:
 
 
 def _new_server(run: Session) -> Server:
+    """Return a server for the roll call, with as many open files as its guests may need."""
+    files = _raise_file_limit(run, run.request.placements[0].world_size or 0)
+    server = _server(run)
+    server.most_at_the_door = max(64, files // 4)
+    if run.complete:
+        server.close_roll()
+    return server
+
+
+def _server(run: Session) -> Server:
     place = run.request.placements[0]
-    files = _raise_file_limit(run, place.world_size or 0)
-    server = Server(
+    return Server(
         run=run.record.run,
         uid=run.uid,
         job=_job_name(run),
@@ -153,10 +167,6 @@ def _new_server(run: Session) -> Server:
         world_size=place.world_size or 0,
         secret=_secret(run),
     )
-    server.most_at_the_door = max(64, files // 4)
-    if run.complete:
-        server.close_roll()
-    return server
 
 
 def _raise_file_limit(run: Session, guests: int) -> int:
@@ -177,18 +187,61 @@ async def _attend_as_guest(run: Session, ways: Ways, addresses: tuple[str, ...])
     patience = run.join_seconds()
     ours = not set(addresses).isdisjoint(_own_addresses(run))
     halves = (patience / 2, patience / 2) if ours else (patience,)
-    for number, seconds in enumerate(halves):
-        if number == 1 and await _stand_in(run):
-            return "host"
-        attendance = await _attend(run, ways, seconds)
-        run.record.note(attempts=attendance.attempts)
-        if attendance.connection is not None:
-            _met(run, attendance.connection)
-            return "guest"
+    leads: list[client.Door] = []
+    seeking = asyncio.ensure_future(lost.seek(leads, run.request.environ, _job_name(run), addresses))
+    try:
+        for number, seconds in enumerate(halves):
+            # Whoever has met the roll call of its job, though it is for another MASTER_ADDR, waits to be let in.
+            waits = any(a.outcome == "waiting" for a in run.record.attempts) and lost.to_ask(run.request.environ)
+            if number == 1 and not waits and await _stand_in(run):
+                return "host"
+            attendance = await _attend(run, ways, seconds, leads)
+            run.record.note(attempts=attendance.attempts)
+            if attendance.connection is not None:
+                _met(run, attendance.connection)
+                return "guest"
+    finally:
+        seeking.cancel()
     return "alone"
 
 
-async def _attend(run: Session, ways: Ways, seconds: float) -> Attendance:
+async def _gather_here(run: Session) -> Role:
+    """Meet the others of this node that did not find rank 0 either, so that they give one report for it."""
+    mates = (run.request.placements[0].local_world_size or 0) - len(run.request.placements)
+    seconds = min(_MATES_SECONDS, run.remaining(1.0))
+    if mates < 1 or seconds < 1:
+        return "alone"
+    server = _server(run)
+    server.of_node = True
+    if await server.open_side_door(1) is not None:
+        run.server = server
+        await server.wait_for_all(seconds, ranks=len(run.request.own_ranks) + mates)
+        return "alone"
+    doors = tuple(lost.side_doors(["127.0.0.1"], _job_name(run), "node", ())[:1])
+    attendance = await client.attend(
+        doors, _hello(run), seconds=seconds, connect_seconds=run.request.connect_seconds, secret=_secret(run)
+    )
+    if attendance.connection is None:
+        return "alone"
+    _met(run, attendance.connection)
+    return "guest"
+
+
+async def put_up_signpost(run: Session, connection: Connection) -> None:
+    """Tell those of the job who ask at this node, one of whose processes has met the host, where it is.
+
+    They are sent there by a MASTER_ADDR that means this node to them, or look everywhere.
+    """
+    at = connection.host_address
+    if at in _own_addresses(run) or is_loopback(at):
+        return
+    server = _server(run)
+    server.host_at = at
+    if await server.open_side_door(1) is not None:
+        run.signpost = server
+
+
+async def _attend(run: Session, ways: Ways, seconds: float, leads: list[client.Door]) -> Attendance:
     """Attend, and say before 10 s are over who is awaited."""
     place = run.request.placements[0]
 
@@ -202,7 +255,12 @@ async def _attend(run: Session, ways: Ways, seconds: float) -> Attendance:
     reminder = asyncio.ensure_future(remind())
     try:
         return await client.attend(
-            ways, _hello(run), seconds=seconds, connect_seconds=run.request.connect_seconds, secret=_secret(run)
+            ways,
+            _hello(run),
+            seconds=seconds,
+            connect_seconds=run.request.connect_seconds,
+            secret=_secret(run),
+            leads=leads,
         )
     finally:
         reminder.cancel()

@@ -58,7 +58,8 @@ def diagnose(
         not_checked += _unmeasured(job, judging)
     started = len(job.launched.nodes) if job.launched else 0
     findings = _systemic(findings, nodes=max(started, len(job.nodes)))
-    findings.sort(key=lambda f: SEVERITIES.index(f.severity))
+    consequences = {rule.name for rule in judging if rule.consequence}
+    findings.sort(key=lambda f: (SEVERITIES.index(f.severity), f.rule in consequences))
     return Diagnosis(tuple(findings), tuple(not_checked), verdict(findings, not_checked, strict=strict))
 
 

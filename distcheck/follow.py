@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distcheck import peering, trials
+from distcheck.arrival import put_up_signpost
 from distcheck.collectives.plan import Task
 from distcheck.launch.tasks import tasks_for
-from distcheck.preflight import Outcome, judge
+from distcheck.preflight import NEVER_MET, WITH_OTHERS, Outcome, judge
 from distcheck.rollcall.client import Connection
 from distcheck.rollcall.framing import ProtocolError
 from distcheck.rollcall.protocol import (
@@ -42,6 +43,9 @@ async def follow(run: Session) -> Outcome:
         return await _follow(run, connection)
     except (EOFError, OSError, ProtocolError) as error:
         how = str(error) or "it closed"
+        if connection.welcome.of_node:
+            run.record.skip(WITH_OTHERS, NEVER_MET)
+            return await run.end_alone()
         await run.keep_own_runs()
         run.record.note(host_lost=f"the connection to {connection.host_address} was lost: {how}")
         run.record.skip(run.asked.looks, f"the connection to rank 0's host was lost: {how}")
@@ -51,6 +55,7 @@ async def follow(run: Session) -> Outcome:
 async def _follow(run: Session, connection: Connection) -> Outcome:
     doors = await peering.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     connection.say(run.record.report(doors))
+    await put_up_signpost(run, connection)
     importing = asyncio.create_task(_say_when_ready(run, connection))
     measuring: asyncio.Task[None] | None = None
     aborted, halted = asyncio.Event(), asyncio.Event()

@@ -16,6 +16,7 @@ from distcheck.facts import (
     Gpus,
     Installed,
     Job,
+    Look,
     Missing,
     NodeFacts,
     Placement,
@@ -84,6 +85,9 @@ class Outcome(NamedTuple):
 
 _UNKNOWN = 20
 NOBODY_TO_MEET = "the placement is not valid, so nobody could be met"
+NEVER_MET = "rank 0 was never met"
+WITH_OTHERS: tuple[Look, ...] = ("peers", "collectives", "isolation")
+"""Looks that a process cannot take alone."""
 
 Publish = Callable[[Job, Diagnosis, int], int]
 """Writes the report; returns the exit code, 70 instead of the verdict's when it could not be written."""
@@ -120,7 +124,7 @@ def _run_alone(request: Request, publish: Publish) -> Outcome:
     )
     record.met = request.speaks_for_all
     if not record.met:
-        record.skip(("peers", "collectives", "isolation"), NOBODY_TO_MEET)
+        record.skip(WITH_OTHERS, NOBODY_TO_MEET)
     record.note(stage="done")
     job = record.job()
     diagnosis = judge(job)

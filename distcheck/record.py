@@ -80,6 +80,11 @@ class Record:
         changes = {name: value for name, value in changes.items() if value is not None}
         self.process = msgspec.structs.replace(self.process, **changes)
 
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """How this process fared at the doors of the roll call."""
+        return self.process.attempts if self.process is not None else ()
+
     def report(self, peer_doors: tuple[PeerDoor, ...] = ()) -> Report:
         """Return this process's own facts as they are said at the roll call."""
         if self.node is None or self.process is None:

@@ -20,7 +20,17 @@ from distcheck.diagnose import Diagnosis
 from distcheck.facts import CudaView, Gpus, Job, Missing, NetworkFacts, Pci
 from distcheck.launch.local import LocalRanks
 from distcheck.placement import rank_environment
-from distcheck.preflight import NOBODY_TO_MEET, Outcome, Publish, Request, judge, process_facts, rank_facts
+from distcheck.preflight import (
+    NEVER_MET,
+    NOBODY_TO_MEET,
+    WITH_OTHERS,
+    Outcome,
+    Publish,
+    Request,
+    judge,
+    process_facts,
+    rank_facts,
+)
 from distcheck.probe import environment, gpu, host, links, pci
 from distcheck.probe.state import SHM, space
 from distcheck.progress import Watcher
@@ -65,6 +75,8 @@ class Session:
         self.local: LocalRanks | None = None
         self.watcher = Watcher(quiet=request.quiet)
         self.server: Server | None = None
+        self.signpost: Server | None = None
+        """Tells others of the job, who ask at this node, where the host is."""
         self.connection: Connection | None = None
         self.peer_listener: PeerListener | None = None
         self.interrupted: signal.Signals | None = None
@@ -156,14 +168,14 @@ class Session:
             self.record.met = self.request.speaks_for_all
             if self.record.met:
                 return await lead.lead(self)
-            self.record.skip(("peers", "collectives", "isolation"), NOBODY_TO_MEET)
+            self.record.skip(WITH_OTHERS, NOBODY_TO_MEET)
             return await self.end_alone()
         role = await arrive(self)
         if role == "host":
             return await lead.lead(self)
         if role == "guest":
             return await follow.follow(self)
-        self.record.skip(("peers", "collectives", "isolation"), "this process never met rank 0")
+        self.record.skip(WITH_OTHERS, NEVER_MET)
         return await self.end_alone()
 
     async def _start_ranks(self) -> None:
@@ -326,6 +338,7 @@ class Session:
         closing = (
             self.local.close() if self.local else None,
             self.server.close() if self.server else None,
+            self.signpost.close() if self.signpost else None,
             self.peer_listener.close() if self.peer_listener else None,
         )
         tasks = [asyncio.ensure_future(c) for c in closing if c is not None]

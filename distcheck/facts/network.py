@@ -64,12 +64,13 @@ class Attempt(Facts, frozen=True):
     port: Whole
     door: Literal["master", "side"]
     outcome: Literal[
-        "met", "waiting", "agent", "refused", "timeout", "unreachable", "unresolved", "silent", "closed", "foreign",
-        "stranger", "failed",
+        "met", "waiting", "elsewhere", "agent", "refused", "timeout", "unreachable", "unresolved", "silent", "closed",
+        "foreign", "stranger", "failed",
     ]  # fmt: skip
     tries: Count = 1
     detail: str = ""
-    """The other program's first words, the operating system's error, or what the roll call's host said."""
+    """The other program's first words, the operating system's error, or what the roll call's host said; elsewhere: the
+    address at which another guest has met it."""
 
 
 class Interface(Facts, frozen=True):

@@ -7,6 +7,7 @@ guest      Hello                                       who I am, and a nonce tha
 host       Challenge                                   with a DISTCHECK_TOKEN: prove that you know it
 guest      Proof                                       I do; from here on every frame is sealed (seal.py)
 host       Welcome | NotYet | Refused                  come in | another master address | another job
+a guest    Elsewhere                                   the host is at this address
 guest      Report                                      the facts of my node, process and ranks
 host       Roster                                      the nodes' peer doors; try them
 guest      PeerReport                                  which doors opened and what they carry

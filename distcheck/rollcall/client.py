@@ -7,7 +7,7 @@ import contextlib
 import errno
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -17,7 +17,19 @@ from distcheck.facts import A_STORE, Attempt, Missing, Resolution
 from distcheck.probe import network
 from distcheck.rollcall import connection, framing, identity, protocol
 from distcheck.rollcall.framing import ProtocolError, encode
-from distcheck.rollcall.protocol import Answer, Challenge, FromHost, Hello, NotYet, Proof, Refused, Welcome, Word
+from distcheck.rollcall.protocol import (
+    Answer,
+    Challenge,
+    Elsewhere,
+    Found,
+    FromHost,
+    Hello,
+    NotYet,
+    Proof,
+    Refused,
+    Welcome,
+    Word,
+)
 
 if TYPE_CHECKING:
     from distcheck.rollcall.seal import Seal
@@ -28,6 +40,9 @@ _PAUSE_SECONDS = 0.1
 _RESOLVE_PAUSE_SECONDS = 0.5
 _QUICK_SECONDS = 0.5
 _MASTER_PATIENCE_SECONDS = 2.0
+_MOST_DOORS = 256
+_LEAD_SECONDS = 1.0
+"""Between two knocks at a door where the host is only perhaps, and the longest that a connection to it may take."""
 _LEAST_MASTER_SECONDS = 1.5
 """A door that did not answer for so long counts as shut; the kernel has sent its second SYN by then."""
 _STORE_SECONDS = 0.5
@@ -47,6 +62,7 @@ class Door(NamedTuple):
     side: bool
     only_connect: bool = False
     """True where another program listens by right, such as torchrun's agent: nothing is said to it."""
+    found: Found = "master"
 
 
 class Connection(NamedTuple):
@@ -165,12 +181,17 @@ async def attend(
     connect_seconds: float,
     once: bool = False,
     secret: bytes | None = None,
+    leads: list[Door] | None = None,
 ) -> Attendance:
     """Knock on all doors, again and again, until one opens or the time is over.
 
     Where the job has a `secret`, nobody is met who does not know it. The master door goes on being tried for a moment
-    when a side door opened first: whether MASTER_PORT can be reached is what the ranks want to know.
+    when a side door opened first: whether MASTER_PORT can be reached is what the ranks want to know. `leads` are doors
+    at which the host is perhaps; they are knocked at once a second, others may add to them meanwhile, and those that a
+    guest names who has met the host are added here.
     """
+    leads = [] if leads is None else leads
+    asked_at: dict[Door, float] = {}
     loop = asyncio.get_running_loop()
     start = loop.time()
     until = start + seconds
@@ -186,6 +207,8 @@ async def attend(
         if seen is not None and seen.outcome == attempt.outcome == "timeout":
             attempt = seen  # the last try is cut short by the end of the roll call
         last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
+        if attempt.outcome == "elsewhere":
+            leads.extend(_named(attempt.detail, (*ways, *leads)))
         if connection is None:
             return
         if met is not None:
@@ -194,13 +217,15 @@ async def attend(
         met = connection
         # torch tries a name's addresses one after the other, so each that does not answer is worth knowing.
         others = any(not d.side and d not in last for d in ways)
-        unsure = others or (door.side and not master_settled())
+        unsure = not connection.welcome.of_node and (others or (door.side and not master_settled()))
         until = min(until, loop.time() + (_MASTER_PATIENCE_SECONDS if unsure else 0.0))
 
     while True:
         left = max(0.05, until - loop.time())
-        todo = [d for d in ways if met is None or not d.side]
         began = loop.time()
+        due = [d for d in leads if began - asked_at.get(d, -_LEAD_SECONDS) >= _LEAD_SECONDS]
+        asked_at.update(dict.fromkeys(due, began))
+        todo = [d for d in (*ways, *due) if met is None or not d.side]
         said = _after(hello, began - start)
         knocks = {asyncio.ensure_future(_knock(d, said, min(connect_seconds, left), left, secret)): d for d in todo}
         try:
@@ -219,9 +244,19 @@ async def attend(
             for result in await asyncio.gather(*knocks, return_exceptions=True):
                 if not isinstance(result, BaseException) and result[2] is not None:
                     result[2].writer.close()
-        if (met is not None and master_settled()) or once or loop.time() + _PAUSE_SECONDS >= until:
+        done = met is not None and (master_settled() or met.welcome.of_node)
+        if done or once or loop.time() + _PAUSE_SECONDS >= until:
             return Attendance(met, _worth_telling(last))
         await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _named(address: str, known: Sequence[Door]) -> list[Door]:
+    """Return the side doors at an address that another guest names, where it is one and was not known."""
+    side = [door for door in known if door.side]
+    if address in {d.address for d in side} or not connection.is_address(address) or len(side) > _MOST_DOORS:
+        return []
+    ports = dict.fromkeys(door.port for door in side)
+    return [Door(address, port, side=True, found="job") for port in ports]
 
 
 def _after(hello: Hello, seconds: float) -> Hello:
@@ -231,15 +266,22 @@ def _after(hello: Hello, seconds: float) -> Hello:
 
 
 def _worth_telling(last: dict[Door, Attempt]) -> tuple[Attempt, ...]:
-    """Leave out side doors that were simply shut: a host opens one of them only."""
-    return tuple(a for d, a in last.items() if not d.side or a.outcome not in {"refused", "timeout"})
+    """Leave out side doors that were simply shut, as a host opens one of them only, and what else is elsewhere."""
+    by_chance = {"met", "waiting", "elsewhere"}
+    return tuple(
+        a
+        for d, a in last.items()
+        if not d.side or (a.outcome in by_chance if d.found != "master" else a.outcome not in {"refused", "timeout"})
+    )
 
 
 async def _knock(
     door: Door, hello: Hello, seconds: float, left: float, secret: bytes | None
 ) -> tuple[Door, Attempt, Connection | None]:
     patience = max(_LEAST_ANSWER_SECONDS, min(_ANSWER_SECONDS, left))
-    attempt, connection = await _try(door, hello, seconds, patience, secret)
+    seconds = seconds if door.found == "master" else min(seconds, _LEAD_SECONDS)
+    said = msgspec.structs.replace(hello, found=door.found)
+    attempt, connection = await _try(door, said, seconds, patience, secret)
     return door, attempt, connection
 
 
@@ -270,6 +312,17 @@ async def _is_store(door: Door) -> bool:
         return False
     finally:
         writer.close()
+
+
+def _turned_away(answer: Answer, nonce: str) -> tuple[str, str]:
+    """Return how a try is called that was answered and not welcomed, and the words with it."""
+    if answer.nonce != nonce:
+        return "stranger", "a roll call that answered another's nonce"
+    if isinstance(answer, NotYet):
+        return "waiting", f"the roll call there is for {answer.master}"
+    if isinstance(answer, Elsewhere):
+        return "elsewhere", answer.address
+    return "stranger", answer.reason if isinstance(answer, Refused) else _UNKNOWING
 
 
 async def _ask(
@@ -322,12 +375,8 @@ async def _try(
     try:
         named = msgspec.structs.replace(hello, nonce=nonce)
         answer, ours, theirs = await connection.within(_ask(reader, writer, named, secret), patience)
-        if answer.nonce != nonce:
-            return ended("stranger", "a roll call that answered another's nonce"), None
-        if isinstance(answer, NotYet):
-            return ended("waiting", f"the roll call there is for {answer.master}"), None
-        if not isinstance(answer, Welcome):
-            return ended("stranger", answer.reason if isinstance(answer, Refused) else _UNKNOWING), None
+        if answer.nonce != nonce or not isinstance(answer, Welcome):
+            return ended(*_turned_away(answer, nonce)), None
         keep = True
         return ended("met"), Connection(reader, writer, answer, ours, theirs)
     except asyncio.TimeoutError:

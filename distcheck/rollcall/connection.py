@@ -114,3 +114,12 @@ def plain_address(address: str) -> str:
 def is_loopback(address: str) -> bool:
     """Whether an address reaches its own host only."""
     return address.startswith("127.") or address == "::1"
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is an IP address, for which no resolver is asked."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, ValueError):
+            socket.inet_pton(family, text)
+            return True
+    return False

@@ -26,8 +26,8 @@ from distcheck.facts import (
 Name = Annotated[str, Meta(max_length=256)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
-Found = Literal["master"]
-"""How a guest found a door: its MASTER_ADDR means that host."""
+Found = Literal["master", "job", "node"]
+"""How a guest found a door: its MASTER_ADDR means that host; it is a host of its job; it is its own node."""
 
 
 class Word(msgspec.Struct, frozen=True, tag_field="word"):
@@ -72,6 +72,8 @@ class Welcome(Word, frozen=True):
     nonce: Name
     run: Name
     uid: Name
+    of_node: bool = False
+    """True where rank 0 was not met: those of one node meet to report together."""
 
 
 class NotYet(Word, frozen=True):
@@ -79,6 +81,13 @@ class NotYet(Word, frozen=True):
 
     nonce: Name
     master: Name
+
+
+class Elsewhere(Word, frozen=True):
+    """This is a guest like you; it has met the host at this address."""
+
+    nonce: Name
+    address: Name
 
 
 class Refused(Word, frozen=True):
@@ -212,7 +221,7 @@ FromHost = Roster | Start | Abort | Trial | Halt | LastCall | Bye
 
 hello_decoder = msgspec.msgpack.Decoder(Hello)
 proof_decoder = msgspec.msgpack.Decoder(Proof)
-Answer = Challenge | Welcome | NotYet | Refused
+Answer = Challenge | Welcome | NotYet | Elsewhere | Refused
 answer_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 guest_decoder: msgspec.msgpack.Decoder[FromGuest] = msgspec.msgpack.Decoder(FromGuest)
 host_decoder: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost)

@@ -18,6 +18,7 @@ from distcheck.rollcall import connection, framing, identity, protocol
 from distcheck.rollcall.framing import ProtocolError, encode
 from distcheck.rollcall.protocol import (
     Challenge,
+    Elsewhere,
     FromGuest,
     Hello,
     NotYet,
@@ -102,6 +103,10 @@ class Server:
         self.guests: dict[str, Guest] = {}
         self.admit_strangers = False
         """Whether guests with another MASTER_ADDR:MASTER_PORT come in to fill a gap in the roll."""
+        self.host_at = ""
+        """Of a signpost, which lets nobody in: the address at which the roll call's host is."""
+        self.of_node = False
+        """Whether only those of this node come in, who did not find rank 0 either."""
         self.most_at_the_door = 4096
         """Connections that have not yet said who they are; beyond that the oldest is closed for the newest."""
         self.on_trouble: Callable[[str], None] = lambda _reason: None
@@ -123,9 +128,9 @@ class Server:
         # asyncio listens again with this backlog; its own 100 would drop the crowd of a large job for a second.
         self._servers.append(await asyncio.start_server(self._welcome, sock=sock, backlog=_BACKLOG))
 
-    async def open_side_door(self) -> int | None:
-        """Listen on the first side port that can be had; None when there is none."""
-        for port in identity.side_ports(self.job):
+    async def open_side_door(self, most: int | None = None) -> int | None:
+        """Listen on the first side port, or of `most` of them, that can be had; None when there is none."""
+        for port in identity.side_ports(self.job)[:most]:
             with contextlib.suppress(OSError):
                 await self.open(network.listen(port))
                 return port
@@ -141,21 +146,23 @@ class Server:
         absent: Iterator[int] = (n for n in range(self.world_size) if n not in self._present)
         return tuple(islice(absent, most))
 
-    async def wait_for_all(self, seconds: float, reserve: float = 0.0) -> bool:
-        """Wait until every rank of the world is there; False when the time is over first.
+    async def wait_for_all(self, seconds: float, reserve: float = 0.0, ranks: int | None = None) -> bool:
+        """Wait until every rank of the world is there, or so many; False when the time is over first.
 
         It is over at the latest `reserve` seconds before the first guest's own time is, and after `close_roll`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while not self.complete:
+        while len(self._present) < (self.world_size if ranks is None else ranks):
             left = min(until, self._closes_at, self._leaves_at - reserve) - loop.time()
             if left <= 0:
                 break
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
-        return self.complete
+        else:
+            return True
+        return False
 
     def close_roll(self) -> None:
         """Wait for nobody else: it is known that whoever is not here will not come."""
@@ -309,7 +316,7 @@ class Server:
     def _note_present(self, ranks: Iterable[int]) -> None:
         self._present.update(n for n in ranks if 0 <= n < self.world_size)
 
-    def _answer(self, hello: Hello) -> Welcome | NotYet | Refused:
+    def _answer(self, hello: Hello) -> Welcome | NotYet | Elsewhere | Refused:
         if hello.job != identity.public_key(self.job):
             or_token = ", or its DISTCHECK_TOKEN is another" if self._secret is not None else ""
             return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
@@ -317,11 +324,14 @@ class Server:
             return Refused(hello.nonce, "more processes than ranks are here already")
         if hello.uid in self.guests or not self._open:
             return Refused(hello.nonce, "this process is there already, or the roll call is closed")
-        if not self._is_its_master(hello) and not (
-            self.admit_strangers and hello.world_size == self.world_size and self._fills_a_gap(hello.ranks)
-        ):
+        alike = self._is_its_master(hello)
+        if self.host_at:
+            return Elsewhere(hello.nonce, self.host_at) if alike else NotYet(hello.nonce, self.master)
+        if self.of_node and hello.found != "node":
             return NotYet(hello.nonce, self.master)
-        return Welcome(hello.nonce, self.run, self.uid)
+        if not alike and not (self.admit_strangers and hello.found != "node" and self._fits(hello)):
+            return NotYet(hello.nonce, self.master)
+        return Welcome(hello.nonce, self.run, self.uid, self.of_node)
 
     def _is_its_master(self, hello: Hello) -> bool:
         """Whether a guest looks for this MASTER_ADDR:MASTER_PORT, however it writes the address.
@@ -332,8 +342,10 @@ class Server:
         same_port = hello.master.rpartition(":")[2] == self.master.rpartition(":")[2]
         return hello.master == self.master or (same_port and hello.found == "master")
 
-    def _fills_a_gap(self, ranks: Iterable[int]) -> bool:
-        return any(0 <= n < self.world_size and n not in self._present for n in ranks)
+    def _fits(self, hello: Hello) -> bool:
+        """Whether a guest fills a gap in the roll."""
+        absent = (n for n in hello.ranks if 0 <= n < self.world_size and n not in self._present)
+        return hello.world_size == self.world_size and any(True for _ in absent)
 
     async def _listen_to(self, guest: Guest, reader: asyncio.StreamReader) -> None:
         while True:

@@ -94,6 +94,8 @@ class Rule(NamedTuple):
     """Further looks that each are reason enough to judge it: by what is known before they begin."""
     always: bool = False
     """Judged also where its look was cut short: it tells of what cut it short."""
+    consequence: bool = False
+    """What it finds is mostly what other faults bring about, so that a report shows it after them."""
 
     def applies(self, job: Job) -> bool:
         """Whether the job looked at what this rule judges."""
@@ -122,11 +124,14 @@ class Rule(NamedTuple):
 _registered: dict[str, Rule] = {}
 
 
-def rule(look: Look, *aliases: str, also: tuple[Look, ...] = (), always: bool = False) -> Callable[[Judge], Judge]:
+def rule(
+    look: Look, *aliases: str, also: tuple[Look, ...] = (), always: bool = False, consequence: bool = False
+) -> Callable[[Judge], Judge]:
     """Register a function as a rule.
 
     `look` is what must have been looked at for the rule to say anything, or one of `also`; `aliases` are other names
     for the problem in the field's catalogues that this rule covers. `always`: also where the look was cut short.
+    `consequence`: a report shows it after other findings of its severity.
     """
 
     def register(judge: Judge) -> Judge:
@@ -134,7 +139,7 @@ def rule(look: Look, *aliases: str, also: tuple[Look, ...] = (), always: bool = 
         if name in _registered:
             raise ValueError(f"two rules are named {name}")
         family = judge.__module__.rpartition(".")[2]
-        _registered[name] = Rule(name, family, look, aliases, judge, also, always)
+        _registered[name] = Rule(name, family, look, aliases, judge, also, always, consequence)
         return judge
 
     return register

@@ -71,6 +71,11 @@ def canonical(address: str) -> str:
     return str(mapped or ip)
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is an IP address and no name."""
+    return bool(re.fullmatch(r"[\d.]+|.*:.*", text))
+
+
 @_few
 def is_here(address: str) -> bool:
     """Whether an address means "this very host" wherever it is used."""
@@ -130,7 +135,7 @@ def rank_zero(job: Job) -> RankFacts | None:
 def _reached(job: Job, rank: RankFacts) -> frozenset[str]:
     """Return what a rank's MASTER_ADDR means to it; empty for a name that nobody resolved."""
     address = canonical(rank.placement.master_addr or "")
-    literal = is_here(address) or bool(re.fullmatch(r"[\d.]+|.*:.*", address))
+    literal = is_here(address) or is_address(address)
     return resolved(job, rank) or (frozenset({address}) if literal else frozenset())
 
 
@@ -156,10 +161,22 @@ def meanings(job: Job) -> dict[str, frozenset[str]]:
             if not known:  # what localhost is to rank 0's host cannot be compared with anybody's address
                 continue
             hosts = {"rank 0's host" if home and node.key == home.key else f"{node.name}'s own"}
-        elif _leads_home(job, r, known):
+        elif leads_home(job, r, known):
             hosts = {"rank 0's host"}
         spelt.setdefault(address, set()).update(hosts)
     return {address: frozenset(hosts) for address, hosts in spelt.items()}
+
+
+def leads_home(job: Job, rank: RankFacts, known: frozenset[str]) -> bool:
+    """Whether a rank's MASTER_ADDR means rank 0's host, whose addresses are `known`, or rank 0 was met there.
+
+    Behind a Kubernetes service or a NAT a host does not know all addresses at which it is reached.
+    """
+    reached = _reached(job, rank)
+    attempts = job.process_of(rank).attempts
+    return bool(reached & known) or any(
+        a.door == "master" and a.outcome == "met" and canonical(a.address) in reached for a in attempts
+    )
 
 
 def differing(job: Job) -> bool:
@@ -172,7 +189,7 @@ def networks(job: Job) -> dict[frozenset[str], list[RankFacts]]:
     """Group the ranks whose MASTER_ADDR leads to rank 0's host by the addresses that it means; loopback is left out."""
     zero = rank_zero(job)
     known = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
-    led = (r for r in job.ranks if zero and _leads_home(job, r, known) and not all(map(is_here, _reached(job, r))))
+    led = (r for r in job.ranks if zero and leads_home(job, r, known) and not all(map(is_here, _reached(job, r))))
     return grouped(led, lambda r: _reached(job, r))
 
 
@@ -201,79 +218,6 @@ def _spans_nodes(rank: RankFacts) -> bool:
         nodes = number(rank, "SLURM_STEP_NUM_NODES") or number(rank, "SLURM_NNODES")
         return (nodes or 1) > 1
     return (rank.placement.world_size or 0) > (rank.placement.local_world_size or float("inf"))
-
-
-def astray(job: Job) -> RankFacts | None:
-    """Return rank 0 when its MASTER_ADDR is an address that its node does not have, and nobody met it there.
-
-    Whoever got through on MASTER_PORT proves the address right: behind a Kubernetes service or a NAT a node
-    does not own the address at which it is reached.
-    """
-    zero = rank_zero(job)
-    if zero is None or differing(job):
-        return None
-    address = zero.placement.master_addr or ""
-    reached, own = resolved(job, zero), own_addresses(job.node_of(zero))
-    if not reached or not own or malformed(address) or any(is_here(a) for a in reached) or reached & own:
-        return None
-    through = any(
-        a.door == "master" and a.outcome in {"met", "waiting", "agent"} for p in job.processes for a in p.attempts
-    )
-    return None if through else zero
-
-
-def misled(job: Job) -> list[RankFacts]:
-    """Return the ranks whose resolver leads rank 0's MASTER_ADDR to another host, where rank 0's own does not.
-
-    Whoever met rank 0 through it is led right, whatever the address.
-    """
-    zero = rank_zero(job)
-    if zero is None or not own_addresses(job.node_of(zero)):
-        return []
-    home, own = job.node_of(zero), own_addresses(job.node_of(zero))
-    right = resolved(job, zero)
-    if not right or not (right & own or all(is_here(a) for a in right)):
-        return []
-    lost = []
-    for rank in job.ranks:
-        there = resolved(job, rank)
-        elsewhere = there and not there & own and job.node_of(rank).key != home.key
-        if elsewhere and rank.placement.master_addr == zero.placement.master_addr and not _got_through(job, rank):
-            lost.append(rank)
-    return lost
-
-
-def _leads_home(job: Job, rank: RankFacts, known: frozenset[str]) -> bool:
-    """Whether a rank's MASTER_ADDR means rank 0's host, whose addresses are `known`, or rank 0 was met there.
-
-    Behind a Kubernetes service or a NAT a host does not know all addresses at which it is reached.
-    """
-    reached = _reached(job, rank)
-    attempts = job.process_of(rank).attempts
-    return bool(reached & known) or any(
-        a.door == "master" and a.outcome == "met" and canonical(a.address) in reached for a in attempts
-    )
-
-
-def _got_through(job: Job, rank: RankFacts) -> bool:
-    attempts = job.process_of(rank).attempts
-    return any(a.door == "master" and a.outcome in {"met", "waiting", "agent"} for a in attempts)
-
-
-def keeps_others_away(job: Job) -> str:
-    """Say what about rank 0's own address explains that others did not come, '' when nothing does."""
-    zero = rank_zero(job)
-    if zero is None:
-        return ""
-    if malformed(zero.placement.master_addr or ""):
-        return "MASTER_ADDR is not written as a host"
-    if unresolved(job, zero):
-        return "MASTER_ADDR does not resolve"
-    if here_over_nodes(job):
-        return "MASTER_ADDR means every node itself"
-    if astray(job) and "KUBERNETES_SERVICE_HOST" not in zero.environment:
-        return "MASTER_ADDR is not an address of rank 0's node"
-    return ""
 
 
 def exempt(address: str, no_proxy: str) -> bool:

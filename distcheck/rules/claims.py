@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.rules.addresses import keeps_others_away
+from distcheck.rules.astray import keeps_others_away
 from distcheck.rules.settings import export, mapping
 from distcheck.rules.shape import started_without_srun, strays, too_few_started, worlds
 from distcheck.rules.vocabulary import by_name, grouped, listed, numbered, numbers_of, process_name, starter, table_of

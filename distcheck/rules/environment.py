@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.finding import Fix
 from distcheck.placement import integer
 from distcheck.rules import Outcome, rule
-from distcheck.rules.addresses import astray
+from distcheck.rules.astray import astray
 from distcheck.rules.settings import (
     MPI_LAUNCHERS,
     PORT,

@@ -8,7 +8,6 @@ from distcheck.facts import Missing
 from distcheck.finding import Fix, NotChecked
 from distcheck.rules import Outcome, rule
 from distcheck.rules.addresses import (
-    astray,
     cleaned,
     differing,
     here_over_nodes,
@@ -22,6 +21,7 @@ from distcheck.rules.addresses import (
     resolved,
     unresolved,
 )
+from distcheck.rules.astray import astray, contradicted, home_of_rank_0
 from distcheck.rules.settings import chosen_by_agent, export, master_commands
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named, odd_ones, spread
 
@@ -203,6 +203,15 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     See: https://github.com/pytorch/pytorch/issues/137402
     """
     zero = rank_zero(job)
+    for name, ranks in contradicted(job).items():
+        address, home = ranks[0].placement.master_addr, home_of_rank_0(job)
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: MASTER_ADDR {address} is {name}; rank 0 belongs to {home}",
+            Fix("Set MASTER_ADDR to the node on which rank 0 runs.", (f"export MASTER_ADDR={home}",)),
+            evidence={"MASTER_ADDR": address, "is": name, "rank_0_belongs_to": home},
+        )
     if zero and isinstance(job.node_of(zero).interfaces, Missing) and len(job.nodes) > 1:
         yield NotChecked(ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False)
         return

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from distcheck.facts import A_STORE, Attempt, Bind, Job, Missing, PortOwner, ProcessFacts, RankFacts
 from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
-from distcheck.rules.addresses import first_open_port, rank_zero
+from distcheck.rules.addresses import first_open_port, is_address, rank_zero
+from distcheck.rules.astray import home_of_rank_0, look_up
 from distcheck.rules.settings import chosen_by_agent, other_port
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named
 from distcheck.rules.ways import address_of, at_master_door, failing, ranks_of, tried
@@ -173,10 +174,12 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
         if chosen_by_agent(job, ranks[0]):
             continue  # torchrun chose the port as well: torchrun-store-port-extra
         ways = listed([f"{address_of(a)}: {_manner(a)}" for a in attempts])
+        name = ranks[0].placement.master_addr or ""
+        spelt = "MASTER_ADDR:MASTER_PORT" if is_address(name) else f"rank 0 at MASTER_ADDR {name}"
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)} cannot reach MASTER_ADDR:MASTER_PORT ({ways})",
+            f"{named(job, ranks)} cannot reach {spelt} ({ways})",
             Fix(
                 "Open the port between the nodes, or use an address that the nodes can route to.",
                 (f"sudo firewall-cmd --add-port={attempts[0].port}/tcp",),
@@ -187,7 +190,7 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting")
+@rule("meeting", consequence=True)
 def net_master_refused(job: Job) -> Iterator[Outcome]:
     """Nobody listens on MASTER_ADDR:MASTER_PORT.
 
@@ -202,8 +205,11 @@ def net_master_refused(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)} found nobody listening at {listed([address_of(a) for a in attempts])}",
-            Fix("Start rank 0, or look at why it ended; MASTER_ADDR must be the host on which it runs."),
+            f"{named(job, ranks)} found nobody listening at {_places(ranks[0], attempts)}",
+            Fix(
+                "Start rank 0, or look at why it ended; on every node MASTER_ADDR must mean the one where it runs.",
+                _what_it_means(job, ranks),
+            ),
             scope="link",
             owner="unknown",
             evidence=tried(attempts),
@@ -219,6 +225,18 @@ def _refused(job: Job, *, met: bool) -> Iterator[tuple[list[RankFacts], list[Att
         came_in = any(job.process_of(r).role == "guest" for r in ranks)
         if (listening and job.met and came_in) == met:
             yield ranks, attempts
+
+
+def _places(rank: RankFacts, attempts: list[Attempt]) -> str:
+    """Name where a rank knocked, with the name that leads there: node1 (10.0.0.1:29500)."""
+    name, places = rank.placement.master_addr or "", listed([address_of(a) for a in attempts])
+    return places if is_address(name) else f"{name} ({places})"
+
+
+def _what_it_means(job: Job, ranks: list[RankFacts]) -> tuple[str, ...]:
+    """Return the commands that show what MASTER_ADDR means to these ranks and on rank 0's node, if that is known."""
+    name = ranks[0].placement.master_addr or ""
+    return () if is_address(name) else look_up(job, name, job.node_of(ranks[0]).name, home_of_rank_0(job))
 
 
 def _manner(attempt: Attempt) -> str:
@@ -244,7 +262,7 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: what listens at {listed([address_of(a) for a in attempts])} is not rank 0: {said}",
+            f"{named(job, ranks)}: what listens at {_places(ranks[0], attempts)} is not rank 0: {said}",
             Fix(
                 "Give the job another MASTER_PORT, or end the program that listens there.",
                 (*other_port(job, ranks[0]), f"ssh {attempts[0].address} ss -ltnp 'sport = :{attempts[0].port}'"),

@@ -121,7 +121,7 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting")
+@rule("meeting", consequence=True)
 def env_rank_missing(job: Job) -> Iterator[Outcome]:
     """Some ranks of the world never came.
 

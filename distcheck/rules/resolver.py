@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from distcheck.facts import Job, Resolution
 from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
-from distcheck.rules.addresses import misled, outward, own_addresses, rank_zero, resolved
+from distcheck.rules.addresses import own_addresses, rank_zero, resolved
+from distcheck.rules.astray import look_up, misled, right_addresses
 from distcheck.rules.settings import chosen_by_agent
-from distcheck.rules.vocabulary import found, grouped, listed, named
+from distcheck.rules.vocabulary import found, grouped, listed, named, nodes_of
 
 _SLOW_LOOK_UP_SECONDS = 0.1
 
@@ -20,25 +21,27 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
 
     They look for rank 0 elsewhere, to ``connection refused`` or "The client socket has timed out", although all
     variables are alike. A stale line in one node's /etc/hosts, a cached record, name servers that disagree. Found by
-    resolving the name on every process and comparing it with the addresses of rank 0's node.
+    resolving the name on every process and comparing it with the addresses of rank 0's node; by a rank that did not
+    reach rank 0, by the address at which others of the job say that they have met it.
 
     Fix: correct the name on those nodes, or give MASTER_ADDR as an IP address.
     """
     lost = [r for r in misled(job) if not chosen_by_agent(job, r)]
     zero = rank_zero(job)
-    for reached, ranks in grouped(lost, lambda r: resolved(job, r)).items():
-        name = ranks[0].placement.master_addr
-        right = sorted(outward(own_addresses(job.node_of(zero)))) if zero else []
+    for (reached, right), ranks in grouped(lost, lambda r: (resolved(job, r), right_addresses(job, r))).items():
+        name = ranks[0].placement.master_addr or ""
+        there, where = nodes_of(job, ranks), job.node_of(zero).name if zero else ""
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {name} is {listed(sorted(reached))} there; rank 0's host has {listed(right)}",
+            f"{named(job, ranks)}: {name} is {listed(sorted(reached))} there; rank 0 is at {listed(right)}"
+            + (f" ({where})" if where else ", where other ranks have met it"),
             Fix(
-                "Correct the name on the nodes named, or give MASTER_ADDR as an IP address.",
-                (f"getent ahosts {name}", f"grep -n {name} /etc/hosts"),
+                f"Correct the name on {listed(there)}, or give MASTER_ADDR as an IP address.",
+                (*look_up(job, name, there[0], where), f"export MASTER_ADDR={right[0]}"),
             ),
             owner="admin",
-            evidence={"MASTER_ADDR": name, "resolves_to": sorted(reached), "rank_0_has": right},
+            evidence={"MASTER_ADDR": name, "resolves_to": sorted(reached), "rank_0_is_at": list(right)},
         )
 
 

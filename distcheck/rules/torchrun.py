@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.finding import Fix
 from distcheck.rules import Outcome, rule
-from distcheck.rules.addresses import astray, here_over_nodes, may_pass, unresolved
+from distcheck.rules.addresses import here_over_nodes, may_pass, unresolved
 from distcheck.rules.agents import (
     agent_per_node,
     agents_in_world,
@@ -27,6 +27,7 @@ from distcheck.rules.agents import (
     told,
     wanted,
 )
+from distcheck.rules.astray import astray
 from distcheck.rules.settings import PORT, chosen_by_agent, first_host, free_port
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named
 from distcheck.rules.ways import address_of, failing, tried

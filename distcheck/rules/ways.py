@@ -6,7 +6,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.finding import Finding, Fix, Severity
-from distcheck.rules.addresses import astray, here_over_nodes, misled
+from distcheck.rules.addresses import here_over_nodes
+from distcheck.rules.astray import astray, misled
 from distcheck.rules.picks import own_way, survey
 from distcheck.rules.vocabulary import found, grouped, listed, named
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import time
@@ -23,6 +24,7 @@ from cluster.inside import (
     placed,
     reports,
 )
+from cluster.reaching import blamed, rename
 
 from distcheck.nodelist import deal, expand, tasks_per_node
 
@@ -248,6 +250,66 @@ def test_a_command_that_would_run_once_in_an_allocation_is_a_warning(cluster):
     (report,) = reports(ended)
     assert (ended.code, ended.out.split(), findings(report)) == (0, ["once"], ["slurm-no-srun"])
     assert "2 nodes as 4 tasks" in finding(report, "slurm-no-srun")["message"]
+
+
+# -- ranks that do not find rank 0
+
+
+def _wrong(cluster, *look, where="node1", options=("--ntasks-per-node=2",), **env):
+    """Run a look as every task of a step, which Slurm lets end by itself, and return it with its one report."""
+    step = ("srun", "--nodes=4", "--kill-on-bad-exit=0", *options)
+    ended = cluster.run(where, *step, *tasks(*look, "--format", "json"), env=MASTER | env, timeout=PATIENCE)
+    told = set(re.findall(r"srun: error: (node\d): tasks? \S+ Exited with exit code (\d+)", ended.err))
+    return ended, reports(ended), told
+
+
+def test_rank_0_on_another_node_than_master_addr_is_one_report_with_one_cause(cluster):
+    cluster.write("node1", "/shared/order", "node3\nnode1\nnode2\nnode4\n")
+    arbitrary = ("--ntasks=4", "--distribution=arbitrary")
+    ended, (report,), told = _wrong(cluster, "distcheck", "net", options=arbitrary, SLURM_HOSTFILE="/shared/order")
+    assert (ended.code, report["verdict"], report["missing_ranks"]) == (30, "job", [])
+    assert told == {(node, "30") for node in NODES}
+    assert findings(report) == ["env-master-addr-not-rank0-host"]
+    found = finding(report, "env-master-addr-not-rank0-host")
+    assert (found["ranks"], found["nodes"], found["fix"]["commands"]) == ([0], ["node3"], ["export MASTER_ADDR=node3"])
+    assert report["seconds"] < 15  # half of --join-timeout, after which one stands in for rank 0, and some
+
+    ended, (report,), _ = _wrong(
+        cluster, "distcheck", "net", options=arbitrary, SLURM_HOSTFILE="/shared/order", MASTER_ADDR="node3"
+    )
+    assert (ended.code, report["verdict"], findings(report)) == (0, "pass", [])
+
+
+@pytest.mark.parametrize("where", ["node1", "head"])
+def test_a_name_that_means_another_host_on_one_node_is_said_with_what_it_means_here_and_there(cluster, where):
+    rename(cluster, "node3", "node1", f"{cluster.networks[0]}.14")
+    ended, (report,), told = _wrong(cluster, "distcheck", "net", where=where)
+    assert (ended.code, report["verdict"], report["missing_ranks"]) == (30, "job", [])
+    assert told == {(node, "30") for node in NODES}
+    assert blamed(report) == {"net-dns-differs": ([4, 5], ["node3"])}
+    found = finding(report, "net-dns-differs")
+    assert "ranks 4-5 (node3): node1 is 10.77.0.14 there; rank 0 is at 10.77.0.11 (node1)" in found["message"]
+    assert found["fix"]["commands"] == [
+        "ssh node3 getent ahosts node1",
+        "ssh node1 getent ahosts node1",
+        "export MASTER_ADDR=10.77.0.11",
+    ]
+
+
+def test_the_ranks_of_a_node_from_which_rank_0_cannot_be_met_give_one_report(cluster):
+    rename(cluster, "node3", "node1", f"{cluster.networks[0]}.14")
+    side_doors = f"ip saddr {cluster.networks[0]}.13 tcp dport 20000-29499 drop"
+    for node in ("node1", "node2", "node4"):
+        table = f"table inet t {{ chain c {{ type filter hook input priority 0; {side_doors}; }}; }}"
+        assert cluster.netns(node, "nft", "-f", "-", text=table).code == 0
+    ended, told_by, _ = _wrong(cluster, "distcheck", "net", "--join-timeout", "6")
+    lost, rest = sorted(told_by, key=lambda report: sum(row["status"] != "missing" for row in report["ranks"]))
+    assert ended.code == 20
+    assert blamed(rest) == {"env-rank-missing": ([4, 5], ["node3"])}
+    assert blamed(lost) == {"net-master-refused": ([4, 5], ["node3"])}
+    found = finding(lost, "net-master-refused")
+    assert "ranks 4-5 (node3) found nobody listening at node1 (10.77.0.14:29500)" in found["message"]
+    assert found["fix"]["commands"] == ["ssh node3 getent ahosts node1", "ssh node1 getent ahosts node1"]
 
 
 # -- GPUs and CPUs

@@ -111,12 +111,21 @@ def test_a_master_addr_that_leads_elsewhere_on_one_node(bare, launched):
     if launched == "from outside":
         ended, report = net(bare, "--join-timeout", "4")
         assert (ended.code, blamed(report)) == (30, {"net-dns-differs": on(3)})
-        assert f"node1 is {bare.networks[0]}.14 there" in finding(report, "net-dns-differs")["message"]
-        return
+    else:  # node4, to which the name leads, knows where rank 0 is
+        (zero, (report,)), *others = by_hand(bare, "--join-timeout", "8")
+        assert [zero.code, *((ended.code, told) for ended, told in others)] == [30, (30, []), (30, []), (30, [])]
+        assert blamed(report) == {"net-dns-differs": ([2], ["node3"])}
+    assert f"node1 is {bare.networks[0]}.14 there" in finding(report, "net-dns-differs")["message"]
+
+
+def test_a_master_addr_that_leads_to_nobody_of_the_job_is_said_by_name(bare):
+    rename(bare, "node3", "node1", f"{bare.networks[0]}.10")
     (zero, (report,)), _, (_, (lost,)), _ = by_hand(bare, "--join-timeout", "4")
     assert (zero.code, blamed(report)) == (20, {"env-rank-missing": ([2], [])})
     assert blamed(lost) == {"net-master-refused": ([2], ["node3"])}  # who is alone cannot know better
-    assert f"{bare.networks[0]}.14:29500" in finding(lost, "net-master-refused")["message"]
+    found = finding(lost, "net-master-refused")
+    assert f"found nobody listening at node1 ({bare.networks[0]}.10:29500)" in found["message"]
+    assert found["fix"]["commands"] == ["ssh node3 getent ahosts node1"]
 
 
 def test_a_master_addr_that_one_node_does_not_know(bare):

@@ -14,7 +14,7 @@ from distcheck.facts import NodeFacts, Placement, ProcessFacts, RankFacts, Torch
 from distcheck.probe import network
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance
-from distcheck.rollcall.protocol import Hello, Report
+from distcheck.rollcall.protocol import Found, Hello, Report
 from distcheck.rollcall.server import Server
 
 JOB, MASTER = "a job", "127.0.0.1:29500"
@@ -57,11 +57,13 @@ class Host:
         seconds: float = 5,
         secret: bytes | None = None,
         port: int | None = None,
+        found: Found = "master",
         **fields,
     ) -> Attendance:
         """Attend as a well-behaved guest, through another `port` than the host's own where one is given."""
+        ways = client.doors(["127.0.0.1"], port or self.port, JOB, side=False)
         came = await client.attend(
-            client.doors(["127.0.0.1"], port or self.port, JOB, side=False),
+            tuple(door._replace(found=found) for door in ways),
             hello_of(uid, *ranks, **fields),
             seconds=seconds,
             connect_seconds=2,

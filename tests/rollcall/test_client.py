@@ -234,6 +234,79 @@ def test_side_doors_that_are_shut_are_not_worth_telling(live, hello, closed_port
     live(main())
 
 
+def test_a_guest_finds_the_host_by_a_lead_that_is_added_while_it_knocks(hosting, live, hello, closed_port):
+    async def main():
+        async with hosting() as host:
+            leads = []
+            ways = (_door(closed_port),)
+            attending = asyncio.ensure_future(
+                client.attend(ways, hello("guest", 1), seconds=20, connect_seconds=1, leads=leads)
+            )
+            await asyncio.sleep(0.5)
+            assert not attending.done()
+            leads.append(_door(host.port, side=True, found="job"))
+            came = await asyncio.wait_for(attending, 10)
+            assert came.connection is not None
+            assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
+            came.connection.writer.close()
+
+    live(main())
+
+
+def test_a_guest_goes_where_a_signpost_sends_it_and_tells_so(hosting, live, hello, closed_port):
+    async def main():
+        async with hosting() as host, hosting() as post:
+            # Both listen on one port, as side doors do, at different addresses.
+            post.server.host_at = "127.0.0.1"
+            here = socket.create_server(("127.0.0.1", 0))
+            port = int(here.getsockname()[1])
+            await host.server.open(here)
+            await post.server.open(socket.create_server(("127.0.0.2", port)))
+            ways = (_door(closed_port), Door("127.0.0.2", port, side=True))
+            came, seconds = await _attend(hello, *ways, seconds=20)
+            assert came.connection is not None
+            assert seconds < 5
+            assert {(a.address, a.outcome, a.detail) for a in came.attempts if a.door == "side"} == {
+                ("127.0.0.2", "elsewhere", "127.0.0.1"),
+                ("127.0.0.1", "met", ""),
+            }
+            came.connection.writer.close()
+
+    live(main())
+
+
+@pytest.mark.parametrize("named", ["a name that a resolver would be asked for", "", "127.0.0.1:80", "[::1]"])
+def test_a_signpost_that_names_no_address_is_not_followed(hosting, live, hello, named):
+    async def main():
+        async with hosting() as post:
+            post.server.host_at = named or "x"
+            leads = []
+            ways = (_door(post.port, side=True),)
+            came = await client.attend(ways, hello("guest", 1), seconds=0.5, connect_seconds=0.4, leads=leads)
+            assert (came.connection, leads) == (None, [])
+
+    live(main())
+
+
+def test_what_is_knocked_at_by_chance_is_knocked_at_once_a_second_and_told_only_when_it_answers(live, hello):
+    knocks = []
+
+    async def serve(_reader, writer):
+        knocks.append(time.monotonic())
+        writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+        writer.close()
+
+    async def main():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        leads = [_door(int(server.sockets[0].getsockname()[1]), side=True, found="job")]
+        came = await client.attend((), hello("guest", 1), seconds=1.6, connect_seconds=0.4, leads=leads)
+        server.close()
+        assert came == (None, ())
+        assert len(knocks) == 2
+
+    live(main())
+
+
 def test_all_doors_are_listed_master_first():
     found = client.doors(["127.0.0.1", "::1"], 5, "job", agent=True)
     assert [d.port for d in found[:2]] == [5, 5]

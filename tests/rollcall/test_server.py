@@ -124,6 +124,49 @@ def test_a_guest_whose_own_name_for_the_master_led_it_here_comes_in_at_once(host
     live(main())
 
 
+@pytest.mark.parametrize("found", ["job", "node"])
+def test_a_guest_that_did_not_come_by_its_master_addr_must_look_for_the_same_one(hosting, live, found):
+    async def main():
+        async with hosting(3) as host:
+            assert (await host.come("same", 1, found=found)).connection is not None
+            other = {"master": "another:29500", "found": found, "world_size": 3}
+            came = await host.come("another", 2, seconds=0.3, **other)
+            assert [a.outcome for a in came.attempts] == ["waiting"]
+            host.server.admit_strangers = True
+            came = await host.come("another", 2, seconds=0.3, **other)
+            assert (came.connection is not None) == (found == "job"), "another job may have its roll call on this node"
+
+    live(main())
+
+
+@pytest.mark.parametrize("secret", [None, b"secret"])
+def test_a_signpost_lets_nobody_in_and_tells_those_of_its_master_where_the_host_is(hosting, live, secret):
+    async def main():
+        async with hosting(4, secret) as host:
+            host.server.host_at = "127.0.0.2"
+            came = await host.come("guest", 1, seconds=0.3, secret=secret, found="job")
+            assert came.connection is None
+            assert [(a.outcome, a.detail) for a in came.attempts] == [("elsewhere", "127.0.0.2")]
+            came = await host.come("another", 1, seconds=0.3, secret=secret, found="job", master="another:29500")
+            assert [a.outcome for a in came.attempts] == ["waiting"]
+            assert host.server.guests == {}
+
+    live(main())
+
+
+def test_the_lost_of_a_node_meet_those_of_their_node_only(hosting, live):
+    async def main():
+        async with hosting(8) as host:
+            host.server.of_node = True
+            assert (await host.come("mate", 1, found="node")).connection is not None
+            for found in ("master", "job"):
+                assert (await host.come(found, 2, seconds=0.3, found=found)).connection is None
+            assert await host.server.wait_for_all(3, ranks=2)
+            assert not await host.server.wait_for_all(0.1, ranks=3)
+
+    live(main())
+
+
 def test_what_a_guest_waited_for_the_host_is_not_its_delay(hosting, live):
     async def main():
         async with hosting(3) as host:

@@ -181,6 +181,33 @@ def test_an_address_of_another_host_explains_why_nobody_came(job_of, change, jud
     assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
 
 
+@pytest.fixture
+def step(job_of, change):
+    """Four tasks on two nodes, of which rank 0 is on the second: the step's nodes are in an order of its own."""
+    job = job_of(nodes=2, launcher="slurm")
+    job = change.node(change.node(job, 0, name="node2"), 1, name="node1")
+    return change.environment(job, None, SLURM_STEP_NODELIST="node2,node1", SLURM_STEP_TASKS_PER_NODE="2(x2)")
+
+
+def test_a_master_addr_of_a_node_where_slurm_has_not_put_rank_0_is_the_cause_and_not_that_rank_0_is_missing(
+    step, change, judge
+):
+    job = change.process(change.keep(step, 2, 3), None, master_resolution=resolves("10.0.0.2"), attempts=())
+    job = change.process(job, (0, 1), role="host")  # in rank 0's stead
+    diagnosis = judge(job, *CONTRACT)
+    (found,) = diagnosis.findings
+    assert (found.rule, found.ranks, diagnosis.verdict.exit_code) == ("env-master-addr-not-rank0-host", (2, 3), 30)
+    assert found.message == "ranks 2-3 (node1): MASTER_ADDR node1 is node1; rank 0 belongs to node2"
+    assert found.fix.commands == ("export MASTER_ADDR=node2",)
+    assert [(n.rule, n.ranks) for n in diagnosis.not_checked] == [("env-rank-missing", (0, 1))]
+
+
+def test_a_master_addr_of_the_node_where_slurm_has_put_rank_0_only_misses_it(step, change, only):
+    job = change.process(change.keep(step, 2, 3), None, master_resolution=resolves("10.0.0.1"), attempts=())
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("env-rank-missing", (0, 1), ("node2",), 20)
+
+
 def test_unknown_interfaces_leave_the_address_unjudged(job_of, change, judge):
     job = change.process(job_of(nodes=2), None, master_resolution=resolves("10.9.9.9"))
     diagnosis = judge(change.node(job, 0, interfaces=Missing(reason="not allowed")), *CONTRACT)

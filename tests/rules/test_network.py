@@ -243,7 +243,7 @@ def test_refused_by_a_rank_0_that_listens_and_was_met_elsewhere_is_a_firewall(of
     finding, exit_code = only(job)
     assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-master-unreachable", (2, 3), ("node2",), 20)
     assert finding.message == (
-        "ranks 2-3 (node2) cannot reach MASTER_ADDR:MASTER_PORT (10.0.0.1:29500: rejected although rank 0 listens, "
+        "ranks 2-3 (node2) cannot reach rank 0 at MASTER_ADDR node1 (10.0.0.1:29500: rejected although rank 0 listens, "
         "[Errno 111] Connection refused)"
     )
     assert finding.fix.commands == ("sudo firewall-cmd --add-port=29500/tcp",)
@@ -263,7 +263,24 @@ def test_refused_where_nobody_was_met_means_that_nobody_listens(of, change, only
     finding, exit_code = only(change.job(change.keep(job, 2, 3, 4), met=False))
     assert (finding.rule, finding.ranks, finding.nodes) == ("net-master-refused", (2, 3, 4), ("node2", "node3"))
     assert (finding.owner, finding.scope, exit_code) == ("unknown", "link", 20)
-    assert finding.message == "ranks 2-4 (node2 and node3) found nobody listening at 10.0.0.1:29500"
+    assert finding.message == "ranks 2-4 (node2 and node3) found nobody listening at node1 (10.0.0.1:29500)"
+    assert finding.fix.commands == ("ssh node2 getent ahosts node1",)
+
+
+def test_where_the_launcher_tells_rank_0s_node_the_name_is_compared_on_both(job_of, change, judge):
+    step = {"SLURM_STEP_NODELIST": "node[1-3]", "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}
+    job = change.environment(change.job(job_of(nodes=3, launcher="slurm"), met=False), None, **step)
+    job = change.process(knocked(change, job, (2, 3), "refused"), None, role="alone")
+    (finding,) = judge(change.keep(job, 2, 3), "network").findings
+    assert finding.fix.commands == ("ssh node2 getent ahosts node1", "ssh node1 getent ahosts node1")
+
+
+def test_an_address_is_not_looked_up(job_of, change, judge):
+    job = change.job(change.environment(job_of(nodes=3), None, MASTER_ADDR="10.0.0.1"), met=False)
+    job = change.process(knocked(change, job, (2, 3), "refused"), None, role="alone")
+    (finding,) = judge(change.keep(job, 2, 3), "network").findings
+    assert finding.message == "ranks 2-3 (node2) found nobody listening at 10.0.0.1:29500"
+    assert finding.fix.commands == ()
 
 
 def test_refused_where_rank_0_is_known_not_to_listen_means_that_nobody_listens(of, change, rules):

@@ -119,8 +119,46 @@ def test_a_name_that_leads_elsewhere_on_one_node_names_its_ranks(of, change, onl
     finding, exit_code = only(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"))
     assert (finding.rule, finding.severity, finding.owner) == ("net-dns-differs", "error", "admin")
     assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 30)
-    assert finding.message == ("ranks 4-5 (node3): node1 is 10.0.0.9 there; rank 0's host has 10.0.0.1")
-    assert finding.fix.commands[0] == "getent ahosts node1"
+    assert finding.message == "ranks 4-5 (node3): node1 is 10.0.0.9 there; rank 0 is at 10.0.0.1 (node1)"
+    assert finding.fix.commands == (
+        "ssh node3 getent ahosts node1",
+        "ssh node1 getent ahosts node1",
+        "export MASTER_ADDR=10.0.0.1",
+    )
+
+
+def test_the_right_address_is_the_one_that_others_use(of, change, only):
+    job = of(4)
+    more = Interface(name="eth1", address="10.1.0.1", up=True, mtu_bytes=1500)
+    job = change.node(job, 0, interfaces=(more, *job.nodes[0].interfaces))
+    job = change.process(job, 0, master_resolution=_answers("127.0.1.1"))  # what node1 calls itself
+    finding, _ = only(_led_astray(change, job, 2, "10.0.0.9"))
+    assert "rank 0 is at 10.0.0.1 (node1)" in finding.message
+
+
+@pytest.fixture
+def said(judge):
+    """Judge what a rank that met nobody tells of itself."""
+    return lambda job: [f.rule for f in judge(job, "resolver", "network").findings]
+
+
+def test_a_rank_to_which_others_name_another_address_of_rank_0_knows_that_its_name_is_wrong(of, change, only, said):
+    job = change.job(change.keep(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"), 4, 5), met=False)
+    assert said(job) == ["net-master-refused"]
+    told = Attempt("10.0.0.2", 21000, "side", "elsewhere", detail="10.0.0.1")
+    job = change.process(job, None, attempts=(*job.processes[0].attempts, told))
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-dns-differs", (4, 5), ("node3",), 30)
+    assert "node1 is 10.0.0.9 there; rank 0 is at 10.0.0.1, where other ranks have met it" in finding.message
+    assert said(job) == ["net-dns-differs"]
+    assert said(change.process(job, None, master_resolution=_answers("10.0.0.1"))) == ["net-master-refused"]
+
+
+def test_a_rank_that_got_no_answer_is_not_led_astray_by_what_others_say(of, change, said):
+    job = _led_astray(change, of(4, 2), (4, 5), "10.0.0.9", outcome="timeout")
+    told = Attempt("10.0.0.2", 21000, "side", "elsewhere", detail="10.0.0.1")
+    job = change.process(job, (4, 5), attempts=(*job.processes[4].attempts, told))
+    assert said(change.job(change.keep(job, 4, 5), met=False)) == ["net-master-unreachable"]
 
 
 def test_nodes_that_are_led_to_different_hosts_are_told_apart(of, change, judge):
