@@ -114,7 +114,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
     ways = Ways(job, transferred=True)
     # A slow link's queue fills until it drops packets; what all ways of a node lose alike is another fault.
     lost = {way: n for way, n in lossy(job).items() if n.ways > 1 or not rates.of(job).is_slow(way)}
-    losing = {way: f"{n.repeated} of {n.segments} segments, {n.share:.1%}, sent again" for way, n in lost.items()}
+    losing = {way: f"{n.repeated} of {n.segments} segments retransmitted, {n.share:.1%}" for way, n in lost.items()}
     shares = [n.share for n in lost.values()]
     for way, trials in ways.tried.items():
         sent = [t.transfer for t in trials if t.transfer and _halted(t.transfer)]

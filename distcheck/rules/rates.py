@@ -17,8 +17,8 @@ _SLOW = 0.2
 """Of the others' median rate; on machines that others use as well rates differ by half of that."""
 _MOST_SLOW = 16
 """Nodes that are compared with the others, the slowest first."""
-_LATENCY = "how fast its link is: the round trip alone decides how long two megabytes take"
-_ONCE = "whether its link is slow: one measurement was, and there was no time for a second one"
+_LATENCY = "link speed not judged: over so long a round trip 2 MB take as long on any link"
+_ONCE = "link speed not judged: one transfer was slow, and there was no time to repeat it"
 Word = Literal["to", "from"]
 
 

@@ -427,10 +427,10 @@ def _losing(share, segments=1450):
 @pytest.mark.parametrize(
     ("repeated", "words", "severity", "exit_code"),
     [
-        (145, "435 of 4350 segments, 10.0%, sent again", "error", 20),
-        (29, "87 of 4350 segments, 2.0%, sent again", "error", 20),
-        (15, "405 of 39150 segments, 1.0%, sent again", "error", 20),
-        (13, "351 of 39150 segments, 0.9%, sent again", "warning", 0),
+        (145, "435 of 4350 segments retransmitted, 10.0%", "error", 20),
+        (29, "87 of 4350 segments retransmitted, 2.0%", "error", 20),
+        (15, "405 of 39150 segments retransmitted, 1.0%", "error", 20),
+        (13, "351 of 39150 segments retransmitted, 0.9%", "warning", 0),
     ],
 )
 def test_losses_are_an_error_or_a_warning_by_their_share(of, change, only, repeated, words, severity, exit_code):
@@ -668,7 +668,7 @@ def test_a_node_that_was_slow_once_and_not_looked_at_again_is_not_blamed(of, cha
     assert (said.findings, said.verdict.exit_code) == ((), 0)
     (gap,) = said.not_checked
     assert (gap.rule, gap.nodes, gap.ranks) == ("net-nic-down-or-slow", ("node2",), (2, 3))
-    assert "no time for a second one" in gap.reason
+    assert "no time to repeat it" in gap.reason
 
 
 def test_a_way_that_lost_a_little_still_shows_how_fast_the_others_are_not(of, change, only, said):
