@@ -59,6 +59,8 @@ GPUS = 8
 """On every node."""
 LOOKS = ("environment", "meeting", "peers", "gpu", "collectives")
 OPERATIONS = ("all_reduce", "broadcast")
+SIZES = range(20, 29, 2)
+"""Powers of 2, in bytes."""
 GIB = 1 << 30
 replace = msgspec.structs.replace
 
@@ -88,11 +90,11 @@ def healthy(nodes: int, per_node: int = GPUS) -> Job:
             op=op, bytes=1 << n, dtype="float32", iterations=20, seconds_by_rank=(_seconds(1 << n),) * len(plain.ranks)
         )
         for op in OPERATIONS
-        for n in range(20, 29, 2)
+        for n in SIZES
     )
     job = replace(
         plain,
-        asked=replace(plain.asked, backend="nccl", operations=OPERATIONS),
+        asked=replace(plain.asked, operations=OPERATIONS),
         nodes=here,
         processes=processes,
         ranks=tuple(_own(_rank(rank, n, nodes, per_node)) for n, rank in enumerate(plain.ranks)),
@@ -135,16 +137,17 @@ def _node(node: NodeFacts, n: int, tree: Pci) -> NodeFacts:
     return replace(
         node,
         interfaces=tuple(
-            Interface(name, address, up=True, mtu_bytes=65536 if name == "lo" else 1500, prefix_bits=bits) for name, address, bits in addresses
+            Interface(name, address, up=True, mtu_bytes=65536 if name == "lo" else 1500, prefix_bits=bits)
+            for name, address, bits in addresses
         ),
         network=NetworkFacts(
             links=tuple(
                 Link(
                     name,
-                    "00:00:00:00:00:00" if name == "lo" else f"02:00:{i:02x}:{mac}:07",
-                    kinds.get(name, "virtual"),
-                    True,
-                    65536 if name == "lo" else 1500,
+                    mac=f"02:00:{i:02x}:{mac}:07" if i else "00:00:00:00:00:00",
+                    kind=kinds.get(name, "virtual"),
+                    running=True,
+                    mtu_bytes=1500 if i else 65536,
                 )
                 for i, name in enumerate(names)
             ),
@@ -166,7 +169,7 @@ def _node(node: NodeFacts, n: int, tree: Pci) -> NodeFacts:
 def _gpu(gpu: Gpu, place: int, address: str) -> Gpu:
     health = GpuHealth(
         recovery_action=0,
-        ecc=Ecc(True, True, 0, 0, 0, 0),
+        ecc=_ecc(uncorrected=0),
         remapped_rows=RemappedRows(0, 0, pending=False, failure=False),
         retired_pages_pending=False,
         clocks=GpuClocks(1, 345, 1980, 1980, 1980),
@@ -192,6 +195,17 @@ def _gpu(gpu: Gpu, place: int, address: str) -> Gpu:
     return replace(gpu, pci=address, name="NVIDIA H100 80GB HBM3", health=health, memory_used_bytes=5 << 27)
 
 
+def _ecc(uncorrected: int) -> Ecc:
+    return Ecc(
+        enabled=True,
+        enabled_after_reset=True,
+        corrected_volatile=0,
+        uncorrected_volatile=uncorrected,
+        corrected_aggregate=0,
+        uncorrected_aggregate=uncorrected,
+    )
+
+
 def _rank(rank: RankFacts, number: int, nodes: int, per_node: int) -> RankFacts:
     local = number % per_node
     first = number - local
@@ -201,7 +215,7 @@ def _rank(rank: RankFacts, number: int, nodes: int, per_node: int) -> RankFacts:
     log = NcclLog(
         version="2.27.5", rank=number, ranks=nodes * per_node, nodes=nodes, local_ranks=per_node,
         channels=24, nvls_channels=16, nvls_available=True, nvls_created=True,
-        algorithms={f"{op} {1 << n}": "RING/LL" if n < 22 else "NVLS/SIMPLE" for op in OPERATIONS for n in range(20, 29, 2)} if number == 0 else {},
+        algorithms={f"{op} {1 << n}": "NVLS/SIMPLE" for op in OPERATIONS for n in SIZES} if number == 0 else {},
         transports={"P2P/CUMEM": 48} | ({f"NET/IB/{local}/GDRDMA": 2} if out else {}),
         peers={"P2P": beside} | ({"NET": ((number + per_node) % (nodes * per_node),)} if out else {}),
         network="IB", devices=tuple(f"{name}:1/IB" for name in adapters),
@@ -233,9 +247,9 @@ def _trials(job: Job) -> Iterator[PeerTrial]:
     first = list({p.node: p for p in reversed(job.processes)}.values())[::-1]
     addresses = {node.key: node.network.own_name_binds for node in job.nodes}
     sent = Transfer(bytes=1 << 21, seconds=0.001, stalled=False, segments=1500)
-    for place, source in enumerate(first):
-        for step in (1 << n for n in range(len(first).bit_length()) if 1 << n < len(first)):
-            target = first[(place + step) % len(first)]
+    for n, source in enumerate(first):
+        for step in (1 << i for i in range(len(first).bit_length()) if 1 << i < len(first)):
+            target = first[(n + step) % len(first)]
             yield PeerTrial(
                 source.uid, target.uid, addresses[target.node], 40000, "met", 0.001,
                 uses=("master", "nccl", "gloo"), transfer=sent, datagrams={256: True, 1500: True},
@@ -299,6 +313,16 @@ def _address(node: NodeFacts) -> NodeFacts:
     return replace(node, interfaces=there, network=replace(node.network, own_name_binds="10.0.0.1"))
 
 
+def _named_loopback(node: NodeFacts) -> NodeFacts:
+    own = replace(node.network.own_name, addresses=("127.0.1.1",))
+    return replace(node, network=replace(node.network, own_name=own, own_name_binds="127.0.1.1"))
+
+
+def _over_tcp(rank: RankFacts) -> RankFacts:
+    log = replace(rank.run.nccl, network="Socket", devices=("eno3",), no_ib_device=True, transports={"NET/Socket/0": 2})
+    return replace(rank, run=replace(rank.run, nccl=log))
+
+
 def _absent(job: Job, ill: set[str]) -> Job:
     processes = tuple(p for p in job.processes if p.node not in ill)
     here = {p.uid for p in processes}
@@ -333,9 +357,7 @@ FAULTS: dict[str, Fault] = {
     "data to them stops": _on_trials(lambda t: replace(t, transfer=replace(t.transfer, bytes=6000, stalled=True))),
     "large packets to them are lost": _on_trials(lambda t: replace(t, datagrams={256: True, 1500: False})),
     "they have the address of node1": _on_nodes(_address),
-    "their name is a loopback": _on_nodes(
-        lambda n: replace(n, network=replace(n.network, own_name_binds="127.0.1.1", own_name=replace(n.network.own_name, addresses=("127.0.1.1",))))
-    ),
+    "their name is a loopback": _on_nodes(_named_loopback),
     "NCCL takes Docker's bridge": _environment(NCCL_SOCKET_IFNAME="docker0"),
     "NCCL takes an interface that is not there": _environment(NCCL_SOCKET_IFNAME="bond0"),
     "Gloo takes a bridge of containers": _environment(GLOO_SOCKET_IFNAME="br-5f1c2d"),
@@ -345,17 +367,17 @@ FAULTS: dict[str, Fault] = {
     "one GPU for all ranks": _on_ranks(lambda r: replace(r, gpu=r.visible_gpus[0])),
     "they did not come": _absent,
     "another driver": _on_nodes(lambda n: replace(n, gpus=replace(n.gpus, driver="570.10"))),
-    "a GPU with an uncorrected error": _health(ecc=Ecc(True, True, 0, 4, 0, 4)),
-    "a GPU with a link down": _health(nvlinks=NvLinks(active=(True,) * 17 + (False,), remote=("switch",) * 18, version=6)),
+    "a GPU with an uncorrected error": _health(ecc=_ecc(uncorrected=4)),
+    "a GPU with a link down": _health(
+        nvlinks=NvLinks(active=(True,) * 17 + (False,), remote=("switch",) * 18, version=6)
+    ),
     "an error in the kernel's log": _on_nodes(
         lambda n: replace(n, xids=(Xid(79, "0000:1b:00.0", 60.0, "GPU has fallen off the bus"),))
     ),
     "the ranks of a node died": _run(outcome="died", detail="SIGKILL", step="all_reduce 1048576 B"),
     "wrong results": _run(wrong=dict.fromkeys(OPERATIONS, 7)),
     "they are late": _slow,
-    "no InfiniBand": _on_ranks(
-        lambda r: replace(r, run=replace(r.run, nccl=replace(r.run.nccl, network="Socket", devices=("eno3",), no_ib_device=True, transports={"NET/Socket/0": 2})))
-    ),
+    "NCCL goes over TCP": _on_ranks(_over_tcp),
 }  # fmt: skip
 """What may be wrong with some nodes of a job."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 from functools import lru_cache
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
+from distcheck.interfaces import packed
 from distcheck.rules.settings import number
 from distcheck.rules.vocabulary import grouped, once, table_of
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 # The ranks of a node share its addresses, and there may be 65,536 of them on 8,192 nodes.
 _few = lru_cache(1 << 16)
 _HERE = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
+_MAPPED = bytes(10) + b"\xff\xff"
+"""How an IPv4 address within IPv6 begins."""
 _NODE_LIST = re.compile(r"[\w.-]*\[\d[\d,-]*\]")
 _HOST_PORT = re.compile(r"^\[?([^\[\]]*?)\]?:(\d*)$")
 # Resolvers say these of a name that another try may find (EAI_AGAIN); anything else is their last word.
@@ -63,12 +67,11 @@ def cleaned(address: str) -> str:
 @_few
 def canonical(address: str) -> str:
     """Write an IP address in one way: without a zone, IPv4 inside IPv6 as IPv4; names stay as they are."""
-    try:
-        ip = ip_address(address.partition("%")[0])
-    except ValueError:
+    own = packed(address.partition("%")[0])
+    if own is None:
         return address
-    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
-    return str(mapped or ip)
+    own = own.removeprefix(_MAPPED)
+    return socket.inet_ntop(socket.AF_INET if len(own) == 4 else socket.AF_INET6, own)
 
 
 def is_address(text: str) -> bool:
@@ -79,11 +82,10 @@ def is_address(text: str) -> bool:
 @_few
 def is_here(address: str) -> bool:
     """Whether an address means "this very host" wherever it is used."""
-    try:
-        ip = ip_address(canonical(address))
-    except ValueError:
+    own = packed(canonical(address))
+    if own is None:
         return address.lower() in _HERE
-    return ip.is_loopback or ip.is_unspecified
+    return own[0] == 127 or not any(own) if len(own) == 4 else int.from_bytes(own, "big") < 2
 
 
 def resolved(job: Job, rank: RankFacts) -> frozenset[str]:

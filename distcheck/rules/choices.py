@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from distcheck.facts import Missing
-from distcheck.interfaces import COMM_ID, GLOO_IFNAME, IFNAME, decides, gloo, ip_of, items_of, nccl, settings, subnet
+from distcheck.interfaces import COMM_ID, GLOO_IFNAME, IFNAME, decides, gloo, items_of, nccl, packed, settings, subnet
 from distcheck.rules.addresses import is_here
-from distcheck.rules.vocabulary import grouped
+from distcheck.rules.vocabulary import grouped, once
 
 if TYPE_CHECKING:
     from distcheck.facts import Interface, Job, NetworkFacts, NodeFacts, RankFacts
@@ -116,20 +117,33 @@ def milder(weight: Severity, bound: Severity) -> Severity:
     return max(weight, bound, key=order.index)
 
 
-def sharing(job: Job, node: NodeFacts, interface: Interface) -> list[NodeFacts]:
-    """Return the other nodes that have an address of their own in an interface's subnet.
+@once
+def _subnets(job: Job) -> Counter[str | tuple[str, str]]:
+    """Return how many nodes have an address in a subnet, and how many of them have this same address."""
+    count: Counter[str | tuple[str, str]] = Counter()
+    for node in job.nodes:
+        count.update(_homes(node))
+    return count
+
+
+def _homes(node: NodeFacts) -> set[str | tuple[str, str]]:
+    homes: set[str | tuple[str, str]] = set()
+    for i in () if isinstance(node.interfaces, Missing) else node.interfaces:
+        if i.up and (net := subnet(i)) is not None:
+            homes |= {net, (net, i.address)}
+    return homes
+
+
+def sharing(job: Job, node: NodeFacts, interface: Interface) -> int:
+    """Return how many other nodes have an address of their own in an interface's subnet.
 
     The bridges of containers have the same subnet everywhere, and the same address: that is nothing shared.
     """
     net = subnet(interface)
-    others: list[NodeFacts] = []
-    for other in job.nodes if net is not None else ():
-        if other.key == node.key or isinstance(other.interfaces, Missing):
-            continue
-        there = {i.address for i in other.interfaces if i.up and subnet(i) == net}
-        if there and interface.address not in there:
-            others.append(other)
-    return others
+    if net is None:
+        return 0
+    everywhere, own, same = _subnets(job), _homes(node), (net, interface.address)
+    return everywhere[net] - everywhere[same] - (net in own and same not in own)
 
 
 def within(interface: Interface, address: str) -> bool:
@@ -148,8 +162,8 @@ def looks_virtual(node: NodeFacts, interface: Interface) -> bool:
 
 def link_local(address: str) -> bool:
     """Whether an IPv6 address means something on its own link only."""
-    ip = ip_of(address.partition("%")[0])
-    return ip is not None and ip.version == 6 and ip.is_link_local
+    own = packed(address.partition("%")[0])
+    return own is not None and len(own) == 16 and own[0] == 0xFE and own[1] & 0xC0 == 0x80
 
 
 def only_this_host(node: NodeFacts, interface: Interface) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
 from distcheck.finding import Fix
-from distcheck.interfaces import FAMILIES, FAMILY, ip_of
+from distcheck.interfaces import FAMILIES, FAMILY, packed
 from distcheck.rules import Outcome, rule
 from distcheck.rules.addresses import is_here
 from distcheck.rules.cases import Case, cases, told, weighed
@@ -17,7 +17,7 @@ from distcheck.rules.vocabulary import brief, found, grouped, listed, named
 from distcheck.rules.ways import address_of, at_master_door
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from distcheck.facts import Job, NodeFacts, RankFacts
     from distcheck.rules.choices import Choice
@@ -44,7 +44,13 @@ def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
     """
     seen = survey(job)
     here = [c for c in cases(seen, "gloo", "here") if not c.choice.gloo_names and is_here(c.interfaces[0].address)]
-    here = [c if _is_sought(seen, c) else c._replace(severity=milder(c.severity, "warning")) for c in here]
+    highest = {length: _highest(seen, length) for length in {len(_packed(c.interfaces[0].address)) for c in here}}
+    here = [
+        c
+        if _is_sought(c, highest[len(_packed(c.interfaces[0].address))])
+        else c._replace(severity=milder(c.severity, "warning"))
+        for c in here
+    ]
     for (words, weight), several in grouped(here, lambda c: (_own_name(c.choice), c.severity)).items():
         luck = "; this works only as long as all other nodes have lower addresses" if weight == "warning" else ""
         yield from told(
@@ -55,21 +61,31 @@ def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _is_sought(seen: Survey, case: Case) -> bool:
+def _is_sought(case: Case, highest: Sequence[tuple[bool, bytes, str]]) -> bool:
     """Whether another node would connect to the loopback address that Gloo takes: of two it is the lower one's.
 
     Source: pytorch/gloo, gloo/transport/tcp/device.cc (isInitiator).
     """
-    own = ip_of(case.interfaces[0].address)
-    others = [o.taken("gloo")[0].address for o in seen.choices if o.node is not case.choice.node and o.taken("gloo")]
-    return any(is_here(o) or not _lower(o, own) for o in others)
+    other = next((o for o in highest if o[2] != case.choice.node.key), None)
+    return other is not None and (other[0] or other[1] >= _packed(case.interfaces[0].address))
 
 
-def _lower(address: str, own: IPv4Address | IPv6Address | None) -> bool:
-    other = ip_of(address)
-    if own is None or other is None:
-        return False
-    return other.version == own.version and int(other) < int(own)
+def _highest(seen: Survey, length: int) -> list[tuple[bool, bytes, str]]:
+    """Return the two nodes whose addresses no loopback address of so many bytes is above, or the nearest to that.
+
+    With each: whether it is a loopback address itself or of the other family, which none is above; its bytes; the node.
+    """
+    highest: dict[str, tuple[bool, bytes]] = {}
+    for choice in seen.choices:
+        for interface in choice.taken("gloo")[:1]:
+            own = _packed(interface.address)
+            new = is_here(interface.address) or len(own) != length, own
+            highest[choice.node.key] = max(highest.get(choice.node.key, new), new)
+    return nlargest(2, ((*highest[key], key) for key in highest))
+
+
+def _packed(address: str) -> bytes:
+    return packed(address) or b""
 
 
 def _own_name(choice: Choice) -> str:

@@ -95,7 +95,7 @@ def own_way(job: Job, reach: Reach, node: NodeFacts) -> Interface | None:
     if known:
         return known[0]
     likely = [i for i in usable if not looks_virtual(node, i)]
-    return max(likely, key=lambda i: len(sharing(job, node, i)), default=None)
+    return max(likely, key=lambda i: sharing(job, node, i), default=None)
 
 
 class Survey(NamedTuple):
@@ -179,7 +179,7 @@ class Survey(NamedTuple):
         if not first or not looks_virtual(choice.node, interface):
             return False
         way = self.way(choice)
-        return way is not None and way.name != interface.name and bool(sharing(self.job, choice.node, way))
+        return way is not None and way.name != interface.name and sharing(self.job, choice.node, way) > 0
 
     def _apart(self, choice: Choice, library: Library) -> bool:
         first, usual = choice.taken(library)[0], self.usual_subnet[library]

@@ -199,17 +199,11 @@ def _blame(failed: Collection[Way], tried: Collection[Way]) -> _Blame:
     everybody = tuple(dict.fromkeys(side for way in tried for side in way))
     if len(everybody) > 2 and all(way in failed for way in tried):
         return _Blame(everybody, both=True, everywhere=True)
-    into, out = ({side: [w for w in tried if w[end] == side] for side in everybody} for end in (1, 0))
-    deaf = tuple(s for s in everybody if len(into[s]) > 1 and all(w in failed for w in into[s]))
-    mute = tuple(s for s in everybody if len(out[s]) > 1 and all(w in failed for w in out[s]))
-    for sides, both, incoming in (
-        (tuple(s for s in deaf if s in mute), True, False),
-        (deaf, False, True),
-        (mute, False, False),
-    ):
-        covered = [w for w in failed if (both and set(w) & set(sides)) or (not both and w[incoming] in sides)]
-        if sides and 2 * len(sides) < len(everybody) and len(covered) == len(failed):
-            return _Blame(sides, both=both, incoming=incoming)
+    deaf, mute = (_cut_off(failed, tried, end) for end in (1, 0))
+    for sides, both, incoming in ((deaf & mute, True, False), (deaf, False, True), (mute, False, False)):
+        covered = not any(sides.isdisjoint(way) if both else way[incoming] not in sides for way in failed)
+        if sides and 2 * len(sides) < len(everybody) and covered:
+            return _Blame(tuple(s for s in everybody if s in sides), both=both, incoming=incoming)
     # Not every way of it fails, yet it has a part in all that do, and they lead to several others.
     shared = set(everybody).intersection(*failed)
     if len(shared) == 1 and len({side for way in failed for side in way}) > 2:
@@ -217,6 +211,12 @@ def _blame(failed: Collection[Way], tried: Collection[Way]) -> _Blame:
         ends = {way.index(side) for way in failed}
         return _Blame((side,), both=len(ends) > 1, incoming=ends == {1})
     return _Blame()
+
+
+def _cut_off(failed: Collection[Way], tried: Collection[Way], end: int) -> set[str]:
+    """Return the sides of which every way, two at least, fails that leads to them (1) or from them (0)."""
+    ways = grouped(tried, lambda way: way[end])
+    return {side for side, those in ways.items() if len(those) > 1 and all(way in failed for way in those)}
 
 
 def reason(trial: PeerTrial) -> str:

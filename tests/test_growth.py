@@ -1,0 +1,84 @@
+"""Judging and rendering take no more for each node of a large job than of a small one, whatever is wrong with it.
+
+No clock is read: every line of distcheck is counted. Jobs of thrice as many nodes may run a line thrice as often, and a
+little more where the nodes' trials of each other grow with the logarithm; nine times as often is a loop over pairs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+import real_job
+
+from distcheck import report
+from distcheck.diagnose import diagnose
+from distcheck.rules import all_rules
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+FEW, MANY = 20, 60
+"""Nodes; each tries 5 others, and 6."""
+PER_NODE = 1
+LEAST = 60
+"""A line may run as often as that in the small job: the table of a small one's report hides no ranks."""
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    all_rules()
+    return {nodes: real_job.healthy(nodes, PER_NODE) for nodes in (FEW, MANY)}
+
+
+def lines(job):
+    """Return how often each line of distcheck is run for a job, and the diagnosis."""
+    count: Counter[tuple[str, int]] = Counter()
+
+    def line(frame: FrameType, event: str, _: object):
+        if event == "line":
+            count[frame.f_code.co_filename, frame.f_lineno] += 1
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, *_: line if "/distcheck/" in frame.f_code.co_filename else None)
+    try:
+        diagnosis = diagnose(job)
+        report.render("text", job, diagnosis)
+        report.render("json", job, diagnosis)
+    finally:
+        sys.settrace(before)
+    return count, diagnosis
+
+
+def quadratic(few, many):
+    """Return the lines that a job of MANY nodes runs far more often than one of FEW, with both counts."""
+    return {where: (few[where], n) for where, n in many.items() if n > 2.2 * MANY / FEW * max(few[where], LEAST)}
+
+
+def test_a_healthy_job_takes_as_much_for_each_node_however_many_there_are(jobs):
+    few, many = lines(jobs[FEW]), lines(jobs[MANY])
+    assert [f.severity for f in many[1].findings if f.severity != "info"] == []
+    assert sum(many[0].values()) > 10_000, "the lines were counted"
+    assert quadratic(few[0], many[0]) == {}
+
+
+@pytest.mark.parametrize("fault", real_job.FAULTS)
+def test_a_fault_of_many_nodes_takes_as_much_for_each_of_them(jobs, fault):
+    few, many = (lines(real_job.faulty(jobs[nodes], fault, 2)) for nodes in (FEW, MANY))
+    assert [f.message for f in many[1].findings if f.rule == "probe-rule-crashed"] == []
+    assert {f.rule for f in many[1].findings} > {f.rule for f in diagnose(jobs[MANY]).findings} or many[1].not_checked
+    assert quadratic(few[0], many[0]) == {}
+
+
+def test_a_loop_over_pairs_is_noticed(jobs, monkeypatch):
+    source = "def judge(job):\n    return iter(() for one in job.nodes for other in job.nodes if one is None)\n"
+    code = compile(source, "/distcheck/made_up.py", "exec")
+    namespace = {}
+    exec(code, namespace)
+    rule = all_rules()[0]._replace(judge=namespace["judge"], look="environment")
+    monkeypatch.setattr("distcheck.diagnose.rules_for", lambda _: (rule,))
+    few, many = (lines(jobs[nodes])[0] for nodes in (FEW, MANY))
+    assert ("/distcheck/made_up.py", 2) in quadratic(few, many)
