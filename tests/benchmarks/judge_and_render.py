@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 REPEATS = 3
 FAULTS = (
-    "no node tried them",
     "they do not answer",
     "NCCL takes Docker's bridge",
     "another MASTER_PORT",
