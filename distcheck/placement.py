@@ -121,8 +121,11 @@ def integer(text: str | None) -> int | None:
 
 def find_table(environ: Mapping[str, str]) -> Table | None:
     """Return the table of the launcher that started this process, None when no launcher did."""
-    marks = ((t, environ.get(t.marker)) for t in TABLES)
-    return next((t for t, value in marks if value and (t.marker, value) != _INTERACTIVE_STEP), None)
+    for table in TABLES:
+        value = environ.get(table.marker)
+        if value and (table.marker, value) != _INTERACTIVE_STEP:
+            return table
+    return None
 
 
 def place(environ: Mapping[str, str] = os.environ, options: Placement | None = None, mpiexec: str = "") -> Placement:

@@ -157,7 +157,7 @@ def looks_virtual(node: NodeFacts, interface: Interface) -> bool:
     """Whether an interface by its name leads into this very machine or into a tunnel; bonds and VLANs do not."""
     if _INSIDE.match(interface.name) or interface.address.startswith("169.254."):
         return True
-    return _kind(node, interface) != "physical" and bool(_VIRTUAL.match(interface.name))
+    return bool(_VIRTUAL.match(interface.name)) and _kind(node, interface) != "physical"
 
 
 def link_local(address: str) -> bool:
