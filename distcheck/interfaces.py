@@ -112,6 +112,11 @@ def packed(address: str) -> bytes | None:
         return None
 
 
+def unpacked(address: bytes) -> str:
+    """Write the 4 or 16 bytes of an address in the one usual way."""
+    return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
+
+
 def subnet(interface: Interface) -> str | None:
     """Return the subnet of an interface's address, None where the facts do not tell it."""
     own, bits = packed(interface.address), interface.prefix_bits
@@ -119,7 +124,7 @@ def subnet(interface: Interface) -> str | None:
         return None
     host = 8 * len(own) - bits
     first = (int.from_bytes(own, "big") >> host << host).to_bytes(len(own), "big")
-    return f"{socket.inet_ntop(socket.AF_INET if len(own) == 4 else socket.AF_INET6, first)}/{bits}"
+    return f"{unpacked(first)}/{bits}"
 
 
 def _taken(interfaces: Sequence[Interface], settings: Mapping[str, str]) -> tuple[Interface, ...]:

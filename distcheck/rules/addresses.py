@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import socket
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
-from distcheck.interfaces import packed
+from distcheck.interfaces import packed, unpacked
 from distcheck.rules.settings import number
 from distcheck.rules.vocabulary import grouped, once, table_of
 
@@ -71,7 +70,7 @@ def canonical(address: str) -> str:
     if own is None:
         return address
     own = own.removeprefix(_MAPPED)
-    return socket.inet_ntop(socket.AF_INET if len(own) == 4 else socket.AF_INET6, own)
+    return unpacked(own)
 
 
 def is_address(text: str) -> bool:
