@@ -1,6 +1,7 @@
 """Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json]``.
 
-``--only NAME`` measures the rows of one kind.
+``--only NAME`` measures the rows of one kind; ``--write`` writes them into docs/speed.md, which wants a quiet machine.
+What is measured is an installed, compiled package, not the checkout: pip installs it into a temporary folder.
 
 The two sides of a row run in turn, in the same minutes on the same machine, and the ratio of their medians is
 judged: absolute times say little on a machine that has other work. A row that could not be measured is not
@@ -26,11 +27,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tabulate
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+PAGE = "docs/speed.md"
 NEVER = (0.0, -1.0)
 
 Interval = tuple[float, float]
@@ -63,12 +67,12 @@ class NotMeasuredError(Exception):
 
 def start_of_env_against_typer() -> Iterator[Row]:
     ours, theirs = in_turn(distcheck_env, typer_app, 21)
-    yield row("distcheck env / typer app with one empty command", ours, theirs, at_most(1.6))
+    yield row("distcheck env / typer app with one empty command", ours, theirs, at_most(1.3))
 
 
 def start_of_env_against_collect_env() -> Iterator[Row]:
     ours, theirs = in_turn(distcheck_env, collect_env, 7)
-    yield row("distcheck env / python -m torch.utils.collect_env", ours, theirs, at_most(0.15))
+    yield row("distcheck env / python -m torch.utils.collect_env", ours, theirs, at_most(0.10))
 
 
 def distcheck_env() -> float:
@@ -158,12 +162,18 @@ def figures_against_a_bare_loop() -> Iterator[Row]:
 
 def judging_and_rendering() -> Iterator[Row]:
     few, many = 8192, 65536
-    small = json.loads(output_of([sys.executable, str(HERE / "judge_and_render.py"), str(few)]))
-    large = json.loads(output_of([sys.executable, str(HERE / "judge_and_render.py"), str(many)]))
-    exponent = math.log(large["seconds"] / small["seconds"]) / math.log(many / few)
+    small, large = (
+        json.loads(output_of([sys.executable, str(HERE / "judge_and_render.py"), str(ranks)])) for ranks in (few, many)
+    )
     name = f"judge and render {many} ranks"
-    yield Row(f"{name}, growth from {few}: exponent", large["seconds"], small["seconds"], exponent, at_most(1.1))
-    yield Row(f"{name}, peak memory", large["GiB"], None, large["GiB"], at_most(2.0), "GiB")
+    for kind, seconds in large["seconds"].items():
+        before = small["seconds"][kind]
+        exponent = math.log(seconds / before) / math.log(many / few)
+        yield Row(f"{name}, {kind}: growth from {few}, exponent", seconds, before, exponent, at_most(1.05))
+    healthy = large["seconds"]["healthy"]
+    yield Row(f"{name}, healthy: seconds of CPU", healthy, None, healthy, at_most(5.0))
+    yield Row(f"{name}, peak memory beyond the job's own", large["GiB"], None, large["GiB"], at_most(0.5), "GiB")
+    yield Row(f"memory of the facts of {many} ranks", large["job_GiB"], None, large["job_GiB"], at_most(2.0), "GiB")
 
 
 def roll_call_against_a_tcp_store() -> Iterator[Row]:
@@ -232,7 +242,6 @@ def names_from_files(command: Sequence[str]) -> list[str]:
 def output_of(command: Sequence[str], **variables: str) -> str:
     launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environ = {name: value for name, value in os.environ.items() if name not in launcher}
-    environ["PYTHONPATH"] = str(ROOT)
     run = subprocess.run(
         command, env={**environ, **variables}, capture_output=True, text=True, timeout=1800, check=False
     )
@@ -279,13 +288,54 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 
-def measured(names: Sequence[str]) -> Iterator[Row]:
-    for name in names:
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        try:
-            yield from BENCHMARKS[name]()
-        except (NotMeasuredError, subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:
-            yield Row(name, None, None, None, NEVER, error=f"{type(error).__name__}: {error}")
+COVERS: dict[str, tuple[str, ...]] = {
+    "start_of_env_against_typer": ("distcheck/__main__.py", "distcheck/cli.py", "distcheck/options.py"),
+    "start_of_env_against_collect_env": ("distcheck/__main__.py", "distcheck/cli.py", "distcheck/options.py"),
+    "first_figure_against_torchrun": ("distcheck/collectives/*.py", "distcheck/launch/local.py"),
+    "gate_on_four_nodes_against_torchrun": ("distcheck/collectives/*.py", "distcheck/rollcall/*.py"),
+    "net_on_four_nodes": ("distcheck/peering.py", "distcheck/rollcall/*.py"),
+    "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
+    "figures_against_a_bare_loop": ("distcheck/collectives/*.py", "tests/benchmarks/side_by_side.py"),
+    "judging_and_rendering": (
+        "distcheck/diagnose.py",
+        "distcheck/rules/*.py",
+        "distcheck/report/*.py",
+        "tests/real_job.py",
+        "tests/benchmarks/judge_and_render.py",
+    ),
+    "roll_call_against_a_tcp_store": ("distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),
+    "isolation_against_everybody_twice": (
+        "distcheck/isolation/*.py",
+        "tests/isolation/simulator.py",
+        "tests/benchmarks/isolation_accuracy.py",
+    ),
+}
+"""By benchmark, the code whose change can change its figures."""
+
+
+def install(folder: str) -> None:
+    """Install this checkout as users do, compiled and without its dependencies, which are here."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, str(ROOT)]
+    subprocess.run([*command, "--disable-pip-version-check"], check=True)
+
+
+def write(name: str, rows: Sequence[Row]) -> None:
+    """Write the rows of one benchmark into the page; rows that could not be measured leave the page as it is."""
+    from measured import put
+
+    if any(r.error for r in rows):
+        print(f"{name} is not written: {'; '.join(r.error for r in rows)}", file=sys.stderr)
+        return
+    command = f"python tests/benchmarks/run.py --only {name} --write"
+    put(PAGE, name, as_text(rows, "github").splitlines(), covers=COVERS[name], command=command)
+
+
+def measured(name: str) -> Iterator[Row]:
+    print(f"measuring {name} ...", file=sys.stderr, flush=True)
+    try:
+        yield from BENCHMARKS[name]()
+    except (NotMeasuredError, subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:
+        yield Row(name, None, None, None, NEVER, error=f"{type(error).__name__}: {error}")
 
 
 def as_json(r: Row) -> dict[str, Any]:
@@ -304,7 +354,7 @@ def bounds(goal: Interval) -> str:
     return f"at most {goal[1]:g}" if goal[0] == 0 else f"{goal[0]:g} to {goal[1]:g}"
 
 
-def as_text(rows: Sequence[Row]) -> str:
+def as_text(rows: Sequence[Row], form: str = "simple") -> str:
     table = [
         [
             r.name,
@@ -319,18 +369,27 @@ def as_text(rows: Sequence[Row]) -> str:
         for r in rows
     ]
     headers = ["what", "ours", "theirs", "unit", "ratio", "+-", "goal", "met"]
-    return tabulate.tabulate(table, headers, floatfmt=".4g", missingval="-")
+    return tabulate.tabulate(table, headers, form, floatfmt=".4g", missingval="-")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure distcheck against what people would use instead.")
     parser.add_argument("--json", action="store_true", help="print a JSON list of rows")
     parser.add_argument("--only", metavar="NAME", help=f"part of one of: {', '.join(BENCHMARKS)}")
+    parser.add_argument("--write", action="store_true", help=f"write the rows into {PAGE}")
     asked = parser.parse_args()
     names = [name for name in BENCHMARKS if asked.only is None or asked.only in name]
     if not names:
         parser.error(f"no benchmark's name contains {asked.only!r}; there are {', '.join(BENCHMARKS)}")
-    rows = list(measured(names))
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        install(folder)
+        os.environ["PYTHONPATH"] = folder
+        for name in names:
+            found = list(measured(name))
+            rows += found
+            if asked.write:
+                write(name, found)
     print(json.dumps([as_json(r) for r in rows], indent=1) if asked.json else as_text(rows))
     return 0 if all(r.met for r in rows) else 1
 
