@@ -324,9 +324,10 @@ class Server:
             return Refused(hello.nonce, "more processes than ranks are here already")
         if hello.uid in self.guests or not self._open:
             return Refused(hello.nonce, "this process is there already, or the roll call is closed")
-        alike = self._is_its_master(hello)
-        if self.host_at:
+        if self.host_at:  # an address that leads to a signpost is not its host's: the writing alone tells
+            alike = hello.master == self.master
             return Elsewhere(hello.nonce, self.host_at) if alike else NotYet(hello.nonce, self.master)
+        alike = self._is_its_master(hello)
         if self.of_node and hello.found != "node":
             return NotYet(hello.nonce, self.master)
         if not alike and not (self.admit_strangers and hello.found != "node" and self._fits(hello)):

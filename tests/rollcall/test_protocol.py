@@ -16,6 +16,7 @@ from distcheck.rollcall.framing import ProtocolError
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
+    Elsewhere,
     Hello,
     Here,
     LastCall,
@@ -52,6 +53,7 @@ def frame(body: bytes) -> bytes:
     [
         (Hello("n", "0.1.0", "job", "m:1", "u", (0, 1), 2, 9.5), protocol.hello_decoder),
         (Welcome("n", "run", "u"), protocol.answer_decoder),
+        (Elsewhere("n", "10.0.0.1"), protocol.answer_decoder),
         (NotYet("n", "m:2"), protocol.answer_decoder),
         (Refused("n", "no"), protocol.answer_decoder),
         (PeerReport(()), protocol.guest_decoder),

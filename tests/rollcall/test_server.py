@@ -147,8 +147,9 @@ def test_a_signpost_lets_nobody_in_and_tells_those_of_its_master_where_the_host_
             came = await host.come("guest", 1, seconds=0.3, secret=secret, found="job")
             assert came.connection is None
             assert [(a.outcome, a.detail) for a in came.attempts] == [("elsewhere", "127.0.0.2")]
-            came = await host.come("another", 1, seconds=0.3, secret=secret, found="job", master="another:29500")
-            assert [a.outcome for a in came.attempts] == ["waiting"]
+            for found in ("master", "job"):
+                came = await host.come("another", 1, seconds=0.3, secret=secret, found=found, master="another:29500")
+                assert [a.outcome for a in came.attempts] == ["waiting"]
             assert host.server.guests == {}
 
     live(main())
