@@ -21,7 +21,8 @@ from distcheck.rules.cards import (
 )
 from distcheck.rules.nvml import LOST, error_code, remedy
 from distcheck.rules.sharing import cause_of, explained, shared_gpus
-from distcheck.rules.visibility import mig_commands, no_gpu, wrong_values
+from distcheck.rules.slices import undivided
+from distcheck.rules.visibility import no_gpu, wrong_values
 from distcheck.rules.vocabulary import brief, found, grouped, listed, named, numbers_of
 from distcheck.visible import visible
 
@@ -131,10 +132,9 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     The user would have seen ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``, ``No CUDA GPUs
     are available`` or ``Found no NVIDIA driver on your system``.
 
-    Found where ``--backend nccl`` meets a node without NVIDIA GPUs, where NVML counts none (a container or a
-    job step that was given none), and where all of them are in MIG mode without a MIG device. When other
-    nodes of the job have GPUs, the node is suspected and not the job. An AMD node is none of these: there
-    NCCL is RCCL.
+    Found where ``--backend nccl`` meets a node without NVIDIA GPUs, and where NVML counts none (a container or a
+    job step that was given none). When other nodes of the job have GPUs, the node is suspected and not the job. An
+    AMD node is none of these: there NCCL is RCCL. GPUs in MIG mode are gpu-mig-without-device.
 
     Fix: ask for GPUs: ``#SBATCH --gpus-per-node=8``, ``docker run --gpus all``; or run on CPUs with
     ``init_process_group("gloo")`` and ``--backend gloo``.
@@ -148,10 +148,10 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     for node, devices in seen(job):
         if any(gpu.lost for gpu in devices):
             continue  # gpu-fell-off-bus says it
+        if any(u.node is node for u in undivided(job)):
+            continue  # gpu-mig-without-device says it
         if not visible(None, devices).uuids:
             why = "NVML works and counts no GPU" if not devices else "the job may open none of the GPUs"
-            if any(gpu.mig is True for gpu in devices):
-                why = "the GPUs are in MIG mode, and no MIG device was made on them"
             without.setdefault(why, []).append(node)
             continue
         right = [(r, value, devices_of(job, r, devices)) for r, value, fault in values(job, node, devices) if not fault]
@@ -161,7 +161,7 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
                 message = (
                     f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
                 )
-                fix = Fix("Name another GPU, or make MIG devices on this one.", mig_commands())
+                fix = Fix("Name another GPU.", (f"unset {VARIABLE}", "nvidia-smi -L"))
                 yield found(job, ranks, message, fix, evidence={VARIABLE: value, "stopped_by": shown.stop})
     for why, nodes in without.items():
         if nodes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Collectives, Job, RankFacts
+from distcheck.facts import Collectives, CudaView, Job, RankFacts
 from distcheck.finding import Finding, Fix, Severity
 from distcheck.rules import Outcome, rule
 from distcheck.rules.cards import VARIABLE, at, devices_of, not_seen, seen, values
 from distcheck.rules.sharing import sharing_allowed
-from distcheck.rules.slices import Taken, mixture, taken
+from distcheck.rules.slices import Taken, mixture, taken, undivided
 from distcheck.rules.vocabulary import brief, fold, found, grouped, listed, named, nodes_of, numbers_of
 from distcheck.visible import visible
 
@@ -20,6 +20,47 @@ _SHARES_A_GPU = (2, 30)
 """From this version NCCL tells MIG devices of one GPU apart, where NCCL_MULTI_RANK_GPU_ENABLE allows it."""
 _WHOLE = ("sudo nvidia-smi -mig 0",)
 _MOST = 16
+
+
+@rule("gpu")
+def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
+    """A GPU is in MIG mode and holds no MIG device, so CUDA leaves it out and a rank gets no GPU.
+
+    MIG mode outlives jobs and reboots, so it is left on by whoever used the node before. CUDA shows the remaining GPUs
+    only and numbers them anew: the last rank of the node ends with ``CUDA error: invalid device ordinal``, a rank
+    that is shown this GPU alone with ``No CUDA GPUs are available``.
+
+    Found by comparing what CUDA_VISIBLE_DEVICES leaves of the node's GPUs with what it would leave if these were
+    whole; with ``distcheck node --gpus N`` by whether N remain. Silent where every rank gets a GPU without them. The
+    node goes on the exclude list where CUDA itself has shown that the GPUs are not there.
+
+    Fix: turn MIG mode off on that GPU (``sudo nvidia-smi -i 0 -mig 0``) once nobody uses it; or make MIG devices, for
+    jobs that take them by UUID.
+    See: https://docs.nvidia.com/datacenter/tesla/mig-user-guide
+    """
+    yield from not_seen(job)
+    for node, gpus, without, usable, total in undivided(job):
+        which = ",".join(str(gpu.index) for gpu in gpus)
+        several = len(gpus) > 1
+        who = f"; {named(job, without)} {'gets' if len(without) == 1 else 'get'} no GPU" if without else ""
+        yield Finding(
+            scope="gpu",
+            owner="admin",
+            confirmed=all(isinstance(rank.cuda, CudaView) and not rank.cuda.error for rank in without),
+            ranks=numbers_of(without),
+            nodes=(node.name,),
+            message=brief(
+                f"{node.name}: {listed([f'GPU {gpu.index}{at(gpu)}' for gpu in gpus])} {'are' if several else 'is'} in "
+                f"MIG mode without a MIG device, so CUDA shows {usable} of {total} GPUs{who}",
+                300,
+            ),
+            evidence={f"GPU {gpu.index}": "MIG mode, no MIG device" for gpu in gpus[:_MOST]}
+            | {"gpus_seen": usable, "gpus_on_node": total, "ranks_on_node": len(job.ranks_on(node))},
+            fix=Fix(
+                "Turn MIG mode off there once nobody uses it, or make MIG devices for jobs that take them by UUID.",
+                (f"sudo nvidia-smi -i {which} -mig 0", f"nvidia-smi mig -i {which} -lgip"),
+            ),
+        )
 
 
 @rule("gpu")

@@ -13,6 +13,7 @@ from distcheck.rules.cuda import deprived
 from distcheck.rules.settings import export
 from distcheck.rules.sharing import sharing_allowed
 from distcheck.rules.shortfall import shortfalls
+from distcheck.rules.slices import undivided
 from distcheck.rules.vocabulary import brief, fold, found, grouped, named, table_of
 from distcheck.visible import visible
 
@@ -24,9 +25,10 @@ def beyond_visible(job: Job) -> list[list[RankFacts]]:
     """Group the ranks whose LOCAL_RANK is the number of no GPU that they see, by what they are shown.
 
     Left out is what another rule explains: a node that has lost a GPU or has fewer than its like, a
-    CUDA_VISIBLE_DEVICES that CUDA does not read as it was meant, and a GPU that CUDA hides.
+    CUDA_VISIBLE_DEVICES that CUDA does not read as it was meant, and a GPU that CUDA hides or that MIG mode takes away.
     """
     told = {id(rank) for short in shortfalls(job) for rank in short.without} | deprived(job)
+    told |= {id(rank) for node in undivided(job) for rank in node.without}
     without = [
         rank
         for node, devices in seen(job)

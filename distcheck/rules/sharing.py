@@ -10,7 +10,7 @@ from distcheck.rules.agents import restarted
 from distcheck.rules.cards import VARIABLE, card_of, seen, values
 from distcheck.rules.cuda import deprived
 from distcheck.rules.shape import lonely
-from distcheck.rules.slices import by_mixture
+from distcheck.rules.slices import by_mixture, undivided
 from distcheck.rules.vocabulary import brief, by_name, found, named, rank_name
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def shown_one(job: Job) -> set[int]:
 def explained(job: Job) -> Callable[[Sequence[RankFacts]], bool]:
     """Return what tells whether ranks meet on a GPU for a cause that another rule names.
 
-    They claim one rank, each believes to be alone, their GPUs are in MIG mode unlike those of most nodes, CUDA hides
-    the GPU of one of them, or one launcher gave them one LOCAL_RANK and they are shown more than this GPU. Two
-    torchruns on one node both count from 0, and nothing is wrong with that.
+    They claim one rank, each believes to be alone, their GPUs are in MIG mode unlike those of most nodes, CUDA or
+    MIG mode hides the GPU of one of them, or one launcher gave them one LOCAL_RANK and they are shown more than this
+    GPU. Two torchruns on one node both count from 0, and nothing is wrong with that.
     """
-    hidden = deprived(job)
+    hidden = deprived(job) | {id(rank) for node in undivided(job) for rank in node.without}
     alone, one = {id(rank) for rank in lonely(job)}, shown_one(job)
 
     def by_another(ranks: Sequence[RankFacts]) -> bool:

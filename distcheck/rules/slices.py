@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.rules.cards import VARIABLE, seen
+import msgspec
+
+from distcheck.rules.cards import VARIABLE, devices_of, seen, values
 from distcheck.rules.vocabulary import majority, once
+from distcheck.visible import device_of, usable_name, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +37,61 @@ def taken(job: Job) -> tuple[Taken, ...]:
                 if name == gpu.uuid or name in gpu.mig_uuids or old_name:
                     found.append(Taken(rank, node, gpu, sliced=name != gpu.uuid))
     return tuple(found)
+
+
+class Undivided(NamedTuple):
+    """A node with GPUs in MIG mode on which no MIG device was made, and who would need them."""
+
+    node: NodeFacts
+    gpus: tuple[Gpu, ...]
+    without: tuple[RankFacts, ...]
+    """Ranks that are left without a GPU by it; none on a node that is looked at by itself."""
+    usable: int
+    """GPUs of the node that CUDA shows."""
+    total: int
+    """What it would show were they whole."""
+
+
+@once
+def undivided(job: Job) -> tuple[Undivided, ...]:
+    """Return the nodes on which ranks, or `distcheck node --gpus`, lack GPUs that are in MIG mode and hold nothing.
+
+    CUDA shows MIG devices, and of a GPU in MIG mode nothing else: it leaves the GPU out and numbers the others anew.
+    Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide (CUDA Device Enumeration)
+    """
+    found = []
+    for node, devices in seen(job):
+        empty = [gpu for gpu in devices if _is_empty(gpu)]
+        if not empty or any(gpu.lost for gpu in devices):
+            continue
+        usable, total = (len(visible(None, gpus).uuids) for gpus in (devices, _whole(devices)))
+        without: dict[int, RankFacts] = {}
+        needed: set[int] = set()
+        for rank, value, fault in values(job, node, devices):
+            own = devices_of(job, rank, devices)
+            if fault or not any(_is_empty(gpu) for gpu in own):
+                continue
+            shown = rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else visible(value, own).uuids
+            meant, local = visible(value, _whole(own)).uuids, rank.placement.local_rank
+            beyond = local is not None and len(shown) <= local < len(meant)  # of one GPU, another rank's
+            if not beyond and (shown or device_of(local, meant) is None):
+                continue
+            without[id(rank)] = rank
+            needed |= {gpu.index for gpu in own if _is_empty(gpu) and usable_name(gpu) in meant}
+        if "node" in job.asked.looks:
+            without, needed = {}, {gpu.index for gpu in empty if usable < (job.asked.gpus or 1) <= total}
+        if needed:
+            gpus = tuple(gpu for gpu in empty if gpu.index in needed)
+            found.append(Undivided(node, gpus, tuple(without.values()), usable, total))
+    return tuple(found)
+
+
+def _is_empty(gpu: Gpu) -> bool:
+    return gpu.mig is True and not gpu.mig_uuids
+
+
+def _whole(devices: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    return tuple(msgspec.structs.replace(gpu, mig=False) if _is_empty(gpu) else gpu for gpu in devices)
 
 
 class Mixture(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpu, Gpus, Job, NodeFacts, RankFacts
+from distcheck.facts import Gpu, Job, NodeFacts, RankFacts
 from distcheck.finding import Finding, Fix, Severity
 from distcheck.rules.cards import VARIABLE, at, devices_of, not_seen, seen, values
 from distcheck.rules.vocabulary import brief, found, listed, named, numbers_of, starter
@@ -90,8 +90,6 @@ def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Find
         "Ask the scheduler or the container runtime for GPUs; on CPUs use init_process_group('gloo').",
         (f"#SBATCH --gpus-per-node={most}", "# add to docker run: --gpus all", "distcheck gate --backend gloo"),
     )
-    if any(gpu.mig is True for node in nodes if isinstance(node.gpus, Gpus) for gpu in node.gpus.devices):
-        fix = Fix("Make MIG devices, or turn MIG mode off.", mig_commands())
     return Finding(
         scope="node" if suspect else "rank",
         owner="unknown" if suspect else "user",
@@ -102,8 +100,3 @@ def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Find
         evidence={"accelerator": listed(sorted({node.accelerator for node in nodes}))},
         fix=fix,
     )
-
-
-def mig_commands() -> tuple[str, ...]:
-    """Return what lists the MIG devices that can be made, and what turns MIG mode off."""
-    return ("nvidia-smi mig -lgip", "sudo nvidia-smi -mig 0")

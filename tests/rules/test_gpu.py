@@ -281,17 +281,6 @@ def test_nvml_that_counts_no_gpu(of, judge, change, with_value):
     assert ("gpu-none-visible", "node", ("node2",)) in [(f.rule, f.scope, f.nodes) for f in said.findings]
 
 
-def test_gpus_in_mig_mode_without_devices(of, only, change, with_value):
-    job = of(1, 1, 1)
-    empty = Gpu(0, "GPU-1-0", "0000:01:00.0", "NVIDIA H100", 1, 1, mig=True)
-    finding = only(with_value(with_gpus(change, job, empty), None))
-    assert finding.rule == "gpu-none-visible"
-    assert "MIG mode" in finding.message
-    finding = only(with_value(with_gpus(change, job, empty, Gpu(1, "GPU-x", "0", "n", 1, 1, mig=False)), "0"))
-    assert finding.rule == "gpu-none-visible"
-    assert "CUDA_VISIBLE_DEVICES='0' shows no GPU: a GPU in MIG mode" in finding.message
-
-
 # -- CUDA_VISIBLE_DEVICES
 
 

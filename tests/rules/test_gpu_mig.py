@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rules.machines import PROFILES, but_guesses, machines
 
-from distcheck.facts import Collectives
+from distcheck.facts import Collectives, CudaDevice, CudaView, Placement
 
 H100, MIG = PROFILES["dgx_h100"], PROFILES["dgx_h100_mig"]
 TWO = MIG + "3.1.uuid MIG-10000003-aaaa-bbbb-cccc-dddddddddddd\n"
@@ -127,3 +127,79 @@ def test_what_the_job_itself_names_is_no_nodes_fault(on, judge):
 def test_a_divided_gpu_that_no_rank_takes_is_nothing(on, judge):
     job = on(H100 + "7.mig 1\n7.mig.slots 7\n7.0.uuid MIG-00000007-aaaa\n", per_node=2, values=("0,1", "0,1"))
     assert judge(job).findings == ()
+
+
+EMPTY = "{gpu}.mig 1\n{gpu}.mig.slots 7\n"
+
+
+def empty(*gpus):
+    """A node of eight GPUs, of which these are in MIG mode and hold no MIG device."""
+    return H100 + "".join(EMPTY.format(gpu=gpu) for gpu in gpus)
+
+
+def asked_cuda(job, devices, change):
+    """The job as CUDA itself has shown each rank so many GPUs."""
+    return change.rank(job, None, cuda=CudaView(tuple(CudaDevice(uuid) for uuid in devices)))
+
+
+@pytest.mark.parametrize("gpu", [0, 3, 7])
+@pytest.mark.parametrize("others", [(), (H100, H100)])
+def test_a_gpu_in_mig_mode_without_devices_is_the_one_cause_of_what_is_missing(on, judge, change, gpu, others):
+    job = on(empty(gpu), *others)
+    said = judge(job)
+    assert errors(said) == [("gpu-mig-without-device", "error", (7,), ("node1",))]
+    (finding,) = said.findings
+    assert finding.message.startswith(f"node1: GPU {gpu} (0000:")
+    assert "is in MIG mode without a MIG device, so CUDA shows 7 of 8 GPUs; rank 7 (node1" in finding.message
+    assert finding.fix.commands == (f"sudo nvidia-smi -i {gpu} -mig 0", f"nvidia-smi mig -i {gpu} -lgip")
+    assert (finding.scope, finding.confirmed, said.verdict.exit_code) == ("gpu", False, 20)
+    seen = asked_cuda(job, job.ranks[0].visible_gpus, change)
+    assert judge(seen, "gpu_mig").verdict.exit_code == 40, "CUDA has shown that it is not there"
+
+
+def test_ranks_that_get_a_gpu_without_it_are_not_bothered(on, judge):
+    for values in (None, ("1,2,3,4,5,6,7",) * 4):
+        job = on(empty(0), per_node=4, values=values) if values else on(empty(0), per_node=4)
+        assert judge(job).findings == ()
+        assert judge(job).verdict.exit_code == 0
+
+
+def test_a_rank_that_is_shown_only_that_gpu_gets_none(on, judge):
+    job = on(empty(0), values=tuple(str(i) for i in range(8)))
+    assert errors(judge(job)) == [("gpu-mig-without-device", "error", (0,), ("node1",))]
+
+
+def test_only_the_gpus_that_somebody_was_to_have_are_named(on, judge):
+    job = on(empty(0, 5), per_node=2, values=("4,5", "4,5"))
+    (finding,) = judge(job).findings
+    assert (finding.rule, finding.ranks) == ("gpu-mig-without-device", (1,))
+    assert finding.fix.commands[0] == "sudo nvidia-smi -i 5 -mig 0"
+    assert "GPU 0 " not in finding.message, "and that both ranks come to GPU 4 is no finding of its own"
+
+
+def test_all_gpus_in_mig_mode_are_one_finding_of_their_node(on, judge):
+    (finding,) = judge(on(H100 + "mig 1\nmig.slots 7\n", H100)).findings
+    assert (finding.rule, finding.ranks, finding.nodes) == ("gpu-mig-without-device", tuple(range(8)), ("node1",))
+    assert "CUDA shows 0 of 8 GPUs" in finding.message
+    assert finding.fix.commands[0] == "sudo nvidia-smi -i 0,1,2,3,4,5,6,7 -mig 0"
+
+
+def test_the_same_on_most_nodes_is_the_systems(on, judge, change):
+    job = on(*[empty(0)] * 3)
+    seen = asked_cuda(job, job.ranks[0].visible_gpus, change)
+    said = judge(seen, "gpu_mig")
+    assert {f.scope for f in said.findings} == {"system"}
+    assert said.verdict.exit_code == 30
+
+
+@pytest.mark.parametrize(("needed", "found"), [(8, ["gpu-mig-without-device"]), (7, []), (None, [])])
+def test_a_node_by_itself_is_short_of_it_where_so_many_are_needed(on, judge, change, needed, found):
+    job = on(empty(0), per_node=1)
+    bare = change.rank(job, None, environment={}, placement=Placement(), visible_gpus=None, gpu=None)
+    alone = change.asked(bare, looks=("node", "gpu"), command="node", gpus=needed)
+    assert [f.rule for f in judge(alone, "gpu_mig", "gpu", "node").findings] == found
+
+
+def test_a_gpu_of_which_mig_mode_is_not_known_is_not_blamed(on, judge):
+    job = on(H100 + "0.mig !4\n", per_node=8)
+    assert judge(job, "gpu_mig").findings == ()
