@@ -32,7 +32,7 @@ from distcheck.preflight import (
     rank_facts,
 )
 from distcheck.probe import environment, gpu, host, links, pci
-from distcheck.probe.state import SHM, space
+from distcheck.probe.state import SHM, space, temporary
 from distcheck.progress import Watcher
 from distcheck.record import Record
 from distcheck.rollcall import client
@@ -202,7 +202,9 @@ class Session:
             environ, accelerator=accelerator, gpus=gpus, pci=hanging, network=await self._network_facts()
         )
         if self.asked.measures:
-            node = self.record.node = msgspec.structs.replace(node, shm=space(SHM))
+            node = self.record.node = msgspec.structs.replace(
+                node, shm=space(SHM), tmp=space(folder := temporary(environ)), tmp_folder=folder
+            )
         self.record.process = process_facts(self.uid, node, environ, self.request.placements)
         seen = await self._seen_by_ranks()
         self.record.ranks = tuple(

@@ -76,5 +76,9 @@ class NodeFacts(Facts, frozen=True):
     """None: not looked at."""
     shm: Space | Missing | None = None
     """The room for shared memory in /dev/shm, where ranks are to measure; None: not looked at."""
+    tmp: Space | Missing | None = None
+    """The room in the folder for temporary files, where torch writes; None: not looked at."""
+    tmp_folder: str = "/tmp"  # noqa: S108 a name only
+    """TMPDIR where that is a folder."""
     cpus: Count | None = None
     """CPUs that are online, whoever may use them; None where that is not known."""

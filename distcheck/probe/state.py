@@ -15,7 +15,8 @@ from distcheck.probe.child import Question, ask, live_no_longer_than_told
 from distcheck.probe.network import resolve
 
 SHM = "/dev/shm"  # noqa: S108 it is looked at, nothing is written there
-FOLDERS = (SHM, "/tmp")  # noqa: S108 as above
+TMP = "/tmp"  # noqa: S108 as above
+FOLDERS = (SHM, TMP)
 _NAME_SECONDS = 3.0
 _STATE = Question(__name__, "this node", "its resolver or a file system hangs")
 
@@ -36,6 +37,12 @@ def collect(environ: Mapping[str, str] = os.environ) -> NodeState:
         slurm_context=environ.get("SLURM_SCRIPT_CONTEXT", "")[:64],
         slurm_job=environ.get("SLURM_JOB_ID", "")[:64],
     )
+
+
+def temporary(environ: Mapping[str, str]) -> str:
+    """Return the folder in which a process with these variables makes its temporary files."""
+    folder = environ.get("TMPDIR", "")
+    return folder if os.path.isdir(folder) else TMP  # noqa: PTH112 any text may stand there
 
 
 def space(folder: str) -> Space | Missing:

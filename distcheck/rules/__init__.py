@@ -56,7 +56,7 @@ FAMILIES: dict[str, Family] = {
     "mtu": Family(("peers",)),
     "scale": Family(("peers",)),
     "rendezvous": Family(("peers",)),
-    "node": Family(("node", "collectives")),
+    "node": Family(("node", "collectives", "isolation")),
     "gpu": Family(("gpu",)),
     "gpu_cuda": Family(("gpu",)),
     "gpu_order": Family(("gpu", "collectives")),

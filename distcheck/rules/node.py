@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Gpus, Job, Missing, NodeFacts, NodeState, Space
@@ -123,35 +124,39 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node")
+@rule("node", also=("collectives", "isolation"))
 def host_disk_full(job: Job) -> Iterator[Outcome]:
-    """The folder /tmp is full, read-only or not there.
+    """The folder for temporary files is full, read-only or not there.
 
     torchrun, compilers and data loaders write there: the user would have seen ``No space left on device`` or
     ``Read-only file system``, the latter often the first sign of a disk that fails.
 
-    Found by the free room (a warning below 100 MiB, an error below 1 MiB or without a free file) and by whether it
-    may be written.
+    Found in TMPDIR, else /tmp, by the free room (a warning below 100 MiB, an error below 1 MiB or without a free file)
+    and by whether it may be written; by `distcheck node`, and on every node of `bandwidth`, `gate` and `isolate` before
+    they measure.
 
     Fix: remove old files; look for the disk's errors in the kernel's log when it became read-only.
     """
-    for node, state in _states(job):
-        space = state.spaces.get(_TMP)
+    for node in job.nodes:
+        space, folder = node.tmp, brief(node.tmp_folder)
+        if isinstance(node.state, NodeState):
+            space, folder = node.state.spaces.get(_TMP), _TMP
         if space is None:
             continue
         if isinstance(space, Missing) or not space.writable:
-            what = space.reason if isinstance(space, Missing) else f"{_TMP} may not be written"
+            what = space.reason if isinstance(space, Missing) else f"{folder} may not be written"
             yield _suspected(
                 node,
                 f"{what}; torchrun and data loaders write there",
                 Fix(
                     "Look for errors of the disk; mount it writable again.",
-                    ("sudo dmesg | grep -iE 'i/o error|read-only|ext4|xfs'", "findmnt --target /tmp"),
+                    ("sudo dmesg | grep -iE 'i/o error|read-only|ext4|xfs'", f"findmnt --target {quote(folder)}"),
                 ),
             )
         elif space.free_bytes < _TMP_BYTES or space.free_files == 0:
-            fix = Fix("Remove what is not needed.", ("df -h /tmp; df -i /tmp", "sudo du -xsh /tmp/* | sort -h | tail"))
-            yield _room(node, _TMP, space, fix)
+            place = quote(folder)
+            look = (f"df -h {place}; df -i {place}", f"sudo du -xsh {place}/* | sort -h | tail")
+            yield _room(node, folder, space, Fix(f"Remove from {node.name} what is not needed.", look))
     yield from _unseen(job)
 
 

@@ -10,13 +10,10 @@ from distcheck.finding import Fix, NotChecked
 from distcheck.rules import Outcome, rates, rule
 from distcheck.rules.losses import echoes, lossy
 from distcheck.rules.picks import explained_trials
+from distcheck.rules.ports import opened
 from distcheck.rules.vocabulary import are, found, listed, nodes_of, numbers_of
 from distcheck.rules.ways import Way, Ways, interface_name, nothing_arrived, reason
 
-_FIREWALL = (
-    'sudo sysctl -w net.ipv4.ip_local_port_range="50000 51000"',
-    "sudo firewall-cmd --add-port=50000-51000/tcp",
-)
 _LOSS, _HEAVY_LOSS = 0.01, 0.05
 """Shares of segments sent again that are an error: on some ways, and on all, which the look itself may crowd.
 
@@ -64,7 +61,10 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     connect. No answer means that packets are dropped; refused or unreachable, though somebody listens there, that a
     firewall rejects them.
 
-    Fix: allow all TCP between the nodes of a job, or open a range and keep the kernel to it.
+    Fix: allow all TCP between the nodes of a job, or open the range of net.ipv4.ip_local_port_range as it is. A
+    narrower range must hold what the job needs: on each node, for each of its ranks, a port for every other rank and,
+    with NCCL over sockets, 18 (its data sockets and two) for each of five neighbours in each of up to 32 channels. A
+    job that exhausts the range ends with "Cannot assign requested address".
     See: https://github.com/NVIDIA/nccl/issues/388
     """
     if "peers" in job.asked.looks and not job.peers and len(job.processes) > 1 and job.met:
@@ -73,8 +73,7 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     one_way = _one_way(ways, shut)
     cut_off = {w: reason(t) for w, t in shut.items() if w not in one_way}
     if cut_off:
-        fix = Fix("Allow TCP between the nodes on the ports that the kernel chooses.", _FIREWALL)
-        yield ways.finding(cut_off, "reach", "on ports that the kernel chooses", fix)
+        yield ways.finding(cut_off, "reach", "on ports that the kernel chooses", opened(job))
 
 
 @rule("peers")

@@ -144,6 +144,15 @@ def test_the_node_with_a_small_dev_shm_is_named_before_anything_dies_of_it(clust
     assert found["nodes"] == ["node3"]
 
 
+def test_the_node_whose_tmp_is_full_is_named_and_no_other(cluster):
+    fill = "mount -t tmpfs -o size=4m tmpfs /tmp && dd if=/dev/zero of=/tmp/full bs=1M; df /tmp"
+    assert "100%" in cluster.run("node3", "sh", "-c", fill).out
+    ended, report = gate(cluster)
+    assert (ended.code, errors(report)) == (20, [("host-disk-full", [], ["node3"])]), report["findings"]
+    (found,) = [f for f in report["findings"] if f["rule"] == "host-disk-full"]
+    assert "node3: /tmp has 0.0 MiB free of 4" in found["message"]
+
+
 def test_the_node_whose_small_dev_shm_kills_a_rank_is_named_and_no_other(cluster):
     shrink(cluster, "node3")
     for node in NODES:  # what data loaders and NCCL would take everywhere

@@ -39,6 +39,12 @@ def test_a_file_system_that_claims_more_than_a_number_holds_is_as_large_as_one_h
     assert msgspec.json.decode(msgspec.json.encode(space), type=Space) == space
 
 
+def test_temporary_files_go_to_tmpdir_where_that_is_a_folder(tmp_path):
+    assert state.temporary({"TMPDIR": str(tmp_path)}) == str(tmp_path)
+    for elsewhere in ({}, {"TMPDIR": ""}, {"TMPDIR": str(tmp_path / "gone")}):
+        assert state.temporary(elsewhere) == "/tmp"
+
+
 def test_a_resolver_that_hangs_costs_seconds_and_not_the_rest(monkeypatch):
     monkeypatch.setattr(state, "_NAME_SECONDS", 0.2)
     monkeypatch.setattr(state, "resolve", lambda _name: time.sleep(2.0))

@@ -192,6 +192,31 @@ def test_the_shared_memory_of_a_node_that_shall_measure_is_judged_too(job_of, ch
 
 
 @pytest.mark.parametrize(
+    ("tmp", "severity"),
+    [
+        (space(8 * MIB, 0), "error"),
+        (space(GIB, 60 * MIB), "warning"),
+        (space(GIB, GIB, 0), "error"),
+        (space(GIB, 101 * MIB), ""),
+        (space(writable=False), "error"),
+        (Missing(reason="/tmp: No such file or directory"), "error"),
+        (None, ""),
+    ],
+)
+@pytest.mark.parametrize("look", ["collectives", "isolation"])
+def test_a_full_folder_for_temporary_files_is_named_with_its_node_by_all_that_measure(
+    job_of, change, judge, tmp, severity, look
+):
+    job = change.node(job_of(3, 2, looks=("environment", "meeting", look)), (0, 2), tmp=space())
+    said = judge(change.node(job, 1, tmp=tmp, tmp_folder="/scratch/my tmp"), "node")
+    found = [f for f in said.findings if f.rule == "host-disk-full"]
+    assert [(f.severity, f.nodes) for f in found] == ([(severity, ("node2",))] if severity else [])
+    if severity and isinstance(tmp, Space) and tmp.writable:
+        assert "node2: /scratch/my tmp has" in found[0].message
+        assert found[0].fix.commands[0] == "df -h '/scratch/my tmp'; df -i '/scratch/my tmp'"
+
+
+@pytest.mark.parametrize(
     ("shm", "reason"),
     [
         (Missing(reason="/dev/shm: No such file or directory"), "/dev/shm: No such file or directory"),

@@ -7,9 +7,10 @@ import random
 
 import pytest
 
-from distcheck.facts import Interface, Link, NetworkFacts, PeerTrial, Resolution, Transfer
+from distcheck.facts import Interface, Link, Missing, NetworkFacts, PeerTrial, Resolution, Transfer
 from distcheck.rollcall.peers import choose
 from distcheck.rollcall.protocol import PeerDoor
+from distcheck.rules.ports import opened
 
 LOOKS = ("environment", "meeting", "peers")
 GOOD = Transfer(bytes=2 << 20, seconds=0.02, stalled=False, segments=1450)
@@ -168,6 +169,39 @@ def test_ports_between_one_pair_that_are_closed(of, change, only):
         "way 1": "node1 to node3: timeout at 10.0.0.3:40000, no answer within 3.0 s",
         "way 2": "node3 to node1: timeout at 10.0.0.1:40000, no answer within 3.0 s",
     }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_node", "gpus", "variables", "needed", "words"),
+    [
+        (4, 2, 0, {}, 1000, "where the range must be narrower"),
+        (64, 8, 0, {}, 5000, "where the range must be narrower"),
+        (64, 8, 8, {}, 28000, "where the range must be narrower"),
+        (128, 8, 8, {}, 32000, "more than there are"),
+        (64, 8, 8, {"NCCL_MAX_NCHANNELS": "2", "NCCL_SOCKET_NTHREADS": "1", "NCCL_NSOCKS_PERTHREAD": "1"}, 5000,
+         "where the range must be narrower"),
+    ],
+)  # fmt: skip
+def test_the_ports_to_open_are_the_nodes_own_and_a_narrower_range_must_hold_what_the_job_needs(
+    job_of, change, nodes, per_node, gpus, variables, needed, words
+):
+    job = change.environment(job_of(nodes, per_node, gpus=gpus), None, **variables)
+    fix = opened(change.node(job, 0, ephemeral_ports=(30000, 60999)) if nodes == 4 else job)
+    first = 30000 if nodes == 4 else 32768
+    assert fix.commands[0] == f"sudo firewall-cmd --add-port={first}-60999/tcp"
+    assert f"up to {needed} of them on a node" in fix.text
+    assert words in fix.text
+
+
+def test_where_the_range_is_not_known_no_range_is_made_up(job_of, change):
+    fix = opened(change.node(job_of(2, 2), None, ephemeral_ports=Missing(reason="not read")))
+    assert fix.commands == ("sysctl net.ipv4.ip_local_port_range",)
+
+
+def test_the_fix_never_narrows_the_range(of, change, only):
+    finding, _ = only(closed(change, of(4, 2), both(0, 2)))
+    assert finding.fix.commands[0] == "sudo firewall-cmd --add-port=32768-60999/tcp"
+    assert not any("sysctl -w" in command for command in finding.fix.commands)
 
 
 def test_ports_between_two_pairs_without_a_node_in_common(of, change, only):
