@@ -15,9 +15,8 @@ import msgspec
 
 from distcheck.isolation.round import PAIRED, Trial
 from distcheck.isolation.state import State
+from distcheck.isolation.together import WITNESSES
 
-WITNESSES = 2
-"""Partners that work with others and fail with a node, before it is convicted."""
 REPEATS = 3
 """Bad tests before a node is convicted, where there are enough others to test it with."""
 TIMES = 2

@@ -8,11 +8,10 @@ from msgspec.structs import replace
 
 from distcheck.isolation import culprits, words
 from distcheck.isolation.alone import Alone
-from distcheck.isolation.attribution import Attribution, Tally
 from distcheck.isolation.groups import Boundary
 from distcheck.isolation.round import GROUPED
+from distcheck.isolation.sight import Sight
 from distcheck.isolation.state import State
-from distcheck.isolation.together import together
 from distcheck.isolation.verdict import Kind, Suspect, Verdict
 
 SHARED = 3
@@ -20,45 +19,44 @@ SHARED = 3
 
 
 def conclude(
-    state: State,
-    runs: dict[str, Alone],
-    parts: Sequence[tuple[Tally, Attribution]] = (),
-    boundaries: Sequence[Boundary] = (),
+    state: State, runs: dict[str, Alone], seen: Sight | None = None, boundaries: Sequence[Boundary] = ()
 ) -> Verdict:
     """Sum up a search; without pairs when most nodes failed alone."""
     of_two = len(state.nodes) < SHARED
     convicted = [culprits.of_alone(node, its, of_two=of_two) for node, its in runs.items() if its.convicted]
     suspects: list[Suspect] = []
-    for known, found in parts:
-        suspects += culprits.suspects(known, found)
-        convicted += culprits.of_pairs(known, found) + culprits.of_links(found)
-        suspects += culprits.flaky_suspects(known, found)
-    # Whoever met nodes of one side only may stand on the other.
-    joined = together(state)
-    doubtful = [c for c in convicted if c.by_others and joined.apart(c.nodes[0])]
-    if doubtful and len(parts) == 1:
-        # Where a partition is likely, and not yet found, several parts may be of the same side.
-        doubtful = [c for c in convicted if c.by_others]
-    convicted = [c for c in convicted if c not in doubtful]
-    suspects += [Suspect(c.nodes, c.evidence, words.other_side(c.nodes[0])) for c in doubtful]
-    nobody = bool(suspects) and not any(any(known.passed.values()) for known, _ in parts)
+    if seen is not None:
+        by_others = culprits.of_pairs(seen)
+        excused = [c for c in by_others if seen.joined.excused(c.nodes[0])]
+        convicted += [c for c in by_others if c not in excused]
+        convicted += culprits.of_links(seen)
+        suspects += culprits.suspects(seen, excused) + culprits.flaky_suspects(seen)
+    nobody = bool(suspects) and seen is not None and not any(seen.known.passed.values())
     links = {c.nodes for c in convicted if c.part == "link"}
     in_groups = [culprits.of_group(b) for b in boundaries if b.cause == "link"]
     convicted += [c for c in in_groups if c.nodes not in links]
-    widespread = any(found.widespread for _, found in parts)
+    widespread = seen is not None and any(found.widespread for _, found in seen.sides)
     blamed = {n for c in convicted if c.part != "link" for n in c.nodes}
-    shared = widespread or (len(state.nodes) >= SHARED and (nobody or 2 * len(blamed) > len(state.nodes)))
+    never = set(seen.found.never) if seen is not None else set()
+    most = 2 * len(blamed) > len(state.nodes)
+    enough = len(state.nodes) >= SHARED
+    shared = widespread or (enough and (nobody or most or 2 * len(blamed | never) > len(state.nodes)))
     if shared:
-        convicted = [c if c.part == "link" else replace(c, certain=False) for c in convicted]
-    seen = {n for t in state.tests if t.outcome != "untested" for n in t.nodes}
+        # Who is bad alone is bad whatever the ways between nodes are, unless most are.
+        alone_counts = not (widespread or most)
+        convicted = [
+            c if c.part == "link" or (alone_counts and not c.by_others) else replace(c, certain=False)
+            for c in convicted
+        ]
+    tested = {n for t in state.tests if t.outcome != "untested" for n in t.nodes}
     met = {n for t in state.tests if t.outcome != "untested" and len(t.nodes) > 1 for n in t.nodes}
-    single = seen - met - blamed
+    single = tested - met - blamed
     draft = Verdict(
         kind="healthy",
         culprits=tuple(convicted),
         boundaries=tuple(b for b in boundaries if b.cause != "link"),
         undecided=tuple(suspects),
-        untested=tuple(n for n in state.nodes if n not in seen),
+        untested=tuple(n for n in state.nodes if n not in tested),
         only_alone=tuple(n for n in state.nodes if n in single) if len(state.nodes) > 1 else (),
         missing=state.missing,
         widespread=widespread,

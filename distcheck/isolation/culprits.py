@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from distcheck.isolation import words
 from distcheck.isolation.alone import Alone
-from distcheck.isolation.attribution import TIMES, WITNESSES, Attribution, Tally
+from distcheck.isolation.attribution import TIMES, Attribution, Tally
 from distcheck.isolation.groups import Boundary
-from distcheck.isolation.pairing import SMALL
 from distcheck.isolation.round import WORST_FIRST, Outcome, Trial
+from distcheck.isolation.sight import Sight
+from distcheck.isolation.together import SMALL, WITNESSES
 from distcheck.isolation.verdict import Culprit, Evidence, Suspect
 
 CERTAIN_PARTNERS = 3
@@ -77,10 +78,10 @@ def _slow_ranks(node: str, its: Alone, *, of_two: bool) -> Culprit:
     )  # fmt: skip
 
 
-def of_pairs(known: Tally, found: Attribution) -> list[Culprit]:
+def of_pairs(seen: Sight) -> list[Culprit]:
     """Return the nodes and rails that fail with several others which work."""
-    never = [_node(n, known, tests) for n, tests in found.never.items() if found.convicted(n)]
-    return never + [_node(n, known, tests) for n, tests in found.flaky.items()]
+    never = [_node(n, seen.known, tests) for n, tests in seen.found.never.items() if seen.found.convicted(n)]
+    return never + [_node(n, known, tests) for known, found in seen.sides for n, tests in found.flaky.items()]
 
 
 def _node(node: str, known: Tally, shown: tuple[Trial, ...]) -> Culprit:
@@ -100,9 +101,9 @@ def _node(node: str, known: Tally, shown: tuple[Trial, ...]) -> Culprit:
     )  # fmt: skip
 
 
-def of_links(found: Attribution) -> list[Culprit]:
+def of_links(seen: Sight) -> list[Culprit]:
     """Return the links that failed twice, while both ends work with others."""
-    return [_link(edge, tests, found) for edge, tests in found.left.items() if _persistent(tests)]
+    return [_link(edge, tests, its) for _, its in seen.sides for edge, tests in its.left.items() if _persistent(tests)]
 
 
 def _persistent(tests: Sequence[Trial]) -> bool:
@@ -129,34 +130,69 @@ def of_group(found: Boundary) -> Culprit:
     )  # fmt: skip
 
 
-def suspects(known: Tally, found: Attribution) -> list[Suspect]:
-    """Return the nodes that never passed, and of which nothing tells whether they are at fault."""
-    nodes = tuple(n for n in found.never if not found.convicted(n))
-    if len(known.order) == 2 and len(nodes) == 2:
+def suspects(seen: Sight, excused: Sequence[Culprit]) -> list[Suspect]:
+    """Return the nodes of which nothing tells whether they are at fault, with both ends of every failure of theirs.
+
+    `excused` are those whose failures a partition explains as well.
+    """
+    known, found = seen.known, seen.found
+    nodes = [n for n in found.never if not found.convicted(n)]
+    if len(known.order) == len(nodes) == 2:
         bad = known.bad[nodes[0]]
-        return [Suspect(nodes, evidence(bad), words.two_nodes(nodes, worst(bad), len(bad), rails(bad)))]
-    return [Suspect((n,), evidence(known.bad[n]), words.never_passed(n, _with(n, known.bad[n]))) for n in nodes]
-
-
-def flaky_suspects(known: Tally, found: Attribution) -> list[Suspect]:
-    """Return what failed now and then, or was slow with some only."""
+        return [Suspect(tuple(nodes), evidence(bad), words.two_nodes(nodes, worst(bad), len(bad), rails(bad)))]
     said: list[Suspect] = []
-    for edge, tests in found.left.items():
-        bad = [t for t in tests if t.bad]
-        if any(t.hard for t in bad) and not _persistent(tests):
-            a, b = edge
+    for group in _linked(nodes, known):
+        tests = list(dict.fromkeys(t for n in group for t in known.bad[n]))
+        others = [n for n in _ends(tests, known) if n not in group]
+        said.append(Suspect((*group, *others), evidence(tests), words.never_passed(group, others)))
+    if excused:
+        own = list(dict.fromkeys(c.nodes[0] for c in excused))
+        ends = {n for c in excused for e in c.evidence for n in e.nodes}
+        others = [n for n in known.order if n in ends and n not in own]
+        tests_of = tuple(dict.fromkeys(e for c in excused for e in c.evidence))
+        said.append(Suspect((*own, *others), tests_of, words.other_side(own, others)))
+    return said
+
+
+def _linked(nodes: Sequence[str], known: Tally) -> Iterable[list[str]]:
+    """Put together the nodes that failed with each other, directly or by way of others of them; in order."""
+    left = dict.fromkeys(nodes)
+    while left:
+        group, seen = [next(iter(left))], set[str]()
+        for node in group:
+            seen.add(node)
+            del left[node]
+            group += [o for t in known.bad[node] if (o := t.other(node)) in left and o not in group]
+        yield sorted(group, key=known.order.__getitem__)
+
+
+def _ends(tests: Iterable[Trial], known: Tally) -> list[str]:
+    ends = {n for t in tests for n in t.nodes}
+    return [n for n in known.order if n in ends]
+
+
+def flaky_suspects(seen: Sight) -> list[Suspect]:
+    """Return what failed now and then, or was slow with some only, with both ends of it."""
+    said: list[Suspect] = []
+    for known, found in seen.sides:
+        for edge, tests in found.left.items():
+            bad = [t for t in tests if t.bad]
+            if any(t.hard for t in bad) and not _persistent(tests):
+                a, b = edge
+                now_and_then = f"now and then (passed {len(tests) - len(bad)} of {len(tests)})"
+                sentence = (
+                    f"{a} with {b} {_on(rails(bad))}{words.DID[worst(bad)]} {now_and_then}, and both work with "
+                    f"others: {a}, {b} or the path between them"
+                )
+                said.append(Suspect(edge, evidence(bad), sentence))
+        for node in found.sometimes_slow:
+            bad = [t for t in known.bad[node] if t.outcome == "slow"]
+            partners = _with(node, bad)
             sentence = (
-                f"{a} with {b} {_on(rails(bad))}{words.DID[worst(bad)]} now and then (passed {len(tests) - len(bad)} "
-                f"of {len(tests)}), and both work with others: {a}, {b} or the path between them"
+                f"{node} is slow with {words.names(partners)} and not with others{words.share(bad)}: "
+                f"passed {known.passed[node]} of {known.tests[node]}; it, or the paths to them"
             )
-            said.append(Suspect(edge, evidence(bad), sentence))
-    for node in found.sometimes_slow:
-        bad = [t for t in known.bad[node] if t.outcome == "slow"]
-        sentence = (
-            f"{node} is slow with {words.names(_with(node, bad))} and not with others{words.share(bad)}: "
-            f"passed {known.passed[node]} of {known.tests[node]}"
-        )
-        said.append(Suspect((node,), evidence(bad), sentence))
+            said.append(Suspect((node, *partners), evidence(bad), sentence))
     return said
 
 

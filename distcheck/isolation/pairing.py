@@ -1,94 +1,72 @@
-"""Who is tested with whom: neighbours first, then every suspect with a node that has passed."""
+"""Who is tested with whom: neighbours first, then every suspect with nodes that work, and suspects with each other."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from random import Random
-from typing import NamedTuple
 
-from distcheck.isolation.attribution import REPEATS, TIMES, WITNESSES, Attribution, Edge, Tally
-from distcheck.isolation.round import PAIRED, Group, Purpose, Round
-from distcheck.isolation.state import State, by_name
-from distcheck.isolation.together import Together
+from distcheck.isolation.attribution import REPEATS, TIMES, Attribution, Edge, Tally
+from distcheck.isolation.round import GROUPED, PAIRED, Group, Purpose
+from distcheck.isolation.sight import Sight
+from distcheck.isolation.state import State
+from distcheck.isolation.together import SMALL, WITNESSES, Together
 
 ROUNDS = 4
-"""Of pairs, as long as there are enough good nodes to test the suspects with."""
+"""Of pairs, unless many nodes never passed, or the nodes are parted."""
 FURTHER_ROUNDS = 8
-"""At most, where suspects had to wait for good nodes."""
-LAST_ROUNDS = 2
-"""After the groups, at most, where suspects met one part of the nodes only."""
+"""At most, where they are."""
+MEETINGS, MORE_MEETINGS = 2, SMALL - 1
+"""With how many others that never passed each of these is tested; more where these are many."""
 CUT = 2
 """Failing pairs, no two of the same node, that all cross the same two sides."""
 CLEAR_CUT = 3
 """So many that suspects are from then on tested with nodes of their own side only."""
-SMALL = 8
-"""Up to so many nodes, two bad ones may be all of a side, and are tested with each other before they are convicted."""
 FEW = 3
 """Of so few nodes every two are tested: no median tells which pair is slow."""
 
 
-class Pairs(NamedTuple):
-    """What pairs to test, and who has to wait for a good partner."""
-
-    groups: list[Group]
-    waiting: tuple[str, ...] = ()
-
-
-def next_pairs(state: State, known: Tally, found: Attribution, joined: Together) -> Pairs:
+def next_pairs(state: State, seen: Sight) -> list[Group]:
     """Return the pairs of the next round, none when pairs tell no more."""
-    done = _rounds(state)
+    known, joined = seen.known, seen.joined
+    done = rounds_of_pairs(state)
     if not done:
-        return Pairs(_neighbours(list(known.order)))
-    if len(known.order) < 2 or not _time(done):
-        odd = len(known.order) % 2  # one node began a round late
-        return Pairs(_strangers(known, found, time=len(done) < ROUNDS + odd))
-    groups, waiting = _confirming(known, found, joined, last=len(done) == ROUNDS - 1)
-    groups = groups or _strangers(known, found, time=True)
-    busy = {n for g in groups for n in g.nodes}.union(found.never, waiting)
-    random = Random(f"{state.seed} {len(done)}")  # noqa: S311 - the same partners on every run
+        return [_pair(known, a, b, "pair") for a, b in _adjacent(list(known.order))]
+    if len(known.order) < 2 or done >= ROUNDS + FURTHER_ROUNDS * joined.many:
+        return []
+    deciding = _deciding(seen, last=done == ROUNDS - 1, late=done >= ROUNDS)
+    taken = {n for g in deciding for n in g.nodes}
+    strangers = _strangers(known, [n for n in joined.never if n not in taken])
+    if not deciding and not any(_wants_stranger(known, joined, n) for g in strangers for n in g.nodes):
+        strangers = []
+    groups = [*deciding, *strangers]
+    busy = {n for g in groups for n in g.nodes}.union(joined.never)
     idle = [n for n in known.order if n not in busy]
-    spare = _controls(known, idle, random, far=len(done) == 1)
-    if len(known.order) <= FEW:
+    spare: list[Group] = []
+    for side, _ in seen.sides:
+        random = Random(f"{state.seed} {done}")  # noqa: S311 - the same partners on every run
+        spare += _controls(known, joined, [n for n in idle if n in side.order], random, far=done == 1)
+    few = len(known.order) <= FEW
+    if few:
         spare = [g for a, b in combinations(idle, 2) if _unmet(known, g := _pair(known, a, b, "pair"))][:1] or spare
-    covers = any(_unmet(known, g) for g in spare) and (len(done) == 1 or len(known.order) <= FEW)
-    return Pairs([*groups, *spare] if groups or covers else [], waiting)
+    covers = (done == 1 or few) and any(_unmet(known, g) for g in spare)
+    return [*groups, *spare] if groups or covers else []
 
 
-def within_sides(state: State, parts: Sequence[tuple[Tally, Attribution]], joined: Together) -> Pairs:
-    """Return the pairs that decide about the suspects of each side, with partners of the same side."""
-    done = _rounds(state)
-    if not _time(done):
-        return Pairs([])
-    both = [_confirming(known, found, joined, last=len(done) == ROUNDS - 1) for known, found in parts]
-    return Pairs([g for groups, _ in both for g in groups], tuple(n for _, waiting in both for n in waiting))
+def beside_groups(seen: Sight) -> list[Group]:
+    """Pair those that never passed while larger groups of the others are tested: it costs no round."""
+    return _strangers(seen.known, seen.joined.never)
 
 
-def elsewhere(parts: Sequence[tuple[Tally, Attribution]], joined: Together) -> list[Group]:
-    """Pair who failed with one part of the nodes only with a node of another: if they pass, it is of that part."""
-    free = [n for known, found in parts for n in known.order if known.passed[n] and n not in found.flaky]
-    groups: list[Group] = []
-    for node in (n for _, found in parts for n in found.never if found.convicted(n) and joined.apart(n)):
-        met = joined.beside(node)
-        partner = next((n for n in free if n in joined.part and n not in met), None)
-        if partner is not None:
-            free.remove(partner)
-            first, second = sorted((node, partner), key=by_name)
-            groups.append(Group((first, second), "confirming"))
-    return groups
+def rounds_of_pairs(state: State) -> int:
+    """Return how many rounds were there for pairs, rather than for larger groups."""
+    purposes = ({g.purpose for g in r.groups} for r, _ in state.rounds)
+    return sum(not p.isdisjoint(PAIRED) and p.isdisjoint(GROUPED) for p in purposes)
 
 
-def _rounds(state: State) -> list[Round]:
-    return [r for r, _ in state.rounds if any(g.purpose in PAIRED for g in r.groups)]
-
-
-def _time(done: Sequence[Round]) -> bool:
-    return len(done) < ROUNDS + min(FURTHER_ROUNDS, sum(bool(r.waiting) for r in done))
-
-
-def _neighbours(nodes: Sequence[str]) -> list[Group]:
-    return [Group((a, b), "pair") for a, b in zip(nodes[::2], nodes[1::2], strict=False)]
+def _adjacent(nodes: Sequence[str]) -> Iterable[tuple[str, str]]:
+    return zip(nodes[::2], nodes[1::2], strict=False)
 
 
 def _pair(known: Tally, a: str, b: str, purpose: Purpose) -> Group:
@@ -100,35 +78,41 @@ def _unmet(known: Tally, group: Group) -> bool:
     return group.nodes[1] not in known.met[group.nodes[0]]
 
 
-def _confirming(
-    known: Tally, found: Attribution, joined: Together, *, last: bool
-) -> tuple[list[Group], tuple[str, ...]]:
-    """Return the pairs that decide about suspects, and the suspects that have to wait."""
-    touched = {n for edge in found.left for n in edge} | set(found.flaky) | set(found.sometimes_slow)
+def _deciding(seen: Sight, *, last: bool, late: bool) -> list[Group]:
+    """Return the pairs that decide about suspects, each with a node that works, and the pairs to be tried again."""
+    known, joined = seen.known, seen.joined
+    if len(known.order) == TIMES == len(joined.never):
+        return [Group(tuple(known.order), "confirming")] if known.tests[joined.never[0]] < TIMES else []
+    touched = {n for _, its in seen.sides for n in _touched(its)}
     clean = [n for n in known.order if known.passed[n] and n not in touched]
     reference = frozenset(clean)
-    suspects = [n for n in found.never if _open(known, found, n, reference)]
-    suspects += [n for n in known.order if n in touched and _wants_reference(known, found, n, reference, last=last)]
-    untested = [n for n in known.order if not known.tests[n]]
     half = len(clean) // 2
     free = deque(sorted(clean[half:] + clean[:half], key=lambda n: -known.passed[n]))
     groups: list[Group] = []
-    unserved: list[str] = []
-    for node in (*suspects, *untested):
+    for node in sorted(joined.never, key=lambda n: not known.tests[n]):
         again = _all_met(known, node, reference)
-        partner = _first(free, known.met[node] | joined.beside(node), again=False)
-        partner = partner or _first(free, known.met[node], again=again)
-        if partner is None:
-            unserved.append(node)
-        else:
-            groups.append(_pair(known, node, partner, "confirming"))
-    busy = {n for g in groups for n in g.nodes} | set(unserved)
-    for a, b in _to_repeat(known, found, reference, last=last):
-        if a not in busy and b not in busy:
-            groups.append(Group((a, b), "confirming"))
-            busy |= {a, b}
-    groups += _among_suspects(known, unserved)
-    return groups, tuple(unserved)
+        if _wants_reference(seen, node, again=again):
+            beyond = frozenset(range(len(joined.parts))).difference(joined.met(node))
+            partner = _take(free, (p for p in free if joined.part[p] in beyond)) if beyond else None
+            partner = partner or _take(free, (p for p in free if again or p not in known.met[node]))
+            groups += [_pair(known, node, partner, "confirming")] if partner is not None else []
+    for side, its in () if late else seen.sides:
+        here = reference & side.order.keys()
+        for node in side.order:
+            if node in touched and _to_be_cleared(side, its, node, here, last=last):
+                partner = _take(free, (p for p in free if p in here and p not in side.met[node]))
+                groups += [_pair(known, node, partner, "confirming")] if partner is not None else []
+        busy = {n for g in groups for n in g.nodes}
+        for a, b in _to_repeat(side, its, here, last=last):
+            if a not in busy and b not in busy:
+                groups.append(Group((a, b), "confirming"))
+                busy |= {a, b}
+    return groups
+
+
+def _touched(found: Attribution) -> set[str]:
+    """Return the nodes that passed and failed."""
+    return {n for edge in found.left for n in edge} | set(found.flaky) | set(found.sometimes_slow)
 
 
 def _all_met(known: Tally, node: str, reference: frozenset[str]) -> bool:
@@ -136,30 +120,62 @@ def _all_met(known: Tally, node: str, reference: frozenset[str]) -> bool:
     return len(known.met[node]) >= others and reference - {node} <= known.met[node]
 
 
-def _open(known: Tally, found: Attribution, node: str, reference: frozenset[str]) -> bool:
-    """Whether another test would tell more about a node that never passed."""
-    bad, beside = known.bad[node], found.never[node]
-    witnesses = len({t.other(node) for t in beside})
-    slow = not any(t.hard for t in bad)
-    if witnesses >= WITNESSES and len(beside if slow else bad) >= REPEATS:
-        return False
-    if not _all_met(known, node, reference):
+def _wants_reference(seen: Sight, node: str, *, again: bool) -> bool:
+    """Whether a test with a node that works would tell more about one that never passed."""
+    known, joined = seen.known, seen.joined
+    beside = seen.found.never.get(node, ())
+    bad = known.bad.get(node, [])
+    if len({t.other(node) for t in beside}) < WITNESSES:
+        return not again
+    if not any(t.hard for t in bad) and len(beside) < REPEATS:
         return True
-    if slow and witnesses:
-        return len(beside) < REPEATS
-    if witnesses >= WITNESSES:
+    if len(joined.strangers(node)) < joined.meetings and _wants_stranger(known, joined, node):
         return False
-    others = len(known.order) - 1
-    return len(known.met[node]) < others or (others == 1 and len(bad) < TIMES)
+    return not again and (len(bad) < REPEATS or node not in joined.settled)
 
 
-def _wants_reference(known: Tally, found: Attribution, node: str, reference: frozenset[str], *, last: bool) -> bool:
+def _wants_stranger(known: Tally, joined: Together, node: str) -> bool:
+    """Whether a node that never passed shall be tested with another such: the two may be on a side of their own."""
+    others = len(joined.never) - 1
+    most = others if not joined.parts else min(others, MORE_MEETINGS if joined.many else MEETINGS)
+    return node not in joined.part and len(known.met[node].difference(joined.part)) < most
+
+
+def _strangers(known: Tally, nodes: Sequence[str]) -> list[Group]:
+    """Pair nodes that never passed with such as they did not meet: of few every two in turn, else the loneliest."""
+    if len(nodes) <= SMALL:
+        # Everybody at a table, with one place empty for an odd number, and the partners change by one place.
+        places = len(nodes) - 1 + len(nodes) % 2
+        turns = [[(a, b) for a, b in _turn(nodes, i) if b not in known.met[a]] for i in range(places)]
+        return [_pair(known, a, b, "confirming") for a, b in max(turns, key=len, default=[])]
+    never = frozenset(nodes)
+    rest = deque(sorted(nodes, key=lambda n: len(known.met[n] & never)))
+    groups: list[Group] = []
+    while rest:
+        node = rest.popleft()
+        partner = _take(rest, (p for p in rest if p not in known.met[node]))
+        if partner is not None:
+            groups.append(_pair(known, node, partner, "confirming"))
+    return groups
+
+
+def _turn(nodes: Sequence[str], number: int) -> Iterable[Edge]:
+    """Return one round of those in which every two meet once (https://en.wikipedia.org/wiki/Round-robin_tournament)."""
+    moving = nodes if len(nodes) % 2 else nodes[:-1]
+    places = len(moving)
+    if len(nodes) > places:
+        yield moving[number], nodes[-1]
+    for i in range(1, (places + 1) // 2):
+        yield moving[(number + i) % places], moving[(number - i) % places]
+
+
+def _to_be_cleared(known: Tally, found: Attribution, node: str, reference: frozenset[str], *, last: bool) -> bool:
     """Whether a node that passed and failed shall meet another good one, rather than the same one again."""
     if _all_met(known, node, reference) or known.tests[node] >= ROUNDS:
         return False
     if node in found.flaky or node in found.sometimes_slow:
         return True
-    met_badly = {(t.nodes[0], t.nodes[1]) for t in known.bad[node]} & found.left.keys()
+    met_badly = {(t.nodes[0], t.nodes[1]) for t in known.bad.get(node, ())} & found.left.keys()
     if all(len(found.left[edge]) >= TIMES for edge in met_badly):
         return False
     return known.passed[node] < _passes(last=last) or len(met_badly) > 1
@@ -180,47 +196,45 @@ def _to_repeat(known: Tally, found: Attribution, reference: frozenset[str], *, l
     ]
 
 
-def _first(free: deque[str], met: set[str], *, again: bool) -> str | None:
-    """Take the first good node that was not met yet, or any where all were."""
-    for i, candidate in enumerate(free):
-        if again or candidate not in met:
-            del free[i]
-            return candidate
-    return None
+def _take(free: deque[str], fitting: Iterable[str]) -> str | None:
+    """Take the first of the free nodes that fits."""
+    found = next(iter(fitting), None)
+    if found is not None:
+        free.remove(found)
+    return found
 
 
-def _strangers(known: Tally, found: Attribution, *, time: bool) -> list[Group]:
-    """Pair those that work with nobody else, where they are few: if they work with each other, they are on a side."""
-    convicted = [n for n in found.never if found.convicted(n)]
-    small = len(known.order) <= SMALL
-    if len(convicted) > SMALL or not (small or time):
-        return []
-    return [g for g in _among_suspects(known, convicted) if _unmet(known, g)]
-
-
-def _among_suspects(known: Tally, unserved: Sequence[str]) -> list[Group]:
-    """Pair those for whom no good node is left: two of them that pass are good nodes won."""
+def _controls(known: Tally, joined: Together, idle: Sequence[str], random: Random, *, far: bool) -> list[Group]:
+    """Pair the good nodes anew: it covers more links, joins parts, and shows what is normal in this round."""
     groups: list[Group] = []
-    rest = deque(unserved)
-    while rest:
-        node = rest.popleft()
-        repeat = len(known.order) == 2
-        partner = _first(rest, known.met[node], again=repeat)
-        if partner is not None:
-            groups.append(_pair(known, node, partner, "confirming"))
-    return groups
-
-
-def _controls(known: Tally, idle: Sequence[str], random: Random, *, far: bool) -> list[Group]:
-    """Pair the good nodes anew: it covers more links, and shows what is normal in this round."""
     rest = list(idle)
     if not far:
+        if joined.never:
+            groups, rest = _joining(known, joined, rest)
         random.shuffle(rest)
     half = (len(rest) + 1) // 2
     first, second = rest[:half], deque(rest[half:])
-    groups: list[Group] = []
     for node in first:
-        partner = _first(second, known.met[node], again=False) or _first(second, set(), again=True)
+        partner = _take(second, (p for p in second if p not in known.met[node])) or _take(second, second)
         if partner is not None:
             groups.append(_pair(known, node, partner, "pair"))
     return groups
+
+
+def _joining(known: Tally, joined: Together, idle: Sequence[str]) -> tuple[list[Group], list[str]]:
+    """Pair nodes of different parts so that all parts are one if these pass; return who is left over as well."""
+    by_part: dict[int, list[str]] = {}
+    for node in idle:
+        by_part.setdefault(joined.part[node], []).append(node)
+    groups: list[Group] = []
+    reached: deque[str] = deque()
+    # The parts with the most idle nodes first: one with a single node can be reached, and leads nowhere.
+    for number, nodes in sorted(by_part.items(), key=lambda its: -len(its[1])):
+        beyond = {
+            joined.part[p] for n in joined.parts[number] for p in joined.failed_with.get(n, ()) if p in joined.part
+        }
+        partner = _take(reached, (p for p in reached if joined.part[p] not in beyond))
+        if partner is not None:
+            groups.append(_pair(known, partner, nodes[0], "pair"))
+        reached.extend(nodes[partner is not None :])
+    return groups, list(reached)

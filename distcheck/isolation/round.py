@@ -32,8 +32,6 @@ class Round(msgspec.Struct, frozen=True):
     number: int
     """From 1, without gaps."""
     groups: tuple[Group, ...]
-    waiting: tuple[str, ...] = ()
-    """Nodes that need a test with a good node and have to wait for one."""
     left: tuple[tuple[str, ...], ...] = ()
     """In rounds of larger groups: the nodes that are left for these, in two parts where pairs showed two sides."""
 

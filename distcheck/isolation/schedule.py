@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from msgspec.structs import replace
 
 from distcheck.isolation import alone, groups, pairing
-from distcheck.isolation.attribution import Attribution, Tally, attribute, cut, tally
 from distcheck.isolation.conclusion import SHARED, conclude
 from distcheck.isolation.figures import FEW_NODES, judge, trials_of
-from distcheck.isolation.round import PAIRED, Group, Result, Round
+from distcheck.isolation.round import Group, Result, Round
+from distcheck.isolation.sight import Side, Sight, see
 from distcheck.isolation.state import State
-from distcheck.isolation.together import together
+from distcheck.isolation.together import Together
 from distcheck.isolation.verdict import Verdict
-
-Part = tuple[Tally, Attribution]
 
 
 def next_round(state: State) -> Round | Verdict:
@@ -30,56 +28,37 @@ def next_round(state: State) -> Round | Verdict:
     if 2 * len(aside) > len(state.nodes) >= SHARED:
         # What most nodes show by themselves is no matter of one node, and pairs of them would show it again.
         return Round(number, tuple(again)) if again else conclude(state, runs)
+    seen, pairs = _pairs(state, aside)
     begun = next((r.left for r, _ in state.rounds if r.left), None)
-    if begun is not None:
-        search = _groups(state, begun)
-        if search.wanted:
-            return Round(number, search.wanted, left=begun)
-        # Groups join parts; who was tried with another part since then is judged by that, in `conclude`.
-        at = next(i for i, (r, _) in enumerate(state.rounds) if r.left)
-        parts, _ = _parts(replace(state, rounds=state.rounds[:at]), aside)
-        late = sum(any(g.purpose in PAIRED for g in r.groups) for r, _ in state.rounds[at:])
-        last = pairing.elsewhere(parts, together(state)) if late < pairing.LAST_ROUNDS else []
-        return Round(number, tuple(last), left=begun) if last else conclude(state, runs, parts, search.found)
-    parts, pairs = _parts(state, aside)
-    if pairs.groups or again:
-        return Round(number, (*again, *pairs.groups), pairs.waiting)
-    left = _left(state, parts)
+    left = begun if begun is not None else _left(state, seen.sides, seen.joined)
+    if begun is None and (pairs or again):
+        return Round(number, (*again, *pairs))
     search = _groups(state, left)
     if search.wanted:
-        return Round(number, search.wanted, left=left)
-    return conclude(state, runs, parts, search.found)
+        return Round(number, (*search.wanted, *pairing.beside_groups(seen)), left)
+    # Two that had never passed may have passed together meanwhile.
+    if pairs and seen.joined.many:
+        return Round(number, tuple(pairs), left)
+    return conclude(state, runs, seen, search.found)
 
 
 def so_far(state: State) -> Verdict:
-    """Return what is known where no time is left for another round; what that could still acquit is not certain."""
+    """Return what is known where no time is left for another round."""
     runs = alone.alone(state)
     aside = alone.set_aside(runs)
     if not state.rounds or 2 * len(aside) > len(state.nodes) >= SHARED:
         return conclude(state, runs)
-    known = conclude(state, runs, _parts(state, aside)[0])
-    following = next_round(state)
-    groups = following.groups if isinstance(following, Round) else ()
-    # Any further pair may join two parts, or show that two suspects work with each other.
-    if not any(g.purpose in PAIRED for g in groups):
-        return known
-    return replace(known, culprits=tuple(replace(c, certain=c.certain and not c.by_others) for c in known.culprits))
+    return conclude(state, runs, _pairs(state, aside)[0])
 
 
-def _parts(state: State, aside: frozenset[str]) -> tuple[list[Part], pairing.Pairs]:
-    """Return what pairs told, for all nodes or for each of two sides, and which pairs would tell more."""
-    known = tally(state, aside)
-    found = attribute(known)
-    joined = together(state, aside)
-    sides = cut(known, found, pairing.CLEAR_CUT)
-    if sides is None:
-        pairs = pairing.next_pairs(state, known, found, joined)
-        sides = None if pairs.groups else cut(known, found, pairing.CUT)
-        if sides is None:
-            return [(known, found)], pairs
-    tallies = [tally(state, aside.union(other)) for other in reversed(sides)]
-    parts = [(known, attribute(known)) for known in tallies]
-    return parts, pairing.within_sides(state, parts, joined)
+def _pairs(state: State, aside: frozenset[str]) -> tuple[Sight, list[Group]]:
+    """Return what pairs told, and which pairs would tell more."""
+    seen = see(state, aside, pairing.CLEAR_CUT)
+    pairs = pairing.next_pairs(state, seen)
+    if pairs or len(seen.sides) > 1:
+        return seen, pairs
+    seen = see(state, aside, pairing.CUT)
+    return seen, pairing.next_pairs(state, seen) if len(seen.sides) > 1 else []
 
 
 def take(state: State, now: Round, results: Iterable[Result]) -> State:
@@ -102,19 +81,17 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
 
 def most_rounds(nodes: int) -> int:
     """Return the bound on the rounds of a whole search."""
-    pairs = pairing.ROUNDS + pairing.FURTHER_ROUNDS + pairing.SMALL + pairing.LAST_ROUNDS
+    pairs = pairing.ROUNDS + pairing.FURTHER_ROUNDS
     return 1 + alone.RUNS + pairs + groups.most_rounds(nodes)
 
 
-def _left(state: State, parts: list[Part]) -> tuple[tuple[str, ...], ...]:
-    """Return the nodes of each part to be tested in groups: all that work in pairs, of a bad link only one end."""
-    if not state.settings.groups or not any(any(known.passed.values()) for known, _ in parts):
-        return ()
-    if any(found.widespread for _, found in parts):
+def _left(state: State, sides: Sequence[Side], joined: Together) -> tuple[tuple[str, ...], ...]:
+    """Return the nodes of each side to be tested in groups: all that work in pairs, of a bad link only one end."""
+    if not state.settings.groups or not joined.parts or any(found.widespread for _, found in sides):
         return ()
     left: list[tuple[str, ...]] = []
-    for known, found in parts:
-        out = {*found.never, *found.flaky, *found.sometimes_slow}
+    for known, found in sides:
+        out = {*joined.never, *found.never, *found.flaky, *found.sometimes_slow}
         for a, b in found.left:
             if not {a, b} & out:
                 out.add(b)

@@ -1,6 +1,10 @@
-"""Which nodes were seen to work together, whatever their names, and whether a node met only one such part of them.
+"""Which nodes were seen to work together, whatever their names, and what a partition explains as well as a bad node.
 
-Where a partition parts the nodes, whoever met only the other side of it fails with all of them and is not at fault.
+What passed joins nodes to parts. In a network that is parted, a healthy node works with everybody on its own side and
+with nobody beyond. So a node is bad only when no side is left on which it could be healthy: not with any part, because
+it failed with each; and not with others that never passed either, because it failed with these too. For two sides of
+any size that is a proof, however early the search ends: the healthy of a side that nobody was seen to work on are just
+those that never passed, so that any two of them would have worked.
 """
 
 from __future__ import annotations
@@ -12,40 +16,70 @@ import msgspec
 from distcheck.isolation.round import PAIRED
 from distcheck.isolation.state import State
 
-Part = frozenset[str]
+WITNESSES = 2
+"""Partners that work with others and fail with a node, before it is convicted."""
+MANY = 10
+"""Where more than one node in so many never passed, no round is saved in looking for a side among them."""
+SMALL = 8
+"""Of so many every two meet."""
+MEETINGS, MORE_MEETINGS = 1, 3
+"""Others that never passed, with which such a node fails before it is convicted; more where these are more."""
 
 
 class Together(msgspec.Struct, frozen=True):
     """What passed and what failed between nodes, in all tests so far."""
 
-    part: dict[str, Part]
-    """Of each node that passed with others: all to whom tests that passed join it."""
+    nodes: tuple[str, ...]
+    """Those that can be partners, in the order of their names."""
+    part: dict[str, int]
+    """Of each node that passed with others: the number of its part."""
+    parts: tuple[tuple[str, ...], ...]
+    """The nodes of each part, in order."""
     failed_with: dict[str, frozenset[str]]
     """Of each node: with whom it failed in pairs."""
+    never: tuple[str, ...]
+    """Who passed with nobody so far, tested or not, in order."""
+    settled: frozenset[str]
+    """Those of them that failed with every part."""
+    parted: bool
+    """Whether nodes of two parts failed with each other."""
 
-    def apart(self, node: str) -> bool:
-        """Whether a partition explains what a node failed in as well as a fault of its own does."""
-        met = self.parts_met(node)
-        own = self.part.get(node)
-        if own is not None:
-            return own not in met
-        return len(met) < 2 and any(self._parted(part, node) for part in set(self.part.values()) - met)
-
-    def parts_met(self, node: str) -> set[Part]:
+    def met(self, node: str) -> set[int]:
         """Return the parts with some of which it failed."""
         return {self.part[n] for n in self.failed_with.get(node, frozenset()) if n in self.part}
 
-    def _parted(self, part: Part, node: str) -> bool:
-        """Whether something but this node shows that a part does not work with others, or nothing shows that it does.
+    def strangers(self, node: str) -> frozenset[str]:
+        """Return the others that failed with every part, and with it."""
+        return self.failed_with.get(node, frozenset()) & self.settled
 
-        Whoever fails with several parts is at fault itself, and shows nothing of what is between them.
+    @property
+    def many(self) -> bool:
+        """Whether more never passed than should."""
+        return self.parted or MANY * len(self.never) > len(self.nodes)
+
+    @property
+    def meetings(self) -> int:
+        """With how many others that never passed each of these has to fail, before it is convicted.
+
+        One is enough against two sides; several sides may each be hidden among these, and a few healthy on each.
         """
-        others = {n for its in part for n in self.failed_with.get(its, frozenset())} - part - {node}
-        return not others or any(len(self.parts_met(n)) < 2 for n in others)
+        others = max(0, len(self.never) - 1)
+        if self.many and len(self.never) <= SMALL:
+            return others
+        return min(others, MORE_MEETINGS if self.many else MEETINGS)
 
-    def beside(self, node: str) -> Part:
-        """Return the nodes of the parts in which it failed with some: others tell more of it."""
-        return frozenset().union(*self.parts_met(node))
+    def excused(self, node: str) -> bool:
+        """Whether a partition explains what a node failed in as well as a fault of its own does."""
+        own = self.part.get(node)
+        if own is not None:
+            return sum(self.part.get(n) == own for n in self.failed_with.get(node, frozenset())) < WITNESSES
+        if node not in self.settled:
+            return True
+        if len(self.strangers(node)) >= self.meetings:
+            return False
+        # One of an odd number has nobody left to meet; that the others failed among themselves tells of it as well.
+        alone = [n for n in self.settled if not self.strangers(n)]
+        return self.many or alone != [node] or len(self.settled) < 1 + WITNESSES
 
 
 def together(state: State, without: Iterable[str] = ()) -> Together:
@@ -67,8 +101,13 @@ def together(state: State, without: Iterable[str] = ()) -> Together:
         elif test.bad and test.purpose in PAIRED and len(here) == 2:
             for node in here:
                 failed.setdefault(node, set()).add(test.other(node))
-    members: dict[str, set[str]] = {}
+    members: dict[str, list[str]] = {}
     for node in up:
-        members.setdefault(top(node), set()).add(node)
-    part = {n: frozenset(its) for its in members.values() if len(its) > 1 for n in its}
-    return Together(part, {n: frozenset(its) for n, its in failed.items()})
+        members.setdefault(top(node), []).append(node)
+    parts = tuple(tuple(its) for its in members.values() if len(its) > 1)
+    part = {n: i for i, its in enumerate(parts) for n in its}
+    never = tuple(n for n in up if n not in part)
+    failed_with = {n: frozenset(its) for n, its in failed.items()}
+    settled = (n for n in never if n in failed and len({part[p] for p in failed[n] if p in part}) == len(parts))
+    parted = any(part[n] != part[p] for n in part for p in failed.get(n, ()) if p in part)
+    return Together(tuple(up), part, parts, failed_with, never, frozenset(settled), parted)

@@ -70,17 +70,23 @@ def two_nodes(pair: Sequence[str], fault: Outcome, times: int, rails: Sequence[i
     )
 
 
-def never_passed(node: str, partners: Sequence[str]) -> str:
-    """Say why a node that never passed is not convicted."""
+def never_passed(nodes: Sequence[str], others: Sequence[str]) -> str:
+    """Say why nodes that never passed are not convicted; `others` are those beyond them that they failed with."""
+    whom = [*(["each other"] if len(nodes) > 1 else []), *others]
+    they, are = ("it", "is") if len(nodes) == 1 else ("they", "are")
     return (
-        f"{node} did not pass with {names(partners)}, and there were too few working nodes to tell whether "
-        "it or the path is at fault"
+        f"{names(nodes)} did not pass with {names(whom)}, and there were too few tests with working nodes to tell "
+        f"whether {they} or the paths {are} at fault"
+    ).replace("it or the paths is", "it or the path is")
+
+
+def other_side(nodes: Sequence[str], partners: Sequence[str]) -> str:
+    """Say why nodes are not convicted that may be on another side of what parts the nodes than their partners are."""
+    they, are = ("it", "is") if len(nodes) == 1 else ("they", "are")
+    return (
+        f"{names(nodes)} failed with {names(partners)}; it is not known whether {they} {are} at fault or on the other "
+        "side of what parts the nodes"
     )
-
-
-def other_side(node: str) -> str:
-    """Say why a node is not convicted where the nodes work in parts that were not seen to work together."""
-    return f"{node} failed with nodes of one side only, and may be on the other side of what parts them"
 
 
 def boundaries(found: Sequence[Boundary]) -> list[str]:

@@ -7,6 +7,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING
 
+from distcheck.isolation.pairing import rounds_of_pairs
 from distcheck.isolation.round import Compute, Group, Rail, Result, Round, Said
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import Settings, State, start
@@ -49,6 +50,8 @@ class Cluster:
     """How many rails and ranks tell of themselves."""
     side: frozenset[str] = frozenset()
     """Nodes that reach nobody outside of these, nor are reached."""
+    part: dict[str, int] = field(default_factory=dict)
+    """Of each node, the part of the network in which it reaches others; none of these reaches another."""
     largest: int = 1 << 30
     """Groups of more nodes than this fail."""
     loss: float = 0.0
@@ -92,6 +95,8 @@ def _path_fails(cluster: Cluster, nodes: tuple[str, ...]) -> bool:
     inside = len(members & cluster.side)
     if (cluster.side and 0 < inside < len(nodes)) or len(nodes) > cluster.largest:
         return True
+    if cluster.part and len({cluster.part[n] for n in nodes}) > 1:
+        return True
     if cluster.loss and any(
         Random(f"{a} {b}").random() < cluster.loss for i, a in enumerate(nodes) for b in nodes[i + 1 :]
     ):
@@ -125,7 +130,8 @@ class Run:
 
     @property
     def pair_rounds(self) -> int:
-        return sum(any(g.purpose in {"pair", "confirming"} for g in r.groups) for r in self.rounds)
+        """Rounds that were there for pairs; beside larger groups they cost none."""
+        return rounds_of_pairs(self.state)
 
 
 def search(cluster: Cluster, seed: int = 0, settings: Settings | None = None) -> Run:
