@@ -19,15 +19,23 @@ SHARED = 3
 
 
 def conclude(
-    state: State, runs: dict[str, Alone], seen: Sight | None = None, boundaries: Sequence[Boundary] = ()
+    state: State,
+    runs: dict[str, Alone],
+    seen: Sight | None = None,
+    boundaries: Sequence[Boundary] = (),
+    *,
+    open_still: bool = False,
 ) -> Verdict:
-    """Sum up a search; without pairs when most nodes failed alone."""
+    """Sum up a search; without pairs when most nodes failed alone.
+
+    `open_still`: more tests were to come that may show a side of the nodes that never passed.
+    """
     of_two = len(state.nodes) < SHARED
     convicted = [culprits.of_alone(node, its, of_two=of_two) for node, its in runs.items() if its.convicted]
     suspects: list[Suspect] = []
     if seen is not None:
         by_others = culprits.of_pairs(seen)
-        excused = [c for c in by_others if seen.joined.excused(c.nodes[0])]
+        excused = [c for c in by_others if seen.joined.excused(c.nodes[0]) or (open_still and not c.flaky)]
         convicted += [c for c in by_others if c not in excused]
         convicted += culprits.of_links(seen)
         suspects += culprits.suspects(seen, excused) + culprits.flaky_suspects(seen)

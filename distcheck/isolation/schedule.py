@@ -43,12 +43,19 @@ def next_round(state: State) -> Round | Verdict:
 
 
 def so_far(state: State) -> Verdict:
-    """Return what is known where no time is left for another round."""
+    """Return what is known where no time is left for another round.
+
+    As long as two that never passed are still to be tested with each other, these may be on a side of their own.
+    """
     runs = alone.alone(state)
     aside = alone.set_aside(runs)
     if not state.rounds or 2 * len(aside) > len(state.nodes) >= SHARED:
         return conclude(state, runs)
-    return conclude(state, runs, _pairs(state, aside)[0])
+    seen, _ = _pairs(state, aside)
+    following = next_round(state)
+    groups = following.groups if isinstance(following, Round) else ()
+    open_still = any(len(g.nodes) > 1 and set(seen.joined.never).issuperset(g.nodes) for g in groups)
+    return conclude(state, runs, seen, open_still=open_still)
 
 
 def _pairs(state: State, aside: frozenset[str]) -> tuple[Sight, list[Group]]:

@@ -1,6 +1,9 @@
 """How well bad nodes are found on simulated clusters, against testing everybody in pairs twice.
 
-``python tests/benchmarks/isolation_accuracy.py [--json] [--trials N]``
+``python tests/benchmarks/isolation_accuracy.py [--json | --write] [--trials N]``
+
+Searches run as real ones do, with their settings and to their end, by the scheduler that drives these, and only what a
+test of a group gives is simulated. ``--write`` puts the table into docs/reliability.md.
 
 The other side is what dlrover's network check does: all nodes in adjacent pairs, then the fastest with the slowest; a
 node is bad when its group failed both times, slow when its better time is above twice the median, and of three nodes
@@ -12,15 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tabulate
 
-from distcheck.isolation.round import Group
-from distcheck.isolation.state import Settings
+from distcheck.isolation.round import PAIRED, Group
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from isolation.simulator import Cluster, link, measured, names, search
@@ -30,7 +33,9 @@ if TYPE_CHECKING:
 
 FAILED_SECONDS = 3600.0
 NOISE = 0.03
-SIZES = (4, 16, 64, 256, 1024)
+SIZES = (4, 16, 64, 256, 1024, 12_500)
+FEWER_TRIALS = {1024: 10, 12_500: 50}
+"""Of such sizes, by which factor."""
 
 
 class Outcome(NamedTuple):
@@ -56,9 +61,9 @@ class Score(NamedTuple):
 
 
 def ours(cluster: Cluster, seed: int) -> Outcome:
-    run = search(cluster, seed, Settings(groups=False))
+    run = search(cluster, seed)
     blamed = frozenset(run.verdict.bad_nodes(certain=False))
-    tests = sum(len(g.nodes) == 2 for r in run.rounds for g in r.groups)
+    tests = sum(g.purpose in PAIRED for r in run.rounds for g in r.groups)
     return Outcome(blamed, run.pair_rounds, tests)
 
 
@@ -131,6 +136,16 @@ def two_sides(n: int, random: Random) -> tuple[Cluster, set[str]]:
     return Cluster(names(n), side=frozenset(names(n)[: n // 2]), noise=NOISE), set()
 
 
+def sides_anywhere(n: int, random: Random) -> tuple[Cluster, set[str]]:
+    """Two sides of any size from two nodes on, whose names tell nothing; no node is bad."""
+    return Cluster(names(n), side=frozenset(random.sample(names(n), random.randint(2, n // 2))), noise=NOISE), set()
+
+
+def three_sides(n: int, random: Random) -> tuple[Cluster, set[str]]:
+    part = {node: random.randrange(3) for node in names(n)} | dict(zip(names(n), [0, 0, 1, 1, 2, 2], strict=False))
+    return Cluster(names(n), part=part, noise=NOISE), set()
+
+
 KINDS: dict[str, Callable[[int, Random], tuple[Cluster, set[str]]]] = {
     "one bad node": bad_nodes(0.0),
     "10% bad nodes": bad_nodes(0.10),
@@ -140,6 +155,8 @@ KINDS: dict[str, Callable[[int, Random], tuple[Cluster, set[str]]]] = {
     "5% nodes at 0.6 of the speed": slow_nodes(0.6),
     "1% bad links": bad_links,
     "two sides cut off from one another": two_sides,
+    "two sides of any names and sizes": sides_anywhere,
+    "three sides of any names": three_sides,
 }
 
 
@@ -163,24 +180,55 @@ def _score(found: list[tuple[Outcome, set[str]]]) -> Score:
     )
 
 
+def measure(trials: int, only: str = "") -> list[dict[str, Any]]:
+    """Return a row for each kind and size."""
+    rows = []
+    for kind in (k for k in KINDS if only in k):
+        for n in SIZES:
+            number = max(1, trials // FEWER_TRIALS.get(n, 1))
+            mine, theirs = scores(kind, n, number)
+            row = {"kind": kind, "nodes": n, "trials": number}
+            rows.append({**row, "ours": mine._asdict(), "theirs": theirs._asdict()})
+    return rows
+
+
+def page(rows: list[dict[str, Any]]) -> list[str]:
+    """Write the rows as the table of docs/reliability.md, with what holds for all of them."""
+    lines = [
+        "| fault | side | " + " | ".join(f"{n:,} nodes" for n in SIZES) + " |",
+        "|---|---|" + "---|" * len(SIZES),
+    ]
+    for kind in KINDS:
+        its = [r for r in rows if r["kind"] == kind]
+        for side, name in (("ours", "distcheck"), ("theirs", "everybody twice")):
+            shares = " | ".join(f"{100 * r[side]['exact']:.3g} %" for r in its)
+            lines.append(f"| {kind if side == 'ours' else ''} | {name} | {shares} |")
+        rounds = " | ".join(str(r["ours"]["rounds"]) for r in its)
+        lines.append(f"| | rounds of pairs, at most | {rounds} |")
+    trials = ", ".join(f"{r['trials']} of {r['nodes']:,}" for r in rows if r["kind"] == rows[0]["kind"])
+    innocent = [sum(r[side]["innocent"] * r["trials"] for r in rows) for side in ("ours", "theirs")]
+    total = sum(r["trials"] for r in rows)
+    named = f"distcheck named {innocent[0]:.0f} good nodes, testing everybody twice {innocent[1]:,.0f}"
+    return [*lines, "", f"Clusters of each kind: {trials} nodes. In all {total:,} clusters {named}."]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--trials", type=int, default=100, help="of each row; a tenth of it at 1,024 nodes")
-    parser.add_argument("--only", help="the kinds that contain this")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
+    parser.add_argument("--trials", type=int, default=100, help="of each row; fewer of the large clusters")
+    parser.add_argument("--only", default="", help="the kinds that contain this")
     chosen = parser.parse_args()
-    rows = []
-    for kind in KINDS:
-        if chosen.only and chosen.only not in kind:
-            continue
-        for n in SIZES:
-            trials = chosen.trials if n < SIZES[-1] else max(1, chosen.trials // 10)
-            mine, theirs = scores(kind, n, trials)
-            rows.append(
-                {"kind": kind, "nodes": n, "trials": trials, "ours": mine._asdict(), "theirs": theirs._asdict()}
-            )
+    rows = measure(chosen.trials, "" if chosen.write else chosen.only)
     if chosen.json:
         print(json.dumps(rows))
+        return
+    if chosen.write:
+        sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+        tables = import_module("measured")
+        covers = ["distcheck/isolation/*.py", "tests/isolation/simulator.py", "tests/benchmarks/isolation_accuracy.py"]
+        command = "python tests/benchmarks/isolation_accuracy.py --write"
+        tables.put("docs/reliability.md", "isolation accuracy", page(rows), covers=covers, command=command)
         return
     columns = ["exact", "missed", "innocent", "rounds", "tests"]
     table = [[r["kind"], r["nodes"], *(r[side][c] for side in ("ours", "theirs") for c in columns)] for r in rows]
