@@ -14,9 +14,9 @@ from distcheck.isolation.state import State
 from distcheck.isolation.together import SMALL, WITNESSES, Together
 
 ROUNDS = 4
-"""Of pairs, unless many nodes never passed, or the nodes are parted."""
+"""Of pairs, unless many nodes do not work with the others."""
 FURTHER_ROUNDS = 8
-"""At most, where they are."""
+"""At most, where many do not."""
 MEETINGS, MORE_MEETINGS = 2, SMALL - 1
 """With how many others that never passed each of these is tested; more where these are many."""
 CUT = 2
@@ -54,9 +54,19 @@ def next_pairs(state: State, seen: Sight) -> list[Group]:
     return [*groups, *spare] if groups or covers else []
 
 
-def beside_groups(seen: Sight) -> list[Group]:
-    """Pair those that never passed while larger groups of the others are tested: it costs no round."""
-    return _strangers(seen.known, seen.joined.never)
+def beside_groups(seen: Sight, busy: Iterable[str]) -> list[Group]:
+    """Pair those that never passed while larger groups of the others are tested: it costs no round.
+
+    With each other, and with the nodes of small parts, which are not in these groups.
+    """
+    known, joined = seen.known, seen.joined
+    rest = deque(joined.never)
+    groups: list[Group] = []
+    taken = frozenset(busy)
+    for node in [n for n in joined.part if n not in taken]:
+        partner = _take(rest, (p for p in rest if joined.part[node] not in joined.met(p)))
+        groups += [_pair(known, node, partner, "confirming")] if partner is not None else []
+    return [*groups, *_strangers(known, tuple(rest))]
 
 
 def rounds_of_pairs(state: State) -> int:
@@ -88,18 +98,22 @@ def _deciding(seen: Sight, *, last: bool, late: bool) -> list[Group]:
     reference = frozenset(clean)
     half = len(clean) // 2
     free = deque(sorted(clean[half:] + clean[:half], key=lambda n: -known.passed[n]))
+    cleared = {joined.part[n] for n in clean}
+    doubtful = deque(n for n in known.order if n in touched and joined.part[n] not in cleared)
     groups: list[Group] = []
     for node in sorted(joined.never, key=lambda n: not known.tests[n]):
         again = _all_met(known, node, reference)
         if _wants_reference(seen, node, again=again):
             beyond = frozenset(range(len(joined.parts))).difference(joined.met(node))
-            partner = _take(free, (p for p in free if joined.part[p] in beyond)) if beyond else None
+            partner = _take(doubtful, (p for p in doubtful if joined.part[p] in beyond)) if beyond else None
+            partner = partner or (_take(free, (p for p in free if joined.part[p] in beyond)) if beyond else None)
             partner = partner or _take(free, (p for p in free if again or p not in known.met[node]))
             groups += [_pair(known, node, partner, "confirming")] if partner is not None else []
     for side, its in () if late else seen.sides:
         here = reference & side.order.keys()
+        busy = {n for g in groups for n in g.nodes}
         for node in side.order:
-            if node in touched and _to_be_cleared(side, its, node, here, last=last):
+            if node in touched and node not in busy and _to_be_cleared(side, its, node, here, last=last):
                 partner = _take(free, (p for p in free if p in here and p not in side.met[node]))
                 groups += [_pair(known, node, partner, "confirming")] if partner is not None else []
         busy = {n for g in groups for n in g.nodes}

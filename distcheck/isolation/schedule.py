@@ -35,7 +35,8 @@ def next_round(state: State) -> Round | Verdict:
         return Round(number, (*again, *pairs))
     search = _groups(state, left)
     if search.wanted:
-        return Round(number, (*search.wanted, *pairing.beside_groups(seen)), left)
+        busy = (n for g in search.wanted for n in g.nodes)
+        return Round(number, (*search.wanted, *pairing.beside_groups(seen, busy)), left)
     # Two that had never passed may have passed together meanwhile.
     if pairs and seen.joined.many:
         return Round(number, tuple(pairs), left)

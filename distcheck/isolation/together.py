@@ -9,6 +9,7 @@ those that never passed, so that any two of them would have worked.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -19,9 +20,11 @@ from distcheck.isolation.state import State
 WITNESSES = 2
 """Partners that work with others and fail with a node, before it is convicted."""
 MANY = 10
-"""Where more than one node in so many never passed, no round is saved in looking for a side among them."""
+"""Where more than one node in so many does not work with the others, no round is saved in looking for sides."""
 SMALL = 8
 """Of so many every two meet."""
+TRIED = 3
+"""Nodes that never passed and fail with a part, before it is taken to be no place for others of them."""
 MEETINGS, MORE_MEETINGS = 1, 3
 """Others that never passed, with which such a node fails before it is convicted; more where these are more."""
 
@@ -40,9 +43,7 @@ class Together(msgspec.Struct, frozen=True):
     never: tuple[str, ...]
     """Who passed with nobody so far, tested or not, in order."""
     settled: frozenset[str]
-    """Those of them that failed with every part."""
-    parted: bool
-    """Whether nodes of two parts failed with each other."""
+    """Those of them that failed with every part on which they could be healthy."""
 
     def met(self, node: str) -> set[int]:
         """Return the parts with some of which it failed."""
@@ -53,9 +54,20 @@ class Together(msgspec.Struct, frozen=True):
         return self.failed_with.get(node, frozenset()) & self.settled
 
     @property
+    def no_refuge(self) -> set[int]:
+        """Return the parts that take in none of those that never passed, as far as several of these were tried.
+
+        Of many nodes a few flaky ones pass with each other, and not everybody can be tested with these few.
+        """
+        tried = Counter(i for n in self.never for i in self.met(n))
+        sizes = [len(its) for its in self.parts]
+        return set() if self.many else {i for i, n in tried.items() if n >= TRIED and sizes[i] < max(sizes)}
+
+    @property
     def many(self) -> bool:
-        """Whether more never passed than should."""
-        return self.parted or MANY * len(self.never) > len(self.nodes)
+        """Whether more than a few are not of the largest part."""
+        largest = max(map(len, self.parts), default=0)
+        return MANY * (len(self.nodes) - largest) > len(self.nodes)
 
     @property
     def meetings(self) -> int:
@@ -108,6 +120,7 @@ def together(state: State, without: Iterable[str] = ()) -> Together:
     part = {n: i for i, its in enumerate(parts) for n in its}
     never = tuple(n for n in up if n not in part)
     failed_with = {n: frozenset(its) for n, its in failed.items()}
-    settled = (n for n in never if n in failed and len({part[p] for p in failed[n] if p in part}) == len(parts))
-    parted = any(part[n] != part[p] for n in part for p in failed.get(n, ()) if p in part)
-    return Together(tuple(up), part, parts, failed_with, never, frozenset(settled), parted)
+    draft = Together(tuple(up), part, parts, failed_with, never, frozenset())
+    open_parts = set(range(len(parts))) - draft.no_refuge
+    settled = (n for n in never if n in failed and open_parts <= draft.met(n))
+    return msgspec.structs.replace(draft, settled=frozenset(settled))
