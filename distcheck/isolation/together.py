@@ -44,6 +44,8 @@ class Together(msgspec.Struct, frozen=True):
     """Who passed with nobody so far, tested or not, in order."""
     settled: frozenset[str]
     """Those of them that failed with every part on which they could be healthy."""
+    many: bool
+    """Whether more than a few are not of the largest part."""
 
     def met(self, node: str) -> set[int]:
         """Return the parts with some of which it failed."""
@@ -52,22 +54,6 @@ class Together(msgspec.Struct, frozen=True):
     def strangers(self, node: str) -> frozenset[str]:
         """Return the others that failed with every part, and with it."""
         return self.failed_with.get(node, frozenset()) & self.settled
-
-    @property
-    def no_refuge(self) -> set[int]:
-        """Return the parts that take in none of those that never passed, as far as several of these were tried.
-
-        Of many nodes a few flaky ones pass with each other, and not everybody can be tested with these few.
-        """
-        tried = Counter(i for n in self.never for i in self.met(n))
-        sizes = [len(its) for its in self.parts]
-        return set() if self.many else {i for i, n in tried.items() if n >= TRIED and sizes[i] < max(sizes)}
-
-    @property
-    def many(self) -> bool:
-        """Whether more than a few are not of the largest part."""
-        largest = max(map(len, self.parts), default=0)
-        return MANY * (len(self.nodes) - largest) > len(self.nodes)
 
     @property
     def meetings(self) -> int:
@@ -120,7 +106,11 @@ def together(state: State, without: Iterable[str] = ()) -> Together:
     part = {n: i for i, its in enumerate(parts) for n in its}
     never = tuple(n for n in up if n not in part)
     failed_with = {n: frozenset(its) for n, its in failed.items()}
-    draft = Together(tuple(up), part, parts, failed_with, never, frozenset())
-    open_parts = set(range(len(parts))) - draft.no_refuge
-    settled = (n for n in never if n in failed and open_parts <= draft.met(n))
-    return msgspec.structs.replace(draft, settled=frozenset(settled))
+    met = {n: {part[p] for p in failed.get(n, ()) if p in part} for n in never}
+    largest = max(parts, key=len, default=())
+    many = MANY * (len(up) - len(largest)) > len(up)
+    # Of many nodes a few flaky ones pass with each other, and not everybody can be tested with these few.
+    tried = Counter(i for its in met.values() for i in its)
+    likely = {i for i, its in enumerate(parts) if many or its is largest or tried[i] < TRIED}
+    settled = frozenset(n for n in never if n in failed and likely <= met[n])
+    return Together(tuple(up), part, parts, failed_with, never, settled, many)
