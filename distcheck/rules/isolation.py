@@ -89,8 +89,8 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
 
     Found by the collectives once more in small groups, each in fresh processes: every node alone, then pairs of
     nodes in which each suspect meets nodes that were seen to work with others. A node is convicted by failing alone,
-    or with two such partners at least. One that passes now and then is named as flaky. When ranks of one number fail on
-    it and the others do not, these are named.
+    or with two such partners at least, unless the network may be parted with the node on another side. One that passes
+    now and then is named as flaky. When ranks of one number fail on it and the others do not, these are named.
 
     Fix: leave the node out and start again; look at its GPUs, its network interface and its kernel's log.
     """
@@ -198,9 +198,10 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
     """Something failed, and nothing tells which of a few nodes is at fault.
 
     Of two nodes that fail only together either may be bad, and with nobody else to try them with it cannot be said
-    which. The same holds where most nodes show the same: then what they share is likelier.
+    which. The same holds for nodes that may be on another side of what parts the network, and where most nodes show the
+    same: then what they share is likelier.
 
-    Found by the rounds that the finding lists.
+    Found by the rounds that the finding lists; both ends of every failure are named, since either may be at fault.
 
     Fix: give it one more node that works, and it can tell; ``distcheck isolate`` with a spare node.
     """
