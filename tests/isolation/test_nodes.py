@@ -60,8 +60,8 @@ def test_up_to_10_percent_bad_nodes_take_at_most_four_rounds_of_pairs(n):
     for seed in range(200 if n < 256 else 10):
         random = Random(f"{n} {seed}")
         bad = random.sample(names(n), max(1, n // 10))
-        run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed, PAIRS_ONLY)
-        assert blamed(run) == set(bad)
+        run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed)
+        assert set(run.verdict.bad_nodes()) == set(bad)
         assert run.pair_rounds <= 4
 
 
