@@ -54,10 +54,10 @@ def missing_by_node(job: Job) -> dict[str, list[int]]:
 
 def located(job: Job, missing: Sequence[int]) -> str:
     """Name missing ranks with their nodes where these are known: ranks 4-5 (node3) and rank 9."""
-    by_node = missing_by_node(job)
-    known = [rank for ranks in by_node.values() for rank in ranks if rank in set(missing)]
-    rest = sorted(set(missing) - set(known))
-    words = [f"{numbered(known)} ({listed(tuple(by_node))})"] if known else []
+    where = homes(job)
+    known, rest = [n for n in missing if n in where], [n for n in missing if n not in where]
+    nodes = tuple(dict.fromkeys(where[n] for n in known))
+    words = [f"{numbered(known)} ({listed(nodes)})"] if known else []
     return listed([*words, *([numbered(rest)] if rest else [])])
 
 

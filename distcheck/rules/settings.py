@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from distcheck import nodelist
 from distcheck.placement import Table, integer
-from distcheck.rules.vocabulary import table_of
+from distcheck.rules.vocabulary import once, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,6 +97,7 @@ def first_host(job: Job) -> str:
     return homes(job).get(0, "HOST_OF_RANK_0")
 
 
+@once
 def agreed_port(job: Job) -> int | None:
     """Return the MASTER_PORT that most ranks were given, rank 0's where as many were given another; None for none."""
     told = [r.placement for r in job.ranks if not r.placement.master_derived]
@@ -111,6 +112,7 @@ def free_port(job: Job, *taken: int) -> int | None:
     return next((port for p in processes for port in p.free_ports if port not in taken), None)
 
 
+@once
 def usual_port(job: Job) -> int:
     """Return the port for ranks that have none: the others', the one that distcheck derived, or one that is free."""
     derived = next((r.placement.master_port for r in job.ranks if r.placement.master_derived), None)
