@@ -156,3 +156,43 @@ def test_a_job_with_bytes_changed_is_a_job_or_a_usage_error(tmp_path_factory, da
         jobfile.load(path)
     except UsageError as error:
         assert str(path) in str(error)
+
+
+def _job_text():
+    return msgspec.json.encode(job_of(0)).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no job file"),
+        (_job_text()[:-200], "no job file"),
+        ("{}", "no job file"),
+        ("[1, 2]", "no job file"),
+        ('{"schema": 1}', "no job file"),
+        ('{"schema": 2}', "schema 2; this distcheck reads schema 1"),
+        (_job_text().replace('"schema":1', '"schema":7'), "schema 7; this distcheck reads schema 1"),
+        ("[" * 100_000, "no job file"),
+        ('{"schema":1,"skipped":' + '{"a":' * 100_000, "no job file"),
+        ("\udcff".join("ab"), "no job file"),
+        ("PK\x03\x04", "no job file"),
+    ],
+    ids=["empty", "cut", "no fields", "a list", "nothing but a schema", "a newer schema", "a newer job", "nested lists",
+         "nested objects", "no UTF-8", "an archive"],
+)  # fmt: skip
+def test_what_is_no_job_of_this_version_is_refused_in_one_line(tmp_path, text, words):
+    path = tmp_path / "job.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UsageError, match=words) as told:
+        jobfile.load(path)
+    assert str(path) in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_of_a_key_that_comes_twice_the_last_counts_and_is_judged_like_any_other(tmp_path):
+    path = tmp_path / "job.json"
+    path.write_text(_job_text().replace('"run":"r"', '"run":"first","run":"second"'))
+    assert jobfile.load(path).run == "second"
+    path.write_text(_job_text().replace('"seconds":0.0', '"seconds":0.0,"seconds":-1', 1))
+    with pytest.raises(UsageError, match=r"\$\.seconds"):
+        jobfile.load(path)

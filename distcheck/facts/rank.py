@@ -52,7 +52,7 @@ class ProcessFacts(Facts, frozen=True):
     stage: Stage = "started"
     role: Literal["host", "guest", "alone"] = "alone"
     bind: Bind | None = None
-    free_ports: tuple[int, ...] = ()
+    free_ports: tuple[Count, ...] = ()
     """Ports near MASTER_PORT on which nobody listens on its node; looked for where rank 0 is, or may be."""
     master_resolution: Resolution | Missing | None = None
     attempts: tuple[Attempt, ...] = ()
