@@ -25,7 +25,10 @@ _USUAL_MTU_BYTES = 1500
 _QUICK_BYTES_PER_SECOND = 1e8
 """What an otherwise idle link of 1 Gbit/s carries."""
 _MORE_TRIES = 2
-_FEW_REPEATED = 0.01
+_MORE_LOSING = 5
+_FEWEST_TRANSFERS = 6
+"""Out of each node; a host that hands on 64 KB at a time loses all of that or nothing, and one transfer is often clean."""
+_FEW_REPEATED = 0.005
 """Of the segments; with more, once is no proof: a busy host repeats what is only late."""
 _LOSING_SECONDS = 0.5
 """How much later what loses packets may be sent again: a slow port loses many at the moment when several send to it."""
@@ -94,7 +97,8 @@ async def _transfer(
         door = roster.doors[n]
         said = words(roster.nonce, door.uid, secret)
         alone = min(_ALONE_SECONDS, left / (len(todo) - turn))
-        sending[n] = asyncio.create_task(_at_its_best(door, said, max(left, _LEAST_SECONDS), loop.time() + alone))
+        most, turns = max(left, _LEAST_SECONDS), max(1, _FEWEST_TRANSFERS // len(todo))
+        sending[n] = asyncio.create_task(_at_its_best(door, said, most, loop.time() + alone, turns))
         await asyncio.wait({sending[n]}, timeout=alone)
     sent = dict(zip(sending, await asyncio.gather(*sending.values()), strict=True))
     return tuple(_carrying(tried, sent.get(n)) for n, tried in enumerate(trials))
@@ -155,29 +159,30 @@ def better_of(trial: PeerTrial, again: PeerTrial | None) -> PeerTrial:
     return replace(trial, transfer=replace(better, repeats=True, **counts))
 
 
-async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float) -> Transfer | None:
+async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float, turns: int = 1) -> Transfer | None:
     """Send data; when it goes slowly or badly, again: on a busy host a process may have had to wait for its turn.
 
-    Nothing is begun much after `until` (of the loop's clock), so that others have their time. Of segments that were
-    repeated only those of later transfers count: the first transfer is why there are any, and a busy host loses many
-    at one moment.
+    Nothing is begun much after `until` (of the loop's clock), so that others have their time. With few doors each has
+    its `turns` in any case, so that losses have a chance to show. Once many segments were repeated, only those of the
+    transfers after that count: it is why there are any, and a busy host loses many at one moment.
     """
     loop = asyncio.get_running_loop()
-    best = await transfer(door, said, seconds)
-    segments = repeated = 0
-    for _ in range(_MORE_TRIES):
-        if best is None or best.stalled:
+    best = last = await transfer(door, said, seconds)
+    segments = repeated = made = 0
+    losing = False
+    while best is not None and last is not None and not best.stalled:
+        made += 1
+        if not losing and last.repeated > _FEW_REPEATED * last.segments:
+            losing, segments, repeated = True, 0, 0
+        slow = best.rate < _QUICK_BYTES_PER_SECOND
+        most = 1 + _MORE_LOSING if losing else 1 + _MORE_TRIES if slow else turns
+        if made >= max(most, turns) or loop.time() >= until + (_LOSING_SECONDS if losing else 0.0):
             break
-        losing = best.repeated > _FEW_REPEATED * best.segments
-        if best.rate >= _QUICK_BYTES_PER_SECOND and not losing:
-            break
-        if loop.time() >= until + (_LOSING_SECONDS if losing else 0.0):
-            break
-        again = await transfer(door, said, seconds)
-        if again is None or again.stalled:
-            return again or best
-        segments, repeated = segments + again.segments, repeated + again.repeated
-        best = replace(max(best, again, key=lambda t: t.rate), segments=segments, repeated=repeated)
+        last = await transfer(door, said, seconds)
+        if last is None or last.stalled:
+            return last or best
+        segments, repeated = segments + last.segments, repeated + last.repeated
+        best = replace(max(best, last, key=lambda t: t.rate), segments=segments, repeated=repeated)
     return best
 
 

@@ -210,7 +210,7 @@ def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(liv
 
 def test_what_was_repeated_is_sent_again_because_once_is_no_proof(live, monkeypatch):
     async def main():
-        repeated = iter([60, 0, 60, 60, 60])
+        repeated = iter([60, 0, 0, 0, 0, 0, *[60] * 6])
 
         async def sent(_door, _word, _limit):
             return Transfer(bytes=1 << 21, seconds=0.001, stalled=False, segments=1000, repeated=next(repeated))
@@ -218,14 +218,18 @@ def test_what_was_repeated_is_sent_again_because_once_is_no_proof(live, monkeypa
         monkeypatch.setattr(peers, "transfer", sent)
         door, now = PeerDoor("b", "127.0.0.1", 1), asyncio.get_running_loop().time()
         late = await peers._at_its_best(door, b"word", 3.0, now + 60)
-        assert (late.segments, late.repeated) == (1000, 0)
+        assert (late.segments, late.repeated) == (5000, 0)
         lossy = await peers._at_its_best(door, b"word", 3.0, now + 60)
-        assert (lossy.segments, lossy.repeated) == (2000, 120)
-        repeated = iter([60, 0, 60])
+        assert (lossy.segments, lossy.repeated) == (5000, 300)
+        repeated = iter([60, 0, 0, 0, 0, 0, 60, 3, 0, 2, 60, 0, 60, 0, 0, 0])
         assert (await peers._at_its_best(door, b"word", 3.0, now)).repeated == 0, (
             "a moment later it is no less in doubt"
         )
         assert (await peers._at_its_best(door, b"word", 3.0, now - 60)).repeated == 60
+        twice = await peers._at_its_best(door, b"word", 3.0, now + 60, 2)
+        assert (twice.segments, twice.repeated) == (1000, 0), "with few doors each has more turns"
+        second = await peers._at_its_best(door, b"word", 3.0, now + 60, 2)
+        assert (second.segments, second.repeated) == (4000, 60), "what was lost the second time is why there are more"
 
     live(main())
 
@@ -235,14 +239,14 @@ def test_what_goes_slowly_is_sent_again_and_the_best_counts_with_what_was_repeat
         seconds = iter([1.0, 0.5, 0.25, 0.001, 1.0])
 
         async def sent(_door, _word, _limit):
-            return Transfer(bytes=1 << 21, seconds=next(seconds), stalled=False, segments=100, repeated=1)
+            return Transfer(bytes=1 << 21, seconds=next(seconds), stalled=False, segments=1000, repeated=1)
 
         monkeypatch.setattr(peers, "transfer", sent)
         door, now = PeerDoor("b", "127.0.0.1", 1), asyncio.get_running_loop().time()
         best = await peers._at_its_best(door, b"word", 3.0, now + 60)
-        assert (best.seconds, best.segments, best.repeated) == (0.25, 200, 2)
-        assert (await peers._at_its_best(door, b"word", 3.0, now + 60)).segments == 100
-        assert (await peers._at_its_best(door, b"word", 3.0, now)).segments == 100, "its time is over"
+        assert (best.seconds, best.segments, best.repeated) == (0.25, 2000, 2)
+        assert (await peers._at_its_best(door, b"word", 3.0, now + 60)).segments == 1000
+        assert (await peers._at_its_best(door, b"word", 3.0, now)).segments == 1000, "its time is over"
 
     live(main())
 
