@@ -27,7 +27,7 @@ _QUICK_BYTES_PER_SECOND = 1e8
 _MORE_TRIES = 2
 _MORE_LOSING = 5
 _FEWEST_TRANSFERS = 6
-"""Out of each node; a host that hands on 64 KB at a time loses all of that or nothing, and one transfer is often clean."""
+"""Out of each node; a host that hands on 64 KB at a time loses all of that or nothing: one transfer is often clean."""
 _FEW_REPEATED = 0.005
 """Of the segments; with more, once is no proof: a busy host repeats what is only late."""
 _LOSING_SECONDS = 0.5
