@@ -163,8 +163,8 @@ async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float
     """Send data; when it goes slowly or badly, again: on a busy host a process may have had to wait for its turn.
 
     Nothing is begun much after `until` (of the loop's clock), so that others have their time. With few doors each has
-    its `turns` in any case, so that losses have a chance to show. Once many segments were repeated, only those of the
-    transfers after that count: it is why there are any, and a busy host loses many at one moment.
+    its `turns` in any case, so that losses have a chance to show, and a single one is reason to look closely. Of the
+    segments that were repeated those that made it look count no longer: a busy host loses many at one moment.
     """
     loop = asyncio.get_running_loop()
     best = last = await transfer(door, said, seconds)
@@ -172,7 +172,7 @@ async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float
     losing = False
     while best is not None and last is not None and not best.stalled:
         made += 1
-        if not losing and last.repeated > _FEW_REPEATED * last.segments:
+        if not losing and last.repeated > (0 if turns > 1 else _FEW_REPEATED * last.segments):
             losing, segments, repeated = True, 0, 0
         slow = best.rate < _QUICK_BYTES_PER_SECOND
         most = 1 + _MORE_LOSING if losing else 1 + _MORE_TRIES if slow else turns
