@@ -116,7 +116,7 @@ def _row(combination: Combination, runs: int, *, quick: bool) -> dict[str, Any]:
         row["versions"] = _versions(python)
         scratch = folder / "scratch"
         scratch.mkdir()
-        healthy = list(healthy_complaints(python, scratch, runs))
+        healthy = healthy_complaints(python, scratch, runs)
         row["runs"] = len(healthy)
         row["complaints"] += [complaint for complaint in healthy if complaint]
         row["complaints"] += fault_complaints(python, scratch)

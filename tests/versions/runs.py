@@ -6,7 +6,8 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from spoiling import DIE, WRONG, spoiled
@@ -20,19 +21,25 @@ HEALTHY = (
     ("isolate", "--nproc", "2"),
     ("node",),
 )
-_OWN = ("host-", "gpu-xid-")
-"""Rules about this machine, which `node` may rightly find."""
+_LANES = 2
 
 
-def healthy_complaints(python: Path, folder: Path, runs: int) -> Iterator[str]:
-    """Run every command so many times; yield '' for each run that passes with no finding above info."""
-    for _ in range(runs):
-        for command in HEALTHY:
-            code, findings, words = _run(python, folder, *command)
-            own = _OWN if command[0] == "node" else ()
-            above = [f for f in findings if f["severity"] != "info" and not f["rule"].startswith(own or ("\n",))]
-            told = [f"{f['rule']}: {f['message']}" for f in above]
-            yield f"{' '.join(command)}: exit code {code}: {told or words}" if code or above else ""
+def healthy_complaints(python: Path, folder: Path, runs: int) -> list[str]:
+    """Run every command so many times, two at a time; return for each '' or how it was no pass."""
+    with ThreadPoolExecutor(_LANES) as lanes:
+        return list(lanes.map(lambda command: _complaint(python, folder, command), HEALTHY * runs))
+
+
+def _complaint(python: Path, folder: Path, command: tuple[str, ...]) -> str:
+    code, findings, words = _run(python, folder, *command)
+    above = [f for f in findings if f["severity"] != "info" and not (command[0] == "node" and _is_own(f["rule"]))]
+    told = [f"{f['rule']}: {f['message']}" for f in above]
+    return f"{' '.join(command)}: exit code {code}: {told or words}" if code or above else ""
+
+
+def _is_own(rule: str) -> bool:
+    """Whether a rule is about this machine, which `node` may rightly find."""
+    return rule.startswith(("host-", "gpu-xid-"))
 
 
 def fault_complaints(python: Path, folder: Path) -> list[str]:
