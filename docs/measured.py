@@ -6,8 +6,9 @@ A page has a place for a table between two comments::
     <!-- end of NAME -->
 
 and the program that measures calls ``put(page, NAME, lines, covers=[...], command="python ... --write")``, which
-writes the lines there with date, commit and machine. `covers` are the files, or glob patterns of files, from the top of
-the repository, whose change can change the figures. A test fails when they have changed since.
+writes the lines there with date, commit and machine; until then the page claims nothing. `covers` are the files, or
+glob patterns of files, from the top of the repository, whose change can change the figures. A test fails when they
+have changed since.
 ``python docs/measured.py`` names the tables that are out of date, with the commands that write them.
 """
 
@@ -75,14 +76,17 @@ def tables(text: str) -> Iterator[Table]:
 
 
 def stale(root: Path = ROOT) -> list[str]:
-    """Return a line for each table of README.md and docs/ that is older than the code that it measures."""
+    """Return a line for each table of README.md and docs/ that is older than the code that it measures.
+
+    A place that was never filled claims nothing.
+    """
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     return [
         f"{page.relative_to(root)}: {table.name!r} is older than the code that it measures; run {table.command}"
         for page in pages
         if page.exists()
         for table in tables(page.read_text(encoding="utf-8"))
-        if table.digest != digest(table.covers, root)
+        if table.digest and table.digest != digest(table.covers, root)
     ]
 
 

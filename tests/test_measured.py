@@ -89,8 +89,8 @@ def test_comments_docstrings_and_formatting_do_not_make_a_table_stale(repository
     assert measured.stale(repository) == []
 
 
-def test_a_place_that_was_never_filled_is_stale(repository):
-    assert len(measured.stale(repository)) == 1
+def test_a_place_that_was_never_filled_claims_nothing(repository):
+    assert measured.stale(repository) == []
 
 
 def test_what_has_no_place_or_covers_no_file_is_an_error(repository):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import warnings
 from pathlib import Path
 
 import msgspec
 
+# torch imports NumPy where there is one, whose OpenBLAS would start threads; the ranks are forked from this process.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 with warnings.catch_warnings():
     # Said at import by every torch beside which no NumPy is installed; distcheck hands no array to NumPy.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)

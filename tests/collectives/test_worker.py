@@ -12,6 +12,10 @@ from distcheck.collectives import software, timing, worker
 
 PROGRAM = Path(__file__).with_name("forked_ranks.py")
 ROOT = Path(distcheck.__file__).parents[1]
+GLOO_LACKS = ("all_gather", "reduce_scatter") if software.torch.__version__.startswith("2.1.") else ()
+"""Tensors as one, and bfloat16, which Gloo can since torch 2.2 (pytorch #112144); a job that does it fails with the same words."""
+DTYPES = ["float16", "int32"] if GLOO_LACKS else ["bfloat16", "float16", "int32"]
+OTHERS = [op for op in ("all_gather", "reduce_scatter", "all_to_all", "send_recv") if op not in GLOO_LACKS]
 
 
 def ranks_say(**asked):
@@ -70,14 +74,14 @@ def test_the_steps_are_told_in_order():
     assert only(said[1], "Software")[0]["device"] == "cpu"
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int32"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_other_data_types_are_exact_and_sized_in_bytes(dtype):
-    operations = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    operations = ["all_reduce", "broadcast", *OTHERS]
     said, stderr = ranks_say(ranks=2, operations=operations, sizes_bytes=[4096], dtypes=["float32", dtype])
     assert stderr == ""
     for messages in said:
         assert messages[-1] == {"said": "Finished"}
-        assert [c["dtype"] for c in only(messages, "Checked")] == ["float32", dtype] * 6
+        assert [c["dtype"] for c in only(messages, "Checked")] == ["float32", dtype] * len(operations)
         assert {c["wrong"] for c in only(messages, "Checked")} == {0}
         assert {t["bytes"] for t in only(messages, "Timing")} == {4096}
     assert f"broadcast {dtype} 4096 B" in [s["text"] for s in only(said[1], "Step")]
@@ -101,13 +105,12 @@ def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over():
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_the_other_operations_are_exact_too(ranks):
-    operations = ["all_gather", "reduce_scatter", "all_to_all", "send_recv"]
-    said, stderr = ranks_say(ranks=ranks, operations=operations, sizes_bytes=[1001])
+    said, stderr = ranks_say(ranks=ranks, operations=OTHERS, sizes_bytes=[1001])
     assert stderr == ""
     for messages in said:
-        assert [(c["op"], c["wrong"]) for c in only(messages, "Checked")] == [(op, 0) for op in operations]
+        assert [(c["op"], c["wrong"]) for c in only(messages, "Checked")] == [(op, 0) for op in OTHERS]
         whole = 1001 // (4 * ranks) * 4 * ranks
-        assert [t["bytes"] for t in only(messages, "Timing")] == [whole, whole, whole, 1000]
+        assert [t["bytes"] for t in only(messages, "Timing")] == [whole] * (len(OTHERS) - 1) + [1000]
 
 
 def test_ranks_send_to_the_one_that_faces_them():
