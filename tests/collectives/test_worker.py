@@ -13,7 +13,7 @@ from distcheck.collectives import software, timing, worker
 PROGRAM = Path(__file__).with_name("forked_ranks.py")
 ROOT = Path(distcheck.__file__).parents[1]
 GLOO_LACKS = ("all_gather", "reduce_scatter") if software.torch.__version__.startswith("2.1.") else ()
-"""Tensors as one, and bfloat16, which Gloo can since torch 2.2 (pytorch #112144); a job that does it fails with the same words."""
+"""Tensors as one, and bfloat16, which Gloo can since torch 2.2 (pytorch #112144); a job fails with the same words."""
 DTYPES = ["float16", "int32"] if GLOO_LACKS else ["bfloat16", "float16", "int32"]
 OTHERS = [op for op in ("all_gather", "reduce_scatter", "all_to_all", "send_recv") if op not in GLOO_LACKS]
 
