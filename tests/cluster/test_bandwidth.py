@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster.inside import MASTER, NODES, finding, findings, reports
+from cluster.inside import MASTER, NODES, finding, findings, mapped, reports
 
 MBIT = 1e6 / 8 / 1e9
 """GB/s of one Mbit/s."""
@@ -12,8 +12,9 @@ PAYLOAD = 1448 / 1514
 
 
 def bandwidth(cluster, *words, nodes=4):
-    command = ("srun", f"--nodes={nodes}", "--ntasks-per-node=1", "distcheck", "bandwidth", "--format", "json", *words)
-    ended = cluster.run("node1", *command, env=MASTER, timeout=150)
+    tasks = mapped("SLURM_", "PROCID NTASKS LOCALID", "distcheck", "bandwidth", "--format", "json", *words)
+    srun = ("srun", f"--nodes={nodes}", "--ntasks-per-node=1")
+    ended = cluster.run("node1", *srun, *tasks, env=MASTER, timeout=150)
     (report,) = reports(ended)
     return ended, report
 

@@ -36,7 +36,7 @@ def test_each_task_has_its_gpu_and_the_node_has_all_of_them(gpu):
     assert [row["gpu"]["pci"] for row in report["ranks"]] == [f"0000:{bus}:00.0" for bus in BUSES]
     assert [row["gpu"]["index"] for row in report["ranks"]] == [0, 1, 2, 3]
     assert findings(report, "error") == [], report["findings"]
-    assert findings(report, "warning") == ["slurm-gpu-bind-no-p2p"]
+    assert findings(report, "warning") == ["env-rank-unset", "slurm-gpu-bind-no-p2p"]
 
 
 def test_what_is_wrong_with_one_is_read_though_another_process_has_local_rank_0(gpu):

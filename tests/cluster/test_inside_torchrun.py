@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from cluster.inside import JOB
+from cluster.inside import JOB, mapped
 
 if TYPE_CHECKING:
     from ended import Ended
@@ -165,7 +165,7 @@ def test_an_address_exported_for_torchrun_is_said_to_be_ignored(cluster):
     assert sorted(report["ranks"][0]["node"] for report in reports) == list(_NODES)
     (found,) = reports[0]["findings"]
     assert found["ranks"] == [0, 1]
-    assert "--master-addr $MASTER_ADDR" in found["fix"]["commands"][0]
+    assert "--master-addr=node1 --master-port=29500" in found["fix"]["commands"][0]
 
 
 def test_a_torchrun_without_nnodes_on_each_node_of_a_step_is_a_warning(cluster):
@@ -226,7 +226,8 @@ def test_an_empty_rendezvous_id_is_named_where_elastic_nodes_start_alone(launche
 
 def test_the_same_node_rank_on_all_nodes_is_found_before_torchrun_starts(cluster):
     ended = cluster.run(
-        "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "distcheck", "env", "--format", "json",
+        "node1", "srun", "--nodes=4", "--ntasks-per-node=1",
+        *mapped("SLURM_", "PROCID NTASKS LOCALID", "distcheck", "env", "--format", "json"),
         env={"NODE_RANK": "0", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"},
     )  # fmt: skip
     assert (ended.code, ended.rules) == (0, ["torchrun-node-rank-duplicated"]), ended

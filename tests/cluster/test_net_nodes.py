@@ -118,7 +118,10 @@ def test_a_cable_that_hangs_loose_a_frozen_node_and_one_without_power(bare):
     ended, report = net(bare, "--join-timeout", "6")
     assert (ended.code, report["verdict"], report["exclude"]["nodes"]) == (20, "unknown", [])
     errors = [f for f in report["findings"] if f["severity"] == "error"]
-    assert {(f["nodes"][0], *f["ranks"]) for f in errors} == {("node2", 2, 3), ("node3", 4, 5), ("node4", 6, 7)}
+    assert sorted(node for f in errors for node in f["nodes"]) == ["node2", "node3", "node4"]
+    assert {node: rank for f in errors for node, rank in zip(f["nodes"], f["ranks"][::2], strict=True)} == {
+        "node2": 2, "node3": 4, "node4": 6,
+    }  # fmt: skip
     assert {f["rule"] for f in errors} <= {"launch-node-unreachable", "launch-probe-silent"}
     assert report["missing_ranks"] == [2, 3, 4, 5, 6, 7]
     bare.thaw("node3")

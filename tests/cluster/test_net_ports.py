@@ -64,7 +64,7 @@ def test_a_shut_master_port_is_named_with_the_manner_and_the_ranks(cluster, rule
     ended, report = net(cluster)
     found = only(report, CLOSED, [*ranks])
     assert (ended.code, found["scope"]) == (20, "link")
-    assert f"cannot reach MASTER_ADDR:MASTER_PORT (10.77.0.11:29500: {manner}" in found["message"]
+    assert f"cannot reach rank 0 at MASTER_ADDR node1 (10.77.0.11:29500: {manner}" in found["message"]
     assert report["missing_ranks"] == []
 
 
@@ -186,7 +186,7 @@ def test_who_has_taken_master_port_is_named_and_how_he_treats_the_others(cluster
     assert (evidence["pid"], evidence["user"]) == (pid, user)
     assert evidence["command"] == " ".join((sys.executable, *program))
     assert evidence["started"].startswith("20")
-    assert found["fix"]["commands"][0] == f"kill {pid}"
+    assert found["fix"]["commands"][0] == f"ssh node1 kill {pid}"
 
 
 def test_an_ssh_server_on_master_port_is_named_and_nobody_is_told_to_kill_it(cluster):
