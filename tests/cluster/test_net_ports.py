@@ -229,7 +229,7 @@ def test_a_holder_that_cannot_be_seen_is_looked_for_by_its_port(cluster, taken):
     found = finding(report, "net-port-in-use")
     assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
     assert "is taken on rank 0's host by a process that cannot be seen (" in found["message"]
-    assert found["fix"]["commands"][0] == "ss -ltnp 'sport = :29500'"
+    assert found["fix"]["commands"] == ["export MASTER_PORT=29501", "ssh node1 sudo ss -ltnp 'sport = :29500'"]
 
 
 def test_a_port_among_those_of_outgoing_connections_is_told_and_stops_nobody(cluster):
