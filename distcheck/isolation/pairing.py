@@ -57,12 +57,13 @@ def next_pairs(state: State, seen: Sight) -> list[Group]:
 def beside_groups(seen: Sight, busy: Iterable[str]) -> list[Group]:
     """Pair those that never passed while larger groups of the others are tested: it costs no round.
 
-    With each other, and with the nodes of small parts, which are not in these groups.
+    With each other, and with the nodes of small parts, which are not in these groups. One that passed only with a node
+    that has left since is in these groups, and never passed as well.
     """
     known, joined = seen.known, seen.joined
-    rest = deque(joined.never)
-    groups: list[Group] = []
     taken = frozenset(busy)
+    rest = deque(n for n in joined.never if n not in taken)
+    groups: list[Group] = []
     for node in [n for n in joined.part if n not in taken]:
         partner = _take(rest, (p for p in rest if joined.part[node] not in joined.met(p)))
         groups += [_pair(known, node, partner, "confirming")] if partner is not None else []

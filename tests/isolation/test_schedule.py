@@ -155,6 +155,24 @@ def test_a_bad_node_of_which_no_pair_would_tell_more_is_named_when_the_time_ends
         assert so_far(state).bad_nodes() == (bad,)
 
 
+def test_a_node_whose_only_partner_left_is_in_one_group_a_round():
+    """It is in the groups, which began with it, and it passed with nobody who is still there."""
+    state, in_groups = start(names(8)), False
+    while isinstance(now := next_round(state), Round):
+        members = [n for g in now.groups for n in g.nodes]
+        assert len(members) == len(set(members)), now.groups
+        results = []
+        for i, g in enumerate(now.groups):
+            if "node1" in g.nodes and len(g.nodes) == 2 and "node2" not in g.nodes:
+                continue
+            bad = len(g.nodes) > 1 and ("node8" in g.nodes or len(g.nodes) > 2)
+            results.append(Result(group=i, ended="failed" if bad else "passed"))
+        state = take(state, now, results)
+        if any(g.purpose == "group" and "node1" in g.nodes for g in now.groups):
+            state, in_groups = lose(state, {"node2": "left"}), True
+    assert in_groups
+
+
 def test_when_nothing_could_be_tested_the_verdict_is_no_pass():
     state = start(names(4))
     while isinstance(now := next_round(state), Round):
