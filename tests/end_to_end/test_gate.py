@@ -165,6 +165,6 @@ def test_torchrun_starts_the_ranks_and_one_of_them_reports(start):
     ).wait()  # fmt: skip
     assert ended.code == 0, ended.err
     assert ended.report["world"]["launcher"] == "torchrun"
-    # Before torch 2.3 rank 0 of a standalone agent has a store of its own.
+    # With torch 2.1 rank 0 of a standalone agent has a store of its own.
     assert [r["master"] for r in ended.report["ranks"]] in (["agent", "agent"], ["listening", "reached"])
     assert ended.report["findings"] == []

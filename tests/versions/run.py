@@ -159,6 +159,7 @@ def _call(*command: str | Path) -> str:
     environ = {
         **os.environ,
         "UV_PYTHON_DOWNLOADS": "never",
+        "UV_HTTP_TIMEOUT": "180",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     return subprocess.run(command, check=True, capture_output=True, text=True, env=environ).stdout
