@@ -89,6 +89,13 @@ def test_comments_docstrings_and_formatting_do_not_make_a_table_stale(repository
     assert measured.stale(repository) == []
 
 
+def test_a_file_that_moves_or_imports_from_elsewhere_does_not_make_a_table_stale(repository):
+    put(repository, "x", covers=("*.py", "*.j2"))
+    (repository / "code.py").rename(repository / "moved.py")
+    (repository / "moved.py").write_text("import a\nfrom b import c\n" + CODE)
+    assert measured.stale(repository) == []
+
+
 def test_a_place_that_was_never_filled_claims_nothing(repository):
     assert measured.stale(repository) == []
 
