@@ -100,8 +100,7 @@ def gate(
     looks: tuple[Look, ...] = ("environment", "meeting", "peers", "gpu", "collectives")
     request = request_of("gate", looks, options)
     if program is None or not command:
-        asked = msgspec.structs.replace(request.asked, export=export)
-        _leave(_run(request._replace(asked=asked), options, to_stderr=False))
+        _leave(_run(request, options, to_stderr=False))  # --export has nobody to give anything to
     if export and request.outside is not None:
         raise UsageError(
             "--export: COMMAND runs once, on this machine, and is no rank; put distcheck in front of each rank "

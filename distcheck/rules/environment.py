@@ -71,13 +71,13 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
     the first one it misses: ``ValueError: Error initializing torch.distributed using env:// rendezvous:
     environment variable RANK expected, but not set``. This rule names all that are missing at once. Under
     srun it is a warning: many scripts (Lightning, Accelerate, submitit) map Slurm's own variables, and distcheck
-    derives the meeting place from the first host of the step and the job's number. Silent there with ``--export``,
-    which gives them to COMMAND, and where COMMAND is torchrun, which sets them for its ranks. Under MPI and Horovod
-    the rule env-mpi-horovod-vars-only reports the same. Found by looking for the four variables, less what options
-    give.
+    derives the meeting place from the first host of the step and the job's number. Silent there with
+    ``--export -- COMMAND``, which gives them to COMMAND, and where COMMAND is torchrun, which sets them for its
+    ranks. Under MPI and Horovod the rule env-mpi-horovod-vars-only reports the same. Found by looking for the four
+    variables, less what options give.
 
     Fix: start the script with torchrun, which sets them all, or export them; under srun map Slurm's own
-    variables, or let ``distcheck gate --export`` do so.
+    variables, or let ``distcheck gate --export -- COMMAND`` do so.
     See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
@@ -144,7 +144,7 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
         message,
         Fix(
             "No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise export "
-            f"{'them' if len(names) > 1 else 'it'} in front of it, or start it with distcheck gate --export."
+            f"{'them' if len(names) > 1 else 'it'} in front of it, or start it with distcheck gate --export -- COMMAND."
             if met
             else f"Give every rank the host of rank 0 and a free port; {program} does not.",
             tuple(commands),
@@ -175,10 +175,10 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     but not set``. A script may map them itself, so this is a warning. Where rank 0 listens distcheck derives from
     the host on which Open MPI's mpirun, Hydra's mpiexec or horovodrun runs, or from the first host of a Slurm
     allocation. Where nothing tells it, or rank 0 is on another host, there is no meeting, and missing MASTER_ADDR and
-    MASTER_PORT are an error. Silent with ``--export``. Found by a launcher's variables with torch's not set.
+    MASTER_PORT are an error. Silent with ``--export -- COMMAND``. Found by a launcher's variables with torch's not set.
 
     Fix: map the variables in front of the script, and pass MASTER_ADDR and MASTER_PORT to all ranks
-    (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``), or let ``distcheck gate --export`` do so.
+    (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``), or let ``distcheck gate --export -- COMMAND`` do so.
     See: https://github.com/pytorch/examples/issues/540
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():

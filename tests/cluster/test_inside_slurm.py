@@ -123,7 +123,7 @@ def test_a_bare_srun_runs_to_the_end_with_one_warning(cluster):
     )
     assert strict.code == 10
     step = ("srun", "--nodes=2", "--ntasks-per-node=1", "distcheck", "gate", "--strict", "--export", "--sizes=1K:1K")
-    assert cluster.run("node1", *step, timeout=PATIENCE).code == 0
+    assert cluster.run("node1", *step, "--", "true", timeout=PATIENCE).code == 0
 
 
 def test_the_words_to_add_are_right(cluster):

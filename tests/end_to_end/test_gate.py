@@ -6,6 +6,8 @@ import json
 import os
 import sys
 
+import pytest
+
 TABLE = ["--sizes", "64K:256K", "--iters", "3"]
 
 
@@ -112,6 +114,16 @@ def test_export_gives_the_command_the_placement(distcheck):
         'echo "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR"',
     )
     assert ended.out == "0 1 0 127.0.0.1\n"
+
+
+@pytest.mark.parametrize("command", [(), ("--", "true")], ids=["without COMMAND", "with COMMAND"])
+def test_export_silences_the_warning_about_unset_variables_only_where_a_command_gets_them(distcheck, tmp_path, command):
+    task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}
+    words = ("gate", "--export", *TABLE, "--format", "json", "--output", "report", *command)
+    assert distcheck(*words, env=task | {"SLURM_STEP_NODELIST": "localhost"}).code == 0
+    report = json.loads((tmp_path / "report").read_text())
+    assert [f["rule"] for f in report["findings"]] == ([] if command else ["env-rank-unset"])
+    assert all("gate --export -- COMMAND" in f["fix"]["text"] for f in report["findings"])
 
 
 def test_a_shortfall_against_min_busbw_is_a_finding(distcheck):
