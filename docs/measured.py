@@ -65,6 +65,19 @@ def put(page: str, name: str, lines: Sequence[str], *, covers: Sequence[str], co
     path.write_text(text[: place.start()] + "\n".join(written) + text[place.end() :], encoding="utf-8")
 
 
+def reword(text: str, name: str, lines: Sequence[str]) -> str:
+    """Return a page's text with other lines in a place that was filled; what it says of when and where stays."""
+    block = next((block for block in _BLOCK.finditer(text) if block["name"] == name), None)
+    if block is None or (end := block["lines"].rfind("\n*Measured ")) < 0:
+        raise ValueError(f"there is nothing measured in a place for {name!r}")
+    return text[: block.start("lines")] + "\n".join(lines) + "\n" + text[block.start("lines") + end :]
+
+
+def outside(text: str) -> str:
+    """Return a page's text with empty lines in the place of all that was measured."""
+    return _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+
+
 def tables(text: str) -> Iterator[Table]:
     """Yield the measured tables of a page; a place whose end is missing is an error."""
     blocks = {block["name"]: block["facts"] or "" for block in _BLOCK.finditer(text)}

@@ -7,7 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distcheck.report.document import Document
+from distcheck.diagnose import diagnose
+from distcheck.report.document import Document, document
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+import examples
+import measured
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,6 +64,31 @@ def test_every_rule_has_its_anchor_on_its_page(build_rules):
 )
 def test_docstrings_become_markdown(build_rules, doc, written):
     assert build_rules.markdown(doc) == written
+
+
+def test_the_examples_of_the_pages_are_what_is_printed_now_of_the_recorded_jobs():
+    assert examples.stale() == [], "run python docs/examples.py"
+
+
+def test_an_example_is_stale_as_soon_as_reports_say_something_else(monkeypatch):
+    render = examples.render
+    monkeypatch.setattr(examples, "render", lambda *words: render(*words).replace("all_reduce", "all_reduced"))
+    assert examples.stale() == ["README.md", "json.md"]
+
+
+@pytest.mark.parametrize("name", examples.EXAMPLES)
+def test_an_example_is_a_run_of_the_command_that_the_page_shows(name):
+    words, job = examples.EXAMPLES[name].command.split(), examples.recorded(name)
+    ranks = int(words[words.index("--nproc") + 1]) * (4 if "--hosts" in words else 1)
+    assert (words[1], ranks) == (job.asked.command, document(job, diagnose(job)).world.ranks)
+
+
+def test_no_page_shows_a_run_that_was_not_recorded():
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        by_hand = measured.outside(path.read_text(encoding="utf-8"))
+        assert not re.search(r"(?m)^distcheck \d+\.\d+\.\d+ \w+: \d+ rank|\(exit code \d+\): ", by_hand), (
+            f"{path.name} shows the output of a run: make it one of docs/examples.py"
+        )
 
 
 def test_the_example_of_the_json_report_is_one():

@@ -57,6 +57,21 @@ def test_a_table_that_is_written_again_replaces_the_old_one(repository):
     assert measured.stale(repository) == []
 
 
+def test_other_lines_in_a_place_leave_what_it_says_of_when_and_where(repository):
+    page = put(repository, "| 1.5 |", "", "of one run")
+    assert measured.reword(page, "speed", ["| 1.6 |"]) == page.replace("| 1.5 |\n\nof one run", "| 1.6 |")
+    with pytest.raises(ValueError, match="nothing measured in a place for 'speed'"):
+        measured.reword(PLACE, "speed", ["x"])
+
+
+def test_what_is_outside_of_measured_places_keeps_its_lines(repository):
+    page = put(repository, "| 1.5 |")
+    outside = measured.outside(page)
+    assert "1.5" not in outside
+    assert "after" in outside
+    assert outside.count("\n") == page.count("\n")
+
+
 def test_uncommitted_changes_are_those_of_the_measured_files(repository):
     assert "uncommitted" not in put(repository, "x")
     assert "uncommitted" not in put(repository, "y"), "the page itself has changed by now"
