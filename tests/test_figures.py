@@ -1,0 +1,224 @@
+"""Every figure of the pages is measured by a program, or is a value of the code, or names its source.
+
+The pages of the rules take the values of the code by themselves: see `Rule.doc`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import re
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+import measured
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "changelog.md"})
+"""The changelog is history: what became different, also when it has changed again."""
+
+_NUMBER = r"(?:\d[\d,]*(?:\.\d+)?|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|thirty|sixty|hundred)"
+_UNIT = r"(?:[mµn]?s|seconds?|minutes?|hours?|%|[kMGT]i?B(?:/s)?|bytes|[kMGT](?:b|bit)/s|(?:mega|giga|kilo)bytes?)"
+FIGURE = re.compile(rf"\b{_NUMBER}[ -]?{_UNIT}(?!\w)|(?<![\d.])0\.\d+(?![\d.])")
+_GENERATED = re.compile(r"<!-- (.+?): docs/build_bandwidth\.py writes this -->.*?<!-- end of \1 -->", re.DOTALL)
+_QUOTED = re.compile(r'^```.*?^```|`[^`\n]*`|\]\([^)]*\)|"[^"\n]*"', re.DOTALL | re.MULTILINE)
+_CITED = re.compile(r"\[[^]\n]*\]\(https://[^)]*\)")
+
+
+def of(place):
+    """Return the value at a place of the code, such as collectives.spread:STEADY."""
+    module, _, name = place.partition(":")
+    return functools.reduce(getattr, name.split("."), importlib.import_module(f"distcheck.{module}"))
+
+
+def default(options, name):
+    return next(f.default for f in msgspec.structs.fields(of(options)) if f.name == name)
+
+
+def tried(file, pattern):
+    """Return the number with which a test tries something."""
+    return int(re.search(pattern, (ROOT / "tests" / file).read_text(encoding="utf-8"))[1])
+
+
+SURE = 100 * of("collectives.spread:STEADY"), 100 * of("collectives.spread:CONFIDENCE")
+BURST = (of("session:_GPU_BURST_SECONDS"),)
+HUNG = (of("search:_LEAST_SECONDS"),)
+STALLED = (of("pace:STALL_SECONDS"),)
+NODE_ENDS = (default("options:NodeOptions", "timeout"),)
+TRANSFER = (of("rollcall.path:TRANSFER_BYTES") / (1 << 20),)
+SLOW_NETWORK = (tried("cluster/test_isolate.py", r"tbf rate (\d+)mbit"),)
+DEAD_MS = [value for _, option, value in of("rollcall.connection:_OPTIONS") if option == socket.TCP_USER_TIMEOUT]
+VOLTA, AMPERE, HOPPER, BLACKWELL = (
+    of(f"expectation.links:{name}") for name in ("VOLTA", "AMPERE", "HOPPER", "BLACKWELL")
+)
+
+PHRASES = {
+    "README.md": [("no peers, at most {} s", NODE_ENDS)],
+    "docs/bandwidth.md": [
+        ("a burst has at least {} s", BURST),
+        ("to {} % (`±`, with a confidence of {} %)", SURE),
+        (
+            "Below {} of what is usual is a warning, below {} an error, above {} a remark",
+            [of(f"expectation.judge:{name}") for name in ("LOW", "TOO_LOW", "ABOVE")],
+        ),
+        ("reaches {} of the plateau", [of("expectation.curve:SURE_SHARE")]),
+        ("Below a share of {} latency", [of("expectation.curve:LEAST_SHARE")]),
+        (
+            "({:.1f} GB/s Volta and Ampere, {} Hopper, {} Blackwell) x {} Volta, {} Ampere, {} Hopper, {} Blackwell",
+            [kind.rate_GBps for kind in (VOLTA, HOPPER, BLACKWELL)]
+            + [kind.ring for kind in (VOLTA, AMPERE, HOPPER, BLACKWELL)],
+        ),
+        ("x the same x {} Hopper, {} Blackwell", [HOPPER.nvls, BLACKWELL.nvls]),
+        (
+            "a band: {} to 1 of NCCL's figure for the link (x16: {}, {}, {} GB/s for generation 3, 4, 5)",
+            [of("expectation.models:PCIE_LOW"), *(of("expectation.links:pcie_rate")(n, 16) for n in (3, 4, 5))],
+        ),
+        ("{} of the adapters' rates together", [of("expectation.models:NETWORK_SHARE")]),
+        ("about {} of min(", [of("expectation.models:TREE_USUAL")]),
+        (
+            "{} of the slowest node's link up to {} Gb/s",
+            [of("expectation.models:TCP_SHARE"), of("expectation.models:TCP_MOST_MBPS") / 1000],
+        ),
+    ],
+    "docs/design.md": [
+        ("children that are killed after {} s", [of("session:_DRIVER_SECONDS")]),
+        ("watchdog thread {} s later", [of("watchdog:GRACE_SECONDS")]),
+        (
+            "is known after {} s",
+            [DEAD_MS[0] / 1000],
+        ),
+        (
+            "A Hello has {} KiB and {} s, a report {} s",
+            [
+                of("rollcall.framing:HELLO_LIMIT_BYTES") >> 10,
+                of("rollcall.server:_HELLO_SECONDS"),
+                of("rollcall.server:_REPORT_SECONDS"),
+            ],
+        ),
+        (
+            "({} MiB and {} KiB for each rank)",
+            [of("rollcall.server:_MOST_BYTES") >> 20, of("rollcall.server:_MOST_BYTES_A_RANK") >> 10],
+        ),
+        ("After {} s stderr says who is awaited", [of("lead:_AWAITED_AFTER_SECONDS")]),
+        ("sends {} MiB in segments", TRANSFER),
+        ("lines of {} bytes at most", [of("launch.frames:LINE_BYTES")]),
+        ("shows stopped for {} s", [of("launch.rank:_STOPPED_SECONDS")]),
+        ("until the {1} % confidence interval of their median lies within {0} % of it", SURE),
+        ("a burst has at least {} s", BURST),
+        ("nothing goes on for {} s after", STALLED),
+        ("{} s at least, hangs", HUNG),
+    ],
+    "docs/json.md": [("with a confidence of {1} %", SURE), ("was known to {0} %", SURE)],
+    "docs/quickstart.md": [("`--join-timeout` ({} s)", [of("options:JOIN_SECONDS")])],
+    "docs/reachability.md": [
+        ("{} MiB in full packets", TRANSFER),
+        ("{} MiB between two nodes", TRANSFER),
+        ("a link below {} % of the others' rate", [100 * of("rules.rates:_SLOW")]),
+        ("less than {} %", [100 * of("rules.losses:_HEALTHY")]),
+    ],
+    "docs/reliability.md": [
+        ("{} s at least, counts as hung", HUNG),
+        ("waits {} s at least", HUNG),
+        (
+            "below {} % of it, on CPUs {} % (a rank's own work: {} %)",
+            [
+                100 * of(place)
+                for place in ("isolation.figures:SLOW", "search:_SLOW_ON_CPUS", "search:_SLOW_WORK_ON_CPUS")
+            ],
+        ),
+        ("excluded only below {} %", [100 * of("isolation.culprits:BEYOND_CHANCE")]),
+        ("slow below {} % of the others only", [100 * of("isolation.figures:SLOW_OF_FEW")]),
+        ("network at {} Mbit/s", SLOW_NETWORK),
+        ("{} MB pass", [tried("cluster/test_isolate.py", r"drops\(cluster, node, (\d\d)\)")]),
+        ("nothing goes on for {} s after", STALLED),
+        ("within `--timeout` and {} s", [math.ceil(of("watchdog:GRACE_SECONDS") + of("watchdog:_WITHOUT_US_SECONDS"))]),
+        ("memory limit of {} MiB", [tried("end_to_end/test_deaths.py", r"small_memory\((\d+) << 20\)")]),
+        ("dies of SIGBUS with an {} MiB", [tried("end_to_end/test_deaths.py", r"program=small_shm\((\d+)\)")]),
+        ("one node of four has an {} MiB", [tried("cluster/test_unhappy_endings.py", r"remount,size=(\d+)m")]),
+    ],
+    "docs/schedulers/kubernetes.md": [("at most {} bytes", [of("termination:LARGEST_BYTES")])],
+    "docs/schedulers/slurm.md": [("ends within {} s whatever hangs", NODE_ENDS)],
+}
+"""By page, what it says of the code, with the values that belong there."""
+
+
+def written(phrase, values):
+    """Return a pattern of a phrase with its values, which may be broken over lines anywhere."""
+    words = phrase.format(*(int(v) if isinstance(v, float) and v == int(v) else round(v, 9) for v in values)).split()
+    return re.compile(r"\s+".join(map(re.escape, words)))
+
+
+def by_hand(text):
+    """Return the prose of a page without what programs write, code, quotations and links to sources."""
+    for pattern in (_GENERATED, _CITED, _QUOTED):
+        text = pattern.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    return text
+
+
+def unaccounted(page, text):
+    """Return the figures of a page's prose that nothing holds, each with its line."""
+    text = measured.outside(text)
+    for phrase, values in PHRASES.get(page, []):
+        text = written(phrase, values).sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    return [
+        f"{page}:{number}: {found[0]}"
+        for number, line in enumerate(by_hand(text).splitlines(), start=1)
+        for found in FIGURE.finditer(line)
+    ]
+
+
+@pytest.mark.parametrize("page", PHRASES)
+def test_the_pages_say_what_the_code_does(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    missing = [(phrase, values) for phrase, values in PHRASES[page] if not written(phrase, values).search(text)]
+    assert not missing, f"{page} and the code differ, or a sentence of PHRASES has changed: {missing}"
+
+
+def test_no_figure_is_written_by_hand():
+    figures = [
+        figure
+        for path in PAGES
+        if path.parent.name != "rules"
+        for figure in unaccounted(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+    ]
+    assert not figures, (
+        "figures that nothing holds. What was measured belongs into a table that a program writes (docs/measured.py); "
+        "what the code decides into PHRASES of tests/test_figures.py, with the constant; what others decide becomes a "
+        "link to its source: [60 seconds](https://...). Or leave the number out.\n" + "\n".join(figures)
+    )
+
+
+@pytest.mark.parametrize(
+    "prose",
+    ["It takes 3 s.", "in ten seconds", "0.97 of the time", "reaches 1.5 GB/s", "loses 2 % of them", "needs 64 MiB."],
+)
+def test_a_figure_by_hand_is_found(prose):
+    assert len(unaccounted("docs/page.md", f"# Page\n\n{prose}\n")) == 1
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "`--timeout 60 s`",
+        'torch says "timed out after 600 s"',
+        "after [60 seconds](https://slurm.schedmd.com/slurm.conf.html)",
+        "```\n3 s\n```",
+        "with torch 2.13.0 and NCCL 2.30",
+        "<!-- measured: x\ndigest: 1 -->\n3 s\n<!-- end of x -->",
+        "at 127.0.0.1",
+    ],
+)
+def test_commands_quotations_sources_and_what_was_measured_are_no_figures_by_hand(prose):
+    assert unaccounted("docs/page.md", f"# Page\n\n{prose}\n") == []
+
+
+def test_a_figure_of_the_code_is_held_only_with_its_value_and_in_its_place():
+    assert unaccounted("docs/quickstart.md", "`--join-timeout` (20 s)") == []
+    assert unaccounted("docs/quickstart.md", "`--join-timeout` (21 s)") != []
+    assert unaccounted("docs/quickstart.md", "it takes 20 s") != []
