@@ -263,7 +263,7 @@ async def _measure(
     trouble: Callable[[str], None],
     pace: Pace,
 ) -> dict[str, RunReport]:
-    """Open the store on rank 0, start everybody, and gather what they say; silent guests are left out."""
+    """Open the store on a rank of ours, start everybody, and gather what they say; silent guests are left out."""
     seconds, world_size = run.remaining(_REPORT_RESERVE_SECONDS), run.record.job().world_size or 1
     template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
     gpus = run.cuda_ordinals(plan.backend)

@@ -54,9 +54,8 @@ async def _measure(
     loop = asyncio.get_running_loop()
     until = loop.time() + trial.seconds
     store = trial.store
-    tasks = _tasks(run, local, trial, ("", 0))
     if store is None:
-        port = await local.open_store(tasks, trial.seconds, halted)
+        port = await local.open_store(_tasks(run, local, trial, None), trial.seconds, halted)
         if port is None:
             return
         opened(port)
@@ -73,7 +72,7 @@ async def _measure(
     )
 
 
-def _tasks(run: Session, local: LocalRanks, trial: Trial, store: tuple[str, int]) -> list[Task]:
+def _tasks(run: Session, local: LocalRanks, trial: Trial, store: tuple[str, int] | None) -> list[Task]:
     template = Task(plan=trial.plan, rank=0, world_size=0, local_rank=0, store=None)
     ordinals = run.cuda_ordinals(trial.plan.backend)
     return tasks_for(local.placements, template, store=store, gpus=ordinals, parts=trial.parts)

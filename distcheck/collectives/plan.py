@@ -65,7 +65,7 @@ class Alive(Said, frozen=True):
 
 
 class StoreOpen(Said, frozen=True):
-    """Rank 0's store listens on this port."""
+    """The store that this rank was to open listens on this port."""
 
     port: Count
 

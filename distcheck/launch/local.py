@@ -162,8 +162,11 @@ class LocalRanks:
         return f"torch was not imported within {time.monotonic() - self._began:.0f} s{where}"
 
     async def open_store(self, tasks: Sequence[Task], seconds: float, aborted: asyncio.Event) -> int | None:
-        """Give rank 0 its task and wait for the port of its store; None when it could not open one."""
-        first, task = next((r, t) for r, t in zip(self.ranks, tasks, strict=True) if t.rank == 0)
+        """Give the first rank its task and wait for the port of its store; None when it could not open one.
+
+        It is rank 0 but where another process stands in for rank 0's, which has come late.
+        """
+        first, task = min(zip(self.ranks, tasks, strict=True), key=lambda pair: pair[1].rank)
         first.give(task)
         until = time.monotonic() + seconds
         while not (self.store.done() or first.trouble() or aborted.is_set()) and time.monotonic() < until:

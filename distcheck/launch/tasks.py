@@ -23,8 +23,8 @@ def tasks_for(
 ) -> list[Task]:
     """Return each rank's task; `gpus` maps ranks to CUDA ordinals.
 
-    `parts` maps ranks to their number in a part of the world and its size; None is the whole world. The first rank of
-    a part holds its store.
+    `parts` maps ranks to their number in a part of the world and its size; None is the whole world. `store` is where it
+    listens; None for the rank that opens it.
     """
     tasks = []
     for placement in ranks:
@@ -36,7 +36,7 @@ def tasks_for(
                 rank=number,
                 world_size=size,
                 local_rank=placement.local_rank or 0,
-                store=store if number else None,
+                store=store,
                 gpu=gpus.get(rank),
             )
         )

@@ -127,13 +127,15 @@ def test_a_host_that_is_terminated_takes_everybody_along(by_hand, mark, port):
     assert first.wait(10).code == guest.code == 143
 
 
-@pytest.mark.parametrize("late", [5.5, 6.5])
-def test_a_rank_0_that_comes_late_joins_whoever_stands_in_for_it(by_hand, late):
-    (second,) = by_hand("env", [1], 2, "--join-timeout", "10", "--format", "json")
+@pytest.mark.parametrize(("words", "late"), [(["env"], 5.5), (["env"], 6.5), (["gate", *TABLE], 6.5)])
+def test_a_rank_0_that_comes_late_joins_whoever_stands_in_for_it(by_hand, words, late):
+    command, *more = words
+    (second,) = by_hand(command, [1], 2, "--join-timeout", "10", "--format", "json", *more)
     time.sleep(late)
-    (first,) = by_hand("env", [0], 2, "--join-timeout", "10", "--format", "json")
+    (first,) = by_hand(command, [0], 2, "--join-timeout", "10", "--format", "json", *more)
     ended = [first.wait(), second.wait()]
     assert [e.code for e in ended] == [0, 0], ended
+    assert {row["wrong"] for e in ended if e.out for row in e.report["bandwidth"]} == ({0} if more else set())
 
 
 def test_a_world_of_a_thousand_million_ends_in_time(by_hand):

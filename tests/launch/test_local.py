@@ -234,7 +234,7 @@ def test_tasks_name_rank_store_and_gpu():
     template = Task(plan=PLAN, rank=0, world_size=3, local_rank=0, store=None)
     tasks = tasks_for(places, template, store=("h", 5), gpus={1: 7})
     assert [(t.rank, t.local_rank, t.store, t.gpu) for t in tasks] == [
-        (0, 0, None, None),
+        (0, 0, ("h", 5), None),
         (1, 1, ("h", 5), 7),
         (2, 2, ("h", 5), None),
     ]
