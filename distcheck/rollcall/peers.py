@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from distcheck.facts import PeerTrial, Transfer
 from distcheck.rollcall import connection, framing
 from distcheck.rollcall.doors import Words, words
-from distcheck.rollcall.path import datagrams, tcp_info, transfer
+from distcheck.rollcall.path import TRANSFER_BYTES, datagrams, tcp_info, transfer
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
 _ALL_PAIRS_UP_TO = 64
@@ -26,8 +26,8 @@ _QUICK_BYTES_PER_SECOND = 1e8
 """What an otherwise idle link of 1 Gbit/s carries."""
 _MORE_TRIES = 2
 _MORE_LOSING = 5
-_FEWEST_TRANSFERS = 6
-"""Out of each node; a host that hands on 64 KB at a time loses all of that or nothing: one transfer is often clean."""
+_SINGLY_BYTES = 3 << 21
+"""What a node sends packet by packet, to all doors together: of 4,000 packets 2 % are told from chance."""
 _FEW_REPEATED = 0.005
 """Of the segments; with more, once is no proof: a busy host repeats what is only late."""
 _LOSING_SECONDS = 0.5
@@ -97,8 +97,8 @@ async def _transfer(
         door = roster.doors[n]
         said = words(roster.nonce, door.uid, secret)
         alone = min(_ALONE_SECONDS, left / (len(todo) - turn))
-        most, turns = max(left, _LEAST_SECONDS), max(1, _FEWEST_TRANSFERS // len(todo))
-        sending[n] = asyncio.create_task(_at_its_best(door, said, most, loop.time() + alone, turns))
+        most, singly = max(left, _LEAST_SECONDS), min(TRANSFER_BYTES, _SINGLY_BYTES // len(todo))
+        sending[n] = asyncio.create_task(_at_its_best(door, said, most, loop.time() + alone, singly))
         await asyncio.wait({sending[n]}, timeout=alone)
     sent = dict(zip(sending, await asyncio.gather(*sending.values()), strict=True))
     return tuple(_carrying(tried, sent.get(n)) for n, tried in enumerate(trials))
@@ -159,30 +159,31 @@ def better_of(trial: PeerTrial, again: PeerTrial | None) -> PeerTrial:
     return replace(trial, transfer=replace(better, repeats=True, **counts))
 
 
-async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float, turns: int = 1) -> Transfer | None:
-    """Send data; when it goes slowly or badly, again: on a busy host a process may have had to wait for its turn.
+async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float, singly: int = 0) -> Transfer | None:
+    """Send data, and `singly` bytes packet by packet; return the fastest transfer, with what was repeated in all.
 
-    Nothing is begun much after `until` (of the loop's clock), so that others have their time. With few doors each has
-    its `turns` in any case, so that losses have a chance to show, and a single one is reason to look closely. Of the
-    segments that were repeated those that made it look count no longer: a busy host loses many at one moment.
+    What goes slowly is sent again: on a busy host a process may have had to wait for its turn. So is what was repeated;
+    those segments that made it look count no longer, for a busy host loses many at one moment. Nothing is begun much
+    after `until` (of the loop's clock), so that others have their time.
     """
     loop = asyncio.get_running_loop()
     best = last = await transfer(door, said, seconds)
     segments = repeated = made = 0
-    losing = False
+    alone = losing = False
     while best is not None and last is not None and not best.stalled:
-        made += 1
-        if not losing and last.repeated > (0 if turns > 1 else _FEW_REPEATED * last.segments):
+        made, segments, repeated = made + 1, segments + last.segments, repeated + last.repeated
+        slow = not alone and best.rate < _QUICK_BYTES_PER_SECOND and made <= _MORE_TRIES
+        unsure = (losing or last.repeated > _FEW_REPEATED * last.segments) and made <= _MORE_LOSING
+        over = loop.time() >= until + (_LOSING_SECONDS if unsure else 0.0)
+        if over or not (slow or unsure or (singly and not alone)):
+            return replace(best, segments=segments, repeated=repeated)
+        if unsure and not losing:
             losing, segments, repeated = True, 0, 0
-        slow = best.rate < _QUICK_BYTES_PER_SECOND
-        most = 1 + _MORE_LOSING if losing else 1 + _MORE_TRIES if slow else turns
-        if made >= max(most, turns) or loop.time() >= until + (_LOSING_SECONDS if losing else 0.0):
-            break
-        last = await transfer(door, said, seconds)
+        alone = singly > 0 and not slow
+        last = await transfer(door, said, seconds, singly if alone else 0)
         if last is None or last.stalled:
             return last or best
-        segments, repeated = segments + last.segments, repeated + last.repeated
-        best = replace(max(best, last, key=lambda t: t.rate), segments=segments, repeated=repeated)
+        best = best if alone else max(best, last, key=lambda t: t.rate)
     return best
 
 

@@ -103,10 +103,10 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 
     TCP sends them again, later every time: collectives become many times slower, and now and then one takes seconds.
     A bad cable or optic, a duplex mismatch, an overloaded switch or host. Found by the kernel's count of segments
-    that had to be sent again (TCP_INFO) while two megabytes went from node to node, and by transfers that come to a
-    halt. All ways into a node are counted together, and all out of it: losses are reported when a network that loses
-    0.5 % would show so many in less than one of 10,000 runs. From 1 % on they are an error; from 5 % where no way is
-    without them.
+    that had to be sent again (TCP_INFO) while two megabytes went from node to node, and some more packet by packet,
+    and by transfers that come to a halt. All ways into a node are counted together, and all out of it: losses are
+    reported when a network that loses 0.5 % would show so many in less than one of 10,000 runs. From 1 % on they are
+    an error; from 5 % where no way is without them.
 
     Fix: look at the error counters of the network interface and of the switch port.
     """

@@ -157,7 +157,8 @@ def test_a_node_whose_packets_are_merely_smaller_is_healthy(cluster, node):
     ],
     ids=["2 % into node2", "10 % out of node2"],
 )
-def test_a_node_that_loses_packets_is_named_with_the_direction(cluster, single_segments, nodes, rule, words):
+def test_a_node_that_loses_packets_is_named_with_the_direction(cluster, nodes, rule, words):
+    """The filter sees up to 64 KB at a time, and drops all of that or nothing."""
     filtered(cluster, *nodes, rule=rule)
     ended, report = net(cluster)
     assert (ended.code, findings(report)) == (20, ["net-packet-loss"]), report["findings"]

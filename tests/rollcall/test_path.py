@@ -65,6 +65,16 @@ def test_all_arrives_at_a_listener_that_reads(live, address):
     live(main())
 
 
+def test_packet_by_packet_goes_as_much_as_is_asked_for_rounded_up_to_a_packet(live):
+    async def main():
+        async with _door() as door:
+            sent = await transfer(door, WORD, 9.0, 200_000)
+        assert 200_000 <= sent.bytes < 200_000 + (1 << 16)
+        assert not sent.stalled
+
+    live(main())
+
+
 def test_what_was_sent_again_before_the_transfer_is_not_held_against_it(live, monkeypatch):
     monkeypatch.setattr(path, "tcp_info", lambda sock: tcp_info(sock)._replace(repeated=500))
 
