@@ -108,6 +108,8 @@ class RankRun(Facts, frozen=True):
     """Its Python calls when the run ended, innermost first; empty where it did not tell."""
     death: Death | None = None
     """What its node showed right after it had died; None where it did not."""
+    import_seconds: Seconds | None = None
+    """How long the program that forks the ranks took to import torch; None where it did not come about."""
     joined_seconds: Seconds | None = None
     """How long it took to join the process group; None where it did not come about."""
     first_call_seconds: dict[str, Seconds] = {}

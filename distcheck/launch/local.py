@@ -175,7 +175,8 @@ class LocalRanks:
 
     def report(self, error: str = "") -> RunReport:
         """Sum up what the ranks measured and how they ended; `error` when none of them could begin."""
-        runs = {r.placement.rank or 0: r.run() for r in self.ranks}
+        took = self.imported.result().seconds if self.imported.done() and not self.imported.result().error else None
+        runs = {r.placement.rank or 0: msgspec.structs.replace(r.run(), import_seconds=took) for r in self.ranks}
         if error and self._program_end is not None:
             died = {"step": "the import of torch", "outcome": "died", "detail": ending(self._program_end)}
             deaths_by_rank = {r.placement.rank or 0: r.death for r in self.ranks}

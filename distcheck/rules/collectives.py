@@ -15,6 +15,7 @@ from distcheck.rules.endings import (
     detail_of,
     endings,
     evidence_of,
+    late_import,
     step_of,
     steps_of,
     suspects,
@@ -183,6 +184,8 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
     than the others are named; where all ranks wait in the same place, nobody is blamed: then the network
     between them, or simply too little time for the sizes asked, is the more likely cause.
 
+    Where importing torch took most of the time, on a busy machine or from a slow file system, that is reported.
+
     Fix: give it more time or smaller ``--sizes`` to tell slow from stuck; ``distcheck net`` looks at the
     network, ``distcheck isolate`` finds the node or link.
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
@@ -205,17 +208,26 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
             evidence=evidence_of(few),
         )
         return
+    late = late_import(job, waiting)
     yield Finding(
         scope="link",
         owner="unknown",
         confirmed=False,
         message=f"{len(waiting)} of {len(job.ranks)} ranks were still in {steps_of(waiting)} "
-        f"when the run was ended{why_ended(job)}; no rank shows a cause",
+        f"when the run was ended{late or f'{why_ended(job)}; no rank shows a cause'}",
         evidence={
             **{f"in '{step}'": numbered(numbers_of(group)) for step, group in grouped(waiting, step_of).items()},
             **{f"at {call}": numbered(numbers_of(group)) for call, group in grouped(waiting, call_of).items() if call},
         },
         fix=Fix(
+            "Retry: the kernel has torch's files in memory now. Else see what keeps the CPUs or the file system busy.",
+            (
+                f"distcheck {job.asked.command} --timeout {2 * job.asked.timeout_seconds:g}",
+                "time python -c 'import torch'",
+            ),
+        )
+        if late
+        else Fix(
             "Tell slow from stuck with more time or smaller sizes; then look at the network.",
             ("distcheck bandwidth --sizes 1M --timeout 300", "distcheck net", "distcheck isolate"),
         ),

@@ -119,6 +119,17 @@ def why_ended(job: Job) -> str:
     return f" ({ended})" if ended else ""
 
 
+def late_import(job: Job, waiting: list[RankFacts]) -> str:
+    """Say how long torch's slowest import took, where ranks never met because it took most of the time; else ''."""
+    took = [(r.run.import_seconds or 0.0, r) for r in job.ranks if r.run]
+    seconds, slowest = max(took, key=lambda pair: pair[0], default=(0.0, None))
+    joining = all(r.run and r.run.step == "process group" for r in waiting)
+    limit = job.asked.timeout_seconds
+    if slowest is None or not joining or seconds <= limit / 2:
+        return ""
+    return f": importing torch took {seconds:.0f} of the {limit:g} s of --timeout on {who(job, [slowest])}"
+
+
 def who(job: Job, ranks: list[RankFacts]) -> str:
     """Name ranks and their nodes: rank 1 (node2); a rank's own pid is in the evidence."""
     return f"{numbered(numbers_of(ranks))} ({listed(nodes_of(job, ranks))})"

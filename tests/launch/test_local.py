@@ -108,6 +108,7 @@ def test_healthy_ranks_measure_and_are_done(ranks):
         report = running.ranks.report()
         assert running.outcomes == ["done", "done"]
         assert {rank for rank, _ in report.timings} == {0, 1}
+        assert all(0.01 < run.import_seconds < 60 for run in report.runs.values())
         assert report.software is not None
         assert running.trouble == []
         assert running.ranks.first_figure is not None
@@ -181,7 +182,7 @@ def test_a_torch_that_cannot_be_imported_is_told_with_its_error(ranks, tmp_path,
         error = await running.ranks.wait_imported(20, running.aborted)
         assert "libcudart.so.13" in error
         report = running.ranks.report(error=error)
-        assert [r.outcome for r in report.runs.values()] == ["not started", "not started"]
+        assert [(r.outcome, r.import_seconds) for r in report.runs.values()] == [("not started", None)] * 2
 
     ranks(2, body)
 

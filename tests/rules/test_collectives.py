@@ -335,6 +335,28 @@ def test_where_everybody_waits_each_place_is_said(ran, only):
     }
 
 
+def test_an_import_of_torch_that_used_up_the_time_is_named_with_its_seconds_and_rank(ran, only):
+    joining = {**WAITING, "step": "process group"}
+    run = {**alike(range(4), {**joining, "import_seconds": 4.0}), 3: {**joining, "import_seconds": 41.0}}
+    late = ran(run=run, collectives=measured(0), timeout_seconds=60.0)
+    found, code = only(late, "collective-stalled")
+    assert (found.ranks, found.nodes, code) == ((), (), 20)
+    assert found.message == (
+        "4 of 4 ranks were still in 'process group' when the run was ended: "
+        "importing torch took 41 of the 60 s of --timeout on rank 3 (node2)"
+    )
+    assert "distcheck env --timeout 120" in found.fix.commands
+
+    for other in (
+        {"import_seconds": 29.0},
+        {"import_seconds": None},
+        {"import_seconds": 41.0, "step": "check broadcast"},
+    ):
+        ended = ran(run=alike(range(4), {**joining, **other}), collectives=measured(0), timeout_seconds=60.0)
+        found, _ = only(ended, "collective-stalled")
+        assert found.message.endswith("; no rank shows a cause")
+
+
 # --- torch-backend-missing
 
 
