@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _AWAITED_AFTER_SECONDS = 9.0
 _LATECOMER_SECONDS = 0.5
-_LAST_CALL_SECONDS = 3.0
+_LAST_CALL_SECONDS = 10.0
+"""On a busy host a process may need several to get a CPU; who is dead has closed its connection."""
 _GOODBYE_SECONDS = 2.0
 _RUN_REPORT_SECONDS = 20.0
 """How much later than rank 0's process another one may be over; they end within one operation of each other."""
@@ -357,10 +358,10 @@ async def _call_last(run: Session, server: Server) -> None:
     """Ask who is still there: a verdict holds for those only who can take it."""
     asked = run.record.guests
     server.say_to_all(LastCall(), asked)
-    heard = await server.hear_all(Here, max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5))), asked)
-    run.record.note_silent(
-        server, set(asked) - heard.keys(), "it did not answer when the verdict was about to be given"
-    )
+    patience = max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5)))
+    heard = await server.hear_all(Here, patience, asked)
+    silent = f"it did not answer within {patience:.0f} s when the verdict was about to be given"
+    run.record.note_silent(server, set(asked) - heard.keys(), silent)
 
 
 async def dismiss(run: Session, code: int) -> None:

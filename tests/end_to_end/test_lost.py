@@ -67,6 +67,8 @@ class Script:
                 return
             if isinstance(word, until) and then == "be silent":
                 continue
+            if isinstance(word, until) and then == "be slow":
+                await asyncio.sleep(5)
             match word:
                 case Roster():
                     connection.say(PeerReport(()))
@@ -94,6 +96,14 @@ def test_a_guest_that_is_lost_before_the_verdict_is_never_a_pass(by_hand, mark, 
     assert ended.report["bandwidth"] == []
     assert ended.err == ""
     assert ended.seconds < 20
+
+
+def test_a_guest_that_is_merely_slow_to_answer_is_not_lost(by_hand, mark, port):
+    (first,) = by_hand("env", [0], 2, "--format", "json", "--timeout", "30")
+    guest = Script(mark, port, 1, 2)
+    asyncio.run(guest.run(LastCall, "be slow"))
+    ended = first.wait(30)
+    assert (ended.code, ended.rules, guest.code) == (0, [], 0), ended
 
 
 @pytest.mark.parametrize(("then", "rule"), [("leave", "collective-rank-died"), ("be silent", "collective-stalled")])
