@@ -1,11 +1,10 @@
 """Every figure of the pages is measured by a program, or is a value of the code, or names its source.
 
-The pages of the rules take the values of the code by themselves: see `Rule.doc`.
+The pages of the rules are docstrings, and quote many figures of others; what they say of the code is held, too.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import re
@@ -32,9 +31,12 @@ _CITED = re.compile(r"\[[^]\n]*\]\(https://[^)]*\)")
 
 
 def of(place):
-    """Return the value at a place of the code, such as collectives.spread:STEADY."""
+    """Return a value of the code by the end of its module's name, so that modules may move, and its own name."""
     module, _, name = place.partition(":")
-    return functools.reduce(getattr, name.split("."), importlib.import_module(f"distcheck.{module}"))
+    paths = [*(ROOT / "distcheck").rglob(module.replace(".", "/") + ".py")]
+    assert len(paths) == 1, f"{place}: {len(paths)} modules have this name"
+    path = paths[0]
+    return getattr(importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)), name)
 
 
 def default(options, name):
@@ -46,14 +48,15 @@ def tried(file, pattern):
     return int(re.search(pattern, (ROOT / "tests" / file).read_text(encoding="utf-8"))[1])
 
 
-SURE = 100 * of("collectives.spread:STEADY"), 100 * of("collectives.spread:CONFIDENCE")
+COMPARED = of("judge:LOW"), of("judge:TOO_LOW")
+SURE = 100 * of("spread:STEADY"), 100 * of("spread:CONFIDENCE")
 BURST = (of("session:_GPU_BURST_SECONDS"),)
 HUNG = (of("search:_LEAST_SECONDS"),)
 STALLED = (of("pace:STALL_SECONDS"),)
 NODE_ENDS = (default("options:NodeOptions", "timeout"),)
-TRANSFER = (of("rollcall.path:TRANSFER_BYTES") / (1 << 20),)
+TRANSFER = (of("path:TRANSFER_BYTES") / (1 << 20),)
 SLOW_NETWORK = (tried("cluster/test_isolate.py", r"tbf rate (\d+)mbit"),)
-DEAD_MS = [value for _, option, value in of("rollcall.connection:_OPTIONS") if option == socket.TCP_USER_TIMEOUT]
+DEAD_MS = [value for _, option, value in of("connection:_OPTIONS") if option == socket.TCP_USER_TIMEOUT]
 VOLTA, AMPERE, HOPPER, BLACKWELL = (
     of(f"expectation.links:{name}") for name in ("VOLTA", "AMPERE", "HOPPER", "BLACKWELL")
 )
@@ -65,7 +68,7 @@ PHRASES = {
         ("to {} % (`±`, with a confidence of {} %)", SURE),
         (
             "Below {} of what is usual is a warning, below {} an error, above {} a remark",
-            [of(f"expectation.judge:{name}") for name in ("LOW", "TOO_LOW", "ABOVE")],
+            [*COMPARED, of("judge:ABOVE")],
         ),
         ("reaches {} of the plateau", [of("expectation.curve:SURE_SHARE")]),
         ("Below a share of {} latency", [of("expectation.curve:LEAST_SHARE")]),
@@ -77,13 +80,13 @@ PHRASES = {
         ("x the same x {} Hopper, {} Blackwell", [HOPPER.nvls, BLACKWELL.nvls]),
         (
             "a band: {} to 1 of NCCL's figure for the link (x16: {}, {}, {} GB/s for generation 3, 4, 5)",
-            [of("expectation.models:PCIE_LOW"), *(of("expectation.links:pcie_rate")(n, 16) for n in (3, 4, 5))],
+            [of("models:PCIE_LOW"), *(of("expectation.links:pcie_rate")(n, 16) for n in (3, 4, 5))],
         ),
-        ("{} of the adapters' rates together", [of("expectation.models:NETWORK_SHARE")]),
-        ("about {} of min(", [of("expectation.models:TREE_USUAL")]),
+        ("{} of the adapters' rates together", [of("models:NETWORK_SHARE")]),
+        ("about {} of min(", [of("models:TREE_USUAL")]),
         (
             "{} of the slowest node's link up to {} Gb/s",
-            [of("expectation.models:TCP_SHARE"), of("expectation.models:TCP_MOST_MBPS") / 1000],
+            [of("models:TCP_SHARE"), of("models:TCP_MOST_MBPS") / 1000],
         ),
     ],
     "docs/design.md": [
@@ -96,18 +99,18 @@ PHRASES = {
         (
             "A Hello has {} KiB and {} s, a report {} s",
             [
-                of("rollcall.framing:HELLO_LIMIT_BYTES") >> 10,
-                of("rollcall.server:_HELLO_SECONDS"),
-                of("rollcall.server:_REPORT_SECONDS"),
+                of("framing:HELLO_LIMIT_BYTES") >> 10,
+                of("server:_HELLO_SECONDS"),
+                of("server:_REPORT_SECONDS"),
             ],
         ),
         (
             "({} MiB and {} KiB for each rank)",
-            [of("rollcall.server:_MOST_BYTES") >> 20, of("rollcall.server:_MOST_BYTES_A_RANK") >> 10],
+            [of("server:_MOST_BYTES") >> 20, of("server:_MOST_BYTES_A_RANK") >> 10],
         ),
         ("After {} s stderr says who is awaited", [of("lead:_AWAITED_AFTER_SECONDS")]),
         ("sends {} MiB in segments", TRANSFER),
-        ("lines of {} bytes at most", [of("launch.frames:LINE_BYTES")]),
+        ("lines of {} bytes at most", [of("frames:LINE_BYTES")]),
         ("shows stopped for {} s", [of("launch.rank:_STOPPED_SECONDS")]),
         ("until the {1} % confidence interval of their median lies within {0} % of it", SURE),
         ("a burst has at least {} s", BURST),
@@ -119,8 +122,8 @@ PHRASES = {
     "docs/reachability.md": [
         ("{} MiB in full packets", TRANSFER),
         ("{} MiB between two nodes", TRANSFER),
-        ("a link below {} % of the others' rate", [100 * of("rules.rates:_SLOW")]),
-        ("less than {} %", [100 * of("rules.losses:_HEALTHY")]),
+        ("a link below {} % of the others' rate", [100 * of("rates:_SLOW")]),
+        ("less than {} %", [100 * of("losses:_HEALTHY")]),
     ],
     "docs/reliability.md": [
         ("{} s at least, counts as hung", HUNG),
@@ -132,7 +135,7 @@ PHRASES = {
                 for place in ("isolation.figures:SLOW", "search:_SLOW_ON_CPUS", "search:_SLOW_WORK_ON_CPUS")
             ],
         ),
-        ("excluded only below {} %", [100 * of("isolation.culprits:BEYOND_CHANCE")]),
+        ("excluded only below {} %", [100 * of("culprits:BEYOND_CHANCE")]),
         ("slow below {} % of the others only", [100 * of("isolation.figures:SLOW_OF_FEW")]),
         ("network at {} Mbit/s", SLOW_NETWORK),
         ("{} MB pass", [tried("cluster/test_isolate.py", r"drops\(cluster, node, (\d\d)\)")]),
@@ -144,13 +147,78 @@ PHRASES = {
     ],
     "docs/schedulers/kubernetes.md": [("at most {} bytes", [of("termination:LARGEST_BYTES")])],
     "docs/schedulers/slurm.md": [("ends within {} s whatever hangs", NODE_ENDS)],
+    "docs/rules/baseline.md": [
+        (
+            "Less than {} of what it was is a warning, and less than {} an error",
+            [of("rules.baseline:_WARNING"), of("rules.baseline:_ERROR")],
+        )
+    ],
+    "docs/rules/gpu_fleet.md": [("sizes within {} %", [100 * (of("gpu_fleet:_ALIKE") - 1)])],
+    "docs/rules/gpu_health.md": [
+        ("more than {} % of the time", [100 * of("loads:_NOTICEABLE_SHARE")]),
+        ("less than {} of it", [of("loads:_USUAL_CLOCK_SHARE")]),
+    ],
+    "docs/rules/gpu_links.md": [
+        ("at least {:,} errors and {} times", [of("gpu_links:_MANY_LINK_ERRORS"), of("readings:high")([1, 1], 0)]),
+        (
+            "at least {:,}, and {} times what the other GPUs count; a GPU alone, {:,}",
+            [
+                of("gpu_links:_MANY_REPLAYS"),
+                of("readings:high")([1, 1], 0),
+                of("readings:high")([1], of("gpu_links:_MANY_REPLAYS")),
+            ],
+        ),
+    ],
+    "docs/rules/gpu_use.md": [
+        ("by more than {} GiB of memory", [of("gpu_use:_MUCH_BYTES") >> 30]),
+        ("at {} % or more", [of("gpu_use:_BUSY_PERCENT")]),
+    ],
+    "docs/rules/gpu_xids.md": [("within the last {} hours", [of("gpu_xids:_RECENT_SECONDS") / 3600])],
+    "docs/rules/kubernetes.md": [("below {} seconds", [of("rules.kubernetes:_LATE_SECONDS")])],
+    "docs/rules/latency.md": [
+        ("More than {} ms and {} times the shortest", [1000 * of("latency:_NOTICED_SECONDS"), of("latency:_TIMES")]),
+        ("from {} ms an error", [1000 * of("latency:_LONG_SECONDS")]),
+        ("after {} ms or more", [1000 * of("latency:_LONG_SECONDS")]),
+    ],
+    "docs/rules/nccl_nodes.md": [("all_reduce of {} MiB and more", [of("nccl_nodes:_NVLS_BYTES") >> 20])],
+    "docs/rules/node.md": [
+        (
+            "a warning at {} MiB or less, an error when less than {} MiB is free",
+            [of("rules.node:_SHM_BYTES") >> 20, of("rules.node:_NOTHING_BYTES") >> 20],
+        ),
+        (
+            "a warning below {} MiB, an error below {} MiB",
+            [of("rules.node:_TMP_BYTES") >> 20, of("rules.node:_NOTHING_BYTES") >> 20],
+        ),
+        ("for at most {} s", [of("probe.state:_NAME_SECONDS")]),
+    ],
+    "docs/rules/paths.md": [
+        ("while {} MiB went", TRANSFER),
+        ("{} MiB from node to node", TRANSFER),
+        ("how long {} MiB take", TRANSFER),
+        ("less than {} % of the rate", [100 * of("rates:_SLOW")]),
+        (
+            "{} % would show so many in less than one of {:,} runs. From {} % on they are an error; from {} %",
+            [
+                100 * of("losses:_HEALTHY"),
+                1 / of("losses:_CHANCE"),
+                100 * of("rules.paths:_LOSS"),
+                100 * of("rules.paths:_HEAVY_LOSS"),
+            ],
+        ),
+    ],
+    "docs/rules/performance.md": [
+        ("Below {} of it is a warning; below {} an error", COMPARED),
+        ("that is known here, times {}", [of("judge:ABOVE")]),
+    ],
 }
 """By page, what it says of the code, with the values that belong there."""
 
 
 def written(phrase, values):
     """Return a pattern of a phrase with its values, which may be broken over lines anywhere."""
-    words = phrase.format(*(int(v) if isinstance(v, float) and v == int(v) else round(v, 9) for v in values)).split()
+    rounded = [round(value, 9) for value in values]
+    words = phrase.format(*(int(value) if value == int(value) else value for value in rounded)).split()
     return re.compile(r"\s+".join(map(re.escape, words)))
 
 

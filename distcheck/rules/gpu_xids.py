@@ -119,7 +119,7 @@ class _Worst(NamedTuple):
 
 @rule("gpu")
 def gpu_xid_recent(job: Job) -> Iterator[Outcome]:
-    """The driver has reported an error of a GPU (an Xid) in the kernel's log within the last two hours.
+    """The driver has reported an error of a GPU (an Xid) in the kernel's log within the last 2 hours.
 
     What the Xid says decides: an error where the GPU needs a reset or a reboot (48, 62, 64, 79, 95, 119, 120 and
     others), a warning where it may go on (63, 74, 92, 94, 109, 121), and a remark where applications are the cause or

@@ -168,7 +168,7 @@ def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
     address as fallback``, and the nodes then cannot reach each other; torchrun does not recognise that it is the
     rendezvous's host. With GLOO_SOCKET_IFNAME and with NCCL alone it does no harm.
 
-    Found by looking the name up for at most three seconds, and comparing with the addresses of the interfaces. A name
+    Found by looking the name up for at most 3 s, and comparing with the addresses of the interfaces. A name
     that resolves to a loopback address is as Debian installs it, and only mentioned.
 
     Fix: put the name and the node's address into /etc/hosts or DNS, or ``export GLOO_SOCKET_IFNAME=eth0``.

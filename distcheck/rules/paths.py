@@ -103,7 +103,7 @@ def net_packet_loss(job: Job) -> Iterator[Outcome]:
 
     TCP sends them again, later every time: collectives become many times slower, and now and then one takes seconds.
     A bad cable or optic, a duplex mismatch, an overloaded switch or host. Found by the kernel's count of segments
-    that had to be sent again (TCP_INFO) while two megabytes went from node to node, and some more packet by packet,
+    that had to be sent again (TCP_INFO) while 2 MiB went from node to node, and some more packet by packet,
     and by transfers that come to a halt. All ways into a node are counted together, and all out of it: losses are
     reported when a network that loses 0.5 % would show so many in less than one of 10,000 runs. From 1 % on they are
     an error; from 5 % where no way is without them.
@@ -147,9 +147,9 @@ def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
 
     A link that negotiated 1 Gbit/s instead of 100, half duplex, or a bond that lost a member: every collective runs at
     the pace of the slowest node. Found by comparing what the links say of themselves over the nodes, and by sending
-    two megabytes from node to node: a node to which, or from which, every way is five times slower than those between
-    the others, and is so again when its fastest way is measured once more while the other nodes are quiet. Where a
-    long round trip decides how long two megabytes take, the rate is not judged.
+    2 MiB from node to node: a node to which, or from which, every way is at less than 20 % of the rate between the
+    others, and is so again when its fastest way is measured once more while the other nodes are quiet. Where a
+    long round trip decides how long 2 MiB take, the rate is not judged.
 
     Fix: look at cable and switch port.
     """
