@@ -158,7 +158,7 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
     Errors are corrected by sending again, which costs time, until the link goes down with Xid 74.
 
     Found by the links' error counters: while the collectives ran a packet that was sent again, a recovery, or a hundred
-    checksum errors a second; since the driver was loaded a recovery that failed, or at least 1,000 errors and 100
+    checksum errors a second; since the driver was loaded a recovery that failed, or at least 1,000 errors and a hundred
     times what other GPUs' worst links count. A few errors are normal. A warning.
 
     Fix: drain the node and run ``dcgmi diag -r 3``; reseat or replace what carries the link if the count grows.
@@ -230,7 +230,7 @@ def gpu_pcie_replay(job: Job) -> Iterator[Outcome]:
 
     Found by how much the replay counter grew while the collectives ran: more than a link with one bad bit in 10^12 does
     in a minute (15 for 16 lanes of generation 4). And by what it has counted since the driver was loaded: at least
-    1,000, and 100 times what the other GPUs count; a GPU alone, 100,000. A warning.
+    1,000, and a hundred times what the other GPUs count; a GPU alone, 100,000. A warning.
 
     Fix: reseat the GPU or its riser; watch ``nvidia-smi -q | grep -i replay`` while a job runs.
     """
