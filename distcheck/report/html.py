@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from importlib import resources
 from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
 
 from distcheck.collectives.plan import label
 from distcheck.diagnose import Diagnosis
@@ -29,8 +31,9 @@ from distcheck.report.sections import (
     rows,
 )
 
-WIDTH, HEIGHT = 700, 260
-LEFT, RIGHT, TOP, BOTTOM = 60, 190, 30, 24
+_CODE = re.compile(r"`([^`]+)`")
+WIDTH, HEIGHT = 700, 266
+LEFT, RIGHT, TOP, BOTTOM = 60, 190, 30, 30
 
 
 class Curve(NamedTuple):
@@ -71,6 +74,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
         slowest=slowest,
         percent=percent,
         uncertain=uncertain,
+        marked=marked,
         operation=lambda row: label(row.op, row.dtype),
     )
     template = resources.files("distcheck.report").joinpath("report.html.j2").read_text(encoding="utf-8")
@@ -89,6 +93,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
         others=others,
         times=side_by_side(report, everything=options.all_ranks),
         expected=any_expected(report.bandwidth),
+        repeated=any(row.bursts > 1 for row in report.bandwidth),
         provenance=provenance(report.bandwidth),
         models=[*models(report), *first_calls(job)],
         grouped=not shared_groups(report.bandwidth),
@@ -98,6 +103,11 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
         options=options,
         box=(WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM),
     )
+
+
+def marked(text: str) -> Markup:
+    """Return a text, escaped, with what stands between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 it was escaped before
 
 
 def chart(report: Document) -> Chart | None:

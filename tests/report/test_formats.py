@@ -13,7 +13,7 @@ from distcheck.facts import Collectives, Measurement
 from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.report import FORMATS, Options, render
 from distcheck.report.document import document
-from distcheck.report.html import chart
+from distcheck.report.html import chart, marked
 
 VOID = {"meta"}
 
@@ -100,6 +100,44 @@ def test_html_says_what_text_says(failing):
         "(not confirmed)",
     ):
         assert words in page
+
+
+def test_html_shows_quoted_words_as_code_and_nothing_of_others_as_markup(failing):
+    page = render("html", *failing)
+    assert "have one device: <code>Duplicate GPU detected</code>. Every" in page
+    assert marked("`<b>` & <i>") == "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"
+    assert "`" not in page.partition("<h2>Findings</h2>")[2]
+
+
+def test_html_has_a_column_of_uncertainty_only_where_bursts_were_repeated(healthy):
+    job, diagnosis = healthy
+    for bursts, column in ((1, False), (9, True)):
+        figures = tuple(msgspec.structs.replace(m, bursts=bursts) for m in job.collectives.measurements)
+        collectives = msgspec.structs.replace(job.collectives, measurements=figures)
+        page = render("html", msgspec.structs.replace(job, collectives=collectives), diagnosis)
+        assert ('<th class="number">±</th>' in page) is column
+
+
+def test_the_colours_of_html_can_be_read_on_light_and_on_dark(healthy):
+    style = render("html", *healthy).partition("<style>")[2].partition("</style>")[0]
+    light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    for colours, ground in ((light, "#ffffff"), (dark, "#121212")):
+        named = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", colours))
+        assert named.keys() == {"error", "warning", "good", "info", "c0", "c1", "c2", "c3", "c4", "c5"}
+        low = {name: colour for name, colour in named.items() if contrast(colour, ground) < 4.5}
+        assert not low, f"on {ground}"
+
+
+def contrast(one, other):
+    """Return the contrast of two colours, 1 to 21 (https://www.w3.org/TR/WCAG21/#dfn-contrast-ratio)."""
+    darker, lighter = sorted(map(luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour):
+    parts = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_the_curve_shows_busbw_over_sizes(healthy, single, empty):
