@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from distcheck.facts import Nic
@@ -63,6 +64,7 @@ def told_otherwise(environment: Mapping[str, str]) -> bool:
     return environment.get("NCCL_NET_PLUGIN", "none") not in {"", "none"} or bool(environment.get("NCCL_TOPO_FILE"))
 
 
+@lru_cache(256)
 def _items(listed: str) -> tuple[_Item, ...]:
     found = []
     for entry in listed.split(","):

@@ -14,6 +14,7 @@ one character is a comma list of exact names; without it the first address of th
 from __future__ import annotations
 
 import socket
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 
@@ -89,13 +90,13 @@ def gloo(
 
 def matches(name: str, value: str) -> bool:
     """Whether NCCL takes an interface of this name, given a value of NCCL_SOCKET_IFNAME."""
-    listed = value.removeprefix("^")
-    whole = listed.startswith("=")
+    whole = value.removeprefix("^").startswith("=")
     items = items_of(value)
     hit = not items or any(name == item if whole else name.startswith(item) for item in items)
     return hit != value.startswith("^")
 
 
+@lru_cache(256)
 def items_of(value: str) -> tuple[str, ...]:
     """Return the names, or their beginnings, in a value of NCCL_SOCKET_IFNAME, without the ports that may follow."""
     listed = value.removeprefix("^").removeprefix("=")

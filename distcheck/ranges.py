@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 _NUMBER = re.compile(r"[0-9]{1,5}")
 """No machine has a CPU of more digits; a range that ends there came from a broken file."""
@@ -20,6 +21,7 @@ def fold(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+@lru_cache(256)
 def unfold(text: str) -> frozenset[int]:
     """Read ranges; empty where the text is anything else."""
     found: set[int] = set()

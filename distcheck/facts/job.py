@@ -198,11 +198,11 @@ class Job(Facts, frozen=True, dict=True, gc=True):
         return {n.key: n for n in self.nodes}
 
     @cached_property
-    def _ranks_on(self) -> dict[str, list[RankFacts]]:
+    def _ranks_on(self) -> dict[str, tuple[RankFacts, ...]]:
         on: dict[str, list[RankFacts]] = {node.key: [] for node in self.nodes}
         for rank in self.ranks:
             on[self._process[rank.process].node].append(rank)
-        return on
+        return {key: tuple(ranks) for key, ranks in on.items()}
 
     def process_of(self, rank: RankFacts) -> ProcessFacts:
         """Return the process that speaks for a rank."""
@@ -214,7 +214,7 @@ class Job(Facts, frozen=True, dict=True, gc=True):
 
     def ranks_on(self, node: NodeFacts) -> tuple[RankFacts, ...]:
         """Return the ranks on a node, in the order of `ranks`."""
-        return tuple(self._ranks_on[node.key])
+        return self._ranks_on[node.key]
 
     @cached_property
     def node_names(self) -> dict[str, str]:

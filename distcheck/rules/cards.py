@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distcheck.facts import Gpu, Gpus, Job, Missing, NodeFacts, RankFacts, TorchBuild
 from distcheck.finding import NotChecked
 from distcheck.rules.nvml import NO_DRIVER, error_code
-from distcheck.rules.vocabulary import grouped, numbers_of
-from distcheck.visible import Fault, fault_in, usable_name
+from distcheck.rules.vocabulary import grouped, numbers_of, once
+from distcheck.visible import Fault, Visible, fault_in, usable_name, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,9 +16,23 @@ if TYPE_CHECKING:
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
-def nvidia_nodes(job: Job) -> list[NodeFacts]:
+class Value(NamedTuple):
+    """A rank's CUDA_VISIBLE_DEVICES and what CUDA makes of it."""
+
+    rank: RankFacts
+    value: str | None
+    """None: unset."""
+    fault: Fault | None
+    """What is wrong with it."""
+    own: tuple[Gpu, ...]
+    """Those of its node's GPUs that the rank's process may open."""
+    shown: Visible
+
+
+@once
+def nvidia_nodes(job: Job) -> tuple[NodeFacts, ...]:
     """Return the nodes with NVIDIA GPUs to which NCCL's needs apply."""
-    return [node for node in job.nodes if _concerns(job, node) and _shows_nvidia(node)]
+    return tuple(node for node in job.nodes if _concerns(job, node) and _shows_nvidia(node))
 
 
 def _concerns(job: Job, node: NodeFacts) -> bool:
@@ -67,20 +81,25 @@ def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
         yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), ranks=ranks)
 
 
-def values(job: Job, node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[tuple[RankFacts, str | None, Fault | None]]:
-    """Yield a node's ranks with their CUDA_VISIBLE_DEVICES and what is wrong with it."""
-    faults: dict[tuple[str, int], Fault | None] = {}
+def values(job: Job, node: NodeFacts) -> tuple[Value, ...]:
+    """Return a node's ranks with their CUDA_VISIBLE_DEVICES; none where NVML did not answer."""
+    return _values(job).get(node.key, ())
+
+
+@once
+def _values(job: Job) -> dict[str, tuple[Value, ...]]:
+    return {node.key: tuple(_of_node(job, node, devices)) for node, devices in seen(job)}
+
+
+def _of_node(job: Job, node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[Value]:
+    known: dict[tuple[str | None, int], tuple[Fault | None, Visible]] = {}
     for rank in job.ranks_on(node):
-        value, own = rank.environment.get(VARIABLE), devices_of(job, rank, devices)
-        if value is not None and (value, id(own)) not in faults:
-            faults[value, id(own)] = fault_in(value, own)
-        yield rank, value, None if value is None else faults[value, id(own)]
-
-
-def devices_of(job: Job, rank: RankFacts, devices: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return those of its node's GPUs that a rank's process may open."""
-    own = job.process_of(rank).gpus
-    return devices if own is None else own.devices
+        there = job.process_of(rank).gpus
+        value, own = rank.environment.get(VARIABLE), devices if there is None else there.devices
+        key = value, id(own)
+        if key not in known:
+            known[key] = None if value is None else fault_in(value, own), visible(value, own)
+        yield Value(rank, value, known[key][0], own, known[key][1])
 
 
 def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:

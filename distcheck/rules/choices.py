@@ -162,7 +162,7 @@ def looks_virtual(node: NodeFacts, interface: Interface) -> bool:
 
 def link_local(address: str) -> bool:
     """Whether an IPv6 address means something on its own link only."""
-    own = packed(address.partition("%")[0])
+    own = packed(address.partition("%")[0]) if ":" in address else None
     return own is not None and len(own) == 16 and own[0] == 0xFE and own[1] & 0xC0 == 0x80
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts import CudaView, Gpus, Job, RankFacts
 from distcheck.finding import Fix, Owner
-from distcheck.rules.cards import VARIABLE, at, devices_of, seen, values
+from distcheck.rules.cards import VARIABLE, at, seen, values
 from distcheck.rules.vocabulary import once
 from distcheck.visible import device_of, usable_name, visible
 
@@ -60,15 +60,15 @@ def shown(job: Job) -> tuple[Shown, ...]:
     for node, devices in seen(job):
         if any(gpu.lost for gpu in devices):
             continue
-        for rank, value, fault in values(job, node, devices):
+        for rank, _, fault, own, expected in values(job, node):
             view = rank.cuda
             if fault is None and isinstance(view, CudaView) and not view.error and all(d.uuid for d in view.devices):
                 uuids = tuple(device.uuid for device in view.devices)
-                own = devices_of(job, rank, devices)
-                found.append(Shown(node, own, rank, uuids, visible(value, own).uuids))
+                found.append(Shown(node, own, rank, uuids, expected.uuids))
     return tuple(found)
 
 
+@once
 def deprived(job: Job) -> set[int]:
     """Return the ids of the ranks that cannot take the GPU that was to be expected because CUDA hides some."""
     return {id(s.rank) for s in shown(job) if s.withheld and not s.reordered and s.rank.gpu != s.taken}

@@ -11,7 +11,6 @@ from distcheck.rules.cards import (
     VARIABLE,
     at,
     card,
-    devices_of,
     equipped,
     lacks_gpus,
     not_seen,
@@ -145,24 +144,22 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     others = any(equipped(node) for node in job.nodes)
     bare = [n for n in job.nodes if lacks_gpus(job, n, others=others) and job.ranks_on(n)]
     without = {"no NVIDIA GPU is to be seen": bare}
+    left_out = {u.node.key for u in undivided(job)}
     for node, devices in seen(job):
         if any(gpu.lost for gpu in devices):
             continue  # gpu-fell-off-bus says it
-        if any(u.node is node for u in undivided(job)):
+        if node.key in left_out:
             continue  # gpu-mig-without-device says it
         if not visible(None, devices).uuids:
             why = "NVML works and counts no GPU" if not devices else "the job may open none of the GPUs"
             without.setdefault(why, []).append(node)
             continue
-        right = [(r, value, devices_of(job, r, devices)) for r, value, fault in values(job, node, devices) if not fault]
-        for (value, _), alike in grouped(right, lambda item: (item[1], id(item[2]))).items():
-            ranks, shown = [r for r, _, _ in alike], visible(value, alike[0][2])
-            if not shown.uuids:
-                message = (
-                    f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
-                )
-                fix = Fix("Name another GPU.", (f"unset {VARIABLE}", "nvidia-smi -L"))
-                yield found(job, ranks, message, fix, evidence={VARIABLE: value, "stopped_by": shown.stop})
+        blind = [v for v in values(job, node) if not v.fault and not v.shown.uuids]
+        for (value, shown), alike in grouped(blind, lambda v: (v.value, v.shown)).items():
+            ranks = [v.rank for v in alike]
+            message = f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
+            fix = Fix("Name another GPU.", (f"unset {VARIABLE}", "nvidia-smi -L"))
+            yield found(job, ranks, message, fix, evidence={VARIABLE: value, "stopped_by": shown.stop})
     for why, nodes in without.items():
         if nodes:
             yield no_gpu(job, nodes, why, suspect=others)
@@ -282,7 +279,7 @@ def gpu_duplicate(job: Job) -> Iterator[Outcome]:
     for node, devices in seen(job):
         if any(gpu.lost for gpu in devices):
             continue  # gpu-fell-off-bus says why there are fewer GPUs than ranks
-        for rank, _, fault in values(job, node, devices):
+        for rank, _, fault, _, _ in values(job, node):
             if rank.gpu is not None and fault is None:
                 # What stands in for an unreadable UUID tells GPUs apart on one node only.
                 place = "" if rank.gpu.startswith(("GPU-", "MIG-")) else node.key

@@ -88,25 +88,29 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
             most[key] = max(most[key], sum(links.active))
     usual = _usual_links(most)
 
-    def say(reading: Reading, severity: Severity) -> str:
+    def short(reading: Reading) -> tuple[Severity, str] | None:
         links, name = nvlinks_of(reading), reading.gpu.name
         if links is None or not isinstance(name, str) or not_ready(reading) or reading.gpu.mig is True:
-            return ""  # in MIG mode GPUs may have none
+            return None  # in MIG mode GPUs may have none
         up, beside = sum(links.active), most[reading.node.key, name]
         there = max(beside, expected.get(name, 0)) if "switch" in links.remote or not up else beside
         found: Severity = "error" if up > 0 or name in expected else "info"
         elsewhere = ""
         if up >= there and up < usual.get(name, 0):
             there, found, elsewhere = usual[name], "warning", " as on most nodes"
-        if up >= there or found != severity:
-            return ""
+        if up >= there:
+            return None
         down = [str(n) for n, active in enumerate(links.active) if not active]
         lacking = f"; down: {listed(down, most=6)}" if down else ""
-        return (
-            f"{up} of {there} NVLinks{elsewhere} are active{lacking}"
-            if up
-            else f"none of {there} NVLinks{elsewhere} is active"
-        )
+        if not up:
+            return found, f"none of {there} NVLinks{elsewhere} is active"
+        return found, f"{up} of {there} NVLinks{elsewhere} are active{lacking}"
+
+    wrong = {id(reading): said for reading in readings(job) if (said := short(reading)) is not None}
+
+    def say(reading: Reading, severity: Severity) -> str:
+        said = wrong.get(id(reading))
+        return said[1] if said is not None and said[0] == severity else ""
 
     fix = Fix(
         "Drain the node and reset the GPU; if the link stays down, reseat or replace what carries it.",
@@ -126,10 +130,12 @@ def _without_access(node: NodeFacts, known: dict[int, Reading]) -> Iterator[Find
         return
     cut = []
     for pair in gpus.peer_access:
-        both = [known[index] for index in pair.gpus if index in known]
         wrong = next((value for value in (pair.read, pair.write) if value in _P2P), None)
+        if pair.nvlink != 0 or not isinstance(wrong, int):
+            continue
+        both = [known[index] for index in pair.gpus if index in known]
         ready = len(both) == 2 and all(r.used and r.gpu.mig is False and not not_ready(r) for r in both)
-        if ready and pair.nvlink == 0 and isinstance(wrong, int):
+        if ready:
             cut.append((pair.gpus, _P2P[wrong]))
     if not cut:
         return

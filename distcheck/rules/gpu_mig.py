@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from distcheck.facts import Collectives, CudaView, Job, RankFacts
 from distcheck.finding import Finding, Fix, Severity
 from distcheck.rules import Outcome, rule
-from distcheck.rules.cards import VARIABLE, at, devices_of, not_seen, seen, values
+from distcheck.rules.cards import VARIABLE, at, not_seen, seen, values
 from distcheck.rules.sharing import sharing_allowed
 from distcheck.rules.slices import Taken, mixture, taken, undivided
 from distcheck.rules.vocabulary import brief, fold, found, grouped, listed, named, nodes_of, numbers_of
-from distcheck.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,12 +81,11 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
     users = grouped(taken(job), lambda t: (t.node.key, t.rank.gpu))
     alone = {id(group[0].rank) for group in users.values() if len(group) == 1}
     hidden: dict[tuple[str, int], list[RankFacts]] = {}
-    for node, devices in seen(job):
-        for rank, value, fault in values(job, node, devices):
+    for node, _ in seen(job):
+        for rank, value, fault, _, shown in values(job, node):
             if value is None or fault is not None or id(rank) not in alone:
                 continue
             items = [item for item in value.split(",") if item.strip()]
-            shown = visible(value, devices_of(job, rank, devices))
             if len(items) > 1 and shown.stop and len(shown.uuids) == 1 and shown.uuids[0].startswith("MIG-"):
                 hidden.setdefault((value, len(items)), []).append(rank)
     for (value, count), ranks in hidden.items():

@@ -41,7 +41,7 @@ def gpu_order_mismatch(job: Job) -> Iterator[Outcome]:
     unsure = [
         rank
         for node, devices in seen(job)
-        for rank, _, fault in values(job, node, devices)
+        for rank, _, fault, _, _ in values(job, node)
         if fault is None and _not_told(rank) and order_matters(rank, devices)
     ]
     if unsure:

@@ -14,7 +14,7 @@ from distcheck.rules.readings import Reading, not_ready, nvlinks_of, readings
 from distcheck.rules.vocabulary import found, grouped, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _NVLS_GPUS = 8
 """With fewer GPUs NCCL prefers rings on some systems (4 of Hopper's, 5 of Blackwell's)."""
@@ -45,11 +45,10 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     for t in told(job):
         if t.log.ranks != job.world_size or t.node.key in split:
             continue
-        linked = _linked(t.node)
         for how in ("SHM", "NET"):
             others = [ranks[peer] for peer in t.log.peers.get(how, ()) if peer in ranks]
             beside = [other for other in others if job.node_of(other) is t.node]
-            if any(frozenset((_index(t.node, t.rank), _index(t.node, other))) in linked for other in beside):
+            if beside and not _linked(t.node).isdisjoint(_pairs(t, beside)):
                 around.append((t, how))
     for how, items in grouped(around, lambda item: item[1]).items():
         group = [t for t, _ in items]
@@ -69,6 +68,10 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
             owner="user" if off else "unknown",
             evidence={f"rank {t.rank.placement.rank}": listed(list(t.log.transports)) for t in group[:8]} | off,
         )
+
+
+def _pairs(t: Told, others: Iterable[RankFacts]) -> Iterator[frozenset[int | None]]:
+    return (frozenset((_index(t.node, t.rank), _index(t.node, other))) for other in others)
 
 
 def _linked(node: NodeFacts) -> set[frozenset[int | None]]:

@@ -33,7 +33,7 @@ def beyond_visible(job: Job) -> list[list[RankFacts]]:
         rank
         for node, devices in seen(job)
         if not any(gpu.lost for gpu in devices)
-        for rank, _, fault in values(job, node, devices)
+        for rank, _, fault, _, _ in values(job, node)
         if fault is None and rank.gpu is None and rank.placement.local_rank is not None and _shown(rank)
         if id(rank) not in told
     ]

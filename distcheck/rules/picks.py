@@ -221,7 +221,7 @@ def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list
     """
     holders: dict[str, dict[str, tuple[NodeFacts, str]]] = {}
     matter: set[str] = set()
-    taken = {(c.node.key, i.address) for c in chosen for library in LIBRARIES for i in c.taken(library)}
+    used = {(c.node.key, i.address) for c in chosen for library in LIBRARIES for i in c.taken(library)} | reached.doors
     for node in job.nodes:
         if node.network is None or isinstance(node.network.links, Missing) or isinstance(node.interfaces, Missing):
             continue
@@ -232,7 +232,7 @@ def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list
                 continue
             if looks_virtual(node, i) or i.name.startswith("docker"):
                 continue
-            if (node.key, i.address) in taken | reached.doors or link.kind == "physical":
+            if (node.key, i.address) in used or link.kind == "physical":
                 matter.add(i.address)
             holders.setdefault(i.address, {})[node.key] = (node, link.mac)
     several = {a: list(those.values()) for a, those in holders.items() if len(those) > 1 and a in matter}

@@ -76,8 +76,13 @@ def number(value: float | Missing | None) -> float:
     return 0 if value is None or isinstance(value, Missing) else value
 
 
-def not_read(job: Job) -> Iterator[NotChecked]:
-    """Yield where nothing can be said of the condition of GPUs."""
+@once
+def not_read(job: Job) -> tuple[NotChecked, ...]:
+    """Return where nothing can be said of the condition of GPUs."""
+    return tuple(_not_read(job))
+
+
+def _not_read(job: Job) -> Iterator[NotChecked]:
     yield from not_seen(job)
     for node, _ in seen(job):
         if isinstance(node.gpus, Gpus) and node.gpus.unread:
@@ -161,9 +166,9 @@ def judged(
     uses is worth a remark only. In the commands of `fix`, {gpu} is what nvidia-smi takes after ``-i``.
     """
     yield from not_read(job)
-    said = [(reading, say(reading)) for reading in readings(job)]
+    said = [(reading, words) for reading in readings(job) if (words := say(reading))]
     yield from _unknown((reading, words) for reading, words in said if isinstance(words, Missing))
-    faults = [(reading, words) for reading, words in said if isinstance(words, str) and words]
+    faults = [(reading, words) for reading, words in said if isinstance(words, str)]
     for used in (True, False):
         by_node = grouped((fault for fault in faults if fault[0].used is used), lambda fault: fault[0].node.key)
         alike = grouped(by_node.values(), lambda node: tuple((r.gpu.index, r.gpu.pci, words) for r, words in node))

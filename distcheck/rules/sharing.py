@@ -40,7 +40,7 @@ def shown_one(job: Job) -> set[int]:
         id(rank)
         for node, devices in seen(job)
         if not any(gpu.lost for gpu in devices)
-        for rank, _, fault in values(job, node, devices)
+        for rank, _, fault, _, _ in values(job, node)
         if fault is None and isinstance(rank.visible_gpus, tuple) and len(rank.visible_gpus) == 1
     }
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from distcheck.rules.cards import VARIABLE, devices_of, seen, values
+from distcheck.rules.cards import VARIABLE, seen, values
 from distcheck.rules.vocabulary import majority, once
 from distcheck.visible import device_of, usable_name, visible
 
@@ -28,15 +28,19 @@ class Taken(NamedTuple):
 @once
 def taken(job: Job) -> tuple[Taken, ...]:
     """Return what the ranks take whose GPU is known."""
-    found = []
-    for node, devices in seen(job):
-        for rank in job.ranks_on(node):
-            name = rank.gpu
-            for gpu in devices if name is not None else ():
-                old_name = isinstance(gpu.uuid, str) and str(name).startswith(f"MIG-{gpu.uuid}/")
-                if name == gpu.uuid or name in gpu.mig_uuids or old_name:
-                    found.append(Taken(rank, node, gpu, sliced=name != gpu.uuid))
-    return tuple(found)
+    return tuple(
+        Taken(rank, node, gpu, sliced=rank.gpu != gpu.uuid)
+        for node, devices in seen(job)
+        for rank in job.ranks_on(node)
+        if rank.gpu is not None
+        for gpu in devices
+        if rank.gpu == gpu.uuid or rank.gpu in gpu.mig_uuids or _is_old_name(rank.gpu, gpu)
+    )
+
+
+def _is_old_name(name: str, gpu: Gpu) -> bool:
+    """Whether a MIG device of a GPU is named as drivers before 470 named it: by the GPU's UUID."""
+    return name.startswith("MIG-") and isinstance(gpu.uuid, str) and name.startswith(f"MIG-{gpu.uuid}/")
 
 
 class Undivided(NamedTuple):
@@ -67,11 +71,10 @@ def undivided(job: Job) -> tuple[Undivided, ...]:
         usable, total = (len(visible(None, gpus).uuids) for gpus in (devices, _whole(devices)))
         without: dict[int, RankFacts] = {}
         needed: set[int] = set()
-        for rank, value, fault in values(job, node, devices):
-            own = devices_of(job, rank, devices)
+        for rank, value, fault, own, expected in values(job, node):
             if fault or not any(_is_empty(gpu) for gpu in own):
                 continue
-            shown = rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else visible(value, own).uuids
+            shown = rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else expected.uuids
             meant, local = visible(value, _whole(own)).uuids, rank.placement.local_rank
             beyond = local is not None and len(shown) <= local < len(meant)  # of one GPU, another rank's
             if not beyond and (shown or device_of(local, meant) is None):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts import Gpu, Job, NodeFacts, RankFacts
 from distcheck.finding import Finding, Fix, Severity
-from distcheck.rules.cards import VARIABLE, at, devices_of, not_seen, seen, values
+from distcheck.rules.cards import VARIABLE, at, not_seen, seen, values
 from distcheck.rules.vocabulary import brief, found, listed, named, numbers_of, starter
 from distcheck.visible import Fault, fault_in, usable_name, visible
 
@@ -22,15 +22,12 @@ def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
     yield from not_seen(job)
     groups: dict[tuple[str, Fault], list[tuple[RankFacts, tuple[Gpu, ...]]]] = {}
     harmful = set()
-    for node, devices in seen(job):
-        shown_by: dict[tuple[str, int], int] = {}
-        for rank, value, fault in values(job, node, devices):
+    for node, _ in seen(job):
+        for rank, value, fault, own, shown in values(job, node):
             if value is None or fault is None or fault.kind != kind:
                 continue
-            own = devices_of(job, rank, devices)
             groups.setdefault((value, fault), []).append((rank, own))
-            shown = shown_by.setdefault((value, id(own)), len(visible(value, own).uuids))
-            if rank.placement.local_rank is None or rank.placement.local_rank >= shown:
+            if rank.placement.local_rank is None or rank.placement.local_rank >= len(shown.uuids):
                 harmful.add((value, fault))
     for (value, fault), holders in groups.items():
         ranks, devices = [rank for rank, _ in holders], holders[0][1]

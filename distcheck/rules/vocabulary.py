@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Sized
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,10 +48,10 @@ def once(work: Callable[[Job], T]) -> Callable[[Job], T]:
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Group items, in the order in which their keys come up."""
-    groups: dict[K, list[T]] = {}
+    groups: defaultdict[K, list[T]] = defaultdict(list)
     for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
+        groups[key(item)].append(item)
+    return dict(groups)
 
 
 def listed(words: Sequence[str], most: int = 4) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,7 +10,7 @@ from distcheck.finding import Finding, Fix, Severity
 from distcheck.rules.addresses import here_over_nodes
 from distcheck.rules.astray import astray, misled
 from distcheck.rules.picks import own_way, survey
-from distcheck.rules.vocabulary import found, grouped, listed, named
+from distcheck.rules.vocabulary import found, grouped, listed, named, once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -90,6 +91,19 @@ def ranks_of(job: Job, uids: Collection[str]) -> list[RankFacts]:
     return [r for r in job.ranks if r.process in uids]
 
 
+@once
+def _sides(job: Job) -> tuple[dict[str, list[RankFacts]], dict[Way, list[PeerTrial]]]:
+    """Return the ranks by side, and the trials between sides by way."""
+    alone = len(job.nodes) < 2
+    home = {p.uid: p.uid if alone else p.node for p in job.processes}
+    tried: defaultdict[Way, list[PeerTrial]] = defaultdict(list)
+    for t in job.peers:
+        source, target = home.get(t.source), home.get(t.target)
+        if source and target and source != target:
+            tried[source, target].append(t)
+    return grouped(job.ranks, lambda r: home[r.process]), dict(tried)
+
+
 class Ways:
     """The trials between the sides of a job: its nodes, or where there is only one the processes that tried."""
 
@@ -98,18 +112,18 @@ class Ways:
     ) -> None:
         """Sort the trials of a job, or those with a transfer; `leave_out` names some by source, target and address."""
         self.job = job
-        home = {p.uid: p.node for p in job.processes}
-        self._ranks = grouped(job.ranks, lambda r: home[r.process])
         self._names = {node.key: node.name for node in job.nodes}
-        if len(job.nodes) < 2:
-            home = {uid: uid for uid in home}
-            self._ranks = grouped(job.ranks, lambda r: r.process)
-        self.tried: dict[Way, list[PeerTrial]] = {}
-        for t in job.peers:
-            way = home.get(t.source), home.get(t.target)
-            wanted = (t.source, t.target, t.address) not in leave_out and (t.transfer is not None or not transferred)
-            if way[0] and way[1] and way[0] != way[1] and wanted:
-                self.tried.setdefault((way[0], way[1]), []).append(t)
+        self._ranks, self.tried = _sides(job)
+        if leave_out or transferred:
+            wanted = {
+                way: [
+                    t
+                    for t in trials
+                    if (t.transfer is not None or not transferred) and (t.source, t.target, t.address) not in leave_out
+                ]
+                for way, trials in self.tried.items()
+            }
+            self.tried = {way: trials for way, trials in wanted.items() if trials}
 
     def ranks(self, sides: Iterable[str]) -> list[RankFacts]:
         """Return the ranks of these sides."""

@@ -34,10 +34,11 @@ def said(report, *severities):
 @pytest.mark.parametrize(
     "arguments",
     [("--standalone", "--nproc-per-node=2"), ("--nproc-per-node=2",), ("--standalone", "--nproc-per-node=1")],
-    ids=["standalone", "default", "one rank"],
+    ids=["standalone", "static", "one rank"],
 )
-def test_a_healthy_agent_alone_is_silent(agents, arguments):
-    codes, (report,), ended = agents(TORCHRUN, arguments)
+def test_a_healthy_agent_alone_is_silent(agents, port, arguments):
+    own = [] if "--standalone" in arguments else [f"--master-port={port}"]  # the default may be somebody else's
+    codes, (report,), ended = agents(TORCHRUN, [*own, *arguments])
     assert (codes, said(report)) == ([0], []), ended
     assert [row["status"] for row in report["ranks"]] == ["ok"] * int(arguments[-1][-1])
 
@@ -79,9 +80,9 @@ def test_both_spellings_of_the_legacy_argument_are_taken_before_the_command(dist
     assert (ended.code, [row["local_rank"] for row in ended.report["ranks"]]) == (0, [1]), ended
 
 
-def test_an_exported_address_that_torchrun_ignores_is_named(agents):
+def test_an_exported_address_that_torchrun_ignores_is_named(agents, port):
     env = {"MASTER_ADDR": "node7", "MASTER_PORT": "29500", "NNODES": "2", "NODE_RANK": "1"}
-    codes, (report,), ended = agents(TORCHRUN, ["--nproc-per-node=2"], env=env)
+    codes, (report,), ended = agents(TORCHRUN, [f"--master-port={port}", "--nproc-per-node=2"], env=env)
     assert (codes, said(report)) == ([1], ["torchrun-ignores-master-env"]), ended
     assert (report["exit_code"], report["findings"][0]["ranks"]) == (30, [0, 1])
 
@@ -93,8 +94,9 @@ def test_an_exported_address_does_no_harm_to_an_agent_that_is_alone_on_purpose(a
     assert (codes, said(report)) == ([0], []), ended
 
 
-def test_a_pet_variable_that_was_left_over_is_named(agents):
-    codes, (report,), ended = agents(TORCHRUN, ["--nproc-per-node=1"], env={"PET_NNODES": "1"})
+def test_a_pet_variable_that_was_left_over_is_named(agents, port):
+    arguments = [f"--master-port={port}", "--nproc-per-node=1"]
+    codes, (report,), ended = agents(TORCHRUN, arguments, env={"PET_NNODES": "1"})
     assert (codes, said(report)) == ([0], ["env-pet-leak"]), ended
 
 
