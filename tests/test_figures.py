@@ -118,7 +118,11 @@ PHRASES = {
         ("nothing goes on for {} s after", STALLED),
         ("{} s at least, hangs", HUNG),
     ],
-    "docs/json.md": [("with a confidence of {1} %", SURE), ("was known to {0} %", SURE)],
+    "docs/json.md": [
+        ("with a confidence of {1} %", SURE),
+        ("was known to {0} %", SURE),
+        ("(fewer than {})", [next(n for n in range(1, 99) if of("spread:interval")([1.0] * n))]),
+    ],
     "docs/quickstart.md": [("`--join-timeout` ({} s)", [of("options:JOIN_SECONDS")])],
     "docs/reachability.md": [
         ("{} MiB in full packets", TRANSFER),
@@ -243,6 +247,13 @@ def test_the_pages_say_what_the_code_does(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     missing = [(phrase, values) for phrase, values in PHRASES[page] if not written(phrase, values).search(text)]
     assert not missing, f"{page} and the code differ, or a sentence of PHRASES has changed: {missing}"
+
+
+def test_the_readme_names_the_oldest_versions_of_the_package():
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, pattern in (("Python", r'requires-python = ">=([\d.]+)"'), ("torch", r'"torch>=([\d.]+)"')):
+        assert re.findall(rf"{name} ([\d.]+) or later", readme) == re.findall(pattern, project)
 
 
 def test_no_figure_is_written_by_hand():
