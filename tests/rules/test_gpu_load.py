@@ -37,12 +37,17 @@ def watched(fake_nvml, monkeypatch):
         assert isinstance(found, Gpus), found
         fake_nvml.facts.write_text(before if during is None else during)
 
-        async def under_load():
+        async def under_load(seconds):
             async with gpu_load.watching(found, 60.0) as watch:
-                await asyncio.sleep(looks * 0.25 + 0.5)
+                await asyncio.sleep(seconds)
             return watch.answer
 
-        return found, asyncio.run(under_load())
+        for longer in (1, 4, 16):  # on a machine with other work the child comes to look later
+            seen = asyncio.run(under_load(longer * (looks * 0.25 + 0.5)))
+            loads = () if isinstance(seen, Missing) else seen.gpus.values()
+            if AT_WORK not in before or max((load.busy for load in loads), default=0) >= looks - 2:
+                break
+        return found, seen
 
     return watched
 
