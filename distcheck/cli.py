@@ -6,15 +6,16 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 import typer
 
 from distcheck import __version__
 from distcheck.errors import UsageError, WriteError
-from distcheck.options import Measuring, NodeOptions, Options, taking
+from distcheck.options import Command, Group, Measuring, NodeOptions, Options, taking
 from distcheck.report import FORMATS
 from distcheck.report import Options as ReportOptions
 from distcheck.request import asked_of_node, request_of
@@ -26,14 +27,49 @@ if TYPE_CHECKING:
 
 USAGE, BROKEN = 2, 70
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Will torch.distributed start on exactly these nodes with exactly these ranks, at full speed?",
-)
+
+class _Entry(NamedTuple):
+    """A command that typer has not read yet."""
+
+    function: Callable[..., None]
+    options: type[msgspec.Struct] | None
+    short_help: str
+
+
+_COMMANDS: dict[str, _Entry] = {}
+
+
+def _command(
+    short_help: str, options: type[msgspec.Struct] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as the command of its name; it receives the values of `options` first."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        _COMMANDS[function.__name__] = _Entry(function, options, short_help)
+        return function
+
+    return register
+
+
+def _app(words: list[str]) -> typer.Typer:
+    """Return the app with the command that comes first in `words`, with all commands where none does.
+
+    typer reads the options of every command before it parses a word; for all of ours that was an eighth of a start.
+    """
+    app = typer.Typer(
+        cls=Group,
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Will torch.distributed start on exactly these nodes with exactly these ranks, at full speed?",
+    )
+    app.callback()(_root)
+    for name in [word for word in words[:1] if word in _COMMANDS] or _COMMANDS:
+        function, options, short_help = _COMMANDS[name]
+        app.command(short_help=short_help, cls=Command)(taking(options)(function) if options else function)
+    return app
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 typer's form
@@ -42,7 +78,6 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 typer's form
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     _version: Annotated[  # noqa: FBT002 typer's form
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
@@ -51,43 +86,37 @@ def _root(
     """Hold the options that belong to no command."""
 
 
-@app.command(short_help="Placement and variables of every rank.")
-@taking(Options)
+@_command("Placement and variables of every rank.", Options)
 def env(options: Options) -> None:
     """Placement and variables of every rank: present, well formed, consistent, right for this launcher."""
     _look("env", ("environment", "meeting"), options)
 
 
-@app.command(short_help="What env does, then names, ports and pairs of nodes.")
-@taking(Options)
+@_command("What env does, then names, ports and pairs of nodes.", Options)
 def net(options: Options) -> None:
     """What env does, then names, ports and interfaces, and all pairs of nodes: reach, packet sizes, loss, rate."""
     _look("net", ("environment", "meeting", "peers"), options)
 
 
-@app.command(short_help="What env does, then which GPU each rank takes.")
-@taking(Options)
+@_command("What env does, then which GPU each rank takes.", Options)
 def gpu(options: Options) -> None:
     """What env does, then which GPU each rank takes, by UUID from CUDA and NVML, and the condition of all GPUs."""
     _look("gpu", ("environment", "meeting", "gpu"), options)
 
 
-@app.command(short_help="Time collectives, rank by rank.")
-@taking(Measuring)
+@_command("Time collectives, rank by rank.", Measuring)
 def bandwidth(options: Measuring) -> None:
     """Time collectives over message sizes, rank by rank, and check their results."""
     _look("bandwidth", ("environment", "meeting", "gpu", "collectives"), options)
 
 
-@app.command(short_help="Find the bad node, link or slow rank.")
-@taking(Options)
+@_command("Find the bad node, link or slow rank.", Options)
 def isolate(options: Options) -> None:
     """Find the bad node, link or slow rank out of many, by collectives in groups of nodes."""
     _look("isolate", ("environment", "meeting", "gpu", "isolation"), options)
 
 
-@app.command(short_help="All checks; on a pass run COMMAND.")
-@taking(Measuring)
+@_command("All checks; on a pass run COMMAND.", Measuring)
 def gate(
     options: Measuring,
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="Run this on a pass.")] = None,
@@ -122,8 +151,7 @@ def gate(
     become(program, command, request.placements[0] if export else None)
 
 
-@app.command(short_help="This node alone, for Slurm or a DaemonSet.")
-@taking(NodeOptions)
+@_command("This node alone, for Slurm or a DaemonSet.", NodeOptions)
 def node(options: NodeOptions) -> None:
     """This node alone, for a Slurm Prolog, HealthCheckProgram or DaemonSet: no torch, no peers, at most 10 s."""
     from distcheck import node as lone_node
@@ -144,7 +172,7 @@ def node(options: NodeOptions) -> None:
     _leave(lone_node.run(asked, os.environ, publish).exit_code)
 
 
-@app.command(short_help="Judge saved jobs again.")
+@_command("Judge saved jobs again.")
 def report(
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE|DIR", help="What --save wrote.")] = None,
     format: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",  # noqa: A002 the option's name
@@ -184,7 +212,7 @@ def report(
     _leave(_publish(job, diagnosis, diagnosis.verdict.exit_code, options, to_stderr=False))
 
 
-@app.command(short_help="What a rule means, or which rules a log speaks of.")
+@_command("What a rule means, or which rules a log speaks of.")
 def explain(
     rule: Annotated[str | None, typer.Argument(metavar="RULE", help="A rule's name.")] = None,
     log: Annotated[
@@ -358,7 +386,8 @@ def _command_first(words: list[str]) -> list[str]:
 def main() -> NoReturn:
     """Run the command line; no failure of distcheck's own ends as a traceback or as exit code 1."""
     try:
-        code = app(_command_first(sys.argv[1:]), standalone_mode=False)
+        words = _command_first(sys.argv[1:])
+        code = _app(words)(words, standalone_mode=False)
     except UsageError as error:
         _complain(str(error))
         code = USAGE
@@ -396,8 +425,7 @@ def _unforeseen(error: Exception) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message(), file=sys.stderr)  # noqa: T201 help that nobody asked for
             return USAGE
-        known = {c.callback.__name__ for c in app.registered_commands if c.callback}
-        place = " ".join(["distcheck", *(word for word in sys.argv[1:2] if word in known), "--help"])
+        place = " ".join(["distcheck", *(word for word in sys.argv[1:2] if word in _COMMANDS), "--help"])
         _complain(f"{_unread(error) or error.format_message()} See: {place}")
         return USAGE
     if type(error).__name__ == "Abort":

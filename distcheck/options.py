@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.report import FORMATS
@@ -194,3 +195,37 @@ def taking(options: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Cal
         return command
 
     return wrap
+
+
+class Command(TyperCommand):
+    """A command that converts only the values that were given."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters; --help is one of them."""
+        return _without_needless_conversion(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands that converts only the values that were given."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters; --help is one of them."""
+        return _without_needless_conversion(super().get_params(ctx))
+
+
+def _without_needless_conversion(params: list[Any]) -> list[Any]:
+    """Let the parameters pass their defaults, which have the right type already.
+
+    Newer versions of typer convert defaults too, by a pydantic model for each: loading pydantic was a third of a start.
+    typer chooses the class of its parameters itself, so the method is replaced on each.
+    """
+    for param in params:
+        if "process_value" not in vars(param):
+            param.process_value = partial(_process, param, param.process_value)
+    return params
+
+
+def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    if value is not param.default or param.required:
+        return convert(ctx, value)
+    return param.callback(ctx, param, value) if param.callback else value

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import distcheck
+from distcheck.cli import _app
+from distcheck.probe.network import free_port
 from distcheck.rules import FAMILIES
 
 ROOT = Path(distcheck.__file__).parent
@@ -85,6 +87,28 @@ def loaded_after(statement: str) -> set[str]:
 
 def test_the_command_line_starts_without_torch_asyncio_or_a_renderer():
     assert not loaded_after("import distcheck.cli") & {"torch", "asyncio", "tabulate", "jinja2", "psutil", "pynvml"}
+
+
+def test_env_without_options_loads_nothing_that_only_other_runs_need():
+    one_rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}  # fmt: skip
+    loaded = loaded_after(
+        f"import contextlib, io, os\nos.environ.update({one_rank})\nsys.argv[1:] = ['env']\n"
+        "from distcheck.cli import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n    main()"
+    )
+    assert {"distcheck.preflight", "distcheck.report.text", "tabulate"} <= loaded  # it went to its end
+    assert not loaded & {"pydantic", "rich", "torch", "asyncio", "jinja2", "psutil", "pynvml", "multiprocessing",
+                         "distcheck.session", "distcheck.node", "distcheck.probe.gpu"}  # fmt: skip
+
+
+def test_only_the_command_that_is_called_is_read():
+    def names(*words: str) -> list[str]:
+        return [c.callback.__name__ for c in _app(list(words)).registered_commands]
+
+    assert names("env", "--strict") == ["env"]
+    everything = ["env", "net", "gpu", "bandwidth", "isolate", "gate", "node", "report", "explain"]
+    assert names() == names("--help") == names("evn") == names("--", "env") == everything
 
 
 def test_the_program_of_the_ranks_starts_without_typer_or_torch():
