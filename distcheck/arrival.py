@@ -292,4 +292,4 @@ def _met(run: Session, connection: Connection) -> None:
     run.connection = connection
     run.record.run = connection.welcome.run
     run.record.met = True
-    run.record.note(role="guest")
+    run.record.note(role="guest", host_rank=connection.welcome.rank)

@@ -65,6 +65,7 @@ class Record:
         attempts: tuple[Attempt, ...] | None = None,
         role: str | None = None,
         host_lost: str | None = None,
+        host_rank: int | None = None,
     ) -> None:
         """Note how far this process has come and what it met with on the way."""
         if self.process is None:
@@ -76,6 +77,7 @@ class Record:
             "attempts": attempts,
             "role": role,
             "host_lost": host_lost,
+            "host_rank": host_rank,
         }
         changes = {name: value for name, value in changes.items() if value is not None}
         self.process = msgspec.structs.replace(self.process, **changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Count, Facts, Missing, Offset, Seconds
+from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds
 from distcheck.facts.gpu import CudaView, Gpus
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
@@ -73,7 +73,9 @@ class ProcessFacts(Facts, frozen=True):
     lost: str = ""
     """How the roll call's host lost it before it had said all that it was to say; empty when it did not."""
     host_lost: str = ""
-    """How it lost the roll call's host, which is rank 0's process, before the verdict; empty when it did not."""
+    """How it lost the roll call's host before the verdict; empty when it did not."""
+    host_rank: Rank = 0
+    """The host's first rank: another than 0 where a process stood in for rank 0's."""
 
 
 class Death(Facts, frozen=True):

@@ -74,6 +74,8 @@ class Welcome(Word, frozen=True):
     uid: Name
     of_node: bool = False
     """True where rank 0 was not met: those of one node meet to report together."""
+    rank: Rank = 0
+    """The host's first: another than 0 where it stands in for rank 0's process."""
 
 
 class NotYet(Word, frozen=True):

@@ -111,8 +111,9 @@ class Server:
         """Connections that have not yet said who they are; beyond that the oldest is closed for the newest."""
         self.on_trouble: Callable[[str], None] = lambda _reason: None
         self.opened_at = asyncio.get_running_loop().time()
+        self._rank = min(own := frozenset(ranks), default=0)
         self._present: set[int] = set()
-        self._note_present(ranks)
+        self._note_present(own)
         self._leaves_at = float("inf")
         self._closes_at = float("inf")
         self._open = True
@@ -332,7 +333,7 @@ class Server:
             return NotYet(hello.nonce, self.master)
         if not alike and not (self.admit_strangers and hello.found != "node" and self._fits(hello)):
             return NotYet(hello.nonce, self.master)
-        return Welcome(hello.nonce, self.run, self.uid, self.of_node)
+        return Welcome(hello.nonce, self.run, self.uid, self.of_node, self._rank)
 
     def _is_its_master(self, hello: Hello) -> bool:
         """Whether a guest looks for this MASTER_ADDR:MASTER_PORT, however it writes the address.

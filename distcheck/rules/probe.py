@@ -84,21 +84,21 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
 
 
 def _host_lost(job: Job) -> Iterator[Outcome]:
-    """Yield where processes lost rank 0's, which was to give the verdict."""
+    """Yield where processes lost the one that was to give the verdict: rank 0's, or who stood in for it."""
     left = [p for p in job.processes if p.host_lost]
-    first = [r for r in job.ranks if r.placement.rank == 0]
-    for (stage, how), processes in grouped(left, lambda p: (p.stage, p.host_lost)).items():
+    for (host, stage, how), processes in grouped(left, lambda p: (p.host_rank, p.stage, p.host_lost)).items():
+        first = [r for r in job.ranks if r.placement.rank == host]
         own = {p.uid for p in processes}
         theirs = named(job, [r for r in job.ranks if r.process in own])
         yield Finding(
             scope="node",
             owner="unknown",
             confirmed=False,
-            ranks=(0,),
+            ranks=(host,),
             nodes=nodes_of(job, first),
-            message=f"rank 0's process was lost in the stage '{stage}', says {theirs}: {how}",
+            message=f"rank {host}'s process was lost in the stage '{stage}', says {theirs}: {how}",
             fix=Fix(
-                "Look at the log of rank 0's process and at its node, then try again.",
+                f"Look at the log of rank {host}'s process and at its node, then try again.",
                 ("dmesg -T | tail -n 50",),
             ),
             evidence={"stage": stage, "processes": len(processes)},

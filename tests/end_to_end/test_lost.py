@@ -148,6 +148,19 @@ def test_a_rank_0_that_comes_late_joins_whoever_stands_in_for_it(by_hand, words,
     assert {row["wrong"] for e in ended if e.out for row in e.report["bandwidth"]} == ({0} if more else set())
 
 
+def test_who_stands_in_for_rank_0_and_is_killed_is_named_by_rank_0(by_hand):
+    words = ("--join-timeout", "10", "--format", "json", "--sizes", "16M:16M", "--iters", "400")
+    (second,) = by_hand("bandwidth", [1], 2, *words)
+    time.sleep(6.5)
+    (first,) = by_hand("bandwidth", [0], 2, *words)
+    first.ranks(1, 60)
+    second.interrupt(signal.SIGKILL)
+    ended = first.wait()
+    (found,) = [f for f in ended.report["findings"] if f["severity"] == "error"]
+    assert (ended.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [1]), found
+    assert found["message"].startswith("rank 1's process was lost in the stage ")
+
+
 def test_a_world_of_a_thousand_million_ends_in_time(by_hand):
     (run,) = by_hand("env", [0], 1_000_000_000, "--join-timeout", "2", "--format", "json", "--output", "report")
     assert run.wait(60).code == 20

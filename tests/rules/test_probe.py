@@ -74,6 +74,15 @@ def test_rank_0s_process_that_was_lost_is_said_although_nothing_else_is_judged(j
     assert diagnosis.verdict.exit_code == 20
 
 
+def test_who_stood_in_for_rank_0_and_was_lost_is_named_and_not_rank_0(job_of, change, judge):
+    job = change.process(job_of(3, 1), (0, 2), host_lost=LOST, host_rank=1, stage="collectives")
+    (found,) = judge(job, "probe").findings
+    assert (found.ranks, found.nodes) == ((1,), ("node2",))
+    assert found.message.startswith(
+        "rank 1's process was lost in the stage 'collectives', says ranks 0,2 (node1 and node3"
+    )
+
+
 def test_all_who_lost_rank_0s_process_alike_are_one_finding_that_names_its_node_where_it_is_known(
     job_of, change, judge
 ):
