@@ -216,7 +216,8 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.check:
         old = stale()
-        print("\n".join(f"the examples of {page} are stale: run python docs/examples.py" for page in old), end="")
+        for page in old:
+            print(f"the examples of {page} are stale: run python docs/examples.py")
         return int(bool(old))
     for name in EXAMPLES if asked.run == "all" else [asked.run] if asked.run else []:
         record(name)
