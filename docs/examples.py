@@ -129,7 +129,7 @@ EXAMPLES: dict[str, Example] = {
         "README.md",
         "distcheck gate --nproc 4 --master-port 29633",
         beside_a_web_server,
-        ("distcheck/rollcall/server.py", "distcheck/probe/ports.py"),
+        ("distcheck/probe/ports.py",),
     ),
     "node-down": Example(
         "README.md",
