@@ -11,8 +11,6 @@ from distcheck.rules.vocabulary import once
 from distcheck.visible import device_of, usable_name, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from distcheck.facts import Gpu, NodeFacts
 
 ORDER = "CUDA_DEVICE_ORDER"
@@ -74,15 +72,17 @@ def deprived(job: Job) -> set[int]:
     return {id(s.rank) for s in shown(job) if s.withheld and not s.reordered and s.rank.gpu != s.taken}
 
 
-def should_start(job: Job) -> Iterator[tuple[NodeFacts, Gpus, RankFacts]]:
-    """Yield the ranks whose node has GPUs that CUDA should be able to use, as far as NVML can say."""
+@once
+def should_start(job: Job) -> list[tuple[NodeFacts, Gpus, RankFacts]]:
+    """Return the ranks whose node has GPUs that CUDA should be able to use, as far as NVML can say."""
+    found = []
     for node, devices in seen(job):
-        whole = isinstance(node.gpus, Gpus) and not node.gpus.unread and not any(gpu.lost for gpu in devices)
-        if not whole or not visible(None, devices).uuids:
+        gpus = node.gpus
+        if not isinstance(gpus, Gpus) or gpus.unread or any(gpu.lost for gpu in devices):
             continue
-        for rank in job.ranks_on(node):
-            if isinstance(node.gpus, Gpus):
-                yield node, node.gpus, rank
+        if visible(None, devices).uuids:
+            found += [(node, gpus, rank) for rank in job.ranks_on(node)]
+    return found
 
 
 def error_of(rank: RankFacts) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.placement import integer
 from distcheck.rules.settings import MPI_LAUNCHERS, number, started_by_distcheck
-from distcheck.rules.vocabulary import grouped, table_of
+from distcheck.rules.vocabulary import grouped, once, table_of
 
 if TYPE_CHECKING:
     from distcheck.facts import Job, RankFacts
@@ -29,6 +29,7 @@ def gap(job: Job) -> str:
     return "" if job.met else "rank 0 was not reached, so nothing is known of the other ranks"
 
 
+@once
 def worlds(job: Job) -> dict[int, list[RankFacts]]:
     """Group the ranks by the world size they believe in; impossible sizes are another rule's."""
     sized = [r for r in job.ranks if (r.placement.world_size or 0) >= 1]
@@ -43,6 +44,7 @@ def tasks_of(rank: RankFacts) -> int | None:
     return integer(rank.environment.get(table.world_size))
 
 
+@once
 def lonely(job: Job) -> list[RankFacts]:
     """Return the ranks told that they are the whole world although others run beside them.
 
@@ -60,6 +62,7 @@ def lonely(job: Job) -> list[RankFacts]:
     return [r for r in ones if (tasks_of(r) or 1) > 1]
 
 
+@once
 def out_of_range(job: Job) -> list[RankFacts]:
     """Return the ranks that are no number from 0 to the world size less one.
 
@@ -86,6 +89,7 @@ def counts_from_one(job: Job) -> bool:
     )  # fmt: skip
 
 
+@once
 def duplicates(job: Job) -> dict[int, list[RankFacts]]:
     """Return the rank numbers that several processes claim; worlds of one are the other rule's."""
     alone = {id(r) for r in lonely(job)}
@@ -96,12 +100,14 @@ def duplicates(job: Job) -> dict[int, list[RankFacts]]:
     return {rank: claimants for rank, claimants in sorted(claims.items()) if len(claimants) > 1}
 
 
+@once
 def strays(job: Job) -> int:
     """Count the processes that are there and hold no rank of their own: each may be one that is missing."""
     nameless = sum(1 for r in job.ranks if r.placement.rank is None)
     return nameless + len(out_of_range(job)) + sum(len(claimants) - 1 for claimants in duplicates(job).values())
 
 
+@once
 def too_few_started(job: Job) -> int | None:
     """Return how many ranks the launcher started when they are all here and WORLD_SIZE wants more."""
     started = {tasks_of(r) for r in job.ranks if not started_by_distcheck(job, r)}
@@ -111,6 +117,7 @@ def too_few_started(job: Job) -> int | None:
     return tasks if tasks is not None and tasks == len(job.ranks) and tasks < (job.world_size or 0) else None
 
 
+@once
 def is_complete(job: Job) -> bool:
     """Whether every rank of one world is here exactly once, so that layouts can be judged."""
     return (
@@ -123,6 +130,7 @@ def is_complete(job: Job) -> bool:
     )
 
 
+@once
 def agents(job: Job) -> list[list[RankFacts]]:
     """Group the ranks that one launcher numbered locally: those of a node.
 

@@ -12,7 +12,7 @@ from distcheck.rules.agents import agent_per_node
 from distcheck.rules.cards import VARIABLE
 from distcheck.rules.settings import number, started_by_distcheck
 from distcheck.rules.shape import allotted_nodes, started_without_srun
-from distcheck.rules.vocabulary import by_name, found, grouped, listed, named, rank_name, table_of
+from distcheck.rules.vocabulary import by_name, found, grouped, listed, named, once, rank_name, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,7 @@ _ONE_PROCESS = re.compile(r"python[\d.]*")
 _ONE_NODE = frozenset({"torchrun", "accelerate"})
 
 
+@once
 def _tasks(job: Job) -> list[list[RankFacts]]:
     """Return the ranks that are tasks of an srun of the user's, node by node."""
     tasks = [r for r in job.ranks if not started_by_distcheck(job, r) and _is_task(r)]
