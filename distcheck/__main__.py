@@ -8,7 +8,7 @@ def main() -> NoReturn:
     """Run the command line."""
     # A start-up makes many objects and no garbage: the collector's default of one look per 700 objects costs a tenth.
     gc.set_threshold(100_000)
-    from distcheck.cli import main as command_line
+    from distcheck.cli.main import main as command_line
 
     command_line()
 

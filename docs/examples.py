@@ -141,7 +141,7 @@ EXAMPLES: dict[str, Example] = {
         "README.md",
         "distcheck net --hosts 'node[1-4]' --nproc 2",
         node2_admits_nobody,
-        ("distcheck/peering.py",),
+        ("distcheck/run/peer_round.py",),
     ),
     "json": Example(
         "docs/json.md",

@@ -50,10 +50,10 @@ def tried(file, pattern):
 
 COMPARED = of("judge:LOW"), of("judge:TOO_LOW")
 SURE = 100 * of("spread:STEADY"), 100 * of("spread:CONFIDENCE")
-BURST = (of("session:_GPU_BURST_SECONDS"),)
-HUNG = (of("search:_LEAST_SECONDS"),)
-STALLED = (of("pace:STALL_SECONDS"),)
-NODE_ENDS = (default("options:NodeOptions", "timeout"),)
+BURST = (of("run.context:_GPU_BURST_SECONDS"),)
+HUNG = (of("run.search:_LEAST_SECONDS"),)
+STALLED = (of("run.stall:STALL_SECONDS"),)
+NODE_ENDS = (default("cli.options:NodeOptions", "timeout"),)
 TRANSFER = (of("path:TRANSFER_BYTES") / (1 << 20),)
 SLOW_NETWORK = (tried("cluster/test_isolate.py", r"tbf rate (\d+)mbit"),)
 DEAD_MS = [value for _, option, value in of("connection:_OPTIONS") if option == socket.TCP_USER_TIMEOUT]
@@ -90,8 +90,8 @@ PHRASES = {
         ),
     ],
     "docs/design.md": [
-        ("children that are killed after {} s", [of("session:_DRIVER_SECONDS")]),
-        ("watchdog thread {} s later", [of("watchdog:GRACE_SECONDS")]),
+        ("children that are killed after {} s", [of("run.context:_DRIVER_SECONDS")]),
+        ("watchdog thread {} s later", [of("run.watchdog:GRACE_SECONDS")]),
         (
             "is known after {} s",
             [DEAD_MS[0] / 1000],
@@ -108,7 +108,7 @@ PHRASES = {
             "({} MiB and {} KiB for each rank)",
             [of("server:_MOST_BYTES") >> 20, of("server:_MOST_BYTES_A_RANK") >> 10],
         ),
-        ("After {} s stderr says who is awaited", [of("lead:_AWAITED_AFTER_SECONDS")]),
+        ("After {} s stderr says who is awaited", [of("run.leader:_AWAITED_AFTER_SECONDS")]),
         ("sends {} MiB in segments", TRANSFER),
         ("So {} MiB follow from every node", [of("peers:_SINGLY_BYTES") >> 20]),
         ("lines of {} bytes at most", [of("frames:LINE_BYTES")]),
@@ -123,7 +123,7 @@ PHRASES = {
         ("was known to {0} %", SURE),
         ("(fewer than {})", [next(n for n in range(1, 99) if of("spread:interval")([1.0] * n))]),
     ],
-    "docs/quickstart.md": [("`--join-timeout` ({} s)", [of("options:JOIN_SECONDS")])],
+    "docs/quickstart.md": [("`--join-timeout` ({} s)", [of("cli.options:JOIN_SECONDS")])],
     "docs/reachability.md": [
         ("{} MiB in full packets", TRANSFER),
         ("{} MiB between two nodes", TRANSFER),
@@ -137,7 +137,7 @@ PHRASES = {
             "below {} % of it, on CPUs {} % (a rank's own work: {} %)",
             [
                 100 * of(place)
-                for place in ("isolation.figures:SLOW", "search:_SLOW_ON_CPUS", "search:_SLOW_WORK_ON_CPUS")
+                for place in ("isolation.figures:SLOW", "run.search:_SLOW_ON_CPUS", "run.search:_SLOW_WORK_ON_CPUS")
             ],
         ),
         ("excluded only below {} %", [100 * of("culprits:BEYOND_CHANCE")]),
@@ -145,7 +145,10 @@ PHRASES = {
         ("network at {} Mbit/s", SLOW_NETWORK),
         ("{} MB pass", [tried("cluster/test_isolate.py", r"drops\(cluster, node, (\d\d)\)")]),
         ("nothing goes on for {} s after", STALLED),
-        ("within `--timeout` and {} s", [math.ceil(of("watchdog:GRACE_SECONDS") + of("watchdog:_WITHOUT_US_SECONDS"))]),
+        (
+            "within `--timeout` and {} s",
+            [math.ceil(of("run.watchdog:GRACE_SECONDS") + of("run.watchdog:_WITHOUT_US_SECONDS"))],
+        ),
         ("memory limit of {} MiB", [tried("end_to_end/test_deaths.py", r"small_memory\((\d+) << 20\)")]),
         ("dies of SIGBUS with an {} MiB", [tried("end_to_end/test_deaths.py", r"program=small_shm\((\d+)\)")]),
         ("one node of four has an {} MiB", [tried("cluster/test_unhappy_endings.py", r"remount,size=(\d+)m")]),

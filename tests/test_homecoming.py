@@ -210,8 +210,12 @@ def test_nothing_at_all_is_silence_and_no_verdict():
         (127, "bash: line 1: /tmp/venv/bin/python: No such file or directory", "no probe"),
         (126, "bash: line 1: /tmp/venv/bin/python: Permission denied", "no probe"),
         (1, "/usr/bin/python3: No module named distcheck", "no probe"),
-        (1, "python: Error while finding module specification for 'distcheck.remote' (No module named 'distcheck')",
-         "no probe"),
+        (
+            1,
+            ("python: Error while finding module specification for "
+            "'distcheck.run.remote_probe' (No module named 'distcheck')"),
+            "no probe",
+        ),
         (97, "distcheck: --setup ended with exit code 1", "ended"),
         (137, "Killed", "ended"),
         (0, "", "ended"),

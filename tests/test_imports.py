@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import distcheck
-from distcheck.cli import _app
+from distcheck.cli.main import _app
 from distcheck.probe.network import free_port
 from distcheck.rules import FAMILIES
 
@@ -86,7 +86,14 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def test_the_command_line_starts_without_torch_asyncio_or_a_renderer():
-    assert not loaded_after("import distcheck.cli") & {"torch", "asyncio", "tabulate", "jinja2", "psutil", "pynvml"}
+    assert not loaded_after("import distcheck.cli.main") & {
+        "torch",
+        "asyncio",
+        "tabulate",
+        "jinja2",
+        "psutil",
+        "pynvml",
+    }
 
 
 def test_env_without_options_loads_nothing_that_only_other_runs_need():
@@ -94,12 +101,12 @@ def test_env_without_options_loads_nothing_that_only_other_runs_need():
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}  # fmt: skip
     loaded = loaded_after(
         f"import contextlib, io, os\nos.environ.update({one_rank})\nsys.argv[1:] = ['env']\n"
-        "from distcheck.cli import main\n"
+        "from distcheck.cli.main import main\n"
         "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n    main()"
     )
-    assert {"distcheck.preflight", "distcheck.report.text", "tabulate"} <= loaded  # it went to its end
+    assert {"distcheck.run.entry", "distcheck.report.text", "tabulate"} <= loaded  # it went to its end
     assert not loaded & {"pydantic", "rich", "torch", "asyncio", "jinja2", "psutil", "pynvml", "multiprocessing",
-                         "distcheck.session", "distcheck.node", "distcheck.probe.gpu"}  # fmt: skip
+                         "distcheck.run.context", "distcheck.run.node", "distcheck.probe.gpu"}  # fmt: skip
 
 
 def test_only_the_command_that_is_called_is_read():
@@ -117,7 +124,7 @@ def test_the_program_of_the_ranks_starts_without_typer_or_torch():
 
 def test_without_a_token_nothing_is_sealed():
     loaded = loaded_after(
-        "import distcheck.session, distcheck.lead, distcheck.follow\n"
+        "import distcheck.run.context, distcheck.run.leader, distcheck.run.follower\n"
         "from distcheck.rollcall import identity\n"
         "from distcheck.facts import Placement\n"
         "identity.job_key({}, Placement()), identity.job_secret({})"

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from distcheck.cli.options import Options
+from distcheck.cli.request import request_of
 from distcheck.errors import UsageError
 from distcheck.facts import Placement
 from distcheck.meeting_place import control_port
 from distcheck.nodelevel import node_level, placements
-from distcheck.options import Options
 from distcheck.placement import beside, exported, integer, local_placements, place, rank_environment
-from distcheck.request import request_of
 
 _FOLDER = Path(__file__).parent / "recorded"
 

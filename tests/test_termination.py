@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck import cli, termination
+from distcheck import termination
+from distcheck.cli import main
+from distcheck.cli.options import Options
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import Asked, Job
 from distcheck.finding import Finding, Fix, NotChecked, Verdict
-from distcheck.options import Options
 
 JOB = Job(distcheck="0.1.0", run="r", asked=Asked("gate", ("environment",)), met=True)
 BAD = Finding(
@@ -76,6 +77,6 @@ def test_a_pass_leaves_the_message_to_command(tmp_path, monkeypatch, capsys, cod
     log = tmp_path / "log"
     monkeypatch.setenv("DISTCHECK_TERMINATION_LOG", str(log))
     judged = diagnosis(verdict=Verdict("pass", 0)) if code == 0 else diagnosis(BAD)
-    assert cli._publish(JOB, judged, code, Options(), to_stderr=with_command) == code
+    assert main._publish(JOB, judged, code, Options(), to_stderr=with_command) == code
     assert log.exists() == written
     assert "exit code" in (capsys.readouterr().err if with_command else capsys.readouterr().out)

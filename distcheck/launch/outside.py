@@ -84,7 +84,7 @@ def probe_argv(launch: Outside, word: str) -> tuple[str, ...]:
     """Return the program that a node runs; `word` is the assignment, or - where it comes on standard input."""
     # Keeps modules in the folder of the job from hiding the standard library's; older versions have no such option.
     safe = ("-P",) if launch.python == sys.executable and sys.version_info >= (3, 11) and not _in_tree() else ()
-    argv = (launch.python, *safe, "-m", "distcheck.remote", word)
+    argv = (launch.python, *safe, "-m", "distcheck.run.remote_probe", word)
     if not launch.setup:
         return argv
     failed = '{ code=$?; echo "distcheck: --setup ended with exit code $code" >&2; exit 97; }'

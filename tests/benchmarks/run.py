@@ -291,10 +291,10 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
 
 _START = (
     "distcheck/__main__.py",
-    "distcheck/cli.py",
-    "distcheck/options.py",
-    "distcheck/request.py",
-    "distcheck/preflight.py",
+    "distcheck/cli/main.py",
+    "distcheck/cli/options.py",
+    "distcheck/cli/request.py",
+    "distcheck/run/entry.py",
     "distcheck/diagnose.py",
     "distcheck/probe/host.py",
     "distcheck/probe/process.py",
@@ -308,7 +308,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "start_of_env_against_collect_env": _START,
     "first_figure_against_torchrun": ("distcheck/collectives/*.py", "distcheck/launch/local.py"),
     "gate_on_four_nodes_against_torchrun": ("distcheck/collectives/*.py", "distcheck/rollcall/*.py"),
-    "net_on_four_nodes": ("distcheck/peering.py", "distcheck/rollcall/*.py"),
+    "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
     "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
     "figures_against_a_bare_loop": ("distcheck/collectives/*.py", "tests/benchmarks/side_by_side.py"),
     "judging_and_rendering": (

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from distcheck.facts import Placement
-from distcheck.preflight import process_facts, rank_facts
 from distcheck.probe import host
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.protocol import Bye, Hello, Here, LastCall, PeerDoor, PeerReport, Report, Roster, Start
+from distcheck.run.entry import process_facts, rank_facts
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
 

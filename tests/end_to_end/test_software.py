@@ -7,7 +7,7 @@ import sys
 _OTHER_PYTHON = """
 import sys
 sys.version = "3.12.1 (main)" if sys.version_info[:2] != (3, 12) else "3.13.0 (main)"
-from distcheck.cli import main
+from distcheck.cli.main import main
 main()
 """
 

@@ -20,12 +20,12 @@ import pytest
 from relay import relay
 
 from distcheck.facts import Placement
-from distcheck.preflight import process_facts, rank_facts
 from distcheck.probe import host, network
 from distcheck.rollcall import client, framing, identity, protocol
 from distcheck.rollcall.framing import HEADER, MAGIC, encode
 from distcheck.rollcall.protocol import Hello, Refused, Report
 from distcheck.rollcall.server import Server
+from distcheck.run.entry import process_facts, rank_facts
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
 RANKS = 3

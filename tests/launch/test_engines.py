@@ -45,7 +45,7 @@ def mpirun(tmp_path, monkeypatch):
 
 
 def test_a_node_runs_the_python_that_was_named_and_nothing_around_it():
-    assert probe_argv(launch(), "-") == (PYTHON, "-m", "distcheck.remote", "-")
+    assert probe_argv(launch(), "-") == (PYTHON, "-m", "distcheck.run.remote_probe", "-")
 
 
 def run_setup(setup: str, python: str = "/bin/echo"):
@@ -59,7 +59,7 @@ def run_setup(setup: str, python: str = "/bin/echo"):
 )
 def test_setup_runs_first_whatever_its_form(setup):
     ended = run_setup(setup)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "-m distcheck.remote -\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "-m distcheck.run.remote_probe -\n", "")
 
 
 def test_what_setup_exports_reaches_the_probe(tmp_path):
@@ -97,12 +97,12 @@ def test_srun_starts_one_task_per_node_where_the_probe_starts_the_ranks():
     assert srun() == [
         "srun", "--label", "--kill-on-bad-exit=0", "--export=ALL", "--nodelist", "a,b",
         "--nodes", "2", "--ntasks", "2", "--ntasks-per-node", "1", "--cpu-bind", "none",
-        PYTHON, "-m", "distcheck.remote",
+        PYTHON, "-m", "distcheck.run.remote_probe",
     ]  # fmt: skip
 
 
 def test_srun_has_the_layout_of_the_job_where_each_task_is_a_rank():
-    assert srun(multiplies=False)[4:] == ["--nodelist", "a,b", PYTHON, "-m", "distcheck.remote"]
+    assert srun(multiplies=False)[4:] == ["--nodelist", "a,b", PYTHON, "-m", "distcheck.run.remote_probe"]
 
 
 def test_the_users_own_words_come_last_so_that_they_win():
@@ -157,7 +157,7 @@ def test_open_mpi_starts_one_probe_per_node_and_names_what_it_carries(mpirun):
     assert command.key == "mpirun"
     assert list(command.argv[:-1]) == [
         "mpirun", "--host", "a:1,b:1", "-np", "2", "--map-by", "ppr:1:node", "--bind-to", "none", "--tag-output",
-        "-x", "DISTCHECK_TOKEN", "-x", "NCCL_DEBUG", "--mca", "x", "y", PYTHON, "-m", "distcheck.remote",
+        "-x", "DISTCHECK_TOKEN", "-x", "NCCL_DEBUG", "--mca", "x", "y", PYTHON, "-m", "distcheck.run.remote_probe",
     ]  # fmt: skip
     assert assignment.decode(command.argv[-1]) == TOLD
 
@@ -169,7 +169,7 @@ def test_hydra_starts_one_probe_per_node_under_any_of_its_names(mpirun, name, sa
     (command,) = mpi.commands(launch("mpi", environment={"NCCL_DEBUG": "INFO"}), TOLD)
     assert list(command.argv[:-1]) == [
         name, "-hosts", "a,b", "-ppn", "1", "-n", "2", "-prepend-rank", "-genvlist", "DISTCHECK_TOKEN,NCCL_DEBUG",
-        PYTHON, "-m", "distcheck.remote",
+        PYTHON, "-m", "distcheck.run.remote_probe",
     ]  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def test_a_machine_without_an_mpi_launcher_that_is_known_is_said(mpirun, monkeyp
 def test_ssh_has_a_command_per_node_whose_input_says_which_it_is():
     commands = ssh.commands(launch(environment={"NCCL_DEBUG": "INFO"}), TOLD)
     assert [command.key for command in commands] == ["a", "b"]
-    assert {command.line for command in commands} == {f"{PYTHON} -m distcheck.remote -"}
+    assert {command.line for command in commands} == {f"{PYTHON} -m distcheck.run.remote_probe -"}
     told = [assignment.decode(command.stdin.decode()) for command in commands]
     assert [t.task for t in told] == [0, 1]
     assert {(t.environment["NCCL_DEBUG"], t.ends_with_stdin) for t in told} == {("INFO", True)}

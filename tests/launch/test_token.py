@@ -10,13 +10,13 @@ import time
 import msgspec
 import pytest
 
-from distcheck import outside
 from distcheck.facts import Asked
 from distcheck.launch import assignment, mpi
 from distcheck.launch.outside import Outside
-from distcheck.preflight import Request
 from distcheck.rollcall import seal
-from distcheck.watchdog import Watchdog
+from distcheck.run import outside
+from distcheck.run.entry import Request
+from distcheck.run.watchdog import Watchdog
 
 ASKED = Asked(command="env", looks=("environment", "meeting", "launch"), timeout_seconds=20)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from distcheck.collectives.plan import gpu_uuid
 from distcheck.facts import CudaDevice, CudaView, Gpu, Missing, Placement
-from distcheck.preflight import rank_facts
 from distcheck.probe import cuda, gpu, host
+from distcheck.run.entry import rank_facts
 from distcheck.visible import visible
 
 NVML = Path(__file__).parents[1] / "nvml"

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from distcheck import search
 from distcheck.collectives.plan import Timing
 from distcheck.facts import Asked, Isolation, Job, RankRun, Suspects
 from distcheck.rollcall import framing, protocol
 from distcheck.rollcall.protocol import Halt, Ready, RunReport, StoreAt, Trial
+from distcheck.run import search
 
 GUESTS = (1, 2, 3, 4)
 

@@ -10,7 +10,7 @@ import pytest
 from rules.conftest import unpasteable
 
 import distcheck
-from distcheck.explain import explain
+from distcheck.cli.explain import explain
 from distcheck.facts import Asked, Job
 from distcheck.finding import Finding, NotChecked
 from distcheck.rules import FAMILIES, Rule, all_rules

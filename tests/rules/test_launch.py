@@ -9,7 +9,7 @@ from distcheck.report.document import document
 from distcheck.report.sections import advice
 
 LOOKS = ("launch", "environment", "meeting")
-SSH = ("/opt/venv/bin/python", "-m", "distcheck.remote")
+SSH = ("/opt/venv/bin/python", "-m", "distcheck.run.remote_probe")
 
 
 @pytest.fixture

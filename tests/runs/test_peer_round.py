@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from distcheck import peering
 from distcheck.facts import Interface, Missing, NetworkFacts, PeerTrial, Resolution, Transfer
-from distcheck.peering import _representatives, addresses
 from distcheck.rollcall.protocol import PeerReport
+from distcheck.run import peer_round
+from distcheck.run.peer_round import _representatives, addresses
 
 ETH0 = "10.0.0.1"
 
@@ -168,11 +168,11 @@ def test_a_guest_that_is_slow_is_looked_at_once_more_and_the_better_time_counts(
         trial = next(t for t in trials if (t.source, t.target) == ("host", door.uid))
         return PeerReport((replace(trial, transfer=sent(again)),))
 
-    monkeypatch.setattr(peering, "take_part", take_part)
+    monkeypatch.setattr(peer_round, "take_part", take_part)
     trials = around("b")
     server = Server(trials, again)
     session = SimpleNamespace(uid="host", remaining=lambda _reserve: 30.0)
-    found = asyncio.run(peering._send_again(session, server, "nonce", trials))
+    found = asyncio.run(peer_round._send_again(session, server, "nonce", trials))
     assert [(t.source, t.target) for t in found] == [(t.source, t.target) for t in trials]
     repeated = {(t.source, t.target): t.transfer.seconds for t in found if t.transfer.repeats}
     assert repeated == {("b", "host"): again, ("host", "b"): again}
@@ -184,5 +184,5 @@ def test_where_nobody_is_slow_or_no_time_is_left_nobody_is_asked_again(slow, lef
     trials = around(slow)
     server = Server(trials, 0.02)
     session = SimpleNamespace(uid="host", remaining=lambda _reserve: left)
-    assert asyncio.run(peering._send_again(session, server, "nonce", trials)) == trials
+    assert asyncio.run(peer_round._send_again(session, server, "nonce", trials)) == trials
     assert server.asked == []

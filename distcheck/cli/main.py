@@ -14,16 +14,16 @@ import msgspec
 import typer
 
 from distcheck import __version__
+from distcheck.cli.options import Command, Group, Measuring, NodeOptions, Options, taking
+from distcheck.cli.request import asked_of_node, request_of
 from distcheck.errors import UsageError, WriteError
-from distcheck.options import Command, Group, Measuring, NodeOptions, Options, taking
 from distcheck.report import FORMATS
 from distcheck.report import Options as ReportOptions
-from distcheck.request import asked_of_node, request_of
 
 if TYPE_CHECKING:
     from distcheck.diagnose import Diagnosis
     from distcheck.facts import Job, Look
-    from distcheck.preflight import Request
+    from distcheck.run.entry import Request
 
 USAGE, BROKEN = 2, 70
 
@@ -154,7 +154,7 @@ def gate(
 @_command("This node alone, for Slurm or a DaemonSet.", NodeOptions)
 def node(options: NodeOptions) -> None:
     """This node alone, for a Slurm Prolog, HealthCheckProgram or DaemonSet: no torch, no peers, at most 10 s."""
-    from distcheck import node as lone_node
+    from distcheck.run import node as lone_node
 
     asked = asked_of_node(options)
     given = {name: getattr(options, name) for name in options.__struct_fields__}
@@ -221,7 +221,7 @@ def explain(
     ] = None,
 ) -> None:
     """What a rule means, why it hurts, how it is found and mended; without RULE the list of all rules."""
-    from distcheck import explain as explanation
+    from distcheck.cli import explain as explanation
 
     if log is not None:
         if rule is not None:
@@ -238,7 +238,7 @@ def explain(
 
 
 def _explain_log(path: Path) -> str:
-    from distcheck import joblog
+    from distcheck.cli import joblog
 
     if path == Path("-") and sys.stdin is None:
         raise UsageError("--log -: standard input is closed")
@@ -256,10 +256,11 @@ def _look(command: str, looks: tuple[Look, ...], options: Options) -> NoReturn:
 
 def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
     """Run a preflight and return the exit code."""
-    from distcheck import jobfile, preflight
+    from distcheck import jobfile
+    from distcheck.run import entry
 
     _check_writable(options)
-    outcome = preflight.run(
+    outcome = entry.run(
         request, lambda job, diagnosis, code: _publish(job, diagnosis, code, options, to_stderr=to_stderr)
     )
     if not outcome.reported and options.save is not None and options.save.is_dir():

@@ -19,7 +19,7 @@ from distcheck.rollcall.protocol import PeerDoor, PeerReport, Roster
 from distcheck.rollcall.server import Guest, Server
 
 if TYPE_CHECKING:
-    from distcheck.session import Session
+    from distcheck.run.context import Session
 
 _REVERSE_SECONDS = 2.0
 _MOST_LOOKED_UP = 4

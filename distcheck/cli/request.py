@@ -10,17 +10,17 @@ from typing import Literal, cast
 
 import msgspec
 
+from distcheck.cli.hosts import outside
+from distcheck.cli.options import JOIN_SECONDS, Measuring, NodeOptions, Options
+from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.errors import UsageError
 from distcheck.facts import Asked, Baseline, Look, Missing, Placement
-from distcheck.hosts import outside
 from distcheck.nodelevel import node_level
 from distcheck.nodelevel import placements as node_placements
-from distcheck.options import JOIN_SECONDS, Measuring, NodeOptions, Options
 from distcheck.placement import beside, find_table, local_placements, place
-from distcheck.preflight import Request
 from distcheck.report import FORMATS
-from distcheck.sizes import parse_sizes
+from distcheck.run.entry import Request
 
 _LARGEST = 1e9
 """Of seconds and of GB/s: what a report can hold and nobody waits for."""

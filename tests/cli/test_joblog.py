@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from distcheck.joblog import messages, search, tell
+from distcheck.cli.joblog import messages, search, tell
 
 KNOWN = messages()
 TRAINING = """

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distcheck import peering, trials
-from distcheck.arrival import put_up_signpost
 from distcheck.collectives.plan import Task
 from distcheck.launch.tasks import tasks_for
-from distcheck.preflight import NEVER_MET, WITH_OTHERS, Outcome, judge
 from distcheck.rollcall.client import Connection
 from distcheck.rollcall.framing import ProtocolError
 from distcheck.rollcall.protocol import (
@@ -29,9 +26,12 @@ from distcheck.rollcall.protocol import (
     Trial,
     Trouble,
 )
+from distcheck.run import peer_round, trials
+from distcheck.run.entry import NEVER_MET, WITH_OTHERS, Outcome, judge
+from distcheck.run.join import put_up_signpost
 
 if TYPE_CHECKING:
-    from distcheck.session import Session
+    from distcheck.run.context import Session
 
 
 async def follow(run: Session) -> Outcome:
@@ -53,7 +53,7 @@ async def follow(run: Session) -> Outcome:
 
 
 async def _follow(run: Session, connection: Connection) -> Outcome:
-    doors = await peering.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
+    doors = await peer_round.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     connection.say(run.record.report(doors))
     await put_up_signpost(run, connection)
     importing = asyncio.create_task(_say_when_ready(run, connection))
@@ -65,7 +65,7 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
             match word := await connection.hear():
                 case Roster():
                     run.record.note(stage="peers")
-                    connection.say(await peering.take_part(run, word, run.remaining(), [connection.host_address]))
+                    connection.say(await peer_round.take_part(run, word, run.remaining(), [connection.host_address]))
                 case Start() if measuring is None:
                     run.record.note(stage="collectives")
                     measuring = asyncio.create_task(_measure(run, connection, word, aborted))

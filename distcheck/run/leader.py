@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distcheck import peering
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.collectives.spread import at_least, uncertainty
 from distcheck.facts import Collectives, Job, Measurement, RankRun
 from distcheck.launch.local import LocalRanks
 from distcheck.launch.tasks import tasks_for
-from distcheck.pace import Pace
-from distcheck.preflight import Outcome, judge
 from distcheck.rollcall.protocol import Abort, Bye, Here, LastCall, RunReport, Start
 from distcheck.rollcall.server import Server
+from distcheck.run import peer_round
+from distcheck.run.entry import Outcome, judge
+from distcheck.run.stall import Pace
 
 if TYPE_CHECKING:
-    from distcheck.session import Session
+    from distcheck.run.context import Session
 
 _AWAITED_AFTER_SECONDS = 9.0
 _LATECOMER_SECONDS = 0.5
@@ -53,7 +53,7 @@ async def lead(run: Session) -> Outcome:
     run.record.looked |= set(run.asked.looks) - {"peers", "collectives", "isolation"}
     if "peers" in run.asked.looks:
         if server is not None and server.guests:
-            await peering.hold(run, server)
+            await peer_round.hold(run, server)
         run.record.looked.add("peers")
     if run.asked.measures:
         if server is not None:
@@ -217,7 +217,7 @@ def _is_bad(run: Session) -> bool:
 
 async def _isolate(run: Session) -> None:
     """Find out which node, link or rank is bad, and record it."""
-    from distcheck import search
+    from distcheck.run import search
 
     job = run.record.job()
     backend, _ = choose_backend(job)

@@ -20,11 +20,11 @@ from distcheck.errors import WriteError
 from distcheck.facts import Asked, Gpus, Job, Missing, NodeState, Pci, Placement, RankFacts
 from distcheck.finding import Finding
 from distcheck.jobfile import write
-from distcheck.preflight import Outcome, Publish, Request, judge, process_facts
 from distcheck.probe import gpu, host, pci
 from distcheck.probe.state import state
-from distcheck.record import Record
-from distcheck.watchdog import armed
+from distcheck.run.entry import Outcome, Publish, Request, judge, process_facts
+from distcheck.run.record import Record
+from distcheck.run.watchdog import armed
 
 _UNKNOWN = 20
 _RESERVE_SECONDS = 2.5

@@ -1,6 +1,6 @@
 import pytest
 
-from distcheck.explain import explain, listing
+from distcheck.cli.explain import explain, listing
 from distcheck.rules import FAMILIES, all_rules
 
 

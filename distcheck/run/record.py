@@ -31,9 +31,9 @@ from distcheck.facts import (
 from distcheck.views import combine, with_loads
 
 if TYPE_CHECKING:
-    from distcheck.preflight import Request
     from distcheck.rollcall.protocol import PeerDoor, Report
     from distcheck.rollcall.server import Server
+    from distcheck.run.entry import Request
 
 
 class Record:

@@ -18,7 +18,7 @@ from distcheck.launch.outside import Engine, Outside
 from distcheck.placement import find_table, integer
 
 if TYPE_CHECKING:
-    from distcheck.options import Options
+    from distcheck.cli.options import Options
 
 LAUNCHERS = ("auto", "local", "ssh", "slurm", "mpi")
 _PORT = 29500

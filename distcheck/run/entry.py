@@ -25,8 +25,8 @@ from distcheck.facts import (
     Resolution,
 )
 from distcheck.probe import environment, host, network, ports, process
-from distcheck.record import Record
-from distcheck.watchdog import GRACE_SECONDS, armed
+from distcheck.run.record import Record
+from distcheck.run.watchdog import GRACE_SECONDS, armed
 
 if TYPE_CHECKING:
     from distcheck.launch.outside import Outside
@@ -97,12 +97,12 @@ def run(request: Request, publish: Publish) -> Outcome:
     """Run a preflight to its end and return how it ended."""
     with armed(request.start + request.asked.timeout_seconds + GRACE_SECONDS, _UNKNOWN) as dog:
         if request.outside is not None:
-            from distcheck.outside import run_outside
+            from distcheck.run.outside import run_outside
 
             return run_outside(request, request.outside, publish, dog)
         lone = request.speaks_for_all or not request.meets
         if not lone or request.starts_ranks or not {"gpu", "peers"}.isdisjoint(request.asked.looks):
-            from distcheck.session import Session
+            from distcheck.run.context import Session
 
             return Session(request, publish, dog).run_to_end()
         return _run_alone(request, publish)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from distcheck import lost
 from distcheck.rollcall import client, identity
+from distcheck.run import lost
 
 MPIRUN = "1259601920.0;tcp://10.77.0.11,10.78.0.11:33845"
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from distcheck import trials
 from distcheck.collectives.plan import Plan
 from distcheck.facts import Culprit, GroupTest, Isolation, Sides, Suspects
 from distcheck.isolation import round as rounds
@@ -16,14 +15,15 @@ from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import Settings, State, lose, start
 from distcheck.isolation.verdict import Evidence, Verdict
 from distcheck.members import Members
-from distcheck.results import result_of
 from distcheck.rollcall import connection
 from distcheck.rollcall.protocol import Halt, RunReport, StoreAt, Trial
+from distcheck.run import trials
+from distcheck.run.results import result_of
 
 if TYPE_CHECKING:
     from distcheck.isolation.round import Group, Result, Round
     from distcheck.rollcall.server import Server
-    from distcheck.session import Session
+    from distcheck.run.context import Session
 
 _RESERVE_SECONDS = 4.0
 """Of --timeout, in which the report is made."""

@@ -14,8 +14,8 @@ from distcheck.isolation.round import Group, Round
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import start
 from distcheck.members import Members
-from distcheck.results import result_of
 from distcheck.rollcall.protocol import RunReport
+from distcheck.run.results import result_of
 
 replace = msgspec.structs.replace
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"

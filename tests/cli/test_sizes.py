@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distcheck.cli.sizes import parse_sizes
 from distcheck.errors import UsageError
-from distcheck.sizes import parse_sizes
 
 MIB = 1 << 20
 

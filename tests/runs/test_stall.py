@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from distcheck import pace
 from distcheck.collectives.plan import Plan
-from distcheck.pace import Pace
+from distcheck.run import stall
+from distcheck.run.stall import Pace
 
 
 @pytest.fixture
 def told(monkeypatch):
     """Take steps of (pause, figures so far) and return what is told of them, and what a terminal was told."""
-    monkeypatch.setattr(pace, "STALL_SECONDS", 0.4)
-    monkeypatch.setattr(pace, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(stall, "STALL_SECONDS", 0.4)
+    monkeypatch.setattr(stall, "LOOK_SECONDS", 0.05)
 
     def told(*steps, size_seconds=0.0, first_seconds=60.0):
         plan = Plan(backend="gloo", operations=(), sizes_bytes=(), deadline_seconds=60.0, size_seconds=size_seconds)

@@ -8,7 +8,6 @@ import resource
 import time
 from typing import TYPE_CHECKING, Literal
 
-from distcheck import lost
 from distcheck.facts import Missing, Resolution
 from distcheck.probe import network
 from distcheck.rollcall import client, identity
@@ -16,9 +15,10 @@ from distcheck.rollcall.client import Attendance, Connection
 from distcheck.rollcall.connection import is_loopback
 from distcheck.rollcall.protocol import Hello
 from distcheck.rollcall.server import Server
+from distcheck.run import lost
 
 if TYPE_CHECKING:
-    from distcheck.session import Session
+    from distcheck.run.context import Session
 
 _AWAITED_AFTER_SECONDS = 9.0
 _FILES_BESIDE_GUESTS = 512

@@ -1,4 +1,4 @@
-"""A probe that distcheck started on another node: ``python -m distcheck.remote ASSIGNMENT``.
+"""A probe that distcheck started on another node: ``python -m distcheck.run.remote_probe ASSIGNMENT``.
 
 It does what it does inside a launcher, and sends what it knows home on standard output: who it is at once, its own
 facts as soon as it has them, and, from the process that concludes, the whole job. So the report is whole even where no
@@ -71,9 +71,9 @@ def _probe(assignment: Assignment, home: _Home, start: float) -> int:
     except ValueError as error:
         sys.stderr.write(f"distcheck {__version__}: {error}\n")
         return _BROKEN
-    from distcheck import preflight
+    from distcheck.run import entry
 
-    request = preflight.Request(
+    request = entry.Request(
         asked=assignment.asked,
         placements=placements,
         environ=environ,
@@ -88,7 +88,7 @@ def _probe(assignment: Assignment, home: _Home, start: float) -> int:
         home.tell(Concluded(job))
         return code
 
-    preflight.run(request, publish)
+    entry.run(request, publish)
     return 0
 
 
@@ -96,7 +96,7 @@ def _end_with_stdin() -> None:
     """End, with what is known, when the starting distcheck has gone or has told us to stop; hear what it says."""
     while heard := os.read(0, 4096):
         if CLOSE in heard:
-            from distcheck.session import NOBODY_ELSE
+            from distcheck.run.context import NOBODY_ELSE
 
             os.kill(os.getpid(), NOBODY_ELSE)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distcheck.arrival import arrive
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
 from distcheck.diagnose import Diagnosis
 from distcheck.facts import CudaView, Gpus, Job, Missing, NetworkFacts, Pci
 from distcheck.launch.local import LocalRanks
 from distcheck.placement import rank_environment
-from distcheck.preflight import (
+from distcheck.probe import environment, gpu, host, links, pci
+from distcheck.probe.state import SHM, space, temporary
+from distcheck.rollcall import client
+from distcheck.rollcall.client import Connection
+from distcheck.rollcall.doors import PeerListener
+from distcheck.rollcall.server import Server
+from distcheck.run.entry import (
     NEVER_MET,
     NOBODY_TO_MEET,
     WITH_OTHERS,
@@ -31,15 +36,10 @@ from distcheck.preflight import (
     process_facts,
     rank_facts,
 )
-from distcheck.probe import environment, gpu, host, links, pci
-from distcheck.probe.state import SHM, space, temporary
-from distcheck.progress import Watcher
-from distcheck.record import Record
-from distcheck.rollcall import client
-from distcheck.rollcall.client import Connection
-from distcheck.rollcall.doors import PeerListener
-from distcheck.rollcall.server import Server
-from distcheck.watchdog import Watchdog
+from distcheck.run.join import arrive
+from distcheck.run.progress import Watcher
+from distcheck.run.record import Record
+from distcheck.run.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from distcheck.probe.gpu_load import Watch
@@ -160,21 +160,21 @@ class Session:
             self.server.close_roll()
 
     async def _run(self) -> Outcome:
-        from distcheck import follow, lead
+        from distcheck.run import follower, leader
 
         await self._start_ranks()
         await self._collect()
         if not self.request.meets:
             self.record.met = self.request.speaks_for_all
             if self.record.met:
-                return await lead.lead(self)
+                return await leader.lead(self)
             self.record.skip(WITH_OTHERS, NOBODY_TO_MEET)
             return await self.end_alone()
         role = await arrive(self)
         if role == "host":
-            return await lead.lead(self)
+            return await leader.lead(self)
         if role == "guest":
-            return await follow.follow(self)
+            return await follower.follow(self)
         self.record.skip(WITH_OTHERS, NEVER_MET)
         return await self.end_alone()
 
@@ -296,13 +296,13 @@ class Session:
 
     async def _cut_short(self, reason: str) -> Outcome:
         """End now with all that is known; what was measured before stays valid."""
-        from distcheck import lead
+        from distcheck.run import leader
 
         if self._outcome is not None:  # the report is out; only the goodbyes were cut short
             return self._outcome
         await self.keep_own_runs()
         if self.record.met and self.connection is None:
-            lead.keep_measured(self, reason)
+            leader.keep_measured(self, reason)
             self.record.skip(set(self.asked.looks) - self.record.looked, reason)
         else:
             if self.connection is not None and not self.interrupted:
@@ -320,7 +320,7 @@ class Session:
 
     async def end_alone(self) -> Outcome:
         """Publish what this process knows; tell whoever listens that it is over."""
-        from distcheck import lead
+        from distcheck.run import leader
 
         if self.connection is not None:
             self.record.met = False
@@ -331,7 +331,7 @@ class Session:
         code = 128 + self.interrupted if self.interrupted else diagnosis.verdict.exit_code
         outcome = self.deliver(job, diagnosis, code)
         if self.server is not None:
-            await lead.dismiss(self, outcome.exit_code)
+            await leader.dismiss(self, outcome.exit_code)
         return outcome
 
     async def _close(self) -> None:

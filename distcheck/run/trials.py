@@ -14,7 +14,7 @@ from distcheck.rollcall.protocol import RunReport, Trial
 
 if TYPE_CHECKING:
     from distcheck.launch.local import LocalRanks
-    from distcheck.session import Session
+    from distcheck.run.context import Session
 
 _GRACE_SECONDS = 0.5
 """Between the first sign of trouble and the end of this process's ranks: time for them to say what they saw."""

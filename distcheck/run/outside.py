@@ -19,13 +19,13 @@ from distcheck.launch import engine, mpi, slurm, ssh
 from distcheck.launch.assignment import Assignment
 from distcheck.launch.engine import Command, Wish
 from distcheck.launch.outside import Outside
-from distcheck.preflight import Outcome, Publish, Request, judge
 from distcheck.probe.environment import redacted
 from distcheck.rollcall.seal import make_token
+from distcheck.run.entry import Outcome, Publish, Request, judge
 
 if TYPE_CHECKING:
     from distcheck.diagnose import Diagnosis
-    from distcheck.watchdog import Watchdog
+    from distcheck.run.watchdog import Watchdog
 
 _ENGINES: dict[str, Any] = {"ssh": ssh, "slurm": slurm, "mpi": mpi}
 _START_UP_SECONDS = 3.0

@@ -1,0 +1,1 @@
+"""The command line: options in, one run, the report out."""
