@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Job
 from distcheck.report.harmless import harmless
+from distcheck.rules.diagnose import Diagnosis
 
 LARGEST_BYTES = 4096
 _USUAL = Path("/dev/termination-log")

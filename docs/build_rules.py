@@ -42,7 +42,7 @@ def section(rule: Rule) -> str:
 
 def page(family: str, rules: list[Rule]) -> str:
     """Write one family's page."""
-    module = importlib.import_module(f"distcheck.rules.{family}")
+    module = importlib.import_module(f"distcheck.rules.{FAMILIES[family].module}")
     sections = "\n".join(section(rule) for rule in rules)
     return f"{ORIGIN}\n\n# {family}\n\n{markdown(inspect.getdoc(module) or '')}\n\n{sections}"
 

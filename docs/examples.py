@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import measured
 
 from distcheck import jobfile
-from distcheck.diagnose import diagnose
 from distcheck.report import render
+from distcheck.rules.diagnose import diagnose
 
 if TYPE_CHECKING:
     from distcheck.facts import Job

@@ -9,10 +9,10 @@ from typing import get_args
 
 import pytest
 
-from distcheck.diagnose import diagnose
 from distcheck.facts import Asked, Job, Missing, NodeFacts
-from distcheck.finding import Finding, Fix, NotChecked, Scope, excluded_nodes, verdict
 from distcheck.rules import Rule
+from distcheck.rules.diagnose import diagnose
+from distcheck.rules.finding import Finding, Fix, NotChecked, Scope, excluded_nodes, verdict
 
 PAGE = Path(__file__).parents[1] / "docs" / "exit-codes.md"
 CODES = {

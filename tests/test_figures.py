@@ -158,41 +158,43 @@ PHRASES = {
     "docs/rules/baseline.md": [
         (
             "Less than {} of what it was is a warning, and less than {} an error",
-            [of("rules.baseline:_WARNING"), of("rules.baseline:_ERROR")],
+            [of("rules.collectives.baseline:_WARNING"), of("rules.collectives.baseline:_ERROR")],
         )
     ],
-    "docs/rules/gpu_fleet.md": [("sizes within {} %", [100 * (of("gpu_fleet:_ALIKE") - 1)])],
+    "docs/rules/gpu_fleet.md": [("sizes within {} %", [100 * (of("gpu.fleet:_ALIKE") - 1)])],
     "docs/rules/gpu_health.md": [
         ("more than {} % of the time", [100 * of("loads:_NOTICEABLE_SHARE")]),
         ("less than {} of it", [of("loads:_USUAL_CLOCK_SHARE")]),
     ],
     "docs/rules/gpu_links.md": [
-        ("at least {:,} errors", [of("gpu_links:_MANY_LINK_ERRORS")]),
+        ("at least {:,} errors", [of("gpu.links:_MANY_LINK_ERRORS")]),
         (
             "at least {:,}, and a hundred times what the other GPUs count; a GPU alone, {:,}",
-            [of("gpu_links:_MANY_REPLAYS"), of("readings:high")([1], of("gpu_links:_MANY_REPLAYS"))],
+            [of("gpu.links:_MANY_REPLAYS"), of("readings:high")([1], of("gpu.links:_MANY_REPLAYS"))],
         ),
     ],
     "docs/rules/gpu_use.md": [
-        ("by more than {} GiB of memory", [of("gpu_use:_MUCH_BYTES") >> 30]),
-        ("at {} % or more", [of("gpu_use:_BUSY_PERCENT")]),
+        ("by more than {} GiB of memory", [of("gpu.usage:_MUCH_BYTES") >> 30]),
+        ("at {} % or more", [of("gpu.usage:_BUSY_PERCENT")]),
     ],
-    "docs/rules/gpu_xids.md": [("within the last {} hours", [of("gpu_xids:_RECENT_SECONDS") / 3600])],
-    "docs/rules/kubernetes.md": [("below {} seconds", [of("rules.kubernetes:_LATE_SECONDS")])],
+    "docs/rules/gpu_xids.md": [("within the last {} hours", [of("gpu.xids:_RECENT_SECONDS") / 3600])],
+    "docs/rules/kubernetes.md": [("below {} seconds", [of("rules.launchers.kubernetes:_LATE_SECONDS")])],
     "docs/rules/latency.md": [
         ("More than {} ms and {} times the shortest", [1000 * of("latency:_NOTICED_SECONDS"), of("latency:_TIMES")]),
         ("from {} ms an error", [1000 * of("latency:_LONG_SECONDS")]),
         ("after {} ms or more", [1000 * of("latency:_LONG_SECONDS")]),
     ],
-    "docs/rules/nccl_nodes.md": [("all_reduce of {} MiB and more", [of("nccl_nodes:_NVLS_BYTES") >> 20])],
+    "docs/rules/nccl_nodes.md": [
+        ("all_reduce of {} MiB and more", [of("collectives.nccl_intranode:_NVLS_BYTES") >> 20])
+    ],
     "docs/rules/node.md": [
         (
             "a warning at {} MiB or less, an error when less than {} MiB is free",
-            [of("rules.node:_SHM_BYTES") >> 20, of("rules.node:_NOTHING_BYTES") >> 20],
+            [of("rules.host.node:_SHM_BYTES") >> 20, of("rules.host.node:_NOTHING_BYTES") >> 20],
         ),
         (
             "a warning below {} MiB, an error below {} MiB",
-            [of("rules.node:_TMP_BYTES") >> 20, of("rules.node:_NOTHING_BYTES") >> 20],
+            [of("rules.host.node:_TMP_BYTES") >> 20, of("rules.host.node:_NOTHING_BYTES") >> 20],
         ),
         ("for at most {} s", [of("probe.state:_NAME_SECONDS")]),
     ],
@@ -206,8 +208,8 @@ PHRASES = {
             [
                 100 * of("losses:_HEALTHY"),
                 1 / of("losses:_CHANCE"),
-                100 * of("rules.paths:_LOSS"),
-                100 * of("rules.paths:_HEAVY_LOSS"),
+                100 * of("rules.network.peer_paths:_LOSS"),
+                100 * of("rules.network.peer_paths:_HEAVY_LOSS"),
             ],
         ),
     ],

@@ -14,8 +14,8 @@ import pytest
 import real_job
 
 from distcheck import report
-from distcheck.diagnose import diagnose
 from distcheck.rules import all_rules
+from distcheck.rules.diagnose import diagnose
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -79,6 +79,6 @@ def test_a_loop_over_pairs_is_noticed(jobs, monkeypatch):
     namespace = {}
     exec(code, namespace)
     rule = all_rules()[0]._replace(judge=namespace["judge"], look="environment")
-    monkeypatch.setattr("distcheck.diagnose.rules_for", lambda _: (rule,))
+    monkeypatch.setattr("distcheck.rules.diagnose.rules_for", lambda _: (rule,))
     few, many = (lines(jobs[nodes])[0] for nodes in (FEW, MANY))
     assert ("/distcheck/made_up.py", 2) in quadratic(few, many)

@@ -51,7 +51,7 @@ def test_rules_do_no_input_or_output():
 
 
 def test_rules_import_facts_findings_and_data_tables_only():
-    allowed = ("distcheck.rules", "distcheck.facts", "distcheck.finding", "distcheck.placement", "distcheck.nodelist",
+    allowed = ("distcheck.rules", "distcheck.facts", "distcheck.placement", "distcheck.nodelist",
                "distcheck.visible", "distcheck.interfaces", "distcheck.adapters", "distcheck.pci", "distcheck.ranges",
                "distcheck.collectives.plan", "distcheck.expectation", "distcheck.baseline",
                "distcheck.members")  # fmt: skip
@@ -63,13 +63,13 @@ def test_rules_import_facts_findings_and_data_tables_only():
 @pytest.mark.parametrize("folder", ["probe", "launch", "rollcall", "collectives"])
 def test_what_runs_on_the_nodes_knows_no_rules_reports_or_command_line(folder):
     for path in within(folder):
-        forbidden = ("distcheck.rules", "distcheck.diagnose", "distcheck.report", "distcheck.cli", "typer")
+        forbidden = ("distcheck.rules", "distcheck.report", "distcheck.cli", "typer")
         assert not [n for n in imports(path) if n.startswith(forbidden)], path
 
 
 def test_expectations_know_no_rules_and_no_reports():
     for path in within("expectation"):
-        forbidden = ("distcheck.rules", "distcheck.diagnose", "distcheck.report", "distcheck.probe", "torch")
+        forbidden = ("distcheck.rules", "distcheck.report", "distcheck.probe", "torch")
         assert not [n for n in imports(path) if n.startswith(forbidden)], path
 
 
@@ -140,10 +140,10 @@ def test_nothing_is_unpickled_anywhere():
 
 def test_a_bare_shell_imports_no_launchers_rules():
     judged = loaded_after(
-        "from distcheck.facts import Asked, Job\nfrom distcheck.diagnose import diagnose\n"
+        "from distcheck.facts import Asked, Job\nfrom distcheck.rules.diagnose import diagnose\n"
         "diagnose(Job('0', 'run', Asked('env', ('environment', 'meeting')), met=True))"
     )
-    launchers = {f"distcheck.rules.{name}" for name, family in FAMILIES.items() if family.variables}
-    assert {"distcheck.rules.torchrun", "distcheck.rules.slurm"} <= launchers
-    assert "distcheck.rules.environment" in judged
-    assert not judged & (launchers | {"distcheck.rules.agents"})
+    launchers = {f"distcheck.rules.{family.module}" for family in FAMILIES.values() if family.variables}
+    assert {"distcheck.rules.launchers.torchrun", "distcheck.rules.launchers.slurm"} <= launchers
+    assert "distcheck.rules.environment.variables" in judged
+    assert not judged & (launchers | {"distcheck.rules.job.agents"})

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from distcheck.diagnose import diagnose
 from distcheck.errors import UsageError
 from distcheck.facts import Job, NodeFacts, ProcessFacts
 from distcheck.jobfile import join, load, save
@@ -23,6 +22,7 @@ from distcheck.report import FORMATS, Options, render
 from distcheck.rollcall import framing
 from distcheck.rollcall.framing import ProtocolError
 from distcheck.rollcall.protocol import FromGuest, Hello, Report, guest_decoder
+from distcheck.rules.diagnose import diagnose
 
 EVERYTHING = Options(all_ranks=True, legend=True, timings=True, verbose=True)
 TURNS = range(6)

@@ -7,9 +7,9 @@ import pytest
 from distcheck import termination
 from distcheck.cli import main
 from distcheck.cli.options import Options
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Asked, Job
-from distcheck.finding import Finding, Fix, NotChecked, Verdict
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import Finding, Fix, NotChecked, Verdict
 
 JOB = Job(distcheck="0.1.0", run="r", asked=Asked("gate", ("environment",)), met=True)
 BAD = Finding(

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from rules.conftest import healthy_job
 
-from distcheck.diagnose import diagnose
 from distcheck.facts import GpuHealth, Gpus, Missing
 from distcheck.jobfile import merge
 from distcheck.rules import all_rules
+from distcheck.rules.diagnose import diagnose
 from distcheck.views import combine
 
 replace = msgspec.structs.replace

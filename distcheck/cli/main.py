@@ -21,8 +21,8 @@ from distcheck.report import FORMATS
 from distcheck.report import Options as ReportOptions
 
 if TYPE_CHECKING:
-    from distcheck.diagnose import Diagnosis
     from distcheck.facts import Job, Look
+    from distcheck.rules.diagnose import Diagnosis
     from distcheck.run.entry import Request
 
 USAGE, BROKEN = 2, 70
@@ -189,7 +189,7 @@ def report(
 ) -> None:
     """Merge saved jobs, judge them again, and render the report."""
     from distcheck import jobfile
-    from distcheck.diagnose import diagnose
+    from distcheck.rules.diagnose import diagnose
 
     if schema:
         _print_schema()
@@ -288,8 +288,8 @@ def _check_writable(options: Options, reason_file: Path | None = None) -> None:
 def _publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_stderr: bool) -> int:
     """Write all that was asked for; what cannot be written is said, takes nothing along, and makes the code 70."""
     from distcheck import jobfile, termination
-    from distcheck.finding import excluded_nodes
     from distcheck.report import render
+    from distcheck.rules.finding import excluded_nodes
 
     failed = False
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple, Protocol, cast
 
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Job
+from distcheck.rules.diagnose import Diagnosis
 
 FORMATS = ("text", "json", "html", "junit", "prometheus", "markdown")
 """Names of the formats, and of the modules of this package."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from distcheck.collectives.plan import bus_factor, label
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import (
     Attempt,
     Collectives,
@@ -21,10 +20,11 @@ from distcheck.facts import (
     Stage,
     TorchBuild,
 )
-from distcheck.finding import Fix, Owner, Scope, Severity, VerdictName, excluded_nodes
 from distcheck.report.fold import fold_nodes
 from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.harmless import storable
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import Fix, Owner, Scope, Severity, VerdictName, excluded_nodes
 
 if TYPE_CHECKING:
     from distcheck.expectation.judge import Expectation
@@ -240,7 +240,7 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
         for rank in job.ranks
     ]
     if job.missing_ranks:
-        from distcheck.rules.homes import homes  # a start without missing ranks need not wait for it
+        from distcheck.rules.job.homes import homes  # a start without missing ranks need not wait for it
 
         home = homes(job)
         rows += (RankRow(rank, home.get(rank), None, None, "-", None, "missing") for rank in job.missing_ranks)

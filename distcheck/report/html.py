@@ -11,7 +11,6 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from distcheck.collectives.plan import label
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job
 from distcheck.report import Options
 from distcheck.report.document import Document, document
@@ -30,6 +29,7 @@ from distcheck.report.sections import (
     problems,
     rows,
 )
+from distcheck.rules.diagnose import Diagnosis
 
 _CODE = re.compile(r"`([^`]+)`")
 WIDTH, HEIGHT = 700, 266

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Job
 from distcheck.report import Options
 from distcheck.report.document import document
 from distcheck.report.harmless import storable
+from distcheck.rules.diagnose import Diagnosis
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:

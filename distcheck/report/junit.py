@@ -10,13 +10,13 @@ from collections import defaultdict
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Job
-from distcheck.finding import Finding, NotChecked
 from distcheck.report import Options
 from distcheck.report.document import document
 from distcheck.report.harmless import harmless
 from distcheck.report.sections import conclusion, evidence_lines, where
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import Finding, NotChecked
 
 JOB = ""
 """Where things stand that are said of no node."""

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from distcheck.collectives.plan import label
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job
 from distcheck.report import Options
 from distcheck.report.document import Document, document
@@ -24,6 +23,7 @@ from distcheck.report.sections import (
     problems,
     rows,
 )
+from distcheck.rules.diagnose import Diagnosis
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>#~&$|])")
 

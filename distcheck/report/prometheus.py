@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import get_args
 
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Job
-from distcheck.finding import VerdictName
 from distcheck.report import Options
 from distcheck.report.document import STATUSES, document
 from distcheck.report.harmless import harmless
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import VerdictName
 
 Sample = tuple[dict[str, str], float | None]
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Gpus, Job, NodeState
-from distcheck.finding import Finding, Fix, NotChecked, Severity
 from distcheck.report.document import STATUSES, Document, RankRow
 from distcheck.report.fold import fold, fold_nodes
 from distcheck.report.gpus import RankGpu
 from distcheck.report.harmless import harmless, storable
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
 
 ROWS = 32
 """With more ranks than this, only the ranks with something to say have a row."""

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from distcheck.collectives.plan import label
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import Collectives, Job, PeerTrial, Resolution
 from distcheck.report import Options
 from distcheck.report.document import Document, document
@@ -28,6 +27,7 @@ from distcheck.report.sections import (
     rows,
     where,
 )
+from distcheck.rules.diagnose import Diagnosis
 
 WIDTH = 100
 """Columns of prose; messages, evidence and commands are never wrapped."""

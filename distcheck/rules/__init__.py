@@ -14,12 +14,14 @@ from functools import cache
 from typing import NamedTuple
 
 from distcheck.facts import Job, Look
-from distcheck.finding import Finding, NotChecked
+from distcheck.rules.finding import Finding, NotChecked
 
 
 class Family(NamedTuple):
     """A module of rules: what it judges, and of which launcher it speaks."""
 
+    module: str
+    """Its place in distcheck.rules; the docs' pages and reports call it by its name in `FAMILIES`, whatever moves."""
     looks: tuple[Look, ...]
     """The looks that its rules judge; when nothing of them was looked at it need not be imported."""
     variables: tuple[str, ...] = ()
@@ -28,53 +30,59 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    "launch": Family(("launch",)),
-    "environment": Family(("environment",)),
-    "software": Family(("environment",)),
+    "launch": Family("launchers.probe_start", ("launch",)),
+    "environment": Family("environment.variables", ("environment",)),
+    "software": Family("environment.software", ("environment",)),
     "leaks": Family(
-        ("environment",), ("TORCHELASTIC_", "PET_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+        "environment.leaks",
+        ("environment",),
+        ("TORCHELASTIC_", "PET_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"),
     ),
-    "torchrun": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
-    "agreement": Family(("environment", "meeting"), ("TORCHELASTIC_",)),
-    "elastic": Family(("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
-    "kubernetes": Family(("environment", "meeting", "peers"), ("KUBERNETES_SERVICE_HOST",)),
-    "slurm": Family(("environment", "gpu"), ("SLURM_",)),
+    "torchrun": Family("launchers.torchrun", ("environment", "meeting"), ("TORCHELASTIC_",)),
+    "agreement": Family("launchers.agreement", ("environment", "meeting"), ("TORCHELASTIC_",)),
+    "elastic": Family("launchers.elastic", ("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
+    "kubernetes": Family("launchers.kubernetes", ("environment", "meeting", "peers"), ("KUBERNETES_SERVICE_HOST",)),
+    "slurm": Family("launchers.slurm", ("environment", "gpu"), ("SLURM_",)),
     "mpi": Family(
-        ("meeting", "gpu"), ("OMPI_", "PMI_", "PMIX_", "MV2_", "MVP_", "PALS_", "JSM_", "HOROVOD_", "CROSS_RANK")
+        "launchers.mpi",
+        ("meeting", "gpu"),
+        ("OMPI_", "PMI_", "PMIX_", "MV2_", "MVP_", "PALS_", "JSM_", "HOROVOD_", "CROSS_RANK"),
     ),
-    "pods": Family(("environment",), ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "SM_CURRENT_HOST")),
-    "ranks": Family(("environment", "meeting")),
-    "local_ranks": Family(("environment", "meeting")),
-    "master": Family(("environment", "meeting")),
-    "master_port": Family(("environment", "meeting")),
-    "interfaces": Family(("peers",)),
-    "names": Family(("peers",)),
-    "resolver": Family(("meeting", "peers")),
-    "network": Family(("meeting",)),
-    "latency": Family(("peers",)),
-    "paths": Family(("peers",)),
-    "mtu": Family(("peers",)),
-    "scale": Family(("peers",)),
-    "rendezvous": Family(("peers",)),
-    "node": Family(("node", "collectives", "isolation")),
-    "gpu": Family(("gpu",)),
-    "gpu_cuda": Family(("gpu",)),
-    "gpu_order": Family(("gpu", "collectives")),
-    "gpu_health": Family(("gpu",)),
-    "gpu_fabric": Family(("gpu",)),
-    "gpu_links": Family(("gpu",)),
-    "gpu_use": Family(("gpu",)),
-    "gpu_places": Family(("gpu",)),
-    "gpu_fleet": Family(("gpu",)),
-    "gpu_mig": Family(("gpu",)),
-    "gpu_xids": Family(("gpu",)),
-    "collectives": Family(("collectives",)),
-    "performance": Family(("collectives",)),
-    "nccl_transport": Family(("collectives",)),
-    "nccl_nodes": Family(("collectives",)),
-    "baseline": Family(("collectives",)),
-    "isolation": Family(("isolation",)),
-    "probe": Family(("environment", "meeting")),
+    "pods": Family(
+        "launchers.pods", ("environment",), ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX", "SM_CURRENT_HOST")
+    ),
+    "ranks": Family("environment.ranks", ("environment", "meeting")),
+    "local_ranks": Family("environment.local_ranks", ("environment", "meeting")),
+    "master": Family("environment.master_addr", ("environment", "meeting")),
+    "master_port": Family("environment.master_port", ("environment", "meeting")),
+    "interfaces": Family("network.interfaces", ("peers",)),
+    "names": Family("network.hostnames", ("peers",)),
+    "resolver": Family("network.resolver", ("meeting", "peers")),
+    "network": Family("network.master_reachability", ("meeting",)),
+    "latency": Family("network.latency", ("peers",)),
+    "paths": Family("network.peer_paths", ("peers",)),
+    "mtu": Family("network.mtu", ("peers",)),
+    "scale": Family("network.scale", ("peers",)),
+    "rendezvous": Family("environment.file_rendezvous", ("peers",)),
+    "node": Family("host.node", ("node", "collectives", "isolation")),
+    "gpu": Family("gpu.mapping", ("gpu",)),
+    "gpu_cuda": Family("gpu.cuda", ("gpu",)),
+    "gpu_order": Family("gpu.order", ("gpu", "collectives")),
+    "gpu_health": Family("gpu.health", ("gpu",)),
+    "gpu_fabric": Family("gpu.fabric", ("gpu",)),
+    "gpu_links": Family("gpu.links", ("gpu",)),
+    "gpu_use": Family("gpu.usage", ("gpu",)),
+    "gpu_places": Family("gpu.affinity", ("gpu",)),
+    "gpu_fleet": Family("gpu.fleet", ("gpu",)),
+    "gpu_mig": Family("gpu.mig", ("gpu",)),
+    "gpu_xids": Family("gpu.xids", ("gpu",)),
+    "collectives": Family("collectives.outcome", ("collectives",)),
+    "performance": Family("collectives.bandwidth", ("collectives",)),
+    "nccl_transport": Family("collectives.nccl_network", ("collectives",)),
+    "nccl_nodes": Family("collectives.nccl_intranode", ("collectives",)),
+    "baseline": Family("collectives.baseline", ("collectives",)),
+    "isolation": Family("collectives.isolation", ("isolation",)),
+    "probe": Family("host.probe", ("environment", "meeting")),
 }
 """The modules of rules in the order in which a report shows them: causes before consequences."""
 
@@ -138,11 +146,17 @@ def rule(
         name = judge.__name__.replace("_", "-")
         if name in _registered:
             raise ValueError(f"two rules are named {name}")
-        family = judge.__module__.rpartition(".")[2]
+        family = _family_of(judge.__module__)
         _registered[name] = Rule(name, family, look, aliases, judge, also, always, consequence)
         return judge
 
     return register
+
+
+def _family_of(module: str) -> str:
+    """Return the family of a module; a module that is none of `FAMILIES` is a family by itself."""
+    place = module.removeprefix(f"{__name__}.")
+    return next((name for name, family in FAMILIES.items() if family.module == place), place)
 
 
 def all_rules() -> tuple[Rule, ...]:
@@ -169,7 +183,7 @@ def rules_for(job: Job) -> tuple[Rule, ...]:
 @cache
 def _rules_of(families: tuple[str, ...]) -> tuple[Rule, ...]:
     for family in families:
-        importlib.import_module(f"{__name__}.{family}")
+        importlib.import_module(f"{__name__}.{FAMILIES[family].module}")
     return tuple(rule for family in families for rule in _registered.values() if rule.family == family)
 
 

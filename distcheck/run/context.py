@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import CudaView, Gpus, Job, Missing, NetworkFacts, Pci
 from distcheck.launch.local import LocalRanks
 from distcheck.placement import rank_environment
@@ -25,6 +24,7 @@ from distcheck.rollcall import client
 from distcheck.rollcall.client import Connection
 from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.server import Server
+from distcheck.rules.diagnose import Diagnosis
 from distcheck.run.entry import (
     NEVER_MET,
     NOBODY_TO_MEET,

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.diagnose import Diagnosis, diagnose
 from distcheck.facts import (
     Asked,
     Attempt,
@@ -25,6 +24,7 @@ from distcheck.facts import (
     Resolution,
 )
 from distcheck.probe import environment, host, network, ports, process
+from distcheck.rules.diagnose import Diagnosis, diagnose
 from distcheck.run.record import Record
 from distcheck.run.watchdog import GRACE_SECONDS, armed
 

@@ -15,13 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from distcheck.diagnose import Diagnosis
 from distcheck.errors import WriteError
 from distcheck.facts import Asked, Gpus, Job, Missing, NodeState, Pci, Placement, RankFacts
-from distcheck.finding import Finding
 from distcheck.jobfile import write
 from distcheck.probe import gpu, host, pci
 from distcheck.probe.state import state
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import Finding
 from distcheck.run.entry import Outcome, Publish, Request, judge, process_facts
 from distcheck.run.record import Record
 from distcheck.run.watchdog import armed

@@ -24,7 +24,7 @@ from distcheck.rollcall.seal import make_token
 from distcheck.run.entry import Outcome, Publish, Request, judge
 
 if TYPE_CHECKING:
-    from distcheck.diagnose import Diagnosis
+    from distcheck.rules.diagnose import Diagnosis
     from distcheck.run.watchdog import Watchdog
 
 _ENGINES: dict[str, Any] = {"ssh": ssh, "slurm": slurm, "mpi": mpi}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distcheck import report
-from distcheck.diagnose import diagnose
+from distcheck.rules.diagnose import diagnose
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_job

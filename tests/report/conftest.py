@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 import distcheck.rules
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import (
     Asked,
     Attempt,
@@ -30,8 +29,9 @@ from distcheck.facts import (
     Resolution,
     TorchBuild,
 )
-from distcheck.finding import Finding, Fix, NotChecked, verdict
 from distcheck.rules import Rule
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import Finding, Fix, NotChecked, verdict
 
 GOLDENS = Path(__file__).parent / "golden"
 OPS = ("all_reduce", "broadcast")

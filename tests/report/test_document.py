@@ -5,9 +5,9 @@ import msgspec
 import pytest
 
 from distcheck.facts import Asked, Attempt, Bind, Collectives, Gpu, Gpus, Measurement, Missing, RankRun
-from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.report import render
 from distcheck.report.document import Document, document, json_schema
+from distcheck.rules.finding import Finding, Fix, NotChecked
 
 replace = msgspec.structs.replace
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from distcheck.facts import Collectives, Measurement
-from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.report import FORMATS, Options, render
 from distcheck.report.document import document
 from distcheck.report.html import chart, marked
+from distcheck.rules.finding import Finding, Fix, NotChecked
 
 VOID = {"meta"}
 

@@ -6,11 +6,11 @@ import machines
 import msgspec
 import pytest
 
-from distcheck.diagnose import Diagnosis
 from distcheck.facts import GpuHealth, Job, Missing, Pci
 from distcheck.probe import pci
 from distcheck.report import render
 from distcheck.report.document import document
+from distcheck.rules.diagnose import Diagnosis
 
 replace = msgspec.structs.replace
 NICS = ("mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11")

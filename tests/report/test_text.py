@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from distcheck.facts import Asked, Collectives, Measurement
-from distcheck.finding import Finding, Fix, NotChecked
 from distcheck.report import Options, render
+from distcheck.rules.finding import Finding, Fix, NotChecked
 
 
 def text(judged, **options):

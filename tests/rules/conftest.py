@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from distcheck.diagnose import Diagnosis, diagnose
 from distcheck.facts import (
     Asked,
     Attempt,
@@ -27,6 +26,7 @@ from distcheck.facts import (
 )
 from distcheck.placement import local_placements, place, rank_environment
 from distcheck.rules import Rule, all_rules
+from distcheck.rules.diagnose import Diagnosis, diagnose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,8 +12,8 @@ from rules.conftest import unpasteable
 import distcheck
 from distcheck.cli.explain import explain
 from distcheck.facts import Asked, Job
-from distcheck.finding import Finding, NotChecked
 from distcheck.rules import FAMILIES, Rule, all_rules
+from distcheck.rules.finding import Finding, NotChecked
 
 TESTS = Path(__file__).parent.parent
 RULES = Path(distcheck.__file__).parent / "rules"
@@ -77,9 +77,9 @@ def words_of(path: Path) -> list[str]:
     return [node.value for node in constants if isinstance(node.value, str)]
 
 
-@pytest.mark.parametrize("family", sorted(path.stem for path in RULES.glob("*.py")))
-def test_no_words_of_a_rule_leave_out_what_is_to_be_typed_or_hold_a_usual_port(family: str) -> None:
-    for words in words_of(RULES / f"{family}.py"):
+@pytest.mark.parametrize("module", sorted(path.relative_to(RULES).as_posix() for path in RULES.rglob("*.py")))
+def test_no_words_of_a_rule_leave_out_what_is_to_be_typed_or_hold_a_usual_port(module: str) -> None:
+    for words in words_of(RULES / module):
         if words in {"…", "HOST_OF_RANK_0"}:
             continue  # what others wrote is cut; a rank 0 of which nothing is known has no name
         assert not re.search(r"\.\.\.|…|<\w+>|HOST_OF|\b29[45]\d\d\b|nproc-per-node[= ][3-9]", words), words

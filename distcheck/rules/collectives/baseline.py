@@ -1,0 +1,89 @@
+"""Rules that hold a run to one of before (``--baseline``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.baseline import Change, compare, differences, of, without_counterpart
+from distcheck.collectives.plan import label
+from distcheck.facts import Baseline, Collectives, Job
+from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.figures import size_words
+from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.wording import grouped, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WARNING, _ERROR = 0.9, 0.8
+
+
+@rule("collectives")
+def perf_below_baseline(job: Job) -> Iterator[Outcome]:
+    """An operation is slower than it was in the run that ``--baseline`` names.
+
+    A cluster that has become slower shows no error: a driver or firmware was updated, a link retrains at a lower
+    rate, a cable was moved, neighbours use the same switch.
+
+    Found by comparing the figures of both runs, operation by operation and size by size, with how sure each of them
+    is. Less than 0.9 of what it was is a warning, and less than 0.8 an error, where that is more than both runs'
+    uncertainty; less than 0.8 of which they are too uncertain to be sure is no pass. Runs on different numbers of ranks
+    or nodes, other GPUs or another backend are not compared.
+
+    Fix: ``distcheck isolate`` finds a slow node or link; compare drivers, firmware and NCCL versions with those of
+    then.
+    """
+    before = job.asked.baseline
+    if before is None:
+        return
+    ran = job.collectives
+    if not isinstance(ran, Collectives) or not ran.measurements:
+        yield NotChecked(reason=f"nothing was measured that could be held to {before.file}")
+        return
+    other = differences(before, of(job, ""))
+    if other:
+        yield NotChecked(reason=f"{before.file} is of another kind of run: {listed(other)}; it is not compared")
+        return
+    changes = compare(before, ran.measurements)
+    if not changes:
+        yield NotChecked(reason=f"{before.file} has no figure for any operation and size of this run")
+        return
+    absent = [f"{label(m.op, m.dtype)} of {size_words(m.bytes)}" for m in without_counterpart(before, ran.measurements)]
+    if absent:
+        yield NotChecked(reason=f"{before.file} has no figure for {listed(absent)}")
+    lower = [change for change in changes if change.share < _WARNING]
+    for name, fallen in grouped((change for change in lower if change.fell), lambda change: change.name).items():
+        yield _finding(before, name, fallen, ran)
+    doubtful = [change for change in lower if not change.fell]
+    if doubtful:
+        names = listed([f"{change.name} of {size_words(change.row.bytes)}" for change in doubtful])
+        yield NotChecked(
+            required=any(change.share < _ERROR for change in doubtful),
+            reason=f"{names}: slower than in {before.file}, by no more than the figures may be off; --time-limit makes "
+            "them surer",
+        )
+
+
+def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives) -> Finding:
+    """Return the finding about one operation, which is judged by the size at which it fell most."""
+    worst = min(fallen, key=lambda change: change.share)
+    versions = {"torch": (before.torch, ran.torch), "NCCL": (before.nccl, ran.nccl)}
+    changed = {name: f"{then}, now {now}" for name, (then, now) in versions.items() if then != now}
+    return Finding(
+        severity="error" if worst.share < _ERROR else "warning",
+        scope="link",
+        owner="unknown",
+        confirmed=False,
+        message=f"{name} of {size_words(worst.row.bytes)} takes {worst.seconds * 1e3:.3g} ms; in {before.file} "
+        f"it took {worst.row.seconds * 1e3:.3g} ms: {1 - worst.share:.0%} of the bandwidth is gone",
+        evidence={
+            size_words(change.row.bytes): f"{change.share:.0%} of what it was; by chance it may be off by "
+            f"{change.noise:.0%}"
+            for change in fallen
+        }
+        | changed,
+        fix=Fix(
+            "Find the slow node or link, and what has changed since.",
+            ("distcheck isolate", f"distcheck report {before.file}"),
+        ),
+    )

@@ -1,0 +1,232 @@
+"""What most likely ended a process of a distributed job, by its signal and by what its node showed right then."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts import Missing
+from distcheck.rules.wording import brief
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distcheck.facts import Death, RankFacts
+    from distcheck.rules.finding import Owner, Scope
+
+_MIB = 1 << 20
+_SMALL_SHM_BYTES = 64 * _MIB
+"""What Docker and Kubernetes give unless told otherwise."""
+_SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
+_CODE = re.compile(r"exit(?:ed with)? code (\d+)")
+_SHELLS_SIGNAL = 128
+_CALL = re.compile(r'^  File "([^"\n]+)", line (\d+) in (\S+)$', re.MULTILINE)
+"""The innermost Python call, as faulthandler writes it at a fatal signal."""
+_CRASH = re.compile(r'Fatal Python error|  File "')
+_WATCHDOG = re.compile(r"watchdog", re.IGNORECASE)
+_TELLING = re.compile(r"error|terminate|assert|abort|what\(\)|invalid|corrupt|fatal|fail", re.IGNORECASE)
+
+
+class Cause(NamedTuple):
+    """What most likely ended a process, and what mends it."""
+
+    owner: Owner
+    text: str
+    """What to do."""
+    commands: tuple[str, ...] = ()
+    seen: str = ""
+    """What the node showed, for the message; empty where it showed nothing that tells."""
+    scope: Scope = "node"
+
+
+_BY_SIGNAL: Mapping[str, Cause] = {
+    "SIGKILL": Cause(
+        "user",
+        "Most often the memory limit of the job's cgroup or the kernel's OOM killer: ask for more memory.",
+        ("dmesg -T | grep -iE 'out of memory|killed process'", "cat /sys/fs/cgroup/memory.events"),
+    ),
+    "SIGBUS": Cause(
+        "user",
+        "Most often a /dev/shm that is full or too small for NCCL's and torch's segments: make it larger.",
+        ("df -h /dev/shm", "# add to docker run: --shm-size=8g"),
+    ),
+    "SIGSEGV": Cause(
+        "unknown",
+        "A native library crashed; compare driver, NCCL and its plugins with the other nodes.",
+        ("NCCL_NET_PLUGIN=none distcheck bandwidth", "dmesg -T | grep -i segfault"),
+    ),
+    "SIGABRT": Cause(
+        "unknown",
+        "torch's watchdog or a failed assertion ended it; its log says which.",
+        ("NCCL_DEBUG=INFO distcheck bandwidth -v",),
+    ),
+    "SIGTERM": Cause("unknown", "The scheduler or a person ended it; look for a time limit or a preemption."),
+    "SIGILL": Cause(
+        "admin",
+        "torch or a library was built for another processor than this node's.",
+        ("lscpu | grep -i 'model name'",),
+    ),
+    "SIGFPE": Cause("unknown", "A native library divided by zero; its last words say where.", ("distcheck gate -v",)),
+    "SIGSYS": Cause(
+        "admin",
+        "A seccomp filter forbids a system call that torch or NCCL makes: allow it in the container's profile.",
+        ("# add to docker run: --security-opt seccomp=unconfined",),
+    ),
+    "SIGXCPU": Cause("user", "It used up the CPU time that it is allowed: raise the limit.", ("ulimit -t unlimited",)),
+    "SIGXFSZ": Cause(
+        "user", "It wrote a file larger than it is allowed to: raise the limit.", ("ulimit -f unlimited",)
+    ),
+}
+_UNKNOWN = Cause("unknown", "Its last words are in the log of the ranks; run it again with -v.")
+
+
+def signal_of(detail: str) -> str:
+    """Return the signal that "was ended by SIGBUS" names, or that stands behind a shell's "exited with code 135"."""
+    named = _SIGNAL.search(detail)
+    if named:
+        return named[0]
+    code = _CODE.search(detail)
+    number = int(code[1]) - _SHELLS_SIGNAL if code else 0
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+def cause_of_death(rank: RankFacts) -> Cause:
+    """Return what most likely ended a rank."""
+    if rank.run is None:
+        return _UNKNOWN
+    name, death = signal_of(rank.run.detail), rank.run.death
+    cause = _BY_SIGNAL.get(name, _UNKNOWN)
+    if death is None:
+        return cause
+    if name == "SIGKILL":
+        return _killed(rank, death, cause)
+    if name == "SIGBUS":
+        return _bus_error(rank, death, cause)
+    if name == "SIGABRT" and _WATCHDOG.search(death.said):
+        return Cause(
+            "unknown",
+            "It waited in a collective until torch's watchdog ended it: look at the ranks that it waited for.",
+            ("distcheck isolate", "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO distcheck bandwidth -v"),
+            seen="torch's watchdog ended it",
+        )
+    said, call = last_words(death), _CALL.search(death.said)
+    seen = [f"it said '{said}'"] if said else []
+    if call:
+        seen.append(f"it was in {call[3]} ({'/'.join(call[1].split('/')[-2:])}:{call[2]})")
+    return cause._replace(seen="; ".join(seen))
+
+
+def last_words(death: Death) -> str:
+    """Return the most telling of the last lines that were written before a death, '' when none tells anything."""
+    lines = [line.strip() for line in death.said.splitlines() if _TELLING.search(line) and not _CRASH.match(line)]
+    return brief(lines[0], 120) if lines else ""
+
+
+def _killed(rank: RankFacts, death: Death, cause: Cause) -> Cause:
+    if isinstance(death.oom_kills, Missing):
+        return cause
+    if death.oom_kills and death.memory_limit_bytes is not None:
+        limit = death.memory_limit_bytes
+        return Cause(
+            "user",
+            f"Give the job more memory than {_size(limit)} on each node.",
+            _more_memory(rank, limit),
+            seen=f"the kernel killed {_processes(death.oom_kills)} when its cgroup's memory limit of {_size(limit)} "
+            "was reached",
+            scope="rank",
+        )
+    if death.oom_kills:
+        return Cause(
+            "unknown",
+            "The node, or a cgroup around the job's, ran out of memory: see what takes it, and ask for memory.",
+            ("free -h", "ps -eo rss,pid,user,cmd --sort=-rss | head", "dmesg -T | grep -i 'out of memory'"),
+            seen=f"the kernel killed {_processes(death.oom_kills)} for want of memory; no limit of its own was reached",
+        )
+    under_slurm = "SLURM_JOB_ID" in rank.environment
+    return Cause(
+        "unknown",
+        "Somebody or something sent the signal: a person, the scheduler, an agent of the node; it is not known who.",
+        (
+            *(("sacct -j $SLURM_JOB_ID --format=JobID,State,ExitCode,MaxRSS,ReqMem",) if under_slurm else ()),
+            "dmesg -T | grep -iE 'out of memory|killed process'",
+            "journalctl -k -n 50",
+        ),
+        seen="the kernel killed nothing for want of memory in its cgroup",
+    )
+
+
+def _more_memory(rank: RankFacts, limit: int) -> tuple[str, ...]:
+    """Return how to ask for twice as much, by who set the limit."""
+    twice = max(1, -(-2 * limit // _MIB))
+    if "SLURM_JOB_ID" in rank.environment:
+        return (
+            f"#SBATCH --mem={twice}M",
+            f"# add to srun: --mem={twice}M",
+            "scontrol show job $SLURM_JOB_ID | grep -i mem",
+        )
+    if "KUBERNETES_SERVICE_HOST" in rank.environment:
+        return (f"resources: {{limits: {{memory: {twice}Mi}}}}  # of the container", "kubectl describe pod $HOSTNAME")
+    return (
+        f"# add to docker run: --memory={twice}m",
+        f"# put in front of the command: systemd-run --user --scope -p MemoryMax={twice}M",
+    )
+
+
+def _bus_error(rank: RankFacts, death: Death, cause: Cause) -> Cause:
+    room = death.shm
+    if room is None:
+        return cause
+    if isinstance(room, Missing):
+        return cause._replace(seen=room.reason)
+    seen = f"its /dev/shm has {_size(room.free_bytes)} free of {_size(room.total_bytes)}"
+    if room.total_bytes <= _SMALL_SHM_BYTES:
+        text = "Make /dev/shm larger: NCCL, torch and its data loaders share memory there."
+        return Cause("user", text, _larger_shm(rank), seen=seen)
+    if room.free_bytes <= _SMALL_SHM_BYTES:
+        text = "Remove from /dev/shm what jobs that are gone have left there, or make it larger."
+        return Cause("user", text, ("ls -la /dev/shm", *_larger_shm(rank)), seen=seen)
+    return Cause(
+        "unknown",
+        "Not for want of shared memory: a mapped file was cut or its disk is full, or the node's memory is faulty.",
+        ("dmesg -T | grep -iE 'hwpoison|memory failure|mce|i/o error'", "df -h /tmp ."),
+        seen=seen,
+    )
+
+
+def _larger_shm(rank: RankFacts) -> tuple[str, ...]:
+    if "KUBERNETES_SERVICE_HOST" in rank.environment:
+        return ("volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]  # mounted at /dev/shm",)
+    return ("# add to docker run: --shm-size=8g", "sudo mount -o remount,size=50% /dev/shm")
+
+
+def _processes(count: int) -> str:
+    return "it" if count == 1 else f"{count} processes"
+
+
+def _size(size: int) -> str:
+    if size >= 10 << 30:
+        return f"{size / (1 << 30):.0f} GiB"
+    return f"{size / _MIB:.0f} MiB" if size >= 10 * _MIB else f"{size / _MIB:.1f} MiB"
+
+
+def evidence_of_death(rank: RankFacts) -> dict[str, str | int]:
+    """Return what the node of a dead rank showed, nothing where it was not looked at."""
+    death = rank.run.death if rank.run else None
+    if death is None:
+        return {}
+    kills, room = death.oom_kills, death.shm
+    evidence: dict[str, str | int] = {"oom_kills": kills.reason if isinstance(kills, Missing) else kills}
+    if death.memory_limit_bytes is not None:
+        evidence |= {"memory_limit_bytes": death.memory_limit_bytes, "cgroup": death.memory_cgroup}
+    if room is not None:
+        words = (
+            room.reason if isinstance(room, Missing) else f"{_size(room.free_bytes)} free of {_size(room.total_bytes)}"
+        )
+        evidence["shm"] = words
+    if death.said:
+        evidence["last words"] = death.said
+    return evidence

@@ -1,0 +1,43 @@
+"""The collectives' figures: which are there, which were asked for, and the bandwidth they stand for."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+from distcheck.collectives.plan import OPERATIONS, bus_factor, label, moved_bytes, usual_sizes
+from distcheck.rules.wording import listed
+
+if TYPE_CHECKING:
+    from distcheck.facts import Collectives, Job, Measurement
+
+_MIB = 1 << 20
+
+
+def busbw(row: Measurement) -> float | None:
+    """Return the bus bandwidth in GB/s (1e9 bytes) over the ranks' mean time, as nccl-tests does."""
+    factor = bus_factor(row.op, len(row.seconds_by_rank))
+    if factor is None:
+        return None
+    mean = sum(row.seconds_by_rank) / len(row.seconds_by_rank)
+    return None if mean <= 0 else row.bytes / mean / 1e9 * factor
+
+
+def missing_figures(job: Job, collectives: Collectives) -> list[str]:
+    """Name the figures that were asked for and are not there, operation by operation."""
+    ranks = job.world_size or 1
+    there = {(m.op, m.dtype, m.bytes) for m in collectives.measurements}
+    gaps = []
+    asked = job.asked.sizes_bytes or usual_sizes(collectives.backend)
+    for op, dtype in product(job.asked.operations or OPERATIONS, job.asked.dtypes or ("float32",)):
+        sizes = dict.fromkeys(moved_bytes(op, size, ranks, dtype) for size in asked)
+        absent = [size_words(size) for size in sizes if (op, dtype, size) not in there]
+        if absent:
+            gaps.append(f"{label(op, dtype)} of {listed(absent)}")
+    return gaps
+
+
+def size_words(size_bytes: int) -> str:
+    """Write a size in whole MiB where it is one: 16 MiB, 4096 B."""
+    whole = size_bytes % _MIB == 0 and size_bytes > 0
+    return f"{size_bytes // _MIB} MiB" if whole else f"{size_bytes} B"

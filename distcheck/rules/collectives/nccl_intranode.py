@@ -1,0 +1,225 @@
+"""Rules about what NCCL says it uses inside a node: NVLink, NVLS, and what it takes for a node."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpus, Job, NodeFacts, RankFacts
+from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.figures import size_words
+from distcheck.rules.collectives.nccl_logs import Told, nodes_in_use, setting, settings_shown, told, who
+from distcheck.rules.finding import Fix
+from distcheck.rules.gpu.readings import Reading, not_ready, nvlinks_of, readings
+from distcheck.rules.wording import found, grouped, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_NVLS_GPUS = 8
+"""With fewer GPUs NCCL prefers rings on some systems (4 of Hopper's, 5 of Blackwell's)."""
+_NVLS_BYTES = 64 << 20
+"""Far above the size from which 8 GPUs of Hopper's take NVLS, 2 MiB with NCCL 2.30."""
+_NVLS_SINCE = (2, 17)
+_MULTICAST_GPU = re.compile(r"\bG?[HB]\d{2,3}\b")
+
+
+@rule("collectives")
+def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
+    """NCCL copies between GPUs through the host although NVLink connects them.
+
+    10 to 20 GB/s instead of hundreds. NCCL's log says ``via SHM/direct`` or ``via NET/`` for two ranks of one node. The
+    usual causes are NCCL_P2P_DISABLE=1 left over, NCCL_P2P_LEVEL, and ranks in containers that do not share memory.
+
+    Found by the transports in NCCL's log, for pairs of GPUs of a node of which NVML says that NVLink connects them and
+    that they may reach each other's memory. Where they may not, gpu-nvlink-down says it; where NCCL takes the ranks of
+    a node for several nodes, nccl-hostid-split does.
+
+    Fix: unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; run one container per node, with ``--ipc=host``.
+
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable
+    """
+    split = {node.key for node, _ in _split(job)}
+    ranks = {rank.placement.rank: rank for rank in job.ranks}
+    around: list[tuple[Told, str]] = []
+    for t in told(job):
+        if t.log.ranks != job.world_size or t.node.key in split:
+            continue
+        for how in ("SHM", "NET"):
+            others = [ranks[peer] for peer in t.log.peers.get(how, ()) if peer in ranks]
+            beside = [other for other in others if job.node_of(other) is t.node]
+            if beside and not _linked(t.node).isdisjoint(_pairs(t, beside)):
+                around.append((t, how))
+    for how, items in grouped(around, lambda item: item[1]).items():
+        group = [t for t, _ in items]
+        off = settings_shown(group, "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
+        yield found(
+            job,
+            [t.rank for t in group],
+            f"{who(job, group)}: NCCL goes through {'shared memory' if how == 'SHM' else 'the network'} to GPUs of the "
+            f"same node that NVLink connects{off and '; ' + listed([f'{n}={v}' for n, v in off.items()]) + ' is set'}",
+            Fix(
+                "Unset the variable." if off else "Let the ranks of a node share one container and its memory.",
+                tuple(f"unset {name}" for name in off)
+                or ("nvidia-smi topo -p2p r", "# add to docker run: --gpus all --ipc=host", "df /dev/shm"),
+            ),
+            severity="warning",
+            scope="job" if off else "node",
+            owner="user" if off else "unknown",
+            evidence={f"rank {t.rank.placement.rank}": listed(list(t.log.transports)) for t in group[:8]} | off,
+        )
+
+
+def _pairs(t: Told, others: Iterable[RankFacts]) -> Iterator[frozenset[int | None]]:
+    return (frozenset((_index(t.node, t.rank), _index(t.node, other))) for other in others)
+
+
+def _linked(node: NodeFacts) -> set[frozenset[int | None]]:
+    """Return the pairs of GPUs that NVLink connects and that may reach each other's memory."""
+    pairs = node.gpus.peer_access if isinstance(node.gpus, Gpus) else ()
+    return {frozenset(pair.gpus) for pair in pairs if (pair.nvlink, pair.read, pair.write) == (0, 0, 0)}
+
+
+def _index(node: NodeFacts, rank: RankFacts) -> int | None:
+    devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
+    return next((gpu.index for gpu in devices if gpu.uuid == rank.gpu and gpu.mig is not True), None)
+
+
+@rule("collectives")
+def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
+    """NCCL adds up without the NVSwitches although they could do it.
+
+    On nodes with 8 GPUs of Hopper's kind and later the switches can sum for all_reduce (NVLS, NVLink SHARP): 460 GB/s
+    bus bandwidth instead of 370 on H100, 840 instead of 690 on B200. NCCL then says ``NVLS multicast support is not
+    available on dev 0``, or nothing at all; ``NVLS Created Multicast group`` is no proof that it is used.
+
+    Found by the algorithm that NCCL's log gives for all_reduce of 64 MiB and more on one node, where the GPUs are of
+    that kind, their links lead to switches and the fabric is up, and no variable excludes NVLS. Needs NCCL 2.23, which
+    tells the operation. A warning.
+
+    Fix: look for the fabric manager's state and for what NCCL says of multicast.
+
+    See: https://github.com/NVIDIA/nccl/issues/1672
+    """
+    nodes = nodes_in_use(job)
+    first = next((t for t in told(job) if t.log.ranks == job.world_size and t.log.algorithms), None)
+    if len(nodes) != 1 or first is None or not _nvls_possible(job, nodes[0], first):
+        return
+    sizes = {int(key.split()[1]): used for key, used in first.log.algorithms.items() if key.startswith("all_reduce ")}
+    largest = max(sizes, default=0)
+    used = sizes.get(largest, "")
+    if largest < _NVLS_BYTES or re.search("NVLS|SYMMETRIC|COPY", used):
+        return
+    log = first.log
+    tuner = next((plugin for plugin in log.plugins if plugin.startswith("TUNER")), "")
+    if log.nvls_available is False:
+        reason = "NCCL found no multicast support on the GPUs"
+    elif not log.nvls_created and not log.nvls_channels:
+        reason = "NCCL set up no channels for it"
+    else:
+        reason = f"NCCL set it up, and {f'the {tuner} plugin' if tuner else 'its model'} chose otherwise"
+    yield found(
+        job,
+        list(job.ranks_on(nodes[0])),
+        f"{nodes[0].name}: NCCL uses {used} for all_reduce of {size_words(largest)} and not NVLS, which these GPUs and "
+        f"their NVSwitches can: {reason}",
+        Fix(
+            "Look at the fabric manager and at what NCCL says of NVLS.",
+            (
+                "systemctl status nvidia-fabricmanager",
+                "nvidia-smi -q | grep -A 4 Fabric",
+                "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NVLS,TUNING NCCL_NVLS_ENABLE=1",
+            ),
+        ),
+        severity="warning",
+        scope="node",
+        owner="admin",
+        evidence={
+            "NCCL": log.version,
+            "algorithm": used,
+            "multicast": {True: "available", False: "not available", None: "not told"}[log.nvls_available],
+            "NVLS channels": log.nvls_channels or 0,
+            **({"tuner": tuner} if tuner else {}),
+            **settings_shown([first], "NCCL_CUMEM_ENABLE", "NCCL_TUNER_PLUGIN"),
+        },
+    )
+
+
+def _nvls_possible(job: Job, node: NodeFacts, t: Told) -> bool:
+    """Tell whether NVLS is what NCCL should use for large sums on a node, as far as is known."""
+    numbers = re.match(r"(\d{1,6})\.(\d{1,6})", t.log.version)
+    version = (int(numbers[1]), int(numbers[2])) if numbers else _NVLS_SINCE
+    algorithm, protocol = setting(t, "NCCL_ALGO").lower(), setting(t, "NCCL_PROTO").lower()
+    excluded = (
+        setting(t, "NCCL_NVLS_ENABLE") == "0"
+        or (algorithm and ("nvls" in algorithm) is algorithm.startswith("^"))
+        or (protocol and ("simple" in protocol) is protocol.startswith("^"))
+    )
+    one_node = t.log.nodes in {None, 1} and not t.log.mnnvl
+    open_to_all = isinstance(node.gpus, Gpus) and node.gpus.confidential_compute is not True
+    used = [reading for reading in readings(job) if reading.node is node and reading.ranks]
+    shared = any(len(reading.ranks) > 1 for reading in used)
+    enough = len(used) >= _NVLS_GPUS and not shared and all(_multicast(reading) for reading in used)
+    return version >= _NVLS_SINCE and not excluded and one_node and open_to_all and enough
+
+
+def _multicast(reading: Reading) -> bool:
+    name, links = reading.gpu.name, nvlinks_of(reading)
+    kind = isinstance(name, str) and _MULTICAST_GPU.search(name) is not None and reading.gpu.mig is not True
+    return kind and links is not None and "switch" in links.remote and any(links.active) and not not_ready(reading)
+
+
+@rule("collectives")
+def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
+    """NCCL takes the ranks of one node for several nodes, or several nodes for one.
+
+    NCCL knows a host by its name and the kernel's boot id, or by NCCL_HOSTID alone. Ranks of one node with different
+    host names, as in several containers, or with different NCCL_HOSTID go over the network to each other and never use
+    NVLink or shared memory; so do ranks that can reach each other by neither. Nodes with the same NCCL_HOSTID look for
+    each other's GPUs in vain and fail or hang.
+
+    Found by comparing the number of ranks that NCCL's log counts on a node (since NCCL 2.20) with distcheck's.
+
+    Fix: unset NCCL_HOSTID, give the containers of a node one host name and a shared /dev/shm.
+
+    See: https://github.com/NVIDIA/nccl/blob/master/src/misc/utils.cc (getHostHash)
+    """
+    for node, group in _split(job):
+        here = len(job.ranks_on(node))
+        hostid = settings_shown(group, "NCCL_HOSTID", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
+        yield found(
+            job,
+            [t.rank for t in group],
+            f"{who(job, group)}: NCCL counts {group[0].log.local_ranks} of the {here} ranks of {node.name} on one node"
+            f"{hostid and '; ' + listed([f'{n}={v}' for n, v in hostid.items()]) + ' is set'}",
+            Fix(
+                "Let the ranks of a node have one host name, one /dev/shm and no NCCL_HOSTID.",
+                ("unset NCCL_HOSTID", "hostname; cat /proc/sys/kernel/random/boot_id", "df /dev/shm"),
+            ),
+            severity="warning",
+            scope="node",
+            evidence={"ranks there": here, "NCCL's nodes": group[0].log.nodes or 0, **hostid},
+        )
+    boots = [node.boot_id for node in nodes_in_use(job)]
+    machines = len(set(boots)) if all(isinstance(boot, str) for boot in boots) else 0
+    merged = [t for t in _whole(job) if not t.log.mnnvl and t.log.nodes is not None and t.log.nodes < machines]
+    if merged:
+        yield found(
+            job,
+            [t.rank for t in merged],
+            f"{who(job, merged)}: NCCL counts {merged[0].log.nodes} where there are {machines} machines",
+            Fix("Give every machine its own NCCL_HOSTID, or none.", ("unset NCCL_HOSTID",)),
+            scope="job",
+            evidence=settings_shown(merged, "NCCL_HOSTID"),
+        )
+
+
+def _whole(job: Job) -> list[Told]:
+    """Return the ranks whose log speaks of all the ranks of a job that is all there."""
+    return [] if job.missing_ranks else [t for t in told(job) if t.log.ranks == job.world_size]
+
+
+def _split(job: Job) -> list[tuple[NodeFacts, list[Told]]]:
+    """Return the nodes of which NCCL makes several, with the ranks that say so."""
+    few = [t for t in _whole(job) if t.log.local_ranks is not None and t.log.local_ranks < len(job.ranks_on(t.node))]
+    return [(group[0].node, group) for group in grouped(few, lambda t: t.node.key).values()]

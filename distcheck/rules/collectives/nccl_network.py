@@ -1,0 +1,250 @@
+"""Rules about what NCCL says it uses between nodes: the network, its plugin, GPUDirect RDMA."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpus, Job, Missing, NodeFacts, Pci
+from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.nccl_logs import (
+    Told,
+    adapter_names,
+    adapters,
+    crossing,
+    nodes_in_use,
+    not_told,
+    plugin_adapters,
+    setting,
+    settings_shown,
+    switched_on,
+    who,
+)
+from distcheck.rules.finding import Fix, NotChecked, Scope
+from distcheck.rules.wording import are, found, grouped, listed, nodes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_DESKTOP_GPU = re.compile(r"GeForce|\bRTX\b|\bTITAN\b|Quadro")
+_GOOGLE = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
+
+
+@rule("collectives")
+def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
+    """NCCL goes over TCP sockets between nodes that have InfiniBand or RoCE.
+
+    A tenth of the bandwidth, and every byte through the CPU. NCCL falls back without an error; its log says ``NET/IB :
+    No device found.`` and ``Using network Socket``. Containers without ``/dev/infiniband`` or libibverbs are the usual
+    cause, NCCL_IB_DISABLE=1 and NCCL_NET=Socket left over from an old search for a fault the other one.
+
+    Found by NCCL's own log and the adapters whose ports are up. An error where they are InfiniBand; a warning where
+    they are RoCE, which needs a network set up for it, and where a variable asks for sockets.
+
+    Fix: give the container ``/dev/infiniband`` and the rdma-core libraries, or unset the variable.
+
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disable
+    """
+    yield from not_told(job)
+    over_sockets = [t for t in crossing(job) if t.log.network == "Socket"]
+    unseen = [t for t in over_sockets if not isinstance(t.node.pci, Pci)]
+    for reason, group in grouped(
+        unseen, lambda t: t.node.pci.reason if isinstance(t.node.pci, Missing) else ""
+    ).items():
+        yield NotChecked(
+            reason=f"whether there are InfiniBand adapters is not known{reason and f': {reason}'}",
+            nodes=nodes_of(job, [t.rank for t in group]),
+            required=False,
+        )
+    # Those that need a plugin are nccl-net-plugin-missing's.
+    slow = [t for t in over_sockets if adapters(t.node) and not _plugin_wanted(t)]
+    for (chosen, infiniband), group in grouped(slow, lambda t: (_sockets_chosen(t), _has_infiniband(t.node))).items():
+        nics = adapters(group[0].node)
+        yield found(
+            job,
+            [t.rank for t in group],
+            f"{who(job, group)}: NCCL goes over TCP sockets ({listed(group[0].log.devices) or 'Socket'}) between "
+            f"nodes, although {adapter_names(nics)} {are(nics)} up{chosen and f'; {chosen} asks for it'}",
+            Fix(
+                f"Unset {chosen.partition('=')[0]}, unless there is a reason for it that still holds."
+                if chosen
+                else "Let the ranks use the adapters: /dev/infiniband and libibverbs in the container.",
+                (f"unset {chosen.partition('=')[0]}",)
+                if chosen
+                else (
+                    "ls -l /dev/infiniband",
+                    "ibv_devinfo",
+                    "# add to docker run: --device /dev/infiniband --ulimit memlock=-1",
+                ),
+            ),
+            severity="error" if infiniband and not chosen else "warning",
+            scope=_scope(job, group),
+            owner="user" if chosen else "unknown",
+            evidence={
+                "network": group[0].log.network,
+                "adapters": [f"{nic.name} {nic.link_layer}" for nic in nics],
+                **({"NCCL says": "NET/IB : No device found."} if group[0].log.no_ib_device else {}),
+                **settings_shown(group, "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_IB_HCA"),
+            },
+        )
+
+
+def _sockets_chosen(t: Told) -> str:
+    """Return the variable that keeps NCCL from InfiniBand, with its value, '' when none does."""
+    if switched_on(t, "NCCL_IB_DISABLE"):
+        return f"NCCL_IB_DISABLE={setting(t, 'NCCL_IB_DISABLE')}"
+    return f"NCCL_NET={setting(t, 'NCCL_NET')}" if setting(t, "NCCL_NET").lower() == "socket" else ""
+
+
+def _has_infiniband(node: NodeFacts) -> bool:
+    return any(nic.link_layer == "InfiniBand" for nic in adapters(node))
+
+
+def _scope(job: Job, group: Sequence[Told]) -> Scope:
+    """Tell a fault that all nodes show, which is the job's, from one that some show."""
+    return "job" if len({t.node.key for t in group}) == len(nodes_in_use(job)) else "node"
+
+
+@rule("collectives")
+def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
+    """A network plugin that NCCL was to use could not be loaded.
+
+    NCCL goes on with its own transports: on AWS's EFA and Google's GPUDirect-TCPX and FasTrak that is TCP, 4 GB/s where
+    300 are usual. Its log says ``NET/Plugin: Could not find: libnccl-net.so``, which is harmless where no plugin is
+    wanted, and ``Using network Socket``. With NCCL_NET set to the plugin's name it fails instead: ``Failed to
+    initialize any NET plugin``.
+
+    Found by NCCL's own log, where NCCL_NET_PLUGIN or NCCL_NET asks for a plugin, where an adapter is up that NCCL
+    cannot use by itself (EFA), and where variables of Google's plugins are set. An error where TCP is what is left.
+
+    Fix: put the plugin's folder into LD_LIBRARY_PATH inside the container, and set NCCL_NET to its name so that a
+    fall-back fails loudly.
+
+    See: https://github.com/NVIDIA/nccl/issues/959
+    """
+    without = [(t, why) for t in crossing(job) if t.log.network in {"IB", "Socket", ""} for why in [_plugin_wanted(t)]]
+    wanted = [
+        (t, why) for t, why in without if why and (t.log.network or t.log.plugins_missing or t.log.plugins_failed)
+    ]
+    for (why, network), items in grouped(wanted, lambda item: (item[1], item[0].log.network)).items():
+        group = [t for t, _ in items]
+        log = group[0].log
+        missing = [name for name in log.plugins_missing if name.startswith("NET ")]
+        happened = (
+            f"{listed([name.removeprefix('NET ') for name in missing])} was not found"
+            if missing
+            else "it could not be loaded"
+            if log.plugins_failed
+            else "it was not used"
+        )
+        yield found(
+            job,
+            [t.rank for t in group],
+            f"{who(job, group)}: {why}, but {happened}; "
+            f"{f'NCCL goes over its own {network} transport' if network else 'NCCL has no network'}",
+            Fix(
+                "Make the plugin's library loadable on these nodes, inside the container too.",
+                (
+                    "find / -name 'libnccl-net*.so' 2>/dev/null",
+                    "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH"
+                    if plugin_adapters(group[0].node)
+                    else "export LD_LIBRARY_PATH=/path/to/the/plugin:$LD_LIBRARY_PATH",
+                ),
+            ),
+            severity="warning" if network == "IB" else "error",
+            scope=_scope(job, group),
+            evidence={
+                "network": network,
+                "loaded": list(log.plugins),
+                "not found": list(log.plugins_missing),
+                "failed": list(log.plugins_failed),
+                **settings_shown(group, "NCCL_NET_PLUGIN", "NCCL_NET"),
+            },
+        )
+
+
+def _plugin_wanted(t: Told) -> str:
+    """Say why NCCL should use a network plugin on a rank's node, '' when it need not."""
+    plugin, network = setting(t, "NCCL_NET_PLUGIN"), setting(t, "NCCL_NET")
+    if plugin and plugin.lower() != "none":
+        return f"NCCL_NET_PLUGIN={plugin} asks for a network plugin"
+    if network and network.lower() not in {"ib", "socket"}:
+        return f"NCCL_NET={network} asks for a network plugin"
+    if network or plugin:
+        return ""
+    if nics := plugin_adapters(t.node):
+        return f"{adapter_names(nics)} can be used through a network plugin only"
+    google = next((name for name in t.rank.environment if name.startswith(_GOOGLE)), "")
+    return f"{google} is set, a variable of Google's network plugin" if google else ""
+
+
+@rule("collectives", "gdr-level-too-strict")
+def gdr_not_used(job: Job) -> Iterator[Outcome]:
+    """NCCL does not use GPUDirect RDMA between nodes.
+
+    Everything then goes through the host's memory: a half to a quarter of the bandwidth. NCCL's log says ``via
+    NET/IB/0`` without ``/GDRDMA``, and either ``GPU Direct RDMA Disabled for HCA 0 'mlx5_0'`` (nvidia-peermem is not
+    loaded, and the kernel or the driver has no DMA-BUF) or it is too far from GPU to adapter: virtual machines without
+    a topology file, NCCL_NET_GDR_LEVEL, or adapters at another socket.
+
+    Found by the transports in NCCL's log and what it says of each adapter; GPUs for desktops, which cannot, are left
+    out. A warning; a remark where other ranks use it, and where adapters and GPUs may just be far apart.
+
+    Fix: load nvidia-peermem, or use the open kernel driver; give virtual machines their topology file.
+
+    See: https://github.com/NVIDIA/nccl/issues/1537
+    """
+    between = [t for t in crossing(job) if t.log.gdr is not None and t.log.network != "Socket"]
+    somebody = any(t.log.gdr for t in between)
+    without = [t for t in between if not t.log.gdr and t.log.gdr_devices and not _desktop(t)]
+    for (allowed, limit), group in grouped(without, lambda t: (_gdr_allowed(t), _gdr_limit(t))).items():
+        names = list(group[0].log.gdr_devices)
+        if not allowed:
+            reason = f"the driver does not let {listed(names, most=2)} reach GPU memory"
+        else:
+            reason = f"{limit} is set" if limit else "NCCL finds GPU and adapter too far apart"
+        yield found(
+            job,
+            [t.rank for t in group],
+            f"{who(job, group)}: NCCL goes over {group[0].log.network} between nodes without GPUDirect RDMA; {reason}",
+            Fix(
+                f"Unset {limit.partition('=')[0]}."
+                if allowed and limit
+                else "Give NCCL the machine's topology (NCCL_TOPO_FILE), or allow a longer way and measure."
+                if allowed
+                else "Load nvidia-peermem, at every boot, or use the open kernel driver with DMA-BUF.",
+                (f"unset {limit.partition('=')[0]}",)
+                if allowed and limit
+                else ("nvidia-smi topo -m", "export NCCL_NET_GDR_LEVEL=PHB")
+                if allowed
+                else (
+                    "sudo modprobe nvidia-peermem",
+                    "echo nvidia-peermem | sudo tee /etc/modules-load.d/peermem.conf",
+                ),
+            ),
+            severity="info" if allowed and somebody and not limit else "warning",
+            scope=_scope(job, group) if not limit else "job",
+            owner="user" if limit else "admin",
+            evidence={
+                "transports": list(group[0].log.transports),
+                "adapters": [
+                    f"{name} {'enabled' if on else 'disabled'}" for name, on in group[0].log.gdr_devices.items()
+                ],
+                **({"NCCL says": group[0].log.gdr_refused} if group[0].log.gdr_refused else {}),
+                **settings_shown(group, "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_READ"),
+            },
+        )
+
+
+def _gdr_allowed(t: Told) -> bool:
+    return any(t.log.gdr_devices.values())
+
+
+def _gdr_limit(t: Told) -> str:
+    level = setting(t, "NCCL_NET_GDR_LEVEL")
+    return f"NCCL_NET_GDR_LEVEL={level}" if level.upper() in {"0", "1", "LOC", "PIX"} else ""
+
+
+def _desktop(t: Told) -> bool:
+    devices = t.node.gpus.devices if isinstance(t.node.gpus, Gpus) else ()
+    return any(isinstance(gpu.name, str) and _DESKTOP_GPU.search(gpu.name) for gpu in devices)

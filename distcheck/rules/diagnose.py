@@ -1,0 +1,149 @@
+"""Run the rules over a job: facts in, findings and one verdict out, the same ones every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from distcheck.facts import Collectives, Isolation, Job, Look
+from distcheck.rules import Rule, find_rule, rules_for
+from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
+
+
+class Diagnosis(NamedTuple):
+    """Everything that the rules say about a job."""
+
+    findings: tuple[Finding, ...]
+    not_checked: tuple[NotChecked, ...]
+    verdict: Verdict
+
+
+def diagnose(
+    job: Job,
+    *,
+    strict: bool = False,
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+    rules: Iterable[Rule] | None = None,
+) -> Diagnosis:
+    """Judge a job.
+
+    Args:
+        job: the facts.
+        strict: let warnings fail (exit code 10).
+        select: judge by these rules only; what is not selected is not judged.
+        ignore: leave these rules out.
+        rules: the rules to judge by; all that there are for what was looked at when None.
+    """
+    findings: list[Finding] = []
+    not_checked: list[NotChecked] = []
+    judging: list[Rule] = []
+    for rule in rules_for(job) if rules is None else rules:
+        names = {rule.name, *rule.aliases}
+        if (select and not names & set(select)) or names & set(ignore):
+            continue
+        if not rule.applies(job):
+            continue
+        if reason := rule.unlooked(job):
+            not_checked.append(NotChecked(rule=rule.name, reason=reason))
+            continue
+        judging.append(rule)
+        found, unseen = _judge(rule, job)
+        findings += found
+        not_checked += unseen
+    not_checked += _out_of_sight(job, select, ignore)
+    if rules is None and not any(n.required for n in not_checked) and not any(f.severity == "error" for f in findings):
+        not_checked += _unmeasured(job, judging)
+    started = len(job.launched.nodes) if job.launched else 0
+    findings = _systemic(findings, nodes=max(started, len(job.nodes)))
+    consequences = {rule.name for rule in judging if rule.consequence}
+    findings.sort(key=lambda f: (SEVERITIES.index(f.severity), f.rule in consequences))
+    return Diagnosis(tuple(findings), tuple(not_checked), verdict(findings, not_checked, strict=strict))
+
+
+def _out_of_sight(job: Job, select: Collection[str], ignore: Collection[str]) -> list[NotChecked]:
+    """Return the rules that the user chose and that this command does not look for: to see nothing is no pass."""
+    chosen = [rule for name in select if name not in ignore for rule in [find_rule(name)] if rule is not None]
+    reason = f"{job.asked.command} does not look at this; gate looks at everything"
+    return [NotChecked(rule=rule.name, reason=reason) for rule in chosen if not rule.applies(job)]
+
+
+def _unmeasured(job: Job, judging: Iterable[Rule]) -> list[NotChecked]:
+    """Return the rules that had no figures to judge by: those that say why there are none may not have been chosen."""
+    reasons = {look: why(job) for look, why in _FIGURES.items() if look in job.asked.looks and look not in job.skipped}
+    return [NotChecked(rule=rule.name, reason=reasons[rule.look]) for rule in judging if reasons.get(rule.look)]
+
+
+def _no_figures(job: Job) -> str:
+    from distcheck.rules.collectives.figures import missing_figures
+
+    if not isinstance(job.collectives, Collectives):
+        return job.collectives.reason if job.collectives else "the collectives were not run"
+    gaps = missing_figures(job, job.collectives)
+    return f"no figure for {', '.join(gaps)}" if gaps else ""
+
+
+def _no_verdict(job: Job) -> str:
+    if not isinstance(job.isolation, Isolation):
+        return job.isolation.reason if job.isolation else "no search was made"
+    return job.isolation.sentence if job.isolation.kind in {"unmeasured", "ended"} else ""
+
+
+_FIGURES: dict[Look, Callable[[Job], str]] = {"collectives": _no_figures, "isolation": _no_verdict}
+"""By look, what says why there is nothing to judge by; empty where there is something."""
+
+
+def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
+    """Run one rule; a crash of it is a finding of its own, and what it found before counts."""
+    findings: list[Finding] = []
+    not_checked: list[NotChecked] = []
+    try:
+        for outcome in rule.judge(job):
+            if isinstance(outcome, Finding):
+                findings.append(
+                    msgspec.structs.replace(
+                        outcome,
+                        rule=outcome.rule or rule.name,
+                        aliases=outcome.aliases or rule.aliases,
+                        docs=outcome.docs or rule.page,
+                    )
+                )
+            else:
+                not_checked.append(msgspec.structs.replace(outcome, rule=rule.name))
+    except Exception as error:  # noqa: BLE001 whatever a rule throws must not take the others along
+        findings.append(_crashed(rule, error))
+    return findings, not_checked
+
+
+def _crashed(rule: Rule, error: Exception) -> Finding:
+    return Finding(
+        rule="probe-rule-crashed",
+        scope="tool",
+        owner="unknown",
+        message=f"the rule {rule.name} crashed ({type(error).__name__}: {error}); the other rules were run",
+        evidence={"rule": rule.name, "error": f"{type(error).__name__}: {error}"},
+        fix=Fix("Save the job with --save and report it to distcheck's developers.", ()),
+        docs="docs/rules/probe.md#probe-rule-crashed",
+    )
+
+
+def _systemic(findings: list[Finding], nodes: int) -> list[Finding]:
+    """Turn node faults that more than half of at least three nodes share into one fault of the system each.
+
+    A fault that most nodes show is the site's: excluding most of a cluster would mend nothing.
+    """
+    if nodes < 3:
+        return findings
+    shared: dict[str, set[str]] = {}
+    for f in findings:
+        if f.severity == "error" and f.scope in {"node", "gpu"} and f.confirmed:
+            shared.setdefault(f.rule, set()).update(f.nodes)
+    systemic = {name for name, where in shared.items() if 2 * len(where) > nodes}
+    return [
+        msgspec.structs.replace(f, scope="system", owner="admin")
+        if f.rule in systemic and f.scope in {"node", "gpu"}
+        else f
+        for f in findings
+    ]

@@ -1,0 +1,232 @@
+"""Rules about MASTER_ADDR: one address, known everywhere, and rank 0's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Missing
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.job.addresses import (
+    cleaned,
+    differing,
+    here_over_nodes,
+    malformed,
+    may_pass,
+    meanings,
+    networks,
+    outward,
+    own_addresses,
+    rank_zero,
+    resolved,
+    unresolved,
+)
+from distcheck.rules.job.astray import astray, contradicted, home_of_rank_0
+from distcheck.rules.job.settings import chosen_by_agent, export, master_commands
+from distcheck.rules.wording import brief, found, grouped, listed, named, odd_ones, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Job
+
+
+@rule("environment")
+def env_master_addr_format(job: Job) -> Iterator[Outcome]:
+    """MASTER_ADDR is not written as a host name or an IP address.
+
+    torch passes it to the resolver as it is and tries until the time-out, which then shows the odd value:
+    ``while trying to connect to (127.0.0.1:29500, 29516)``. A port or a scheme belongs elsewhere; an IPv6
+    address stands without brackets; a trailing blank counts; a list such as ``node[01-02]`` must be expanded.
+    Found by its writing.
+
+    Fix: the host alone, for example ``export MASTER_ADDR=node01``.
+    See: https://github.com/pytorch/ignite/issues/2048
+    """
+    bad = [r for r in job.ranks if malformed(r.placement.master_addr or "")]
+    for address, ranks in grouped(bad, lambda r: r.placement.master_addr or "").items():
+        host = cleaned(address)
+        command = f"export MASTER_ADDR={host}" if host else export(job, ranks[0], "MASTER_ADDR")
+        if "[" in address and ":" not in address:
+            command = export(job, ranks[0], "MASTER_ADDR") if "SLURM_JOB_ID" in ranks[0].environment else command
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: MASTER_ADDR is {brief(repr(address))}, {malformed(address)}; "
+            "expected one host name or IP address",
+            Fix("Give the host alone; the port belongs into MASTER_PORT.", (command,)),
+            evidence={"variable": "MASTER_ADDR", "value": address},
+        )
+
+
+@rule("environment")
+def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
+    """The name in MASTER_ADDR does not resolve.
+
+    torch asks again until its deadline, on rank 0 too, and says ``The IPv6 network addresses of (nosuchhost,
+    29500) cannot be retrieved (gai error: -2 - Name or service not known)``; IPv6 is only what it tries
+    first. A typing error, a cluster without names for its nodes, or a Kubernetes service that is not there
+    yet. Found by resolving the name on every process. When the resolver says the failure is temporary, and
+    in pods, which start minutes apart, a retry may help and the exit code says so.
+
+    Fix: correct the name, use the IP address, or add the name to DNS or /etc/hosts of the nodes named.
+    See: https://github.com/pytorch/pytorch/issues/150532
+    """
+    # A name that torchrun's agent chose is torchrun-fqdn-unreachable.
+    lost = [
+        (r.placement.master_addr, why, r)
+        for r in job.ranks
+        if (why := unresolved(job, r)) and not chosen_by_agent(job, r)
+    ]
+    for (address, why), several in grouped(lost, lambda item: item[:2]).items():
+        ranks = [item[2] for item in several]
+        others = [r for r in job.ranks if r.placement.master_addr == address and resolved(job, r)]
+        # A service knows the name of a pod when the pod is there, and pods start minutes apart.
+        temporary = may_pass(why) or all("KUBERNETES_SERVICE_HOST" in r.environment for r in ranks)
+        message = f"{named(job, ranks)}: the name {address} in MASTER_ADDR does not resolve ({why})"
+        if others:
+            message += f"; {named(job, others)} can resolve it"
+        yield found(
+            job,
+            ranks,
+            message,
+            Fix(
+                "Correct the name if it is wrong; else use the IP address of rank 0's node, or make the name "
+                "known to the nodes that do not resolve it.",
+                (f"getent hosts {address}", export(job, ranks[0], "MASTER_ADDR")),
+            ),
+            scope="node" if temporary else "rank",
+            owner="admin" if others or temporary else "user",
+            confirmed=not temporary,
+            evidence={"variable": "MASTER_ADDR", "value": address, "resolver": why},
+        )
+
+
+@rule("meeting")
+def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
+    """MASTER_ADDR means each node itself, and the job spans several nodes.
+
+    With localhost or 127.0.0.1 every node looks for rank 0 on itself: ``The client socket has timed out after
+    600000ms while trying to connect to (127.0.0.1, 29500)``, or several worlds start side by side. Found by a
+    loopback address with ranks on more than one node; when the others could not be met, by what the launcher
+    says of its nodes.
+
+    Fix: the host of rank 0, the same on all nodes; under Slurm
+    ``export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)``.
+    """
+    ranks = [r for r in here_over_nodes(job) if not chosen_by_agent(job, r)]
+    if ranks:
+        address = ranks[0].placement.master_addr
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: MASTER_ADDR is {address}, which every node takes for itself; "
+            "expected the host of rank 0 as the other nodes know it",
+            Fix(
+                "Set MASTER_ADDR to the host of rank 0 on every node.",
+                master_commands(job, ranks[0], "MASTER_ADDR"),
+            ),
+            scope="job",
+            evidence={"variable": "MASTER_ADDR", "value": address, "nodes": len(job.nodes)},
+        )
+
+
+@rule("meeting", "slurm-master-from-wrong-node")
+def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
+    """The ranks were told different hosts to meet at.
+
+    Rank 0 listens on its own host; those sent elsewhere run into ``The client socket has timed out``. It
+    happens when each node puts its own ``hostname`` there. Found by comparing what MASTER_ADDR resolves to on
+    each rank. Different spellings of one host are no difference, and different addresses of rank 0's node, which
+    torch does not mind, are a remark.
+
+    Fix: work the address out once, on the first node, and hand it to all.
+    """
+    if not differing(job):
+        yield from _by_two_networks(job)
+        return
+    hosts = meanings(job)
+    concerned = [r for r in job.ranks if r.placement.master_addr in hosts]
+    told = grouped(concerned, lambda r: r.placement.master_addr or "")
+    home = {address for address, meant in hosts.items() if "rank 0's host" in meant}
+    # Who is right is known when somebody names the host of rank 0; the majority decides only otherwise.
+    elsewhere = [r for r in concerned if r.placement.master_addr not in home] if home else odd_ones(told)
+    odd = elsewhere or concerned  # two processes that say they are rank 0 may each be right
+    yield found(
+        job,
+        odd,
+        f"{spread(job, 'MASTER_ADDR', told)}; expected one host, that of rank 0",
+        Fix(
+            "Set the same MASTER_ADDR, the host of rank 0, on every node.",
+            master_commands(job, odd[0], "MASTER_ADDR"),
+        ),
+        evidence={address: sorted(meant) for address, meant in hosts.items()},
+    )
+
+
+def _by_two_networks(job: Job) -> Iterator[Outcome]:
+    """Remark that ranks look for rank 0's host at different addresses of it."""
+    seen = networks(job)
+    if len(seen) < 2 or frozenset[str].intersection(*seen):
+        return
+    lines = []
+    for addresses, ranks in sorted(seen.items(), key=lambda item: -len(item[1])):
+        spelt, meant = ranks[0].placement.master_addr or "", listed(sorted(addresses))
+        has = "has" if len(ranks) == 1 else "have"
+        lines.append(f"{named(job, ranks)} {has} {spelt}" + (f" ({meant})" if meant != spelt else ""))
+    odd = odd_ones({tuple(sorted(addresses)): ranks for addresses, ranks in seen.items()})
+    yield found(
+        job,
+        odd,
+        f"MASTER_ADDR has several addresses of rank 0's node: {listed(lines)}; all of them lead to rank 0",
+        Fix(
+            "No action if intended; otherwise set the same MASTER_ADDR on every node.",
+            master_commands(job, odd[0], "MASTER_ADDR"),
+        ),
+        severity="info",
+        evidence={", ".join(sorted(addresses)): named(job, ranks) for addresses, ranks in seen.items()},
+    )
+
+
+@rule("meeting", "slurm-node-order")
+def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
+    """MASTER_ADDR is the address of another host than rank 0's.
+
+    Nothing fails on rank 0: it listens on all its own addresses and waits, while the others connect
+    elsewhere, to ``connection refused`` or a time-out. Often it is the node from which the job was submitted
+    (SLURM_LAUNCH_NODE_IPADDR), or the first of the allocation where the step has other nodes or an order of
+    its own (``srun --distribution=arbitrary``). Found by looking for the resolved address among rank 0's interfaces. An
+    address that a node need not own, of a Kubernetes service or a NAT, is good when somebody met rank 0
+    through it.
+
+    Fix: the address of the node on which rank 0 runs.
+    See: https://github.com/pytorch/pytorch/issues/137402
+    """
+    zero = rank_zero(job)
+    for name, ranks in contradicted(job).items():
+        address, home = ranks[0].placement.master_addr, home_of_rank_0(job)
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: MASTER_ADDR {address} is {name}; rank 0 belongs to {home}",
+            Fix("Set MASTER_ADDR to the node on which rank 0 runs.", (f"export MASTER_ADDR={home}",)),
+            evidence={"MASTER_ADDR": address, "is": name, "rank_0_belongs_to": home},
+        )
+    if zero and isinstance(job.node_of(zero).interfaces, Missing) and len(job.nodes) > 1:
+        yield NotChecked(ranks=(0,), reason="the interfaces of rank 0's node could not be listed", required=False)
+        return
+    lost = astray(job)
+    if lost is None or lost.placement.master_derived or chosen_by_agent(job, lost):
+        return  # what distcheck derived is no setting of the user's
+    node = job.node_of(lost)
+    reached, own = sorted(resolved(job, lost)), sorted(outward(own_addresses(node)))
+    # In a pod the address may be a service's, which no interface has, and the others merely late.
+    pod = "KUBERNETES_SERVICE_HOST" in lost.environment
+    yield found(
+        job,
+        [lost],
+        f"MASTER_ADDR {lost.placement.master_addr} is {listed(reached)}; {named(job, [lost])} has {listed(own)}",
+        Fix("Set MASTER_ADDR to the node on which rank 0 runs.", master_commands(job, lost, "MASTER_ADDR")),
+        severity="warning" if pod else "error",
+        evidence={"MASTER_ADDR": lost.placement.master_addr, "resolves_to": reached, "rank_0_has": own},
+    )

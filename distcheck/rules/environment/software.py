@@ -1,0 +1,172 @@
+"""Rules about the software of the ranks: one release of torch, NCCL and Python for all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import NcclLog, TorchBuild
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.wording import found, grouped, listed, majority, named, nodes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from distcheck.facts import Installed, Job, NodeFacts, RankFacts
+    from distcheck.rules.finding import Finding, Severity
+
+_LOOK = "python3 -c 'import sys, torch; print(sys.prefix, torch.__version__, torch.version.cuda)'"
+
+
+def _of(job: Job, rank: RankFacts) -> Installed | NodeFacts:
+    """Return what has the versions of a rank: its process, or in files of before its node."""
+    return job.process_of(rank).installed or job.node_of(rank)
+
+
+def _torch(job: Job, rank: RankFacts) -> str:
+    """Return a rank's version of torch with its build, such as 2.13.0+cu130; '' where it is not known."""
+    build = _of(job, rank).torch
+    return build.version if isinstance(build, TorchBuild) else ""
+
+
+def _release(version: str) -> str:
+    """Return major and minor number: 2.13 of 2.13.0+cu130."""
+    return ".".join(version.split(".")[:2])
+
+
+def _nccl(job: Job, rank: RankFacts) -> str:
+    """Return a rank's version of NCCL: the one that ran, else the one that is installed; '' where it is not known."""
+    ran = rank.run.nccl if rank.run else None
+    if isinstance(ran, NcclLog) and ran.version:
+        return ran.version.partition("+")[0]
+    return getattr(_of(job, rank), "nccl", "")
+
+
+def _apart(job: Job, of: Callable[[Job, RankFacts], str]) -> dict[str, list[RankFacts]]:
+    """Group the ranks by a version, the commonest first; nothing where all that are known are alike."""
+    groups = grouped(job.ranks, lambda r: of(job, r))
+    known = {version: ranks for version, ranks in groups.items() if version}
+    return dict(sorted(known.items(), key=lambda item: -len(item[1]))) if len(known) > 1 else {}
+
+
+def _differs(
+    job: Job,
+    what: str,
+    groups: Mapping[str, list[RankFacts]],
+    severity: Severity,
+    fix: Fix,
+) -> Finding:
+    usual = majority(groups)
+    odd = [r for version, ranks in groups.items() if version != usual for r in ranks]
+    few = [version for version in groups if version != usual][:3]
+    words = "; ".join(f"{named(job, groups[v])} {'has' if len(groups[v]) == 1 else 'have'} {what} {v}" for v in few)
+    rest = f"; the other {len(groups[usual])} have {usual}" if usual is not None else ""
+    return found(
+        job,
+        odd,
+        f"{words}{rest}",
+        fix,
+        severity=severity,
+        evidence={
+            f"{what} {version}": f"{named(job, ranks)}, {_where(job, ranks)}" for version, ranks in groups.items()
+        },
+    )
+
+
+def _where(job: Job, ranks: list[RankFacts]) -> str:
+    """Return the environments of ranks."""
+    prefixes = {process.prefix for r in ranks if (process := job.process_of(r).installed)}
+    return listed(sorted(prefixes), most=2) or "environment unknown"
+
+
+def _uses_nccl(job: Job) -> bool:
+    return job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.made_for == "nccl")
+
+
+def _torch_severity(job: Job, groups: Mapping[str, list[RankFacts]]) -> Severity:
+    builds = [build for ranks in groups.values() if isinstance(build := _of(job, ranks[0]).torch, TorchBuild)]
+    lacks = {build.cuda is None and build.hip is None for build in builds}
+    releases = {_release(version) for version in groups}
+    return "error" if len(releases) > 1 or (len(lacks) > 1 and _uses_nccl(job)) else "warning"
+
+
+@rule("environment")
+def sw_torch_version_differs(job: Job) -> Iterator[Outcome]:
+    """The ranks do not run on the same torch.
+
+    torch.distributed expects one version in all processes and does not check it: the store's, Gloo's and NCCL's
+    handshakes, what collectives of objects pickle, and when DDP and FSDP synchronise all change between releases.
+    Such a job hangs (``wait timeout after 600000ms``), fails later, or runs by luck; with NCCL it stops at once where
+    the releases bring different NCCLs. A build for CPUs among builds for CUDA says ``Distributed package doesn't have
+    NCCL built in``. Different releases (2.11 and 2.13) are an error, and so are builds with and without GPU support in
+    a job for GPUs; different patch levels or CUDA versions of one release are a warning. Found in torch's version.py,
+    without importing it.
+
+    Fix: install the same version on all nodes, or use one shared environment or image.
+    See: https://github.com/pytorch/pytorch/issues/174917
+    """
+    groups = _apart(job, _torch)
+    if groups:
+        usual = majority(groups) or next(iter(groups))
+        odd = [r for version, ranks in groups.items() if version != usual for r in ranks]
+        yield _differs(
+            job,
+            "torch",
+            groups,
+            _torch_severity(job, groups),
+            Fix(
+                f"Install torch {usual} on {listed(nodes_of(job, odd))} in the job's environment, or use one image.",
+                (_LOOK, f"pip install torch=={usual.partition('+')[0]}"),
+            ),
+        )
+
+
+@rule("environment")
+def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
+    """The ranks do not run on the same NCCL.
+
+    NCCL compares the versions when a communicator is made: ``Mismatched NCCL version detected : rank 1 version 22304
+    rank 0 version 22703``, ``ncclInvalidUsage``; older ones hang. Two environments, or a system's libnccl.so.2 that
+    comes first in LD_LIBRARY_PATH on one node. Found by what NCCL's own log says where it ran, else by the package
+    that is installed beside torch. Silent with Gloo, and where torch itself differs, which sw-torch-version-differs
+    reports.
+
+    Fix: the same environment on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they lead to another NCCL.
+    See: https://github.com/NVIDIA/nccl/issues/354
+    """
+    groups = _apart(job, _nccl) if _uses_nccl(job) else {}
+    if groups and not _apart(job, _torch):
+        yield _differs(
+            job,
+            "NCCL",
+            groups,
+            "error",
+            Fix(
+                "Use the same NCCL on all nodes.",
+                (
+                    "python3 -c 'import torch; print(torch.cuda.nccl.version())'",
+                    "env | grep -E '^LD_(LIBRARY_PATH|PRELOAD)='",
+                ),
+            ),
+        )
+
+
+@rule("environment")
+def sw_python_differs(job: Job) -> Iterator[Outcome]:
+    """The ranks do not run on the same Python.
+
+    Objects that ranks send to each other are pickled; code objects and some classes of one minor version cannot be
+    read by another, and packages are installed for each version apart: ``ModuleNotFoundError`` on one node. Found by
+    comparing the minor versions (3.11, 3.12).
+
+    Fix: start all ranks with the Python of one environment.
+    """
+    groups = _apart(job, lambda job, r: _release(_of(job, r).python))
+    if groups:
+        yield _differs(
+            job,
+            "Python",
+            groups,
+            "warning",
+            Fix("Start all ranks with the Python of one environment.", ("command -v python3; python3 --version",)),
+        )

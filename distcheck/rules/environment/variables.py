@@ -1,0 +1,289 @@
+"""Rules about the variables as such: there, not empty, numbers, and the launcher's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.placement import integer
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.astray import astray
+from distcheck.rules.job.settings import (
+    MPI_LAUNCHERS,
+    PORT,
+    expected,
+    export,
+    free_port,
+    mapping,
+    master_commands,
+    meant,
+    number,
+    started_by_distcheck,
+    torch_would_raise,
+    unset,
+)
+from distcheck.rules.job.world import duplicates, in_blocks, out_of_range
+from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, named, process_name, starter, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Job, RankFacts
+
+NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "GROUP_RANK")
+NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_SETS_VARIABLES = frozenset({"torchrun", "accelerate", "deepspeed"})
+"""Programs that give the processes which they start these variables themselves."""
+IN_WORDS = (
+    "The rank is the number of a process in the whole job, from 0. "
+    "The world size is how many processes the whole job has. "
+    "The local rank is the number of a process on its own node, from 0; scripts choose the GPU by it."
+)
+
+
+def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFacts]]:
+    """Group the ranks that lack variables by their launcher and what they lack.
+
+    ``distcheck node`` runs where no rank is expected, and what distcheck starts gets its variables from it.
+    """
+    if job.asked.command == "node":
+        return {}
+    lacking = [r for r in job.ranks if unset(r) and not started_by_distcheck(job, r)]
+    return grouped(lacking, lambda r: (r.placement.launcher, unset(r)))
+
+
+@rule("environment")
+def env_rank_unset(job: Job) -> Iterator[Outcome]:
+    """A variable that torch needs to find the other ranks is not set.
+
+    ``init_process_group()`` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, in this order, and stops at
+    the first one it misses: ``ValueError: Error initializing torch.distributed using env:// rendezvous:
+    environment variable RANK expected, but not set``. This rule names all that are missing at once. Under
+    srun it is a warning: many scripts (Lightning, Accelerate, submitit) map Slurm's own variables, and distcheck
+    derives the meeting place from the first host of the step and the job's number. Silent there with
+    ``--export -- COMMAND``, which gives them to COMMAND, and where COMMAND is torchrun, which sets them for its
+    ranks. Under MPI and Horovod the rule env-mpi-horovod-vars-only reports the same. Found by looking for the four
+    variables, less what options give.
+
+    Fix: start the script with torchrun, which sets them all, or export them; under srun map Slurm's own
+    variables, or let ``distcheck gate --export -- COMMAND`` do so.
+    See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
+    """
+    for (launcher, names), ranks in _unset_everywhere(job).items():
+        first = ranks[0]
+        if launcher in MPI_LAUNCHERS:
+            continue
+        if launcher == "slurm":
+            yield from _only_launcher_variables(job, ranks, names)
+            continue
+        raises = torch_would_raise(first)
+        commands: tuple[str, ...] = (
+            "torchrun --standalone --nproc-per-node=2 train.py",
+            f"export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port(job) or PORT}",
+        )
+        text = (
+            "Start the script with torchrun, which sets these for every process, or export them by hand, "
+            f"RANK and LOCAL_RANK different in every process. {IN_WORDS}"
+        )
+        if "RANK" not in names:
+            commands = tuple(export(job, first, name) for name in names)
+            text = f"Export {listed(names)} in every process as well, or start the script with torchrun."
+        batch = first.environment.get("SLURM_JOB_ID")
+        if batch and "RANK" in names:
+            commands = ("srun distcheck env", *commands)
+            text += f" This shell belongs to Slurm job {batch} but is no task of it: only srun starts tasks."
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {listed(names)} {are(names)} not set; torch would stop with {_in_short(raises)!r}",
+            Fix(text, commands),
+            evidence={"unset": list(names), "launcher": launcher, "torch": raises},
+        )
+
+
+def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:
+    """Report what an env:// script would miss under a launcher; an error only where no place to meet could be derived.
+
+    Silent where COMMAND is given the variables or sets them for its own ranks.
+    """
+    first = ranks[0]
+    table = table_of(first)
+    if table is None:
+        return
+    lost = astray(job)
+    met = all(r.placement.can_meet for r in ranks) and not (lost and lost.placement.master_derived)
+    if met and (job.asked.export or job.asked.program in _SETS_VARIABLES):
+        return
+    masters = [name for name in names if name.startswith("MASTER_")]
+    numbers = [name for name in names if not name.startswith("MASTER_")]
+    program, where = starter(first), first.placement
+    at = f"{where.master_addr}:{where.master_port}"
+    how = f"distcheck derived {at}" if where.master_derived else f"distcheck used {program}'s own, such as {table.rank}"
+    if not met:
+        home = f", and rank 0 is on {job.node_of(lost).name}" if lost else ""
+        how = how + home if home else f"{program} does not tell where rank 0 is"
+    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set, which torch needs for env://; {how}"
+    message += "; COMMAND gets none of them" if job.asked.program else ""
+    line = mapping(table)
+    commands = [line, f"{program} bash -c '{line} && exec python train.py'"] if numbers else []
+    commands += master_commands(job, first, *masters) if masters else ()
+    yield found(
+        job,
+        ranks,
+        message,
+        Fix(
+            "No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise export "
+            f"{'them' if len(names) > 1 else 'it'} in front of it, or start it with distcheck gate --export -- COMMAND."
+            if met
+            else f"Give every rank the host of rank 0 and a free port; {program} does not.",
+            tuple(commands),
+        ),
+        severity="warning" if met else "error",
+        evidence={
+            "unset": list(names),
+            "launcher": table.launcher,
+            table.rank: first.environment.get(table.rank, ""),
+            table.world_size: first.environment.get(table.world_size, ""),
+            "torch": torch_would_raise(first),
+        }
+        | ({"distcheck met at": at} if where.master_derived and met else {}),
+    )
+
+
+def _in_short(error: str) -> str:
+    """Return the end of an error, which names the variable; all of it is in the docstring and the evidence."""
+    return error.rpartition(": ")[2]
+
+
+@rule("environment")
+def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
+    """MPI or Horovod started the ranks, and only its own variables are set.
+
+    mpirun, mpiexec, jsrun and horovodrun number their processes in variables such as OMPI_COMM_WORLD_RANK,
+    PMI_RANK or HOROVOD_RANK. torch reads none of them and stops with ``environment variable RANK expected,
+    but not set``. A script may map them itself, so this is a warning. Where rank 0 listens distcheck derives from
+    the host on which Open MPI's mpirun, Hydra's mpiexec or horovodrun runs, or from the first host of a Slurm
+    allocation. Where nothing tells it, or rank 0 is on another host, there is no meeting, and missing MASTER_ADDR and
+    MASTER_PORT are an error. Silent with ``--export -- COMMAND``. Found by a launcher's variables with torch's not set.
+
+    Fix: map the variables in front of the script, and pass MASTER_ADDR and MASTER_PORT to all ranks
+    (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``), or let ``distcheck gate --export -- COMMAND`` do so.
+    See: https://github.com/pytorch/examples/issues/540
+    """
+    for (launcher, names), ranks in _unset_everywhere(job).items():
+        if launcher in MPI_LAUNCHERS:
+            yield from _only_launcher_variables(job, ranks, names)
+
+
+@rule("environment")
+def env_empty_string(job: Job) -> Iterator[Outcome]:
+    """A variable that names the rank or the meeting place is set to nothing.
+
+    torch treats an empty value like a missing one and says ``environment variable MASTER_ADDR expected, but
+    not set``, although ``env`` shows the name. It is what ``export RANK=$UNDEFINED`` leaves behind. Scripts
+    that read LOCAL_RANK fail with ``invalid literal for int() with base 10: ''``. Found by telling empty from
+    unset.
+
+    Fix: give the variable its value; ``${NAME:?}`` in a script stops at an expansion that comes out empty.
+    """
+    empty = [
+        (name, r)
+        for r in job.ranks
+        if not started_by_distcheck(job, r)
+        for name in NEEDED
+        if r.environment.get(name) == ""
+    ]
+    for name, pairs in grouped(empty, lambda pair: pair[0]).items():
+        ranks = [r for _, r in pairs]
+        # The job runs with an option given instead: then the empty variable is only a trap for scripts.
+        instead = all(
+            (name in {"RANK", "WORLD_SIZE"} and r.placement.by_options)
+            or (name == "MASTER_ADDR" and r.placement.master_addr and not r.placement.master_derived)
+            or (name == "MASTER_PORT" and r.placement.master_port is not None and not r.placement.master_derived)
+            for r in ranks
+        )
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {name} is set but empty; expected {expected(name)}",
+            Fix(
+                f"Set {name}, or look for the expansion that came out empty where it is exported; "
+                "${NAME:?} in place of $NAME makes the shell stop there.",
+                (export(job, ranks[0], name),),
+            ),
+            severity="warning" if instead else "error",
+            evidence={"variable": name, "value": ""},
+        )
+
+
+@rule("environment")
+def env_not_integer(job: Job) -> Iterator[Outcome]:
+    """A variable that must be a whole number holds something else.
+
+    torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError:
+    invalid literal for int() with base 10: '29500.0'``. Typical are ``${SLURM_NTASKS}`` kept from expanding
+    by single quotes, a float out of a calculation, and Slurm's ``4(x2)``, which means four tasks on each of
+    two nodes. Blanks around a number do no harm. Found by reading RANK, WORLD_SIZE, LOCAL_RANK,
+    LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as ``int()`` does.
+
+    Fix: export the number itself.
+    """
+    wrong = [
+        (name, value, r)
+        for r in job.ranks
+        if not started_by_distcheck(job, r)
+        for name in NUMBERS
+        if (value := r.environment.get(name)) and integer(value) is None
+    ]
+    for (name, value), several in grouped(wrong, lambda item: item[:2]).items():
+        ranks = [item[2] for item in several]
+        text, command = meant(job, ranks[0], name, value)
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {name} is {brief(repr(value))}, expected {expected(name)}",
+            Fix(text, (command,)),
+            evidence={"variable": name, "value": value},
+        )
+
+
+@rule("environment")
+def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
+    """RANK is not the number that the scheduler gave to the process.
+
+    A stale ``export RANK=...`` in a shell profile or a batch script beats what the launcher says, and ranks
+    land where nobody expects them, or twice. Compared are RANK and SLURM_PROCID (or MPI's rank) of the same
+    world. Silent under torchrun, which numbers its workers itself; where ranks were renumbered so that every
+    node holds a block of them; and where the ranks are duplicated or out of range, which other rules say.
+
+    Fix: ``unset RANK WORLD_SIZE LOCAL_RANK`` before the launcher, and map its variables in each process.
+    """
+    spoken_for = {id(r) for several in duplicates(job).values() for r in several} | {id(r) for r in out_of_range(job)}
+    pairs = []
+    for r in job.ranks:
+        table, rank = table_of(r), number(r, "RANK")
+        if table is None or table.launcher == "torchrun" or started_by_distcheck(job, r) or id(r) in spoken_for:
+            continue
+        theirs = integer(r.environment.get(table.rank))
+        size, world = integer(r.environment.get(table.world_size)), number(r, "WORLD_SIZE")
+        # Where the worlds differ the ranks count something else, as when each task starts several processes.
+        if rank is not None and theirs is not None and rank != theirs and world in {None, size}:
+            pairs.append((r, table, theirs))
+    if not pairs or (len(job.nodes) > 1 and in_blocks(job)):
+        return
+    ranks = [r for r, _, _ in pairs]
+    first, table, theirs = pairs[0]
+    yield found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: RANK is not {table.rank}, for example RANK={first.environment['RANK']} "
+        f"where {table.rank}={theirs}",
+        Fix(
+            "Remove the exported numbers before the launcher starts, and map its own in each process.",
+            ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
+        ),
+        severity="warning",
+        evidence=by_name(
+            (f"RANK={r.environment['RANK']}", f"{t.rank}={n} on {process_name(job, r)}") for r, t, n in pairs
+        ),
+    )

@@ -1,0 +1,126 @@
+"""Which rank takes which GPU, and where that GPU and the node's network adapters are."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.adapters import HCA, chosen, off, served, told_otherwise
+from distcheck.facts import Gpu, GpuHealth, Job, Missing, Nic, NodeFacts, Pci, PciPlace, RankFacts
+from distcheck.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
+from distcheck.rules.gpu.nodes import at, seen
+from distcheck.rules.wording import once
+from distcheck.visible import usable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WORDS: dict[Distance, str] = {
+    "PIX": "on its switch",
+    "PXB": "on its switches",
+    "PHB": "on its root complex",
+    "NODE": "on another root complex of its NUMA node",
+    "SYS": "on another NUMA node",
+}
+
+
+class Take(NamedTuple):
+    """A rank and the GPU that it will take."""
+
+    rank: RankFacts
+    node: NodeFacts
+    gpu: Gpu
+    place: PciPlace | None
+    """None where sysfs does not show it."""
+
+    @property
+    def name(self) -> str:
+        """The GPU's index and address."""
+        return f"GPU {self.gpu.index}{at(self.gpu)}"
+
+    @property
+    def cpus(self) -> str:
+        """The CPUs next to the GPU, folded, as NVML or else sysfs knows them; empty where neither does."""
+        told = self.gpu.health.cpus if isinstance(self.gpu.health, GpuHealth) else ""
+        return told if isinstance(told, str) and told else self.place.cpus if self.place else ""
+
+
+@once
+def takes(job: Job) -> tuple[Take, ...]:
+    """Return the GPU of every rank of which it is known; with MIG, the one that holds its device."""
+    found = []
+    for node, devices in seen(job):
+        by_name = {name: gpu for gpu in devices for name in (usable_name(gpu), *gpu.mig_uuids) if name}
+        places = node.pci.gpus if isinstance(node.pci, Pci) else {}
+        for rank in job.ranks_on(node):
+            gpu = by_name.get(rank.gpu or "")
+            if gpu is not None:
+                place = None if isinstance(gpu.pci, Missing) else places.get(gpu.pci)
+                found.append(Take(rank, node, gpu, place))
+    return tuple(found)
+
+
+class Ways(NamedTuple):
+    """How a GPU's traffic can reach the network."""
+
+    value: str | None
+    """NCCL_IB_HCA."""
+    got: Near
+    """The nearest of the adapters that NCCL may use."""
+    left_out: Near | None
+    """Nearer ones, active and no slower, of which NCCL_IB_HCA keeps NCCL."""
+    down: Near | None
+    """Nearer ones that NCCL would use if a port of theirs were up."""
+
+
+def ways(take: Take) -> Ways | None:
+    """Return how a GPU reaches the network by NCCL's InfiniBand transport; None where that is not known."""
+    pci, place = take.node.pci, take.place
+    variables = take.rank.environment
+    if not isinstance(pci, Pci) or place is None or off(variables) or told_otherwise(variables):
+        return None
+    return _ways(place, pci.nics, variables.get(HCA), virtual=pci.virtual)
+
+
+@lru_cache(4096)
+def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual: bool) -> Ways | None:
+    nics = tuple(nic for nic in there if served(nic))
+    mine = tuple(nic for nic in nics if chosen(nic, value))
+    got = nearest(place, mine, virtual=virtual)
+    if got is None:
+        return None
+    # An adapter for storage or for logins may be nearer; who leaves it out knows why.
+    best_got = max(got.nics, key=lambda nic: nic.rate_Gbps or 0)
+    alike = tuple(nic for nic in nics if _as_good(nic, best_got))
+    awake = tuple(_awake(nic) for nic in mine if nic.link_layer == best_got.link_layer)
+    best = nearest(place, awake, virtual=virtual)
+    return Ways(value, got, _nearer(nearest(place, alike, virtual=virtual), got), _nearer(best, got))
+
+
+def _as_good(nic: Nic, other: Nic) -> bool:
+    return nic.link_layer == other.link_layer and (nic.rate_Gbps or 0) >= (other.rate_Gbps or 0)
+
+
+def _awake(nic: Nic) -> Nic:
+    """Return an adapter as it would be with a port up."""
+    return Nic(nic.name, nic.place, nic.kind, nic.link_layer)
+
+
+def _nearer(found: Near | None, than: Near) -> Near | None:
+    return found if found is not None and reach(found.distance) < reach(than.distance) else None
+
+
+def reach(way: Distance) -> int:
+    """Return 0 for a way over switches, 1 for one through a CPU, 2 for one between NUMA nodes."""
+    return 0 if way in ON_SWITCH else 2 if way == DISTANCES[-1] else 1
+
+
+def by_picture(faults: Sequence[tuple[Take, str]]) -> list[list[tuple[Take, str]]]:
+    """Put nodes together that show the same: the same GPUs, of which the same is said."""
+    nodes: dict[str, list[tuple[Take, str]]] = {}
+    for take, words in faults:
+        nodes.setdefault(take.node.key, []).append((take, words))
+    alike: dict[tuple[tuple[int, str], ...], list[tuple[Take, str]]] = {}
+    for here in nodes.values():
+        alike.setdefault(tuple((take.gpu.index, words) for take, words in here), []).extend(here)
+    return list(alike.values())

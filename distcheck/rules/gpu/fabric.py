@@ -1,0 +1,236 @@
+"""Rules about the fabric of NVSwitches between GPUs, of one node and of several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from distcheck.facts import CudaView, Gpus, Job, RankFacts
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.gpu.cuda_view import FABRIC_NOT_READY, error_of, should_start
+from distcheck.rules.gpu.nodes import seen
+from distcheck.rules.gpu.readings import (
+    COMPLETED,
+    IN_PROGRESS,
+    Reading,
+    fabric_of,
+    findings,
+    gpu_names,
+    judged,
+    not_read,
+    not_ready,
+    number,
+    readings,
+)
+from distcheck.rules.wording import found, grouped, listed, named, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TRUE = 1
+_MOST = 16
+"""GPUs that a finding's evidence shows."""
+_MASK_WORDS = {
+    0: "degraded bandwidth",
+    2: "a route is being recovered",
+    4: "an unhealthy route",
+    6: "recovery of a time-out",
+}
+"""Fields of two bits in the fabric's health mask (nvml.h), which are bad when they are 1."""
+_CONFIGURATIONS = {
+    2: "a wrong system GUID",
+    3: "a wrong chassis number",
+    4: "no partition",
+    5: "too few NVLinks",
+    6: "a GPU firmware that does not fit",
+    7: "an invalid location",
+    8: "an invalid state of the GPU",
+}
+_UNHEALTHY, _LIMITED = 2, 3
+_FABRIC_MANAGER = Fix(
+    "Start NVIDIA's fabric manager, of exactly the driver's version.",
+    (
+        "systemctl status nvidia-fabricmanager",
+        "sudo systemctl enable --now nvidia-fabricmanager",
+        "nv-fabricmanager --version; cat /proc/driver/nvidia/version",
+    ),
+)
+
+
+@rule("gpu")
+def gpu_fabric_manager_down(job: Job) -> Iterator[Outcome]:
+    """The GPUs of a node with NVSwitches are not registered with the fabric: mostly, the fabric manager does not run.
+
+    CUDA does not start on such GPUs. The user would have seen ``CUDA error: system not yet initialized`` (802) and
+    ``torch.cuda.is_available()`` returning False although nvidia-smi shows all GPUs.
+
+    Found by starting CUDA, and by the state of the fabric that NVML tells from Hopper on; GPUs before it, and cards
+    without NVLink, have none to tell. On one GPU alone that state is a warning while CUDA was not asked: virtual
+    machines of one GPU need no fabric.
+
+    Fix: ``sudo systemctl enable --now nvidia-fabricmanager``; install the fabric manager of the driver's own version.
+
+    See: https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
+    """
+    numbers = Counter(reading.node.key for reading in readings(job))
+
+    refused = [rank for *_, rank in should_start(job) if error_of(rank) == FABRIC_NOT_READY]
+    told = {job.node_of(rank).key for rank in refused}
+
+    def say(reading: Reading, *, alone: bool) -> str:
+        started = alone and any(isinstance(r.cuda, CudaView) and not r.cuda.error for r in reading.ranks)
+        if reading.node.key in told or started:
+            return ""
+        return not_ready(reading) if (numbers[reading.node.key] == 1) is alone else ""
+
+    def unknown(reading: Reading) -> str:
+        fabric = fabric_of(reading)
+        return (
+            f"the fabric's state is {fabric.state}, unknown to distcheck" if fabric and fabric.state > COMPLETED else ""
+        )
+
+    starting = {r.node.key for r in readings(job) if (fabric := fabric_of(r)) and fabric.state == IN_PROGRESS}
+    for sure, ranks in grouped(refused, lambda rank: job.node_of(rank).key not in starting).items():
+        yield _not_started(job, ranks, sure=sure)
+    yield from judged(job, lambda r: say(r, alone=False), _FABRIC_MANAGER, severity="error", scope="node")
+    yield from findings(judged(job, lambda r: say(r, alone=True), _FABRIC_MANAGER, scope="node"))
+    fix = Fix("Nothing, if CUDA starts; a newer distcheck may know the state.", ("nvidia-smi -q | grep -A 4 Fabric",))
+    yield from findings(judged(job, unknown, fix, severity="info"))
+
+
+def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
+    """Return the finding about nodes on which CUDA itself says that the system is not ready."""
+    nodes = {job.node_of(rank).key for rank in ranks}
+    states = ((r.node.name, gpu_names([r.gpu]), not_ready(r)) for r in readings(job) if r.node.key in nodes)
+    fix = _FABRIC_MANAGER
+    confidential = any(
+        isinstance(node.gpus, Gpus) and node.gpus.confidential_compute is True for node in map(job.node_of, ranks)
+    )
+    if confidential:
+        fix = Fix(
+            f"{fix.text} GPUs that compute confidentially must be set ready.",
+            (*fix.commands, "sudo nvidia-smi conf-compute -srs 1"),
+        )
+    return found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: CUDA does not start: error {FABRIC_NOT_READY} (system not yet initialized)",
+        fix,
+        scope="node",
+        owner="admin",
+        confirmed=sure,
+        evidence={"cuda": f"error {FABRIC_NOT_READY}"}
+        | {f"{node} {gpu}": words for node, gpu, words in [s for s in states if s[2]][:_MOST]},
+    )
+
+
+@rule("gpu")
+def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
+    """The NVLink fabric of a node is up and not well, so that multicast over it (NVLS) may fail.
+
+    The user would have seen ``Failed to bind NVLink SHARP (NVLS) Multicast memory``, CUDA error 401 or ``transport/
+    nvls.cc ... Cuda failure 1 'invalid argument'``, or collectives at a part of their speed.
+
+    Found by the fabric's health that NVML tells. An unhealthy route or a wrong configuration is an error, less
+    bandwidth and a recovery under way a warning. Multicast itself is tried by the collectives of ``distcheck gate``.
+
+    Fix: restart the fabric manager or reboot the node; until then ``export NCCL_NVLS_ENABLE=0``.
+
+    See: https://github.com/NVIDIA/nccl/issues/1672
+    """
+
+    def say(reading: Reading, *, bad: bool) -> str:
+        fabric = fabric_of(reading)
+        if fabric is None or fabric.state != COMPLETED or fabric.status:
+            return ""
+        mask, summary = int(number(fabric.health_mask)), number(fabric.health_summary)
+        wrong = [words for shift, words in _MASK_WORDS.items() if mask >> shift & 3 == _TRUE]
+        configuration = _CONFIGURATIONS.get(mask >> 8 & 15, "")
+        if configuration:
+            wrong.append(f"incorrect configuration: {configuration}")
+        if not wrong and summary in {_UNHEALTHY, _LIMITED}:
+            wrong.append("unhealthy" if summary == _UNHEALTHY else "limited capacity")
+        worst = bool(configuration) or _MASK_WORDS[4] in wrong or summary == _UNHEALTHY
+        return f"NVML says of its NVLink fabric: {listed(wrong)}" if wrong and worst is bad else ""
+
+    fix = Fix(
+        "Restart the fabric manager when the node is free, or reboot it; until then leave NVLS out.",
+        (
+            "sudo systemctl restart nvidia-fabricmanager",
+            "export NCCL_NVLS_ENABLE=0",
+            "nvidia-smi -q | grep -A 12 Fabric",
+        ),
+    )
+    yield from judged(job, lambda r: say(r, bad=True), fix, severity="error", scope="node")
+    yield from findings(judged(job, lambda r: say(r, bad=False), fix, scope="node"))
+
+
+@rule("gpu")
+def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
+    """GPUs of several nodes share one NVLink domain, and a process may not use the channel to it.
+
+    The user would have seen ``MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX
+    channel configuration (/dev/nvidia-caps-imex-channels)`` or ``Cuda failure 800 'operation not permitted'``.
+
+    Found where NVML names a domain and no /dev/nvidia-caps-imex-channels/channel* can be opened. An error when
+    several nodes of the job are in one clique, a warning for ``distcheck node``, else a remark. With
+    NCCL_MNNVL_ENABLE=0 NCCL does not use it.
+
+    Fix: start nvidia-imex on all nodes of the domain, and give the container its ``channel0``.
+
+    See: https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/
+    """
+    nodes: dict[tuple[str, int], set[str]] = {}
+    for reading in readings(job):
+        fabric = fabric_of(reading)
+        if fabric is not None and fabric.cluster:
+            nodes.setdefault((fabric.cluster, fabric.clique), set()).add(reading.node.key)
+
+    def say(reading: Reading, *, shared: bool) -> str:
+        fabric, gpus = fabric_of(reading), reading.node.gpus
+        if fabric is None or not fabric.cluster or not isinstance(gpus, Gpus):
+            return ""
+        off = reading.ranks and all(rank.environment.get("NCCL_MNNVL_ENABLE") == "0" for rank in reading.ranks)
+        if off or gpus.imex_channel not in {"denied", "absent"}:
+            return ""
+        if (len(nodes[fabric.cluster, fabric.clique]) > 1) is not shared:
+            return ""
+        why = "may not be opened" if gpus.imex_channel == "denied" else "is not there"
+        return f"in an NVLink domain of several nodes, and its IMEX channel {why}"
+
+    fix = Fix(
+        "Start IMEX on all nodes of the domain and let the job open a channel; or leave multi-node NVLink out.",
+        (
+            "systemctl status nvidia-imex; nvidia-imex-ctl -N",
+            "ls -l /dev/nvidia-caps-imex-channels",
+            "export NCCL_MNNVL_ENABLE=0",
+        ),
+    )
+    yield from judged(job, lambda r: say(r, shared=True), fix, severity="error", scope="node")
+    by_itself: Severity = "warning" if "node" in job.asked.looks else "info"
+    yield from findings(judged(job, lambda r: say(r, shared=False), fix, severity=by_itself, scope="node"))
+
+
+@rule("gpu")
+def gpu_confidential_compute(job: Job) -> Iterator[Outcome]:
+    """The GPUs of a node compute confidentially, which costs bandwidth.
+
+    What leaves a GPU is encrypted, and peer-to-peer access may be off: NCCL is slower than on other nodes.
+
+    Found by NVML's state of confidential computing. A remark.
+
+    Fix: nothing, where it is wanted; else let the node's administrator turn it off.
+    """
+    yield from not_read(job)
+    on = [node for node, _ in seen(job) if isinstance(node.gpus, Gpus) and node.gpus.confidential_compute is True]
+    if on:
+        yield Finding(
+            severity="info",
+            scope="node",
+            owner="admin",
+            ranks=numbers_of(rank for node in on for rank in job.ranks_on(node)),
+            nodes=tuple(node.name for node in on),
+            message=f"{listed([node.name for node in on])}: the GPUs compute confidentially; P2P may be off",
+            fix=Fix("Nothing, where it is wanted.", ("nvidia-smi conf-compute -f",)),
+        )

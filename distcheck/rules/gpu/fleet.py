@@ -1,0 +1,187 @@
+"""Rules that compare the GPUs of a job with each other: models, numbers and drivers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpus, Job
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes
+from distcheck.rules.gpu.readings import Presence, gpu_names, present
+from distcheck.rules.gpu.shortfall import Shortfall, shortfalls
+from distcheck.rules.wording import are, brief, grouped, listed, majority, numbered, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_ALIKE = 1.01
+"""Memories that differ by less are of one size: what the driver keeps for itself is not the same everywhere."""
+_MOST = 16
+
+
+@rule("gpu")
+def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
+    """The job's GPUs are of different models, or have memories of different sizes.
+
+    The slowest GPU sets the pace, the smallest memory decides what fits, and NCCL leaves out algorithms that not all
+    GPUs know. The user would have seen ``CUDA out of memory`` on some ranks only.
+
+    Found by the names and memory sizes of the GPUs that the job uses; sizes within 1 % are the same. The nodes or
+    GPUs that are not as most are named; where nothing is usual, as with one node against one, all are.
+
+    Fix: ask for one model: ``#SBATCH --constraint=h100`` or ``--gres=gpu:h100:8``; leave the odd nodes out.
+    """
+    yield from not_seen(job)
+    kinds = _kinds([p for p in present(job) if p.used])
+    if len(kinds) < 2:
+        return
+    nodes = {kind: {p.node.key for p in alike} for kind, alike in kinds.items()}
+    everywhere = set().union(*nodes.values())
+    total = sum(map(len, kinds.values()))
+    usual = majority(nodes, of=len(everywhere)) if len(everywhere) > 1 else majority(kinds, of=total)
+    odd = [p for kind, alike in kinds.items() if kind != usual for p in alike]
+    parts = [f"{_where(alike)}: {kind}" for kind, alike in kinds.items() if kind != usual]
+    rest = f"; most of the job's GPUs are {usual}" if usual is not None else ""
+    more = f"; and {len(parts) - 3} more models" if len(parts) > 3 else ""
+    yield Finding(
+        severity="info" if "node" in job.asked.looks else "warning",  # nobody knows yet which of them a job will use
+        scope="job" if usual is None else "node",
+        owner="user",
+        confirmed=usual is not None,
+        ranks=numbers_of(rank for p in odd for rank in p.ranks),
+        nodes=tuple(dict.fromkeys(p.node.name for p in odd)),
+        message=brief("; ".join(parts[:3]) + more + rest, 300),
+        evidence={kind: _where(alike, most=_MOST) for kind, alike in kinds.items()},
+        fix=Fix(
+            "Ask the scheduler for one model of GPU, and leave the odd nodes out.",
+            ("sinfo --format='%N %G %f'", "nvidia-smi --query-gpu=index,name,memory.total --format=csv"),
+        ),
+    )
+
+
+def _kinds(gpus: Sequence[Presence]) -> dict[str, list[Presence]]:
+    """Group GPUs by model and size of memory, each kind in words; what tells no name is left out."""
+    kinds: dict[str, list[Presence]] = {}
+    for name, alike in grouped(gpus, lambda p: p.gpu.name).items():
+        if not isinstance(name, str):
+            continue
+        sizes: list[int] = []
+        for bytes_ in sorted({p.gpu.memory_bytes for p in alike if isinstance(p.gpu.memory_bytes, int)}):
+            if not sizes or bytes_ > sizes[-1] * _ALIKE:
+                sizes.append(bytes_)
+        for p in alike:
+            memory = p.gpu.memory_bytes
+            size = max(s for s in sizes if s <= memory) if isinstance(memory, int) else next(iter(sizes), None)
+            kind = name if size is None else f"{name} with {size / 1e9:.1f} GB"
+            kinds.setdefault(kind, []).append(p)
+    return kinds
+
+
+def _where(gpus: Sequence[Presence], most: int = 3) -> str:
+    """Name GPUs of several nodes: node1 and node2, GPUs 0-7; what nodes have alike is said once."""
+    by_node = grouped(gpus, lambda p: p.node.name)
+    alike = grouped(by_node, lambda name: gpu_names([p.gpu for p in by_node[name]]))
+    return listed([f"{listed(names, most=most)}, {words}" for words, names in alike.items()], most=most)
+
+
+@rule("gpu")
+def gpu_fewer_on_one_node(job: Job) -> Iterator[Outcome]:
+    """A node has fewer GPUs than the nodes that run as many ranks, or fewer than its PCI bus shows.
+
+    A GPU has failed, was taken out, or was not given to the job. The last rank there has none: ``CUDA error: invalid
+    device ordinal`` on one node while the others wait, or with ``--nproc-per-node=gpu`` a world that is too small.
+
+    Found by counting the GPUs that NVML lists on nodes with as many ranks: an error where a rank is left without a
+    GPU, else a warning where the models are the same. Where one node stands against one it is not certain which is
+    wrong, and both are said. NVIDIA's GPUs on the PCI bus that NVML does not list are a remark by themselves, as a
+    container may have been given a part of them; they make certain that the node is at fault which has fewer than
+    most. Where a scheduler or a container runtime shows in the variables, the bus is not looked at. A lost GPU that
+    NVML still counts is gpu-fell-off-bus.
+
+    Fix: look for the GPU in the kernel's log and on the bus; drain the node and power it off and on. Where the
+    scheduler gave fewer, ask for the same everywhere: ``#SBATCH --gpus-per-node=8``.
+    """
+    yield from not_seen(job)
+    for short in shortfalls(job):
+        yield _fewer(job, short)
+
+
+def _fewer(job: Job, short: Shortfall) -> Finding:
+    node, without, hidden, here = short.node, short.without, short.undriven, len(job.ranks_on(short.node))
+    told = [f"{node.name} has {short.gpus} {'GPU' if short.gpus == 1 else 'GPUs'}"]
+    if short.most:
+        told.append(f"{listed(short.others, most=3)} {'has' if len(short.others) == 1 else 'have'} {short.most}")
+        told[-1] += f" for as many ranks ({here})"
+    if without:
+        told.append(f"{numbered(numbers_of(without))} {'has' if len(without) == 1 else 'have'} none")
+    if hidden:
+        told.append(f"{listed(hidden)} {are(hidden)} on its PCI bus and not in NVML's list")
+    both = short.most and not short.blamed and not without
+    return Finding(
+        severity="error" if without else "warning" if short.most else "info",
+        scope="node" if short.blamed else "job",
+        owner="admin" if short.blamed else "unknown",
+        confirmed=short.blamed and short.whole and bool(hidden),
+        ranks=numbers_of(without or job.ranks_on(node)),
+        nodes=(node.name, *short.others) if both else (node.name,),
+        message=brief("; ".join(told), 300),
+        evidence={"gpus": short.gpus, "gpus_elsewhere": short.most or None, "ranks": here}
+        | ({"on_the_pci_bus": listed(hidden, most=_MOST)} if hidden else {}),
+        fix=Fix(
+            "Look for the GPU on the bus and in the kernel's log; where the scheduler gave fewer, ask for as many.",
+            (
+                "nvidia-smi -L; lspci -d 10de:",
+                "sudo dmesg | grep -iE 'nvrm|xid'",
+                *((f"#SBATCH --gpus-per-node={short.most}",) if short.most else ()),
+            ),
+        ),
+    )
+
+
+@rule("gpu")
+def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
+    """NVIDIA's driver, or the CUDA version that it supports, is not the same on all nodes of the job.
+
+    A new driver is mostly being rolled out. NCCL decides by the driver what it uses (memory allocation, NVLink SHARP,
+    multi-node NVLink), IMEX refuses to join nodes with different drivers, and a torch that needs a newer CUDA fails on
+    some nodes only: ``The NVIDIA driver on your system is too old``.
+
+    Found by what NVML says of each node. The nodes that are not as most are named; where no version is usual, as with
+    one node against one, all are.
+
+    Fix: install one driver on all nodes; until then ask for nodes that have the same one.
+    """
+    yield from not_seen(job)
+    versions: dict[str, list[str]] = {}
+    for node in nvidia_nodes(job):
+        gpus = node.gpus
+        if isinstance(gpus, Gpus) and isinstance(gpus.driver, str):
+            cuda = f" (CUDA {gpus.cuda_driver})" if isinstance(gpus.cuda_driver, str) else ""
+            versions.setdefault(f"driver {gpus.driver}{cuda}", []).append(node.key)
+    if len(versions) < 2:
+        return
+    names = {node.key: node.name for node in job.nodes}
+    usual = majority(versions)
+    odd = {key for version, keys in versions.items() if version != usual for key in keys}
+    parts = [
+        f"{listed([names[key] for key in keys], most=3)} {'has' if len(keys) == 1 else 'have'} {version}"
+        for version, keys in versions.items()
+        if version != usual
+    ]
+    rest = f"; most nodes have {usual}" if usual is not None else ""
+    more = f"; and {len(parts) - 3} more versions" if len(parts) > 3 else ""
+    yield Finding(
+        severity="warning",
+        scope="job" if usual is None else "node",
+        owner="admin",
+        confirmed=usual is not None,
+        ranks=numbers_of(rank for node in job.nodes if node.key in odd for rank in job.ranks_on(node)),
+        nodes=tuple(node.name for node in job.nodes if node.key in odd),
+        message=brief("; ".join(parts[:3]) + more + rest, 300),
+        evidence={version: listed([names[key] for key in keys], most=_MOST) for version, keys in versions.items()},
+        fix=Fix(
+            "Install one driver on all nodes; until then ask for nodes that have the same one.",
+            ("nvidia-smi --query-gpu=driver_version --format=csv,noheader", "sinfo -o '%N %f'"),
+        ),
+    )

@@ -1,0 +1,251 @@
+"""Rules about a GPU's links to other GPUs and to the host: NVLink and PCIe."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpus, Job, Missing, NodeFacts
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.gpu.loads import failing_link, replayed, trained_low
+from distcheck.rules.gpu.readings import (
+    Reading,
+    findings,
+    gpu_names,
+    high,
+    judged,
+    not_ready,
+    number,
+    nvlinks_of,
+    on_grace,
+    readings,
+)
+from distcheck.rules.wording import grouped, listed, majority, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_LINKS_TO_SWITCHES = {"A100-SXM": 12, "H100 80GB HBM3": 18, "H200": 18, "B200": 18, "B300": 18}
+"""By what a GPU's name holds; there are cut-down models of other names."""
+_MANY_LINK_ERRORS = 1000
+_MANY_REPLAYS = 1000
+_P2P = {
+    1: "the chipset does not support it",
+    2: "the GPU does not support it",
+    3: "the PCIe topology does not support it",
+    4: "it is disabled in the driver's registry",
+    5: "it is not supported",
+}
+
+
+def _expected_links(job: Job) -> dict[str, int]:
+    """Return how many links to switches GPUs have, by model: as most of them in the job have, or as is known."""
+    counts: dict[str, Counter[int]] = {}
+    for reading in readings(job):
+        links, name = nvlinks_of(reading), reading.gpu.name
+        if links is not None and "switch" in links.remote and isinstance(name, str):
+            counts.setdefault(name, Counter())[sum(links.active)] += 1
+    known = {name: next((n for part, n in _LINKS_TO_SWITCHES.items() if part in name), 0) for name in counts}
+    return {name: max(_usual(found), known[name]) for name, found in counts.items()}
+
+
+def _usual(counts: Counter[int]) -> int:
+    """Return what most have, of two that are as common the larger one."""
+    return max(counts, key=lambda n: (counts[n], n))
+
+
+def _usual_links(most: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """Return how many links the best linked GPU of a model has on most nodes, where most are alike."""
+    models: dict[str, dict[int, list[str]]] = {}
+    for (node, name), links in most.items():
+        models.setdefault(name, {}).setdefault(links, []).append(node)
+    usual = ((name, majority(counts)) for name, counts in models.items())
+    return {name: links for name, links in usual if links is not None}
+
+
+@rule("gpu")
+def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
+    """A GPU has fewer active NVLinks than the others of its kind, or no access to a GPU that NVLink connects.
+
+    What goes between GPUs then shares fewer links or goes over PCIe. The user would have seen half the usual
+    bandwidth, or NCCL's ``P2P is disabled between NVLINK connected GPUs 0 and 1. This should not be the case``.
+
+    Found by counting active links against the other GPUs of the model, and where links lead to NVSwitches against
+    the model's own number; and by NVML's P2P status. Where GPUs are linked directly, as by bridges, a node whose GPUs
+    all have fewer links than on most nodes is a warning, and GPUs without any link beside linked ones are a remark:
+    bridges may join some cards only. Where the fabric is not up, gpu-fabric-manager-down says it.
+
+    Fix: drain the node and reset the GPU; reseat or replace the bridge, tray or GPU if the link stays down.
+
+    See: https://github.com/NVIDIA/nccl/issues/1608
+    """
+    expected, most = _expected_links(job), Counter[tuple[str, str]]()
+    for reading in readings(job):
+        links = nvlinks_of(reading)
+        if links is not None:
+            key = (reading.node.key, str(reading.gpu.name))
+            most[key] = max(most[key], sum(links.active))
+    usual = _usual_links(most)
+
+    def short(reading: Reading) -> tuple[Severity, str] | None:
+        links, name = nvlinks_of(reading), reading.gpu.name
+        if links is None or not isinstance(name, str) or not_ready(reading) or reading.gpu.mig is True:
+            return None  # in MIG mode GPUs may have none
+        up, beside = sum(links.active), most[reading.node.key, name]
+        there = max(beside, expected.get(name, 0)) if "switch" in links.remote or not up else beside
+        found: Severity = "error" if up > 0 or name in expected else "info"
+        elsewhere = ""
+        if up >= there and up < usual.get(name, 0):
+            there, found, elsewhere = usual[name], "warning", " as on most nodes"
+        if up >= there:
+            return None
+        down = [str(n) for n, active in enumerate(links.active) if not active]
+        lacking = f"; down: {listed(down, most=6)}" if down else ""
+        if not up:
+            return found, f"none of {there} NVLinks{elsewhere} is active"
+        return found, f"{up} of {there} NVLinks{elsewhere} are active{lacking}"
+
+    wrong = {id(reading): said for reading in readings(job) if (said := short(reading)) is not None}
+
+    def say(reading: Reading, severity: Severity) -> str:
+        said = wrong.get(id(reading))
+        return said[1] if said is not None and said[0] == severity else ""
+
+    fix = Fix(
+        "Drain the node and reset the GPU; if the link stays down, reseat or replace what carries it.",
+        ("nvidia-smi nvlink -s -i {gpu}", "nvidia-smi topo -m", "sudo nvidia-smi --gpu-reset -i {gpu}"),
+    )
+    yield from judged(job, lambda r: say(r, "error"), fix, severity="error")
+    yield from findings(judged(job, lambda r: say(r, "warning"), fix, severity="warning"))
+    yield from findings(judged(job, lambda r: say(r, "info"), fix, severity="info"))
+    for group in grouped(readings(job), lambda reading: reading.node.key).values():
+        yield from _without_access(group[0].node, {reading.gpu.index: reading for reading in group})
+
+
+def _without_access(node: NodeFacts, known: dict[int, Reading]) -> Iterator[Finding]:
+    """Yield that NVLink connects GPUs of a node which may not reach each other; `known` are its GPUs by index."""
+    gpus = node.gpus
+    if not isinstance(gpus, Gpus) or gpus.confidential_compute is True:
+        return
+    cut = []
+    for pair in gpus.peer_access:
+        wrong = next((value for value in (pair.read, pair.write) if value in _P2P), None)
+        if pair.nvlink != 0 or not isinstance(wrong, int):
+            continue
+        both = [known[index] for index in pair.gpus if index in known]
+        ready = len(both) == 2 and all(r.used and r.gpu.mig is False and not not_ready(r) for r in both)
+        if ready:
+            cut.append((pair.gpus, _P2P[wrong]))
+    if not cut:
+        return
+    touched = sorted({index for pair, _ in cut for index in pair})
+    reasons = listed(list(grouped(cut, lambda item: item[1])), most=2)
+    yield Finding(
+        severity="warning",
+        scope="node",
+        owner="admin",
+        ranks=numbers_of(rank for index in touched for rank in known[index].ranks),
+        nodes=(node.name,),
+        message=f"{node.name}: NVLink connects {gpu_names([known[index].gpu for index in touched])}, and P2P between"
+        f" {len(cut)} of their pairs is off: {reasons}",
+        evidence={f"GPUs {first} and {second}": why for (first, second), why in cut[:16]},
+        fix=Fix(
+            "Look for a driver option that switches P2P off, then drain and reboot the node.",
+            ("nvidia-smi topo -p2p r", "cat /etc/modprobe.d/*nvidia*"),
+        ),
+    )
+
+
+@rule("gpu")
+def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
+    """An NVLink has counted many more errors than the others of its kind.
+
+    Errors are corrected by sending again, which costs time, until the link goes down with Xid 74.
+
+    Found by the links' error counters: while the collectives ran a packet that was sent again, a recovery, or a hundred
+    checksum errors a second; since the driver was loaded a recovery that failed, or at least 1,000 errors and a hundred
+    times what other GPUs' worst links count. A few errors are normal. A warning.
+
+    Fix: drain the node and run ``dcgmi diag -r 3``; reseat or replace what carries the link if the count grows.
+    """
+
+    def worst(reading: Reading, *, failed: bool) -> tuple[int, int, str]:
+        """Return the highest count, its link, and the counter's name."""
+        links = nvlinks_of(reading)
+        errors = links.errors if links is not None and not isinstance(links.errors, Missing) else ()
+        counts = [
+            (count, link, row.counter)
+            for row in errors
+            if (row.counter == "failed recovery") is failed
+            for link, count in enumerate(row.by_link)
+        ]
+        return max(counts, default=(0, 0, ""))
+
+    many = high((worst(reading, failed=False)[0] for reading in readings(job)), _MANY_LINK_ERRORS)
+
+    def say(reading: Reading) -> str:
+        if words := failing_link(reading):
+            return words
+        count, link, _ = worst(reading, failed=True)
+        if count:
+            return f"NVLink {link} has failed to recover {count} {'time' if count == 1 else 'times'}"
+        count, link, counter = worst(reading, failed=False)
+        return f"NVLink {link} has counted {count} {counter} errors" if count >= many else ""
+
+    yield from judged(
+        job, say, Fix("Drain the node and run the diagnostics.", ("nvidia-smi nvlink -e -i {gpu}", "dcgmi diag -r 3"))
+    )
+
+
+@rule("gpu")
+def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
+    """A GPU's PCIe link has fewer lanes than the GPU and its slot could have, or stays slow under load.
+
+    Copies between host and GPU, and what goes from GPU to network card, run at a half or less of their speed. A riser,
+    a dirty contact or a BIOS setting is the cause; NCCL reads what the slot could do and does not notice.
+
+    Found by comparing the width of the link with the largest for this GPU in this system, and the highest generation
+    that it had while the collectives ran; an idle GPU lowers that, and is not held to it. Grace's GPUs, which do not
+    depend on PCIe, are left out.
+
+    Fix: reseat the GPU or its riser, and look at the BIOS's setting for the slot.
+    """
+
+    def say(reading: Reading) -> str:
+        width, most = reading.health.pcie.width, reading.health.pcie.max_width
+        if isinstance(width, Missing) or isinstance(most, Missing) or not 0 < width < most:
+            return trained_low(reading)
+        return "" if on_grace(reading) else f"PCIe x{width}; x{most} is possible"
+
+    yield from judged(
+        job,
+        say,
+        Fix(
+            "Reseat the GPU or its riser, and look at the BIOS's setting for the slot.",
+            ("nvidia-smi -q -i {gpu} | grep -A 12 'Link Info'", "sudo lspci -vv -s {gpu} | grep -i lnk"),
+        ),
+    )
+
+
+@rule("gpu")
+def gpu_pcie_replay(job: Job) -> Iterator[Outcome]:
+    """A GPU has sent many more packets again over PCIe than the others.
+
+    The link's signal is bad: what goes over it comes late, at times that no log explains.
+
+    Found by how much the replay counter grew while the collectives ran: more than a link with one bad bit in 10^12 does
+    in a minute (15 for 16 lanes of generation 4). And by what it has counted since the driver was loaded: at least
+    1,000, and a hundred times what the other GPUs count; a GPU alone, 100,000. A warning.
+
+    Fix: reseat the GPU or its riser; watch ``nvidia-smi -q | grep -i replay`` while a job runs.
+    """
+    many = high((int(number(reading.health.pcie.replays)) for reading in readings(job)), _MANY_REPLAYS)
+
+    def say(reading: Reading) -> str:
+        count = int(number(reading.health.pcie.replays))
+        return replayed(reading) or (f"{count} packets were sent again over PCIe" if count >= many else "")
+
+    yield from judged(
+        job, say, Fix("Reseat the GPU or its riser if the count grows.", ("nvidia-smi -q -i {gpu} | grep -i replay",))
+    )

@@ -1,0 +1,115 @@
+"""What GPUs showed while the collectives ran, in the words of the rules about them; '' where nothing is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import GpuLoad, Missing
+from distcheck.rules.gpu.readings import Reading, number, on_grace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
+"""NVML's reasons for the present clocks."""
+_NOTICEABLE_SHARE, _NOTICEABLE_SECONDS = 0.02, 0.1
+"""Of the time under watch; less costs no job anything."""
+_SHARE_OF_LOOKS = 0.1
+_FEWEST_LOOKS = 4
+"""A GPU that was seen at work less often shows nothing."""
+_REPLAYS_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
+"""A minute, by generation: a bit error rate of 1e-12, up to which NVIDIA's DCGM finds nothing wrong."""
+_CHECKSUM_ERRORS_PER_SECOND = 100.0
+"""From here on checksum errors on NVLinks matter, as DCGM has it; of replays and recoveries a single one does."""
+_USUAL_CLOCK_SHARE = 0.9
+_RESENT = frozenset({"replay", "recovery", "failed recovery"})
+
+
+def slowed_by_heat(reading: Reading) -> str:
+    """Say for how long a GPU was too hot."""
+    load = reading.gpu.load
+    if load is None:
+        return ""
+    for words, seconds, bits in (
+        ("hardware thermal slowdown", load.hardware_thermal_seconds, HARDWARE_THERMAL),
+        ("software thermal slowdown", load.software_thermal_seconds, SOFTWARE_THERMAL),
+    ):
+        if share := _slowed(load, seconds, bits):
+            heat = number(load.temperature_celsius)
+            return f"{words} for {share} of the collectives' run{f', up to {heat:g} C' if heat else ''}"
+    return ""
+
+
+def held_by_brake(reading: Reading) -> str:
+    """Say for how long the system held a GPU back for want of power."""
+    load = reading.gpu.load
+    share = _slowed(load, load.power_brake_seconds, POWER_BRAKE) if load is not None else ""
+    return f"slowed by the power brake of the system for {share} of the collectives' run" if share else ""
+
+
+def _slowed(load: GpuLoad, seconds: float | Missing, bit: int) -> str:
+    """Return for which part of the run a GPU was slowed: by NVML's clock, else by how often it was seen so."""
+    if not isinstance(seconds, Missing):
+        enough = seconds >= max(_NOTICEABLE_SECONDS, _NOTICEABLE_SHARE * load.seconds)
+        return f"{seconds:.1f} of {load.seconds:.1f} s" if enough else ""
+    seen = load.event_reasons.get(bit, 0)
+    return f"{seen / load.busy:.0%}" if seen >= 2 and seen >= _SHARE_OF_LOOKS * load.busy else ""
+
+
+def trained_low(reading: Reading) -> str:
+    """Say that a GPU at work had a PCIe link of a lower generation than it and its slot have in common."""
+    load, most = reading.gpu.load, reading.health.pcie.max_generation
+    if load is None or load.busy < _FEWEST_LOOKS or on_grace(reading):
+        return ""
+    seen = load.pcie_generation
+    if isinstance(seen, Missing) or isinstance(most, Missing) or not 0 < seen < most:
+        return ""
+    return f"PCIe generation {seen} under load; {most} is possible"
+
+
+def replayed(reading: Reading) -> str:
+    """Say that a GPU sent packets again over PCIe, more within the run than a good link does in a minute."""
+    load, pcie = reading.gpu.load, reading.health.pcie
+    if load is None or isinstance(load.replays, Missing):
+        return ""
+    lanes = number(pcie.width) or 16
+    usual = _REPLAYS_PER_LANE.get(int(number(pcie.max_generation)), max(_REPLAYS_PER_LANE.values())) * lanes
+    if load.replays <= usual * max(1.0, load.seconds / 60):
+        return ""
+    return f"{load.replays} packets were sent again over PCIe in {load.seconds:.1f} s of collectives"
+
+
+def failing_link(reading: Reading) -> str:
+    """Say which NVLink's errors grew, the worst of them."""
+    load = reading.gpu.load
+    if load is None:
+        return ""
+    grown = [
+        (row.counter in _RESENT, count, link, row.counter)
+        for row in load.nvlink_errors
+        for link, count in enumerate(row.by_link)
+        if count and (row.counter in _RESENT or count >= _CHECKSUM_ERRORS_PER_SECOND * load.seconds)
+    ]
+    if not grown:
+        return ""
+    _, count, link, counter = max(grown)
+    links = len({link for _, _, link, _ in grown})
+    more = f", and on {links - 1} more" if links > 1 else ""
+    return f"{count} {counter} errors on NVLink {link}{more} in {load.seconds:.1f} s of collectives"
+
+
+def held_clocks(reading: Reading, others: Iterable[Reading]) -> str:
+    """Say that a GPU at work never reached the clock that others of its model reach, and that heat is not why."""
+    load, name = reading.gpu.load, reading.gpu.name
+    if load is None or load.busy < _FEWEST_LOOKS or slowed_by_heat(reading) or held_by_brake(reading):
+        return ""
+    clock = number(load.sm_MHz)
+    alike = sorted(
+        number(other.gpu.load.sm_MHz)
+        for other in others
+        if other.gpu.load is not None and other.gpu.name == name and other.gpu.load.busy >= _FEWEST_LOOKS
+    )
+    usual = alike[len(alike) // 2] if len(alike) > 2 else 0
+    return (
+        f"at most {clock:g} MHz under load; others of its model reach {usual:g} MHz" if 0 < clock < 0.9 * usual else ""
+    )

@@ -1,0 +1,208 @@
+"""Rules about GPUs that are divided into MIG devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Collectives, CudaView, Job, RankFacts
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.gpu.mig_use import Taken, mixture, taken, undivided
+from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
+from distcheck.rules.gpu.sharing import sharing_allowed
+from distcheck.rules.wording import brief, fold, found, grouped, listed, named, nodes_of, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_SHARES_A_GPU = (2, 30)
+"""From this version NCCL tells MIG devices of one GPU apart, where NCCL_MULTI_RANK_GPU_ENABLE allows it."""
+_WHOLE = ("sudo nvidia-smi -mig 0",)
+_MOST = 16
+
+
+@rule("gpu")
+def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
+    """A GPU is in MIG mode and holds no MIG device, so CUDA leaves it out and a rank gets no GPU.
+
+    MIG mode outlives jobs and reboots, so it is left on by whoever used the node before. CUDA shows the remaining GPUs
+    only and numbers them anew: the last rank of the node ends with ``CUDA error: invalid device ordinal``, a rank
+    that is shown this GPU alone with ``No CUDA GPUs are available``.
+
+    Found by comparing what CUDA_VISIBLE_DEVICES leaves of the node's GPUs with what it would leave if these were
+    whole; with ``distcheck node --gpus N`` by whether N remain. Silent where every rank gets a GPU without them. The
+    node goes on the exclude list where CUDA itself has shown that the GPUs are not there.
+
+    Fix: turn MIG mode off on that GPU (``sudo nvidia-smi -i 0 -mig 0``) once nobody uses it; or make MIG devices, for
+    jobs that take them by UUID.
+    See: https://docs.nvidia.com/datacenter/tesla/mig-user-guide
+    """
+    yield from not_seen(job)
+    for node, gpus, without, usable, total in undivided(job):
+        which = ",".join(str(gpu.index) for gpu in gpus)
+        several = len(gpus) > 1
+        who = f"; {named(job, without)} {'gets' if len(without) == 1 else 'get'} no GPU" if without else ""
+        yield Finding(
+            scope="gpu",
+            owner="admin",
+            confirmed=all(isinstance(rank.cuda, CudaView) and not rank.cuda.error for rank in without),
+            ranks=numbers_of(without),
+            nodes=(node.name,),
+            message=brief(
+                f"{node.name}: {listed([f'GPU {gpu.index}{at(gpu)}' for gpu in gpus])} {'are' if several else 'is'} in "
+                f"MIG mode without a MIG device, so CUDA shows {usable} of {total} GPUs{who}",
+                300,
+            ),
+            evidence={f"GPU {gpu.index}": "MIG mode, no MIG device" for gpu in gpus[:_MOST]}
+            | {"gpus_seen": usable, "gpus_on_node": total, "ranks_on_node": len(job.ranks_on(node))},
+            fix=Fix(
+                "Turn MIG mode off there once nobody uses it, or make MIG devices for jobs that take them by UUID.",
+                (f"sudo nvidia-smi -i {which} -mig 0", f"nvidia-smi mig -i {which} -lgip"),
+            ),
+        )
+
+
+@rule("gpu")
+def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
+    """CUDA_VISIBLE_DEVICES names more than one MIG device, and a process sees the first of them only.
+
+    CUDA shows a process one MIG device, and no GPU beside it. The user would have seen
+    ``torch.cuda.device_count()`` of 1, ``CUDA error: invalid device ordinal``, or ``device >= 0 && device <
+    num_gpus INTERNAL ASSERT FAILED``.
+
+    Found by reading the value as CUDA does: several MIG UUIDs, or indices of which one is of a GPU in MIG mode.
+    Where several ranks come to one MIG device by it, gpu-duplicate says so.
+
+    Fix: one MIG UUID for each process, which it then takes as ``cuda:0``; ``nvidia-smi -L`` lists them.
+
+    See: https://github.com/pytorch/pytorch/issues/130181
+    """
+    yield from not_seen(job)
+    users = grouped(taken(job), lambda t: (t.node.key, t.rank.gpu))
+    alone = {id(group[0].rank) for group in users.values() if len(group) == 1}
+    hidden: dict[tuple[str, int], list[RankFacts]] = {}
+    for node, _ in seen(job):
+        for rank, value, fault, _, shown in values(job, node):
+            if value is None or fault is not None or id(rank) not in alone:
+                continue
+            items = [item for item in value.split(",") if item.strip()]
+            if len(items) > 1 and shown.stop and len(shown.uuids) == 1 and shown.uuids[0].startswith("MIG-"):
+                hidden.setdefault((value, len(items)), []).append(rank)
+    for (value, count), ranks in hidden.items():
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 80)} names {count} devices, and a process sees one "
+            f"MIG device only: {ranks[0].gpu}",
+            Fix(
+                "Give each process one MIG device by its UUID, and take it as cuda:0.",
+                (f"export {VARIABLE}={ranks[0].gpu}  # another one for each rank", "nvidia-smi -L"),
+            ),
+            severity="warning",
+            evidence={VARIABLE: value, "visible": ranks[0].gpu, "named": count},
+        )
+
+
+@rule("gpu")
+def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
+    """Ranks run on MIG devices of one and the same GPU, and NCCL does not let them talk to each other.
+
+    Up to 2.29 NCCL knows a rank's GPU by its PCI address, which its MIG devices share: ``Duplicate GPU detected :
+    rank 1 and rank 0 both on CUDA device 1b000``. From 2.30 on it tells them apart where
+    NCCL_MULTI_RANK_GPU_ENABLE=1 is set, as an experiment: without peer-to-peer access and NVLink SHARP. The user
+    would have seen ``Multiple Ranks are using the same GPU/Partition`` without it.
+
+    Found by the GPU to which each rank's MIG device belongs. An error; with NCCL_MULTI_RANK_GPU_ENABLE=1 on all of
+    these ranks a warning where NCCL's version is not known, and a remark where it is 2.30 or later. Two ranks on one
+    MIG device are gpu-duplicate.
+
+    Fix: turn MIG mode off (``sudo nvidia-smi -mig 0``), give each rank a MIG device of another GPU, or use Gloo.
+
+    See: https://github.com/NVIDIA/nccl/issues/1716
+    """
+    yield from not_seen(job)
+    parents = grouped((t for t in taken(job) if t.sliced), lambda t: t.gpu.uuid)
+    shared = [users for users in parents.values() if len({t.rank.gpu for t in users}) > 1]
+    version = _nccl_version(job)
+    for allowed, parts in grouped(shared, lambda users: all(sharing_allowed(t.rank) for t in users)).items():
+        severity: Severity = "error"
+        if allowed and (version is None or version >= _SHARES_A_GPU):
+            severity = "warning" if version is None else "info"
+        ranks, first = [t.rank for users in parts for t in users], parts[0]
+        more = f"; {len(parts) - 1} more GPUs are shared in this way" if len(parts) > 1 else ""
+        known = f"NCCL {'.'.join(map(str, version))}" if version else "NCCL's version is not known"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, [t.rank for t in first])} run on MIG devices of GPU {first[0].gpu.index}{at(first[0].gpu)}: "
+            f"to NCCL before 2.30 that is one GPU; {known}{more}",
+            Fix(
+                "Turn MIG mode off, let each rank take a MIG device of another GPU, or use Gloo.",
+                (*_WHOLE, "nvidia-smi -L", 'torch.distributed.init_process_group("gloo")'),
+            )
+            if severity == "error"
+            else Fix("Nothing, if it is meant and NCCL is 2.30 or later: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it."),
+            severity=severity,
+            evidence={f"rank {t.rank.placement.rank}": str(t.rank.gpu) for t in first[:_MOST]}
+            | {"gpu": first[0].gpu.uuid if isinstance(first[0].gpu.uuid, str) else None, "nccl": known},
+        )
+
+
+def _nccl_version(job: Job) -> tuple[int, ...] | None:
+    """Return NCCL's version as far as a collective has told it."""
+    text = job.collectives.nccl if isinstance(job.collectives, Collectives) else ""
+    numbers = text.split(".")
+    return tuple(map(int, numbers)) if len(numbers) > 1 and all(n.isdecimal() for n in numbers) else None
+
+
+@rule("gpu")
+def gpu_mig_partial(job: Job) -> Iterator[Outcome]:
+    """Some ranks of the job take a MIG device, and others a whole GPU.
+
+    A MIG device has a part of the memory and of the processors: the job runs out of memory on these ranks or waits
+    for them, and NCCL has no peer-to-peer access there. Mostly MIG mode was left on after another use of the node;
+    then CUDA shows one MIG device to all its ranks, and NCCL ends with ``Duplicate GPU detected``.
+
+    Found by what the ranks take. The nodes that are not as most are put on the exclude list, unless their own
+    CUDA_VISIBLE_DEVICES names MIG devices; where neither is usual, as with one node against one, nobody is blamed.
+
+    Fix: ``sudo nvidia-smi -mig 0`` on the nodes whose GPUs are in MIG mode, once nobody uses them; or the same MIG
+    devices everywhere.
+    """
+    yield from not_seen(job)
+    mixed = mixture(job)
+    if mixed is None:
+        return
+    blamed = mixed.usual and not mixed.chosen
+    sides = grouped(taken(job), lambda t: t.sliced)
+    odd = mixed.odd
+    others = {True: "MIG devices", False: "whole GPUs"}
+    if mixed.usual:
+        rest = sides[not odd[0].sliced]
+        message = f"{_places(odd)} take {others[odd[0].sliced]}; the other {len(rest)} ranks take "
+        message += others[not odd[0].sliced]
+    else:
+        message = "; ".join(f"{_places(side)} take {others[sliced]}" for sliced, side in sides.items())
+    ranks = [t.rank for t in odd]
+    yield Finding(
+        scope="node" if blamed else "job",
+        owner="admin" if blamed else "unknown",
+        confirmed=blamed,
+        ranks=numbers_of(ranks),
+        nodes=nodes_of(job, ranks),
+        message=brief(message, 300),
+        evidence={others[sliced]: _places(side, most=_MOST) for sliced, side in sides.items()},
+        fix=Fix(
+            "Turn MIG mode off where it is on, once nobody uses these GPUs; or give every rank the same MIG devices.",
+            (*_WHOLE, "nvidia-smi --query-gpu=index,mig.mode.current --format=csv"),
+        ),
+    )
+
+
+def _places(parts: Iterable[Taken], most: int = 3) -> str:
+    """Say which ranks of which nodes: ranks 16-23 (node3)."""
+    parts = list(parts)
+    nodes = list(dict.fromkeys(t.node.name for t in parts))
+    numbers = numbers_of(t.rank for t in parts)
+    who = f"{'rank' if len(numbers) == 1 else 'ranks'} {fold(numbers)}" if numbers else f"{len(parts)} processes"
+    return f"{who} ({listed(nodes, most=most)})"

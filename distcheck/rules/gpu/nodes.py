@@ -1,0 +1,121 @@
+"""Which nodes the GPU rules look at, what their ranks are told to use, and how a GPU is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distcheck.facts import Gpu, Gpus, Job, Missing, NodeFacts, RankFacts, TorchBuild
+from distcheck.rules.finding import NotChecked
+from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
+from distcheck.rules.wording import grouped, numbers_of, once
+from distcheck.visible import Fault, Visible, fault_in, usable_name, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Value(NamedTuple):
+    """A rank's CUDA_VISIBLE_DEVICES and what CUDA makes of it."""
+
+    rank: RankFacts
+    value: str | None
+    """None: unset."""
+    fault: Fault | None
+    """What is wrong with it."""
+    own: tuple[Gpu, ...]
+    """Those of its node's GPUs that the rank's process may open."""
+    shown: Visible
+
+
+@once
+def nvidia_nodes(job: Job) -> tuple[NodeFacts, ...]:
+    """Return the nodes with NVIDIA GPUs to which NCCL's needs apply."""
+    return tuple(node for node in job.nodes if _concerns(job, node) and _shows_nvidia(node))
+
+
+def _concerns(job: Job, node: NodeFacts) -> bool:
+    """Tell whether NCCL is what the job will use there: not with other backends, and not on AMD's GPUs."""
+    if job.asked.backend not in {"nccl", "auto"} or node.accelerator == "amd":
+        return False
+    if not isinstance(node.torch, TorchBuild):
+        return True
+    # A graphics card without NVIDIA's driver, and a torch without CUDA: nobody means to use it.
+    no_driver = isinstance(node.gpus, Missing) and error_code(node.gpus.reason) in NO_DRIVER
+    unused = job.asked.backend == "auto" and node.torch.cuda is None and no_driver
+    return node.torch.hip is None and not unused
+
+
+def _shows_nvidia(node: NodeFacts) -> bool:
+    return node.accelerator == "nvidia" or (isinstance(node.gpus, Gpus) and bool(node.gpus.devices))
+
+
+def equipped(node: NodeFacts) -> bool:
+    """Tell whether a node has GPUs to use, as far as is known."""
+    if isinstance(node.gpus, Gpus):
+        return any(usable_name(gpu) for gpu in node.gpus.devices)
+    return node.accelerator == "nvidia"
+
+
+def lacks_gpus(job: Job, node: NodeFacts, *, others: bool) -> bool:
+    """Tell whether a node should show NVIDIA GPUs and does not; `others` says that other nodes have some."""
+    needed = job.asked.backend == "nccl" or (job.asked.backend == "auto" and others)
+    return needed and _concerns(job, node) and not _shows_nvidia(node)
+
+
+def seen(job: Job) -> Iterator[tuple[NodeFacts, tuple[Gpu, ...]]]:
+    """Yield the nodes on which NVML answered, with what it counted."""
+    for node in nvidia_nodes(job):
+        if isinstance(node.gpus, Gpus):
+            yield node, node.gpus.devices
+
+
+def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
+    """Yield where NVML gave no answer: nothing can be said of the GPUs there."""
+    known = {node.key for node in but}
+    silent = [node for node in nvidia_nodes(job) if not isinstance(node.gpus, Gpus) and node.key not in known]
+    reasons = grouped(silent, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else "NVML was not asked")
+    for reason, nodes in reasons.items():
+        ranks = numbers_of(rank for node in nodes for rank in job.ranks_on(node))
+        yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), ranks=ranks)
+
+
+def values(job: Job, node: NodeFacts) -> tuple[Value, ...]:
+    """Return a node's ranks with their CUDA_VISIBLE_DEVICES; none where NVML did not answer."""
+    return _values(job).get(node.key, ())
+
+
+@once
+def _values(job: Job) -> dict[str, tuple[Value, ...]]:
+    return {node.key: tuple(_of_node(job, node, devices)) for node, devices in seen(job)}
+
+
+def _of_node(job: Job, node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[Value]:
+    known: dict[tuple[str | None, int], tuple[Fault | None, Visible]] = {}
+    for rank in job.ranks_on(node):
+        there = job.process_of(rank).gpus
+        value, own = rank.environment.get(VARIABLE), devices if there is None else there.devices
+        key = value, id(own)
+        if key not in known:
+            known[key] = None if value is None else fault_in(value, own), visible(value, own)
+        yield Value(rank, value, known[key][0], own, known[key][1])
+
+
+def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:
+    """Return what is known of the GPU that a rank takes."""
+    gpus = job.node_of(rank).gpus
+    devices = gpus.devices if isinstance(gpus, Gpus) else ()
+    match = next((g for g in devices if rank.gpu in {usable_name(g), *g.mig_uuids}), None)
+    return (card(match) if match else {}) | {"uuid": rank.gpu}
+
+
+def card(gpu: Gpu) -> dict[str, Any]:
+    """Return what of a GPU's identity is known."""
+    known = {"uuid": gpu.uuid, "pci": gpu.pci, "name": gpu.name}
+    return {name: value for name, value in known.items() if isinstance(value, str)}
+
+
+def at(gpu: Gpu) -> str:
+    """Return a GPU's address for a message, with the blank before it; empty when it is unknown."""
+    return f" ({gpu.pci})" if isinstance(gpu.pci, str) else ""

@@ -1,0 +1,259 @@
+"""Rules about which GPU LOCAL_RANK really is, where CUDA, NVML and torch may number GPUs differently."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpus, Job, Missing, RankFacts
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix, Severity
+from distcheck.rules.gpu.cuda_view import LIBRARY, ORDER, Shown, order_matters, shown, title
+from distcheck.rules.gpu.nodes import VARIABLE, not_seen, seen, values
+from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, named, rank_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Gpu
+
+_MOST = 8
+"""Ranks that a finding's evidence shows."""
+
+
+@rule("gpu")
+def gpu_order_mismatch(job: Job) -> Iterator[Outcome]:
+    """CUDA numbers a node's GPUs in another order than nvidia-smi and NVML do.
+
+    CUDA puts the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID, NVML counts along the PCI bus. On a node with
+    GPUs of several models ``cuda:0`` is then not nvidia-smi's GPU 0: jobs that share the node take each other's GPUs,
+    and what is read from NVML by index (torch.cuda.utilization, monitoring) is of another GPU.
+
+    Found by asking CUDA itself for the UUIDs in its order, with the rank's own variables. Where CUDA could not be
+    asked, models that differ are only mentioned.
+
+    Fix: ``export CUDA_DEVICE_ORDER=PCI_BUS_ID`` on all ranks, or name the GPUs by UUID in CUDA_VISIBLE_DEVICES.
+
+    See: https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
+    """
+    yield from not_seen(job)
+    for group in grouped((s for s in shown(job) if s.reordered), _places).values():
+        yield _other_order(job, group)
+    unsure = [
+        rank
+        for node, devices in seen(job)
+        for rank, _, fault, _, _ in values(job, node)
+        if fault is None and _not_told(rank) and order_matters(rank, devices)
+    ]
+    if unsure:
+        yield found(
+            job,
+            unsure,
+            f"{named(job, unsure)}: the node's GPUs are of several models and {ORDER} is not PCI_BUS_ID: CUDA may"
+            " number them otherwise than nvidia-smi, and the GPUs shown here for the ranks may be others",
+            _BY_BUS,
+            severity="info",
+            evidence={ORDER: unsure[0].environment.get(ORDER, "not set")},
+        )
+
+
+_BY_BUS = Fix("Let CUDA count along the PCI bus, as nvidia-smi does.", (f"export {ORDER}=PCI_BUS_ID",))
+
+
+def _not_told(rank: RankFacts) -> bool:
+    """Tell whether CUDA was not asked; where it did not start another rule says so."""
+    if isinstance(rank.cuda, Missing):
+        return not rank.cuda.reason.startswith(("CUDA", LIBRARY))
+    return rank.cuda is None
+
+
+def _places(seen_by: Shown) -> tuple[tuple[str, ...], ...]:
+    """Return in which order NVML's GPUs are shown and expected, alike on nodes that are alike."""
+    return tuple(tuple(title(uuid, seen_by.devices) for uuid in uuids) for uuids in (seen_by.uuids, seen_by.expected))
+
+
+def _other_order(job: Job, group: list[Shown]) -> Outcome:
+    moved = [s for s in group if s.rank.gpu != s.taken]
+    first, ranks = group[0], [s.rank for s in moved or group]
+    pairs = zip(first.uuids, first.expected, strict=False)
+    place, (real, meant) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+    fix = _BY_BUS
+    if first.rank.environment.get(ORDER) == "PCI_BUS_ID":
+        fix = Fix("Name the GPUs by UUID.", (f"export {VARIABLE}={','.join(first.expected)}",))
+    return found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: CUDA numbers the GPUs otherwise than nvidia-smi: cuda:{place} is"
+        f" {title(real, first.devices)}, not {title(meant, first.devices)}",
+        fix,
+        severity="warning" if moved else "info",
+        evidence={ORDER: first.rank.environment.get(ORDER, "not set")}
+        | by_name((rank_name(job, s.rank), _really(s)) for s in (moved or group)[:_MOST]),
+    )
+
+
+def _really(seen_by: Shown) -> str:
+    """Say which GPU a rank takes, and which one it would be by nvidia-smi's numbers."""
+    local = seen_by.rank.placement.local_rank
+    real, meant = seen_by.rank.gpu, seen_by.taken
+    words = f"{'no LOCAL_RANK' if local is None else f'LOCAL_RANK {local}'} takes {title(real, seen_by.devices)}"
+    return words if real == meant else f"{words}, not {title(meant, seen_by.devices)}"
+
+
+@rule("gpu")
+def gpu_hidden_from_cuda(job: Job) -> Iterator[Outcome]:
+    """CUDA does not show a rank all GPUs that NVML counts and CUDA_VISIBLE_DEVICES leaves.
+
+    The numbers of the GPUs behind a hidden one shift, and the last ranks find none: ``CUDA error: invalid device
+    ordinal``. An MPS daemon that was started with a CUDA_VISIBLE_DEVICES of its own hides the others from all its
+    clients; so does a GPU that the driver cannot start, or one too old for the driver's CUDA.
+
+    Found by asking CUDA itself, with the rank's own variables. An error when a rank is left without a GPU or
+    shares one, a warning when a rank takes another one by it, else a remark.
+
+    Fix: start nvidia-cuda-mps-control without CUDA_VISIBLE_DEVICES; drain a node whose driver hides a GPU.
+
+    See: https://docs.nvidia.com/deploy/mps/index.html
+    """
+    yield from not_seen(job)
+    odd = [s for s in shown(job) if not s.reordered and set(s.uuids) != set(s.expected)]
+    for group in grouped(odd, lambda s: (s.node.key, s.uuids, s.withheld)).values():
+        moved = [s for s in group if s.rank.gpu != s.taken]
+        yield _hidden(job, moved or group, _effect(moved))
+
+
+def _effect(moved: list[Shown]) -> Severity:
+    """Return how bad it is that these ranks do not take what was expected: without a GPU, on one GPU, or not."""
+    taken = [s.rank.gpu for s in moved]
+    if None in taken:
+        return "error"
+    # Which of its MIG devices a process is given when several are there is the driver's own choice.
+    if not moved or any(gpu.mig is True for s in moved for gpu in s.devices):
+        return "info"
+    return "error" if len(set(taken)) < len(taken) else "warning"
+
+
+def _hidden(job: Job, group: list[Shown], severity: Severity) -> Outcome:
+    first, ranks = group[0], [s.rank for s in group]
+    gpus = first.node.gpus
+    by_mps = isinstance(gpus, Gpus) and gpus.mps_daemon
+    told = f"CUDA shows {len(first.uuids)} of {len(first.expected)} GPUs"
+    if first.withheld:
+        told += f": {listed([title(u, first.devices) for u in first.withheld])} {are(first.withheld)} hidden"
+    else:
+        more = [uuid for uuid in first.uuids if uuid not in first.expected]
+        told = f"CUDA shows {listed(more)}, of which NVML does not tell"
+    drain = (f"scontrol update nodename={first.node.name} state=drain reason=gpu-hidden",)
+    return found(
+        job,
+        ranks,
+        brief(f"{named(job, ranks)}: {told}", 300),
+        Fix("Start the MPS daemon without CUDA_VISIBLE_DEVICES.",
+            ("echo quit | nvidia-cuda-mps-control", f"env -u {VARIABLE} nvidia-cuda-mps-control -d"))
+        if by_mps
+        else Fix("See in the kernel's log why the driver does not start the GPU; drain the node.",
+                 ("sudo dmesg | grep -iE 'nvrm|xid' | tail", *drain)),
+        severity=severity,
+        scope="rank" if by_mps else "node",
+        owner="user" if by_mps else "admin",
+        confirmed=by_mps or severity != "error",
+        evidence={
+            "cuda": listed([title(u, first.devices) for u in first.uuids], most=_MOST) or "none",
+            VARIABLE: first.rank.environment.get(VARIABLE, "not set"),
+            "mps_daemon": "runs" if by_mps else "not seen",
+        }
+        | by_name((rank_name(job, s.rank), _really(s)) for s in group[:_MOST]),
+    )  # fmt: skip
+
+
+@rule("gpu")
+def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
+    """Where a script names no device, torch guesses it by the global rank, and here the guess would be another GPU.
+
+    ``barrier()`` before the first collective, without ``device_id``, takes GPU RANK modulo the visible GPUs: ``using
+    GPU 0 as device used by this process is currently unknown. This can potentially cause a hang``, or ``Guessing
+    device ID based on global rank``; then a hang or ``Duplicate GPU detected``. The guess is right only where ranks
+    are numbered node by node and every node uses all GPUs that it shows.
+
+    Found by comparing that guess with the GPU that LOCAL_RANK is. A remark: scripts that name their device are well,
+    as with Hugging Face accelerate, where it is silent.
+
+    Fix: ``init_process_group("nccl", device_id=torch.device("cuda", local_rank))``.
+
+    See: https://github.com/pytorch/pytorch/pull/54991
+    """
+    yield from not_seen(job)
+    wrong: list[tuple[RankFacts, int, int]] = []
+    hidden = {job.node_of(s.rank).key for s in shown(job) if s.withheld}
+    for node, _ in seen(job):
+        for rank in job.ranks_on(node) if node.key not in hidden else ():
+            visible_gpus, number, agent = rank.visible_gpus, rank.placement.rank, job.process_of(rank).agent
+            if agent is not None and agent.program == "accelerate":
+                continue  # accelerate sets the device and hands it to every barrier
+            if not isinstance(visible_gpus, tuple) or number is None or rank.gpu not in visible_gpus:
+                continue
+            guess, real = number % len(visible_gpus), visible_gpus.index(rank.gpu)
+            if guess != real:
+                wrong.append((rank, guess, real))
+    if wrong:
+        ranks, (first, guess, real) = [rank for rank, *_ in wrong], wrong[0]
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: without device_id torch would guess cuda:{guess} for {rank_name(job, first)}, whose"
+            f" GPU is cuda:{real}",
+            Fix(
+                "Tell torch the device; nothing, where the script does.",
+                (
+                    "torch.cuda.set_device(local_rank)",
+                    'init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
+                ),
+            ),
+            severity="info",
+            evidence=by_name((rank_name(job, r), f"guess cuda:{g}, takes cuda:{t}") for r, g, t in wrong[:_MOST]),
+        )
+
+
+@rule("collectives")
+def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
+    """A rank's process worked on another GPU than its variables lead to expect.
+
+    What this report says of the rank's GPU is then of a GPU that it does not use, and two ranks may meet on one.
+    CUDA_VISIBLE_DEVICES was changed inside of the process (a sitecustomize.py, a wrapper), or CUDA numbers the GPUs in
+    another order than nvidia-smi.
+
+    Found by the UUID of the device that torch used in the collectives (torch 2.5 and later).
+
+    Fix: set CUDA_VISIBLE_DEVICES in the shell, alike for all that the job starts; ``export
+    CUDA_DEVICE_ORDER=PCI_BUS_ID``.
+    """
+    other = [
+        (devices, rank, rank.run.gpu)
+        for node, devices in seen(job)
+        for rank in job.ranks_on(node)
+        if rank.run is not None and rank.run.gpu is not None and not _same(rank.run.gpu, rank.gpu, devices)
+    ]
+    if other:
+        devices, first, used = other[0]
+        ranks = [rank for _, rank, _ in other]
+        lines = ((rank_name(job, r), f"used {title(u, d)}, expected {title(r.gpu, d)}") for d, r, u in other[:_MOST])
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} worked on other GPUs than expected: {rank_name(job, first)} on"
+            f" {title(used, devices)}, not on {title(first.gpu, devices)}",
+            Fix(
+                "Set the variables in the shell that starts the job, and let CUDA count along the PCI bus.",
+                (f"export {ORDER}=PCI_BUS_ID", f"echo ${VARIABLE}; nvidia-smi -L"),
+            ),
+            severity="warning",
+            evidence=by_name(lines),
+        )
+
+
+def _same(used: str, expected: str | None, devices: tuple[Gpu, ...]) -> bool:
+    """Tell whether torch's UUID, whose kind it does not tell, is that of the expected GPU or MIG device."""
+    if expected is None or not expected.startswith(("GPU-", "MIG-")):
+        return True  # nothing to compare with
+    parent = next((gpu.uuid for gpu in devices if expected in gpu.mig_uuids), None)
+    names = [name for name in (expected, parent) if isinstance(name, str)]
+    return any(name.lower().partition("-")[2] == used.lower().partition("-")[2] for name in names)

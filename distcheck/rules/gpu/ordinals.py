@@ -1,0 +1,117 @@
+"""Ranks that see GPUs, none of which has the number that LOCAL_RANK says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpus
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.gpu.cuda_view import deprived
+from distcheck.rules.gpu.mig_use import undivided
+from distcheck.rules.gpu.nodes import VARIABLE, seen, values
+from distcheck.rules.gpu.sharing import sharing_allowed
+from distcheck.rules.gpu.shortfall import shortfalls
+from distcheck.rules.job.agents import restarted
+from distcheck.rules.job.settings import export
+from distcheck.rules.wording import brief, fold, found, grouped, named, table_of
+from distcheck.visible import visible
+
+if TYPE_CHECKING:
+    from distcheck.facts import Job, NodeFacts, RankFacts
+
+
+def beyond_visible(job: Job) -> list[list[RankFacts]]:
+    """Group the ranks whose LOCAL_RANK is the number of no GPU that they see, by what they are shown.
+
+    Left out is what another rule explains: a node that has lost a GPU or has fewer than its like, a
+    CUDA_VISIBLE_DEVICES that CUDA does not read as it was meant, and a GPU that CUDA hides or that MIG mode takes away.
+    """
+    told = {id(rank) for short in shortfalls(job) for rank in short.without} | deprived(job)
+    told |= {id(rank) for node in undivided(job) for rank in node.without}
+    without = [
+        rank
+        for node, devices in seen(job)
+        if not any(gpu.lost for gpu in devices)
+        for rank, _, fault, _, _ in values(job, node)
+        if fault is None and rank.gpu is None and rank.placement.local_rank is not None and _shown(rank)
+        if id(rank) not in told
+    ]
+    own = {node.key: _own_lists(job, node) for node in job.nodes} if without else {}
+    return list(
+        grouped(
+            without,
+            lambda r: (
+                own[job.node_of(r).key] or sharing_allowed(r),
+                len(_shown(r)),
+                "" if own[job.node_of(r).key] else r.environment.get(VARIABLE),
+            ),
+        ).values()
+    )
+
+
+def _shown(rank: RankFacts) -> tuple[str, ...]:
+    return rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else ()
+
+
+def _own_lists(job: Job, node: NodeFacts) -> bool:
+    """Whether no two ranks of a node see a GPU in common: each process works on several GPUs of its own."""
+    ranks = job.ranks_on(node)
+    users = Counter(uuid for rank in ranks for uuid in _shown(rank))
+    return len(ranks) > 1 and max(users.values(), default=0) == 1
+
+
+def without_gpu(job: Job, ranks: list[RankFacts]) -> Finding:
+    """Return the finding about ranks that are shown the same number of GPUs, fewer than their LOCAL_RANK needs."""
+    first = ranks[0]
+    node = job.node_of(first)
+    count, value = len(_shown(first)), first.environment.get(VARIABLE)
+    total = len(visible(None, node.gpus.devices).uuids) if isinstance(node.gpus, Gpus) else count
+    here, own, allowed = len(job.ranks_on(node)), _own_lists(job, node), sharing_allowed(first)
+    local = fold(r.placement.local_rank for r in ranks if r.placement.local_rank is not None)
+    has, sees = ("has", "sees") if len(ranks) == 1 else ("have", "see")
+    message = f"{named(job, ranks)} {has} LOCAL_RANK {local} and {sees} {count} GPUs"
+    if own:
+        message += " of its own" if len(ranks) == 1 else " of their own each"
+    elif value is not None:
+        message += f", with {VARIABLE}={brief(repr(value), 60)}"
+    message += ": cuda:LOCAL_RANK is a CUDA error: invalid device ordinal"
+    if own:
+        fix = Fix("Nothing, where the script takes cuda:0 and so on of what the process sees.")
+    elif allowed:
+        fix = Fix("Nothing, where the script takes cuda:(LOCAL_RANK modulo the GPUs).")
+    elif here > count:
+        fix = Fix("Start no more ranks on a node than they see GPUs, or show them more.", _commands(job, first, total))
+    else:
+        fix = Fix(
+            "Make LOCAL_RANK the number of the process on its own node, from 0.",
+            (export(job, first, "LOCAL_RANK"),),
+        )
+    return found(
+        job,
+        ranks,
+        message,
+        fix,
+        severity="info" if own or allowed else "error",
+        evidence={
+            "LOCAL_RANK": local,
+            VARIABLE: "not set" if value is None else value,
+            "gpus_seen": count,
+            "gpus_on_node": total,
+            "ranks_on_node": here,
+        },
+    )
+
+
+def _commands(job: Job, rank: RankFacts, total: int) -> tuple[str, ...]:
+    """Return what starts fewer ranks on a node, and what shows them more of its GPUs."""
+    count, here = len(_shown(rank)), len(job.ranks_on(job.node_of(rank)))
+    table = table_of(rank)
+    starts = {
+        "slurm": f"#SBATCH --ntasks-per-node={count}",
+        "openmpi": f"# add to mpirun: --map-by ppr:{count}:node",
+    }
+    fewer = starts.get(table.launcher if table else "", restarted(job, rank, {"nproc-per-node": str(count)}))
+    if total > count:
+        return fewer, f"export {VARIABLE}={','.join(str(i) for i in range(min(total, here)))}"
+    return (fewer, f"#SBATCH --gpus-per-node={here}") if "SLURM_JOB_ID" in rank.environment else (fewer,)

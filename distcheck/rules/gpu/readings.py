@@ -1,0 +1,231 @@
+"""The condition of each GPU and whom it concerns, and findings that name the GPUs, their nodes and their ranks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts import Fabric, Gpu, GpuHealth, Gpus, Job, Missing, NodeFacts, NvLinks, RankFacts
+from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
+from distcheck.rules.gpu.nodes import at, card, not_seen, seen
+from distcheck.rules.gpu.nvml_errors import error_code
+from distcheck.rules.wording import brief, fold, grouped, listed, numbers_of, once
+from distcheck.visible import usable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from distcheck.rules import Outcome
+
+_NOT_THERE = frozenset({2, 3, 13})
+"""Invalid argument, not supported, function not found: this GPU or this driver has no such thing."""
+NOT_STARTED, IN_PROGRESS, COMPLETED = 1, 2, 3
+"""States of the fabric (nvml.h)."""
+_MOST = 16
+"""GPUs that a finding's evidence shows."""
+
+
+class Presence(NamedTuple):
+    """A GPU that NVML could reach, where it is, and who will use it."""
+
+    node: NodeFacts
+    gpu: Gpu
+    ranks: tuple[RankFacts, ...]
+    used: bool
+    """Whether the job uses it, as far as is known."""
+
+
+class Reading(NamedTuple):
+    """A GPU that NVML could read, where it is, and who will use it."""
+
+    node: NodeFacts
+    gpu: Gpu
+    health: GpuHealth
+    ranks: tuple[RankFacts, ...]
+    used: bool
+    """Whether the job uses it, as far as is known; what is wrong with another GPU does not keep it from starting."""
+
+
+@once
+def present(job: Job) -> tuple[Presence, ...]:
+    """Return every GPU of the job's nodes that is not lost."""
+    found = []
+    for node, devices in seen(job):
+        here = job.ranks_on(node)
+        takers = grouped((rank for rank in here if rank.gpu is not None), lambda rank: rank.gpu)
+        all_known = bool(here) and all(rank.gpu is not None for rank in here)
+        for gpu in devices:
+            if gpu.lost:
+                continue
+            names = (gpu.uuid, *gpu.mig_uuids) if isinstance(gpu.uuid, str) else gpu.mig_uuids
+            ranks = tuple(rank for name in names for rank in takers.get(name, ()))
+            found.append(Presence(node, gpu, ranks, used=bool(ranks) or not all_known))
+    return tuple(found)
+
+
+@once
+def readings(job: Job) -> tuple[Reading, ...]:
+    """Return every GPU of the job's nodes whose condition was read."""
+    return tuple(
+        Reading(node, gpu, gpu.health, ranks, used) for node, gpu, ranks, used in present(job) if gpu.health is not None
+    )
+
+
+def number(value: float | Missing | None) -> float:
+    """Return a number, 0 where there is none."""
+    return 0 if value is None or isinstance(value, Missing) else value
+
+
+@once
+def not_read(job: Job) -> tuple[NotChecked, ...]:
+    """Return where nothing can be said of the condition of GPUs."""
+    return tuple(_not_read(job))
+
+
+def _not_read(job: Job) -> Iterator[NotChecked]:
+    yield from not_seen(job)
+    for node, _ in seen(job):
+        if isinstance(node.gpus, Gpus) and node.gpus.unread:
+            yield NotChecked(reason=node.gpus.unread, nodes=(node.name,), ranks=numbers_of(job.ranks_on(node)))
+    for there in grouped(_passed_over(job), lambda there: there.node.key).values():
+        reason = f"nobody has read the condition of {gpu_names([each.gpu for each in there])}"
+        ranks = numbers_of(rank for each in there for rank in each.ranks)
+        yield NotChecked(reason=reason, nodes=(there[0].node.name,), ranks=ranks)
+
+
+@once
+def _passed_over(job: Job) -> tuple[Presence, ...]:
+    """Return the GPUs that the job uses and whose condition nobody has read, where that of others was."""
+    there = present(job)
+    # Pods of one machine are nodes of their own and may see the same GPUs.
+    read = {each.gpu.uuid for each in there if each.gpu.health is not None}
+    return tuple(
+        each
+        for each in there
+        if read
+        and each.used
+        and each.gpu.health is None
+        and usable_name(each.gpu)
+        and each.gpu.uuid not in read
+        and not (isinstance(each.node.gpus, Gpus) and each.node.gpus.unread)
+    )
+
+
+def high(counts: Iterable[int], least: int) -> int:
+    """Return from where on a counter that nobody resets is high: by itself, and a hundred times what is usual."""
+    known = sorted(counts)
+    return max(least, 100 * known[(len(known) - 1) // 2]) if len(known) > 1 else 100 * least
+
+
+def on_grace(reading: Reading) -> bool:
+    """Tell whether a GPU is joined with a Grace CPU, by its memory's NUMA node or else by its name."""
+    name = reading.gpu.name
+    return isinstance(reading.health.own_numa_node, int) or (
+        isinstance(name, str) and re.search(r"\bG[HB]\d", name) is not None
+    )
+
+
+def nvlinks_of(reading: Reading) -> NvLinks | None:
+    """Return what is known of a GPU's NVLinks."""
+    links = reading.health.nvlinks
+    return links if isinstance(links, NvLinks) else None
+
+
+def fabric_of(reading: Reading) -> Fabric | None:
+    """Return what is known of a GPU's place in the fabric of its NVSwitches."""
+    fabric = reading.health.fabric
+    return fabric if isinstance(fabric, Fabric) else None
+
+
+def not_ready(reading: Reading) -> str:
+    """Say why a GPU has no part in the fabric of its NVSwitches; '' where it has, and where there is none."""
+    fabric = fabric_of(reading)
+    if fabric is None or nvlinks_of(reading) is None:
+        return ""
+    if fabric.state in {NOT_STARTED, IN_PROGRESS}:
+        words = "has not started" if fabric.state == NOT_STARTED else "is still in progress"
+        return f"its registration with the fabric {words}; completed is expected"
+    if fabric.state == COMPLETED and fabric.status:
+        return f"its registration with the fabric ended with NVML error {fabric.status}"
+    return ""
+
+
+def judged(
+    job: Job,
+    say: Callable[[Reading], str | Missing],
+    fix: Fix,
+    *,
+    severity: Severity = "warning",
+    scope: Scope = "gpu",
+    owner: Owner = "admin",
+    confirmed: bool = False,
+) -> Iterator[Outcome]:
+    """Yield what is wrong with GPUs, one finding for all nodes that show the same picture.
+
+    `say` returns what is wrong with a GPU, '' when nothing is, `Missing` when that is not known. A GPU that no rank
+    uses is worth a remark only. In the commands of `fix`, {gpu} is what nvidia-smi takes after ``-i``.
+    """
+    yield from not_read(job)
+    said = [(reading, words) for reading in readings(job) if (words := say(reading))]
+    yield from _unknown((reading, words) for reading, words in said if isinstance(words, Missing))
+    faults = [(reading, words) for reading, words in said if isinstance(words, str)]
+    for used in (True, False):
+        by_node = grouped((fault for fault in faults if fault[0].used is used), lambda fault: fault[0].node.key)
+        alike = grouped(by_node.values(), lambda node: tuple((r.gpu.index, r.gpu.pci, words) for r, words in node))
+        for nodes in alike.values():
+            yield _finding(nodes, fix, severity=severity if used else "info", scope=scope, owner=owner, sure=confirmed)
+
+
+def _unknown(unread: Iterable[tuple[Reading, Missing]]) -> Iterator[NotChecked]:
+    """Yield where NVML refused; what a GPU or a driver does not have is nothing to be told."""
+    refused = ((reading, why.reason) for reading, why in unread if error_code(why.reason) not in _NOT_THERE)
+    told = ((reading, why) for reading, why in refused if why.startswith("NVML"))
+    for (node, why), group in grouped(told, lambda item: (item[0].node.name, item[1])).items():
+        gpus = [reading.gpu for reading, _ in group]
+        ranks = numbers_of(rank for reading, _ in group for rank in reading.ranks)
+        yield NotChecked(reason=f"{gpu_names(gpus)}: {why}", nodes=(node,), ranks=ranks, required=False)
+
+
+def _finding(
+    nodes: list[list[tuple[Reading, str]]], fix: Fix, *, severity: Severity, scope: Scope, owner: Owner, sure: bool
+) -> Finding:
+    first, names = nodes[0], [node[0][0].node.name for node in nodes]
+    by_words = grouped(first, lambda fault: fault[1])
+    parts = [f"{gpu_names([r.gpu for r, _ in faults])}: {brief(words, 120)}" for words, faults in by_words.items()]
+    more = f"; and {len(parts) - 2} more findings of the kind" if len(parts) > 2 else ""
+    evidence = {}
+    for reading, words in [fault for node in nodes for fault in node][:_MOST]:
+        key = f"GPU {reading.gpu.index}" if len(nodes) == 1 else f"{reading.node.name} GPU {reading.gpu.index}"
+        evidence[key] = ", ".join((*card(reading.gpu).values(), words))
+    return Finding(
+        severity=severity,
+        scope=scope,
+        owner=owner,
+        confirmed=sure or severity != "error",  # only what an error is about may be in doubt
+        ranks=numbers_of(rank for node in nodes for reading, _ in node for rank in reading.ranks),
+        nodes=tuple(names),
+        message=brief(f"{listed(names, most=3)}: {'; '.join(parts[:2])}{more}", 300),
+        evidence=evidence,
+        fix=Fix(
+            fix.text, tuple(command.replace("{gpu}", _option([r.gpu for r, _ in first])) for command in fix.commands)
+        ),
+    )
+
+
+def _option(gpus: list[Gpu]) -> str:
+    """Return what nvidia-smi takes after ``-i``: one GPU's address holds on the host as in a container."""
+    if len(gpus) == 1 and isinstance(gpus[0].pci, str):
+        return gpus[0].pci
+    return ",".join(str(gpu.index) for gpu in gpus)
+
+
+def findings(outcomes: Iterator[Outcome]) -> Iterator[Finding]:
+    """Leave out what was not checked, where a rule has said it before."""
+    return (outcome for outcome in outcomes if isinstance(outcome, Finding))
+
+
+def gpu_names(gpus: list[Gpu]) -> str:
+    """Name GPUs of one node: GPU 3 (0000:61:00.0), GPUs 0-7."""
+    if len(gpus) == 1:
+        return f"GPU {gpus[0].index}{at(gpus[0])}"
+    return f"GPUs {fold(gpu.index for gpu in gpus)}"

@@ -1,0 +1,177 @@
+"""Why ranks share a GPU, and the finding that says so."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.gpu.cuda_view import deprived
+from distcheck.rules.gpu.mig_use import by_mixture, undivided
+from distcheck.rules.gpu.nodes import VARIABLE, card_of, seen, values
+from distcheck.rules.job.agents import restarted
+from distcheck.rules.job.world import lonely
+from distcheck.rules.wording import brief, by_name, found, named, rank_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from distcheck.facts import Job, RankFacts
+
+_SET_DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before any other CUDA call'
+_MOST = 8
+"""Ranks that a finding's evidence shows."""
+
+
+class Cause(NamedTuple):
+    """Why ranks share GPUs: what they have in common decides what mends it."""
+
+    kind: str
+    values: tuple[str | None, ...]
+    allowed: bool
+
+
+def shown_one(job: Job) -> set[int]:
+    """Return the ids of the ranks that are shown one GPU, which they take whatever LOCAL_RANK says.
+
+    If they share it, the list is the cause. A list that CUDA misreads and a lost GPU are other rules' matter.
+    """
+    return {
+        id(rank)
+        for node, devices in seen(job)
+        if not any(gpu.lost for gpu in devices)
+        for rank, _, fault, _, _ in values(job, node)
+        if fault is None and isinstance(rank.visible_gpus, tuple) and len(rank.visible_gpus) == 1
+    }
+
+
+def explained(job: Job) -> Callable[[Sequence[RankFacts]], bool]:
+    """Return what tells whether ranks meet on a GPU for a cause that another rule names.
+
+    They claim one rank, each believes to be alone, their GPUs are in MIG mode unlike those of most nodes, CUDA or
+    MIG mode hides the GPU of one of them, or one launcher gave them one LOCAL_RANK and they are shown more than this
+    GPU. Two torchruns on one node both count from 0, and nothing is wrong with that.
+    """
+    hidden = deprived(job) | {id(rank) for node in undivided(job) for rank in node.without}
+    alone, one = {id(rank) for rank in lonely(job)}, shown_one(job)
+
+    def by_another(ranks: Sequence[RankFacts]) -> bool:
+        numbers = {rank.placement.rank for rank in ranks}
+        if None not in numbers and len(numbers) == 1:
+            return True
+        if all(id(rank) in alone for rank in ranks) or by_mixture(job, ranks):
+            return True
+        if any(id(rank) in hidden for rank in ranks):
+            return True
+        return _same_local_rank(job, ranks) and not any(id(rank) in one for rank in ranks)
+
+    return by_another
+
+
+def _same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
+    places = {
+        (
+            job.node_of(rank).key,
+            rank.placement.node_rank if rank.placement.launcher == "torchrun" else None,
+            rank.placement.local_rank,
+        )
+        for rank in ranks
+    }
+    return len(places) == 1 and ranks[0].placement.local_rank is not None
+
+
+def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
+    """Return why these ranks share a GPU; GPUs that are shared for one cause make one finding."""
+    values = tuple(sorted({rank.environment.get(VARIABLE) for rank in ranks}, key=lambda v: (v is None, v)))
+    allowed = all(sharing_allowed(rank) for rank in ranks) or _on_hosts_of_their_own(ranks)
+    if len({job.node_of(rank).key for rank in ranks}) > 1:
+        return Cause("handed out twice", (), allowed)
+    if all((rank.gpu or "").startswith("MIG-") for rank in ranks):
+        return Cause("MIG", values, allowed)
+    if len({rank.placement.node_rank for rank in ranks if rank.placement.launcher == "torchrun"}) > 1:
+        return Cause("two launchers", (), allowed)
+    if values == (None,):
+        return Cause("too few", (), allowed)
+    return Cause("one value" if len(values) == 1 else "own values", values, allowed)
+
+
+def sharing_allowed(rank: RankFacts) -> bool:
+    """Tell whether NCCL was told to let ranks share a GPU; it reads numbers as strtoll does, and no number is 0."""
+    match = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", rank.environment.get("NCCL_MULTI_RANK_GPU_ENABLE", ""))
+    return match is not None and int(match[1], 16 if match[1][:2].lower() == "0x" else 10) != 0
+
+
+def _on_hosts_of_their_own(ranks: Sequence[RankFacts]) -> bool:
+    """Tell whether NCCL was told that each rank is on another host: it looks for shared GPUs on one host only.
+
+    Source: NVIDIA/nccl, src/misc/utils.cc (getHostHash); the variable is there since 2.5.6.
+    """
+    hosts = {rank.environment.get("NCCL_HOSTID") for rank in ranks}
+    return len(hosts) == len(ranks) > 1 and not hosts & {None, ""}
+
+
+def _told(job: Job, rank: RankFacts) -> str:
+    """Say what decides which GPU a rank takes: node1, LOCAL_RANK 0, CUDA_VISIBLE_DEVICES='3', sees 1 GPU."""
+    local = "no LOCAL_RANK" if rank.placement.local_rank is None else f"LOCAL_RANK {rank.placement.local_rank}"
+    value = rank.environment.get(VARIABLE)
+    told = f"no {VARIABLE}" if value is None else f"{VARIABLE}={value!r}"
+    count = len(rank.visible_gpus) if isinstance(rank.visible_gpus, tuple) else 0
+    return f"{job.node_of(rank).name}, {local}, {told}, sees {count} {'GPU' if count == 1 else 'GPUs'}"
+
+
+_OWN_MIG_DEVICE = (
+    f"export {VARIABLE}=$(nvidia-smi -L | grep -o 'MIG-[0-9a-f-]*' | sed -n $((LOCAL_RANK + 1))p)  # in each rank"
+)
+
+
+def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
+    """Return the finding about GPUs that are shared for one cause; `gpus` holds the users of each."""
+    ranks, first = [rank for users in gpus for rank in users], gpus[0]
+    card = card_of(job, first[0])
+    where = f" ({card['pci']})" if "pci" in card else ""
+    rest = len(gpus) - 1
+    more = f"; {rest} more {'GPU is' if rest == 1 else 'GPUs are'} shared in this way" if rest else ""
+    here = len(job.ranks_on(job.node_of(first[0])))
+    both = "both" if len(first) == 2 else "all"
+    many = f"#SBATCH --gpus-per-node={here}"
+    fixes = {
+        "handed out twice": Fix(
+            "Two containers or nodes were given one GPU: give each its own.",
+            ("# add to docker run: --gpus device=0  # another one for each container",),
+        ),
+        "MIG": Fix(
+            "A process sees one MIG device only: give each rank its own by UUID.",
+            (_OWN_MIG_DEVICE, "nvidia-smi -L"),
+        ),
+        "two launchers": Fix(
+            "Start one torchrun per node, or give each of them GPUs of its own.",
+            tuple(
+                f"export {VARIABLE}={','.join(map(str, half))}  # before the {which} torchrun"
+                for which, half in (("first", range(here // 2)), ("second", range(here // 2, here)))
+            ),
+        ),
+        "too few": Fix(
+            "Start no more ranks than there are GPUs, or ask for more GPUs.",
+            (restarted(job, first[0], {"nproc-per-node": "gpu"}), many),
+        ),
+        "one value": Fix(
+            "Let every rank see all GPUs of the node and take its own.",
+            (f"unset {VARIABLE}", _SET_DEVICE, many),
+        ),
+        "own values": Fix(
+            "Give all ranks of the node the same list and let each take its own GPU of it.",
+            (f"unset {VARIABLE}", _SET_DEVICE),
+        ),
+    }
+    common = f", with {VARIABLE}={brief(repr(cause.values[0]), 60)} on each" if cause.kind == "one value" else ""
+    return found(
+        job,
+        ranks,
+        f"{named(job, first)} {both} run on {first[0].gpu}{where}{common}{more}",
+        Fix("Nothing, if it is meant: NCCL_MULTI_RANK_GPU_ENABLE=1 or an NCCL_HOSTID for each rank allows it.")
+        if cause.allowed
+        else fixes[cause.kind],
+        severity="info" if cause.allowed else "error",
+        owner="unknown" if cause.kind == "handed out twice" else "user",
+        evidence=card | by_name((rank_name(job, rank), _told(job, rank)) for rank in first[:_MOST]),
+    )

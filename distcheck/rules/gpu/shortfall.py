@@ -1,0 +1,100 @@
+"""Nodes with fewer GPUs than others that run as many ranks, or than their own PCI bus shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts import Gpus, Pci
+from distcheck.rules.gpu.nodes import seen
+from distcheck.rules.gpu.sharing import sharing_allowed
+from distcheck.rules.wording import grouped, majority, once
+from distcheck.visible import usable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distcheck.facts import Gpu, Job, NodeFacts, RankFacts
+
+_LIMITS = ("SLURM_", "PBS_", "LSB_", "KUBERNETES_")
+_LIMIT = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "JOB_ID", "RAY_JOB_ID", "AZUREML_RUN_ID", "SM_CURRENT_HOST"}
+"""Where one of these is set, a scheduler or a container may show a part of the node's GPUs."""
+
+
+class Shortfall(NamedTuple):
+    """A node that lacks GPUs."""
+
+    node: NodeFacts
+    gpus: int
+    """GPUs that can be used there."""
+    most: int
+    """What the nodes have with which it was compared; 0 where it was not."""
+    others: tuple[str, ...]
+    """Their names."""
+    blamed: bool
+    """Whether they are the majority."""
+    whole: bool
+    """Whether NVML lists all GPUs on their PCI bus, as far as is known."""
+    undriven: tuple[str, ...]
+    """Addresses of GPUs on its own PCI bus that NVML does not list."""
+    without: tuple[RankFacts, ...] = ()
+    """Ranks that are left without a GPU."""
+
+
+@once
+def shortfalls(job: Job) -> tuple[Shortfall, ...]:
+    """Return the nodes that lack GPUs.
+
+    A node that has lost a GPU, and one without any, is another rule's matter, as is a node by itself without ranks.
+    """
+    if "node" in job.asked.looks:
+        return ()
+    counted: list[tuple[NodeFacts, tuple[Gpu, ...]]] = []
+    for node, devices in seen(job):
+        usable = tuple(gpu for gpu in devices if usable_name(gpu))
+        if usable and job.ranks_on(node) and not any(gpu.lost for gpu in devices):
+            counted.append((node, usable))
+    hidden = {node.key: undriven(job, node) for node, _ in counted}
+    found = []
+    for group in grouped(counted, lambda item: len(job.ranks_on(item[0]))).values():
+        counts = grouped(group, lambda item: len(item[1]))
+        most, usual = max(counts), majority(counts)
+        full = counts[most]
+        alike = grouped(full, lambda item: _models(item[1]))
+        whole = not any(hidden[node.key] for node, _ in full)
+        for node, usable in group:
+            lists = hidden[node.key]
+            without = _without(job, node, len(usable)) if len(usable) < most else ()
+            others = full if without else alike.get(_models(usable), []) if usual in {most, None} else []
+            if len(usable) < most and others:
+                names = tuple(other.name for other, _ in others)
+                found.append(Shortfall(node, len(usable), most, names, usual == most, whole, lists, without))
+            elif lists:
+                found.append(Shortfall(node, len(usable), 0, (), blamed=False, whole=False, undriven=lists))
+    return tuple(found)
+
+
+def _models(gpus: Sequence[Gpu]) -> frozenset[str]:
+    return frozenset(str(gpu.name) for gpu in gpus)
+
+
+def _without(job: Job, node: NodeFacts, count: int) -> tuple[RankFacts, ...]:
+    """Return the ranks whose LOCAL_RANK is beyond the node's GPUs."""
+    return tuple(
+        rank
+        for rank in job.ranks_on(node)
+        if rank.gpu is None and (rank.placement.local_rank or 0) >= count and not sharing_allowed(rank)
+    )
+
+
+def undriven(job: Job, node: NodeFacts) -> tuple[str, ...]:
+    """Return the GPUs on a node's PCI bus that NVML does not list, where nothing shows that it lists a part only."""
+    gpus, pci = node.gpus, node.pci
+    if not isinstance(gpus, Gpus) or not isinstance(pci, Pci):
+        return ()
+    variables = {name for rank in job.ranks_on(node) for name in rank.environment}
+    if not variables or variables & _LIMIT or any(name.startswith(_LIMITS) for name in variables):
+        return ()
+    listed = {gpu.pci for gpu in gpus.devices}
+    if any(not isinstance(address, str) for address in listed):
+        return ()
+    return tuple(sorted(address for address in pci.gpus if address not in listed))

@@ -1,0 +1,260 @@
+"""Rules about GPUs that are in use by others, or set up so that a job cannot use them as it should."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpus, Job, Missing
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.gpu.readings import Reading, judged, not_read, number, on_grace, readings
+from distcheck.rules.wording import are, fold, grouped, listed, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MUCH_BYTES = 1 << 30
+"""More than what a driver and a display need."""
+_BUSY_PERCENT = 20
+_EXCLUSIVE, _PROHIBITED = (1, 3), 2
+
+
+def _shares(reading: Reading) -> bool:
+    """Whether the Multi-Process Service computes on a GPU: its server is a process there, for all its clients."""
+    gpus = reading.node.gpus
+    clients = reading.health.mps_processes
+    return bool(clients and not isinstance(clients, Missing)) or (isinstance(gpus, Gpus) and gpus.mps_daemon)
+
+
+def _others(reading: Reading) -> str:
+    """Say who uses a GPU before the job has started, as far as can be seen."""
+    if _shares(reading) or reading.gpu.mig is True:
+        return ""  # MIG devices have users of their own
+    health, used = reading.health, number(reading.gpu.memory_used_bytes)
+    if health.processes and not isinstance(health.processes, Missing):
+        pids = listed([str(process.pid) for process in health.processes])
+        held = sum(process.memory_bytes or 0 for process in health.processes)
+        words = f", with {held / 1e9:.1f} GB of its memory" if held else ""
+        return f"{'process' if len(health.processes) == 1 else 'processes'} {pids} on it{words}"
+    otherwise = on_grace(reading) or health.display is True
+    if used > _MUCH_BYTES and not otherwise:
+        return f"{used / 1e9:.1f} GB of its memory are in use, by processes that are not to be seen from here"
+    return ""
+
+
+@rule("gpu")
+def gpu_other_processes(job: Job) -> Iterator[Outcome]:
+    """Somebody computes on a GPU before the job has started, or holds its memory.
+
+    The user would have seen ``CUDA out of memory`` although the model fits, or a rank that is slower than the others.
+    Mostly it is a process of an earlier job that did not end.
+
+    Found by NVML's list of processes, and where processes are hidden, as in containers, by more than 1 GiB of memory
+    in use. On Grace the kernel keeps files in the GPU's memory, and a display needs some too, so that memory proves
+    nothing there. With the Multi-Process Service, gpu-mps-active says it. Where ``distcheck node`` looks, a job may be
+    running: a remark.
+
+    Fix: end the process if it is yours: ``kill``; ask for GPUs of your own: ``#SBATCH --exclusive``.
+    """
+    yield from judged(
+        job,
+        _others,
+        Fix(
+            "End what is yours; ask the scheduler for GPUs that nobody else uses.",
+            ("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv -i {gpu}", "#SBATCH --exclusive"),
+        ),
+        severity="info" if "node" in job.asked.looks else "warning",
+        owner="unknown",
+    )
+
+
+def _strangers(job: Job) -> dict[tuple[str, int], str]:
+    """Say of each GPU which processes are on it that belong to other GPUs.
+
+    A GPU has an owner when a process is on it and nowhere else. A process on several GPUs is a stranger on those that
+    have owners, if all but one have (the last is its home) and it is not the only such process there.
+    """
+    told: dict[tuple[str, int], str] = {}
+    for node, group in grouped(readings(job), lambda r: r.node.key).items():
+        on: dict[int, set[int]] = {}
+        held: dict[tuple[int, int], int] = {}
+        for reading in group:
+            processes = reading.health.processes
+            if isinstance(processes, Missing) or _shares(reading) or reading.gpu.mig is True:
+                continue
+            for process in processes:
+                on.setdefault(process.pid, set()).add(reading.gpu.index)
+                held[process.pid, reading.gpu.index] = process.memory_bytes or 0
+        owned = {next(iter(gpus)) for gpus in on.values() if len(gpus) == 1}
+        strays = {pid: gpus & owned for pid, gpus in on.items() if len(gpus) > 1 and len(gpus - owned) <= 1}
+        for gpu in sorted(owned):
+            pids = sorted(pid for pid, gpus in strays.items() if gpu in gpus)
+            if len(pids) > 1 or any(on[pid] <= owned for pid in pids):
+                size = sum(held[pid, gpu] for pid in pids)
+                others = sorted({other for pid in pids for other in on[pid]} - {gpu})
+                words = f"process {pids[0]}" if len(pids) == 1 else f"processes {listed([str(pid) for pid in pids])}"
+                words += f" of {'GPU' if len(others) == 1 else 'GPUs'} {fold(others)} {are(pids)} on it too"
+                told[node, gpu] = f"{words}, with {size / 1e9:.1f} GB of its memory" if size else words
+    return told
+
+
+@rule("gpu")
+def gpu_stray_context(job: Job) -> Iterator[Outcome]:
+    """Processes that work on other GPUs have a context on this one too, and hold its memory.
+
+    A tensor, a pinned buffer or a library touched ``cuda:0`` before ``set_device`` was called: every rank of a running
+    job then holds about half a GB of GPU 0, and rank 0 gets ``CUDA out of memory``.
+
+    Found by NVML's list of processes: several processes that share GPUs with the one process that is on that GPU
+    alone, or one process that is on several GPUs each of which has a process of its own. A process that works on
+    several GPUs by itself is none. What MPS and MIG share is left out.
+
+    Fix: ``torch.cuda.set_device(local_rank)`` before any other CUDA call; torch 2.15 and later name the line with
+    ``TORCH_CUDA_CHECK_STRAY_CONTEXT=warn``.
+
+    See: https://github.com/karpathy/nanoGPT/pull/116
+    """
+    strangers = _strangers(job)
+    yield from judged(
+        job,
+        lambda r: strangers.get((r.node.key, r.gpu.index), ""),
+        Fix(
+            "Have every process take its own GPU before any other CUDA call.",
+            (
+                'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before any other CUDA call',
+                "export TORCH_CUDA_CHECK_STRAY_CONTEXT=warn",
+                "nvidia-smi --query-compute-apps=gpu_bus_id,pid,used_memory --format=csv",
+            ),
+        ),
+        owner="user",
+    )
+
+
+@rule("gpu")
+def gpu_utilisation_before_start(job: Job) -> Iterator[Outcome]:
+    """A GPU is busy before the job has started, and nobody is to be seen on it.
+
+    It is shared with somebody in another container or virtual machine, and the job will be slower by that.
+
+    Found by NVML's utilisation of the last second, at 20 % or more. A GPU without persistence mode may show it when
+    it has just been woken, and is left out; with a process to be seen, gpu-other-processes says it.
+
+    Fix: wait, or ask for GPUs that nobody else uses: ``#SBATCH --exclusive``.
+    """
+
+    def say(reading: Reading) -> str:
+        busy = number(reading.health.utilisation_percent)
+        quiet = busy < _BUSY_PERCENT or reading.health.persistence is not True or reading.gpu.mig is True
+        return "" if quiet or _others(reading) or _shares(reading) else f"{busy} % busy before the job has started"
+
+    yield from judged(
+        job,
+        say,
+        Fix(
+            "Wait, or ask for GPUs that nobody else uses.",
+            ("nvidia-smi dmon -s u -c 5 -i {gpu}", "#SBATCH --exclusive"),
+        ),
+        severity="info" if "node" in job.asked.looks else "warning",
+        owner="unknown",
+    )
+
+
+@rule("gpu")
+def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
+    """A GPU lets one process at a time use it.
+
+    A second one gets ``CUDA error: all CUDA-capable devices are busy or unavailable``: a rank that takes the wrong
+    GPU first, a data loader that touches CUDA, or a process of an earlier job that has not ended.
+
+    Found by NVML's compute mode. A warning: a job of one process per GPU that calls ``set_device`` first gets on.
+
+    Fix: call ``torch.cuda.set_device(local_rank)`` before anything else; ``sudo nvidia-smi -c DEFAULT``.
+    """
+    yield from judged(
+        job,
+        lambda r: "compute mode exclusive: one process at a time" if r.health.compute_mode in _EXCLUSIVE else "",
+        Fix(
+            "Let every process take its GPU before any other CUDA call, or set the default mode.",
+            ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', "sudo nvidia-smi -i {gpu} -c DEFAULT"),
+        ),
+    )
+
+
+@rule("gpu")
+def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
+    """A GPU lets no process use it.
+
+    The user would have seen ``CUDA error: all CUDA-capable devices are busy or unavailable`` on the rank that takes it.
+
+    Found by NVML's compute mode. Somebody has set it, so that the hardware is not blamed.
+
+    Fix: ``sudo nvidia-smi -c DEFAULT``.
+    """
+
+    def say(reading: Reading) -> str | Missing:
+        mode = reading.health.compute_mode
+        if isinstance(mode, Missing):
+            return mode
+        return "compute mode prohibited: CUDA may not use it" if mode == _PROHIBITED else ""
+
+    yield from judged(
+        job, say, Fix("Set the default mode.", ("sudo nvidia-smi -i {gpu} -c DEFAULT",)), severity="error"
+    )
+
+
+@rule("gpu")
+def gpu_persistence_off(job: Job) -> Iterator[Outcome]:
+    """The driver puts a GPU to sleep when nobody uses it.
+
+    The first CUDA call then takes seconds, on each node another time, and settings such as clocks are lost between
+    jobs. A remark.
+
+    Found by NVML's persistence mode.
+
+    Fix: ``sudo systemctl enable --now nvidia-persistenced``, or ``sudo nvidia-smi -pm 1`` until the next reboot.
+    """
+    yield from judged(
+        job,
+        lambda r: "persistence mode is off" if r.health.persistence is False else "",
+        Fix(
+            "Run NVIDIA's persistence daemon.",
+            ("sudo systemctl enable --now nvidia-persistenced", "sudo nvidia-smi -pm 1"),
+        ),
+        severity="info",
+        scope="node",
+    )
+
+
+@rule("gpu")
+def gpu_mps_active(job: Job) -> Iterator[Outcome]:
+    """NVIDIA's Multi-Process Service runs on a node, between processes and their GPUs.
+
+    It numbers the GPUs anew by its own CUDA_VISIBLE_DEVICES, limits memory and threads, and one process that crashes
+    takes the others along: ``CUDA_ERROR_MPS_RPC_FAILURE``. NCCL between processes on one GPU does not work.
+
+    Found by its processes in NVML's list, or by the daemon nvidia-cuda-mps-control. A warning.
+
+    Fix: ``echo quit | nvidia-cuda-mps-control`` where nobody needs it.
+
+    See: https://docs.nvidia.com/deploy/mps/
+    """
+    yield from not_read(job)
+    using = [reading for reading in readings(job) if reading.used and _shares(reading)]
+    for group in grouped(using, lambda reading: reading.node.key).values():
+        node = group[0].node
+        yield Finding(
+            severity="warning",
+            scope="node",
+            owner="unknown",
+            ranks=numbers_of(rank for reading in group for rank in reading.ranks),
+            nodes=(node.name,),
+            message=f"{node.name}: NVIDIA's Multi-Process Service is active",
+            evidence={"gpus": listed([str(reading.gpu.index) for reading in group], most=16)},
+            fix=Fix(
+                "End it where nobody needs it.",
+                (
+                    "ps -C nvidia-cuda-mps-control,nvidia-cuda-mps-server -o pid,user,args",
+                    "echo quit | nvidia-cuda-mps-control",
+                ),
+            ),
+        )

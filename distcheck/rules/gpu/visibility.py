@@ -1,0 +1,99 @@
+"""Findings about a CUDA_VISIBLE_DEVICES that is wrong and about ranks without any GPU."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpu, Job, NodeFacts, RankFacts
+from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
+from distcheck.rules.wording import brief, found, listed, named, numbers_of, starter
+from distcheck.visible import Fault, fault_in, usable_name, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.rules import Outcome
+
+
+def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
+    """Yield one finding for every wrong value of one kind, whoever has it."""
+    yield from not_seen(job)
+    groups: dict[tuple[str, Fault], list[tuple[RankFacts, tuple[Gpu, ...]]]] = {}
+    harmful = set()
+    for node, _ in seen(job):
+        for rank, value, fault, own, shown in values(job, node):
+            if value is None or fault is None or fault.kind != kind:
+                continue
+            groups.setdefault((value, fault), []).append((rank, own))
+            if rank.placement.local_rank is None or rank.placement.local_rank >= len(shown.uuids):
+                harmful.add((value, fault))
+    for (value, fault), holders in groups.items():
+        ranks, devices = [rank for rank, _ in holders], holders[0][1]
+        uuids = visible(value, devices).uuids
+        here = len(job.ranks_on(job.node_of(ranks[0])))
+        # What leaves every rank its GPU stops no job: eight indices on a node with four GPUs, say.
+        severity: Severity = "error" if (value, fault) in harmful else "warning"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows {len(uuids)} of {len(devices)} GPUs: "
+            + brief(str(fault), 120),
+            _fix(ranks[0], _better(value, devices, here), here),
+            severity=severity,
+            evidence={
+                VARIABLE: value,
+                "visible": listed(_shown(devices, uuids), most=len(devices)) or "none",
+                "gpus": len(devices),
+                **({"item": fault.item} if fault.item else {}),
+            },
+        )
+
+
+def _shown(devices: tuple[Gpu, ...], uuids: tuple[str, ...]) -> list[str]:
+    """Name the visible GPUs in CUDA's order: GPU 3 (0000:04:00.0), and MIG devices by their UUID."""
+    names = {usable_name(gpu): f"GPU {gpu.index}{at(gpu)}" for gpu in devices}
+    return [names.get(uuid, uuid) for uuid in uuids]
+
+
+def _better(value: str, devices: tuple[Gpu, ...], ranks: int) -> str:
+    """Return what was probably meant if it is right and enough, else as many indices as there are ranks."""
+    if re.fullmatch(r"[-+0-9\s,;|:\[\](){}'\"]*", value):
+        meant = ",".join(dict.fromkeys(re.findall(r"(?<![-0-9])[0-9]+", value)))
+        if fault_in(meant, devices) is None and len(visible(meant, devices).uuids) >= ranks:
+            return meant
+    return ",".join(str(i) for i in range(max(1, min(ranks, len(visible(None, devices).uuids)))))
+
+
+def _fix(rank: RankFacts, better: str, ranks: int) -> Fix:
+    commands: tuple[str, ...] = (f"export {VARIABLE}={better}", f"unset {VARIABLE}")
+    if not rank.environment[VARIABLE].strip():
+        commands = (f"unset {VARIABLE}",)
+    if starter(rank) == "srun":
+        return Fix(
+            "Ask Slurm for the GPUs and leave the variable to it; where a script sets it, correct it there.",
+            (f"#SBATCH --gpus-per-node={ranks}", *commands),
+        )
+    return Fix("Correct the variable where it is set, or unset it so that every GPU is visible.", commands)
+
+
+def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Finding:
+    """Return the finding about nodes without GPUs; `suspect`: other nodes have some, so these are odd."""
+    ranks = [rank for node in nodes for rank in job.ranks_on(node)]
+    others = "other nodes of the job have GPUs" if suspect else "the job asks for NCCL, which needs them"
+    most = max((len(job.ranks_on(node)) for node in nodes), default=1)
+    fix = Fix(
+        "Ask the scheduler or the container runtime for GPUs; on CPUs use init_process_group('gloo').",
+        (f"#SBATCH --gpus-per-node={most}", "# add to docker run: --gpus all", "distcheck gate --backend gloo"),
+    )
+    return Finding(
+        scope="node" if suspect else "rank",
+        owner="unknown" if suspect else "user",
+        confirmed=not suspect,
+        ranks=numbers_of(ranks),
+        nodes=tuple(node.name for node in nodes),
+        message=f"{listed([node.name for node in nodes])}: {why}; {others}",
+        evidence={"accelerator": listed(sorted({node.accelerator for node in nodes}))},
+        fix=fix,
+    )

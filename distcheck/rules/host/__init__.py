@@ -1,0 +1,1 @@
+"""Rules about a node by itself, and about distcheck itself."""

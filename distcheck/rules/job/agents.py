@@ -1,0 +1,278 @@
+"""What torchrun's agents were told: their command lines, PET_* variables and the scheduler's view of the same nodes."""
+
+from __future__ import annotations
+
+import shlex
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Missing
+from distcheck.nodelist import expand
+from distcheck.placement import integer
+from distcheck.rules.job.addresses import is_here
+from distcheck.rules.job.settings import number, started_by_distcheck
+from distcheck.rules.job.world import is_complete
+from distcheck.rules.wording import brief
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Mapping, Sequence
+
+    from distcheck.facts import Job, RankFacts
+
+_ENDPOINT_PORT = 29400
+"""torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py"""
+_CUT_WORDS = 40
+"""A command line of so many words may have been longer (`facts.Agent`)."""
+
+# Options of torchrun, torch.distributed.launch and accelerate that take no value; others take the next word.
+_FLAGS = frozenset({
+    "standalone", "no-python", "run-path", "module", "m", "use-env", "duplicate-stdout-filters", "virtual-local-rank",
+    "duplicate-stderr-filters", "multi-gpu", "cpu", "use-deepspeed", "use-fsdp", "quiet", "q", "debug", "same-network",
+    "use-mps-device", "ipex", "use-xpu", "tpu", "tpu-use-cluster",
+})  # fmt: skip
+_SHORT = {"t": "tee", "r": "redirects"}
+# accelerate's words for torchrun's (accelerate/utils/launch.py).
+_ACCELERATE = {
+    "machine-rank": "node-rank",
+    "num-machines": "nnodes",
+    "main-process-ip": "master-addr",
+    "main-process-port": "master-port",
+}
+
+
+def by_agent(job: Job) -> list[RankFacts]:
+    """Return the ranks that a torchelastic agent started."""
+    return [r for r in job.ranks if r.placement.launcher == "torchrun" and not started_by_distcheck(job, r)]
+
+
+def program(job: Job, rank: RankFacts) -> str:
+    """Name the agent's program as its user types it, torchrun where it is not in sight."""
+    agent = job.process_of(rank).agent
+    names = {"launch": "python -m torch.distributed.launch", "accelerate": "accelerate launch"}
+    return names.get(agent.program, "torchrun") if agent else "torchrun"
+
+
+def command(job: Job, rank: RankFacts) -> str:
+    """Return the agent's command line as evidence."""
+    agent = job.process_of(rank).agent
+    return brief(f"{program(job, rank)} {' '.join(agent.arguments)}", 200) if agent else "not in sight"
+
+
+def told(job: Job, rank: RankFacts) -> dict[str, str] | None:
+    """Return what a rank's agent was told, by option, from its command line and PET_*; None when it is not in sight.
+
+    Options are written with dashes, those without a value have ''. Abbreviations that argparse would take are not
+    recognised.
+    """
+    agent = job.process_of(rank).agent
+    if agent is None:
+        return None
+    options = _options(agent.arguments[agent.program == "accelerate" and agent.arguments[:1] == ("launch",) :])
+    if agent.program == "accelerate":
+        return {_ACCELERATE.get(name, name): value for name, value in options.items()}
+    variables = {k[4:].lower().replace("_", "-"): v for k, v in rank.environment.items() if k.startswith("PET_") and v}
+    return {**variables, **options}
+
+
+@lru_cache(1 << 14)
+def _options(words: tuple[str, ...]) -> Mapping[str, str]:
+    """Read words up to the first that is neither an option nor the value of one: the script."""
+    options: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word == "--":
+            break
+        name, equals, value = word.lstrip("-").partition("=")
+        name = _SHORT.get(name, name).replace("_", "-")
+        options[name] = value if equals or name in _FLAGS else next(rest, "")
+    return options
+
+
+def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
+    """Return the agent's command line with these options, as shell words, in place of its own.
+
+    Where it is not in sight, or not whole, the variables from which torchrun takes them as well
+    (https://docs.pytorch.org/docs/stable/elastic/run.html).
+    """
+    agent = job.process_of(rank).agent
+    if agent is None or len(agent.arguments) >= _CUT_WORDS:
+        return "export " + " ".join(f"PET_{name.replace('-', '_').upper()}={value}" for name, value in options.items())
+    words, given = agent.arguments, dict(options)
+    if agent.program == "accelerate":
+        words = words[words[:1] == ("launch",) :]
+        theirs = {torchruns: own for own, torchruns in _ACCELERATE.items()}
+        given = {theirs.get(name, name): value for name, value in options.items()}
+    kept, script = _without(words, given)
+    if agent.program == "accelerate":  # which documents its options with underscores
+        given = {name.replace("-", "_"): value for name, value in given.items()}
+    told_ = [f"--{name}={value}" if value else f"--{name}" for name, value in given.items()]
+    return " ".join([program(job, rank), *told_, *map(shlex.quote, (*kept, *script))])
+
+
+def agent_per_node(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
+    """Return the srun that starts the agent once on each node of the job, where its number is the node's."""
+    numbers = {"nnodes": "$SLURM_NNODES", "node-rank": "$SLURM_NODEID", **options}
+    return f"srun --ntasks-per-node=1 bash -c {shlex.quote(restarted(job, rank, numbers))}"
+
+
+def own_id(job: Job, rank: RankFacts) -> str:
+    """Return a rendezvous id that no other job has."""
+    return "${SLURM_JOB_ID:?}" if "SLURM_JOB_ID" in rank.environment else f"job-{job.run[:8]}"
+
+
+def _without(words: Sequence[str], options: Container[str]) -> tuple[list[str], list[str]]:
+    """Split an agent's words into its own options, less these, and the script with its arguments."""
+    kept: list[str] = []
+    rest = list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        name, equals, _ = rest[0].lstrip("-").partition("=")
+        name = _SHORT.get(name, name).replace("_", "-")
+        count = 1 if equals or name in _FLAGS else 2
+        kept += [] if name in options else rest[:count]
+        rest = rest[count:]
+    return kept, rest
+
+
+def exported(job: Job, rank: RankFacts) -> dict[str, str]:
+    """Return the rank variables of the agent's own environment, as far as they could be read."""
+    agent = job.process_of(rank).agent
+    return {} if agent is None or isinstance(agent.exported, Missing) else agent.exported.values
+
+
+def rendezvous(options: dict[str, str]) -> str:
+    """Return the rendezvous backend: c10d, static or another one's name."""
+    if "standalone" in options:
+        return "c10d"
+    return options.get("rdzv-backend") or "static"
+
+
+def endpoint_host(options: dict[str, str]) -> str:
+    """Return the host at which the agents meet by --rdzv-endpoint, '' when that was not given."""
+    host, colon, _ = options.get("rdzv-endpoint", "").rpartition(":")
+    return (host if colon else options.get("rdzv-endpoint", "")).strip("[]")
+
+
+def endpoint_port(options: dict[str, str]) -> int:
+    """Return the port of --rdzv-endpoint, 29400 where it names none, as torchrun does."""
+    return integer(options.get("rdzv-endpoint", "").rpartition(":")[2]) or _ENDPOINT_PORT
+
+
+def meets_here(options: dict[str, str]) -> bool:
+    """Whether the agents meet at an address that every node takes for itself."""
+    return bool(endpoint_host(options)) and is_here(endpoint_host(options))
+
+
+def nodes_meant(job: Job, rank: RankFacts) -> tuple[int, int] | None:
+    """Return the fewest and the most nodes of --nnodes, 1 and 1 when it was not given; None when they are not known."""
+    options = told(job, rank)
+    if options is None or ("nnodes" not in options and (agents_in_world(rank) or 1) > 1):
+        return None  # given in a way that is not seen, such as accelerate's configuration file
+    first, colon, last = options.get("nnodes", "1").partition(":")
+    least, most = integer(first), integer(last if colon else first)
+    return None if least is None or most is None else (least, most)
+
+
+def agents_in_world(rank: RankFacts) -> int | None:
+    """Return how many agents the rank's world has."""
+    return number(rank, "GROUP_WORLD_SIZE")
+
+
+def nodes_of_step(rank: RankFacts) -> int | None:
+    """Return on how many nodes srun started agents, None when it started none."""
+    if not in_step(rank):
+        return None
+    return number(rank, "SLURM_STEP_NUM_NODES") or number(rank, "SLURM_NNODES")
+
+
+def tasks_of_step(rank: RankFacts) -> int | None:
+    """Return how many tasks srun started in this step, None when srun started none."""
+    return (number(rank, "SLURM_STEP_NUM_TASKS") or number(rank, "SLURM_NTASKS")) if in_step(rank) else None
+
+
+def in_step(rank: RankFacts) -> bool:
+    """Whether srun started the agent: a batch script has no SLURM_STEP_ID, salloc's own shell has a reserved one."""
+    return rank.environment.get("SLURM_STEP_ID", "4294967290") not in {"", "4294967290"}
+
+
+def ignored_master(job: Job, rank: RankFacts) -> str:
+    """Return the MASTER_ADDR that was exported for torchrun, which does not read it; '' where nothing is lost by it.
+
+    Nothing is lost on one node. That more were meant is said by the scheduler, by a NODE_RANK or NNODES beside it,
+    or by an exported WORLD_SIZE that is not this world's.
+    """
+    options, theirs = told(job, rank), exported(job, rank)
+    address = theirs.get("MASTER_ADDR", "")
+    if options is None or not address or is_here(address) or agents_in_world(rank) != 1:
+        return ""
+    if options.keys() & {"master-addr", "rdzv-endpoint", "standalone"}:
+        return ""
+    nodes = nodes_of_step(rank) or number(rank, "NNODES") or 1
+    world = integer(theirs.get("WORLD_SIZE")) or 1
+    several = nodes > 1 or (number(rank, "NODE_RANK") or 0) > 0 or world not in {1, rank.placement.world_size}
+    return address if several else ""
+
+
+def agents_met(job: Job) -> int | None:
+    """Return how many agents' ranks make up the world, None where ranks of it are missing.
+
+    GROUP_WORLD_SIZE is what each agent took it for: its own --nnodes with the static rendezvous, and with c10d the
+    number from before or after another agent was dropped. WORLD_SIZE is rank 0's agent's, and the same for all.
+    """
+    return len({r.placement.node_rank for r in by_agent(job)}) if is_complete(job) else None
+
+
+def outside(job: Job) -> tuple[str, ...]:
+    """Return the nodes of the Slurm step whose agents are in no world; nothing where ranks of the world are missing."""
+    ranks = by_agent(job)
+    lists = {r.environment.get("SLURM_STEP_NODELIST", "") for r in ranks if in_step(r)}
+    if not agents_met(job) or len(lists) != 1:
+        return ()
+    names = {job.node_of(r).name for r in ranks}
+    step = expand(lists.pop())
+    return tuple(node for node in step if node not in names) if names <= set(step) else ()
+
+
+def too_few_met(job: Job) -> tuple[int, int] | None:
+    """Return how many agents are in the world and how many at least were to be, where all agree and fewer met."""
+    ranges = {meant for r in by_agent(job) if (meant := nodes_meant(job, r)) is not None}
+    here = agents_met(job)
+    if len(ranges) != 1 or not here:
+        return None
+    ((least, _),) = ranges
+    return (here, least) if here < least else None
+
+
+def alone_beside_others(job: Job, rank: RankFacts) -> bool:
+    """Whether srun started agents on several nodes and this one's world has fewer, not on purpose as far as is seen."""
+    options = told(job, rank) or {}
+    nodes, agents = nodes_of_step(rank), agents_in_world(rank)
+    return bool(nodes and agents and agents < nodes and "standalone" not in options)
+
+
+def one_per_task(job: Job, rank: RankFacts) -> bool:
+    """Whether srun started several agents on a node, and the world is not made of all of them."""
+    tasks, nodes = tasks_of_step(rank), nodes_of_step(rank)
+    options = told(job, rank)
+    if tasks is None or nodes is None or options is None or "standalone" in options:
+        return False
+    return tasks > nodes and agents_in_world(rank) not in {None, tasks}
+
+
+def lacks_id(job: Job, rank: RankFacts) -> bool:
+    """Whether --rdzv-id was given and is empty."""
+    options = told(job, rank)
+    return options is not None and options.get("rdzv-id") == ""
+
+
+def wanted(job: Job, rank: RankFacts) -> int:
+    """Return how many agents should be in a rank's world: as the scheduler says, else as --nnodes says at most."""
+    _, most = nodes_meant(job, rank) or (0, 0)
+    return max(nodes_of_step(rank) or 0, most)
+
+
+def meets_itself(job: Job, rank: RankFacts) -> bool:
+    """Whether an agent of c10d met only itself, at an endpoint that every node takes for itself."""
+    options = told(job, rank)
+    if options is None or lacks_id(job, rank) or "standalone" in options or not meets_here(options):
+        return False
+    return rendezvous(options) == "c10d" and wanted(job, rank) > (agents_in_world(rank) or 0)

@@ -1,0 +1,112 @@
+"""Who claims which rank, local rank and GPU: what the rules of ranks ask of single processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.rules.job.astray import keeps_others_away
+from distcheck.rules.job.settings import export, mapping
+from distcheck.rules.job.world import started_without_srun, strays, too_few_started, worlds
+from distcheck.rules.wording import by_name, grouped, listed, numbered, numbers_of, process_name, starter, table_of
+
+if TYPE_CHECKING:
+    from distcheck.facts import Job, RankFacts
+
+
+def processes(job: Job, ranks: list[RankFacts]) -> str:
+    """Name the processes of ranks in a message."""
+    return listed([process_name(job, r) for r in ranks])
+
+
+def claims(job: Job, ranks: list[RankFacts]) -> dict[str, str]:
+    """Return as evidence what the processes of ranks claim, by process: rank 1, local rank 1: python train.py."""
+    lines = []
+    for several in grouped(ranks, lambda r: r.process).values():
+        locals_ = {r.placement.local_rank for r in several if r.placement.local_rank is not None}
+        who = f"{numbered(numbers_of(several))}" if numbers_of(several) else "no rank"
+        who += f", local {numbered(locals_)}" if locals_ else ""
+        lines.append((process_name(job, several[0]), f"{who}: {' '.join(job.process_of(several[0]).command)}"))
+    return by_name(lines)
+
+
+def told_apart(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ...]]:
+    """Return how the processes that claim one rank become different ones, by what made them alike."""
+    first = claimants[0]
+    table = table_of(first)
+    if table and table.launcher != "torchrun":
+        theirs = {r.environment.get(table.rank) for r in claimants}
+        if len(theirs) == len(claimants):
+            return (
+                f"RANK was exported once for all of them; {starter(first)} numbers them in {table.rank}.",
+                ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
+            )
+    nodes = {job.node_of(r).key for r in claimants}
+    if len(nodes) > 1 and all(r.placement.rank == r.placement.local_rank for r in claimants):
+        return (
+            "RANK holds the local rank, or every node has the same node rank; RANK counts through all nodes.",
+            (export(job, first, "RANK"),),
+        )
+    if len(nodes) > 1:
+        from distcheck.rules.job.agents import restarted  # which a bare shell does not need
+
+        return "Give each node its own node rank.", (
+            restarted(job, first, {"node-rank": "$NODE_RANK"}),
+            export(job, first, "RANK"),
+        )
+    return (
+        "Give every process a rank of its own; when the script was started twice, end one of the two.",
+        (export(job, first, "RANK"),),
+    )
+
+
+def explanation(job: Job) -> str:
+    """Say which other fault explains that ranks are not seen, '' when they are simply missing."""
+    if len(worlds(job)) > 1:
+        return "WORLD_SIZE differs between the ranks, so it is unknown how many there should be"
+    if started_without_srun(job):
+        return "the process was not started by srun, and neither were they"
+    if too_few_started(job):
+        return "WORLD_SIZE is larger than the number of ranks that were started"
+    if job.launched is not None and set(job.missing_ranks) <= {
+        rank for node in job.launched.nodes if node.outcome != "reported" for rank in node.ranks
+    }:
+        return "the nodes that were to have them told nothing"
+    if strays(job) >= len(job.missing_ranks):
+        return "there are as many processes without a valid rank of their own as ranks are missing"
+    return keeps_others_away(job)
+
+
+def uses_gpus(job: Job, rank: RankFacts) -> bool:
+    """Whether the rank's job will use GPUs, as far as is known before it starts."""
+    return job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.node_of(rank).accelerator != "none")
+
+
+def shares_gpus(job: Job, rank: RankFacts, *, complete: bool) -> bool:
+    """Whether a rank may have to choose between GPUs beside another rank of its node."""
+    alone = rank.placement.world_size == 1 or (complete and len(job.ranks_on(job.node_of(rank))) == 1)
+    return uses_gpus(job, rank) and not alone
+
+
+def local_size(ranks: list[RankFacts], *, complete: bool) -> int | None:
+    """Return how many local ranks there are at most, None when others of the node may be missing."""
+    said = max((r.placement.local_world_size or 0 for r in ranks), default=0)
+    if said:
+        return max(said, len(ranks))
+    return len(ranks) if complete else None
+
+
+def beyond_node(rank: RankFacts, size: int | None) -> bool:
+    """Whether a local rank is none of its node's `size`, nor the number of a GPU that is there."""
+    local = rank.placement.local_rank
+    if local is None:
+        return False
+    visible = rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else ()
+    return local < 0 or (size is not None and local >= size and local >= len(visible))
+
+
+def own_gpus(ranks: list[RankFacts]) -> bool:
+    """Whether ranks with one local rank still have different GPUs, because each sees others."""
+    gpus = [r.gpu for r in ranks]
+    seen = [r.environment.get("CUDA_VISIBLE_DEVICES") for r in ranks]
+    known = gpus if all(gpus) else seen
+    return all(known) and len(set(known)) == len(known)

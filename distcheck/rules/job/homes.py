@@ -1,0 +1,204 @@
+"""Where ranks of which nothing was heard belong, as far as what started the job tells those that are there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from distcheck.nodelist import deal, expand, tasks_per_node
+from distcheck.rules.job.agents import in_step, rendezvous, told
+from distcheck.rules.job.settings import number
+from distcheck.rules.wording import grouped, listed, numbered, once, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from distcheck.facts import Job, RankFacts
+
+_STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_DISTRIBUTION",
+         "SLURM_DIST_PLANESIZE")  # fmt: skip
+"""What says where the tasks of a step are; alike for all of them."""
+_MOST = 4
+"""Nodes for which commands are given."""
+
+
+@once
+def homes(job: Job) -> dict[int, str]:
+    """Return the node of each missing rank by its name; ranks of which it is not known are left out.
+
+    Whatever is concluded must hold for every rank that is there: one that is elsewhere shows that the ranks were
+    numbered in another way, and then nothing is said.
+    """
+    missing = job.missing_ranks
+    if not missing:
+        return {}
+    if job.launched is not None:
+        meant = {rank: node.name for node in job.launched.nodes for rank in node.ranks}
+        return {rank: meant[rank] for rank in missing if rank in meant}
+    present = {r.placement.rank for r in job.ranks if r.placement.world_size == job.world_size}
+    if len(present) != len(job.ranks) or len(present) + len(missing) != job.world_size:
+        return {}  # some rank is there twice, is none of this world, or has no number
+    for tell in (_by_step, _by_places, _by_groups, _by_pods):
+        if found := tell(job):
+            return found
+    return {}
+
+
+@once
+def missing_by_node(job: Job) -> dict[str, list[int]]:
+    """Return the missing ranks of which the node is known, by node."""
+    where = homes(job)
+    return grouped(where, where.__getitem__)
+
+
+def located(job: Job, missing: Sequence[int]) -> str:
+    """Name missing ranks with their nodes where these are known: ranks 4-5 (node3) and rank 9."""
+    where = homes(job)
+    known, rest = [n for n in missing if n in where], [n for n in missing if n not in where]
+    nodes = tuple(dict.fromkeys(where[n] for n in known))
+    words = [f"{numbered(known)} ({listed(nodes)})"] if known else []
+    return listed([*words, *([numbered(rest)] if rest else [])])
+
+
+def look_at(job: Job, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the commands that show what became of ranks on these nodes."""
+    first = job.ranks[0].environment if job.ranks else {}
+    some = nodes[:_MOST]
+    if slurm := next((j for r in job.ranks if (j := r.environment.get("SLURM_JOB_ID"))), ""):
+        look = f"scontrol show node {','.join(some)}" if some else f"scontrol show job {slurm}"
+        return look, f"sacct -j {slurm} --format=JobID,State,ExitCode,NodeList"
+    if "KUBERNETES_SERVICE_HOST" not in first:
+        return tuple(f"ssh {node} pgrep -af python" for node in some)
+    if "JOB_COMPLETION_INDEX" not in first:
+        return tuple(f"kubectl describe pod {pod}" for pod in some)
+    # The pods of an Indexed Job are named after their host names, with something random behind.
+    label = "batch.kubernetes.io/job-{}={}".format
+    return tuple(
+        f"kubectl get pods -o wide -l {label('name', name)},{label('completion-index', index)}"
+        for name, _, index in (pod.rpartition("-") for pod in some)
+    )
+
+
+def _by_step(job: Job) -> dict[int, str]:
+    """Tell by what Slurm says of the step in which all ranks are."""
+    first = job.ranks[0]
+    alike = {tuple(r.environment.get(name) for name in _STEP) for r in job.ranks}
+    if len(alike) != 1 or not in_step(first):
+        return {}
+    values = first.environment
+    nodes = expand(values.get("SLURM_STEP_NODELIST") or values.get("SLURM_NODELIST", ""))
+    tasks = tasks_per_node(values.get("SLURM_STEP_TASKS_PER_NODE") or values.get("SLURM_TASKS_PER_NODE", ""))
+    world = job.world_size or 0
+    if not nodes or len(nodes) != len(tasks) or not sum(tasks) or world % sum(tasks):
+        return {}
+    each = world // sum(tasks)
+    """Ranks that a task starts: 1, or those of --nproc or of a torchrun."""
+    at = [number(r, "SLURM_NODEID") for r in job.ranks]
+    if any(n is None or n >= len(nodes) or nodes[n] != job.node_of(r).name for n, r in zip(at, job.ranks, strict=True)):
+        return {}
+    here = Counter(at)
+    open_at = {n: every * each - here[n] for n, every in enumerate(tasks) if every * each != here[n]}
+    if len(open_at) == 1:
+        return dict.fromkeys(job.missing_ranks, nodes[next(iter(open_at))])
+    order = deal(tasks, values.get("SLURM_DISTRIBUTION", ""), number(first, "SLURM_DIST_PLANESIZE"))
+    if not (_in_order(job) and all(number(r, "SLURM_PROCID") == _number(r) // each for r in job.ranks)):
+        order = deal(tasks, "") if _numbered_by_node(job.ranks, tasks) else ()
+    if not order or any(order[_number(r) // each] != n for n, r in zip(at, job.ranks, strict=True)):
+        return {}
+    return {rank: nodes[order[rank // each]] for rank in job.missing_ranks}
+
+
+def _in_order(job: Job) -> bool:
+    """Whether ranks follow tasks: the agents of a c10d rendezvous are numbered by how they came."""
+    options = [told(job, r) for r in job.ranks if r.placement.launcher == "torchrun"]
+    return all(known is not None and rendezvous(known) == "static" for known in options)
+
+
+def _numbered_by_node(ranks: Sequence[RankFacts], tasks: Sequence[int]) -> bool:
+    """Whether RANK was made of the node's number and the local one, as scripts do."""
+    return len(set(tasks)) == 1 and all(
+        (number(r, "SLURM_NODEID") or 0) * tasks[0] + (number(r, "SLURM_LOCALID") or 0) == r.placement.rank
+        for r in ranks
+    )
+
+
+def _by_places(job: Job) -> dict[int, str]:
+    """Tell by elimination: where the launcher started more ranks on one node than are there, and on no other."""
+    if not all(table_of(r) for r in job.ranks):
+        return {}
+    open_at: dict[str, int] = {}
+    for ranks in grouped(job.ranks, lambda r: job.node_of(r).key).values():
+        every = {r.placement.local_world_size for r in ranks}
+        size = every.pop()
+        if every or size is None or size < len(ranks):
+            return {}
+        if size > len(ranks):
+            open_at[job.node_of(ranks[0]).name] = size - len(ranks)
+    if len(open_at) != 1 or sum(open_at.values()) != len(job.missing_ranks):
+        return {}
+    return dict.fromkeys(job.missing_ranks, next(iter(open_at)))
+
+
+def _groups(job: Job) -> dict[int, set[str]]:
+    """Return the nodes of each agent's number; nothing where ranks are not numbered agent by agent."""
+    found: dict[int, set[str]] = {}
+    sizes = {r.placement.local_world_size for r in job.ranks}
+    size = sizes.pop()
+    for r in job.ranks:
+        group, local = r.placement.node_rank, r.placement.local_rank
+        if sizes or not size or group is None or local is None or group * size + local != r.placement.rank:
+            return {}
+        found.setdefault(group, set()).add(job.node_of(r).name)
+    return found
+
+
+def _by_groups(job: Job) -> dict[int, str]:
+    """Tell by a torchrun's other ranks: those of one agent are on one node, and numbered one after the other."""
+    if not all(r.placement.launcher in {"torchrun", "deepspeed"} for r in job.ranks):
+        return {}
+    groups = {group: next(iter(names)) for group, names in _groups(job).items() if len(names) == 1}
+    size = job.ranks[0].placement.local_world_size or 1
+    return {rank: groups[rank // size] for rank in job.missing_ranks if rank // size in groups}
+
+
+def _by_pods(job: Job) -> dict[int, str]:
+    """Tell by how Kubernetes' controllers name pods: with their number in the job at the end."""
+    if not all("KUBERNETES_SERVICE_HOST" in r.environment for r in job.ranks):
+        return {}
+    size = job.ranks[0].placement.local_world_size or 1
+    names = {number: next(iter(found)) for number, found in _groups(job).items() if len(found) == 1}
+    indexed = all(number(r, "JOB_COMPLETION_INDEX") == r.placement.node_rank for r in job.ranks)
+    pod = _pod_names(names, indexed=indexed)
+    return {rank: pod(rank // size) for rank in job.missing_ranks} if pod else {}
+
+
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+def _pod_names(names: Mapping[int, str], *, indexed: bool) -> Callable[[int], str] | None:
+    """Return what names the pod of a number, by those that are there; None where they show no order.
+
+    An Indexed Job's have the host names NAME-0, NAME-1, …; a PyTorchJob's NAME-master-0 and then NAME-worker-0. A pod
+    on its host's network has the host's name, which says nothing of others. Sources:
+    https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode and
+    https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
+    """
+    rest = dict(names)
+    first = rest.get(0, "")
+    lead = first.removesuffix("-master-0")
+    after = 0
+    if lead != first:
+        after = 1
+        del rest[0]
+        rest = rest or {1: f"{lead}-worker-0"}
+    matches = {number: _NUMBERED.fullmatch(name) for number, name in rest.items()}
+    stems = {match[1] if match and int(match[2]) == number - after else "" for number, match in matches.items()}
+    stem = stems.pop() if len(stems) == 1 else ""
+    if not stem.endswith("-" if indexed else "-worker-"):
+        return None
+    return lambda number: first if after and number == 0 else f"{stem}{number - after}"
+
+
+def _number(rank: RankFacts) -> int:
+    return -1 if rank.placement.rank is None else rank.placement.rank

@@ -1,0 +1,291 @@
+"""Rules about what torchrun's agents were given on different nodes, their clocks, and who came into one world."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from distcheck.placement import integer
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.job.agents import (
+    agents_in_world,
+    agents_met,
+    alone_beside_others,
+    by_agent,
+    command,
+    ignored_master,
+    lacks_id,
+    meets_itself,
+    nodes_meant,
+    nodes_of_step,
+    one_per_task,
+    outside,
+    rendezvous,
+    restarted,
+    told,
+    too_few_met,
+    wanted,
+)
+from distcheck.rules.job.settings import PORT
+from distcheck.rules.wording import brief, by_name, found, grouped, listed, majority, named, nodes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Job, RankFacts
+
+# The c10d rendezvous drops a node whose last heartbeat, by its own clock, is older than keep_alive_interval times
+# keep_alive_max_attempt by the others' clocks (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
+_INTERVAL_SECONDS, _ATTEMPTS = 5, 3
+_WARN_SHARE = 2 / 3
+"""Of what the rendezvous bears, from which on a difference is a warning: heartbeats are late as well."""
+_TOLD_SECONDS = 1.0
+_ALIKE = {
+    "rdzv-backend": "static",
+    "rdzv-id": "none",
+    "rdzv-endpoint": "",
+    "rdzv-conf": "",
+    "master-addr": "127.0.0.1",
+    "master-port": str(PORT),
+    "max-restarts": "0",
+}
+"""Options that agents of one job share, with torchrun's defaults (torch/distributed/run.py)."""
+
+
+def _concerned(job: Job) -> list[RankFacts]:
+    """Return the ranks of agents of which no other rule says why they are alone."""
+    return [
+        r
+        for r in by_agent(job)
+        if not (ignored_master(job, r) or one_per_task(job, r) or meets_itself(job, r))
+        and not (lacks_id(job, r) and wanted(job, r) > 1)
+    ]
+
+
+@rule("environment")
+def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
+    """The agents were given different ``--nnodes``, or their world has not the nodes that were meant.
+
+    With the static rendezvous the agent of node rank 0 starts as soon as as many agents came as its own ``--nnodes``
+    says; an agent beyond that number waits for ever without a word. The c10d rendezvous starts with fewer nodes than an
+    exact ``--nnodes`` when it drops one: its clock is more than 15 seconds off, or it left. Without ``--nnodes`` every
+    node that srun starts it on trains for itself, and an elastic ``--nnodes 1:4`` starts with whoever came within 30
+    seconds.
+
+    Found by comparing the agents' command lines over the nodes, and GROUP_WORLD_SIZE with ``--nnodes`` and with the
+    nodes of the Slurm step; a node of the step that is in no world is named. Values that contradict the world are an
+    error of the job, fewer nodes than the fewest of ``--nnodes`` an error that a retry may cure, nodes of the step left
+    over a warning. A world smaller than the most of an elastic ``--nnodes`` is only worth knowing. Silent for
+    ``--standalone``, which says that each node is to be alone.
+
+    Fix: ``--nnodes $SLURM_NNODES``, the same on every node.
+    """
+    ranks = _concerned(job)
+    several = {meant: group for meant, group in grouped(ranks, lambda r: nodes_meant(job, r)).items() if meant}
+    if len(several) > 1:
+        yield _contradiction(job, several)
+        return
+    short, out = too_few_met(job), outside(job)
+    if ranks and short is not None:
+        if not _dropped_by_clock(job):
+            yield _too_few(job, ranks[0], *short, out)
+        return
+    for certain, alike in grouped(ranks, lambda r: alone_beside_others(job, r)).items():
+        first = alike[0]
+        options = told(job, first) or {}
+        here, most = (
+            agents_met(job) or agents_in_world(first),
+            nodes_of_step(first) if certain else (nodes_meant(job, first) or (0, 0))[1],
+        )
+        if here is None or most is None or here >= most:
+            continue
+        source = "Slurm's step has" if certain else "--nnodes allows"
+        left = f"; {listed(out)} {'is' if len(out) == 1 else 'are'} in no world" if certain and out else ""
+        yield found(
+            job,
+            alike,
+            f"{named(job, alike)}: torchrun's world has {_nodes(here)} ({_given(options)}); {source} {most}{left}",
+            Fix(
+                "Give --nnodes the number of nodes that are to train together; no action if the others are to be idle.",
+                (restarted(job, first, {"nnodes": "$SLURM_NNODES" if certain else str(most)}),),
+            ),
+            severity="warning" if certain else "info",
+            scope="job",
+            evidence={"GROUP_WORLD_SIZE": here, "wanted": most, "agent": command(job, first)}
+            | ({"in no world": ", ".join(out)} if certain and out else {}),
+        )
+
+
+def _nodes(number: int) -> str:
+    return f"{number} {'node' if number == 1 else 'nodes'}"
+
+
+def _given(options: dict[str, str]) -> str:
+    return f"--nnodes {brief(options['nnodes'])}" if "nnodes" in options else "no --nnodes"
+
+
+def _contradiction(job: Job, several: dict[tuple[int, int], list[RankFacts]]) -> Finding:
+    """Report agents that do not agree on the number of nodes; an error where the world contradicts one of them."""
+    ranks = [r for group in several.values() for r in group]
+    here, out = agents_met(job), outside(job)
+    fits = all(least <= (here or 0) <= most for least, most in several)
+    # Agents with a larger number than the world's expect others, which wait for ever if they were started.
+    more = max(most for _, most in several)
+    told_by = "; ".join(
+        f"{_given(told(job, group[0]) or {})} on {listed(nodes_of(job, group))}" for group in several.values()
+    )
+    message = f"torchrun's agents were given different numbers of nodes: {told_by}"
+    if here is not None:
+        message += f"; their world has {_nodes(here)}"
+        if out:
+            message += f", and {listed(out)} of the Slurm step {'is' if len(out) == 1 else 'are'} not in it"
+        elif more > here:
+            message += f", and an agent of another node waits for ever if {more} were started"
+    nnodes = "$SLURM_NNODES" if "SLURM_JOB_ID" in ranks[0].environment else str(more)
+    return found(
+        job,
+        ranks,
+        message,
+        Fix("Give every agent the same --nnodes.", (restarted(job, ranks[0], {"nnodes": nnodes}),)),
+        severity="warning" if fits else "error",
+        scope="job",
+        evidence=by_name((listed(nodes_of(job, group)), command(job, group[0])) for group in several.values())
+        | {"GROUP_WORLD_SIZE": here}
+        | ({"in no world": ", ".join(out)} if out else {}),
+    )
+
+
+def _too_few(job: Job, first: RankFacts, here: int, least: int, out: tuple[str, ...]) -> Finding:
+    """Report a world that lacks nodes although all agents were given the same number."""
+    who = f"; {listed(out)} {'is' if len(out) == 1 else 'are'} not in it" if out else ""
+    step = f"srun --overlap --jobid={first.environment.get('SLURM_JOB_ID', '')} --ntasks-per-node=1 date +%s.%N"
+    return Finding(
+        severity="error",
+        scope="node",
+        owner="unknown",
+        confirmed=False,
+        nodes=out,
+        message=f"torchrun started a world of {_nodes(here)}, and {_given(told(job, first) or {})} needs {least}{who}",
+        fix=Fix(
+            "The rendezvous dropped an agent, or it left. Compare the nodes' clocks, which may differ by at most 15 s, "
+            "look at the log of each agent, and start the job again.",
+            (step, "sudo chronyc makestep") if "SLURM_JOB_ID" in first.environment else ("date +%s.%N",),
+        ),
+        evidence={"GROUP_WORLD_SIZE": here, "agent": command(job, first)},
+    )
+
+
+@rule("meeting")
+def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
+    """The agents of one job were given different options that they should share.
+
+    They met, so the job starts. With different ``--max-restarts`` one agent gives up at a failure after which the
+    others start their ranks again and wait for it, ``RendezvousTimeoutError`` after ten minutes: that is a warning.
+    Different names of one endpoint, or another ``--rdzv-conf``, are only worth knowing. Found by comparing the agents'
+    command lines and PET_* variables.
+
+    Fix: start the agents by one command line on all nodes.
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    known = [r for r in by_agent(job) if told(job, r) is not None]
+    differing: dict[str, dict[str, list[RankFacts]]] = {}
+    for name, usual in _ALIKE.items():
+        values = grouped(known, lambda r, name=name, usual=usual: (told(job, r) or {}).get(name) or usual)  # type: ignore[misc]
+        if len(values) > 1:
+            differing[name] = values
+    if not differing:
+        return
+    name = "max-restarts" if "max-restarts" in differing else next(iter(differing))
+    values = differing[name]
+    most = majority(values)
+    odd = [r for value, group in values.items() if value != most for r in group]
+    words = "; ".join(f"--{name} {brief(value)} on {listed(nodes_of(job, group))}" for value, group in values.items())
+    yield found(
+        job,
+        odd,
+        f"torchrun's agents were given different options: {words}",
+        Fix(
+            "Start the agents by one command line on all nodes.",
+            (restarted(job, odd[0], {name: most or next(iter(values))}),),
+        ),
+        severity="warning" if name == "max-restarts" else "info",
+        scope="job",
+        evidence=by_name(
+            (f"--{name}", f"{value or 'not given'}: {', '.join(nodes_of(job, group))}")
+            for name, values in differing.items()
+            for value, group in values.items()
+        ),
+    )
+
+
+@rule("meeting")
+def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
+    """The nodes' clocks differ, by which torchrun's c10d rendezvous tells who is alive.
+
+    Each agent writes the time by its own clock as its heartbeat, and the others compare it with theirs: one that is
+    more than 15 seconds behind (keep_alive_interval times keep_alive_max_attempt) is dropped although it lives, with
+    ``RendezvousClosedError`` or a rendezvous that starts again and again. Found at the roll call, by the time that each
+    process told between two moments of the host's clock; what is said is the least that the clocks can differ. From
+    two thirds of what the rendezvous bears it is a warning; where they differ by all of it and the world lacks nodes of
+    ``--nnodes``, an error. Only for ranks of a c10d rendezvous.
+
+    Fix: NTP on all nodes: ``chronyc makestep``; until then ``--rdzv-conf keep_alive_max_attempt=N``, where N times
+    keep_alive_interval is more than the clocks differ.
+    See: https://github.com/pytorch/pytorch/issues/111646
+    """
+    skewed = _clocks(job)
+    if skewed:
+        ranks = [r for _, r in skewed]
+        worst = max((ahead for ahead, _ in skewed), key=abs)
+        interval, attempts, conf = _patience(job, ranks[0])
+        apart, borne = _apart(skewed), interval * attempts
+        conf["keep_alive_max_attempt"] = str(math.ceil(apart / _WARN_SHARE / interval) + 1)
+        patient = ",".join(f"{name}={value}" for name, value in conf.items())
+        dropped = _dropped_by_clock(job)
+        here, least = too_few_met(job) or (0, 0)
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: the clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} rank 0's "
+            f"host's; the c10d rendezvous drops a node at {borne} s"
+            + (f", and the world has {here} of {least} nodes" if dropped else ""),
+            Fix(
+                "Set the clocks by NTP; until then let the rendezvous be more patient.",
+                ("sudo chronyc makestep", restarted(job, ranks[0], {"rdzv-conf": patient})),
+            ),
+            severity="error" if dropped else "warning" if apart >= _WARN_SHARE * borne else "info",
+            scope="node",
+            owner="admin",
+            confirmed=False,
+            evidence=by_name((job.node_of(r).name, f"{ahead:+.1f} s") for ahead, r in skewed),
+        )
+
+
+def _clocks(job: Job) -> list[tuple[float, RankFacts]]:
+    """Return the ranks of a c10d rendezvous whose clock differs from rank 0's host's by a second, and by how much."""
+    apart = ((job.process_of(r).clock_ahead_seconds or 0.0, r) for r in by_agent(job))
+    return [(ahead, r) for ahead, r in apart if abs(ahead) > _TOLD_SECONDS and rendezvous(told(job, r) or {}) == "c10d"]
+
+
+def _apart(clocks: list[tuple[float, RankFacts]]) -> float:
+    """Return by how many seconds any two of these clocks, or one and rank 0's host's, differ."""
+    ahead = [seconds for seconds, _ in clocks]
+    return max(0.0, *ahead) - min(0.0, *ahead)
+
+
+def _patience(job: Job, rank: RankFacts) -> tuple[int, int, dict[str, str]]:
+    """Return keep_alive_interval and keep_alive_max_attempt, and all of --rdzv-conf (timeout=900,read_timeout=60)."""
+    pairs = (part.partition("=") for part in (told(job, rank) or {}).get("rdzv-conf", "").split(",") if "=" in part)
+    conf = {name.strip(): value.strip() for name, _, value in pairs}
+    interval = integer(conf.get("keep_alive_interval")) or _INTERVAL_SECONDS
+    return interval, integer(conf.get("keep_alive_max_attempt")) or _ATTEMPTS, conf
+
+
+def _dropped_by_clock(job: Job) -> bool:
+    """Whether the world lacks agents, and clocks differ by so much that the rendezvous drops them."""
+    clocks = _clocks(job)
+    if not clocks or too_few_met(job) is None:
+        return False
+    interval, attempts, _ = _patience(job, clocks[0][1])
+    return _apart(clocks) >= interval * attempts

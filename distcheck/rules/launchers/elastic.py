@@ -1,0 +1,260 @@
+"""Rules about what torchelastic agents make of their ranks: their numbers, restarts and arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.placement import integer
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.agents import agents_in_world, by_agent, command, own_id, program, rendezvous, restarted, told
+from distcheck.rules.job.settings import first_host, number, started_by_distcheck
+from distcheck.rules.job.world import duplicates, is_complete
+from distcheck.rules.wording import brief, by_name, fold, found, grouped, listed, named, nodes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Job
+
+
+@rule("meeting")
+def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
+    """The agents of one job start different numbers of processes.
+
+    Meant or not, the nodes are uneven: frameworks that work out groups from LOCAL_WORLD_SIZE fail. Where
+    ``--nproc-per-node`` is ``gpu`` or ``auto`` each node counts for itself, and a smaller count is a GPU that fell
+    off: then it is a warning. Found by comparing LOCAL_WORLD_SIZE of all agents once all ranks came.
+
+    Fix: a number in place of ``gpu`` makes torch fail on the node that lacks one; drain that node.
+    """
+    if not is_complete(job) or not by_agent(job):
+        return
+    sizes = grouped(by_agent(job), lambda r: r.placement.local_world_size or 0)
+    if len(sizes) < 2:
+        return
+    most = max(sizes)
+    fewer = [r for size, ranks in sizes.items() if size < most for r in ranks]
+    counted = [r for r in fewer if (told(job, r) or {}).get("nproc-per-node") in {"gpu", "auto"}]
+    yield found(
+        job,
+        counted or fewer,
+        f"{named(job, counted or fewer)}: torchrun started {fold(r.placement.local_world_size or 0 for r in fewer)} "
+        f"processes; other nodes have {most}" + (", and each node counted its GPUs itself" if counted else ""),
+        Fix(
+            "Give every node the same number of processes; where a GPU is missing, look at that node.",
+            ("nvidia-smi -L", restarted(job, fewer[0], {"nproc-per-node": str(most)})),
+        ),
+        severity="warning" if counted else "info",
+        scope="job",
+        evidence={str(size): ", ".join(nodes_of(job, ranks)) for size, ranks in sizes.items()},
+    )
+
+
+@rule("meeting", "accelerate-machine-rank-same")
+def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
+    """Several nodes were given the same node rank.
+
+    torchrun's and accelerate's agents then wait for a node that is not there (``wait timeout after 900000ms, keys:
+    /none/torchelastic/role_info/0, /none/torchelastic/role_info/1``; ``1/2 clients joined`` where each holds a store of
+    its own) and start no script; Lightning numbers the ranks twice. Most often the variable was expanded
+    where the job was submitted and not on the node, or a configuration file with ``machine_rank: 0`` was copied to
+    all. What torchrun started has met, so this is found before it: by NODE_RANK or PET_NODE_RANK where the ranks of
+    several nodes have the same. Silent where the ranks themselves are there twice, which env-rank-duplicate says.
+
+    Fix: let the node's own shell expand it: ``srun bash -c 'torchrun --node-rank $SLURM_NODEID ...'``.
+    See: https://github.com/huggingface/accelerate/issues/2362
+    """
+    if duplicates(job):
+        return
+    for variable in ("PET_NODE_RANK", "NODE_RANK"):
+        ranks = [
+            r
+            for r in job.ranks
+            if r.placement.launcher != "torchrun"
+            and not started_by_distcheck(job, r)
+            and number(r, variable) is not None
+        ]
+        for value, several in grouped(ranks, lambda r, name=variable: number(r, name)).items():  # type: ignore[misc]
+            nodes = nodes_of(job, several)
+            if len({job.node_of(r).key for r in several}) < 2:
+                continue
+            yield found(
+                job,
+                several,
+                f"{named(job, several)}: {variable} is {value} on {listed(nodes)}; expected one of its own on each",
+                Fix(
+                    "Let each node's shell expand the number, not the shell that submits.",
+                    (f"export {variable}=$SLURM_NODEID  # in each task, not where the job is submitted",),
+                ),
+                severity="warning",
+                evidence={"variable": variable, "value": value, "nodes": ", ".join(nodes)},
+            )
+            return
+
+
+@rule("meeting")
+def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
+    """The c10d rendezvous numbered the nodes itself, against their ``--node-rank``.
+
+    torchrun warns ``node_rank is only used for static rdzv_backend. It will be ignored``. The job runs; rank 0, and
+    with it the logs and checkpoints, may be on another node than expected. Found by comparing ``--node-rank`` with
+    GROUP_RANK.
+
+    Fix: ``--rdzv-backend static`` with ``--master-addr`` where the order matters.
+    See: https://github.com/pytorch/pytorch/issues/137402
+    """
+    other = []
+    for r in by_agent(job):
+        options = told(job, r) or {}
+        wanted = integer(options.get("node-rank"))
+        if wanted is not None and rendezvous(options) == "c10d" and wanted != r.placement.node_rank:
+            other.append((wanted, r))
+    if other:
+        ranks = [r for _, r in other]
+        wanted, first = other[0]
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: --node-rank {wanted} was ignored, GROUP_RANK is {first.placement.node_rank}"
+            + (", and so on other nodes" if len({job.node_of(r).key for r in ranks}) > 1 else ""),
+            Fix(
+                "Leave --node-rank out, or use the static rendezvous where the order matters.",
+                (
+                    restarted(
+                        job,
+                        first,
+                        {"rdzv-backend": "static", "node-rank": "$NODE_RANK", "master-addr": first_host(job)},
+                    ),
+                ),
+            ),
+            severity="info",
+            scope="job",
+            evidence=by_name((job.node_of(r).name, f"asked {w}, got {r.placement.node_rank}") for w, r in other),
+        )
+
+
+@rule("environment")
+def torchrun_rdzv_id_shared(job: Job) -> Iterator[Outcome]:
+    """The job has no rendezvous id of its own, so another one with the same endpoint joins it.
+
+    Without ``--rdzv-id`` the id is ``none``. Two jobs at the same endpoint, or a restart while the old agents are still
+    there, mix: ``RendezvousClosedError``, ``RendezvousGracefulExitError``, or a world with the other's ranks. Found by
+    TORCHELASTIC_RUN_ID being ``none`` in a c10d rendezvous of several agents.
+
+    Fix: ``--rdzv-id $SLURM_JOB_ID``, or any word that is this job's alone.
+    See: https://github.com/pytorch/pytorch/issues/147064
+    """
+    shared = [
+        r for r in by_agent(job) if r.environment.get("TORCHELASTIC_RUN_ID") == "none" and (agents_in_world(r) or 0) > 1
+    ]
+    shared = [r for r in shared if rendezvous(told(job, r) or {}) == "c10d"]
+    if shared:
+        endpoint = (told(job, shared[0]) or {}).get("rdzv-endpoint", "")
+        yield found(
+            job,
+            shared,
+            f"{named(job, shared)}: the rendezvous at {brief(endpoint)} has no id; another job that comes there joins",
+            Fix("Give the job an id of its own.", (restarted(job, shared[0], {"rdzv-id": own_id(job, shared[0])}),)),
+            severity="info",
+            scope="job",
+            evidence={"TORCHELASTIC_RUN_ID": "none", "agent": command(job, shared[0])},
+        )
+
+
+@rule("environment")
+def launch_local_rank_arg(job: Job) -> Iterator[Outcome]:
+    """The launcher torch.distributed.launch adds ``--local-rank=N`` to the script's arguments.
+
+    Scripts that do not expect it stop with ``error: unrecognized arguments: --local-rank=0``; since torch 2.0 it is
+    written with a dash, which scripts that expect ``--local_rank`` do not know. A script that takes it is well. Found
+    by the agent's command line without ``--use-env``.
+
+    Fix: torchrun, with ``os.environ["LOCAL_RANK"]`` in the script; or
+    ``add_argument("--local-rank", "--local_rank", type=int)``.
+    See: https://docs.pytorch.org/docs/stable/distributed.html#launch-utility
+    """
+    added = []
+    for r in by_agent(job):
+        agent = job.process_of(r).agent
+        if agent is not None and agent.program == "launch" and "use-env" not in (told(job, r) or {}):
+            added.append(r)
+    if added:
+        yield found(
+            job,
+            added,
+            f"{named(job, added)}: torch.distributed.launch gives the script --local-rank; the script must take it",
+            Fix(
+                "Use torchrun and read LOCAL_RANK, or let the script take the argument in both spellings.",
+                (
+                    restarted(job, added[0], {}).replace(program(job, added[0]), "torchrun", 1),
+                    restarted(job, added[0], {"use-env": ""}),
+                ),
+            ),
+            severity="info",
+            scope="job",
+            evidence={"agent": command(job, added[0])},
+        )
+
+
+@rule("environment")
+def elastic_restart_stale(job: Job) -> Iterator[Outcome]:
+    """The ranks are not the first that their agent started.
+
+    After a failure torchrun ends the ranks and starts them again. What one of them left behind, a process that was
+    slow to die or holds a GPU, meets the new ones: out of memory, ``EADDRINUSE``. Found by TORCHELASTIC_RESTART_COUNT.
+
+    Fix: look for processes that are older than these ranks (``nvidia-smi``, ``ps``), and end them by their number.
+    See: https://github.com/pytorch/pytorch/issues/69345
+    """
+    again = [r for r in by_agent(job) if (number(r, "TORCHELASTIC_RESTART_COUNT") or 0) > 0]
+    for count, ranks in grouped(again, lambda r: number(r, "TORCHELASTIC_RESTART_COUNT")).items():
+        most = ranks[0].environment.get("TORCHELASTIC_MAX_RESTARTS", "?")
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: this is restart {count} of at most {most}",
+            Fix(
+                "See why the former ranks failed, and whether any of them is still there.",
+                ("ps -eo pid,lstart,stat,args --sort=start_time", "nvidia-smi"),
+            ),
+            severity="info",
+            scope="job",
+            evidence={"TORCHELASTIC_RESTART_COUNT": count, "TORCHELASTIC_MAX_RESTARTS": most},
+        )
+
+
+@rule("gpu")
+def accelerate_num_processes_total(job: Job) -> Iterator[Outcome]:
+    """The processes of one node were given to accelerate as those of all nodes.
+
+    ``--num_processes`` is the total: with 8 on two nodes of 8 GPUs each node runs 4 processes, and half of the GPUs
+    stay unused without a word. Found by an accelerate launch over several nodes whose world is exactly as large as the
+    GPUs that a rank of one node sees.
+
+    Fix: ``accelerate launch --num_processes $((NNODES * GPUS_PER_NODE)) --num_machines $NNODES``.
+    See: https://github.com/huggingface/accelerate/issues/2818
+    """
+    halved = []
+    for r in by_agent(job):
+        agent, seen, nodes = job.process_of(r).agent, r.visible_gpus, agents_in_world(r) or 1
+        if agent is None or agent.program != "accelerate" or not isinstance(seen, tuple) or nodes < 2:
+            continue
+        if r.placement.world_size == len(seen):
+            halved.append(r)
+    if halved:
+        first = halved[0]
+        world, nodes = first.placement.world_size or 0, agents_in_world(first) or 1
+        yield found(
+            job,
+            halved,
+            f"{named(job, halved)}: {world} processes on {nodes} nodes, where each has {world} GPUs; "
+            " accelerate's --num_processes counts those of all nodes",
+            Fix(
+                "Give --num_processes the processes of all nodes.",
+                (restarted(job, first, {"nnodes": str(nodes), "num-processes": str(world * nodes)}),),
+            ),
+            severity="warning",
+            scope="job",
+            evidence={"WORLD_SIZE": world, "nodes": nodes, "agent": command(job, first)},
+        )

@@ -1,0 +1,145 @@
+"""Rules about pods: names that come late, proxies in between, and containers that share a host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Missing, Resolution
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.claims import uses_gpus
+from distcheck.rules.network.attempts import at_master_door, ranks_of
+from distcheck.rules.wording import found, grouped, listed, named, nodes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Job, RankFacts
+
+_MESH = {15001: "Istio", 15006: "Istio", 4140: "Linkerd", 4143: "Linkerd"}
+_LATE_SECONDS = 5.0
+
+
+def _in_pods(job: Job) -> list[RankFacts]:
+    return [r for r in job.ranks if "KUBERNETES_SERVICE_HOST" in r.environment]
+
+
+@rule("meeting")
+def k8s_dns_not_ready(job: Job) -> Iterator[Outcome]:
+    """The name in MASTER_ADDR was not known when the pod started, and came later.
+
+    A headless service gets its name in DNS only when its pods are there, and resolvers remember for seconds that a
+    name was not known. torch asks again until its time-out; other programs stop with ``gai error: -2``. Found by asking
+    again for half of ``--join-timeout`` in a pod; below 5 seconds it is only worth knowing. A name that never came is
+    env-master-addr-unresolvable.
+
+    Fix: ``publishNotReadyAddresses: true`` in the headless service, and an init container that waits for the name.
+    See: https://github.com/pytorch/pytorch/issues/80772
+    """
+    late = []
+    for r in _in_pods(job):
+        answer = job.process_of(r).master_resolution
+        if isinstance(answer, Resolution) and answer.tries > 1:
+            late.append((answer, r))
+    for name, several in grouped(late, lambda pair: pair[0].name).items():
+        ranks, slowest = [r for _, r in several], max(answer.seconds for answer, _ in several)
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: MASTER_ADDR {name} was not known at first; it resolved after {slowest:.1f} s",
+            Fix(
+                "Publish the service's addresses before its pods are ready, and let an init container wait for it.",
+                (f"until getent hosts {name}; do sleep 1; done",),
+            ),
+            severity="warning" if slowest >= _LATE_SECONDS else "info",
+            scope="job",
+            evidence={"name": name, "seconds": round(slowest, 1), "tries": max(answer.tries for answer, _ in several)},
+        )
+
+
+@rule("meeting")
+def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
+    """A service mesh's proxy stands between the pods and takes their raw TCP connections.
+
+    Istio's and Linkerd's sidecars answer a connection before the other pod has, and then wait for TLS or HTTP: torch
+    says ``Ping failed``, NCCL ``Connection closed by remote peer``, or both wait. Found by the sidecar's ports, on
+    which somebody listens in the pod, together with connections to rank 0 or between peers that opened and then said
+    nothing, broke, or were answered by another program. Where all went through, the sidecar is only mentioned.
+
+    Fix: leave the job's pods out of the mesh: ``sidecar.istio.io/inject: "false"`` in the pod template's labels.
+    See: https://istio.io/latest/docs/setup/additional-setup/sidecar-injection/
+    """
+    beside = [r for r in _in_pods(job) if job.node_of(r).proxy_ports]
+    if not beside:
+        return
+    broken = {p.uid for p in job.processes if _intercepted([a.outcome for a in at_master_door(p)])}
+    broken |= {uid for t in job.peers if t.outcome in {"foreign", "failed"} for uid in (t.source, t.target)}
+    through = [r for r in ranks_of(job, broken) if r in beside]
+    ranks = through or beside
+    node = job.node_of(ranks[0])
+    mesh = _MESH[node.proxy_ports[0]]
+    ports = listed([str(port) for port in node.proxy_ports])
+    yield found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: {mesh}'s proxy listens in the pod (port {ports}), and connections "
+        + ("that opened were not answered by the other rank" if through else "went through it"),
+        Fix(
+            "Leave the job's pods out of the mesh.",
+            (
+                'kubectl patch job JOB --type merge -p \'{"spec":{"template":{"metadata":{"labels":'
+                '{"sidecar.istio.io/inject":"false"}}}}}\''
+                if mesh == "Istio"
+                else "kubectl annotate pod POD linkerd.io/inject=disabled",
+            ),
+        ),
+        severity="error" if through else "info",
+        scope="job",
+        evidence={"ports": ports, "intercepted": len(through)},
+    )
+
+
+def _intercepted(outcomes: list[str]) -> bool:
+    return bool(outcomes) and set(outcomes) <= {"silent", "closed", "foreign"}
+
+
+@rule("environment")
+def k8s_pod_host_confusion(job: Job) -> Iterator[Outcome]:
+    """Pods of one machine look to NCCL like several machines, or containers that share nothing like one.
+
+    NCCL takes ranks with the same host name and boot id for one machine. Pods have host names of their own, so ranks of
+    one machine talk through the network and leave NVLink unused. Pods with ``hostNetwork`` have the machine's name, and
+    where each has a /dev/shm of its own, NCCL cannot share memory through it. Found by comparing host name, boot id and
+    the device of /dev/shm of all processes; only for jobs that use GPUs.
+
+    Fix: one pod per machine with all its GPUs; or ``hostIPC: true`` with ``hostNetwork: true``.
+    See: https://github.com/NVIDIA/nccl/issues/1781
+    """
+    pods = [r for r in _in_pods(job) if uses_gpus(job, r) and not isinstance(job.node_of(r).boot_id, Missing)]
+    for ranks in grouped(pods, lambda r: job.node_of(r).boot_id).values():
+        names = sorted({job.node_of(r).hostname for r in ranks})
+        devices = {d for r in ranks if isinstance(d := job.process_of(r).shm_device, int)}
+        if len(names) == 1 and len(devices) < 2:
+            continue
+        apart = len(names) > 1
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: "
+            + (
+                f"{len(names)} pods of one machine have host names of their own; to NCCL they are several machines"
+                if apart
+                else f"the containers of {names[0]} have {len(devices)} own /dev/shm; to NCCL they are one machine"
+            ),
+            Fix(
+                "Run one pod per machine with all its GPUs, or let the pods share the machine's IPC and network.",
+                ("kubectl explain pod.spec.hostIPC", "kubectl explain pod.spec.hostNetwork"),
+            ),
+            severity="info",
+            scope="job",
+            evidence={
+                "host names": listed(names),
+                "devices of /dev/shm": len(devices),
+                "nodes": listed(nodes_of(job, ranks)),
+            },
+        )

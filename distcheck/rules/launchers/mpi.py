@@ -1,0 +1,185 @@
+"""Rules about jobs that MPI's or DeepSpeed's launchers start: what reaches the other nodes, and who runs where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts import Gpus
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.claims import uses_gpus
+from distcheck.rules.job.settings import MPI_LAUNCHERS, started_by_distcheck
+from distcheck.rules.job.world import crowded, is_complete
+from distcheck.rules.wording import are, found, grouped, listed, named, starter
+from distcheck.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from distcheck.facts import Job, Launcher, NodeFacts, RankFacts
+
+# What decides how NCCL, Gloo, UCX and libfabric connect; left out is what people set on one rank on purpose.
+_TRANSPORT = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TORCH_GLOO_", "UCX_", "FI_")
+_ON_PURPOSE = ("NCCL_DEBUG", "NCCL_HOSTID", "UCX_LOG", "FI_LOG")
+_CARRY: Mapping[Launcher, Callable[[list[str]], str]] = {
+    "openmpi": lambda names: f"# add to mpirun: {' '.join(f'-x {n}' for n in names)}",
+    "hydra": lambda names: f"# add to mpiexec: -genvlist {','.join(names)}",
+    "mvapich": lambda names: f"# add to mpirun_rsh: {' '.join(f'{n}=${n}' for n in names)}",
+    "pals": lambda names: f"# add to mpiexec: {' '.join(f'--env {n}=${n}' for n in names)}",
+    "jsrun": lambda names: f"# add to jsrun: {' '.join(f'-E {n}' for n in names)}",
+}
+
+
+def _left_behind(job: Job, launchers: Collection[Launcher]) -> Iterator[tuple[list[str], list[str], list[str]]]:
+    """Yield variables that all ranks of some nodes have and none of the others', with these nodes and those."""
+    ranks = [r for r in job.ranks if r.placement.launcher in launchers and not started_by_distcheck(job, r)]
+    by_node = grouped(ranks, lambda r: job.node_of(r).name)
+    names = {n for r in ranks for n in r.environment if n.startswith(_TRANSPORT) and not n.startswith(_ON_PURPOSE)}
+    parted: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for name in sorted(names):
+        held = {node: {name in r.environment for r in here} for node, here in by_node.items()}
+        have = tuple(node for node, answers in held.items() if answers == {True})
+        lack = tuple(node for node, answers in held.items() if answers == {False})
+        if have and lack and len(have) + len(lack) == len(by_node):
+            parted.setdefault((have, lack), []).append(name)
+    for (have, lack), several in parted.items():
+        yield several, list(have), list(lack)
+
+
+def _on(job: Job, nodes: Collection[str]) -> list[RankFacts]:
+    return [r for r in job.ranks if job.node_of(r).name in nodes]
+
+
+def _said(job: Job, names: list[str], have: list[str], lack: list[str]) -> str:
+    return f"{named(job, _on(job, lack))}: {listed(names)} {are(names)} not set, as on {listed(have)}"
+
+
+@rule("meeting")
+def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
+    """Variables that steer the network are set on some nodes of an MPI job and not on the others.
+
+    Open MPI's mpirun starts remote ranks over ssh with a fresh environment and carries only what ``-x`` names. The
+    ranks beside mpirun have NCCL_SOCKET_IFNAME and the like, the others do not, and choose another network: NCCL hangs
+    at its first collective, or says ``Connect to ... failed : Connection refused``. Found by comparing the NCCL_*,
+    GLOO_*, UCX_* and FI_* variables of the nodes; NCCL_DEBUG and others that are set on one rank on purpose are left
+    out.
+
+    Fix: ``mpirun -x NCCL_SOCKET_IFNAME ...``, ``mpiexec -genvlist NCCL_SOCKET_IFNAME ...``.
+    See: https://github.com/NVIDIA/nccl/issues/626
+    """
+    for names, have, lack in _left_behind(job, MPI_LAUNCHERS):
+        ranks, source = _on(job, lack), _on(job, have)[0]
+        carry = _CARRY.get(source.placement.launcher)
+        yield found(
+            job,
+            ranks,
+            _said(job, names, have, lack),
+            Fix(
+                f"Let {starter(source) or 'the launcher'} carry them to all nodes, or set them in a file that every "
+                "node reads.",
+                (carry(names),) if carry else tuple(f"export {n}={source.environment[n]}" for n in names),
+            ),
+            severity="warning",
+            scope="job",
+            evidence={name: source.environment[name] for name in names},
+        )
+
+
+@rule("meeting")
+def deepspeed_env_not_forwarded(job: Job) -> Iterator[Outcome]:
+    """Variables that steer the network are set on some nodes of a DeepSpeed job and not on the others.
+
+    DeepSpeed starts the other nodes over ssh, which reads no .bashrc, and carries the variables of a few prefixes and
+    what stands in ``~/.deepspeed_env``. A node without NCCL_SOCKET_IFNAME or UCX_NET_DEVICES takes another network and
+    hangs. Found by comparing the NCCL_*, GLOO_*, UCX_* and FI_* variables of the nodes.
+
+    Fix: write them as ``KEY=VALUE`` lines into ``~/.deepspeed_env``.
+    See: https://www.deepspeed.ai/getting-started/#multi-node-environment-variables
+    """
+    for names, have, lack in _left_behind(job, {"deepspeed"}):
+        ranks, source = _on(job, lack), _on(job, have)[0]
+        yield found(
+            job,
+            ranks,
+            _said(job, names, have, lack),
+            Fix(
+                "Let DeepSpeed carry them to all nodes.",
+                tuple(f"echo {n}={source.environment[n]} >> ~/.deepspeed_env" for n in names),
+            ),
+            severity="warning",
+            scope="job",
+            evidence={name: source.environment[name] for name in names},
+        )
+
+
+def _gpus_on(node: NodeFacts) -> int | None:
+    """Return how many GPUs CUDA would find on a node, None when that is not known."""
+    return len(visible(None, node.gpus.devices).uuids) if isinstance(node.gpus, Gpus) else None
+
+
+@rule("gpu")
+def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
+    """A node of a DeepSpeed job runs fewer ranks than the others although it has GPUs left.
+
+    The hostfile says how many ranks each node gets; ``node1 slots=8`` beside ``node2 slots=2`` leaves six GPUs of
+    node2 idle, and code that divides the world into nodes of one size hangs or stops at an assertion. Found, once all
+    ranks came, by counting each node's ranks and GPUs.
+
+    Fix: make ``slots`` of every line in the hostfile the number of GPUs of that node.
+    See: https://github.com/huggingface/transformers/issues/21373
+    """
+    ours = [r for r in job.ranks if r.placement.launcher == "deepspeed" and not started_by_distcheck(job, r)]
+    if not ours or not is_complete(job):
+        return
+    counts = {node.key: len(job.ranks_on(node)) for node in job.nodes}
+    most = max(counts.values())
+    short = [n for n in job.nodes if counts[n.key] < most and (_gpus_on(n) or 0) > counts[n.key]]
+    if not short:
+        return
+    ranks = [r for node in short for r in job.ranks_on(node)]
+    told = [f"{n.name} runs {counts[n.key]} for {_gpus_on(n)} GPUs" for n in short]
+    yield found(
+        job,
+        ranks,
+        f"{listed(told)}; other nodes run {most} ranks",
+        Fix(
+            "Correct the slots in DeepSpeed's hostfile.",
+            tuple(f"sed -i 's/^{n.name} .*/{n.name} slots={_gpus_on(n)}/' hostfile" for n in short[:8]),
+        ),
+        severity="warning",
+        scope="job",
+        evidence={n.name: f"{counts[n.key]} ranks, {_gpus_on(n)} GPUs" for n in job.nodes[:16]},
+    )
+
+
+@rule("meeting")
+def mpi_slots_all_on_one_host(job: Job) -> Iterator[Outcome]:
+    """All ranks of an MPI job run on one node, and the job has several.
+
+    A hostfile without slots, or ``-H a,b -np 16`` with more slots than meant, fills the first host before the second.
+    With more ranks than GPUs there scripts stop with ``CUDA error: invalid device ordinal`` or NCCL with ``Duplicate
+    GPU detected``. Found by comparing the nodes that the scheduler gave to the job with those on which the ranks run.
+    Only mentioned where the GPUs of the one node suffice.
+
+    Fix: ``mpirun -H a:8,b:8 -np 16 --map-by ppr:8:node``.
+    See: https://github.com/NVIDIA/nccl-tests/issues/165
+    """
+    nodes = crowded(job)
+    if nodes is None:
+        return
+    (node,) = job.nodes
+    gpus, ranks = _gpus_on(node), len(job.ranks)
+    short = gpus is not None and ranks > gpus and uses_gpus(job, job.ranks[0])
+    each = -(-ranks // nodes)
+    yield found(
+        job,
+        job.ranks,
+        f"all {ranks} ranks run on {node.name}{f', which has {gpus} GPUs' if short else ''}; the job has {nodes} nodes",
+        Fix(
+            "Say how many ranks each node runs.",
+            (f"# add to mpirun: --map-by ppr:{each}:node", f"# add to mpiexec: -ppn {each}"),
+        ),
+        severity="error" if short else "info",
+        scope="job",
+        evidence={"ranks": ranks, "nodes": nodes} | ({"gpus": gpus} if gpus is not None else {}),
+    )

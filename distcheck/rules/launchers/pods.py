@@ -1,0 +1,44 @@
+"""Rules about environments that describe a pod, or a machine, of a job and none of its ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.wording import fold, found, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts import Job
+
+
+@rule("environment")
+def k8s_rank_is_a_pods(job: Job) -> Iterator[Outcome]:
+    """The environment numbers the pods of a job and not its ranks.
+
+    Kubeflow's PyTorchJob sets RANK to the number of the pod, and WORLD_SIZE to the number of processes; Trainer v2
+    sets PET_* only, an Indexed Job JOB_COMPLETION_INDEX, SageMaker SM_CURRENT_HOST. All are meant for torchrun, which
+    makes the ranks. A script started without it reads RANK, finds no LOCAL_RANK, and waits for ranks that nobody
+    starts. Nothing is wrong with the environment: distcheck starts the ranks that torchrun would, and this says which.
+
+    Fix: start the script with torchrun, which reads PET_*: ``torchrun train.py``.
+    See: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
+    """
+    ranks = [r for r in job.ranks if job.asked.started_here and r.placement.launcher in {"kubernetes", "sagemaker"}]
+    if not ranks:
+        return
+    nodes = sorted({r.placement.node_rank for r in ranks if r.placement.node_rank is not None})
+    each = ranks[0].placement.local_world_size or 1
+    what = "pod" if ranks[0].placement.launcher == "kubernetes" else "machine"
+    yield found(
+        job,
+        ranks,
+        f"the environment numbers the {what}s ({fold(nodes)}) and no ranks; looked at are ranks "
+        f"{fold(numbers_of(ranks))}, {each} on each, as torchrun would number them",
+        Fix("Start the script with torchrun in every pod.", (f"torchrun --nproc-per-node={each} train.py",)),
+        severity="info",
+        scope="job",
+        evidence={"node_ranks": fold(nodes), "ranks_per_node": each},
+    )

@@ -1,0 +1,250 @@
+"""How processes tried to reach rank 0 and each other, and which ranks that concerns."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.job.addresses import here_over_nodes
+from distcheck.rules.job.astray import astray, misled
+from distcheck.rules.network.selected_interfaces import own_way, survey
+from distcheck.rules.wording import found, grouped, listed, named, once
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from distcheck.facts import Attempt, Job, NodeFacts, PeerTrial, ProcessFacts, RankFacts, Transfer
+
+Way = tuple[str, str]
+"""From which side to which."""
+_MOST = 8
+"""Ways that a finding's evidence shows."""
+_ONE_WAY = ", but the other direction works"
+_NEVER_BYTES = 1024
+"""A path that loses large packets confirms less than this: not one full segment."""
+
+
+def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], list[Attempt]]]:
+    """Return the ranks whose every try at the master door ended so, by where they knocked and how it ended.
+
+    Silent where something else explains it: rank 0's own binding of the port; the roll call, held by another
+    process, that found rank 0 missing; a node on which its probe could not be started; a MASTER_ADDR that is every
+    node itself, or another host's than rank 0's. In a pod that may be a service's address, and is no explanation.
+    """
+    explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
+    if explained or here_over_nodes(job) or (0 in job.missing_ranks and (job.met or _not_started(job, 0))):
+        return
+    lost = astray(job)
+    if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
+        return
+    masters = {r.process: (r.placement.master_addr, r.placement.master_port) for r in reversed(job.ranks)}
+    rank_0 = next((masters[r.process] for r in job.ranks if r.placement.rank == 0), None)
+    elsewhere = {r.process for r in misled(job)}
+    doubled = {node.key for nodes in survey(job).shared.values() for node in nodes}
+    failed = []
+    for process in job.processes:
+        if process.uid in elsewhere or process.node in doubled:
+            continue  # net-dns-differs and net-duplicate-ip tell
+        attempts = at_master_door(process)
+        if rank_0 is not None and masters.get(process.uid) != rank_0:
+            continue  # it looked elsewhere: env-master-addr-differs and env-master-port-differs tell
+        if attempts and all(a.outcome in outcomes for a in attempts):
+            failed.append((process.uid, attempts))
+    alike = grouped(failed, lambda item: tuple((a.address, a.port, a.outcome) for a in item[1]))
+    for several in alike.values():
+        yield ranks_of(job, {uid for uid, _ in several}), several[0][1]
+
+
+def _not_started(job: Job, rank: int) -> bool:
+    """Whether distcheck itself was to start a rank and nothing came home of it."""
+    nodes = job.launched.nodes if job.launched else ()
+    return any(rank in node.ranks and node.outcome != "reported" for node in nodes)
+
+
+def at_master_door(process: ProcessFacts) -> list[Attempt]:
+    """Return how a process fared at MASTER_ADDR:MASTER_PORT, by address."""
+    return [a for a in process.attempts if a.door == "master"]
+
+
+def tried(attempts: list[Attempt]) -> dict[str, str]:
+    """Return as evidence how each address was tried, the last time and how often."""
+    lines = {}
+    for a in attempts:
+        times = f"{a.tries} {'try' if a.tries == 1 else 'tries'}"
+        lines[address_of(a)] = f"{a.outcome} after {times}" + (f": {a.detail}" if a.detail else "")
+    return lines
+
+
+def address_of(attempt: Attempt) -> str:
+    """Write where a process knocked: 10.0.0.1:29500, [fd00::1]:29500."""
+    return _endpoint(attempt.address, attempt.port)
+
+
+def _endpoint(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def ranks_of(job: Job, uids: Collection[str]) -> list[RankFacts]:
+    """Return the ranks for which these processes speak."""
+    return [r for r in job.ranks if r.process in uids]
+
+
+@once
+def _sides(job: Job) -> tuple[dict[str, list[RankFacts]], dict[Way, list[PeerTrial]]]:
+    """Return the ranks by side, and the trials between sides by way."""
+    alone = len(job.nodes) < 2
+    home = {p.uid: p.uid if alone else p.node for p in job.processes}
+    tried: defaultdict[Way, list[PeerTrial]] = defaultdict(list)
+    for t in job.peers:
+        source, target = home.get(t.source), home.get(t.target)
+        if source and target and source != target:
+            tried[source, target].append(t)
+    return grouped(job.ranks, lambda r: home[r.process]), dict(tried)
+
+
+class Ways:
+    """The trials between the sides of a job: its nodes, or where there is only one the processes that tried."""
+
+    def __init__(
+        self, job: Job, leave_out: Collection[tuple[str, str, str]] = (), *, transferred: bool = False
+    ) -> None:
+        """Sort the trials of a job, or those with a transfer; `leave_out` names some by source, target and address."""
+        self.job = job
+        self._names = {node.key: node.name for node in job.nodes}
+        self._ranks, self.tried = _sides(job)
+        if leave_out or transferred:
+            wanted = {
+                way: [
+                    t
+                    for t in trials
+                    if (t.transfer is not None or not transferred) and (t.source, t.target, t.address) not in leave_out
+                ]
+                for way, trials in self.tried.items()
+            }
+            self.tried = {way: trials for way, trials in wanted.items() if trials}
+
+    def ranks(self, sides: Iterable[str]) -> list[RankFacts]:
+        """Return the ranks of these sides."""
+        return [r for side in sides for r in self._ranks.get(side, ())]
+
+    def among(self, sides: Collection[str]) -> list[str]:
+        """Return these sides in the order of their ranks."""
+        return [side for side in self._ranks if side in sides]
+
+    def name(self, sides: Sequence[str]) -> str:
+        """Name sides: by node, or on one node by rank."""
+        if len(self.job.nodes) < 2:
+            return named(self.job, self.ranks(sides)) or "a process that is gone"
+        return listed([self._names[side] for side in sides])
+
+    def finding(
+        self, failed: Mapping[Way, str], verb: str, nature: str, fix: Fix, *, severity: Severity = "error"
+    ) -> Finding:
+        """Return the finding about ways that fail, each given with its reason, at the nodes that all of them share.
+
+        verb and nature make the message: node2 cannot {verb} node1 {nature}.
+        """
+        order = {side: n for n, side in enumerate(self._ranks)}  # trials come in the order of their ends
+        failed = dict(sorted(failed.items(), key=lambda item: [order.get(side, len(order)) for side in item[0]]))
+        blame = _blame(failed, self.tried)
+        blame = blame._replace(sides=tuple(sorted(blame.sides, key=lambda side: order.get(side, len(order)))))
+        first = next(iter(failed))
+        if blame.both:
+            others = self._others(failed, blame.sides)
+            words = f"{self.name(blame.sides)} and {self.name(others)} cannot {verb} each other"
+            if len(blame.sides) > 1:
+                words = f"none of {self.name(blame.sides)} can {verb} any other node, nor be reached"
+            if blame.everywhere:
+                words = f"no node can {verb} any other"
+        elif blame.sides:
+            others = self._others(failed, blame.sides)
+            source, target = (others, blame.sides) if blame.incoming else (blame.sides, others)
+            words = f"{self.name(source)} cannot {verb} {self.name(target)}"
+            side, end = blame.sides[0], 0 if blame.incoming else 1
+            nature += _ONE_WAY if any(way[end] == side for way in self.tried) else ""
+        else:
+            words, nature = self._of_pair(first, failed, verb, nature)
+        rest = len({frozenset(way) for way in failed}) - 1 if not blame.sides else 0
+        more = f"; so it is with {rest} more {'pair' if rest == 1 else 'pairs'} of nodes" if rest else ""
+        concerned = {side for way in failed for side in way}
+        sides = blame.sides or [side for side in self._ranks if side in concerned]
+        some = islice(failed.items(), _MOST)
+        shown = [f"{self.name([s])} to {self.name([t])}: {why}" for (s, t), why in some]
+        return found(
+            self.job,
+            self.ranks(sides),
+            f"{words} {nature} ({failed[first]}){more}",
+            fix,
+            severity=severity,
+            scope="system" if blame.everywhere else "link",
+            owner="admin",
+            evidence={f"way {n}": line for n, line in enumerate(shown, start=1)}
+            | ({"more_ways": len(failed) - _MOST} if len(failed) > _MOST else {}),
+        )
+
+    def _of_pair(self, way: Way, failed: Mapping[Way, str], verb: str, nature: str) -> tuple[str, str]:
+        source, target = way
+        back = target, source
+        if back in failed:
+            return f"{self.name([source])} and {self.name([target])} cannot {verb} each other", nature
+        words = f"{self.name([source])} cannot {verb} {self.name([target])}"
+        return words, f"{nature}{_ONE_WAY}" if back in self.tried else nature
+
+    def _others(self, failed: Mapping[Way, str], sides: Sequence[str]) -> list[str]:
+        concerned = {side for way in failed for side in way if side not in sides}
+        return [side for side in self._ranks if side in concerned]
+
+
+class _Blame(NamedTuple):
+    """The sides that explain failing ways; none when only pairs can be named."""
+
+    sides: tuple[str, ...] = ()
+    both: bool = False
+    """Whether they fail in both directions."""
+    incoming: bool = False
+    """Of one direction: whether it is the one to them."""
+    everywhere: bool = False
+
+
+def _blame(failed: Collection[Way], tried: Collection[Way]) -> _Blame:
+    """Find the few sides to which, or from which, every way fails while all others are well."""
+    everybody = tuple(dict.fromkeys(side for way in tried for side in way))
+    if len(everybody) > 2 and all(way in failed for way in tried):
+        return _Blame(everybody, both=True, everywhere=True)
+    deaf, mute = (_cut_off(failed, tried, end) for end in (1, 0))
+    for sides, both, incoming in ((deaf & mute, True, False), (deaf, False, True), (mute, False, False)):
+        covered = not any(sides.isdisjoint(way) if both else way[incoming] not in sides for way in failed)
+        if sides and 2 * len(sides) < len(everybody) and covered:
+            return _Blame(tuple(s for s in everybody if s in sides), both=both, incoming=incoming)
+    # Not every way of it fails, yet it has a part in all that do, and they lead to several others.
+    shared = set(everybody).intersection(*failed)
+    if len(shared) == 1 and len({side for way in failed for side in way}) > 2:
+        side = shared.pop()
+        ends = {way.index(side) for way in failed}
+        return _Blame((side,), both=len(ends) > 1, incoming=ends == {1})
+    return _Blame()
+
+
+def _cut_off(failed: Collection[Way], tried: Collection[Way], end: int) -> set[str]:
+    """Return the sides of which every way, two at least, fails that leads to them (1) or from them (0)."""
+    ways = grouped(tried, lambda way: way[end])
+    return {side for side, those in ways.items() if len(those) > 1 and all(way in failed for way in those)}
+
+
+def reason(trial: PeerTrial) -> str:
+    """Say how a trial ended and where."""
+    at = f"{trial.outcome} at {_endpoint(trial.address, trial.port)}"
+    return f"{at}, {trial.detail}" if trial.detail and trial.detail != trial.outcome else at
+
+
+def nothing_arrived(sent: Transfer) -> bool:
+    """Whether nothing of a transfer arrived; a kernel that counts no segments cannot tell."""
+    return sent.stalled and sent.segments > 0 and sent.bytes < _NEVER_BYTES
+
+
+def interface_name(job: Job, node: NodeFacts) -> str:
+    """Return the name of the interface by which a node and rank 0 reach each other."""
+    way = own_way(job, survey(job).reach, node)
+    return way.name if way else "eth0"

@@ -1,0 +1,69 @@
+"""How many ephemeral ports a job needs on a node, and the fix that opens them to the other nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.settings import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from distcheck.facts import Job, RankFacts
+
+_CHANNELS = 32
+"""NCCL's most for collectives (MAXCHANNELS), which NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS lower."""
+_NEIGHBOURS = 5
+"""To which a rank sends in a channel: the next in the ring; in the tree one above and up to three below."""
+_SOCKETS = 16
+"""Data sockets of a connection where nobody sets them: 2 threads of 8 on AWS, 4 on Google's cloud, elsewhere 1."""
+_MOST_SOCKETS = 64
+_STEP = 1000
+
+
+def ports_needed(job: Job) -> int:
+    """Return how many ports of `ip_local_port_range` a node of the job needs at most, in whole thousands.
+
+    Every rank has a connection with every other one (Gloo's full mesh, NCCL's bootstrap) and listens for them. With
+    NCCL over sockets it listens for, and connects to, five neighbours in every channel, each time with the data sockets
+    and one for control. A port is counted for every socket, so that no two need to share one.
+    Source: https://github.com/NVIDIA/nccl/blob/master/src/transport/net_socket.cc (ncclNetSocketGetNsockNthread),
+    src/include/device.h (MAXCHANNELS, NCCL_MAX_TREE_ARITY); pytorch/gloo, gloo/rendezvous/context.cc (connectFullMesh)
+    """
+    here = max((len(job.ranks_on(node)) for node in job.nodes), default=1)
+    per_rank = (job.world_size or len(job.ranks)) + 1
+    if job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.made_for == "nccl"):
+        per_rank += _channels(job.ranks) * _NEIGHBOURS * (_sockets(job.ranks) + 2)
+    return -(-max(here, 1) * per_rank // _STEP) * _STEP
+
+
+def _channels(ranks: Iterable[RankFacts]) -> int:
+    limits = (number(rank, name) for rank in ranks for name in ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"))
+    return min(_CHANNELS, max((limit for limit in limits if limit and limit > 0), default=_CHANNELS))
+
+
+def _sockets(ranks: Iterable[RankFacts]) -> int:
+    chosen = []
+    for rank in ranks:
+        threads, each = number(rank, "NCCL_SOCKET_NTHREADS"), number(rank, "NCCL_NSOCKS_PERTHREAD")
+        if threads or each:
+            chosen.append(max(1, threads or 1) * max(1, each or 1))
+    return min(_MOST_SOCKETS, max(chosen, default=_SOCKETS))
+
+
+def opened(job: Job) -> Fix:
+    """Return the fix that opens the ports from which the kernels of the nodes choose, as they are set."""
+    ranges = [node.ephemeral_ports for node in job.nodes if isinstance(node.ephemeral_ports, tuple)]
+    needed = ports_needed(job)
+    enough = f"This job needs up to {needed} of them on a node"
+    if not ranges:
+        text = f"Allow TCP between the nodes on the ephemeral ports. {enough}: keep the range at least that wide."
+        return Fix(text, ("sysctl net.ipv4.ip_local_port_range",))
+    first, last = min(low for low, _ in ranges), max(high for _, high in ranges)
+    text = f"Allow TCP between the nodes on their ephemeral ports, {first} to {last}. {enough}"
+    if needed <= last - first:
+        text += ": where the range must be narrower, keep it at least that wide, alike on all nodes."
+    else:
+        text += ", more than there are: widen net.ipv4.ip_local_port_range as well, or use fewer sockets."
+    return Fix(text, (f"sudo firewall-cmd --add-port={first}-{last}/tcp", "sysctl net.ipv4.ip_local_port_range"))

@@ -1,0 +1,131 @@
+"""The choices that a rule finds fault with, and how they are told with what mends them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, nccl
+from distcheck.rules.finding import Fix
+from distcheck.rules.network.interface_choices import milder, severity
+from distcheck.rules.wording import brief, found, grouped, listed, named
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from distcheck.facts import Interface
+    from distcheck.rules.finding import Finding, Owner, Severity
+    from distcheck.rules.network.interface_choices import Choice, Library
+    from distcheck.rules.network.selected_interfaces import Fault, Survey
+
+_SHOWN = 8
+"""Nodes that a finding's evidence shows."""
+
+
+class Case(NamedTuple):
+    """A choice that a rule finds fault with, and how much it weighs."""
+
+    choice: Choice
+    library: Library
+    interfaces: tuple[Interface, ...]
+    severity: Severity
+
+
+def cases(seen: Survey, library: Library, *faults: Fault, worst: Severity = "error") -> list[Case]:
+    """Return the choices that have one of these faults, with the strays or what else is taken."""
+    faulty: list[Case] = []
+    for choice in seen.choices:
+        if seen.fault(choice, library) not in faults:
+            continue
+        weight = severity(seen.job, library, chosen=bool(choice.variable(library)))
+        if weight is not None:
+            lost = tuple(seen.strays(choice, library)) or choice.taken(library)
+            faulty.append(Case(choice, library, lost, milder(weight, worst)))
+    return faulty
+
+
+def weighed(seen: Survey, case: Case) -> Case:
+    """Make a fault of what is taken besides the first, or of what nobody tried, a warning."""
+    first = case.choice.taken(case.library)[0]
+    tried = seen.reach.standing(case.choice.node, first.address) != "untried"
+    return case if first in case.interfaces and tried else case._replace(severity=milder(case.severity, "warning"))
+
+
+def told(
+    seen: Survey,
+    several: Iterable[Case],
+    words: str,
+    text: str,
+    *,
+    commands: tuple[str, ...] = (),
+    owner: Owner = "user",
+) -> Iterator[Finding]:
+    """Yield a finding for the ranks that share a choice, its weight and the command that mends it.
+
+    `words` may name {ranks}, {library}, {taken}, {setting} and {way}, the interface to be taken instead.
+    """
+    alike = grouped(
+        several,
+        lambda case: (
+            case.library,
+            case.severity,
+            setting(case.choice, case.library),
+            tuple(i.name for i in case.interfaces),
+            commands or mend(seen, case.choice, case.library),
+        ),
+    )
+    for (library, weight, chosen, _, cure), those in alike.items():
+        ranks = [r for case in those for r in case.choice.ranks]
+        way = seen.way(those[0].choice)
+        by_node = {case.choice.node.name: shown(case.interfaces) for case in those if case.interfaces}
+        evidence = {f"{node} takes": taken for node, taken in list(by_node.items())[:_SHOWN]}
+        yield found(
+            seen.job,
+            ranks,
+            words.format(
+                ranks=named(seen.job, ranks),
+                library="NCCL" if library == "nccl" else "Gloo",
+                taken=shown(those[0].interfaces[:2]),
+                setting=f" ({chosen})" if chosen else "",
+                way=shown([way]) if way else "its address in the nodes' common network",
+            ),
+            Fix(text, cure),
+            severity=weight,
+            owner=owner,
+            evidence=({"setting": chosen} if chosen else {}) | evidence,
+        )
+
+
+def setting(choice: Choice, library: Library) -> str:
+    """Write by what somebody chose or narrowed the choice: NCCL_SOCKET_IFNAME=eth1; empty where nobody did."""
+    name = choice.variable(library)
+    if library == "nccl" and not name and choice.settings.get(FAMILY) in FAMILIES:
+        name = FAMILY
+    value = choice.gloo_names if library == "gloo" else choice.settings.get(name, "")
+    quoted = repr(value) if value != "".join(value.split()) else value
+    return brief(f"{name}={quoted}", 60) + whence(choice, name) if name else ""
+
+
+def whence(choice: Choice, name: str) -> str:
+    """Say of a setting of NCCL's that it stands in a file, where no variable has it."""
+    in_file = name in choice.settings and name not in choice.ranks[0].environment
+    return " in NCCL's configuration file" if in_file else ""
+
+
+def mend(seen: Survey, choice: Choice, library: Library) -> tuple[str, ...]:
+    """Return what to type so that a library takes the interface through which the node reaches the others."""
+    way = seen.way(choice)
+    if library == "gloo":
+        return (f"export GLOO_SOCKET_IFNAME={way.name}",) if way else ("ip -brief address",)
+    first = ("unset NCCL_COMM_ID",) if COMM_ID in choice.settings else ()
+    if way is None:
+        return first or ("export NCCL_SOCKET_IFNAME=^lo,docker,virbr,veth,br-",)
+    wish = {IFNAME: f"={way.name}", FAMILY: choice.settings.get(FAMILY, "")}
+    family: tuple[str, ...] = ()
+    if way not in nccl(choice.interfaces, wish):
+        family = (f"export NCCL_SOCKET_FAMILY={'AF_INET6' if ':' in way.address else 'AF_INET'}",)
+    return (*first, f"export NCCL_SOCKET_IFNAME=={way.name}", *family)
+
+
+def shown(interfaces: Iterable[Interface]) -> str:
+    """Write interfaces with their addresses, each once: eth0 (10.0.0.1) and lo (127.0.0.1)."""
+    return listed(list(dict.fromkeys(f"{i.name} ({i.address})" if i.name else i.address for i in interfaces)))

@@ -1,0 +1,122 @@
+"""Rules about the sizes of packets on the ways between nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from distcheck.facts import Job
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived
+from distcheck.rules.network.selected_interfaces import own_way, survey
+from distcheck.rules.wording import found, grouped, listed
+
+_USUAL_MTU_BYTES = 1500
+
+
+@rule("peers")
+def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
+    """Packets of full size do not arrive.
+
+    Small messages pass, so that the rendezvous works, and then Gloo and NCCL's sockets hang in the first large
+    transfer. A tunnel, a VLAN or a switch port carries less than the network interfaces believe, and the message
+    that should tell them is filtered.
+
+    Found by sending data in segments as large as the interface makes them: the connection stands, and nothing is
+    confirmed. A node with a smaller MTU than others is no fault by itself, TCP agrees on the smaller one; jumbo
+    frames that only some nodes have, and that do not arrive, are a warning, because datagrams and RDMA do not agree
+    on anything.
+
+    Fix: the same MTU on network interfaces, switches and tunnels.
+    See: https://github.com/NVIDIA/nccl/issues/1524
+    """
+    ways = Ways(job, transferred=True)
+    eaten = {}
+    for way, trials in ways.tried.items():
+        lost = [t.transfer for t in trials if t.transfer and nothing_arrived(t.transfer)]
+        if lost:
+            eaten[way] = f"connected, then none of the data was confirmed for {lost[0].seconds:.1f} s"
+    if eaten:
+        source, target = next(iter(eaten))
+        node = next((n for n in job.nodes if n.key == source), job.nodes[0])
+        name = interface_name(job, node)
+        fix = Fix(
+            "Set the MTU that the path really carries on the network interfaces, or mend the path.",
+            (f"ping -M do -s 1472 -c 3 {ways.name([target])}", f"sudo ip link set dev {name} mtu 1400"),
+        )
+        yield ways.finding(eaten, "send packets of full size to", "although small ones arrive", fix)
+    else:
+        yield from _jumbo_on_one_side(job, Ways(job))
+
+
+def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
+    """Nodes whose own packet size does not reach most others, although smaller packets do, and others are content."""
+    lost: dict[str, list[int]] = {}
+    tried: Counter[str] = Counter()
+    for (source, _), trials in ways.tried.items():
+        for t in trials:
+            sizes = sorted(t.datagrams)
+            if len(sizes) == 2 and t.datagrams[sizes[0]] and sizes[1] > _USUAL_MTU_BYTES:
+                tried[source] += 1
+                if not t.datagrams[sizes[1]]:
+                    lost.setdefault(source, []).append(sizes[1])
+    for node in job.nodes:
+        # One that fails at a few only is well: they are the smaller ones.
+        if 2 * len(lost.get(node.key, ())) > tried[node.key]:
+            size = max(lost[node.key])
+            yield found(
+                job,
+                job.ranks_on(node),
+                f"{node.name} sends packets of up to {size} bytes, and its datagrams of that size do not arrive; "
+                "TCP agrees with each node on less",
+                Fix(
+                    "Set the same MTU on all nodes and on the switch ports between them.",
+                    (f"sudo ip link set dev {interface_name(job, node)} mtu {_USUAL_MTU_BYTES}",),
+                ),
+                severity="warning",
+                scope="node",
+                owner="admin",
+                evidence={"mtu": size} | {f"MTU of {name}": mtu for name, mtu in _mtus(job).items()},
+            )
+
+
+@rule("peers")
+def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
+    """InfiniBand or RoCE ports of the nodes have negotiated different packet sizes.
+
+    NCCL says "local access violation work queue error", IBV_WC_LOC_LEN_ERR or hangs: since 2.20 it no longer takes
+    the smaller of two sizes. Found by the active MTU that ibv_devinfo tells of every active port, where it is
+    installed.
+
+    Fix: the same MTU on all adapters and switches.
+    See: https://github.com/NVIDIA/nccl/issues/1957
+    """
+    sizes = {n.key: set(n.network.ib_mtu_bytes.values()) for n in job.nodes if n.network and n.network.ib_mtu_bytes}
+    groups = grouped(sizes, lambda key: tuple(sorted(sizes[key])))
+    if len(groups) < 2:
+        return
+    most = max(map(len, groups.values()))
+    odd = [n for n in job.nodes if n.key in sizes and len(groups[tuple(sorted(sizes[n.key]))]) < most] or [
+        n for n in job.nodes if n.key in sizes
+    ]
+    yield found(
+        job,
+        [r for n in odd for r in job.ranks_on(n)],
+        f"the InfiniBand ports of {listed([n.name for n in odd])} have an active MTU of "
+        f"{listed([str(size) for size in sorted({s for n in odd for s in sizes[n.key]})])} bytes; "
+        f"expected the same on all nodes",
+        Fix("Set the same MTU on all adapters and switch ports.", ("ibv_devinfo | grep -E 'hca_id|active_mtu'",)),
+        scope="link",
+        owner="admin",
+        evidence={
+            n.name: [f"{port}: {size}" for port, size in n.network.ib_mtu_bytes.items()]
+            for n in job.nodes
+            if n.network and n.network.ib_mtu_bytes
+        },
+    )
+
+
+def _mtus(job: Job) -> dict[str, int]:
+    ways = {node.name: own_way(job, survey(job).reach, node) for node in job.nodes}
+    return {name: way.mtu_bytes for name, way in ways.items() if way}

@@ -1,0 +1,159 @@
+"""Rules about what bites only when a job is large: limits of rank 0's host, and how far apart ranks start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distcheck.facts import Job, Missing, RankFacts
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.addresses import rank_zero
+from distcheck.rules.job.settings import number
+from distcheck.rules.wording import found, named
+
+_FILES_BESIDE_RANKS = 256
+"""Descriptors that a training process has open for itself: libraries, data, logs."""
+_FULL = 0.9
+_BACKLOG_WORLD = 1024
+_APART_SECONDS = 10.0
+
+
+@rule("peers")
+def net_open_files(job: Job) -> Iterator[Outcome]:
+    """Rank 0's process may not open as many files as the job has ranks.
+
+    Its store holds a connection of every rank: "Too many open files", "Call to accept failed", and the ranks beyond
+    the limit hang. Found by comparing the limit of the process that would become rank 0 with the world size; programs
+    may raise the soft limit up to the hard one, Python does not do so by itself.
+
+    Fix: ``ulimit -n 65536`` in the job's script.
+    """
+    zero = rank_zero(job)
+    network = job.node_of(zero).network if zero else None
+    if zero is None or network is None:
+        return
+    soft, hard = network.open_files
+    wanted = (job.world_size or 0) + _FILES_BESIDE_RANKS
+    if soft < 0 or soft >= wanted:
+        return
+    enough = hard < 0 or hard >= wanted
+    yield found(
+        job,
+        [zero],
+        f"{named(job, [zero])} may open {soft} files, its store needs one for each of {job.world_size} ranks; "
+        f"expected at least {wanted}",
+        Fix(
+            "Raise the limit in the job's script." if enough else "Have the hard limit raised for users of this node.",
+            ("ulimit -n 65536",)
+            if enough
+            else ("echo '* hard nofile 1048576' | sudo tee /etc/security/limits.d/jobs.conf",),
+        ),
+        severity="error" if soft < (job.world_size or 0) else "warning",
+        owner="user" if enough else "admin",
+        evidence={"soft": soft, "hard": hard, "world_size": job.world_size},
+    )
+
+
+@rule("peers")
+def net_conntrack_full(job: Job) -> Iterator[Outcome]:
+    """The kernel's table of tracked connections is nearly full.
+
+    New connections are dropped without a word when it is: time-outs that come and go, on large jobs above all, which
+    open connections between all pairs of ranks. Found in nf_conntrack_count and nf_conntrack_max.
+
+    Fix: a larger table, or no tracking inside the cluster's network.
+    """
+    for node in job.nodes:
+        tracked = node.network.connections_tracked if node.network else None
+        if isinstance(tracked, tuple) and tracked[1] and tracked[0] >= _FULL * tracked[1]:
+            yield found(
+                job,
+                job.ranks_on(node),
+                f"{node.name} tracks {tracked[0]} connections, and its table holds {tracked[1]}",
+                Fix("Enlarge the table.", (f"sudo sysctl -w net.netfilter.nf_conntrack_max={tracked[1] * 4}",)),
+                severity="warning",
+                scope="node",
+                owner="admin",
+                confirmed=False,
+                evidence={"count": tracked[0], "max": tracked[1]},
+            )
+
+
+@rule("peers")
+def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
+    """Rank 0's host queues fewer connections than the job has ranks.
+
+    All ranks connect to the store at once; those beyond the queue are dropped and try again a second later, or are
+    reset. Found by comparing net.core.somaxconn with the world size of jobs of more than 1,024 ranks.
+
+    Fix: ``sysctl -w net.core.somaxconn=65535`` on that host.
+    """
+    zero = rank_zero(job)
+    network = job.node_of(zero).network if zero else None
+    world = job.world_size or 0
+    if zero is None or network is None or isinstance(network.listen_backlog, Missing) or world <= _BACKLOG_WORLD:
+        return
+    if network.listen_backlog < world:
+        yield found(
+            job,
+            [zero],
+            f"{job.node_of(zero).name} queues {network.listen_backlog} connections (net.core.somaxconn), "
+            f"and {world} ranks connect to rank 0 at once",
+            Fix("Lengthen the queue.", ("sudo sysctl -w net.core.somaxconn=65535",)),
+            severity="info",
+            scope="node",
+            owner="admin",
+            evidence={"somaxconn": network.listen_backlog, "world_size": world},
+        )
+
+
+@rule("peers")
+def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
+    """The ranks start far apart.
+
+    The first ones wait for the last, and give up after ten minutes with NCCL, thirty with Gloo: images that some nodes
+    still pull, a slow file system. Found by when every process came to the roll call.
+
+    Fix: ``init_process_group(timeout=timedelta(minutes=30))``, or start the slow nodes first.
+    """
+    late = [p for p in job.processes if (p.arrived_seconds or 0.0) > _APART_SECONDS]
+    ranks = [r for r in job.ranks if r.process in {p.uid for p in late}]
+    if ranks:
+        seconds = max(p.arrived_seconds or 0.0 for p in late)
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} came up to {seconds:.0f} s after the first",
+            Fix("Give the group a time-out that covers it.", ("init_process_group(timeout=timedelta(minutes=30))",)),
+            severity="info",
+            evidence={"seconds": round(seconds, 1)},
+        )
+
+
+@rule("peers")
+def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
+    """NCCL's ports may be met by strangers on nodes that other jobs use as well.
+
+    Its connections begin with a number that is the same for every job: a stray connection of another job, or of a
+    scanner, can break a start once in a while. Nothing shows it beforehand. Found by a Slurm job that has only a part
+    of its nodes' CPUs, runs NCCL, and has no NCCL_SOCKET_MAGIC.
+
+    Fix: a number of the job's own on all ranks: ``export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID``.
+    """
+    if len(job.nodes) < 2 or job.asked.backend not in {"auto", "nccl"}:
+        return
+    shared = [r for r in job.ranks if job.node_of(r).accelerator == "nvidia" and _shares(job, r)]
+    open_ones = [r for r in shared if not r.environment.get("NCCL_SOCKET_MAGIC")]
+    if open_ones:
+        yield found(
+            job,
+            open_ones,
+            f"{named(job, open_ones)} share nodes with other jobs, and NCCL_SOCKET_MAGIC is not set",
+            Fix("Give NCCL a number of this job's own.", ("export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID",)),
+            severity="info",
+        )
+
+
+def _shares(job: Job, rank: RankFacts) -> bool:
+    here, cpus = number(rank, "SLURM_CPUS_ON_NODE"), job.node_of(rank).cpus
+    return here is not None and cpus is not None and here < cpus

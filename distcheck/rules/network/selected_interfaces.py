@@ -1,0 +1,324 @@
+"""Whether what NCCL and Gloo take on the nodes of a job fits together, and whether the nodes reach each other there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+
+from distcheck.facts import Missing
+from distcheck.interfaces import IFNAME, decides, subnet
+from distcheck.rules.job.addresses import canonical, is_here, resolved
+from distcheck.rules.network.interface_choices import (
+    LIBRARIES,
+    Choice,
+    Library,
+    choices,
+    link_local,
+    looks_virtual,
+    misspelt,
+    only_this_host,
+    over_nodes,
+    sharing,
+    within,
+)
+from distcheck.rules.wording import once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from distcheck.facts import Interface, Job, NodeFacts, PeerTrial
+
+Fault = Literal["", "ill-written", "nothing", "here", "link-local", "duplicate", "down", "family", "apart", "astray"]
+Standing = Literal["met", "missed", "closed", "untried"]
+K = TypeVar("K")
+
+
+class Reach(NamedTuple):
+    """How nodes reached addresses of other nodes: the key of the node and the address."""
+
+    met: frozenset[tuple[str, str]]
+    failed: frozenset[tuple[str, str]]
+    doors: frozenset[tuple[str, str]]
+    """Where a node and rank 0 reach each other."""
+    nodes_met: frozenset[str]
+    purposes: frozenset[tuple[str, str, str]]
+    """For what each of them was tried."""
+
+    def standing(self, node: NodeFacts, address: str) -> Standing:
+        """Say how an address of a node is reached.
+
+        met: from another node at least. missed: not at all, although the node is met at another of its addresses.
+        closed: not at all, as is the node. untried: nobody has tried.
+        """
+        here = (node.key, canonical(address))
+        if here in self.met:
+            return "met"
+        if here not in self.failed:
+            return "untried"
+        return "missed" if node.key in self.nodes_met else "closed"
+
+
+def between_nodes(job: Job) -> Iterator[tuple[str, str, PeerTrial]]:
+    """Return the trials between nodes, with the keys of the nodes from which and to which they went."""
+    home = {p.uid: p.node for p in job.processes}
+    for trial in job.peers:
+        source, target = home.get(trial.source, ""), home.get(trial.target, "")
+        if source != target:
+            yield source, target, trial
+
+
+def reach(job: Job) -> Reach:
+    """Sum up the trials between nodes by where they went."""
+    ends = [(target, canonical(t.address), t) for _, target, t in between_nodes(job)]
+    met = frozenset((key, address) for key, address, t in ends if t.outcome == "met")
+    return Reach(
+        met,
+        frozenset((key, address) for key, address, t in ends if t.outcome != "met"),
+        frozenset((key, address) for key, address, t in ends if "master" in t.uses),
+        frozenset(key for key, _ in met),
+        frozenset((key, address, use) for key, address, t in ends for use in t.uses),
+    )
+
+
+def own_way(job: Job, reach: Reach, node: NodeFacts) -> Interface | None:
+    """Return the interface through which a node and rank 0 reach each other, None when that cannot be told.
+
+    The trials tell it, else what MASTER_ADDR is, else the subnet that is shared with most other nodes.
+    """
+    if isinstance(node.interfaces, Missing):
+        return None
+    usable = [i for i in node.interfaces if i.up and not is_here(i.address) and not link_local(i.address)]
+    masters = frozenset[str]().union(*(resolved(job, r) for r in job.ranks_on(node)[:1]))
+    known = [i for i in usable if (node.key, canonical(i.address)) in reach.doors] or [
+        i for i in usable if canonical(i.address) in masters or any(within(i, m) for m in masters)
+    ]
+    if known:
+        return known[0]
+    likely = [i for i in usable if not looks_virtual(node, i)]
+    return max(likely, key=lambda i: sharing(job, node, i), default=None)
+
+
+class Survey(NamedTuple):
+    """All choices of a job, seen together."""
+
+    job: Job
+    several: bool
+    choices: list[Choice]
+    reach: Reach
+    shared: dict[str, list[NodeFacts]]
+    """Nodes that have the same address, by address; only those that are no accident of containers."""
+    usual_subnet: dict[Library, str | None]
+    """The one in which most nodes' first pick lies, None when no subnet is the most common."""
+    usual_family: dict[Library, bool | None]
+    """Whether that of most nodes' first picks is IPv6, None when there are as many of both."""
+    cut_off: frozenset[tuple[str, Library]]
+    """Nodes that reach none of the addresses that other nodes take for a library, of those that they tried."""
+
+    known: dict[tuple[int, Library], Fault]
+    """Faults that were asked for before; the choices live as long as this."""
+
+    def fault(self, choice: Choice, library: Library) -> Fault:
+        """Return the one thing that is wrong with what a library takes."""
+        key = (id(choice), library)
+        if key not in self.known:
+            self.known[key] = self._fault(choice, library)
+        return self.known[key]
+
+    def _fault(self, choice: Choice, library: Library) -> Fault:
+        taken = choice.taken(library)
+        if library == "nccl" and misspelt(choice.settings.get(IFNAME, "")) and decides(choice.settings.get(IFNAME)):
+            return "ill-written"
+        if not taken:
+            return "nothing"
+        if not self.several:
+            return ""
+        first = taken[0]
+        standing = self.reach.standing(choice.node, first.address)
+        if standing != "met":
+            if only_this_host(choice.node, first):
+                return "here"
+            if link_local(first.address):
+                return "link-local"
+            if first.address in self.shared:
+                return "duplicate"
+            if not first.up:
+                return "down"
+        # NCCL connects to either family; Gloo refuses a pair of which one has IPv4 and the other IPv6.
+        if (standing != "met" or library == "gloo") and self.usual_family[library] != (":" in first.address):
+            return "family"
+        if self._apart(choice, library):
+            return "apart"
+        return "astray" if self.strays(choice, library) else ""
+
+    def strays(self, choice: Choice, library: Library) -> list[Interface]:
+        """Return what is taken although the others reach the node at another address and not there."""
+        return [
+            interface
+            for n, interface in enumerate(choice.taken(library))
+            if self.several
+            and not is_here(interface.address)
+            and self._astray(choice, library, interface, first=n == 0)
+        ]
+
+    def way(self, choice: Choice) -> Interface | None:
+        """Return the interface that the libraries should take."""
+        return own_way(self.job, self.reach, choice.node)
+
+    def _astray(self, choice: Choice, library: Library, interface: Interface, *, first: bool) -> bool:
+        standing = self.reach.standing(choice.node, interface.address)
+        purpose = (choice.node.key, canonical(interface.address), library)
+        if standing == "met" or interface.address in self.shared or not (first or purpose in self.reach.purposes):
+            return False
+        if standing == "missed" and not choice.variable(library):
+            return True
+        # Where other nodes have addresses in its subnet, it is a matter of firewalls.
+        if subnet(interface) is None or sharing(self.job, choice.node, interface):
+            return False
+        if standing == "missed":
+            return True
+        if not first or not looks_virtual(choice.node, interface):
+            return False
+        way = self.way(choice)
+        return way is not None and way.name != interface.name and sharing(self.job, choice.node, way) > 0
+
+    def _apart(self, choice: Choice, library: Library) -> bool:
+        first, usual = choice.taken(library)[0], self.usual_subnet[library]
+        return (
+            usual is not None
+            and subnet(first) not in {None, usual}
+            and not looks_virtual(choice.node, first)
+            and (choice.node.key, library) in self.cut_off
+        )
+
+
+@once
+def survey(job: Job) -> Survey:
+    """Work out what the libraries take on all nodes, and how that fits together."""
+    chosen, reached = choices(job), reach(job)
+    subnets: dict[Library, str | None] = {}
+    families: dict[Library, bool | None] = {}
+    for library in LIBRARIES:
+        first = {c.node.key: c.taken(library)[0] for c in chosen if c.taken(library)}
+        usable = [i for i in first.values() if not is_here(i.address) and not link_local(i.address)]
+        subnets[library] = commonest(subnet(i) for i in usable)
+        families[library] = commonest(":" in i.address for i in usable)
+    tried: dict[tuple[str, Library], set[bool]] = {}
+    for source, _, trial in between_nodes(job):
+        for library in LIBRARIES:
+            if library in trial.uses and "master" not in trial.uses:
+                tried.setdefault((source, library), set()).add(trial.outcome == "met")
+    cut_off = frozenset(key for key, outcomes in tried.items() if outcomes == {False})
+    return Survey(
+        job, over_nodes(job), chosen, reached, duplicates(job, chosen, reached), subnets, families, cut_off, {}
+    )
+
+
+def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list[NodeFacts]]:
+    """Return the nodes that have the same address on links of their own, by address.
+
+    An address counts where on one of them a library takes it, it is the way to rank 0, or the link is a device; not
+    those of bridges and tunnels, which are the same on every host, nor those inside a machine.
+    """
+    holders: dict[str, dict[str, tuple[NodeFacts, str]]] = {}
+    matter: set[str] = set()
+    used = {(c.node.key, i.address) for c in chosen for library in LIBRARIES for i in c.taken(library)} | reached.doors
+    for node in job.nodes:
+        if node.network is None or isinstance(node.network.links, Missing) or isinstance(node.interfaces, Missing):
+            continue
+        links = {link.name: link for link in node.network.links}
+        for i in node.interfaces:
+            link = links.get(i.name)
+            if link is None or is_here(i.address) or link_local(i.address) or not i.up:
+                continue
+            if looks_virtual(node, i) or i.name.startswith("docker"):
+                continue
+            if (node.key, i.address) in used or link.kind == "physical":
+                matter.add(i.address)
+            holders.setdefault(i.address, {})[node.key] = (node, link.mac)
+    several = {a: list(those.values()) for a, those in holders.items() if len(those) > 1 and a in matter}
+    return {
+        address: [node for node, _ in those]
+        for address, those in several.items()
+        if len({mac for _, mac in those}) == len(those)
+    }
+
+
+def commonest(values: Iterable[K]) -> K | None:
+    """Return the value that comes most often, None when no value does."""
+    ranked = Counter(values).most_common(2)
+    return ranked[0][0] if ranked and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]) else None
+
+
+def explained(job: Job) -> frozenset[str]:
+    """Return the addresses at which trials fail for a reason that these rules tell."""
+    seen = survey(job)
+    return frozenset(address for _, address in _explained_ends(seen)) | frozenset(seen.shared)
+
+
+def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
+    """Return which failing trials these rules explain: source, target and address.
+
+    Those are the ones to the addresses of `explained`; those from a node that takes an address in another network, or
+    of an interface that is down, to what the other nodes take; those from one that takes another family, to an address
+    of theirs; and those of nodes that have the same address, in its network: answers to one of them reach the other.
+    Explained are also those to where the other one was met, from a node without an address of that family: only rank
+    0 is sought there, and who cannot reach it is another rule's.
+    """
+    seen = survey(job)
+    ends = _explained_ends(seen)
+    faulty = {
+        (choice.node.key, library)
+        for choice in seen.choices
+        for library in LIBRARIES
+        if seen.fault(choice, library) in {"apart", "family", "down"}
+    }
+    doubled = _doubled(seen)
+    lacking = {(node.key, ipv6) for node in job.nodes for ipv6 in (False, True) if _lacks(node, ipv6=ipv6)}
+    families = {
+        (choice.node.key, ":" in choice.taken(library)[0].address)
+        for choice in seen.choices
+        for library in LIBRARIES
+        if seen.fault(choice, library) == "family"
+    }
+    return frozenset(
+        (trial.source, trial.target, trial.address)
+        for source, target, trial in between_nodes(job)
+        if trial.outcome != "met"
+        and (
+            (target, trial.address) in ends
+            or trial.address in seen.shared
+            or (source, ":" not in trial.address) in families
+            or (set(trial.uses) <= {"master"} and (source, ":" in trial.address) in lacking)
+            or any(within(i, trial.address) for end in (source, target) for i in doubled.get(end, ()))
+            or ("master" not in trial.uses and any((source, use) in faulty for use in trial.uses))
+        )
+    )
+
+
+def _lacks(node: NodeFacts, *, ipv6: bool) -> bool:
+    """Whether a node has no address of a family that others can use."""
+    known = () if isinstance(node.interfaces, Missing) else node.interfaces
+    usable = [i for i in known if i.up and not is_here(i.address) and not link_local(i.address)]
+    return bool(usable) and all((":" in i.address) != ipv6 for i in usable)
+
+
+def _doubled(seen: Survey) -> dict[str, list[Interface]]:
+    """Return the interfaces on which nodes have an address that another node has as well, by node."""
+    holders: dict[str, list[Interface]] = {}
+    for address, nodes in seen.shared.items():
+        for node in nodes:
+            known = () if isinstance(node.interfaces, Missing) else node.interfaces
+            holders.setdefault(node.key, []).extend(i for i in known if i.address == address)
+    return holders
+
+
+def _explained_ends(seen: Survey) -> frozenset[tuple[str, str]]:
+    ends: set[tuple[str, str]] = set()
+    for choice in seen.choices:
+        for library in LIBRARIES:
+            fault = seen.fault(choice, library)
+            lost = seen.strays(choice, library)
+            if fault in {"ill-written", "here", "link-local", "down", "apart", "family"}:
+                lost = [i for i in choice.taken(library) if seen.reach.standing(choice.node, i.address) != "met"]
+            ends |= {(choice.node.key, i.address) for i in lost}
+    return frozenset(ends)

@@ -1,0 +1,220 @@
+"""Where the ranks meet, by name: MASTER_ADDR."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from rules.conftest import CONTRACT
+
+from distcheck.facts import Attempt, Interface, Missing, Resolution
+from distcheck.rules.job.addresses import canonical, cleaned, malformed
+
+UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
+
+
+def resolves(*addresses):
+    return Resolution(name="name", addresses=addresses, seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    ("address", "meant"),
+    [
+        ("127.0.0.1:29500", "127.0.0.1"),
+        ("node1:29500", "node1"),
+        ("[::1]", "::1"),
+        ("[fe80::1]:29500", "fe80::1"),
+        ("tcp://node1:29500", "node1"),
+        ("node1 ", "node1"),
+        ("node1\n", "node1"),
+        ("node1,node2", "node1"),
+        ("node1 node2", "node1"),
+        ("node[01-02]", "node01"),
+        ("10.0.0.1/24", "10.0.0.1"),
+        ("$(hostname)", ""),
+        ("${MASTER}", ""),
+    ],
+)
+def test_a_badly_written_address_is_named_with_what_it_means(job_of, change, judge, address, meant):
+    job = change.process(job_of(nodes=2), None, master_resolution=UNKNOWN)
+    diagnosis = judge(change.environment(job, None, MASTER_ADDR=address), *CONTRACT)
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.ranks, diagnosis.verdict.exit_code) == ("env-master-addr-format", (0, 1, 2, 3), 30)
+    assert cleaned(address) == meant
+    assert finding.fix.commands == (f"export MASTER_ADDR={meant or 'node1'}",)
+
+
+def test_a_node_list_under_slurm_is_expanded_by_scontrol(job_of, change, only):
+    finding, _ = only(change.environment(job_of(nodes=2, launcher="slurm"), None, MASTER_ADDR="node[1-2]"))
+    assert "scontrol show hostnames" in finding.fix.commands[0]
+
+
+@pytest.mark.parametrize("address", ["node1", "node-1.cluster", "10.0.0.1", "::1", "2001:db8::1", "fe80::1%eth0"])
+def test_names_and_addresses_are_well_written(address):
+    assert malformed(address) == ""
+
+
+def test_addresses_have_one_spelling():
+    assert canonical("::ffff:10.0.0.1") == "10.0.0.1"
+    assert canonical("FE80::1%eth0") == canonical("fe80:0::1")
+
+
+def test_a_name_that_nobody_resolves_is_the_jobs_fault(job_of, change, only):
+    job = change.environment(job_of(nodes=2), None, MASTER_ADDR="nosuchhost")
+    finding, exit_code = only(change.process(job, None, master_resolution=UNKNOWN))
+    assert (finding.rule, finding.ranks, exit_code) == ("env-master-addr-unresolvable", (0, 1, 2, 3), 30)
+    assert "nosuchhost" in finding.message
+
+
+def test_a_name_that_one_node_does_not_resolve_names_that_node(job_of, change, only):
+    finding, exit_code = only(change.process(job_of(nodes=2), (2, 3), master_resolution=UNKNOWN))
+    assert (finding.rule, finding.nodes, finding.owner, exit_code) == (
+        "env-master-addr-unresolvable",
+        ("node2",),
+        "admin",
+        30,
+    )
+
+
+def test_a_resolver_that_fails_for_now_is_worth_a_retry(job_of, change, only):
+    busy = Missing(reason="[Errno -3] Temporary failure in name resolution")
+    finding, exit_code = only(change.process(job_of(nodes=2), (2, 3), master_resolution=busy))
+    assert (finding.rule, exit_code) == ("env-master-addr-unresolvable", 20)
+
+
+def test_a_pod_whose_name_is_not_known_yet_is_worth_a_retry(job_of, change, only):
+    job = change.process(job_of(nodes=2), (2, 3), master_resolution=UNKNOWN)
+    finding, exit_code = only(change.environment(job, None, KUBERNETES_SERVICE_HOST="10.0.0.1"))
+    assert (finding.rule, exit_code) == ("env-master-addr-unresolvable", 20)
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1"])
+def test_localhost_over_several_nodes_is_an_error(job_of, change, only, address):
+    job = change.environment(job_of(nodes=2), None, MASTER_ADDR=address)
+    finding, exit_code = only(change.process(job, None, master_resolution=resolves("127.0.0.1")))
+    assert (finding.rule, finding.nodes, exit_code) == (
+        "env-master-addr-localhost-multinode",
+        ("node1", "node2"),
+        30,
+    )
+
+
+def test_localhost_explains_why_the_other_nodes_did_not_come(job_of, change, judge):
+    job = change.environment(job_of(nodes=2, launcher="slurm"), None, MASTER_ADDR="localhost")
+    job = change.process(change.keep(job, 0, 1), None, master_resolution=resolves("127.0.0.1"))
+    diagnosis = judge(job, *CONTRACT)
+    assert [f.rule for f in diagnosis.findings] == ["env-master-addr-localhost-multinode"]
+    assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
+    lone = change.job(change.keep(job, 1), met=False)
+    assert [f.rule for f in judge(lone, *CONTRACT).findings] == ["env-master-addr-localhost-multinode"]
+
+
+def test_localhost_with_a_rank_missing_on_the_node_is_not_blamed(job_of, change, only):
+    finding, exit_code = only(change.keep(job_of(per_node=4), 0, 1, 2))
+    assert (finding.rule, exit_code) == ("env-rank-missing", 20)
+
+
+def test_each_node_naming_itself_blames_those_who_are_wrong(job_of, change, only):
+    job = change.environment(job_of(nodes=2), (2, 3), MASTER_ADDR="node2")
+    finding, exit_code = only(change.process(job, (2, 3), master_resolution=resolves("10.0.0.2")))
+    assert (finding.rule, finding.ranks, exit_code) == ("env-master-addr-differs", (2, 3), 30)
+
+
+@pytest.fixture
+def two_networks(job_of, change):
+    """Two nodes; node1 has a second network, at which the ranks of `change` may look for it."""
+    job = job_of(nodes=2)
+    second_network = Interface(name="ib0", address="192.168.0.1", up=True, mtu_bytes=4092)
+    return change.node(job, 0, interfaces=(*job.nodes[0].interfaces, second_network))
+
+
+@pytest.mark.parametrize(
+    ("rank", "spelt", "address"),
+    [
+        (0, "localhost", "127.0.0.1"),
+        (0, "127.0.1.1", "127.0.1.1"),
+        (3, "10.0.0.1", "10.0.0.1"),
+        (3, "node1.cluster.example", "10.0.0.1"),
+    ],
+)
+def test_two_spellings_of_rank_zeros_host_are_no_difference(two_networks, change, silent, rank, spelt, address):
+    job = change.environment(two_networks, rank, MASTER_ADDR=spelt)
+    assert silent(change.process(job, rank, master_resolution=resolves(address)))
+
+
+def test_a_name_with_an_address_of_each_family_is_no_second_network(two_networks, change, silent):
+    six = Interface(name="eth0", address="fd00::1", up=True, mtu_bytes=1500)
+    job = change.node(two_networks, 0, interfaces=(*two_networks.nodes[0].interfaces, six))
+    assert silent(change.process(job, 3, master_resolution=resolves("fd00::1", "10.0.0.1")))
+
+
+def test_two_networks_of_rank_zeros_host_are_a_remark_with_both_addresses(two_networks, change, only):
+    job = change.environment(two_networks, 3, MASTER_ADDR="node1-ib")
+    finding, exit_code = only(change.process(job, 3, master_resolution=resolves("192.168.0.1")))
+    assert (finding.rule, finding.severity, exit_code) == ("env-master-addr-differs", "info", 0)
+    assert (finding.ranks, finding.nodes) == ((3,), ("node2",))
+    assert "node1 (10.0.0.1)" in finding.message
+    assert "node1-ib (192.168.0.1)" in finding.message
+
+
+def test_an_address_that_rank_zeros_host_does_not_know_and_answered_at_is_its_own(job_of, change, only):
+    job = change.environment(job_of(nodes=2), (2, 3), MASTER_ADDR="service")
+    job = change.process(job, (2, 3), master_resolution=resolves("10.96.0.7"))
+    assert only(job)[1] == 30
+    met = Attempt(address="10.96.0.7", port=29500, door="master", outcome="met")
+    finding, exit_code = only(change.process(job, (2, 3), attempts=(met,)))
+    assert (finding.severity, exit_code) == ("info", 0)
+
+
+def test_an_address_of_another_host_than_rank_zeros(job_of, change, only, silent):
+    job = change.process(job_of(nodes=2), None, master_resolution=resolves("10.9.9.9"), attempts=())
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.ranks, exit_code) == ("env-master-addr-not-rank0-host", (0,), 30)
+    assert "10.9.9.9" in finding.message
+    met = Attempt(address="10.9.9.9", port=29500, door="master", outcome="met")
+    assert silent(change.process(job, 2, attempts=(met,)))
+
+
+def test_an_address_of_another_host_explains_why_nobody_came(job_of, change, judge):
+    job = change.process(change.keep(job_of(nodes=2), 0, 1), None, master_resolution=resolves("10.9.9.9"), attempts=())
+    diagnosis = judge(job, *CONTRACT)
+    assert [f.rule for f in diagnosis.findings] == ["env-master-addr-not-rank0-host"]
+    assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
+
+
+@pytest.fixture
+def step(job_of, change):
+    """Four tasks on two nodes, of which rank 0 is on the second: the step's nodes are in an order of its own."""
+    job = job_of(nodes=2, launcher="slurm")
+    job = change.node(change.node(job, 0, name="node2"), 1, name="node1")
+    return change.environment(job, None, SLURM_STEP_NODELIST="node2,node1", SLURM_STEP_TASKS_PER_NODE="2(x2)")
+
+
+def test_a_master_addr_of_a_node_where_slurm_has_not_put_rank_0_is_the_cause_and_not_that_rank_0_is_missing(
+    step, change, judge
+):
+    job = change.process(change.keep(step, 2, 3), None, master_resolution=resolves("10.0.0.2"), attempts=())
+    job = change.process(job, (0, 1), role="host")  # in rank 0's stead
+    diagnosis = judge(job, *CONTRACT)
+    (found,) = diagnosis.findings
+    assert (found.rule, found.ranks, diagnosis.verdict.exit_code) == ("env-master-addr-not-rank0-host", (2, 3), 30)
+    assert found.message == "ranks 2-3 (node1): MASTER_ADDR node1 is node1; rank 0 belongs to node2"
+    assert found.fix.commands == ("export MASTER_ADDR=node2",)
+    assert [(n.rule, n.ranks) for n in diagnosis.not_checked] == [("env-rank-missing", (0, 1))]
+
+
+def test_a_master_addr_of_the_node_where_slurm_has_put_rank_0_only_misses_it(step, change, only):
+    job = change.process(change.keep(step, 2, 3), None, master_resolution=resolves("10.0.0.1"), attempts=())
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("env-rank-missing", (0, 1), ("node2",), 20)
+
+
+def test_unknown_interfaces_leave_the_address_unjudged(job_of, change, judge):
+    job = change.process(job_of(nodes=2), None, master_resolution=resolves("10.9.9.9"))
+    diagnosis = judge(change.node(job, 0, interfaces=Missing(reason="not allowed")), *CONTRACT)
+    assert diagnosis.findings == ()
+    assert [(n.rule, n.required) for n in diagnosis.not_checked] == [("env-master-addr-not-rank0-host", False)]
+
+
+def test_findings_can_be_written_as_json(job_of, change, judge):
+    job = change.environment(job_of(nodes=2), 3, RANK="1", MASTER_PORT="1")
+    assert msgspec.json.encode(judge(job, *CONTRACT).findings)

@@ -1,0 +1,181 @@
+"""Starting probes from outside: each rule speaks of its own fault, at its own node, and nobody else is blamed."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Attempt, Launched, LaunchedNode, LeftOut
+from distcheck.report.document import document
+from distcheck.report.sections import advice
+
+LOOKS = ("launch", "environment", "meeting")
+SSH = ("/opt/venv/bin/python", "-m", "distcheck.run.remote_probe")
+
+
+@pytest.fixture
+def launched(job_of, change):
+    """A job of 4 nodes x 2 ranks that distcheck started; `fates` are those of nodes by number, from 1."""
+
+    def make(engine="ssh", command=SSH, exit_code=None, words="", interrupted="", left_out=(), need=None, **fates):
+        job = change.asked(job_of(4, 2, launcher="distcheck"), looks=LOOKS, need=need)
+        nodes = []
+        for n in range(4):
+            own = {"outcome": "reported"} | fates.get(f"node{n + 1}", {})
+            nodes.append(LaunchedNode(name=f"node{n + 1}", ranks=(2 * n, 2 * n + 1), **own))
+        silent = {rank for node in nodes if node.outcome != "reported" for rank in node.ranks}
+        job = change.job(job, ranks=tuple(r for r in job.ranks if r.placement.rank not in silent))
+        facts = Launched(
+            engine=engine,
+            command=tuple(command),
+            nodes=tuple(nodes),
+            exit_code=exit_code,
+            words=words,
+            interrupted=interrupted,
+        )
+        return change.job(job, launched=facts, left_out=left_out)
+
+    return make
+
+
+def said(diagnosis):
+    return [(f.rule, f.severity, f.scope, f.confirmed, f.nodes, f.ranks) for f in diagnosis.findings]
+
+
+def test_a_healthy_launch_is_left_in_peace(launched, judge):
+    diagnosis = judge(launched(), "launch", "ranks")
+    assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
+
+
+UNREACHABLE = {"outcome": "unreachable", "exit_code": 255, "words": "ssh: connect to host node3: No route to host"}
+MISSING = {"outcome": "no probe", "exit_code": 127, "words": "bash: /opt/venv/bin/python: No such file or directory"}
+ENDED = {"outcome": "ended", "exit_code": 137, "words": "Killed"}
+UNREADABLE = {"outcome": "unreadable", "exit_code": 0, "distcheck": "0.0.1"}
+SILENT = {"outcome": "silent"}
+
+
+@pytest.mark.parametrize(
+    ("fate", "rule", "confirmed", "code"),
+    [
+        (UNREACHABLE, "launch-node-unreachable", False, 20),
+        (MISSING, "launch-probe-missing", True, 40),
+        (ENDED, "launch-probe-failed", False, 20),
+        (UNREADABLE, "launch-probe-unreadable", False, 20),
+        (SILENT, "launch-probe-silent", False, 20),
+    ],
+)
+def test_what_became_of_one_node_is_said_of_that_node_alone(launched, judge, fate, rule, confirmed, code):
+    diagnosis = judge(launched(node3=fate), "launch", "ranks")
+    assert said(diagnosis) == [(rule, "error", "node", confirmed, ("node3",), (4, 5))]
+    assert "node3 (ranks 4-5)" in diagnosis.findings[0].message
+    assert diagnosis.verdict.exit_code == code
+    assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"], "explained, and so not said twice"
+
+
+NO_MODULE = {"outcome": "no probe", "exit_code": 1, "words": "/opt/venv/bin/python: No module named distcheck"}
+
+
+def test_each_node_has_its_own_cause_and_the_advice_counts_all_of_them(launched, judge):
+    refused = UNREACHABLE | {"words": "ssh: connect to host node2 port 22: Connection refused"}
+    job = launched(node2=refused, node3=NO_MODULE, node4=MISSING)
+    diagnosis = judge(job, "launch", "ranks")
+    told = {f.nodes: f for f in diagnosis.findings}
+    assert set(told) == {("node2",), ("node3",), ("node4",)}
+    assert told["node2",].message.endswith("node2 (ranks 2-3): ssh: connect to host node2 port 22: Connection refused")
+    assert told["node3",].message.startswith("distcheck is not in /opt/venv/bin/python on node3 (ranks 4-5): ")
+    assert told["node3",].fix.commands == ("ssh node3 /opt/venv/bin/python -m pip install distcheck==0.1.0",)
+    assert told["node4",].message.startswith("/opt/venv/bin/python cannot be run on node4 (ranks 6-7): bash: ")
+    assert told["node4",].fix.commands == ("ssh node4 ls -lL /opt/venv/bin/python", "ssh node4 mount")
+    report = document(job, diagnosis)
+    assert (report.exit_code, report.exclude.nodes) == (40, ("node3", "node4"))
+    assert advice(report) == "leave node[3-4] out, fix or leave out node2 (not confirmed) and start again"
+    alone = launched(node3=NO_MODULE, node4=MISSING)
+    assert advice(document(alone, judge(alone, "launch"))) == "leave node[3-4] out and start again"
+
+
+@pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, NO_MODULE, ENDED])
+def test_nodes_with_one_cause_are_one_finding(launched, judge, fate):
+    own = {f"node{n}": fate | {"words": fate["words"].replace("node3", f"node{n}")} for n in (3, 4)}
+    assert [f.nodes for f in judge(launched(**own), "launch").findings] == [("node3", "node4")]
+
+
+@pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, ENDED])
+def test_what_all_nodes_have_in_common_is_no_fault_of_a_node(launched, judge, fate):
+    diagnosis = judge(launched(node1=fate, node2=fate, node3=fate, node4=fate), "launch", "ranks")
+    assert [(f.scope, len(f.nodes)) for f in diagnosis.findings] == [("job", 4)]
+    assert diagnosis.verdict.exit_code == 30
+
+
+def test_silence_of_all_nodes_is_unknown_and_not_the_jobs_fault(launched, judge):
+    diagnosis = judge(launched(node1=SILENT, node2=SILENT, node3=SILENT, node4=SILENT), "launch", "ranks")
+    assert [f.scope for f in diagnosis.findings] == ["node"]
+    assert diagnosis.verdict.exit_code == 20
+
+
+def test_the_words_that_tell_most_are_in_the_message(launched, judge):
+    words = "Welcome to node3\nssh: connect to host node3 port 22: Connection timed out\nbye"
+    (finding,) = judge(launched(node3=UNREACHABLE | {"words": words}), "launch", "ranks").findings
+    assert "Connection timed out" in finding.message
+    assert finding.fix.commands == ("ssh node3 true",)
+
+
+def test_launch_failed_when_srun_starts_nothing(launched, judge):
+    srun = {"engine": "slurm", "command": ("srun", "--partition=nope"), "exit_code": 1}
+    words = "srun: error: invalid partition specified: nope"
+    lost = {"outcome": "ended"}
+    diagnosis = judge(launched(**srun, words=words, node1=lost, node2=lost, node3=lost, node4=lost), "launch", "ranks")
+    assert [(f.rule, f.scope) for f in diagnosis.findings] == [("launch-failed", "job")]
+    assert "invalid partition specified: nope" in diagnosis.findings[0].message
+    assert diagnosis.verdict.exit_code == 30
+
+
+def test_probes_that_mpirun_takes_along_are_not_blamed(launched, judge):
+    lost = {"outcome": "ended"}
+    mpirun = {"engine": "mpi", "command": ("mpirun",), "exit_code": 1}
+    diagnosis = judge(launched(**mpirun, node1=lost, node2=lost, node3=MISSING, node4=lost), "launch", "ranks")
+    assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-probe-missing", ("node3",))]
+    assert any(
+        n.rule == "launch-probe-failed" and n.nodes == ("node1", "node2", "node4") for n in diagnosis.not_checked
+    )
+
+
+def test_that_nobody_listens_where_rank_0_could_not_be_started_is_not_said_again(launched, judge, change):
+    refused = Attempt(address="10.0.0.1", port=29500, door="master", outcome="refused")
+    alone = change.job(change.process(launched(node1=MISSING), None, attempts=(refused,)), met=False)
+    diagnosis = judge(alone, "launch", "ranks", "network")
+    assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-probe-missing", ("node1",))]
+    assert diagnosis.verdict.exit_code == 40
+
+    started = change.job(change.process(launched(node2=MISSING), None, attempts=(refused,)), met=False)
+    assert {f.rule for f in judge(started, "launch", "network").findings} == {
+        "launch-probe-missing",
+        "net-master-refused",
+    }
+
+
+def test_a_node_that_mpirun_cannot_reach_is_named_and_not_the_launch(launched, judge):
+    lost, cut = {"outcome": "ended"}, {"outcome": "unreachable", "words": UNREACHABLE["words"]}
+    mpirun = {"engine": "mpi", "command": ("mpirun",), "exit_code": 255}
+    diagnosis = judge(launched(**mpirun, node1=lost, node2=lost, node3=cut, node4=lost), "launch", "ranks")
+    assert [(f.rule, f.nodes) for f in diagnosis.findings] == [("launch-node-unreachable", ("node3",))]
+    assert "No route to host" in diagnosis.findings[0].message
+    assert diagnosis.verdict.exit_code == 20
+
+
+@pytest.mark.parametrize("fate", [ENDED, SILENT])
+def test_a_signal_convicts_nobody(launched, judge, fate):
+    diagnosis = judge(launched(node3=fate, interrupted="SIGTERM"), "launch", "ranks")
+    assert diagnosis.findings == ()
+    assert "the run was ended by SIGTERM" in {n.reason for n in diagnosis.not_checked}
+    assert diagnosis.verdict.exit_code == 20
+
+
+def test_launch_node_left_out_is_a_warning_that_names_the_good_nodes_and_excludes_the_bad_one(launched, judge):
+    from distcheck.rules.finding import excluded_nodes
+
+    spare = LeftOut(name="node5", rules=("launch-probe-missing",), words="distcheck cannot be run on node5")
+    diagnosis = judge(launched(engine="slurm", command=("srun",), left_out=(spare,), need=4), "launch", "ranks")
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.severity, finding.nodes) == ("launch-node-left-out", "warning", ("node5",))
+    assert "# add to srun: --nodelist=node1,node2,node3,node4" in finding.fix.commands[0]
+    assert diagnosis.verdict == ("warn", 0) or diagnosis.verdict.exit_code == 0
+    assert excluded_nodes(diagnosis.findings) == ("node5",)

@@ -1,0 +1,292 @@
+"""What Slurm starts, and what it gives to each task."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts import Interface, Placement, Resolution
+from distcheck.rules.diagnose import diagnose
+
+OURS = ("slurm", "environment", "leaks", "ranks", "local_ranks", "master", "master_port", "gpu")
+ALL = ("environment", "meeting", "gpu")
+
+
+@pytest.fixture
+def only(judge):
+    """Return the one finding of a job and its exit code."""
+
+    def one(job, *families):
+        diagnosis = judge(job, *(families or OURS))
+        (finding,) = diagnosis.findings
+        return finding, diagnosis.verdict.exit_code
+
+    return one
+
+
+@pytest.fixture
+def silent(judge):
+    return lambda job: judge(job, *OURS).findings == ()
+
+
+@pytest.fixture
+def tasks(job_of, change):
+    """Return a job of srun's with what Slurm 22.05 says of its step; `variables` go to every rank."""
+
+    def job(nodes=2, per_node=2, gpus=0, looks=ALL, **variables):
+        made = job_of(nodes=nodes, per_node=per_node, launcher="slurm", gpus=gpus, looks=looks)
+        shape = ",".join(str(len(made.ranks_on(node))) for node in made.nodes)
+        return change.environment(made, None, SLURM_STEP_TASKS_PER_NODE=shape, **variables)
+
+    return job
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (8,), (2, 2), (5, 1, 1, 1), (8, 8, 8)])
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_a_healthy_step_of_any_shape_is_silent(tasks, change, silent, shape, gpus):
+    job = tasks(len(shape), shape, gpus, SLURM_CPUS_PER_TASK="4", SLURMD_NODENAME="node1")
+    job = change.node(change.rank(job, None, cpus=4), None, cpus=64)
+    assert silent(job)
+
+
+def test_a_healthy_step_with_a_gpu_for_each_task_is_silent(tasks, silent):
+    assert silent(tasks(2, 4, 4, SLURM_GPUS_ON_NODE="4", CUDA_VISIBLE_DEVICES="0,1,2,3"))
+
+
+# -- slurm-no-srun
+
+
+@pytest.fixture
+def batch(job_of, change):
+    """Return what `distcheck gate -- PROGRAM` sees in a batch script: its own two ranks, started by distcheck."""
+
+    def job(program, *, tasks="4", nodes="2", batch_shell=True):
+        made = job_of(nodes=1, launcher="distcheck", looks=ALL, program=program, batch_shell=batch_shell)
+        placed = [r.placement for r in made.ranks]
+        made = change.environment(
+            made, None, SLURM_JOB_ID="77", SLURM_PROCID="0", SLURM_NTASKS=tasks, SLURM_JOB_NUM_NODES=nodes
+        )
+        for i, placement in enumerate(placed):
+            made = change.rank(made, i, placement=placement)
+        return made
+
+    return job
+
+
+def test_a_batch_shell_with_the_numbers_of_a_task_is_the_one_error(job_of, change, judge):
+    job = change.keep(job_of(nodes=2), 0)
+    job = change.environment(job, 0, SLURM_JOB_ID="77", SLURM_PROCID="0", SLURM_NTASKS="4", SLURM_JOB_NUM_NODES="2")
+    diagnosis = judge(job, *OURS)
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.severity, finding.ranks, diagnosis.verdict.exit_code) == (
+        "slurm-no-srun", "error", (0,), 30,
+    )  # fmt: skip
+    assert "rank 0 (node1 pid 100) runs in the batch shell of Slurm job 77" in finding.message
+    assert "srun python train.py" in finding.fix.commands
+    (unknown,) = [n for n in diagnosis.not_checked if n.rule == "env-rank-missing"]
+    assert "srun" in unknown.reason
+
+
+def test_a_batch_shell_that_starts_all_ranks_itself_is_silent(job_of, change, silent):
+    job = job_of(nodes=1, per_node=4)
+    assert silent(change.environment(job, None, SLURM_JOB_ID="77", SLURM_NTASKS="4", SLURM_JOB_NUM_NODES="1"))
+
+
+def test_ranks_of_another_world_than_the_allocations_are_merely_missing(job_of, change, judge):
+    job = change.keep(job_of(nodes=4), 0)
+    job = change.environment(job, 0, SLURM_JOB_ID="77", SLURM_NTASKS="2")
+    assert [f.rule for f in judge(job, *OURS).findings] == ["env-rank-missing"]
+
+
+@pytest.mark.parametrize(
+    ("program", "allocation", "words"),
+    [
+        ("python", {}, "only srun starts it on 2 nodes as 4 tasks"),
+        ("python3.11", {"nodes": "1"}, "only srun starts it on the node as 4 tasks"),
+        ("torchrun", {"tasks": "2"}, "only srun starts it on 2 nodes as 2 tasks"),
+        ("accelerate", {"tasks": "1"}, "only srun starts it on 2 nodes"),
+    ],
+)
+def test_a_command_that_srun_should_start_is_a_warning(batch, only, program, allocation, words):
+    finding, exit_code = only(batch(program, **allocation))
+    assert (finding.rule, finding.severity, exit_code) == ("slurm-no-srun", "warning", 0)
+    assert words in finding.message
+    (command,) = finding.fix.commands
+    assert command.startswith("# put srun ")
+    assert ("--ntasks-per-node=1" in command) == (not program.startswith("python"))
+
+
+@pytest.mark.parametrize(
+    ("program", "allocation"),
+    [
+        ("srun", {}),
+        ("mpirun", {}),
+        ("bash", {}),
+        ("", {}),
+        ("python", {"tasks": "1", "nodes": "1"}),
+        ("torchrun", {"tasks": "8", "nodes": "1"}),
+        ("python", {"batch_shell": False}),
+    ],
+)
+def test_a_command_that_runs_where_it_should_is_silent(batch, silent, program, allocation):
+    assert silent(batch(program, **allocation))
+
+
+def test_one_torchrun_in_the_batch_shell_of_several_nodes_is_a_warning(job_of, change, only, silent):
+    job = job_of(nodes=1, launcher="torchrun")
+    job = change.environment(job, None, SLURM_JOB_ID="77", SLURM_JOB_NUM_NODES="2")
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("slurm-no-srun", "warning", (0, 1), 0)
+    assert "node1 alone" in finding.message
+    assert silent(change.environment(job, None, SLURM_STEP_ID="0"))
+    assert silent(change.environment(job, None, SLURM_JOB_NUM_NODES="1"))
+
+
+# -- slurm-cpus-per-task-not-inherited
+
+
+def test_tasks_bound_to_fewer_cpus_than_asked_for_are_a_warning(tasks, change, only):
+    job = change.node(change.rank(tasks(SLURM_CPUS_PER_TASK="16"), (2, 3), cpus=1), None, cpus=64)
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, finding.ranks, finding.nodes, exit_code) == (
+        "slurm-cpus-per-task-not-inherited", "warning", (2, 3), ("node2",), 0,
+    )  # fmt: skip
+    assert "may run on 1 CPU, and SLURM_CPUS_PER_TASK is 16" in finding.message
+    assert "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK" in finding.fix.commands
+
+
+@pytest.mark.parametrize(("cpus", "online"), [(16, 64), (32, 64), (2, 2), (None, 64), (1, None)])
+def test_tasks_with_their_cpus_or_with_all_of_the_node_are_silent(tasks, change, silent, cpus, online):
+    job = change.node(change.rank(tasks(SLURM_CPUS_PER_TASK="16"), None, cpus=cpus), None, cpus=online)
+    assert silent(job)
+
+
+# -- slurm-ntasks-vs-devices
+
+
+def test_gpus_without_a_task_are_a_warning(tasks, only):
+    finding, exit_code = only(tasks(2, 2, 8, SLURM_GPUS_ON_NODE="8"))
+    assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
+        "slurm-ntasks-vs-devices", "warning", (0, 1, 2, 3), 0,
+    )  # fmt: skip
+    assert "2 tasks for 8 GPUs on each node" in finding.message
+    assert finding.fix.commands == ("#SBATCH --ntasks-per-node=8", "srun --ntasks-per-node=2 distcheck env --nproc 4")
+
+
+def test_one_task_on_a_node_with_several_gpus_is_only_mentioned(tasks, only):
+    finding, exit_code = only(tasks(2, 1, 8, SLURM_GPUS_ON_NODE="8"))
+    assert (finding.rule, finding.severity, exit_code) == ("slurm-ntasks-vs-devices", "info", 0)
+    assert finding.fix.commands[1] == "srun --ntasks-per-node=1 distcheck env --nproc 8"
+
+
+def test_tasks_with_several_gpus_of_their_own_are_meant(tasks, change, silent):
+    job = tasks(1, 2, 4, SLURM_GPUS_ON_NODE="4")
+    assert silent(change.environment(job, None, SLURM_GPUS_PER_TASK="2"))
+    assert silent(change.asked(job, backend="gloo"))
+    own = change.environment(change.environment(job, 0, CUDA_VISIBLE_DEVICES="0,1"), 1, CUDA_VISIBLE_DEVICES="2,3")
+    own = change.rank(change.rank(own, 0, visible_gpus=("GPU-1-0", "GPU-1-1")), 1, visible_gpus=("GPU-1-2", "GPU-1-3"))
+    own = change.rank(own, 1, gpu="GPU-1-3")
+    assert silent(own)
+
+
+# -- slurm-gpus-per-task-hides-gpus and slurm-gpu-bind-no-p2p
+
+
+@pytest.fixture
+def one_each(tasks, change):
+    """Return a job in which each task sees its own GPU only: by a number of its own, or all as number 0."""
+
+    def job(numbers=("0", "1"), **variables):
+        made = tasks(2, 2, 2, SLURM_GPUS_ON_NODE="2", SLURM_GPUS_PER_TASK="1", **variables)
+        for i in range(4):
+            gpu = f"GPU-{i // 2 + 1}-{i % 2}"
+            made = change.environment(made, i, CUDA_VISIBLE_DEVICES=numbers[i % 2])
+            made = change.rank(made, i, visible_gpus=(gpu,), gpu=gpu)
+        return made
+
+    return job
+
+
+def test_one_gpu_for_each_task_and_a_local_rank_that_counts_on_is_a_warning(one_each, only):
+    finding, exit_code = only(one_each())
+    assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
+        "slurm-gpus-per-task-hides-gpus", "warning", (0, 1, 2, 3), 0,
+    )  # fmt: skip
+    assert "invalid device ordinal" in finding.message
+    assert finding.evidence["rank 1"] == "CUDA_VISIBLE_DEVICES 1, LOCAL_RANK 1, sees GPU-1-1"
+    assert "export SLURM_GPU_BIND=none" in finding.fix.commands
+
+
+def test_one_gpu_for_each_task_is_only_mentioned_where_nobody_set_local_rank(one_each, judge):
+    findings = judge(one_each(LOCAL_RANK=None), "slurm").findings
+    assert [(f.rule, f.severity) for f in findings] == [("slurm-gpus-per-task-hides-gpus", "info")]
+
+
+def test_one_gpu_for_each_task_with_local_rank_0_is_meant(one_each, silent, change):
+    assert silent(one_each(LOCAL_RANK="0"))
+    assert silent(change.asked(one_each(), backend="gloo"))
+
+
+@pytest.mark.parametrize("local_rank", [None, "0"])
+def test_devices_that_the_kernel_hides_from_each_other_are_a_warning(one_each, judge, local_rank):
+    findings = judge(one_each(("0", "0"), LOCAL_RANK=local_rank), "slurm").findings
+    assert [(f.rule, f.severity, f.ranks) for f in findings] == [("slurm-gpu-bind-no-p2p", "warning", (0, 1, 2, 3))]
+
+
+def test_hidden_devices_and_a_local_rank_that_counts_on_are_one_finding(one_each, judge):
+    findings = judge(one_each(("0", "0")), "slurm").findings
+    assert [f.rule for f in findings] == ["slurm-gpus-per-task-hides-gpus"]
+
+
+def test_hidden_devices_are_no_matter_to_gloo(one_each, judge, change):
+    assert judge(change.asked(one_each(("0", "0"), LOCAL_RANK="0"), backend="gloo"), "slurm").findings == ()
+
+
+# -- where to meet: slurm-master-from-wrong-node and slurm-node-order are other rules' aliases
+
+
+def test_a_missing_meeting_place_is_a_warning_with_the_words_to_add(tasks, change, only):
+    job = tasks(SLURM_STEP_NODELIST="node[1-2]")
+    job = change.environment(job, None, MASTER_ADDR=None, MASTER_PORT=None)
+    assert {r.placement.master_addr for r in job.ranks} == {"node1"}
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("env-rank-unset", "warning", (0, 1, 2, 3), 0)
+    assert "node1:20077" in finding.message
+    assert finding.evidence["distcheck met at"] == "node1:20077"
+    assert finding.fix.commands == (
+        'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)',
+        "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
+    )
+
+
+def test_a_missing_meeting_place_fails_with_strict_and_export_gives_it(tasks, change, silent):
+    job = change.environment(
+        tasks(SLURM_STEP_NODELIST="node[1-2]"), None, MASTER_ADDR=None, MASTER_PORT=None, RANK=None
+    )
+    assert diagnose(job, strict=True).verdict.exit_code == 10
+    assert silent(change.asked(job, export=True))
+    assert diagnose(change.asked(job, export=True), strict=True).verdict.exit_code == 0
+
+
+def test_an_empty_meeting_place_is_not_excused_by_the_one_that_was_worked_out(tasks, change, only):
+    job = tasks(SLURM_STEP_NODELIST="node[1-2]")
+    finding, exit_code = only(change.environment(job, None, MASTER_ADDR=""))
+    assert (finding.rule, finding.severity, exit_code) == ("env-empty-string", "error", 30)
+
+
+def test_the_first_node_of_the_allocation_is_no_advice_where_rank_0_runs_elsewhere(tasks, change, only):
+    job = tasks(SLURM_JOB_NODELIST="node[0-2]", SLURM_STEP_NODELIST="node[1-2]")
+    job = change.process(job, 0, master_resolution=Resolution(name="node0", addresses=("10.0.0.9",), seconds=0.1))
+    job = change.environment(job, None, MASTER_ADDR="node0")
+    job = change.process(job, None, attempts=())
+    job = change.node(job, 0, interfaces=(Interface(name="eth0", address="10.0.0.1", up=True, mtu_bytes=1500),))
+    finding, exit_code = only(job)
+    assert (finding.rule, finding.aliases, exit_code) == ("env-master-addr-not-rank0-host", ("slurm-node-order",), 30)
+    assert finding.fix.commands == ("export MASTER_ADDR=node1",)
+
+
+def test_options_stand_in_for_slurms_numbers(tasks, change, silent):
+    given = Placement(master_addr="node1", master_port=29500)
+    job = tasks()
+    for i in range(4):
+        job = change.environment(job, i, given, MASTER_ADDR=None, MASTER_PORT=None)
+    assert silent(job)

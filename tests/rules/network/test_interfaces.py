@@ -1,0 +1,711 @@
+"""Rules about the network interfaces that NCCL and Gloo take, and about the nodes' names and addresses."""
+
+import pytest
+
+from distcheck.facts import Attempt, Interface, Link, Missing, NetworkFacts, PeerTrial, Resolution
+from distcheck.interfaces import gloo, nccl, settings
+from distcheck.rules.network.interface_choices import meant, misspelt
+from distcheck.rules.network.selected_interfaces import explained, explained_trials
+
+LOOKS = ("environment", "meeting", "peers")
+FAMILIES = ("interfaces", "names")
+UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
+
+
+def at(name, address, bits=24, *, up=True):
+    return Interface(name=name, address=address, up=up, mtu_bytes=1500, prefix_bits=bits)
+
+
+LO = at("lo", "127.0.0.1", 8)
+DOCKER = at("docker0", "172.17.0.1", 16)
+BRIDGE = at("br-1f2e", "172.18.0.1", 16)
+
+
+def plain(n):
+    return (LO, at("eth0", f"10.0.0.{n}"))
+
+
+def high(n):
+    """Of addresses above 127, which Gloo lets connect to a loopback."""
+    return (LO, at("eth0", f"192.168.0.{n}"))
+
+
+def two_cards(n):
+    return (LO, at("eth0", f"10.0.0.{n}"), at("eth1", f"10.1.0.{n}"))
+
+
+def routed(n):
+    """Every node has a network of its own, and all are routed."""
+    return (LO, at("eth0", f"10.0.{n}.1", 31))
+
+
+def ipv6(n):
+    return (LO, at("lo", "::1", 128), at("eth0", f"fd00::{n}", 64), at("eth0", f"fe80::{n}", 64))
+
+
+def bridged(n):
+    return (LO, BRIDGE, at("eth0", f"10.0.0.{n}"))
+
+
+HEALTHY = {
+    "plain": plain,
+    "two cards": two_cards,
+    "routed": routed,
+    "IPv6 only": ipv6,
+    "both families": lambda n: (*plain(n), *ipv6(n)[1:]),
+    "docker": lambda n: (LO, DOCKER, at("eth0", f"10.0.0.{n}"), at("veth12", f"fe80::a{n}", 64)),
+    "IPoIB": lambda n: (*plain(n), at("ib0", f"10.8.0.{n}")),
+    "bond": lambda n: (LO, at("bond0", f"10.0.0.{n}"), at("bond0.100", f"10.3.0.{n}")),
+    "bridge after": lambda n: (*plain(n), BRIDGE, at("virbr0", "192.168.122.1")),
+    "service processor": lambda n: (*plain(n), at("enxb03af2b6059f", "169.254.3.1", 16)),
+    "unknown prefixes": lambda n: (LO, at("eth0", f"10.0.0.{n}", None)),
+}
+
+
+def network(n, interfaces, *, physical=False, binds=None, resolves=None, files=None, **more):
+    kinds = {"lo": "loopback"}
+    names = list(dict.fromkeys(i.name for i in interfaces))
+    links = tuple(
+        Link(
+            name=name,
+            mac=f"02:00:00:00:{n:02x}:{number:02x}",
+            kind=kinds.get(name, "physical" if physical and name.startswith(("eth", "ib")) else "virtual"),
+            running=True,
+            mtu_bytes=1500,
+        )
+        for number, name in enumerate(names)
+    )
+    first = next((i.address for i in interfaces if i.name in {"eth0", "bond0"}), "127.0.0.1")
+    binds = first if binds is None else binds
+    found = (binds,) if isinstance(binds, str) else ()
+    own = resolves or Resolution(name=f"node{n}", addresses=found, seconds=0.001)
+    return NetworkFacts(
+        links=links, own_name=own, own_name_binds=binds, nccl_files=files or {}, **({"machine_id": f"m{n}"} | more)
+    )
+
+
+@pytest.fixture
+def of(job_of, change):
+    """Build a healthy job of a shape whose processes reached each other wherever the libraries listen."""
+
+    def of(nodes=4, shape=plain, per_node=1, gpus=0, **more):
+        job = job_of(nodes, per_node, looks=LOOKS, gpus=gpus, **more)
+        for n in range(nodes):
+            interfaces = shape(n + 1)
+            job = change.node(job, n, interfaces=interfaces, network=network(n + 1, interfaces))
+        addresses = [next(i.address for i in node.interfaces if i.name in {"eth0", "bond0"}) for node in job.nodes]
+        master = Resolution(name="node1", addresses=(addresses[0],), seconds=0.001)
+        return tried(change, change.process(job, None, master_resolution=master))
+
+    return of
+
+
+def tried(change, job, *, missed=(), untried=()):
+    """Let all processes try all addresses of the others; those in `missed` (node, address) do not answer."""
+    trials = []
+    number = {node.key: n for n, node in enumerate(job.nodes, start=1)}
+    for target in job.processes:
+        node = job._node[target.node]
+        master = next((i.address for i in node.interfaces if i.name in {"eth0", "bond0"}), "127.0.0.1")
+        rank = next(r for r in job.ranks if r.process == target.uid)
+        uses = {master: ["master"]}
+        takes = nccl(node.interfaces, settings(rank.environment, node.network.nccl_files))
+        if takes:
+            uses.setdefault(takes[0].address, []).append("nccl")
+        listens = gloo(node.interfaces, rank.environment, node.network.own_name_binds)
+        for interface in () if isinstance(listens, Missing) else listens:
+            uses.setdefault(interface.address, []).append("gloo")
+        for source in job.processes:
+            if source.node == target.node:
+                continue
+            for address, use in uses.items():
+                where = (number[target.node], address)
+                if where in untried:
+                    continue
+                outcome = "timeout" if where in missed or (number[source.node], *where) in missed else "met"
+                trials.append(PeerTrial(source.uid, target.uid, address, 40000, outcome, 0.01, uses=tuple(use)))
+    return change.job(job, peers=tuple(trials))
+
+
+def with_node(change, job, n, *interfaces, **more):
+    """Give the n-th node, from 1, other interfaces."""
+    return change.node(job, n - 1, interfaces=interfaces, network=network(n, interfaces, **more))
+
+
+@pytest.fixture
+def said(judge):
+    def said(job, *families):
+        return [(f.rule, f.severity, f.ranks) for f in judge(job, *(families or FAMILIES)).findings]
+
+    return said
+
+
+@pytest.fixture
+def only(judge):
+    def only(job):
+        findings = judge(job, *FAMILIES).findings
+        assert len(findings) == 1, [f.message for f in findings]
+        return findings[0]
+
+    return only
+
+
+# -- healthy
+
+
+@pytest.mark.parametrize("shape", HEALTHY.values(), ids=HEALTHY)
+@pytest.mark.parametrize(("nodes", "per_node", "gpus"), [(1, 1, 0), (1, 8, 8), (2, 2, 0), (4, 2, 2)])
+def test_a_healthy_job_is_silent(of, judge, shape, nodes, per_node, gpus):
+    assert judge(of(nodes, shape, per_node, gpus=gpus), *FAMILIES)[:2] == ((), ())
+
+
+@pytest.mark.parametrize("shape", HEALTHY.values(), ids=HEALTHY)
+def test_a_healthy_job_that_nobody_tried_is_silent(of, said, change, shape):
+    assert said(change.job(of(4, shape, gpus=2), peers=())) == []
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+@pytest.mark.parametrize("value", ["eth0", "=eth0", "^docker,lo", "eth", "eth0:1", ""])
+def test_a_good_value_is_silent(of, said, change, value, gpus):
+    assert said(tried(change, change.environment(of(gpus=gpus), None, NCCL_SOCKET_IFNAME=value))) == []
+
+
+def test_a_job_whose_network_nobody_looked_at_is_silent(job_of, judge, change):
+    job = change.environment(job_of(4, looks=LOOKS, gpus=2), None, NCCL_SOCKET_IFNAME="eth9")
+    assert judge(job, *FAMILIES)[:2] == ((), ())
+
+
+@pytest.mark.parametrize("backend", ["auto", "nccl", "gloo"])
+def test_ports_that_are_closed_are_another_rules_finding(of, said, change, backend):
+    job = tried(change, of(4, gpus=1, backend=backend), missed=[(2, "10.0.0.2")])
+    assert said(job) == []
+    assert explained(job) == frozenset()
+    assert explained_trials(job) == frozenset()
+
+
+# -- NCCL_SOCKET_IFNAME
+
+
+@pytest.mark.parametrize(
+    ("value", "means"),
+    [
+        ("eth0, eth1", "eth0,eth1"),
+        (" eth0", "eth0"),
+        ("eth0 eth1", "eth0,eth1"),
+        ('"eth0"', "eth0"),
+        ("=eth0,=eth1", "=eth0,eth1"),
+        ("^docker,^lo", "^docker,lo"),
+        ("=^lo", "^=lo"),
+        ("!docker0", "^docker0"),
+        ("eth*", "eth"),
+        ("eth0,^lo", "eth0"),
+        ("eth0;eth1", "eth0,eth1"),
+        ("^ docker", "^docker"),
+        ("==eth0", "=eth0"),
+    ],
+)
+def test_what_was_meant_is_written_as_nccl_reads_it(value, means):
+    assert misspelt(value)
+    assert meant(value) == means
+    assert misspelt(means) == ""
+
+
+@pytest.mark.parametrize("value", ["eth0", "=eth0,eth1", "^docker,lo", "^=lo", "eth0:1", ",eth0", "enp3s0.100", ""])
+def test_a_value_that_is_well_written(value):
+    assert misspelt(value) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "severity", "command"),
+    [
+        ("=^lo", "error", "export NCCL_SOCKET_IFNAME=^=lo"),
+        (" eth0", "error", "export NCCL_SOCKET_IFNAME=eth0"),
+        ("eth9 ", "error", "export NCCL_SOCKET_IFNAME==eth0"),
+        ("^=", "error", "export NCCL_SOCKET_IFNAME==eth0"),
+        ("^docker,^lo", "error", "export NCCL_SOCKET_IFNAME=^docker,lo"),
+        ("^docker,^eth1", "error", "export NCCL_SOCKET_IFNAME==eth0"),
+        ("eth0, eth1", "warning", "export NCCL_SOCKET_IFNAME=eth0,eth1"),
+        ("=eth0,=eth9", "info", "export NCCL_SOCKET_IFNAME==eth0,eth9"),
+        ("^", "warning", "export NCCL_SOCKET_IFNAME==eth0"),
+        ("e", "warning", "export NCCL_SOCKET_IFNAME==eth0"),
+    ],
+)
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_value_that_nccl_reads_otherwise(of, only, change, value, severity, command, gpus):
+    job = tried(
+        change,
+        change.environment(of(4, two_cards, gpus=gpus), 2, NCCL_SOCKET_IFNAME=value),
+        missed=[(3, "127.0.0.1")],
+    )
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-ifname-syntax", severity, (2,))
+    assert finding.fix.commands == (command,)
+    assert repr(value) in finding.message
+    assert all(t.address in explained(job) for t in job.peers if t.outcome != "met")
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_name_that_matches_nothing(of, only, judge, change, nodes, gpus):
+    job = tried(change, change.environment(of(nodes, gpus=gpus), 0, NCCL_SOCKET_IFNAME="ens5"))
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-ifname-no-match", "error", (0,))
+    assert "NCCL_SOCKET_IFNAME is ens5" in finding.message
+    assert "eth0 (10.0.0.1)" in finding.message
+    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME==eth0",)
+    assert judge(job, *FAMILIES).verdict.exit_code == 30
+
+
+def test_a_name_that_matches_nothing_anywhere_is_one_finding(of, only, change):
+    finding = only(tried(change, change.environment(of(4, per_node=2), None, NCCL_SOCKET_IFNAME="ens5")))
+    assert finding.ranks == tuple(range(8))
+
+
+def test_an_interface_that_is_down_is_said_to_be(of, only, change):
+    job = change.environment(of(2), 1, NCCL_SOCKET_IFNAME="eth1")
+    finding = only(with_node(change, job, 2, *plain(2), at("eth1", "10.1.0.2", up=False)))
+    assert (finding.rule, finding.ranks) == ("net-nccl-ifname-no-match", (1,))
+    assert "(eth1 is down)" in finding.message
+
+
+def test_a_family_that_no_address_has(of, only, change):
+    finding = only(tried(change, change.environment(of(2, gpus=1), 1, NCCL_SOCKET_FAMILY="AF_INET6")))
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-ifname-no-match", "error", (1,))
+    assert "AF_INET6" in finding.message
+    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME==eth0", "export NCCL_SOCKET_FAMILY=AF_INET")
+
+
+def test_a_meeting_place_in_no_subnet(of, only, change):
+    finding = only(tried(change, change.environment(of(2, gpus=1), 1, NCCL_COMM_ID="10.99.0.1:5000")))
+    assert (finding.rule, finding.ranks) == ("net-nccl-ifname-no-match", (1,))
+    assert finding.fix.commands[0] == "unset NCCL_COMM_ID"
+
+
+def test_a_node_without_any_interface(of, said, change):
+    for gpus, severity in ((1, "error"), (0, "info")):
+        job = with_node(change, of(1, gpus=gpus), 1)
+        assert said(job, "interfaces") == [("net-nccl-ifname-no-match", severity, (0,))]
+
+
+def test_a_configuration_file_counts_where_no_variable_is_set(of, only, said, change):
+    job = with_node(change, of(2), 2, *plain(2), files={"NCCL_SOCKET_IFNAME": "ens5"})
+    assert (only(job).rule, only(job).ranks) == ("net-nccl-ifname-no-match", (1,))
+    assert "NCCL_SOCKET_IFNAME is ens5 in NCCL's configuration file" in only(job).message
+    assert said(change.environment(job, 1, NCCL_SOCKET_IFNAME="eth0")) == []
+    job = with_node(change, of(2), 2, *plain(2), files={"NCCL_SOCKET_IFNAME": "lo"})
+    assert "(NCCL_SOCKET_IFNAME=lo in NCCL's configuration file)" in only(job).message
+
+
+@pytest.mark.parametrize("value", ["ens5", "lo", "eth0, eth1", "^"])
+def test_a_backend_that_is_not_used_is_not_judged(of, said, change, value):
+    job = tried(
+        change,
+        change.environment(of(4, gpus=1, backend="gloo"), 2, NCCL_SOCKET_IFNAME=value),
+        missed=[(3, "127.0.0.1")],
+    )
+    assert said(job) == []
+    job = tried(change, change.environment(of(4, backend="nccl"), 2, GLOO_SOCKET_IFNAME="eth9"))
+    assert said(job) == []
+
+
+def test_interfaces_that_could_not_be_listed_are_not_checked(of, judge, change):
+    job = change.node(of(2), 1, interfaces=Missing(reason="no netlink"))
+    assert [(n.rule, n.nodes) for n in judge(job, *FAMILIES).not_checked] == [("net-nccl-ifname-no-match", ("node2",))]
+
+
+def test_a_name_that_begins_others(of, only, said, change):
+    many = (*two_cards(2), at("eth10", "10.9.0.2"))
+    job = with_node(change, change.environment(of(2, two_cards), 1, NCCL_SOCKET_IFNAME="eth1"), 2, *many)
+    finding = only(tried(change, job))
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-ifname-prefix-trap", "info", (1,))
+    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME==eth1",)
+    assert "also matches eth10" in finding.message
+    for value in ("=eth1", "eth", "eth1,eth10"):
+        assert said(tried(change, change.environment(job, 1, NCCL_SOCKET_IFNAME=value))) == []
+    finding = only(tried(change, change.environment(job, 1, NCCL_SOCKET_IFNAME="^lo,eth1")))
+    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME=^=lo,eth1",)
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_loopback_by_a_variable(of, only, said, change, gpus):
+    job = tried(change, change.environment(of(4, gpus=gpus), 2, NCCL_SOCKET_IFNAME="lo"), missed=[(3, "127.0.0.1")])
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-picks-loopback-or-docker", "error", (2,))
+    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME==eth0",)
+    assert "lo (127.0.0.1) (NCCL_SOCKET_IFNAME=lo)" in finding.message
+    assert "expected eth0 (10.0.0.3)" in finding.message
+    assert explained(job) == {"127.0.0.1"}
+    assert said(change.environment(of(1, per_node=4, gpus=gpus), None, NCCL_SOCKET_IFNAME="lo")) == []
+
+
+def test_dockers_bridge_by_a_variable(of, only, change):
+    job = change.environment(of(4, HEALTHY["docker"], gpus=1), None, NCCL_SOCKET_IFNAME="docker0")
+    finding = only(tried(change, job, missed=[(n, "172.17.0.1") for n in range(1, 5)]))
+    assert (finding.rule, finding.ranks) == ("net-nccl-picks-loopback-or-docker", (0, 1, 2, 3))
+
+
+@pytest.mark.parametrize(("gpus", "severity"), [(1, "error"), (0, "info")])
+def test_a_container_on_dockers_own_network(of, said, change, gpus, severity):
+    inside = (LO, at("eth0", "172.17.0.2", 16))
+    job = with_node(change, of(2, gpus=gpus), 2, *inside, binds="10.0.0.99")
+    job = tried(change, job, missed=[(2, "172.17.0.2")])
+    assert said(job, "interfaces") == [("net-nccl-picks-loopback-or-docker", severity, (1,))]
+
+
+def test_a_real_network_of_dockers_numbers_is_healthy(of, said):
+    assert said(of(4, lambda n: (LO, at("eth0", f"172.17.0.{n}", 16)), gpus=2)) == []
+
+
+def test_names_of_one_network_namespace_share_the_loopback(of, said, change):
+    job = change.node(of(2), None, boot_id="boot", network_namespace="net:[1]")
+    assert said(change.environment(job, None, NCCL_SOCKET_IFNAME="lo", GLOO_SOCKET_IFNAME="lo")) == []
+
+
+# -- NCCL's own choice
+
+
+@pytest.mark.parametrize(("gpus", "severity", "exit_code"), [(1, "error", 30), (0, "info", 0)])
+def test_a_bridge_that_nccl_takes_first(of, judge, change, gpus, severity, exit_code):
+    job = with_node(change, of(4, gpus=gpus), 2, *bridged(2))
+    job = tried(change, job, missed=[(2, "172.18.0.1")])
+    (finding,), _, verdict = judge(job, *FAMILIES)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-auto-wrong-iface", severity, (1,))
+    assert verdict.exit_code == exit_code
+    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME==eth0",)
+    assert "br-1f2e (172.18.0.1)" in finding.message
+    assert "expected eth0 (10.0.0.2)" in finding.message
+    assert explained(job) == {"172.18.0.1"}
+
+
+def test_a_bridge_that_nccl_takes_first_on_all_nodes_is_one_finding(of, only, change):
+    job = tried(change, of(4, bridged, gpus=1), missed=[(n, "172.18.0.1") for n in range(1, 5)])
+    assert (only(job).rule, only(job).ranks) == ("net-nccl-auto-wrong-iface", (0, 1, 2, 3))
+    assert {(t.source, t.target, t.address) for t in job.peers if t.outcome != "met"} == explained_trials(job)
+
+
+def test_a_bridge_that_nobody_tried_is_a_warning(of, only, change):
+    job = tried(change, of(2, bridged, gpus=1), untried=[(1, "172.18.0.1"), (2, "172.18.0.1")])
+    assert (only(job).rule, only(job).severity) == ("net-nccl-auto-wrong-iface", "warning")
+
+
+def test_a_choice_at_which_others_meet_is_healthy_whatever_its_name(of, said):
+    assert said(of(4, bridged, gpus=1)) == []
+    assert said(of(4, lambda n: (LO, at("tun0", f"10.7.0.{n}"), *plain(n)[1:]), gpus=1)) == []
+
+
+def test_a_card_without_a_network_that_nccl_takes_first(of, only, change):
+    odd = (LO, at("ens1", "192.168.7.2"), *plain(2)[1:])
+    job = tried(change, with_node(change, of(2, gpus=1), 2, *odd), missed=[(2, "192.168.7.2")])
+    assert (only(job).rule, only(job).ranks) == ("net-nccl-auto-wrong-iface", (1,))
+
+
+def test_a_second_interface_that_nccl_takes_as_well_is_a_warning(of, only, said, change):
+    job = tried(change, of(2, two_cards, gpus=1))
+    uids = [p.uid for p in job.processes]
+    more = tuple(
+        PeerTrial(uids[2 - n], uids[n - 1], f"10.1.0.{n}", 40000, "timeout", 3.0, uses=("nccl",)) for n in (1, 2)
+    )
+    finding = only(change.job(job, peers=job.peers + more))
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-auto-wrong-iface", "warning", (0, 1))
+    other_use = tuple(change.job(t, uses=("gloo",)) for t in more)
+    assert said(change.job(job, peers=job.peers + other_use)) == []
+
+
+# -- networks
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_variable_that_names_another_network_on_one_node(of, only, change, gpus):
+    job = with_node(change, of(4, gpus=gpus), 3, *plain(3), at("eth1", "10.9.0.3"))
+    job = tried(change, change.environment(job, 2, NCCL_SOCKET_IFNAME="eth1"), missed=[(3, "10.9.0.3")])
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-subnet-mismatch", "error", (2,))
+    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME==eth0",)
+    assert "eth1 (10.9.0.3) (NCCL_SOCKET_IFNAME=eth1)" in finding.message
+    assert explained(job) == {"10.9.0.3"}
+
+
+def test_an_address_of_another_network_is_told_once_for_both_directions(of, only, change):
+    job = change.environment(of(4, two_cards, gpus=1), None, NCCL_SOCKET_IFNAME="eth1")
+    job = with_node(change, job, 3, *plain(3), at("eth1", "10.2.0.3"))
+    missed = [(3, "10.2.0.3"), *((3, n, f"10.1.0.{n}") for n in (1, 2, 4))]
+    job = tried(change, job, missed=missed)
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-subnet-mismatch", "error", (2,))
+    assert {(t.source, t.target, t.address) for t in job.peers if t.outcome != "met"} == explained_trials(job)
+
+
+def test_a_node_that_is_left_to_another_network_by_a_card_that_is_down(of, only, change):
+    job = of(4, lambda n: (LO, at("ens1", f"10.1.0.{n}"), at("eth0", f"10.0.0.{n}")), gpus=1)
+    job = with_node(change, job, 2, LO, at("ens1", "10.1.0.2", up=False), at("eth0", "10.0.0.2"))
+    job = tried(change, job, missed=[(2, n, f"10.1.0.{n}") for n in (1, 3, 4)])
+    assert (only(job).rule, only(job).ranks) == ("net-subnet-mismatch", (1,))
+
+
+def test_gloos_variable_that_names_another_network(of, only, change):
+    job = with_node(change, of(4), 3, *plain(3), at("eth1", "10.9.0.3"))
+    job = tried(change, change.environment(job, 2, GLOO_SOCKET_IFNAME="eth1"), missed=[(3, "10.9.0.3")])
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-subnet-mismatch", "error", (2,))
+    assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
+
+
+def test_a_chosen_network_that_is_closed_is_a_matter_of_firewalls(of, said, change):
+    job = change.environment(of(4, two_cards, gpus=1), None, NCCL_SOCKET_IFNAME="eth1")
+    job = tried(change, job, missed=[(2, "10.1.0.2")])
+    assert said(job) == []
+    assert explained(job) == frozenset()
+
+
+def test_an_address_of_its_own_link(of, only, said, change):
+    odd = (*plain(2), at("eth1", "fe80::2", 64))
+    job = with_node(change, change.environment(of(4, gpus=1), 1, NCCL_SOCKET_IFNAME="eth1"), 2, *odd)
+    job = tried(change, job, missed=[(2, "fe80::2")])
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-ipv6-link-local", "error", (1,))
+    assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME==eth0",)
+    assert explained(job) == {"fe80::2"}
+    job = change.environment(job, 1, NCCL_SOCKET_IFNAME=None, GLOO_SOCKET_IFNAME="eth1")
+    assert said(tried(change, job, missed=[(2, "fe80::2")])) == [("net-ipv6-link-local", "error", (1,))]
+
+
+# -- GLOO_SOCKET_IFNAME
+
+
+@pytest.mark.parametrize("value", ["eth", "^lo", "=eth0", "eth0, eth1", "eth9", "eth0,,eth1", " eth0", "{eth0}"])
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_name_that_gloo_does_not_find(of, only, change, value, gpus):
+    finding = only(tried(change, change.environment(of(4, gpus=gpus), 2, GLOO_SOCKET_IFNAME=value)))
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-gloo-ifname-wrong", "error", (2,))
+    assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
+    written = repr(value) if " " in value else value
+    assert f"GLOO_SOCKET_IFNAME={written})" in finding.message
+    assert ("a blank is a part of the name" in finding.message) == (" " in value)
+    assert ("Gloo knows no ^ and no =" in finding.message) == (value[0] in "^=")
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_gloo_on_an_interface_that_is_down(of, only, said, change, chosen):
+    down = (LO, at("eth0", "10.0.0.3"), at("eth1", "10.1.0.3", up=False))
+    job = of(4, two_cards)
+    for n in (1, 2, 3, 4):
+        binds = f"10.0.0.{n}" if chosen else f"10.1.0.{n}"
+        job = with_node(change, job, n, *(down if n == 3 else two_cards(n)), binds=binds)
+    job = change.environment(job, None, GLOO_SOCKET_IFNAME="eth1" if chosen else "")
+    alone = [(3, "10.1.0.3"), *((3, n, f"10.1.0.{n}") for n in (1, 2, 4))]
+    job = tried(change, job, missed=alone)
+    finding = only(job)
+    rule = "net-gloo-ifname-wrong" if chosen else "net-hostname-wrong-nic"
+    assert (finding.rule, finding.severity, finding.ranks) == (rule, "error", (2,))
+    assert "eth1 (10.1.0.3)" in finding.message
+    assert "which is down" in finding.message
+    assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
+    assert said(job, "paths") == []
+
+
+def test_a_name_that_gloo_does_not_find_is_wrong_on_one_node_too(of, only, change):
+    job = change.environment(of(1, per_node=2), None, GLOO_SOCKET_IFNAME="eth9")
+    assert (only(job).rule, only(job).ranks) == ("net-gloo-ifname-wrong", (0, 1))
+
+
+def test_gloo_on_the_loopback_by_a_variable(of, only, said, change):
+    job = tried(change, change.environment(of(4), 2, GLOO_SOCKET_IFNAME="lo"), missed=[(3, "127.0.0.1")])
+    assert (only(job).rule, only(job).severity, only(job).ranks) == ("net-gloo-ifname-wrong", "error", (2,))
+    assert said(change.environment(of(1, per_node=2), None, GLOO_SOCKET_IFNAME="lo")) == []
+
+
+# -- the own host name
+
+
+@pytest.mark.parametrize(("gpus", "backend", "severity"), [
+    (0, "auto", "error"), (1, "auto", "info"), (1, "gloo", "error"), (0, "gloo", "error"),
+])  # fmt: skip
+@pytest.mark.parametrize("own", ["127.0.1.1", "::1", UNKNOWN])
+def test_an_own_name_on_the_loopback(of, only, said, change, own, gpus, backend, severity):
+    job = of(4, shape=high, gpus=gpus, backend=backend)
+    resolves = own if isinstance(own, Missing) else None
+    job = with_node(change, job, 3, *high(3), binds=own, resolves=resolves)
+    address = "127.0.0.1" if resolves else own
+    job = tried(change, job, missed=[(3, address)])
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-hostname-loopback", severity, (2,))
+    assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
+    assert ("does not resolve" if resolves else own) in finding.message
+    assert explained(job) == {address}
+    assert said(tried(change, change.environment(job, 2, GLOO_SOCKET_IFNAME="eth0"))) == []
+
+
+def test_an_own_name_on_the_loopback_works_by_luck_where_the_others_have_lower_addresses(of, only, change):
+    job = with_node(change, of(4), 3, *plain(3), binds="127.0.1.1")
+    job = tried(change, job, missed=[(3, "127.0.1.1")])
+    assert (only(job).severity, only(job).ranks) == ("warning", (2,))
+    assert "works only as long as" in only(job).message
+    job = with_node(change, job, 2, *plain(2), binds="127.0.1.1")
+    job = tried(change, job, missed=[(3, "127.0.1.1"), (2, "127.0.1.1")])
+    assert (only(job).severity, only(job).ranks) == ("error", (1, 2))
+
+
+def test_an_own_name_on_the_loopback_does_no_harm_without_gloo_or_on_one_node(of, said, change):
+    job = with_node(change, of(4, gpus=1, backend="nccl"), 3, *plain(3), binds="127.0.1.1")
+    assert said(tried(change, job, missed=[(3, "127.0.1.1")])) == []
+    assert said(with_node(change, of(1, per_node=4), 1, *plain(1), binds="127.0.1.1")) == []
+
+
+def test_an_own_name_that_is_another_nodes_address(of, only, change):
+    foreign = Resolution(name="node3", addresses=("10.0.0.77",), seconds=0.001)
+    job = with_node(change, of(4), 3, *plain(3), binds=Missing(reason="none binds"), resolves=foreign)
+    finding = only(tried(change, job, missed=[(3, "127.0.0.1")]))
+    assert (finding.rule, finding.ranks) == ("net-hostname-loopback", (2,))
+    assert "10.0.0.77, which the node does not have" in finding.message
+
+
+def test_an_own_name_on_another_network(of, only, said, change):
+    both = (LO, at("eth0", "10.0.0.3"), at("eth1", "192.168.9.3"))
+    job = with_node(change, of(4), 3, *both, binds="192.168.9.3")
+    lost = tried(change, job, missed=[(3, "192.168.9.3")])
+    finding = only(lost)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-hostname-wrong-nic", "error", (2,))
+    assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
+    assert explained(lost) == {"192.168.9.3"}
+    assert said(tried(change, job)) == []
+
+
+def test_an_own_name_on_a_slower_link(of, only, said, change):
+    job = of(2, two_cards)
+    for n in (1, 2):
+        facts = network(n, two_cards(n), binds=f"10.1.0.{n}")
+        for slow in (1000, 100000):
+            speeds = {"eth0": 100000, "eth1": slow}
+            links = tuple(change.job(link, speed_Mbps=speeds.get(link.name)) for link in facts.links)
+            job = change.node(job, n - 1, network=change.job(facts, links=links))
+            if slow == 1000:
+                finding = only(tried(change, job))
+                assert (finding.rule, finding.severity, finding.ranks) == (
+                    "net-hostname-wrong-nic",
+                    "warning",
+                    (n - 1,),
+                )
+    assert said(tried(change, job)) == []
+
+
+# -- families
+
+
+def test_gloo_refuses_two_families(of, only, said, change):
+    both = HEALTHY["both families"]
+    job = with_node(change, of(4, both), 3, *both(3), binds="fd00::3")
+    job = tried(change, job)
+    assert (only(job).rule, only(job).severity, only(job).ranks) == ("net-ipv4-ipv6-mixed", "error", (2,))
+    assert said(with_node(change, of(4, both, gpus=1, backend="nccl"), 3, *both(3), binds="fd00::3")) == []
+
+
+def test_a_node_without_the_family_of_the_others(of, said, change):
+    both = lambda n: (LO, at("eth0", f"fd00::{n}", 64), at("eth0", f"10.0.0.{n}"))  # noqa: E731
+    job = with_node(change, of(4, both), 3, *plain(3))
+    job = tried(change, job, missed=[(3, n, f"fd00::{n}") for n in (1, 2, 4)])
+    assert said(job, *FAMILIES, "paths") == [("net-ipv4-ipv6-mixed", "error", (2,))]
+
+
+@pytest.mark.parametrize("family", ["10.0.0.3", "fd00::3"])
+def test_where_a_node_was_met_is_nothing_to_one_without_that_family(of, said, change, family):
+    job = with_node(change, of(4), 3, *plain(3), at("eth0", family, 64 if ":" in family else 24))
+    job = with_node(change, job, 4, *plain(4), at("eth0", "fd00::4", 64))
+    uids = [p.uid for p in job.processes]
+    ways = ((2, 3, "fd00::4", "unreachable"), (1, 3, "fd00::4", "unreachable"))
+    trials = [PeerTrial(uids[s], uids[t], where, 40000, end, 0.01, uses=("master",)) for s, t, where, end in ways]
+    job = change.job(job, peers=(*job.peers, *trials))
+    assert len(explained_trials(job)) == (2 if family == "10.0.0.3" else 1)
+    assert said(job, *FAMILIES) == []
+
+
+def test_a_family_that_only_the_loopback_has_is_said_with_the_variable(of, only, change):
+    job = change.environment(of(2, lambda n: (*plain(n)[:1], *ipv6(n)[1:]), gpus=1), None, NCCL_SOCKET_FAMILY="AF_INET")
+    finding = only(tried(change, job, missed=[(1, "127.0.0.1"), (2, "127.0.0.1")]))
+    assert (finding.rule, finding.ranks) == ("net-nccl-picks-loopback-or-docker", (0, 1))
+    assert "lo (127.0.0.1) (NCCL_SOCKET_FAMILY=AF_INET)" in finding.message
+    assert finding.fix.commands[-1] == "export NCCL_SOCKET_FAMILY=AF_INET6"
+
+
+def test_nccl_of_two_families(of, said, change):
+    both = HEALTHY["both families"]
+    job = change.environment(of(4, both, gpus=1), 2, NCCL_SOCKET_FAMILY="AF_INET6")
+    assert said(tried(change, job)) == []
+    job = tried(change, job, missed=[(3, "fd00::3")])
+    assert said(job) == [("net-ipv4-ipv6-mixed", "error", (2,))]
+    assert explained(job) == {"fd00::3"}
+
+
+@pytest.mark.parametrize("value", ["IPv4", "AF_INET ", "inet6", "2"])
+def test_a_family_that_nccl_does_not_know(of, only, said, change, value):
+    finding = only(change.environment(of(4), 2, NCCL_SOCKET_FAMILY=value))
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-ipv4-ipv6-mixed", "warning", (2,))
+    assert said(change.environment(of(4), 2, NCCL_SOCKET_FAMILY="AF_INET")) == []
+
+
+@pytest.mark.parametrize(("outcome", "rules"), [
+    ("timeout", [("net-ipv4-ipv6-mixed", "warning", (1,))]), ("refused", []), ("met", []),
+])  # fmt: skip
+def test_ipv6_that_is_tried_in_vain(of, said, change, outcome, rules):
+    attempts = tuple(
+        Attempt(address=address, port=29500, door="master", outcome=end)
+        for address, end in (("fd00::1", outcome), ("10.0.0.1", "met"))
+    )
+    assert said(change.process(of(2), 1, attempts=attempts)) == rules
+
+
+# -- names and addresses that are there twice
+
+
+def test_two_machines_that_nccl_takes_for_one(of, only, said, change):
+    job = change.node(of(2, gpus=1), None, hostname="clone", boot_id=Missing(reason="no /proc"))
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-duplicate-hostname", "error", (0, 1))
+    one = change.node(job, None, network=network(1, plain(1)))
+    assert "net-duplicate-hostname" not in [rule for rule, _, _ in said(one)]
+
+
+def test_equal_names_with_boot_ids_of_their_own_are_only_mentioned(of, said, change):
+    job = change.node(of(3, gpus=1), [0, 1], hostname="ubuntu")
+    assert said(job) == [("net-duplicate-hostname", "info", (0, 1))]
+    assert said(change.node(job, None, boot_id="boot", network=None)) == []
+
+
+def test_one_nccl_hostid_on_two_machines(of, only, said, change):
+    job = change.environment(of(3, gpus=1), (0, 2), NCCL_HOSTID="a")
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-duplicate-hostname", "error", (0, 2))
+    assert finding.fix.commands == ("unset NCCL_HOSTID",)
+    assert said(change.environment(of(1, per_node=2), None, NCCL_HOSTID="a")) == []
+
+
+def test_one_address_on_two_nodes(of, only, change):
+    job = with_node(change, of(4), 3, LO, at("eth0", "10.0.0.2"))
+    job = tried(change, job, missed=[(2, "10.0.0.2")])
+    finding = only(job)
+    assert (finding.rule, finding.severity, finding.ranks) == ("net-duplicate-ip", "error", (1, 2))
+    assert "10.0.0.2" in finding.message
+    assert finding.evidence["node2"] == "eth0 02:00:00:00:02:01"
+    assert explained(job) == {"10.0.0.2"}
+
+
+def test_ways_of_nodes_that_have_one_address_are_explained_in_its_network(of, said, change):
+    job = with_node(change, of(4, two_cards), 3, LO, at("eth0", "10.0.0.2"), at("eth1", "10.1.0.3"))
+    job = tried(change, job, missed=[(3, 4, "10.0.0.4")])
+    assert said(job, "names", "paths") == [("net-duplicate-ip", "error", (1, 2))]
+    assert [t[1:] for t in explained_trials(job)] == [(job.processes[3].uid, "10.0.0.4")]
+    elsewhere = change.environment(job, None, NCCL_SOCKET_IFNAME="eth1", GLOO_SOCKET_IFNAME="eth1")
+    elsewhere = tried(change, elsewhere, missed=[(3, 4, "10.1.0.4")])
+    assert ("net-asymmetric-route", "error", (2, 3)) in said(elsewhere, "names", "paths")
+
+
+def test_one_address_on_links_that_the_job_does_not_use_is_only_mentioned(of, said, change):
+    job = of(2, lambda n: (*plain(n), at("eth7", "192.168.1.1")), gpus=1)
+    for n in (1, 2):
+        job = with_node(change, job, n, *plain(n), at("eth7", "192.168.1.1", up=True), physical=True)
+    job = tried(change, change.environment(job, None, NCCL_SOCKET_IFNAME="=eth0"))
+    assert said(job) == [("net-duplicate-ip", "info", (0, 1))]
+
+
+def test_one_link_that_two_nodes_share_is_no_duplicate(of, said, change):
+    job = with_node(change, of(2), 2, *plain(1))
+    assert said(change.node(job, 1, network=network(1, plain(1)))) == []
