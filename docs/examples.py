@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import measured
 
-from distcheck import jobfile
+from distcheck.facts import saved as jobfile
 from distcheck.report import render
 from distcheck.rules.diagnose import diagnose
 
@@ -135,7 +135,7 @@ EXAMPLES: dict[str, Example] = {
         "README.md",
         "distcheck env --hosts 'node[1-4]' --nproc 2",
         node4_has_no_power,
-        ("distcheck/launch/ssh.py",),
+        ("distcheck/launch/remote/ssh.py",),
     ),
     "firewall": Example(
         "README.md",

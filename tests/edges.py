@@ -14,9 +14,9 @@ import msgspec
 from hostile import HOSTILE, full, full_job
 from msgspec import inspect
 
-from distcheck.errors import UsageError
 from distcheck.facts import Collectives, Job, Look, Measurement
-from distcheck.jobfile import consistent, load
+from distcheck.facts.errors import UsageError
+from distcheck.facts.saved import consistent, load
 
 Way = tuple[Any, ...]
 """Keys and positions that lead from a job to one of its values."""

@@ -44,8 +44,8 @@ from distcheck.facts import (
     Transfer,
     Xid,
 )
-from distcheck.placement import place
 from distcheck.probe import pci
+from distcheck.selection.placement import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -112,7 +112,7 @@ PHRASES = {
         ("sends {} MiB in segments", TRANSFER),
         ("So {} MiB follow from every node", [of("peers:_SINGLY_BYTES") >> 20]),
         ("lines of {} bytes at most", [of("frames:LINE_BYTES")]),
-        ("shows stopped for {} s", [of("launch.rank:_STOPPED_SECONDS")]),
+        ("shows stopped for {} s", [of("launch.local.rank:_STOPPED_SECONDS")]),
         ("until the {1} % confidence interval of their median lies within {0} % of it", SURE),
         ("a burst has at least {} s", BURST),
         ("nothing goes on for {} s after", STALLED),
@@ -153,7 +153,7 @@ PHRASES = {
         ("dies of SIGBUS with an {} MiB", [tried("end_to_end/test_deaths.py", r"program=small_shm\((\d+)\)")]),
         ("one node of four has an {} MiB", [tried("cluster/test_unhappy_endings.py", r"remount,size=(\d+)m")]),
     ],
-    "docs/schedulers/kubernetes.md": [("at most {} bytes", [of("termination:LARGEST_BYTES")])],
+    "docs/schedulers/kubernetes.md": [("at most {} bytes", [of("report.termination_log:LARGEST_BYTES")])],
     "docs/schedulers/slurm.md": [("ends within {} s whatever hangs", NODE_ENDS)],
     "docs/rules/baseline.md": [
         (

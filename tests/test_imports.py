@@ -51,10 +51,13 @@ def test_rules_do_no_input_or_output():
 
 
 def test_rules_import_facts_findings_and_data_tables_only():
-    allowed = ("distcheck.rules", "distcheck.facts", "distcheck.placement", "distcheck.nodelist",
-               "distcheck.visible", "distcheck.interfaces", "distcheck.adapters", "distcheck.pci", "distcheck.ranges",
-               "distcheck.collectives.plan", "distcheck.expectation", "distcheck.baseline",
-               "distcheck.members")  # fmt: skip
+    allowed = (
+        "distcheck.rules",
+        "distcheck.facts",
+        "distcheck.selection",
+        "distcheck.collectives.plan",
+        "distcheck.expectation",
+    )
     for path in within("rules"):
         ours = {n for n in imports(path) if n.startswith("distcheck.")}
         assert {n for n in ours if not n.startswith(allowed)} == set(), path
@@ -119,7 +122,7 @@ def test_only_the_command_that_is_called_is_read():
 
 
 def test_the_program_of_the_ranks_starts_without_typer_or_torch():
-    assert not loaded_after("import distcheck.launch.ranks") & {"torch", "typer", "tabulate", "pydantic"}
+    assert not loaded_after("import distcheck.launch.local.forkserver") & {"torch", "typer", "tabulate", "pydantic"}
 
 
 def test_without_a_token_nothing_is_sealed():

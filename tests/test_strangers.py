@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from distcheck.errors import UsageError
 from distcheck.facts import Job, NodeFacts, ProcessFacts
-from distcheck.jobfile import join, load, save
+from distcheck.facts.errors import UsageError
+from distcheck.facts.saved import join, load, save
 from distcheck.report import FORMATS, Options, render
 from distcheck.rollcall import framing
 from distcheck.rollcall.framing import ProtocolError

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distcheck.errors import UsageError
-from distcheck.launch.outside import Engine, Outside
-from distcheck.placement import find_table, integer
+from distcheck.facts.errors import UsageError
+from distcheck.launch.remote.spec import Engine, Outside
+from distcheck.selection.placement import find_table, integer
 
 if TYPE_CHECKING:
     from distcheck.cli.options import Options
@@ -111,7 +111,7 @@ def _hosts(options: Options, environ: Mapping[str, str], engine: Engine) -> tupl
     if options.hostfile:
         return read_hostfile(options.hostfile)
     if environ.get("SLURM_JOB_ID"):
-        from distcheck.launch import slurm
+        from distcheck.launch.remote import slurm
 
         return slurm.hosts(environ), {}
     for variable in _OWN_HOSTFILES:
@@ -203,7 +203,7 @@ def _ranks(
     if slots:
         return tuple(slots.get(host, 1) for host in hosts), True
     if engine == "slurm":
-        from distcheck.launch import slurm
+        from distcheck.launch.remote import slurm
 
         own = not (options.hosts or options.hostfile)
         return slurm.tasks_by_host(environ, len(hosts)) if own else (1,) * len(hosts), False
@@ -226,7 +226,7 @@ def _number(nproc: str, environ: Mapping[str, str]) -> int:
 def _distribution(engine: Engine, environ: Mapping[str, str], arguments: tuple[str, ...]) -> tuple[str, int | None]:
     if engine != "slurm":
         return "", None
-    from distcheck.launch import slurm
+    from distcheck.launch.remote import slurm
 
     return slurm.distribution(environ, arguments)
 
@@ -234,7 +234,7 @@ def _distribution(engine: Engine, environ: Mapping[str, str], arguments: tuple[s
 def _default_port(engine: Engine, environ: Mapping[str, str]) -> int:
     if engine != "slurm":
         return _PORT
-    from distcheck.launch import slurm
+    from distcheck.launch.remote import slurm
 
     return slurm.default_port(environ)
 

@@ -16,7 +16,7 @@ import typer
 from distcheck import __version__
 from distcheck.cli.options import Command, Group, Measuring, NodeOptions, Options, taking
 from distcheck.cli.request import asked_of_node, request_of
-from distcheck.errors import UsageError, WriteError
+from distcheck.facts.errors import UsageError, WriteError
 from distcheck.report import FORMATS
 from distcheck.report import Options as ReportOptions
 
@@ -146,7 +146,7 @@ def gate(
     code = _run(request._replace(asked=asked), options, to_stderr=True)
     if code != 0:
         _leave(code)
-    from distcheck.launch.command import become
+    from distcheck.launch.exec import become
 
     become(program, command, request.placements[0] if export else None)
 
@@ -188,7 +188,7 @@ def report(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of --format json.")] = False,  # noqa: FBT002 typer's form
 ) -> None:
     """Merge saved jobs, judge them again, and render the report."""
-    from distcheck import jobfile
+    from distcheck.facts import saved
     from distcheck.rules.diagnose import diagnose
 
     if schema:
@@ -198,10 +198,10 @@ def report(
     if format not in FORMATS:
         raise UsageError(f"--format {format}: choose one of {', '.join(FORMATS)}")
     if output is not None:
-        jobfile.check_writable(output, "--output")
-    job = jobfile.merge([jobfile.load(path) for path in jobfile.find(files)])
+        saved.check_writable(output, "--output")
+    job = saved.merge([saved.load(path) for path in saved.find(files)])
     if baseline is not None:
-        from distcheck.baseline import load
+        from distcheck.expectation.baseline import load
 
         job = msgspec.structs.replace(job, asked=msgspec.structs.replace(job.asked, baseline=load(baseline)))
     asked = job.asked
@@ -256,7 +256,7 @@ def _look(command: str, looks: tuple[Look, ...], options: Options) -> NoReturn:
 
 def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
     """Run a preflight and return the exit code."""
-    from distcheck import jobfile
+    from distcheck.facts import saved
     from distcheck.run import entry
 
     _check_writable(options)
@@ -265,7 +265,7 @@ def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
     )
     if not outcome.reported and options.save is not None and options.save.is_dir():
         try:
-            jobfile.save(outcome.job, options.save)
+            saved.save(outcome.job, options.save)
         except WriteError as error:
             _complain(str(error))
     return outcome.exit_code
@@ -273,7 +273,7 @@ def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
 
 def _check_writable(options: Options, reason_file: Path | None = None) -> None:
     """Find out before anything is looked at whether what is to be written can be."""
-    from distcheck import jobfile
+    from distcheck.facts import saved
 
     for path, option in (
         (options.output, "--output"),
@@ -282,13 +282,13 @@ def _check_writable(options: Options, reason_file: Path | None = None) -> None:
         (reason_file, "--reason-file"),
     ):
         if path is not None:
-            jobfile.check_writable(path, option)
+            saved.check_writable(path, option)
 
 
 def _publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_stderr: bool) -> int:
     """Write all that was asked for; what cannot be written is said, takes nothing along, and makes the code 70."""
-    from distcheck import jobfile, termination
-    from distcheck.report import render
+    from distcheck.facts import saved
+    from distcheck.report import render, termination_log
     from distcheck.rules.finding import excluded_nodes
 
     failed = False
@@ -303,19 +303,19 @@ def _publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_
 
     if options.save is not None:
         path = options.save
-        attempt(lambda: jobfile.save(job, path))
+        attempt(lambda: saved.save(job, path))
     if options.exclude_file is not None:
         exclude_path = options.exclude_file
         nodes = excluded_nodes(diagnosis.findings)
-        attempt(lambda: jobfile.write(exclude_path, "".join(f"{node}\n" for node in nodes)))
+        attempt(lambda: saved.write(exclude_path, "".join(f"{node}\n" for node in nodes)))
     if code != 0 or not to_stderr:  # what COMMAND says for itself at its end must not stand behind our pass
-        termination.write(job, diagnosis)
+        termination_log.write(job, diagnosis)
     stream = sys.stderr if to_stderr else sys.stdout
     text = render(options.format, job, diagnosis, options=_report_options(options, stream))
     if options.output is not None:
         output = options.output
         before = failed
-        attempt(lambda: jobfile.write(output, text))
+        attempt(lambda: saved.write(output, text))
         if failed == before:
             return BROKEN if failed else code
     attempt(lambda: _print(text, stream))

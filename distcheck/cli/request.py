@@ -14,13 +14,13 @@ from distcheck.cli.hosts import outside
 from distcheck.cli.options import JOIN_SECONDS, Measuring, NodeOptions, Options
 from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.errors import UsageError
 from distcheck.facts import Asked, Baseline, Look, Missing, Placement
-from distcheck.nodelevel import node_level
-from distcheck.nodelevel import placements as node_placements
-from distcheck.placement import beside, find_table, local_placements, place
+from distcheck.facts.errors import UsageError
 from distcheck.report import FORMATS
 from distcheck.run.entry import Request
+from distcheck.selection.node_environment import node_level
+from distcheck.selection.node_environment import placements as node_placements
+from distcheck.selection.placement import beside, find_table, local_placements, place
 
 _LARGEST = 1e9
 """Of seconds and of GB/s: what a report can hold and nobody waits for."""
@@ -174,8 +174,8 @@ def _mpiexec(environ: Mapping[str, str]) -> str:
     table = find_table(environ)
     if table is None or table.launcher != "hydra":
         return ""
-    from distcheck.meeting_place import control_port
     from distcheck.probe.process import ancestors
+    from distcheck.selection.meeting_place import control_port
 
     return control_port(ancestors())
 
@@ -221,7 +221,7 @@ def _gpu_count() -> int:
 def _baseline(path: Path | None) -> Baseline | None:
     if path is None:
         return None
-    from distcheck.baseline import load
+    from distcheck.expectation.baseline import load
 
     return load(path)
 

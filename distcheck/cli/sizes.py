@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from distcheck.errors import UsageError
+from distcheck.facts.errors import UsageError
 
 _SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -30,8 +30,8 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
+from distcheck.collectives.nccl_log import parse
 from distcheck.facts import Missing, NcclLog
-from distcheck.nccl_log import parse
 from distcheck.probe.links import nccl_files
 
 SUBSYSTEMS = "INIT,GRAPH,TUNING,ENV,NET"

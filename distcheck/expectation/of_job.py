@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.baseline import differences, of
 from distcheck.collectives.plan import bus_factor, label
+from distcheck.expectation.baseline import differences, of
 from distcheck.expectation.hardware import Hardware
 from distcheck.expectation.ladder import Figure, expect
 from distcheck.expectation.models import NETWORK_SHARE

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from distcheck import adapters, interfaces
 from distcheck.expectation.hardware import Adapters, Outside, Socket
 from distcheck.facts import Gpus, Link, Missing, Nic, Pci
+from distcheck.selection import adapters, interfaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

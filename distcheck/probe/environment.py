@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from distcheck.placement import RANK_VARIABLES, TABLES
+from distcheck.selection.placement import RANK_VARIABLES, TABLES
 
 _NAMES = frozenset(
     RANK_VARIABLES

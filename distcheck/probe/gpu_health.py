@@ -31,8 +31,8 @@ from distcheck.facts import (
     RemappedRows,
     Remote,
 )
+from distcheck.facts.ranges import fold
 from distcheck.probe.nvml import FUNCTION_NOT_FOUND, VERSION_MISMATCH, Nvml, ask, error_code, refusal, told
-from distcheck.ranges import fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from distcheck.facts import Agent, Missing, Variables
-from distcheck.placement import RANK_VARIABLES
+from distcheck.facts.ranges import fold
 from distcheck.probe import environment
-from distcheck.ranges import fold
+from distcheck.selection.placement import RANK_VARIABLES
 
 _LONGEST, _MOST_WORDS = 300, 40
 _AGENTS: tuple[tuple[re.Pattern[str], Literal["torchrun", "launch", "accelerate"]], ...] = (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from distcheck.facts import Gpu, Gpus, Missing, NodeFacts, Pci
-from distcheck.pci import Distance, Near, by_gpu
+from distcheck.selection.pci import Distance, Near, by_gpu
 
 
 class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sized
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distcheck.placement import Table, find_table
-from distcheck.ranges import fold as fold  # noqa: PLC0414 the rules have it from here
+from distcheck.facts.ranges import fold as fold  # noqa: PLC0414 the rules have it from here
 from distcheck.rules.finding import Finding, Fix, Owner, Scope, Severity
+from distcheck.selection.placement import Table, find_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

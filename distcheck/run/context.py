@@ -16,8 +16,7 @@ import msgspec
 
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
 from distcheck.facts import CudaView, Gpus, Job, Missing, NetworkFacts, Pci
-from distcheck.launch.local import LocalRanks
-from distcheck.placement import rank_environment
+from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.probe import environment, gpu, host, links, pci
 from distcheck.probe.state import SHM, space, temporary
 from distcheck.rollcall import client
@@ -40,6 +39,7 @@ from distcheck.run.join import arrive
 from distcheck.run.progress import Watcher
 from distcheck.run.record import Record
 from distcheck.run.watchdog import Watchdog
+from distcheck.selection.placement import rank_environment
 
 if TYPE_CHECKING:
     from distcheck.probe.gpu_load import Watch

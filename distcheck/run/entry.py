@@ -29,7 +29,7 @@ from distcheck.run.record import Record
 from distcheck.run.watchdog import GRACE_SECONDS, armed
 
 if TYPE_CHECKING:
-    from distcheck.launch.outside import Outside
+    from distcheck.launch.remote.spec import Outside
     from distcheck.rollcall.protocol import Report
 
 
@@ -189,7 +189,7 @@ def rank_facts(
     uuids: tuple[str, ...] | Missing | None = None
     stop, device = "", None
     if isinstance(node.gpus, Gpus):
-        from distcheck.visible import visible
+        from distcheck.selection.visible_devices import visible
 
         uuids, stop = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
     elif isinstance(node.gpus, Missing):
@@ -202,7 +202,7 @@ def rank_facts(
         named = tuple(shown.uuid for shown in cuda.devices)
         uuids = named if all(named) and not cuda.error else uuids
     if isinstance(uuids, tuple):
-        from distcheck.visible import device_of
+        from distcheck.selection.visible_devices import device_of
 
         device = device_of(placement.local_rank, uuids)
     return RankFacts(

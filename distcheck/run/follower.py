@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distcheck.collectives.plan import Task
-from distcheck.launch.tasks import tasks_for
+from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.client import Connection
 from distcheck.rollcall.framing import ProtocolError
 from distcheck.rollcall.protocol import (

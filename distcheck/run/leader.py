@@ -12,8 +12,8 @@ import msgspec
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.collectives.spread import at_least, uncertainty
 from distcheck.facts import Collectives, Job, Measurement, RankRun
-from distcheck.launch.local import LocalRanks
-from distcheck.launch.tasks import tasks_for
+from distcheck.launch.local.supervisor import LocalRanks
+from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.protocol import Abort, Bye, Here, LastCall, RunReport, Start
 from distcheck.rollcall.server import Server
 from distcheck.run import peer_round

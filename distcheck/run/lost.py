@@ -7,11 +7,11 @@ import re
 from collections.abc import Collection, Mapping
 
 from distcheck.facts import Resolution
-from distcheck.nodelist import expand
-from distcheck.placement import integer
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Door
 from distcheck.rollcall.protocol import Found
+from distcheck.selection.nodelist import expand
+from distcheck.selection.placement import integer
 
 _LOST_AFTER_SECONDS = 1.0
 _RESOLVE_SECONDS = 1.0

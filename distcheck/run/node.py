@@ -15,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from distcheck.errors import WriteError
 from distcheck.facts import Asked, Gpus, Job, Missing, NodeState, Pci, Placement, RankFacts
-from distcheck.jobfile import write
+from distcheck.facts.errors import WriteError
+from distcheck.facts.saved import write
 from distcheck.probe import gpu, host, pci
 from distcheck.probe.state import state
 from distcheck.rules.diagnose import Diagnosis

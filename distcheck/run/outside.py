@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distcheck.errors import UsageError
 from distcheck.facts import Job, LeftOut
-from distcheck.homecoming import Homecoming
-from distcheck.launch import engine, mpi, slurm, ssh
-from distcheck.launch.assignment import Assignment
-from distcheck.launch.engine import Command, Wish
-from distcheck.launch.outside import Outside
+from distcheck.facts.errors import UsageError
+from distcheck.launch.remote import engine, mpi, slurm, ssh
+from distcheck.launch.remote.assignment import Assignment
+from distcheck.launch.remote.collector import Homecoming
+from distcheck.launch.remote.engine import Command, Wish
+from distcheck.launch.remote.spec import Outside
 from distcheck.probe.environment import redacted
 from distcheck.rollcall.seal import make_token
 from distcheck.run.entry import Outcome, Publish, Request, judge

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from distcheck import interfaces
 from distcheck.facts import Interface, Missing, NetworkFacts, PeerTrial, ReverseLookup, Use
 from distcheck.probe import network
 from distcheck.rollcall import connection, identity
@@ -17,6 +16,7 @@ from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.peers import AGAIN_SECONDS, better_of, choose, doubtful, send_again, try_peers
 from distcheck.rollcall.protocol import PeerDoor, PeerReport, Roster
 from distcheck.rollcall.server import Guest, Server
+from distcheck.selection import interfaces
 
 if TYPE_CHECKING:
     from distcheck.run.context import Session

@@ -28,7 +28,7 @@ from distcheck.facts import (
     ReverseLookup,
     Stage,
 )
-from distcheck.views import combine, with_loads
+from distcheck.facts.merge import combine, with_loads
 
 if TYPE_CHECKING:
     from distcheck.rollcall.protocol import PeerDoor, Report

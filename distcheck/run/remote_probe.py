@@ -16,11 +16,11 @@ import time
 
 from distcheck import __version__
 from distcheck.facts import Job
-from distcheck.launch import assignment as assignments
-from distcheck.launch import frames
-from distcheck.launch.assignment import Assignment
-from distcheck.launch.engine import CLOSE
-from distcheck.launch.frames import Arrived, Collected, Concluded, Message
+from distcheck.launch.remote import assignment as assignments
+from distcheck.launch.remote import frames
+from distcheck.launch.remote.assignment import Assignment
+from distcheck.launch.remote.engine import CLOSE
+from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Message
 
 STOP = signal.SIGUSR1
 """srun, Open MPI's mpirun and MPICH's mpiexec hand it on to every task; SIGTERM they answer with everybody's end."""

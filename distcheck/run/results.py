@@ -7,8 +7,8 @@ from statistics import fmean, median
 
 from distcheck.collectives.plan import Computed, Timing, bus_factor
 from distcheck.facts import RankRun
+from distcheck.facts.members import Members
 from distcheck.isolation.round import Compute, Ended, Group, Rail, Result, Said
-from distcheck.members import Members
 from distcheck.rollcall.protocol import RunReport
 
 

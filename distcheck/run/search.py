@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from distcheck.collectives.plan import Plan
 from distcheck.facts import Culprit, GroupTest, Isolation, Sides, Suspects
+from distcheck.facts.members import Members
 from distcheck.isolation import round as rounds
 from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import Settings, State, lose, start
 from distcheck.isolation.verdict import Evidence, Verdict
-from distcheck.members import Members
 from distcheck.rollcall import connection
 from distcheck.rollcall.protocol import Halt, RunReport, StoreAt, Trial
 from distcheck.run import trials

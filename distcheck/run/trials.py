@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from distcheck.collectives.plan import Task
-from distcheck.launch.tasks import tasks_for
+from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.protocol import RunReport, Trial
 
 if TYPE_CHECKING:
-    from distcheck.launch.local import LocalRanks
+    from distcheck.launch.local.supervisor import LocalRanks
     from distcheck.run.context import Session
 
 _GRACE_SECONDS = 0.5

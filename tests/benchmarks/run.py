@@ -306,7 +306,7 @@ _START = (
 COVERS: dict[str, tuple[str, ...]] = {
     "start_of_env_against_typer": (*_START, "tests/benchmarks/empty_app.py"),
     "start_of_env_against_collect_env": _START,
-    "first_figure_against_torchrun": ("distcheck/collectives/*.py", "distcheck/launch/local.py"),
+    "first_figure_against_torchrun": ("distcheck/collectives/*.py", "distcheck/launch/local/supervisor.py"),
     "gate_on_four_nodes_against_torchrun": ("distcheck/collectives/*.py", "distcheck/rollcall/*.py"),
     "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
     "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),

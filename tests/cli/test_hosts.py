@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from distcheck.cli import hosts
 from distcheck.cli.options import Options
-from distcheck.errors import UsageError
+from distcheck.facts.errors import UsageError
 
 BATCH = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[1-4]", "SLURM_TASKS_PER_NODE": "5,1(x3)"}
 STEP = BATCH | {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}

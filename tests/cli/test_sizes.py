@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.cli.sizes import parse_sizes
-from distcheck.errors import UsageError
+from distcheck.facts.errors import UsageError
 
 MIB = 1 << 20
 

@@ -26,7 +26,7 @@ from cluster.inside import (
 )
 from cluster.reaching import blamed, rename
 
-from distcheck.nodelist import deal, expand, tasks_per_node
+from distcheck.selection.nodelist import deal, expand, tasks_per_node
 
 _TASK = "PROCID NTASKS LOCALID"
 

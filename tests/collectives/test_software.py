@@ -13,7 +13,7 @@ import torch
 
 from distcheck.collectives.plan import Software
 from distcheck.facts import Placement
-from distcheck.launch.rank import LocalRank
+from distcheck.launch.local.rank import LocalRank
 
 UUID = "ffc79498-8ff3-4a5b-9c0d-0123456789ab"
 

@@ -14,7 +14,7 @@ from distcheck.collectives.plan import gpu_uuid
 from distcheck.facts import CudaDevice, CudaView, Gpu, Missing, Placement
 from distcheck.probe import cuda, gpu, host
 from distcheck.run.entry import rank_facts
-from distcheck.visible import visible
+from distcheck.selection.visible_devices import visible
 
 NVML = Path(__file__).parents[1] / "nvml"
 H100 = (NVML / "dgx_h100.txt").read_text()

@@ -10,9 +10,9 @@ from pathlib import Path
 import machines
 import pytest
 
-from distcheck import pci as tree
 from distcheck.facts import Missing, Nic, Pci, PciPlace
 from distcheck.probe import pci
+from distcheck.selection import pci as tree
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from distcheck.facts import Agent, Variables
+from distcheck.facts.ranges import unfold
 from distcheck.probe import process
-from distcheck.ranges import unfold
 
 
 def test_a_process_knows_its_command_and_ancestors():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from distcheck.baseline import of
+from distcheck.expectation.baseline import of
 from distcheck.facts import Collectives, GpuHealth, Measurement, NvLinks
 from distcheck.report import render
 from distcheck.report.document import document

@@ -24,9 +24,9 @@ from distcheck.facts import (
     Resolution,
     TorchBuild,
 )
-from distcheck.placement import local_placements, place, rank_environment
 from distcheck.rules import Rule, all_rules
 from distcheck.rules.diagnose import Diagnosis, diagnose
+from distcheck.selection.placement import local_placements, place, rank_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

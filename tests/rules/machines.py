@@ -11,7 +11,7 @@ import msgspec
 
 from distcheck.facts import Gpus, Job
 from distcheck.probe import gpu
-from distcheck.visible import device_of, visible
+from distcheck.selection.visible_devices import device_of, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,10 +10,10 @@ from rules.conftest import healthy_job
 
 from distcheck.collectives.plan import Computed, Timing
 from distcheck.facts import RankRun
+from distcheck.facts.members import Members
 from distcheck.isolation.round import Group, Round
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import start
-from distcheck.members import Members
 from distcheck.rollcall.protocol import RunReport
 from distcheck.run.results import result_of
 

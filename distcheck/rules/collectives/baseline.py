@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.baseline import Change, compare, differences, of, without_counterpart
 from distcheck.collectives.plan import label
+from distcheck.expectation.baseline import Change, compare, differences, of, without_counterpart
 from distcheck.facts import Baseline, Collectives, Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.figures import size_words

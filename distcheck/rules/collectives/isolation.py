@@ -5,12 +5,12 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from distcheck.adapters import served
 from distcheck.facts import Culprit, GroupTest, Isolation, Job, Missing, Pci, RankFacts
-from distcheck.members import Members
+from distcheck.facts.members import Members
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.wording import brief, listed, numbers_of
+from distcheck.selection.adapters import served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

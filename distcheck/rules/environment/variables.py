@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.placement import integer
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.astray import astray
@@ -24,6 +23,7 @@ from distcheck.rules.job.settings import (
 )
 from distcheck.rules.job.world import duplicates, in_blocks, out_of_range
 from distcheck.rules.wording import are, brief, by_name, found, grouped, listed, named, process_name, starter, table_of
+from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.adapters import HCA
 from distcheck.facts import Gpu, Gpus, Job, Missing, Pci, RankFacts
-from distcheck.pci import Near, by_gpu, fabric_nics
-from distcheck.ranges import unfold
+from distcheck.facts.ranges import unfold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.assigned import WORDS, Take, Ways, by_picture, reach, takes, ways
 from distcheck.rules.gpu.nodes import card, not_seen
 from distcheck.rules.wording import are, brief, grouped, listed, majority, named, numbers_of, process_name, starter
+from distcheck.selection.adapters import HCA
+from distcheck.selection.pci import Near, by_gpu, fabric_nics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

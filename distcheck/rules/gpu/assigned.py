@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.adapters import HCA, chosen, off, served, told_otherwise
 from distcheck.facts import Gpu, GpuHealth, Job, Missing, Nic, NodeFacts, Pci, PciPlace, RankFacts
-from distcheck.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
 from distcheck.rules.gpu.nodes import at, seen
 from distcheck.rules.wording import once
-from distcheck.visible import usable_name
+from distcheck.selection.adapters import HCA, chosen, off, served, told_otherwise
+from distcheck.selection.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
+from distcheck.selection.visible_devices import usable_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from distcheck.rules.gpu.cuda_view import (
 )
 from distcheck.rules.gpu.nodes import VARIABLE, not_seen
 from distcheck.rules.wording import brief, found, grouped, named, numbers_of
-from distcheck.visible import visible
+from distcheck.selection.visible_devices import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from distcheck.facts import CudaView, Gpus, Job, RankFacts
 from distcheck.rules.finding import Fix, Owner
 from distcheck.rules.gpu.nodes import VARIABLE, at, seen, values
 from distcheck.rules.wording import once
-from distcheck.visible import device_of, usable_name, visible
+from distcheck.selection.visible_devices import device_of, usable_name, visible
 
 if TYPE_CHECKING:
     from distcheck.facts import Gpu, NodeFacts

@@ -13,7 +13,7 @@ from distcheck.rules.gpu.nvml_errors import LOST, error_code, remedy
 from distcheck.rules.gpu.sharing import cause_of, explained, shared_gpus
 from distcheck.rules.gpu.visibility import no_gpu, wrong_values
 from distcheck.rules.wording import brief, found, grouped, listed, named, numbers_of
-from distcheck.visible import visible
+from distcheck.selection.visible_devices import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

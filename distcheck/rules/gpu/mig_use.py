@@ -8,7 +8,7 @@ import msgspec
 
 from distcheck.rules.gpu.nodes import VARIABLE, seen, values
 from distcheck.rules.wording import majority, once
-from distcheck.visible import device_of, usable_name, visible
+from distcheck.selection.visible_devices import device_of, usable_name, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from distcheck.facts import Gpu, Gpus, Job, Missing, NodeFacts, RankFacts, Torch
 from distcheck.rules.finding import NotChecked
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
 from distcheck.rules.wording import grouped, numbers_of, once
-from distcheck.visible import Fault, Visible, fault_in, usable_name, visible
+from distcheck.selection.visible_devices import Fault, Visible, fault_in, usable_name, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

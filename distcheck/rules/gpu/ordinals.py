@@ -15,7 +15,7 @@ from distcheck.rules.gpu.shortfall import shortfalls
 from distcheck.rules.job.agents import restarted
 from distcheck.rules.job.settings import export
 from distcheck.rules.wording import brief, fold, found, grouped, named, table_of
-from distcheck.visible import visible
+from distcheck.selection.visible_devices import visible
 
 if TYPE_CHECKING:
     from distcheck.facts import Job, NodeFacts, RankFacts

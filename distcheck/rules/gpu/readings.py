@@ -10,7 +10,7 @@ from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Seve
 from distcheck.rules.gpu.nodes import at, card, not_seen, seen
 from distcheck.rules.gpu.nvml_errors import error_code
 from distcheck.rules.wording import brief, fold, grouped, listed, numbers_of, once
-from distcheck.visible import usable_name
+from distcheck.selection.visible_devices import usable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,7 +8,7 @@ from distcheck.facts import Gpus, Pci
 from distcheck.rules.gpu.nodes import seen
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.wording import grouped, majority, once
-from distcheck.visible import usable_name
+from distcheck.selection.visible_devices import usable_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

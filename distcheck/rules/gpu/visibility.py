@@ -9,7 +9,7 @@ from distcheck.facts import Gpu, Job, NodeFacts, RankFacts
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
 from distcheck.rules.wording import brief, found, listed, named, numbers_of, starter
-from distcheck.visible import Fault, fault_in, usable_name, visible
+from distcheck.selection.visible_devices import Fault, fault_in, usable_name, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

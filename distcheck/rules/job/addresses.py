@@ -8,9 +8,9 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
-from distcheck.interfaces import packed, unpacked
 from distcheck.rules.job.settings import number
 from distcheck.rules.wording import grouped, once, table_of
+from distcheck.selection.interfaces import packed, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

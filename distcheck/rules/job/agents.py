@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
-from distcheck.nodelist import expand
-from distcheck.placement import integer
 from distcheck.rules.job.addresses import is_here
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import is_complete
 from distcheck.rules.wording import brief
+from distcheck.selection.nodelist import expand
+from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence

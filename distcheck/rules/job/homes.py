@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from distcheck.nodelist import deal, expand, tasks_per_node
 from distcheck.rules.job.agents import in_step, rendezvous, told
 from distcheck.rules.job.settings import number
 from distcheck.rules.wording import grouped, listed, numbered, once, table_of
+from distcheck.selection.nodelist import deal, expand, tasks_per_node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

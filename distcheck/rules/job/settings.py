@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from distcheck import nodelist
-from distcheck.placement import Table, integer
 from distcheck.rules.wording import once, table_of
+from distcheck.selection import nodelist
+from distcheck.selection.placement import Table, integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

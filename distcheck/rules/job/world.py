@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.placement import integer
 from distcheck.rules.job.settings import MPI_LAUNCHERS, number, started_by_distcheck
 from distcheck.rules.wording import grouped, once, table_of
+from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
     from distcheck.facts import Job, RankFacts

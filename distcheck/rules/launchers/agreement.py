@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from distcheck.placement import integer
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.job.agents import (
@@ -29,6 +28,7 @@ from distcheck.rules.job.agents import (
 )
 from distcheck.rules.job.settings import PORT
 from distcheck.rules.wording import brief, by_name, found, grouped, listed, majority, named, nodes_of
+from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

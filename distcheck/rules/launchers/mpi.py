@@ -11,7 +11,7 @@ from distcheck.rules.job.claims import uses_gpus
 from distcheck.rules.job.settings import MPI_LAUNCHERS, started_by_distcheck
 from distcheck.rules.job.world import crowded, is_complete
 from distcheck.rules.wording import are, found, grouped, listed, named, starter
-from distcheck.visible import visible
+from distcheck.selection.visible_devices import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.placement import tasks_here
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.nodes import VARIABLE
@@ -13,6 +12,7 @@ from distcheck.rules.job.agents import agent_per_node
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import allotted_nodes, started_without_srun
 from distcheck.rules.wording import by_name, found, grouped, listed, named, once, rank_name, table_of
+from distcheck.selection.placement import tasks_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,6 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
-from distcheck.interfaces import FAMILIES, FAMILY, packed
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import is_here
@@ -15,6 +14,7 @@ from distcheck.rules.network.interface_cases import Case, cases, told, weighed
 from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.wording import brief, found, grouped, listed, named
+from distcheck.selection.interfaces import FAMILIES, FAMILY, packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, nccl
 from distcheck.rules.finding import Fix
 from distcheck.rules.network.interface_choices import milder, severity
 from distcheck.rules.wording import brief, found, grouped, listed, named
+from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, nccl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

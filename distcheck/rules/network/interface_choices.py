@@ -8,9 +8,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from distcheck.facts import Missing
-from distcheck.interfaces import COMM_ID, GLOO_IFNAME, IFNAME, decides, gloo, items_of, nccl, packed, settings, subnet
 from distcheck.rules.job.addresses import is_here
 from distcheck.rules.wording import grouped, once
+from distcheck.selection.interfaces import (
+    COMM_ID,
+    GLOO_IFNAME,
+    IFNAME,
+    decides,
+    gloo,
+    items_of,
+    nccl,
+    packed,
+    settings,
+    subnet,
+)
 
 if TYPE_CHECKING:
     from distcheck.facts import Interface, Job, NetworkFacts, NodeFacts, RankFacts

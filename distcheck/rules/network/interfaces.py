@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Missing
-from distcheck.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of, nccl
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.network.interface_cases import cases, mend, shown, told, weighed, whence
@@ -20,6 +19,7 @@ from distcheck.rules.network.interface_choices import (
 )
 from distcheck.rules.network.selected_interfaces import Survey, survey
 from distcheck.rules.wording import brief, found, grouped, listed, named
+from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of, nccl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from distcheck.facts import Missing
-from distcheck.interfaces import IFNAME, decides, subnet
 from distcheck.rules.job.addresses import canonical, is_here, resolved
 from distcheck.rules.network.interface_choices import (
     LIBRARIES,
@@ -22,6 +21,7 @@ from distcheck.rules.network.interface_choices import (
     within,
 )
 from distcheck.rules.wording import once
+from distcheck.selection.interfaces import IFNAME, decides, subnet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from distcheck.baseline import of
+from distcheck.expectation.baseline import of
 from distcheck.facts import (
     Collectives,
     Fabric,

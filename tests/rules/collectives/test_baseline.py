@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from distcheck import baseline
+from distcheck.expectation import baseline
 from distcheck.facts import Collectives, Measurement, Missing
 
 MIB = 1 << 20

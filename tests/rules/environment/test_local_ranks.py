@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distcheck.facts import Gpus
-from distcheck.visible import device_of, visible
+from distcheck.selection.visible_devices import device_of, visible
 
 OURS = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")
 

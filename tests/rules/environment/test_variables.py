@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distcheck.facts import Placement, Resolution
-from distcheck.placement import place
+from distcheck.selection.placement import place
 
 LAUNCHERS = ["by hand", "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "distcheck"]
 OURS = ("environment", "leaks", "ranks", "master", "master_port")

@@ -8,7 +8,7 @@ import pytest
 from distcheck.facts import Agent, CudaDevice, CudaView, Fabric, GpuHealth, Missing, NvLinks, RankRun, TorchBuild
 from distcheck.rules import find_rule
 from distcheck.rules.gpu.cuda_view import remedy
-from distcheck.visible import device_of
+from distcheck.selection.visible_devices import device_of
 
 LOOKS = ("environment", "meeting", "gpu", "collectives")
 HUNG = Missing(reason="CUDA did not answer within 10 s: a GPU, its driver or the MPS daemon hangs")

@@ -14,7 +14,7 @@ import pytest
 from distcheck.facts import Gpus
 from distcheck.probe import gpu
 from distcheck.rules import FAMILIES
-from distcheck.visible import device_of, visible
+from distcheck.selection.visible_devices import device_of, visible
 
 LOOKS = ("environment", "meeting", "gpu")
 NVML = Path(__file__).parents[2] / "nvml"

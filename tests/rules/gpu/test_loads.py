@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from distcheck.facts import Gpus, LinkErrors, Missing
+from distcheck.facts.merge import with_loads
 from distcheck.probe import gpu, gpu_load
 from distcheck.rules import FAMILIES
-from distcheck.views import with_loads
 
 LOOKS = ("environment", "meeting", "gpu")
 NVML = Path(__file__).parents[2] / "nvml"

@@ -6,7 +6,7 @@ import pytest
 
 from distcheck.facts import Gpu, Gpus, Missing, TorchBuild
 from distcheck.rules.gpu.nvml_errors import error_code, remedy
-from distcheck.visible import device_of, visible
+from distcheck.selection.visible_devices import device_of, visible
 
 LOOKS = ("environment", "meeting", "gpu")
 NO_ANSWER = Missing(reason="NVML did not answer within 10 s: a GPU or its driver hangs")

@@ -6,11 +6,11 @@ import pytest
 from rules.conftest import CONTRACT
 
 from distcheck.facts import Launched, LaunchedNode, Missing
-from distcheck.nodelist import deal
 from distcheck.report import Options
 from distcheck.report.document import document
 from distcheck.report.text import render
 from distcheck.rules.job.homes import homes
+from distcheck.selection.nodelist import deal
 
 # As Slurm 22.05 placed them: what it was asked for, SLURM_STEP_TASKS_PER_NODE, and the node of each task.
 STEPS = {

@@ -3,9 +3,9 @@
 import pytest
 
 from distcheck.facts import Attempt, Interface, Link, Missing, NetworkFacts, PeerTrial, Resolution
-from distcheck.interfaces import gloo, nccl, settings
 from distcheck.rules.network.interface_choices import meant, misspelt
 from distcheck.rules.network.selected_interfaces import explained, explained_trials
+from distcheck.selection.interfaces import gloo, nccl, settings
 
 LOOKS = ("environment", "meeting", "peers")
 FAMILIES = ("interfaces", "names")

@@ -1,0 +1,201 @@
+"""Jobs on disk: saved whole or not at all, loaded as data that anybody may have written, merged when of one run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from distcheck.facts import Job, NodeFacts, ProcessFacts, RankFacts
+from distcheck.facts.errors import UsageError, WriteError
+from distcheck.facts.merge import combine
+
+SCHEMA = 1
+_LARGEST_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 24
+_LONGEST_NAME = 32
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text file: under a temporary name first, so that nobody reads half of it; devices are written directly.
+
+    Raises:
+        WriteError: it could not be written; the message says why.
+    """
+    try:
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            path.write_text(text)
+            return
+        temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+        try:
+            with temporary.open("x") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise WriteError(f"{path} could not be written: {error.strerror or error}; choose another file") from error
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Find out before anything is measured whether a file can be written.
+
+    Raises:
+        UsageError: its folder is not there or may not be written, or it is one itself where a file is meant.
+    """
+    if path.is_dir() and option != "--save":
+        raise UsageError(f"{option} {path}: this is a folder; name a file in it, for example {path / 'FILE'}")
+    if path.exists() and not path.is_dir():
+        if not os.access(path, os.W_OK):
+            raise UsageError(f"{option} {path}: the file may not be written; choose another or change its permissions")
+        return
+    folder = path if path.is_dir() else path.parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {path}: the folder {folder} does not exist; create it with: mkdir -p {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {path}: the folder {folder} may not be written; choose another")
+
+
+def save(job: Job, path: Path) -> Path:
+    """Save a job; in a folder under a name of its own per process. Returns the file's path."""
+    if path.is_dir():
+        first = min((r.placement.rank for r in job.ranks if r.placement.rank is not None), default=0)
+        own = job.processes[0].uid[:8] if job.processes else "0"
+        path = path / f"distcheck-{_plain(job.run)}-rank{first}-{_plain(own)}.json"
+    write(path, msgspec.json.encode(job).decode() + "\n")
+    return path
+
+
+def _plain(name: str) -> str:
+    """Return a name that can be part of a file's: others may have chosen it, such as the roll call's host a run's."""
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in name[:_LONGEST_NAME])
+
+
+def load(path: Path) -> Job:
+    """Load a job.
+
+    Raises:
+        UsageError: the file cannot be read, is no job, holds a value that no job can have, is cut short, or is of a
+            newer schema.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = b""
+            # A device or a pipe has no size to look at.
+            while len(raw) <= _LARGEST_BYTES and (more := file.read(max(_CHUNK_BYTES, len(raw)))):
+                raw += more
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}; give a file that --save wrote") from error
+    if len(raw) > _LARGEST_BYTES:
+        raise UsageError(f"{path} is larger than 1 GiB and no job file of distcheck")
+    try:
+        schema = msgspec.json.decode(raw, type=_Header).schema
+        if schema != SCHEMA:
+            raise UsageError(
+                f"{path} is a job of schema {schema}; this distcheck reads schema {SCHEMA}: install a matching version"
+            )
+        job = msgspec.json.decode(raw, type=Job)
+    except msgspec.ValidationError as error:  # it names the field and what it must be
+        raise UsageError(f"{path} is no job file of distcheck: {error}; save it again with --save") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is no job file of distcheck, or cut short ({error}); save it again with --save"
+        ) from error
+    return consistent(job, path)
+
+
+class _Header(msgspec.Struct):
+    schema: int
+
+
+def consistent(job: Job, path: Path) -> Job:
+    """Return a job whose ranks, processes and nodes refer to each other.
+
+    Raises:
+        UsageError: they do not.
+    """
+    nodes = {n.key for n in job.nodes}
+    uids = {p.uid for p in job.processes}
+    for process in job.processes:
+        if process.node not in nodes:
+            raise UsageError(f"{path} is no whole job: process {process.pid} is on a node that the file does not hold")
+    for rank in job.ranks:
+        if rank.process not in uids:
+            raise UsageError(f"{path} is no whole job: rank {rank.placement.rank} has no process in the file")
+    return job
+
+
+def find(paths: Sequence[Path]) -> list[Path]:
+    """Return the job files that are meant: files as they are, folders as the .json files in them.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(path.glob("*.json"))
+            if not inside:
+                raise UsageError(f"{path} holds no .json file; give a folder that --save wrote to")
+            found += inside
+        else:
+            found.append(path)
+    return found
+
+
+def merge(jobs: Sequence[Job]) -> Job:
+    """Merge the jobs that processes of one launch saved, the fullest first; one job stays as it is.
+
+    A process that never met the others wrote a run of its own; it is of the same launch when it was asked the same
+    and its ranks name the same world. Of two records of one process the fuller job's is kept.
+
+    Raises:
+        UsageError: the files are of different launches.
+    """
+    ordered = sorted(jobs, key=lambda j: (not j.met, -len(j.ranks), j.run))
+    whole = ordered[0]
+    for other in ordered[1:]:
+        if other.asked.command != whole.asked.command or other.world_size != whole.world_size:
+            raise UsageError(
+                f"the files are of different launches: {whole.asked.command} of {whole.world_size} ranks and "
+                f"{other.asked.command} of {other.world_size}; report on them one at a time"
+            )
+        whole = _merge_two(whole, other)
+    return whole
+
+
+def _merge_two(whole: Job, other: Job) -> Job:
+    joined = join(whole, other.nodes, other.processes, other.ranks)
+    if joined is whole:  # the other saw nothing more, and only ended a little later
+        return whole
+    return msgspec.structs.replace(joined, seconds=max(whole.seconds, other.seconds))
+
+
+def join(whole: Job, nodes: Sequence[NodeFacts], processes: Sequence[ProcessFacts], ranks: Sequence[RankFacts]) -> Job:
+    """Add to a job the processes that it does not know, with their ranks and nodes, where these are told."""
+    known, told = {p.uid for p in whole.processes}, {n.key for n in nodes}
+    new = tuple(p for p in processes if p.uid not in known and p.node in told)
+    if not new:
+        return whole
+    uids = {p.uid for p in new}
+    known_nodes, new_nodes = {n.key: n for n in whole.nodes}, {n.key: n for n in nodes}
+    pairs = [(known_nodes[p.node], p) for p in whole.processes] + [(new_nodes[p.node], p) for p in new]
+    joined, everybody = combine(pairs)
+    return msgspec.structs.replace(
+        whole,
+        processes=everybody,
+        ranks=tuple(sorted(whole.ranks + tuple(r for r in ranks if r.process in uids), key=_order)),
+        nodes=tuple((known_nodes | new_nodes | joined).values()),
+    )
+
+
+def _order(rank: RankFacts) -> tuple[bool, int, str]:
+    return rank.placement.rank is None, rank.placement.rank or 0, rank.process

@@ -1,0 +1,40 @@
+"""Become the job's command: the same process, in the state in which it was given to distcheck."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from distcheck.facts import Placement
+from distcheck.facts.errors import UsageError
+from distcheck.selection.placement import exported
+
+
+def original_environment() -> dict[bytes, bytes]:
+    """Return the environment that the kernel gave this process at its start.
+
+    Python may have changed its own since: in the C locale it sets LC_CTYPE (PEP 538).
+    """
+    try:
+        raw = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return dict(os.environb)
+    return dict(item.split(b"=", 1) for item in raw.split(b"\0") if b"=" in item)
+
+
+def become(program: str, command: list[str], placement: Placement | None) -> NoReturn:
+    """Replace this process by the command; `placement` adds its RANK, WORLD_SIZE and so on to the environment."""
+    environment = original_environment()
+    if placement is not None:
+        environment |= {k.encode(): v.encode() for k, v in exported(placement).items()}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored stays so
+        signal.signal(signum, signal.SIG_DFL)
+    try:
+        os.execve(program, command, environment)  # noqa: S606 the user's words are no shell's
+    except OSError as error:
+        raise UsageError(f"COMMAND {command[0]} could not be started: {error.strerror}") from error

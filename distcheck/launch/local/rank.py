@@ -1,0 +1,177 @@
+"""One local rank, seen from distcheck: what it said, what the kernel says of it, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+from distcheck.collectives import nccl_debug
+from distcheck.collectives.plan import (
+    Checked,
+    Computed,
+    Failed,
+    Finished,
+    Joined,
+    NcclSaid,
+    Software,
+    Step,
+    Task,
+    Timing,
+    label,
+)
+from distcheck.facts import Death, Missing, NcclLog, Placement, RankRun
+from distcheck.launch.local import channel
+from distcheck.launch.local.channel import Born
+from distcheck.probe.process import state_of
+
+_STOPPED_SECONDS = 3.0
+"""A rank that the kernel shows stopped for so long is not merely being looked at by a debugger."""
+_STATES = {
+    "T": "stopped by a signal (state T)",
+    "t": "held by a debugger (state t)",
+    "D": "in an uninterruptible system call (state D)",
+}
+
+
+class LocalRank:
+    """What is known of one rank's process."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.born: asyncio.Future[Born | None] = asyncio.get_running_loop().create_future()
+        """None when its channel was closed before it said anything."""
+        self.pid: int | None = None
+        self.step = "started"
+        self.heard = time.monotonic()
+        self.stopped_since: float | None = None
+        self.finished = False
+        self.failure: Failed | None = None
+        self.exit_code: int | None = None
+        self.death: Death | None = None
+        """What this node showed right after its process had ended by a signal."""
+        self._silent: float | None = None
+        """How long it had said nothing when the run ended; None while it goes on."""
+        self.waits_in, self.stack = "", tuple[str, ...]()
+        """Where it was when the run ended: in the kernel, and in Python."""
+        self.orphaned = ""
+        """How the program that forked it ended; the kernel ends the rank with it, and nobody tells how."""
+        self.software: Software | None = None
+        self.timings: list[Timing] = []
+        self.checks: list[Checked] = []
+        self.computed: Computed | None = None
+        self.joined: Joined | None = None
+        self.nccl: NcclSaid | None = None
+        self.writer: asyncio.StreamWriter | None = None
+        self.task: Task | None = None
+
+    def give(self, task: Task) -> None:
+        """Tell it what to do, once."""
+        if self.task is None and self.writer is not None:
+            self.task = task
+            self.heard = time.monotonic()
+            self.writer.write(channel.encode_task(task))
+
+    def hear(self, message: channel.Message) -> None:
+        """Take note of what it says; that it says anything shows that it is alive."""
+        self.heard = time.monotonic()
+        match message:
+            case Born():
+                self.pid = message.pid
+                if not self.born.done():
+                    self.born.set_result(message)
+            case Step():
+                self.step = message.text
+            case Software():
+                self.software = message
+            case Timing():
+                self.timings.append(message)
+            case Computed():
+                self.computed = message
+            case Joined():
+                self.joined = message
+            case NcclSaid():
+                self.nccl = message
+            case Checked():
+                self.checks.append(message)
+            case Failed():
+                self.failure = message
+            case Finished():
+                self.finished, self.step = True, "done"
+
+    def note_silence(self) -> None:
+        """Take how long it has said nothing, once."""
+        self._silent = self._silent or time.monotonic() - self.heard
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be expected of it."""
+        return self.finished or self.failure is not None or self.exit_code is not None or bool(self.orphaned)
+
+    def trouble(self) -> str:
+        """Return what keeps it from ever finishing, '' when nothing is known to."""
+        if self.failure is not None:
+            return self.failure.error
+        if self.exit_code is not None and not self.finished:
+            return f"its process {ending(self.exit_code)}"
+        if self.orphaned and not self.finished:
+            return f"its process {self.orphaned}"
+        if self.stopped_since is not None and time.monotonic() - self.stopped_since >= _STOPPED_SECONDS:
+            return "its process is stopped"
+        return ""
+
+    def run(self) -> RankRun:
+        """Sum up what became of it."""
+        state = state_of(self.pid) if self.pid else ""
+        outcome, detail = "stalled", _STATES.get(state, "")
+        if self.finished:
+            outcome, detail = "done", ""
+        elif self.exit_code is not None and self.failure is None:
+            outcome, detail = "died", ending(self.exit_code)
+        elif self.orphaned and self.failure is None and self.task is not None:
+            outcome, detail = "died", self.orphaned
+        elif state in {"T", "t"}:
+            outcome = "stopped"
+        elif self.failure is not None:
+            outcome, detail = (
+                "failed",
+                ("unavailable: " if self.failure.unavailable else "") + self.failure.error,
+            )
+        elif self.pid is None:
+            outcome = "not started"
+        return RankRun(
+            pid=self.pid,
+            step=self.step,
+            outcome=outcome,  # type: ignore[arg-type]  # the literals above
+            detail=detail,
+            silent_seconds=0.0 if self.over else round(self._silent or time.monotonic() - self.heard, 1),
+            waits_in=self.waits_in if outcome == "stalled" else "",
+            stack=self.stack if outcome == "stalled" else (),
+            death=self.death if outcome == "died" else None,
+            joined_seconds=self.joined.seconds if self.joined else None,
+            first_call_seconds={label(c.op, c.dtype): c.seconds for c in self.checks},
+            wrong={label(c.op, c.dtype): c.wrong for c in self.checks},
+            checked={label(c.op, c.dtype): c.elements for c in self.checks},
+            device=self.software.device if self.software else "cpu",
+            gpu=self.software.gpu if self.software else None,
+            nccl=self._nccl(),
+        )
+
+    def _nccl(self) -> NcclLog | Missing | None:
+        """Return what NCCL said; where the rank cannot tell any more, what can be read of it in its process."""
+        if self.nccl is not None:
+            return self.nccl.log
+        if self.task is None or self.task.plan.backend != "nccl":
+            return None
+        log = nccl_debug.of_process(self.pid) if self.pid else None
+        return log or Missing(reason="the rank ended before it told what NCCL had said")
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, in words."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

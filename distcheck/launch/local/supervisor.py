@@ -1,0 +1,335 @@
+"""Local ranks, seen from distcheck: started, told what to measure, watched, and ended with nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from distcheck.collectives.plan import Step, StoreOpen, Task, Timing
+from distcheck.facts import Placement
+from distcheck.launch.local import channel, deaths, program, shm_cleanup
+from distcheck.launch.local.channel import Born, Exited, Imported
+from distcheck.launch.local.forkserver import TELL_STACK
+from distcheck.launch.local.output import Words
+from distcheck.launch.local.rank import LocalRank, ending
+from distcheck.probe import memory
+from distcheck.probe.process import state_of, waits_in
+from distcheck.rollcall.protocol import RunReport
+
+_WATCH_SECONDS = 0.25
+_LAST_WORDS_SECONDS = 0.05
+_LEAVE_SECONDS = 1.0
+"""How long ranks that have delivered everything may take to leave their group by themselves."""
+_SHELLS_SIGNAL = 128
+"""A shell ends with so much more than the number of the signal that ended its command."""
+_MOST_STACKS, _STACKS_SECONDS = 8, 1.0
+_MUTE_STATES = frozenset({"T", "t", "D", "Z", "X", ""})
+"""Of processes that take no signal now."""
+
+
+class LocalRanks:
+    """The ranks that this process started on this machine."""
+
+    def __init__(self, placements: Sequence[Placement], *, torch: bool, inherit: bool) -> None:
+        self.ranks = [LocalRank(p) for p in placements]
+        self.imported: asyncio.Future[Imported] = asyncio.get_running_loop().create_future()
+        self.store: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.first_figure: float | None = None
+        self.on_step: Callable[[str, int], None] = lambda _text, _done: None
+        """Told what the first rank does next, and how many figures it has."""
+        self._torch, self._inherit = torch, inherit
+        self._round = 0
+        self._control: socket.socket | None = None
+        """Our end of the channel to the program that forks the ranks, to send it descriptors."""
+        self._changed = asyncio.Event()
+        self._readers: list[asyncio.Task[None]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words = Words()
+        self._began = time.monotonic()
+        self._began_by_the_clock = time.time()
+        self._segments: set[Path] = set()
+        """Named shared memory of ranks that are killed."""
+        self._memory = memory.marks()
+        self._program_end: int | None = None
+        """The exit code of the program that forks the ranks, before it had imported torch."""
+
+    async def start(self) -> None:
+        """Start the program that forks the ranks."""
+        pairs: list[tuple[socket.socket, socket.socket]] = []
+        try:
+            pairs += (socket.socketpair() for _ in range(len(self.ranks) + 1))
+            with self._words.opened() as theirs:
+                self._process = program.start(
+                    self.placements,
+                    [b.fileno() for _, b in pairs],
+                    theirs,
+                    torch=self._torch,
+                    inherit=self._inherit,
+                )
+        except OSError as error:  # too many files or processes, or no memory
+            for pair in pairs:
+                for end in pair:
+                    end.close()
+            self._ended_as(f"could not be started: {error}")
+            for rank in self.ranks:
+                rank.born.set_result(None)
+            return
+        self._control = pairs[-1][0].dup()
+        hearers: list[LocalRank | None] = [*self.ranks, None]
+        for hearer, (ours, other) in zip(hearers, pairs, strict=True):
+            other.close()
+            await self._hear(hearer, ours)
+
+    async def again(self) -> None:
+        """Begin another round: every rank has a fresh process, that of the last round is killed.
+
+        It costs a fork: torch was imported before, by the program that forks.
+        """
+        self._segments |= self._shared()
+        for rank in self.ranks:
+            if rank.writer is not None:
+                rank.writer.close()
+        self._round += 1
+        self.ranks = [LocalRank(p) for p in self.placements]
+        self.store = asyncio.get_running_loop().create_future()
+        if self._control is None:
+            self._ended_as("never ran")
+            return
+        pairs: list[tuple[socket.socket, socket.socket]] = []
+        try:
+            pairs += (socket.socketpair() for _ in self.ranks)
+            channel.ask_again(self._control, self._round, [other.fileno() for _, other in pairs])
+        except OSError as error:
+            for ours, _ in pairs:
+                ours.close()
+            self._ended_as(f"could not start another round: {error}")
+            return
+        finally:
+            for _, other in pairs:
+                other.close()
+        for rank, (ours, _) in zip(self.ranks, pairs, strict=True):
+            await self._hear(rank, ours)
+
+    async def _hear(self, rank: LocalRank | None, ours: socket.socket) -> None:
+        """Listen to a rank, None for the program that forks them."""
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        if rank is not None:
+            rank.writer = writer
+        self._readers.append(asyncio.create_task(self._listen(rank, reader, writer)))
+
+    def _shared(self) -> set[Path]:
+        return shm_cleanup.shared_by(r.pid for r in self.ranks if r.pid is not None and r.exit_code is None)
+
+    @property
+    def group(self) -> int | None:
+        """The process group of the ranks, None when there is none."""
+        return self._process.pid if self._process else None
+
+    async def wait_born(self, seconds: float) -> list[Born | None]:
+        """Wait until every rank has told what it sees; None for those that have not."""
+        waiting = [asyncio.shield(r.born) for r in self.ranks]
+        await asyncio.wait(waiting, timeout=seconds)
+        return [r.born.result() if r.born.done() else None for r in self.ranks]
+
+    @property
+    def placements(self) -> list[Placement]:
+        """The ranks' placements."""
+        return [r.placement for r in self.ranks]
+
+    async def wait_imported(self, seconds: float, aborted: asyncio.Event) -> str:
+        """Wait until torch is imported; return why it is not, '' when it is."""
+        ended = asyncio.ensure_future(aborted.wait())
+        waiting: set[asyncio.Future[Any]] = {asyncio.shield(self.imported), ended}
+        await asyncio.wait(waiting, timeout=seconds, return_when="FIRST_COMPLETED")
+        ended.cancel()
+        if self.imported.done():
+            return self.imported.result().error and f"torch cannot be imported: {self.imported.result().error}"
+        if aborted.is_set():
+            return "the run was ended while torch was being imported"
+        # Those that were born show that it listens to signals by now.
+        listens = any(r.born.done() and r.born.result() for r in self.ranks)
+        stack = await self._stack_of(self.group) if self.group and listens else ()
+        where = f": it is in {stack[0]}" if stack else ""
+        return f"torch was not imported within {time.monotonic() - self._began:.0f} s{where}"
+
+    async def open_store(self, tasks: Sequence[Task], seconds: float, aborted: asyncio.Event) -> int | None:
+        """Give the first rank its task and wait for the port of its store; None when it could not open one.
+
+        It is rank 0 but where another process stands in for rank 0's, which has come late.
+        """
+        first, task = min(zip(self.ranks, tasks, strict=True), key=lambda pair: pair[1].rank)
+        first.give(task)
+        until = time.monotonic() + seconds
+        while not (self.store.done() or first.trouble() or aborted.is_set()) and time.monotonic() < until:
+            await self._watch()
+        return self.store.result() if self.store.done() else None
+
+    def report(self, error: str = "") -> RunReport:
+        """Sum up what the ranks measured and how they ended; `error` when none of them could begin."""
+        took = self.imported.result().seconds if self.imported.done() and not self.imported.result().error else None
+        runs = {r.placement.rank or 0: msgspec.structs.replace(r.run(), import_seconds=took) for r in self.ranks}
+        if error and self._program_end is not None:
+            died = {"step": "the import of torch", "outcome": "died", "detail": ending(self._program_end)}
+            deaths_by_rank = {r.placement.rank or 0: r.death for r in self.ranks}
+            runs = {n: msgspec.structs.replace(run, death=deaths_by_rank[n], **died) for n, run in runs.items()}
+        elif error:
+            runs = {
+                rank: msgspec.structs.replace(run, outcome="not started", detail=error) for rank, run in runs.items()
+            }
+        return RunReport(
+            runs=runs,
+            timings=tuple((r.placement.rank or 0, t) for r in self.ranks for t in r.timings),
+            software=next((r.software for r in self.ranks if r.software), None),
+            computed={r.placement.rank or 0: r.computed for r in self.ranks if r.computed},
+        )
+
+    async def measure(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seconds: float,
+        aborted: asyncio.Event,
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        """Give every rank its task and watch until all are over, somebody aborts, or the time is gone."""
+        for rank, task in zip(self.ranks, tasks, strict=True):
+            rank.give(task)
+        until = time.monotonic() + seconds
+        told = False
+        while not all(r.over for r in self.ranks) and not aborted.is_set() and time.monotonic() < until:
+            await self._watch()
+            trouble = next((f"rank {r.placement.rank}: {r.trouble()}" for r in self.ranks if r.trouble()), "")
+            if trouble and not told:
+                told = True
+                on_trouble(trouble)
+        # What a rank says of its own end may be under way while its neighbour's end is already known.
+        await asyncio.sleep(_LAST_WORDS_SECONDS)
+
+    async def look_closer(self) -> None:
+        """Ask the kernel, and the first ranks themselves, where those are that are not over."""
+        busy = [r for r in self.ranks if not r.over and r.pid is not None]
+        for rank in busy:
+            rank.note_silence()  # the signal may well wake one that hangs for long enough to say that it is alive
+        until = time.monotonic() + _STACKS_SECONDS
+        for rank in busy[:_MOST_STACKS]:
+            if time.monotonic() > until:
+                break
+            rank.waits_in = waits_in(rank.pid or 0)
+            rank.stack = await self._stack_of(rank.pid or 0)
+
+    async def _stack_of(self, pid: int) -> tuple[str, ...]:
+        """Have a process write its Python calls, innermost first; one that cannot any more is not waited for."""
+        if state_of(pid) in _MUTE_STATES:
+            return ()
+        return await self._words.asked(lambda: os.kill(pid, TELL_STACK))
+
+    async def _watch(self) -> None:
+        """Wait for news for a moment and look at what the kernel says of the ranks."""
+        self._changed.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), _WATCH_SECONDS)
+        now = time.monotonic()
+        for rank in self.ranks:
+            stopped = rank.pid is not None and state_of(rank.pid) in {"T", "t"}
+            rank.stopped_since = (rank.stopped_since or now) if stopped else None
+
+    async def _listen(self, rank: LocalRank | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                message = await channel.read(reader)
+                if rank is None:
+                    self._take(message)
+                else:
+                    self._take_from(rank, message)
+                self._changed.set()
+        except EOFError:
+            if rank is None:
+                await self._program_ended()
+            elif not rank.born.done():
+                rank.born.set_result(None)
+        finally:
+            writer.close()
+
+    def _take(self, message: channel.Message) -> None:
+        """Take note of what the program says that forks the ranks."""
+        match message:
+            case Imported():
+                if not self.imported.done():
+                    self.imported.set_result(message)
+            case Exited() if message.round == self._round and message.index < len(self.ranks):
+                self.ranks[message.index].exit_code = message.code
+                if message.code < 0 or message.code > _SHELLS_SIGNAL:
+                    self.ranks[message.index].death = deaths.seen(self._memory, self.log_tail())
+
+    def _take_from(self, rank: LocalRank, message: channel.Message) -> None:
+        if isinstance(message, StoreOpen):
+            if not self.store.done() and rank in self.ranks:
+                self.store.set_result(message.port)
+            return
+        if isinstance(message, Timing):
+            self.first_figure = self.first_figure or time.monotonic()
+        rank.hear(message)
+        if rank is self.ranks[0] and isinstance(message, Step):
+            self.on_step(message.text, len(rank.timings))
+
+    async def _program_ended(self) -> None:
+        """Note that no more ranks will come: the program has ended."""
+        code = await program.exit_code(self._process)
+        # What the ranks said before their end may still be under way.
+        await asyncio.sleep(_LAST_WORDS_SECONDS)
+        if code is not None and not self.imported.done():
+            self._program_end = code
+        if code is not None and code < 0:
+            death = deaths.seen(self._memory, self.log_tail())
+            for rank in self.ranks:
+                rank.death = rank.death or (None if rank.over else death)
+        self._ended_as("ended" if code is None else ending(code))
+
+    def _ended_as(self, how: str) -> None:
+        """Note how the program that forks the ranks ended: those that still ran are gone with it."""
+        if not self.imported.done():
+            tail = self.log_tail()
+            self.imported.set_result(Imported(0.0, f"the process that forks the ranks {how}{tail and f': {tail}'}"))
+        for rank in self.ranks:
+            if not rank.over:
+                rank.orphaned = f"ended with the one that forked it, which {how}"
+        self._changed.set()
+
+    async def _let_leave(self) -> None:
+        """Wait a moment for ranks that have delivered everything: NCCL removes its shared memory when it leaves."""
+        until = time.monotonic() + _LEAVE_SECONDS
+        while all(r.finished for r in self.ranks) and any(r.exit_code is None for r in self.ranks):
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
+
+    def log_tail(self) -> str:
+        """Return the last lines that the ranks wrote to their standard error."""
+        return self._words.last()
+
+    async def close(self) -> None:
+        """Kill whatever is left of the ranks and wait, for a moment only, until it is gone."""
+        process = self._process
+        if process is not None:
+            await self._let_leave()
+            self._segments |= self._shared()
+            await program.kill(process)
+            shm_cleanup.remove(self._segments, self._began_by_the_clock)
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        if self._control is not None:
+            self._control.close()
+        self._words.close()

@@ -1,0 +1,196 @@
+"""What came home from the probes of a launch: their facts, and what was said of those that did not tell any."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from distcheck import __version__
+from distcheck.facts import Asked, Fate, Job, Launched, LaunchedNode
+from distcheck.facts.saved import join
+from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Message, Reader
+from distcheck.launch.remote.spec import Outside, Words
+from distcheck.launch.remote.ssh import CANNOT_LOG_IN
+from distcheck.rollcall.protocol import Report
+
+_NOT_FOUND = frozenset({126, 127})
+_NO_PROBE = re.compile(
+    r"No module named '?distcheck|unable to find the specified executable|could not find executable|execve\(\)|"
+    r"could not access\s+or execute an executable|execvp error|command not found|No such file or directory",
+)
+_NO_NODE = re.compile(
+    r"Communication connection failure|Node failure|Unable to contact|No route to host|Connection (?:refused|timed "
+    r"out)|Permission denied \(|Host key verification failed|Could not resolve hostname|Requested nodes are busy",
+)
+_LAST_LINES = 12
+_EXITED = re.compile(r"[Ee]xited with exit code (\d+)")
+_OURS = "distcheck: "
+
+
+class Heard(NamedTuple):
+    """What was heard of one node besides facts."""
+
+    words: deque[str]
+    codes: list[int]
+
+
+class Homecoming:
+    """Listens to the commands of a launch and puts the job together."""
+
+    def __init__(self, launch: Outside, words: Words, say: Callable[[str], None]) -> None:
+        self.launch, self._words, self._say = launch, words, say
+        self._ranks, self._tasks = launch.ranks_by_name(), launch.host_of_task
+        self._reader = Reader()
+        self._arrived: dict[str, str] = {}
+        """The version of the probe, by host."""
+        self._unread: dict[str, str] = {}
+        """Why the facts of a host could not be read."""
+        self._reports: dict[str, Report] = {}
+        self._jobs: list[Job] = []
+        self._nodes = {host: Heard(deque(maxlen=_LAST_LINES), []) for host in launch.hosts}
+        self._engine = Heard(deque(maxlen=_LAST_LINES), [])
+        self._blamed: set[str] = set()
+        """Nodes that the engine named in its own words."""
+        self.concluded_at: float | None = None
+        """time.monotonic() at which the roll call's host told the whole job."""
+
+    # -- listening ---------------------------------------------------------------------------------------------
+
+    def line(self, key: str, words: bytes, *, error: bool) -> None:
+        """Take a line of a command's standard output, or of its standard error."""
+        rest = words
+        if not error:
+            line = self._reader.take(words)
+            rest = line.words
+            if line.sender:
+                host = self._host(key, rest.decode("utf-8", "replace"))
+                self._take(host, line.message, line.unread)
+                return
+        self._hear(key, rest.decode("utf-8", "replace").rstrip())
+
+    def ended(self, key: str, code: int) -> None:
+        """Take note that a command has ended."""
+        (self._nodes.get(key) or self._engine).codes.append(code)
+
+    @property
+    def nobody_else(self) -> bool:
+        """Whether some nodes ended without facts and all others have told theirs: nobody else will come."""
+        known = {r.placement.rank for report in self._reports.values() for r in report.ranks}
+        here = [host for host, ranks in self._ranks.items() if ranks and known.issuperset(ranks)]
+        lost = [host for host, heard in self._nodes.items() if host not in here and heard.codes]
+        return bool(here) and bool(lost) and len(here) + len(lost) == len(self._nodes)
+
+    def _host(self, key: str, text: str) -> str | None:
+        """Return the node that a line came from: its own command's, or that of the task which labels it."""
+        if key in self._nodes:
+            return key
+        labelled = self._words.of_task.match(text)
+        task = int(labelled[1]) if labelled and labelled[1] else len(self._tasks)
+        return self._tasks[task] if task < len(self._tasks) else None
+
+    def _take(self, host: str | None, message: Message | None, unread: str) -> None:
+        match message:
+            case Arrived() if host is not None:
+                self._arrived[host] = message.distcheck
+            case Collected():
+                self._reports[message.report.process.uid] = message.report
+            case Concluded():
+                self._jobs.append(message.job)
+                if message.job.met:
+                    self.concluded_at = time.monotonic()
+        if unread and host is not None:
+            self._unread[host] = unread
+
+    def _hear(self, key: str, text: str) -> None:
+        """Note words of a node, or of the engine; distcheck's own progress is handed on."""
+        heard = self._nodes.get(key) or self._engine
+        host, labelled = self._host(key, text), self._words.of_task.match(text)
+        if host is not None and host != key and labelled:
+            heard, text = self._nodes[host], labelled[2]
+        for pattern in self._words.of_node:
+            found = pattern.search(text)
+            if found and found[1] in self._nodes:
+                heard = self._nodes[found[1]]
+                self._blamed.add(found[1])
+                exited = _EXITED.search(text)
+                heard.codes.extend([int(exited[1])] if exited else [])
+        if text.startswith(_OURS):
+            self._say(text.removeprefix(_OURS))
+        if text.strip():
+            heard.words.append(text)
+
+    # -- the job -----------------------------------------------------------------------------------------------
+
+    def job(self, asked: Asked, command: tuple[str, ...], seconds: float, *, ended: str, interrupted: str) -> Job:
+        """Return all that is known.
+
+        `ended` says why the launch was ended early, '' when it was not; `interrupted` names the signal that did it.
+        """
+        whole = max(self._jobs, key=lambda j: (j.met, len(j.ranks)), default=None)
+        if whole is None:
+            reason = ended or "no probe said how it went"
+            whole = Job(
+                distcheck=__version__,
+                run="",
+                asked=asked,
+                skipped=dict.fromkeys((look for look in asked.looks if look not in {"launch", "environment"}), reason),
+            )
+        for job in self._jobs:
+            whole = join(whole, job.nodes, job.processes, job.ranks)
+        for report in self._reports.values():
+            whole = join(whole, (report.node,), (report.process,), report.ranks)
+        # A gate that went wrong has looked for who is bad, which was not asked from the start.
+        looks = asked.looks + tuple(look for look in whole.asked.looks if look not in asked.looks)
+        asked = msgspec.structs.replace(asked, looks=looks)
+        whole = msgspec.structs.replace(
+            whole, distcheck=__version__, run=whole.run or "0", asked=asked, seconds=round(seconds, 3)
+        )
+        launched = msgspec.structs.replace(self._launched(whole, command), interrupted=interrupted)
+        return msgspec.structs.replace(whole, launched=launched)
+
+    def _launched(self, job: Job, command: tuple[str, ...]) -> Launched:
+        known = {r.placement.rank for r in job.ranks}
+        told = {node.name for node in job.nodes}
+        nodes = []
+        for host, heard in self._nodes.items():
+            ranks = self._ranks[host]
+            reported = known.issuperset(ranks) if ranks else host in told
+            words = "\n".join([*(self._engine.words if host in self._blamed and not reported else ()), *heard.words])
+            code = next((c for c in reversed(heard.codes) if c), heard.codes[-1] if heard.codes else None)
+            nodes.append(
+                LaunchedNode(
+                    name=host,
+                    ranks=ranks,
+                    outcome="reported" if reported else self._fate(host, words, code),
+                    exit_code=code,
+                    words=words,
+                    distcheck=self._arrived.get(host, ""),
+                )
+            )
+        return Launched(
+            engine=self.launch.engine,
+            command=command,
+            nodes=tuple(nodes),
+            exit_code=self._engine.codes[-1] if self._engine.codes else None,
+            words="\n".join(self._engine.words),
+            torn=self._reader.torn,
+        )
+
+    def _fate(self, host: str, words: str, code: int | None) -> Fate:
+        """Tell what became of a probe whose facts are not here."""
+        if host in self._unread or self._arrived.get(host, __version__) != __version__:
+            return "unreadable"
+        if host in self._arrived:
+            return "ended"
+        if self.launch.engine == "ssh" and code == CANNOT_LOG_IN:
+            return "unreachable"
+        if code in _NOT_FOUND or _NO_PROBE.search(words):
+            return "no probe"
+        if self.launch.engine != "ssh" and _NO_NODE.search(words):
+            return "unreachable"
+        return "ended" if code is not None or self._engine.codes else "silent"

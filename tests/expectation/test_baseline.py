@@ -1,0 +1,100 @@
+"""What a run is held to: another run of the same kind, with the noise of both."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from rules.conftest import healthy_job
+
+from distcheck.expectation import baseline
+from distcheck.facts import Collectives, Measurement
+from distcheck.facts.errors import UsageError
+from distcheck.facts.saved import save
+
+replace = msgspec.structs.replace
+MIB = 1 << 20
+
+
+def measured(seconds=0.01, uncertainty=0.01, op="all_reduce", size=MIB, dtype="float32", ranks=4):
+    return Measurement(op, size, dtype, 20, (seconds,) * ranks, bursts=7, uncertainty=uncertainty)
+
+
+def ran(job, *rows, backend="gloo"):
+    return replace(job, collectives=Collectives(backend, "asked", torch="2.13.0", measurements=rows))
+
+
+@pytest.fixture
+def job():
+    return healthy_job(2, 2, looks=("environment", "meeting", "collectives"))
+
+
+def test_a_saved_run_is_loaded_with_its_figures(job, tmp_path):
+    path = save(ran(job, measured(), measured(op="broadcast", uncertainty=None)), tmp_path / "before.json")
+    before = baseline.load(path)
+    assert (before.file, before.ranks_by_node, before.gpus, before.backend) == (str(path), (2, 2), {}, "gloo")
+    assert [(row.op, row.bytes, row.seconds, row.uncertainty) for row in before.rows] == [
+        ("all_reduce", MIB, 0.01, 0.01),
+        ("broadcast", MIB, 0.01, None),
+    ]
+
+
+def test_a_run_in_which_nothing_was_measured_is_refused_with_the_remedy(job, tmp_path):
+    path = save(job, tmp_path / "env.json")
+    with pytest.raises(UsageError, match=r"nothing was measured in that run; save one with: distcheck bandwidth"):
+        baseline.load(path)
+
+
+def test_runs_of_one_kind_do_not_differ(job):
+    before, now = (baseline.of(ran(job, measured(s)), "f") for s in (0.01, 0.02))
+    assert baseline.differences(before, now) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_node", "gpus", "words"),
+    [
+        (1, 4, 0, "ranks on each node: 2 x 2, now 1 x 4"),
+        (4, (5, 1, 1, 1), 0, "ranks on each node: 2 x 2, now 1 x 5 + 3 x 1"),
+        (2, 2, 2, "GPUs: none, now 4 x NVIDIA H100"),
+    ],
+)
+def test_another_layout_or_other_gpus_are_another_kind(job, nodes, per_node, gpus, words):
+    before = baseline.of(ran(job, measured()), "f")
+    other = baseline.of(ran(healthy_job(nodes, per_node, gpus=gpus), measured()), "f")
+    assert baseline.differences(before, other) == [words]
+
+
+def test_another_backend_and_another_root_are_another_kind(job):
+    before = baseline.of(ran(job, measured()), "f")
+    rotating = replace(job, asked=replace(job.asked, rotate_root=True))
+    assert baseline.differences(before, baseline.of(ran(rotating, measured(), backend="mpi"), "")) == [
+        "backend: gloo, now mpi",
+        "root of a broadcast: rank 0, now rotating",
+    ]
+
+
+def test_only_what_both_have_is_compared(job):
+    before = baseline.of(ran(job, measured(), measured(size=4 * MIB), measured(dtype="int32")), "f")
+    changes = baseline.compare(before, (measured(0.02), measured(op="broadcast"), measured(0.01, dtype="int32")))
+    assert [(c.name, c.row.bytes, c.share) for c in changes] == [
+        ("all_reduce", MIB, 0.5),
+        ("all_reduce int32", MIB, 1.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "seconds", "fell"),
+    [
+        (0.01, 0.01, 0.0101, False),
+        (0.01, 0.01, 0.0105, True),
+        (0.1, 0.2, 0.0130, False),
+        (0.1, 0.2, 0.0150, True),
+        (None, None, 0.0120, False),
+        (None, None, 0.0130, True),
+        (0.01, 8.0, 0.0500, False),
+        (0.01, 8.0, 10.0, True),
+    ],
+)
+def test_a_figure_fell_when_it_is_lower_by_more_than_both_may_be_off(job, then, now, seconds, fell):
+    before = baseline.of(ran(job, measured(uncertainty=then)), "f")
+    (change,) = baseline.compare(before, (measured(seconds, now),))
+    assert change.fell is fell

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distcheck.facts import Asked, Job, Missing, NodeFacts, Placement, ProcessFacts, RankFacts, saved
+from distcheck.facts.errors import UsageError, WriteError
+
+UNKNOWN = Missing(reason="made up")
+
+
+def node(key="n"):
+    return NodeFacts(
+        key=key, name=key, hostname="h", boot_id="b", network_namespace="n", kernel="k", python="p", distcheck="0",
+        torch=UNKNOWN, interfaces=UNKNOWN, ephemeral_ports=UNKNOWN, unprivileged_port_start=UNKNOWN, accelerator="none",
+    )  # fmt: skip
+
+
+def job_of(*ranks, world=4, met=False, command="env"):
+    return Job(
+        distcheck="0", run="r", met=met, nodes=(node(),),
+        asked=Asked(command=command, looks=("environment", "meeting")),
+        processes=tuple(ProcessFacts(uid=f"p{r}", node="n", pid=r, command=("distcheck",)) for r in ranks),
+        ranks=tuple(
+            RankFacts(process=f"p{r}", placement=Placement(rank=r, world_size=world), environment={}) for r in ranks
+        ),
+    )  # fmt: skip
+
+
+def test_a_saved_job_is_loaded_as_it_was(tmp_path):
+    job = job_of(0, 1)
+    assert saved.load(saved.save(job, tmp_path / "job.json")) == job
+
+
+def test_in_a_folder_every_process_has_a_file_of_its_own(tmp_path):
+    paths = {saved.save(job_of(r), tmp_path) for r in range(3)}
+    assert len(paths) == 3
+    assert sorted(saved.find([tmp_path])) == sorted(paths)
+
+
+def test_partial_jobs_of_one_launch_are_merged():
+    merged = saved.merge([job_of(2), job_of(0, 1, met=True), job_of(1)])
+    assert [r.placement.rank for r in merged.ranks] == [0, 1, 2]
+    assert merged.missing_ranks == (3,)
+    assert merged.met
+
+
+def test_a_member_that_saved_later_does_not_make_the_whole_job_longer():
+    whole, member = job_of(0, 1, met=True), job_of(1)
+    member = msgspec.structs.replace(member, seconds=whole.seconds + 1)
+    assert saved.merge([member, whole]) == whole
+
+
+def test_jobs_of_different_launches_are_not_merged():
+    with pytest.raises(UsageError, match="different launches"):
+        saved.merge([job_of(0), job_of(1, world=8)])
+
+
+def test_a_write_leaves_no_half_file_behind(tmp_path):
+    (tmp_path / "file").mkdir()
+    with pytest.raises(WriteError):
+        saved.write(tmp_path / "file", "text")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_references_within_a_job_must_hold(tmp_path):
+    broken = msgspec.structs.replace(job_of(0), nodes=())
+    path = tmp_path / "job.json"
+    path.write_bytes(msgspec.json.encode(broken))
+    with pytest.raises(UsageError, match="does not hold"):
+        saved.load(path)
+
+
+@pytest.mark.parametrize("run", ["../../x", "/etc/x", "a/b", "..", "x" * 5000, "a\0b", "é"])
+def test_a_name_from_elsewhere_leads_out_of_no_folder(tmp_path, run):
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    job = msgspec.structs.replace(job_of(0), run=run)
+    uid = msgspec.structs.replace(job.processes[0], uid=run)
+    written = saved.save(msgspec.structs.replace(job, processes=(uid,)), folder)
+    assert written.parent == folder
+    assert list(tmp_path.rglob("*")) == [folder, written]
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(saved, "_LARGEST_BYTES", 1000)
+    path = tmp_path / "job.json"
+    path.write_bytes(b" " * 1001)
+    for endless in (path, Path("/dev/zero")):
+        with pytest.raises(UsageError, match="larger than 1 GiB"):
+            saved.load(endless)
+
+
+def test_a_file_is_written_whole_under_a_name_of_its_own_and_then_renamed(tmp_path, monkeypatch):
+    opened: list[tuple[Path, str]] = []
+    opens, replaces = Path.open, Path.replace
+
+    def watched_open(path, mode="r", *args, **more):
+        opened.append((path, mode))
+        return opens(path, mode, *args, **more)
+
+    def watched_replace(path, target):
+        assert path.read_text() == "whole"
+        assert target.read_text() == "of before"
+        return replaces(path, target)
+
+    target = tmp_path / "report"
+    target.write_text("of before")
+    monkeypatch.setattr(Path, "open", watched_open)
+    monkeypatch.setattr(Path, "replace", watched_replace)
+    saved.write(target, "whole")
+    ((temporary, mode),) = [(p, m) for p, m in opened if m != "r"]
+    assert (temporary.parent, mode) == (tmp_path, "x")
+    assert target.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_somebody_put_in_the_way_is_replaced_and_never_followed(tmp_path, monkeypatch):
+    """A link in a folder that everybody may write, such as /tmp, leads to a file of ours."""
+    precious, target = tmp_path / "precious", tmp_path / "report"
+    precious.write_text("precious")
+    target.symlink_to(precious)
+    saved.write(target, "report")
+    assert (precious.read_text(), target.read_text(), target.is_symlink()) == ("precious", "report", False)
+    monkeypatch.setattr(saved.os, "urandom", bytes)
+    guessed = tmp_path / f".report.{bytes(4).hex()}"
+    guessed.symlink_to(precious)
+    with pytest.raises(WriteError):
+        saved.write(target, "again")
+    assert (precious.read_text(), target.read_text()) == ("precious", "report")
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_job_or_a_usage_error(tmp_path_factory, raw):
+    path = tmp_path_factory.mktemp("any") / "job.json"
+    path.write_bytes(raw)
+    with pytest.raises(UsageError):
+        saved.load(path)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_job_with_bytes_changed_is_a_job_or_a_usage_error(tmp_path_factory, data):
+    raw = bytearray(msgspec.json.encode(job_of(0, 1)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("changed") / "job.json"
+    path.write_bytes(raw)
+    try:
+        saved.load(path)
+    except UsageError as error:
+        assert str(path) in str(error)
+
+
+def _job_text():
+    return msgspec.json.encode(job_of(0)).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no job file"),
+        (_job_text()[:-200], "no job file"),
+        ("{}", "no job file"),
+        ("[1, 2]", "no job file"),
+        ('{"schema": 1}', "no job file"),
+        ('{"schema": 2}', "schema 2; this distcheck reads schema 1"),
+        (_job_text().replace('"schema":1', '"schema":7'), "schema 7; this distcheck reads schema 1"),
+        ("[" * 100_000, "no job file"),
+        ('{"schema":1,"skipped":' + '{"a":' * 100_000, "no job file"),
+        ("\udcff".join("ab"), "no job file"),
+        ("PK\x03\x04", "no job file"),
+    ],
+    ids=["empty", "cut", "no fields", "a list", "nothing but a schema", "a newer schema", "a newer job", "nested lists",
+         "nested objects", "no UTF-8", "an archive"],
+)  # fmt: skip
+def test_what_is_no_job_of_this_version_is_refused_in_one_line(tmp_path, text, words):
+    path = tmp_path / "job.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UsageError, match=words) as told:
+        saved.load(path)
+    assert str(path) in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_of_a_key_that_comes_twice_the_last_counts_and_is_judged_like_any_other(tmp_path):
+    path = tmp_path / "job.json"
+    path.write_text(_job_text().replace('"run":"r"', '"run":"first","run":"second"'))
+    assert saved.load(path).run == "second"
+    path.write_text(_job_text().replace('"seconds":0.0', '"seconds":0.0,"seconds":-1', 1))
+    with pytest.raises(UsageError, match=r"\$\.seconds"):
+        saved.load(path)

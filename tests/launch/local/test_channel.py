@@ -1,0 +1,98 @@
+"""The socket between distcheck and a rank."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distcheck.collectives.plan import Finished, Plan, Step, Task
+from distcheck.launch.local import channel
+from distcheck.launch.local.channel import Born, Exited, Imported, RankEnd
+
+TASK = Task(Plan("gloo", ("all_reduce",), (4,), 9.0), rank=1, world_size=2, local_rank=1, store=("127.0.0.1", 5))
+
+
+def read(raw: bytes):
+    async def run():
+        reader = asyncio.StreamReader()
+        reader.feed_data(raw)
+        reader.feed_eof()
+        return await channel.read(reader)
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def pair():
+    """Our socket and the rank's end."""
+    ours, theirs = socket.socketpair()
+    end = RankEnd(theirs.detach())
+    with ours:
+        yield ours, end
+        end.close()
+
+
+@pytest.mark.parametrize(
+    "said", [Born(1, {"RANK": "0"}), Imported(0.5, "no torch"), Exited(0, -9), Step("process group")]
+)
+def test_what_a_rank_tells_arrives(pair, said):
+    ours, end = pair
+    end.tell(said)
+    end.tell(Finished())
+    end.close()
+    raw = b"".join(iter(lambda: ours.recv(4096), b""))
+    assert read(raw) == said
+
+
+def test_a_task_arrives_whole_however_it_is_cut(pair):
+    ours, end = pair
+    for byte in channel.encode_task(TASK):
+        ours.send(bytes([byte]))
+    assert end.wait_for_task() == TASK
+
+
+def test_a_rank_whose_distcheck_has_gone_gets_no_task(pair):
+    ours, end = pair
+    ours.close()
+    assert end.wait_for_task() is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\0\0",
+        struct.pack("!I", 5) + b"123",
+        struct.pack("!I", 0xFFFFFFFF),
+        struct.pack("!I", 1) + b"\xc1",
+        struct.pack("!I", 100_013) + b"\x82\xa4said\xa4Step\xa1z" + b"\x91" * 100_000,
+        struct.pack("!I", 18) + b"\x82\xa4said\xa4Step\xa4text\xa1\xff",
+    ],
+    ids=["empty", "cut length", "cut body", "huge", "reserved", "nested", "no UTF-8"],
+)
+def test_what_is_no_message_ends_the_channel(raw):
+    with pytest.raises(EOFError):
+        read(raw)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_no_bytes_do_more_than_end_the_channel(body):
+    with contextlib.suppress(EOFError):
+        assert isinstance(read(struct.pack("!I", len(body)) + body), msgspec.Struct)
+
+
+def test_the_ends_descriptor_is_closed(pair):
+    _, end = pair
+    fd = end._socket.fileno()
+    end.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)

@@ -1,0 +1,285 @@
+"""Local ranks: started, told what to do, watched, and gone without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+import psutil
+import pytest
+
+from distcheck.collectives.plan import Plan, Task
+from distcheck.launch.local import program as module
+from distcheck.launch.local.supervisor import LocalRanks
+from distcheck.launch.local.tasks import tasks_for
+from distcheck.selection.placement import local_placements
+
+PLAN = Plan("gloo", ("all_reduce",), (65536,), 30.0, iterations=3)
+LONG = Plan("gloo", ("all_reduce",), (16 << 20,), 30.0, iterations=2000)
+
+
+class Running:
+    """Ranks, and what a test wants to know of them."""
+
+    def __init__(self, ranks: LocalRanks) -> None:
+        self.ranks = ranks
+        self.trouble: list[str] = []
+        self.aborted = asyncio.Event()
+
+    @property
+    def program(self) -> int:
+        assert self.ranks.group is not None
+        return self.ranks.group
+
+    async def measure(self, plan: Plan, seconds: float = 20) -> float:
+        """Run a plan to its end; returns how long it took."""
+        count = len(self.ranks.ranks)
+        assert await self.ranks.wait_imported(30, self.aborted) == ""
+        template = Task(plan=plan, rank=0, world_size=count, local_rank=0, store=None)
+        first = tasks_for(self.ranks.placements, template, store=None, gpus={})
+        port = await self.ranks.open_store(first, 20, self.aborted)
+        if port is None:
+            return 0.0
+        start = time.monotonic()
+        tasks = tasks_for(self.ranks.placements, template, store=("127.0.0.1", port), gpus={})
+        await self.ranks.measure(tasks, seconds=seconds, aborted=self.aborted, on_trouble=self._end_soon)
+        return time.monotonic() - start
+
+    def _end_soon(self, trouble: str) -> None:
+        """End the plan as a run does: others have a moment to say what they saw; a collective may wait much longer."""
+        self.trouble.append(trouble)
+        asyncio.get_running_loop().call_later(1.0, self.aborted.set)
+
+    async def until_busy(self) -> list[int]:
+        """Wait until every rank is in the middle of the long plan; returns their pids."""
+        end = time.monotonic() + 20
+        while not all(r.step.startswith("all_reduce") for r in self.ranks.ranks):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.05)
+        return [r.pid for r in self.ranks.ranks if r.pid]
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [run.outcome for run in self.ranks.report().runs.values()]
+
+
+@pytest.fixture
+def ranks():
+    """Run a test's coroutine with started ranks; afterwards not one of their processes is left."""
+
+    def run(count: int, body, *, torch: bool = True) -> None:
+        async def main() -> None:
+            running = Running(LocalRanks(local_placements(count, "127.0.0.1", 29500), torch=torch, inherit=False))
+            await running.ranks.start()
+            program = running.ranks.group
+            seen = {program} if program else set()
+            try:
+                await asyncio.wait_for(body(running), 60)
+                seen |= {r.pid for r in running.ranks.ranks if r.pid}
+            finally:
+                start = time.monotonic()
+                await running.ranks.close()
+                took = time.monotonic() - start
+            assert took < 3
+            left = [pid for pid in seen if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+            assert left == []
+
+        asyncio.run(main())
+
+    return run
+
+
+def test_every_rank_tells_what_it_sees(ranks):
+    async def body(running):
+        born = await running.ranks.wait_born(20)
+        assert [b.environment["RANK"] for b in born] == ["0", "1", "2"]
+        assert {b.environment["WORLD_SIZE"] for b in born} == {"3"}
+        assert len({b.pid for b in born}) == 3
+
+    ranks(3, body, torch=False)
+
+
+def test_healthy_ranks_measure_and_are_done(ranks):
+    async def body(running):
+        await running.measure(PLAN)
+        report = running.ranks.report()
+        assert running.outcomes == ["done", "done"]
+        assert {rank for rank, _ in report.timings} == {0, 1}
+        assert all(0.01 < run.import_seconds < 60 for run in report.runs.values())
+        assert report.software is not None
+        assert running.trouble == []
+        assert running.ranks.first_figure is not None
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_rank_that_is_killed_is_told_apart_at_once(ranks, which):
+    async def body(running):
+        measuring = asyncio.ensure_future(running.measure(LONG))
+        pids = await running.until_busy()
+        os.kill(pids[which], signal.SIGKILL)
+        assert await asyncio.wait_for(measuring, 15) < 15
+        assert running.outcomes[which] == "died"
+        assert running.outcomes[1 - which] != "died"
+        assert running.ranks.report().runs[which].detail == "was ended by SIGKILL"
+        assert len(running.trouble) == 1
+
+    ranks(2, body)
+
+
+def test_a_rank_that_is_stopped_is_told_after_some_seconds(ranks):
+    async def body(running):
+        measuring = asyncio.ensure_future(running.measure(LONG, seconds=30))
+        pids = await running.until_busy()
+        os.kill(pids[1], signal.SIGSTOP)
+        end = time.monotonic() + 10
+        while not running.trouble:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.1)
+        assert running.trouble == ["rank 1: its process is stopped"]
+        running.aborted.set()
+        await asyncio.wait_for(measuring, 3)
+        assert running.outcomes == ["stalled", "stopped"]
+
+    ranks(2, body)
+
+
+def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once(ranks):
+    async def body(running):
+        measuring = asyncio.ensure_future(running.measure(LONG, seconds=40))
+        await running.until_busy()
+        os.kill(running.program, signal.SIGKILL)
+        await asyncio.wait_for(measuring, 5)
+        runs = running.ranks.report().runs.values()
+        assert [r.outcome for r in runs] == ["died", "died"]
+        assert all("was ended by SIGKILL" in r.detail for r in runs)
+
+    ranks(2, body)
+
+
+def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for(ranks):
+    async def body(running):
+        os.kill(running.program, signal.SIGKILL)
+        start = time.monotonic()
+        assert await running.ranks.wait_born(20) == [None, None]
+        error = await running.ranks.wait_imported(20, running.aborted)
+        assert "was ended by SIGKILL" in error
+        assert time.monotonic() - start < 3
+
+    ranks(2, body, torch=False)
+
+
+def test_a_torch_that_cannot_be_imported_is_told_with_its_error(ranks, tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13: no such file')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    async def body(running):
+        error = await running.ranks.wait_imported(20, running.aborted)
+        assert "libcudart.so.13" in error
+        report = running.ranks.report(error=error)
+        assert [(r.outcome, r.import_seconds) for r in report.runs.values()] == [("not started", None)] * 2
+
+    ranks(2, body)
+
+
+def test_a_torch_whose_import_kills_the_program_is_told_by_its_signal(ranks, tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    async def body(running):
+        assert "SIGSEGV" in await running.ranks.wait_imported(20, running.aborted)
+
+    ranks(1, body)
+
+
+def test_waiting_for_the_import_ends_with_the_run(ranks, tmp_path, monkeypatch):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import time; time.sleep(60)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    async def body(running):
+        assert "not imported within" in await running.ranks.wait_imported(0.3, running.aborted)
+        asyncio.get_running_loop().call_later(0.3, running.aborted.set)
+        assert "was ended" in await running.ranks.wait_imported(20, running.aborted)
+
+    ranks(1, body)
+
+
+def test_a_program_that_cannot_be_started_is_told(ranks, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+
+    async def body(running):
+        assert await running.ranks.wait_born(5) == [None]
+        assert "could not be started" in await running.ranks.wait_imported(5, running.aborted)
+
+    ranks(1, body, torch=False)
+
+
+def test_a_group_that_the_kernel_does_not_let_go_is_not_waited_for(ranks, monkeypatch):
+    monkeypatch.setattr(module, "group_lives", lambda _group: True)
+
+    async def body(running):
+        await running.ranks.wait_born(20)
+
+    ranks(1, body, torch=False)
+
+
+def test_tasks_name_rank_store_and_gpu():
+    places = local_placements(3, "127.0.0.1", 29500)
+    template = Task(plan=PLAN, rank=0, world_size=3, local_rank=0, store=None)
+    tasks = tasks_for(places, template, store=("h", 5), gpus={1: 7})
+    assert [(t.rank, t.local_rank, t.store, t.gpu) for t in tasks] == [
+        (0, 0, ("h", 5), None),
+        (1, 1, ("h", 5), 7),
+        (2, 2, ("h", 5), None),
+    ]
+
+
+def test_a_round_after_another_has_fresh_processes_and_measures_again(ranks):
+    async def body(running):
+        pids = []
+        for _ in range(3):
+            await running.measure(PLAN)
+            assert running.outcomes == ["done", "done"]
+            assert [len(rank.timings) for rank in running.ranks.ranks] == [1, 1]
+            pids += [rank.pid for rank in running.ranks.ranks]
+            await running.ranks.again()
+        assert len(set(pids)) == 6
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_round_goes_on_after_one_whose_rank_died_or_hangs(ranks, signum):
+    async def body(running):
+        measuring = asyncio.ensure_future(running.measure(LONG, seconds=4))
+        old = await running.until_busy()
+        os.kill(old[1], signum)
+        await measuring
+        assert "done" not in running.outcomes
+        await running.ranks.again()
+        running.aborted = asyncio.Event()
+        await running.measure(PLAN)
+        assert running.outcomes == ["done", "done"]
+        assert all(not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie" for pid in old)
+
+    ranks(2, body)
+
+
+def test_a_round_that_cannot_be_started_is_said_of_every_rank(ranks):
+    async def body(running):
+        await running.measure(PLAN)
+        os.kill(running.program, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(running.program)], timeout=0.5)
+        await running.ranks.again()
+        await running.measure(PLAN)
+        assert set(running.outcomes) <= {"died", "not started"}
+        assert all("could not start another round" in rank.trouble() for rank in running.ranks.ranks)
+
+    ranks(2, body)

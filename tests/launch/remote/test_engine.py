@@ -1,0 +1,152 @@
+"""Commands that start probes, with programs of this machine: heard to the end, told to stop, and ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from distcheck.launch.remote import engine
+from distcheck.launch.remote.engine import Command
+
+_WAIT = "while :; do sleep 0.05; done"
+
+
+class Ears:
+    """Hears; once a program has said `until`, its wish goes on to the next one, each after the one before.
+
+    The first one comes after the program `after` has ended, if one is named.
+    """
+
+    def __init__(self, *wishes: engine.Wish, until: str = "ready", after: str = "") -> None:
+        self.said: list[tuple[str, str]] = []
+        self.errors: list[tuple[str, str]] = []
+        self.codes: dict[str, int] = {}
+        self._wishes, self._until, self._after = list(wishes), until, after
+        self._wish: engine.Wish = "go on"
+        self._next_at = 0.0
+
+    def line(self, key: str, words: bytes, *, error: bool) -> None:
+        (self.errors if error else self.said).append((key, words.decode()))
+
+    def ended(self, key: str, code: int) -> None:
+        self.codes[key] = code
+
+    def wish(self) -> engine.Wish:
+        ready = any(words == self._until for _, words in self.said) and (not self._after or self._after in self.codes)
+        if ready and self._wishes and time.monotonic() >= self._next_at:
+            self._wish = self._wishes.pop(0)
+            self._next_at = time.monotonic() + 0.5
+        return self._wish
+
+
+def run(ears: Ears, *scripts: str, environment: dict[str, str] | None = None) -> Ears:
+    """Run shell scripts side by side, their keys 0, 1, 2, ..."""
+    commands = [Command(key=str(n), argv=("sh", "-c", script)) for n, script in enumerate(scripts)]
+    engine.run(commands, ears, ears.wish, connect_seconds=2, environment=environment or {})
+    return ears
+
+
+def gone(pid: int) -> bool:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_both_streams_and_the_exit_codes_of_all_are_heard():
+    ears = run(Ears(), "echo out; echo err >&2; exit 3", "echo other; exit 0")
+    assert sorted(ears.said) == [("0", "out"), ("1", "other")]
+    assert ears.errors == [("0", "err")]
+    assert ears.codes == {"0": 3, "1": 0}
+
+
+def test_many_lines_come_in_order_and_the_last_one_without_its_end_too():
+    ears = run(Ears(), "seq 20000; printf last")
+    assert [words for _, words in ears.said] == [*map(str, range(1, 20001)), "last"]
+
+
+def test_a_program_that_is_not_there_ends_with_127_and_its_name_in_words():
+    ears = Ears()
+    command = Command(key="srun", argv=("no-such-launcher", "--label"))
+    engine.run([command], ears, ears.wish, connect_seconds=2, environment={})
+    assert ears.codes == {"srun": 127}
+    assert "no-such-launcher" in ears.errors[0][1]
+
+
+def test_a_program_reads_no_input_of_ours_and_leads_a_session_of_its_own():
+    ears = run(Ears(), "cat; echo $$ $(ps -o sid= -p $$)")
+    pid, session = ears.said[0][1].split()
+    assert pid == session != str(os.getsid(0))
+
+
+def test_words_with_spaces_and_quotes_arrive_as_they_are():
+    ears = Ears()
+    awkward = ["a b", "it's", '"$HOME"', "*", ""]
+    command = Command(key="0", argv=("sh", "-c", 'for w; do echo "<$w>"; done', "sh", *awkward))
+    engine.run([command], ears, ears.wish, connect_seconds=2, environment={})
+    assert [words for _, words in ears.said] == [f"<{word}>" for word in awkward]
+
+
+def test_a_program_is_told_to_stop_by_usr1_and_heard_to_its_end():
+    ears = run(Ears("stop"), f"trap 'echo stopped; exit 5' USR1; echo ready; {_WAIT}")
+    assert ears.said == [("0", "ready"), ("0", "stopped")]
+    assert ears.codes == {"0": 5}
+
+
+def test_a_program_of_this_machine_goes_on_when_nobody_else_is_waited_for():
+    ears = run(Ears("close", "stop"), f"trap 'echo stopped; exit 5' USR1; echo ready; {_WAIT}")
+    assert (ears.said, ears.codes) == ([("0", "ready"), ("0", "stopped")], {"0": 5})
+
+
+def test_a_program_that_does_not_stop_is_ended_by_term(tmp_path):
+    told = tmp_path / "told"
+    script = f"trap '' USR1; trap 'echo ended > {shlex.quote(str(told))}; exit 6' TERM; echo ready; {_WAIT}"
+    run(Ears("stop", "end"), script)
+    assert told.read_text() == "ended\n"
+
+
+def test_a_program_that_ignores_both_is_gone_nevertheless():
+    ears = run(Ears("stop", "end"), f"trap '' USR1 TERM; echo $$; echo ready; {_WAIT}")
+    assert gone(int(ears.said[0][1]))
+
+
+def test_one_that_has_ended_is_not_signalled_when_the_others_are_told_to_stop():
+    ears = run(Ears("stop", after="0"), "exit 0", f"trap 'exit 5' USR1; echo ready; {_WAIT}")
+    assert ears.codes == {"0": 0, "1": 5}
+
+
+def test_a_run_after_one_that_was_ended_hears_only_its_own():
+    run(Ears("end"), f"echo ready; {_WAIT}")
+    ears = run(Ears(), "echo again")
+    assert (ears.said, ears.codes) == ([("0", "again")], {"0": 0})
+
+
+@pytest.mark.parametrize("there", [None, "before"])
+def test_variables_are_added_for_the_programs_and_taken_back(monkeypatch, there):
+    monkeypatch.delenv("DISTCHECK_TOKEN", raising=False)
+    if there:
+        monkeypatch.setenv("DISTCHECK_TOKEN", there)
+    before = dict(os.environ)
+    ears = run(Ears(), 'echo "$DISTCHECK_TOKEN $HOME"', environment={"DISTCHECK_TOKEN": "secret", "HOME": "/x"})
+    assert ears.said == [("0", "secret /x")]
+    assert dict(os.environ) == before
+
+
+def test_the_environment_is_taken_back_when_a_listener_breaks():
+    class Broken(Ears):
+        def line(self, key: str, words: bytes, *, error: bool) -> None:
+            raise KeyError(key, words, error)
+
+    before = dict(os.environ)
+    with pytest.raises(KeyError):
+        run(Broken(), "echo a", environment={"DISTCHECK_TOKEN": "secret"})
+    assert dict(os.environ) == before

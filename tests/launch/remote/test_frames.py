@@ -1,0 +1,162 @@
+"""Facts on their way home: frames survive whatever else stands on the lines, and damage is noticed."""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distcheck.facts import Asked, Job, NodeFacts, Placement, ProcessFacts, RankFacts, TorchBuild
+from distcheck.launch.remote import frames
+from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Reader
+from distcheck.rollcall.protocol import Report
+
+ARRIVED = Arrived("0.1.0", "node1", 7)
+
+
+def report_of(rank: int, *, noise: int = 0) -> Report:
+    """Return a report of a rank; noise is the number of characters that cannot be compressed."""
+    node = NodeFacts(
+        key=f"n{rank}", name=f"node{rank}", hostname=f"node{rank}", boot_id="b", network_namespace="n", kernel="6",
+        python="3.11", distcheck="0.1.0", torch=TorchBuild(version="2", cuda=None, hip=None), interfaces=(),
+        ephemeral_ports=(32768, 60999), unprivileged_port_start=1024, accelerator="none",
+    )  # fmt: skip
+    words = random.Random(rank).randbytes(noise).hex()
+    process = ProcessFacts(uid=f"p{rank}", node=node.key, pid=rank, command=("python", words))
+    placement = Placement(rank=rank, world_size=4, master_addr="node0", master_port=29500)
+    return Report(node, process, (RankFacts(process=process.uid, placement=placement, environment={}),))
+
+
+def lines_of(sender: str, *messages) -> list[bytes]:
+    """Return the lines, without their ends, in which a probe tells these messages."""
+    return [
+        frame.rstrip(b"\n") for n, message in enumerate(messages) for frame in frames.encode(sender, n, message)
+    ]  # fmt: skip
+
+
+def messages(reader: Reader, lines) -> list:
+    taken = [reader.take(line) for line in lines]
+    return [line.message for line in taken if line.message is not None]
+
+
+@given(st.integers(0, 20_000))
+@settings(max_examples=30, deadline=None)
+def test_every_frame_is_one_line_of_which_open_mpi_reads_a_whole_number(noise):
+    for frame in frames.encode("0a1b2c3d", 999_999, Collected(report_of(3, noise=noise))):
+        assert len(frame) == 512
+        assert frame.count(b"\n") == 1
+        assert frame.endswith(b"\n")
+
+
+@given(st.integers(0, 3000), st.randoms(use_true_random=False))
+@settings(max_examples=30, deadline=None)
+def test_frames_of_many_ranks_in_any_order_give_every_message_once(noise, order):
+    said = [Collected(report_of(rank, noise=noise)) for rank in range(4)]
+    lines = [line for rank in range(4) for line in lines_of(f"0000000{rank}", said[rank], ARRIVED)]
+    order.shuffle(lines)
+    reader = Reader()
+    heard = messages(reader, lines)
+    assert sorted(m.report.process.uid for m in heard if isinstance(m, Collected)) == ["p0", "p1", "p2", "p3"]
+    assert [m for m in heard if isinstance(m, Arrived)] == [ARRIVED] * 4
+    assert all(m in said for m in heard if isinstance(m, Collected))
+    assert (reader.torn, reader.damaged) == (0, 0)
+
+
+@pytest.mark.parametrize("label", [b"3: ", b"[1,3]<stdout>: ", b"[3] ", b"some words that were printed before "])
+def test_what_labels_a_line_or_stands_beside_a_frame_is_kept_as_words(label):
+    (line,) = lines_of("0a1b2c3d", ARRIVED)
+    taken = Reader().take(label + line + b" and after")
+    assert (taken.sender, taken.message, taken.words) == ("0a1b2c3d", ARRIVED, label + b"and after")
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"a warning of the site's profile", b"\x1eDCF1 short", b"\xff\xfe\x00", b"DCF1 0a1b2c3d 0 0/1 0 AA=="]
+)
+def test_other_lines_are_words(line):
+    taken = Reader().take(line)
+    assert (taken.sender, taken.message, taken.words) == ("", None, line)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_frame_in_which_a_character_was_changed_is_never_believed(data):
+    said = Collected(report_of(1, noise=800))
+    lines = lines_of("0a1b2c3d", said)
+    number = data.draw(st.integers(0, len(lines) - 1))
+    line = lines[number].rstrip()
+    at = data.draw(st.integers(line.rindex(b" ") + 1, len(line) - 1))
+    other = data.draw(st.sampled_from(b"ABCxyz019+/ =\x00").filter(lambda c: c != lines[number][at]))
+    changed = lines[number][:at] + bytes([other]) + lines[number][at + 1 :]
+    reader = Reader()
+    assert all(m == said for m in messages(reader, [*lines[:number], changed, *lines[number + 1 :]]))
+
+
+@pytest.mark.parametrize("at", [10, 60, 300, 505])
+def test_a_label_in_the_middle_of_a_line_does_no_harm(at):
+    reader, messages = Reader(), []
+    for frame in frames.encode("0a1b2c3d", 0, Collected(report_of(3, noise=900))):
+        labelled = b"[1,0]<stdout>:" + frame[:at] + b"[1,0]<stdout>:" + frame[at:].rstrip(b"\n")
+        messages.append(reader.take(labelled).message)
+    assert messages[-1] == Collected(report_of(3, noise=900))
+    assert (reader.torn, reader.damaged) == (0, 0)
+
+
+def test_a_damaged_frame_is_counted_and_its_message_does_not_come():
+    lines = lines_of("0a1b2c3d", Collected(report_of(1, noise=2000)))
+    assert len(lines) > 2
+    reader = Reader()
+    assert messages(reader, [lines[0].rstrip()[:-9], *lines[1:]]) == []
+    assert (reader.damaged, reader.torn) == (1, 1)
+
+
+def test_a_frame_that_does_not_come_is_a_message_torn_and_others_are_whole():
+    lines = lines_of("0a1b2c3d", Collected(report_of(1, noise=2000)), ARRIVED)
+    reader = Reader()
+    assert messages(reader, lines[1:]) == [ARRIVED]
+    assert (reader.damaged, reader.torn) == (0, 1)
+
+
+def test_a_frame_that_comes_twice_changes_nothing():
+    said = Collected(report_of(1, noise=2000))
+    lines = lines_of("0a1b2c3d", said)
+    assert messages(Reader(), [lines[0], *lines]) == [said]
+
+
+def test_what_another_version_says_is_unread_and_not_silence():
+    body = zlib.compress(b"\x81\xa4type\xa6future")
+    line = b"\x1eDCF1 0a1b2c3d 0 0/1 %08x " % zlib.crc32(body) + frames.base64.b64encode(body)
+    taken = Reader().take(line)
+    assert (taken.sender, taken.message) == ("0a1b2c3d", None)
+    assert taken.unread
+
+
+def test_a_whole_job_comes_home():
+    job = Job(distcheck="0.1.0", run="r", asked=Asked("env", ("environment",)), met=True)
+    assert messages(Reader(), lines_of("0a1b2c3d", Concluded(job))) == [Concluded(job)]
+
+
+@given(st.lists(st.binary(max_size=300), max_size=10))
+def test_no_stream_of_bytes_breaks_the_reader(lines):
+    reader = Reader()
+    for line in lines:
+        assert reader.take(b"\x1eDCF1 " + line).message is None
+
+
+@given(st.integers(0, 10**6 - 1), st.integers(0, 10**6 - 1), st.binary(max_size=60))
+def test_frames_with_any_numbers_do_not_break_the_reader(index, total, chunk):
+    line = b"\x1eDCF1 0a1b2c3d 0 %d/%d %08x " % (index, total, zlib.crc32(chunk)) + frames.base64.b64encode(chunk)
+    assert Reader().take(line).message is None
+
+
+def test_frames_are_written_whole_and_a_reader_that_is_gone_is_no_error():
+    lines = frames.encode("0a1b2c3d", 0, Collected(report_of(1, noise=3000)))
+    read_end, write_end = os.pipe()
+    frames.write(write_end, lines)
+    assert os.read(read_end, 1 << 16) == b"".join(lines)
+    os.close(read_end)
+    frames.write(write_end, lines)
+    os.close(write_end)

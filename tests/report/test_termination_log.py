@@ -1,0 +1,82 @@
+"""What Kubernetes shows of a pod that distcheck ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.cli import main
+from distcheck.cli.options import Options
+from distcheck.facts import Asked, Job
+from distcheck.report import termination_log
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import Finding, Fix, NotChecked, Verdict
+
+JOB = Job(distcheck="0.1.0", run="r", asked=Asked("gate", ("environment",)), met=True)
+BAD = Finding(
+    rule="gpu-fell-off-bus",
+    scope="gpu",
+    nodes=("node1",),
+    message="node1: GPU 3 is lost",
+    fix=Fix("Reboot it.", ("sudo reboot",)),
+)
+HINT = Finding(rule="env-hint", severity="info", message="by the way", fix=Fix("Nothing."))
+GAP = NotChecked(rule="a", reason="ranks are missing")
+
+
+def diagnosis(*findings, gaps=(), verdict=Verdict("node", 40)):  # noqa: B008 it is frozen
+    return Diagnosis(findings, gaps, verdict)
+
+
+def test_verdict_findings_fixes_and_gaps_in_few_lines():
+    optional = NotChecked(rule="b", reason="not asked for", required=False)
+    assert termination_log.message(JOB, diagnosis(BAD, HINT, gaps=(GAP, GAP, optional))).decode() == (
+        "distcheck gate: node (exit code 40)\n"
+        "error: gpu-fell-off-bus: node1: GPU 3 is lost\n"
+        "  fix: Reboot it.\n"
+        "    sudo reboot\n"
+        "not checked: ranks are missing\n"
+    )
+
+
+@pytest.mark.parametrize("length", range(3990, 4080, 7))
+def test_it_is_cut_at_a_whole_character(length):
+    long = Finding(rule="x", message="m" * length + "ü€𝄞" * 100, fix=Fix("f" * 5000))
+    said = termination_log.message(JOB, diagnosis(long))
+    assert 4000 < len(said) <= 4096
+    assert said.decode().endswith("\n…\n")
+
+
+def test_control_characters_and_half_characters_do_no_harm():
+    evil = Finding(rule="x", message="a\x1b[31m\ud800b", fix=Fix("c\nd"))
+    assert rb"error: x: a\x1b[31m\ud800b" in termination_log.message(JOB, diagnosis(evil))
+
+
+def test_it_is_written_where_the_variable_says(tmp_path):
+    log = tmp_path / "log"
+    termination_log.write(JOB, diagnosis(BAD), {"DISTCHECK_TERMINATION_LOG": str(log)})
+    assert log.read_bytes() == termination_log.message(JOB, diagnosis(BAD))
+
+
+def test_outside_of_a_pod_there_is_none(tmp_path, monkeypatch):
+    usual = tmp_path / "termination-log"
+    monkeypatch.setattr(termination_log, "_USUAL", usual)
+    assert termination_log.log_of({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) is None, "the kubelet makes the file"
+    usual.touch()
+    assert termination_log.log_of({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == usual
+    assert termination_log.log_of({}) is None
+
+
+def test_a_log_that_cannot_be_written_changes_nothing():
+    termination_log.write(JOB, diagnosis(BAD), {"DISTCHECK_TERMINATION_LOG": "/nowhere/log"})
+
+
+@pytest.mark.parametrize(
+    ("code", "with_command", "written"), [(0, False, True), (0, True, False), (40, True, True), (40, False, True)]
+)
+def test_a_pass_leaves_the_message_to_command(tmp_path, monkeypatch, capsys, code, with_command, written):
+    log = tmp_path / "log"
+    monkeypatch.setenv("DISTCHECK_TERMINATION_LOG", str(log))
+    judged = diagnosis(verdict=Verdict("pass", 0)) if code == 0 else diagnosis(BAD)
+    assert main._publish(JOB, judged, code, Options(), to_stderr=with_command) == code
+    assert log.exists() == written
+    assert "exit code" in (capsys.readouterr().err if with_command else capsys.readouterr().out)
