@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from distcheck.rollcall.framing import HEADER
+from distcheck.rollcall.wire import HEADER
 
 REFLECTED = b"reflected"
 """Stands for: back to whoever said it."""

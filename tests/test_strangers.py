@@ -20,8 +20,8 @@ from distcheck.facts.errors import UsageError
 from distcheck.facts.saved import join, load, save
 from distcheck.report import FORMATS, Options, render
 from distcheck.rollcall import framing
-from distcheck.rollcall.framing import ProtocolError
 from distcheck.rollcall.protocol import FromGuest, Hello, Report, guest_decoder
+from distcheck.rollcall.wire import ProtocolError
 from distcheck.rules.diagnose import diagnose
 
 EVERYTHING = Options(all_ranks=True, legend=True, timings=True, verbose=True)

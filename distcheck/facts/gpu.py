@@ -285,6 +285,15 @@ class Gpu(Facts, frozen=True):
     """None: no collectives ran, or it was not watched meanwhile."""
 
 
+def usable_name(gpu: Gpu) -> str:
+    """Return a GPU's UUID, else ``PCI-`` and its address; empty for a GPU that CUDA cannot open either."""
+    if gpu.lost:
+        return ""
+    if isinstance(gpu.uuid, str):
+        return gpu.uuid
+    return f"PCI-{gpu.pci}" if isinstance(gpu.pci, str) else ""
+
+
 class Gpus(Facts, frozen=True):
     """What NVML says of a node."""
 

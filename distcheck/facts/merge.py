@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from distcheck.facts import Gpu, GpuLoads, Gpus, Missing, NodeFacts, ProcessFacts
-from distcheck.selection.visible_devices import usable_name
+from distcheck.facts.gpu import usable_name
 
 
 def combine(

@@ -76,7 +76,7 @@ def as_nvml_names(view: CudaView, gpus: tuple[Gpu, ...], predicted: tuple[str, .
     address. A driver before 470 gives a MIG device the UUID of its GPU: then what was `predicted` names it. Names and
     addresses that NVML tells alike are left out: they would be said by every rank.
     """
-    from distcheck.selection.visible_devices import usable_name
+    from distcheck.facts.gpu import usable_name
 
     names = {name: name for gpu in gpus for name in (usable_name(gpu), *gpu.mig_uuids) if name}
     places = {gpu.pci: usable_name(gpu) for gpu in gpus if isinstance(gpu.pci, str) and usable_name(gpu)}

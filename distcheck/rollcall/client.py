@@ -16,7 +16,7 @@ import msgspec
 from distcheck.facts import A_STORE, Attempt, Missing, Resolution
 from distcheck.probe import network
 from distcheck.rollcall import connection, framing, identity, protocol
-from distcheck.rollcall.framing import ProtocolError, encode
+from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import (
     Answer,
     Challenge,
@@ -30,6 +30,7 @@ from distcheck.rollcall.protocol import (
     Welcome,
     Word,
 )
+from distcheck.rollcall.wire import HEADER, ProtocolError
 
 if TYPE_CHECKING:
     from distcheck.rollcall.seal import Seal
@@ -347,7 +348,7 @@ async def _ask(
         return Refused(hello.nonce, "the roll call there asks for a DISTCHECK_TOKEN"), None, None
     from distcheck.rollcall import seal
 
-    ours, theirs = seal.seals(secret, said[framing.HEADER.size :], heard)
+    ours, theirs = seal.seals(secret, said[HEADER.size :], heard)
     writer.write(encode(Proof(), ours))
     answer = await framing.read(reader, protocol.answer_decoder, framing.ANSWER_LIMIT_BYTES, seal=theirs)
     return answer, ours, theirs

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from distcheck.rollcall.wire import HEADER, MAGIC, ProtocolError
+
 if TYPE_CHECKING:
     from distcheck.rollcall.protocol import Word
     from distcheck.rollcall.seal import Seal
 
-MAGIC = b"DCK1"
-HEADER = struct.Struct("!4sI")
 _EVERY_MAGIC = b"DCK"
 HELLO_LIMIT_BYTES = 64 * 1024
 ANSWER_LIMIT_BYTES = 4096
 FRAME_LIMIT_BYTES = 16 * 1024 * 1024
 """The report of a node with 8 ranks and 8 GPUs has about 15 kB."""
 _T = TypeVar("_T")
-
-
-class ProtocolError(Exception):
-    """The other side does not speak our protocol; the message says what it said instead."""
 
 
 def encode(word: Word, seal: Seal | None = None) -> bytes:

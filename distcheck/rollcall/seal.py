@@ -13,7 +13,7 @@ import os
 import re
 from functools import cache
 
-from distcheck.rollcall.framing import HEADER, MAGIC, ProtocolError
+from distcheck.rollcall.wire import HEADER, MAGIC, ProtocolError
 
 TAG_BYTES = 16
 _FRESH_BYTES = 16

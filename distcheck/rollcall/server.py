@@ -15,7 +15,7 @@ import msgspec
 
 from distcheck.probe import network
 from distcheck.rollcall import connection, framing, identity, protocol
-from distcheck.rollcall.framing import ProtocolError, encode
+from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import (
     Challenge,
     Elsewhere,
@@ -31,6 +31,7 @@ from distcheck.rollcall.protocol import (
     guest_decoder,
     hello_decoder,
 )
+from distcheck.rollcall.wire import HEADER, ProtocolError
 
 if TYPE_CHECKING:
     from distcheck.rollcall.seal import Seal
@@ -290,7 +291,7 @@ class Server:
 
         challenge = encode(Challenge(hello.nonce, os.urandom(16).hex()))
         writer.write(challenge)
-        seals = seal.seals(self._secret, said, challenge[framing.HEADER.size :])
+        seals = seal.seals(self._secret, said, challenge[HEADER.size :])
         reading = framing.read(reader, protocol.proof_decoder, framing.ANSWER_LIMIT_BYTES, seal=seals[0])
         await connection.within(reading, _HELLO_SECONDS)
         return seals

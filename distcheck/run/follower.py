@@ -11,7 +11,6 @@ import msgspec
 from distcheck.collectives.plan import Task
 from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.client import Connection
-from distcheck.rollcall.framing import ProtocolError
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
@@ -26,6 +25,7 @@ from distcheck.rollcall.protocol import (
     Trial,
     Trouble,
 )
+from distcheck.rollcall.wire import ProtocolError
 from distcheck.run import peer_round, trials
 from distcheck.run.entry import NEVER_MET, WITH_OTHERS, Outcome, judge
 from distcheck.run.join import put_up_signpost

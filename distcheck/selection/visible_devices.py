@@ -16,6 +16,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from distcheck.facts.gpu import usable_name
+
 if TYPE_CHECKING:
     from distcheck.facts import Gpu
 
@@ -82,15 +84,6 @@ def device_of(local_rank: int | None, visible: tuple[str, ...]) -> str | None:
     if local_rank is not None and 0 <= local_rank < len(visible):
         return visible[local_rank]
     return visible[0] if len(visible) == 1 else None
-
-
-def usable_name(gpu: Gpu) -> str:
-    """Return a GPU's UUID, else ``PCI-`` and its address; empty for a GPU that CUDA cannot open either."""
-    if gpu.lost:
-        return ""
-    if isinstance(gpu.uuid, str):
-        return gpu.uuid
-    return f"PCI-{gpu.pci}" if isinstance(gpu.pci, str) else ""
 
 
 def _read(value: str | None, gpus: tuple[Gpu, ...]) -> _Reading:

@@ -21,10 +21,11 @@ from relay import relay
 
 from distcheck.facts import Placement
 from distcheck.probe import host, network
-from distcheck.rollcall import client, framing, identity, protocol
-from distcheck.rollcall.framing import HEADER, MAGIC, encode
+from distcheck.rollcall import client, framing, identity, protocol, wire
+from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Hello, Refused, Report
 from distcheck.rollcall.server import Server
+from distcheck.rollcall.wire import HEADER, MAGIC
 from distcheck.run.entry import process_facts, rank_facts
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
@@ -190,7 +191,7 @@ async def _besiege(job: Job, strangers: tuple[Stranger, ...], doors: Callable[[]
     """Let strangers come to every door, again and again, until they are cancelled."""
 
     async def come(stranger: Stranger, port: int) -> None:
-        with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError, framing.ProtocolError):
+        with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError, wire.ProtocolError):
             job.done[stranger.__name__] += 1
             await stranger(job, port)
 

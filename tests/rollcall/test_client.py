@@ -10,7 +10,7 @@ import time
 import pytest
 
 from distcheck.facts import A_STORE, Missing, Resolution
-from distcheck.rollcall import client, framing, identity
+from distcheck.rollcall import client, identity, wire
 from distcheck.rollcall.client import Door
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Welcome
@@ -82,7 +82,7 @@ def test_a_door_that_opens_is_met_at_once(hosting, live, hello):
         (encode(Welcome("stale nonce", "r", "u")), False, "stranger", "another's nonce"),
         (None, False, "silent", "said nothing"),
         (None, True, "closed", ""),
-        (framing.HEADER.pack(framing.MAGIC, 5000), False, "foreign", "5000 bytes"),
+        (wire.HEADER.pack(wire.MAGIC, 5000), False, "foreign", "5000 bytes"),
     ],
     ids=["ssh", "http", "stale", "silent", "closed", "huge"],
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from distcheck.collectives.plan import Plan, Timing
 from distcheck.facts import PeerTrial, RankRun, Transfer
 from distcheck.rollcall import framing, protocol, seal
-from distcheck.rollcall.framing import HEADER, MAGIC, ProtocolError, encode
+from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import (
     Bye,
     Challenge,
@@ -29,6 +29,7 @@ from distcheck.rollcall.protocol import (
     Trouble,
     Welcome,
 )
+from distcheck.rollcall.wire import HEADER, MAGIC, ProtocolError
 
 SECRET = seal.secret_of("distcheck-" + 32 * "0")
 DECODERS = (

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from distcheck.collectives.plan import Plan
 from distcheck.facts import PeerTrial, ReverseLookup, Transfer
-from distcheck.rollcall import framing, protocol
-from distcheck.rollcall.framing import ProtocolError
+from distcheck.rollcall import framing, protocol, wire
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,
@@ -30,6 +29,7 @@ from distcheck.rollcall.protocol import (
     Trouble,
     Welcome,
 )
+from distcheck.rollcall.wire import ProtocolError
 
 DECODERS = [protocol.hello_decoder, protocol.answer_decoder, protocol.guest_decoder, protocol.host_decoder]
 
@@ -45,7 +45,7 @@ def read(raw: bytes, decoder, limit: int = framing.FRAME_LIMIT_BYTES):
 
 
 def frame(body: bytes) -> bytes:
-    return framing.HEADER.pack(framing.MAGIC, len(body)) + body
+    return wire.HEADER.pack(wire.MAGIC, len(body)) + body
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_another_version_of_distcheck_is_told_from_another_program(magic):
 
 def test_a_huge_frame_is_refused_by_its_header_alone():
     with pytest.raises(ProtocolError, match="a frame of 4294967295 bytes"):
-        read(framing.HEADER.pack(framing.MAGIC, 0xFFFFFFFF), protocol.guest_decoder)
+        read(wire.HEADER.pack(wire.MAGIC, 0xFFFFFFFF), protocol.guest_decoder)
     with pytest.raises(ProtocolError, match="at most 4"):
         read(frame(b"12345"), protocol.hello_decoder, 4)
 

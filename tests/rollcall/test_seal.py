@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relay import REFLECTED, relay
 
-from distcheck.rollcall import framing, protocol, seal
-from distcheck.rollcall.framing import HEADER, ProtocolError, encode
+from distcheck.rollcall import framing, protocol, seal, wire
+from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Bye, Here, LastCall, NotYet, Proof, Trouble, Welcome
+from distcheck.rollcall.wire import HEADER, ProtocolError
 
 TOKEN = "distcheck-0123456789abcdef0123456789abcdef"
 SECRET, OTHER = seal.secret_of(TOKEN), seal.secret_of("distcheck-" + 32 * "f")
@@ -201,7 +202,7 @@ def _flip(frame: bytes) -> list[bytes]:
 
 def _cut(frame: bytes) -> list[bytes]:
     body = frame[HEADER.size : -1]
-    return [HEADER.pack(framing.MAGIC, len(body)) + body]
+    return [HEADER.pack(wire.MAGIC, len(body)) + body]
 
 
 MISCHIEF = {

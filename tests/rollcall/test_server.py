@@ -10,7 +10,7 @@ import time
 import msgspec
 import pytest
 
-from distcheck.rollcall import client, framing, identity, protocol
+from distcheck.rollcall import client, framing, identity, protocol, wire
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Bye, Here, LastCall, PeerDoor, PeerReport, Trouble
 
@@ -37,14 +37,14 @@ async def _half_open(host):
 
 async def _slow_writer(host):
     _, writer = await host.connect()
-    for byte in framing.HEADER.pack(framing.MAGIC, 100):
+    for byte in wire.HEADER.pack(wire.MAGIC, 100):
         writer.write(bytes([byte]))
         await asyncio.sleep(0.02)
 
 
 async def _huge_header(host):
     reader, writer = await host.connect()
-    writer.write(framing.HEADER.pack(framing.MAGIC, 0xFFFFFFFF) + b"x" * 1000)
+    writer.write(wire.HEADER.pack(wire.MAGIC, 0xFFFFFFFF) + b"x" * 1000)
     assert await asyncio.wait_for(reader.read(), 2) == b""
 
 
@@ -59,7 +59,7 @@ async def _reset(host):
 async def _poison(host):
     for body in (b"\x91" * 60_000, b"\x82\xa4word\xa5Hello\xa5nonce\xa2\xff\xfe", b""):
         _, writer = await host.connect()
-        writer.write(framing.HEADER.pack(framing.MAGIC, len(body)) + body)
+        writer.write(wire.HEADER.pack(wire.MAGIC, len(body)) + body)
 
 
 async def _stranger_job(host):

@@ -22,7 +22,8 @@ from distcheck.rules.job.addresses import (
     unresolved,
 )
 from distcheck.rules.job.astray import astray, contradicted, home_of_rank_0
-from distcheck.rules.job.settings import chosen_by_agent, export, master_commands
+from distcheck.rules.job.remedies import export, master_commands
+from distcheck.rules.job.settings import chosen_by_agent
 from distcheck.rules.wording import brief, found, grouped, listed, named, odd_ones, spread
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from distcheck.facts import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, rank_zero
-from distcheck.rules.job.settings import LARGEST_PORT, master_commands, other_port, started_by_distcheck
+from distcheck.rules.job.remedies import master_commands, other_port
+from distcheck.rules.job.settings import LARGEST_PORT, started_by_distcheck
 from distcheck.rules.wording import found, grouped, named, odd_ones, spread
 
 if TYPE_CHECKING:

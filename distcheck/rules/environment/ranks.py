@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.job.claims import claims, explanation, processes, told_apart
-from distcheck.rules.job.settings import export, mapping
+from distcheck.rules.job.remedies import export
+from distcheck.rules.job.settings import mapping
 from distcheck.rules.job.world import (
     counts_from_one,
     duplicates,

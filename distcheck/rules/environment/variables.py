@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.astray import astray
+from distcheck.rules.job.remedies import export, master_commands, meant
 from distcheck.rules.job.settings import (
     MPI_LAUNCHERS,
     PORT,
     expected,
-    export,
     free_port,
     mapping,
-    master_commands,
-    meant,
     number,
     started_by_distcheck,
     torch_would_raise,

@@ -6,11 +6,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts import Gpu, GpuHealth, Job, Missing, Nic, NodeFacts, Pci, PciPlace, RankFacts
+from distcheck.facts.gpu import usable_name
 from distcheck.rules.gpu.nodes import at, seen
 from distcheck.rules.wording import once
 from distcheck.selection.adapters import HCA, chosen, off, served, told_otherwise
 from distcheck.selection.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
-from distcheck.selection.visible_devices import usable_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

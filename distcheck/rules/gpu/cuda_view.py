@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts import CudaView, Gpus, Job, RankFacts
+from distcheck.facts.gpu import usable_name
 from distcheck.rules.finding import Fix, Owner
 from distcheck.rules.gpu.nodes import VARIABLE, at, seen, values
 from distcheck.rules.wording import once
-from distcheck.selection.visible_devices import device_of, usable_name, visible
+from distcheck.selection.visible_devices import device_of, visible
 
 if TYPE_CHECKING:
     from distcheck.facts import Gpu, NodeFacts

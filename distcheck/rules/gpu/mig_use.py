@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from distcheck.facts.gpu import usable_name
 from distcheck.rules.gpu.nodes import VARIABLE, seen, values
 from distcheck.rules.wording import majority, once
-from distcheck.selection.visible_devices import device_of, usable_name, visible
+from distcheck.selection.visible_devices import device_of, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distcheck.facts import Gpu, Gpus, Job, Missing, NodeFacts, RankFacts, TorchBuild
+from distcheck.facts.gpu import usable_name
 from distcheck.rules.finding import NotChecked
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
 from distcheck.rules.wording import grouped, numbers_of, once
-from distcheck.selection.visible_devices import Fault, Visible, fault_in, usable_name, visible
+from distcheck.selection.visible_devices import Fault, Visible, fault_in, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from distcheck.rules.gpu.nodes import VARIABLE, seen, values
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.gpu.shortfall import shortfalls
 from distcheck.rules.job.agents import restarted
-from distcheck.rules.job.settings import export
+from distcheck.rules.job.remedies import export
 from distcheck.rules.wording import brief, fold, found, grouped, named, table_of
 from distcheck.selection.visible_devices import visible
 

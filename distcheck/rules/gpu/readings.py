@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts import Fabric, Gpu, GpuHealth, Gpus, Job, Missing, NodeFacts, NvLinks, RankFacts
+from distcheck.facts.gpu import usable_name
 from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.rules.gpu.nodes import at, card, not_seen, seen
 from distcheck.rules.gpu.nvml_errors import error_code
 from distcheck.rules.wording import brief, fold, grouped, listed, numbers_of, once
-from distcheck.selection.visible_devices import usable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

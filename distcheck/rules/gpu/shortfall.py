@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts import Gpus, Pci
+from distcheck.facts.gpu import usable_name
 from distcheck.rules.gpu.nodes import seen
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.wording import grouped, majority, once
-from distcheck.selection.visible_devices import usable_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

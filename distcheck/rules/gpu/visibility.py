@@ -6,10 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from distcheck.facts import Gpu, Job, NodeFacts, RankFacts
+from distcheck.facts.gpu import usable_name
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
 from distcheck.rules.wording import brief, found, listed, named, numbers_of, starter
-from distcheck.selection.visible_devices import Fault, fault_in, usable_name, visible
+from distcheck.selection.visible_devices import Fault, fault_in, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

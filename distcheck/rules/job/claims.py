@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.rules.job.astray import keeps_others_away
-from distcheck.rules.job.settings import export, mapping
+from distcheck.rules.job.remedies import export
+from distcheck.rules.job.settings import mapping
 from distcheck.rules.job.world import started_without_srun, strays, too_few_started, worlds
 from distcheck.rules.wording import by_name, grouped, listed, numbered, numbers_of, process_name, starter, table_of
 

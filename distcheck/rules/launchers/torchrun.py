@@ -28,7 +28,8 @@ from distcheck.rules.job.agents import (
     wanted,
 )
 from distcheck.rules.job.astray import astray
-from distcheck.rules.job.settings import PORT, chosen_by_agent, first_host, free_port
+from distcheck.rules.job.remedies import first_host
+from distcheck.rules.job.settings import PORT, chosen_by_agent, free_port
 from distcheck.rules.network.attempts import address_of, failing, tried
 from distcheck.rules.wording import brief, found, grouped, listed, named
 

@@ -9,7 +9,8 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, is_address, rank_zero
 from distcheck.rules.job.astray import home_of_rank_0, look_up
-from distcheck.rules.job.settings import chosen_by_agent, other_port
+from distcheck.rules.job.remedies import other_port
+from distcheck.rules.job.settings import chosen_by_agent
 from distcheck.rules.network.attempts import address_of, at_master_door, failing, ranks_of, tried
 from distcheck.rules.wording import brief, found, grouped, listed, named
 

@@ -1,0 +1,138 @@
+"""What to type so that a variable is right: by launcher, with the job's own values."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from distcheck.rules.job.settings import agreed_port, free_port, usual_port
+from distcheck.rules.wording import table_of
+from distcheck.selection import nodelist
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distcheck.facts import Job, Launcher, RankFacts
+
+# How each of them hands a variable to the ranks on all nodes; those that do so by themselves are not listed.
+HAND_OVER: Mapping[Launcher, str] = {
+    "openmpi": "# add to mpirun: -x MASTER_ADDR={addr} -x MASTER_PORT={port}",
+    "hydra": "# add to mpiexec: -genv MASTER_ADDR {addr} -genv MASTER_PORT {port}",
+    "mvapich": "# add to mpirun_rsh: MASTER_ADDR={addr} MASTER_PORT={port}",
+    "pals": "# add to mpiexec: --env MASTER_ADDR={addr} --env MASTER_PORT={port}",
+    "jsrun": "# add to jsrun: -E MASTER_ADDR={addr} -E MASTER_PORT={port}",
+}
+
+
+SLURM_MASTER_ADDR = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
+
+
+SLURM_MASTER_PORT = "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"
+
+
+_TASKS = re.compile(r"^\d+\(x\d+\)(,\d+(\(x\d+\))?)*$")
+
+
+def first_host(job: Job) -> str:
+    """Return the name of rank 0's node, 127.0.0.1 for a job on one node, a placeholder when unknown."""
+    zero = next((r for r in job.ranks if r.placement.rank == 0), None)
+    if len(job.nodes) == 1 and job.world_size in {None, len(job.ranks)}:
+        return "127.0.0.1"
+    if zero:
+        return job.node_of(zero).name
+    from distcheck.rules.job.homes import homes  # which knows every launcher
+
+    return homes(job).get(0, "HOST_OF_RANK_0")
+
+
+def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
+    """Return what to type so that the ranks meet at another port than now."""
+    now = rank.placement.master_port
+    port = free_port(job, *([now] if now is not None else []))
+    table = table_of(rank)
+    if port is None:
+        slurm = "SLURM_JOB_ID" in rank.environment and (table is None or table.launcher == "slurm")
+        return (SLURM_MASTER_PORT,) if slurm else ()
+    if table and table.launcher == "torchrun":
+        from distcheck.rules.job.agents import restarted  # which a bare shell does not need
+
+        return (restarted(job, rank, {"master-port": str(port)}),)
+    if table and table.launcher in HAND_OVER and not job.asked.started_here:
+        return (HAND_OVER[table.launcher].format(addr=rank.placement.master_addr or first_host(job), port=port),)
+    if rank.placement.launcher == "distcheck" and job.launched is None:
+        return (f"distcheck {job.asked.command} --nproc {len(job.ranks)} --master-port {port}",)
+    return (f"export MASTER_PORT={port}",)
+
+
+def _leads_the_list(job: Job, rank: RankFacts) -> bool:
+    """Whether the first node of the allocation runs rank 0, as far as is known; not so on a part of the nodes."""
+    zero = next((r for r in job.ranks if r.placement.rank == 0), None)
+    listed = nodelist.first_host(rank.environment.get("SLURM_JOB_NODELIST", ""))
+    if zero is None or not listed:
+        return True
+    node = job.node_of(zero)
+    return listed in {node.name, node.hostname}
+
+
+def master_commands(job: Job, rank: RankFacts, *variables: str) -> tuple[str, ...]:
+    """Return what to type so that all ranks know where to meet."""
+    names = variables or ("MASTER_ADDR", "MASTER_PORT")
+    launcher = table_of(rank)
+    if launcher and launcher.launcher in HAND_OVER:
+        port = usual_port(job)
+        return (HAND_OVER[launcher.launcher].format(addr=first_host(job), port=port),)
+    return tuple(export(job, rank, name) for name in names)
+
+
+def export(job: Job, rank: RankFacts, variable: str) -> str:
+    """Return the line that sets a variable: from the launcher's own where it has one, else by formula."""
+    table = table_of(rank)
+    slurm = "SLURM_JOB_ID" in rank.environment and (table is None or table.launcher == "slurm")
+    if table and table.launcher != "torchrun":
+        source = {
+            "RANK": table.rank,
+            "WORLD_SIZE": table.world_size,
+            "LOCAL_RANK": table.local_rank,
+            "LOCAL_WORLD_SIZE": table.local_world_size,
+            "GROUP_RANK": table.node_rank,
+        }.get(variable)
+        if source:
+            return f"export {variable}=${source}"
+    here = len(job.ranks_on(job.node_of(rank)))
+    value = {
+        "RANK": "$((NODE_RANK * LOCAL_WORLD_SIZE + LOCAL_RANK))",
+        "WORLD_SIZE": str(max(job.world_size or 0, len(job.ranks))),
+        "LOCAL_RANK": f"$((RANK % {here}))",
+        "LOCAL_WORLD_SIZE": str(here),
+        "GROUP_RANK": "$NODE_RANK",
+        "MASTER_ADDR": first_host(job),
+        "MASTER_PORT": str(usual_port(job)),
+    }[variable]
+    if slurm and variable == "MASTER_ADDR":
+        return SLURM_MASTER_ADDR if _leads_the_list(job, rank) else f"export MASTER_ADDR={first_host(job)}"
+    if slurm and variable == "MASTER_PORT" and agreed_port(job) is None:
+        return SLURM_MASTER_PORT
+    return f"export {variable}={value}"
+
+
+def meant(job: Job, rank: RankFacts, name: str, value: str) -> tuple[str, str]:
+    """Return words and a command for a value that is no number."""
+    command = export(job, rank, name)
+    text = value.strip()
+    if "$" in text or "`" in text:
+        return (
+            "The shell did not expand this: use double quotes, or expand it where the rank is started.",
+            command,
+        )
+    if _TASKS.match(text):
+        if name == "WORLD_SIZE" and "SLURM_NTASKS" in rank.environment:
+            command = "export WORLD_SIZE=$SLURM_NTASKS"
+        return (
+            "Slurm writes tasks per node this way, 4(x2) being 4 on each of 2 nodes; torch wants one number.",
+            command,
+        )
+    try:
+        whole = int(float(text))
+    except (ValueError, OverflowError):
+        return f"Export {name} as a whole number.", command
+    return f"Export {name} without a decimal point.", f"export {name}={whole}"
