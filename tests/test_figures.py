@@ -90,7 +90,7 @@ PHRASES = {
         ),
     ],
     "docs/design.md": [
-        ("children that are killed after {} s", [of("run.context:_DRIVER_SECONDS")]),
+        ("children that are killed after {} s", [of("run.collect:_DRIVER_SECONDS")]),
         ("watchdog thread {} s later", [of("run.watchdog:GRACE_SECONDS")]),
         (
             "is known after {} s",

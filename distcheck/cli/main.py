@@ -23,7 +23,7 @@ from distcheck.report import Options as ReportOptions
 if TYPE_CHECKING:
     from distcheck.facts import Job, Look
     from distcheck.rules.diagnose import Diagnosis
-    from distcheck.run.entry import Request
+    from distcheck.run.request import Request
 
 USAGE, BROKEN = 2, 70
 

@@ -17,7 +17,7 @@ from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.facts import Asked, Baseline, Look, Missing, Placement
 from distcheck.facts.errors import UsageError
 from distcheck.report import FORMATS
-from distcheck.run.entry import Request
+from distcheck.run.request import Request
 from distcheck.selection.node_environment import node_level
 from distcheck.selection.node_environment import placements as node_placements
 from distcheck.selection.placement import beside, find_table, local_placements, place

@@ -20,6 +20,11 @@ class Diagnosis(NamedTuple):
     verdict: Verdict
 
 
+def judge(job: Job) -> Diagnosis:
+    """Judge a job by the rules that its user chose."""
+    return diagnose(job, strict=job.asked.strict, select=job.asked.select, ignore=job.asked.ignore)
+
+
 def diagnose(
     job: Job,
     *,

@@ -27,15 +27,23 @@ from distcheck.rollcall.protocol import (
 )
 from distcheck.rollcall.wire import ProtocolError
 from distcheck.run import peer_round, trials
-from distcheck.run.entry import NEVER_MET, WITH_OTHERS, Outcome, judge
 from distcheck.run.join import put_up_signpost
+from distcheck.run.request import NEVER_MET, WITH_OTHERS, Outcome
 
 if TYPE_CHECKING:
-    from distcheck.run.context import Session
+    from distcheck.run.context import Context
 
 
-async def follow(run: Session) -> Outcome:
-    """Follow the host until it says goodbye; when it is lost before the verdict, end with a partial report."""
+class LeaderLostError(Exception):
+    """The process that leads was lost before it gave the verdict; what this one knows is in its record."""
+
+
+async def follow(run: Context) -> Outcome:
+    """Follow the host until it says goodbye.
+
+    Raises:
+        LeaderLostError: it was lost before the verdict, which is noted.
+    """
     connection = run.connection
     if connection is None:
         raise RuntimeError("a guest has met nobody")
@@ -45,14 +53,14 @@ async def follow(run: Session) -> Outcome:
         how = str(error) or "it closed"
         if connection.welcome.of_node:
             run.record.skip(WITH_OTHERS, NEVER_MET)
-            return await run.end_alone()
+            raise LeaderLostError from error
         await run.keep_own_runs()
         run.record.note(host_lost=f"the connection to {connection.host_address} was lost: {how}")
         run.record.skip(run.asked.looks, f"the connection to rank 0's host was lost: {how}")
-        return await run.end_alone()
+        raise LeaderLostError from error
 
 
-async def _follow(run: Session, connection: Connection) -> Outcome:
+async def _follow(run: Context, connection: Connection) -> Outcome:
     doors = await peer_round.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     connection.say(run.record.report(doors))
     await put_up_signpost(run, connection)
@@ -84,10 +92,9 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
                     connection.say(Here())
                 case Bye():
                     connection.writer.close()  # the host waits for it
-                    await asyncio.sleep(0)  # lets the loop close it before the judging below
+                    await asyncio.sleep(0)  # lets the loop close it before this process ends
                     run.record.note(stage="done")
-                    job = run.record.job()
-                    return Outcome(job, judge(job), word.exit_code, reported=False)
+                    return Outcome(run.record.job(), word.exit_code, reported=False)
     finally:
         for task in (importing, measuring, trial):
             if task is not None:
@@ -96,14 +103,14 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
                     await task
 
 
-async def _say_when_ready(run: Session, connection: Connection) -> None:
+async def _say_when_ready(run: Context, connection: Connection) -> None:
     """Say when torch is imported: until then a trial would find nobody to run it."""
     if run.local is not None and run.asked.measures:
         await asyncio.shield(run.local.imported)
     connection.say(Ready())
 
 
-async def _try(run: Session, connection: Connection, trial: Trial, halted: asyncio.Event) -> None:
+async def _try(run: Context, connection: Connection, trial: Trial, halted: asyncio.Event) -> None:
     """Take part in a trial and report."""
     connection.say(
         await trials.take_part(
@@ -112,7 +119,7 @@ async def _try(run: Session, connection: Connection, trial: Trial, halted: async
     )
 
 
-async def _measure(run: Session, connection: Connection, start: Start, aborted: asyncio.Event) -> None:
+async def _measure(run: Context, connection: Connection, start: Start, aborted: asyncio.Event) -> None:
     """Run this process's ranks through the collectives and report."""
     local = run.local
     if local is None:

@@ -19,11 +19,12 @@ from distcheck.facts import Asked, Gpus, Job, Missing, NodeState, Pci, Placement
 from distcheck.facts.errors import WriteError
 from distcheck.facts.saved import write
 from distcheck.probe import gpu, host, pci
+from distcheck.probe.own import process_facts
 from distcheck.probe.state import state
-from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.diagnose import Diagnosis, judge
 from distcheck.rules.finding import Finding
-from distcheck.run.entry import Outcome, Publish, Request, judge, process_facts
 from distcheck.run.record import Record
+from distcheck.run.request import Outcome, Publish, Request
 from distcheck.run.watchdog import armed
 
 _UNKNOWN = 20
@@ -52,7 +53,7 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> Outcome:
         record.note(stage="done")
         job = record.job()
         diagnosis = judge(job)
-        return Outcome(job, diagnosis, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
+        return Outcome(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
 
 
 class _Seen(NamedTuple):

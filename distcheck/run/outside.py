@@ -21,7 +21,8 @@ from distcheck.launch.remote.engine import Command, Wish
 from distcheck.launch.remote.spec import Outside
 from distcheck.probe.environment import redacted
 from distcheck.rollcall.seal import make_token
-from distcheck.run.entry import Outcome, Publish, Request, judge
+from distcheck.rules.diagnose import judge
+from distcheck.run.request import Outcome, Publish, Request
 
 if TYPE_CHECKING:
     from distcheck.rules.diagnose import Diagnosis
@@ -51,7 +52,7 @@ def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchd
             job = msgspec.structs.replace(job, left_out=spare)
             diagnosis = judge(job)
         code = 128 + start.interrupted if start.interrupted else diagnosis.verdict.exit_code
-        return Outcome(job, diagnosis, publish(job, diagnosis, code), reported=True)
+        return Outcome(job, publish(job, diagnosis, code), reported=True)
 
 
 class _Start:

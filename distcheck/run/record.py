@@ -33,7 +33,7 @@ from distcheck.facts.merge import combine, with_loads
 if TYPE_CHECKING:
     from distcheck.rollcall.protocol import PeerDoor, Report
     from distcheck.rollcall.server import Server
-    from distcheck.run.entry import Request
+    from distcheck.run.request import Request
 
 
 class Record:

@@ -72,8 +72,9 @@ def _probe(assignment: Assignment, home: _Home, start: float) -> int:
         sys.stderr.write(f"distcheck {__version__}: {error}\n")
         return _BROKEN
     from distcheck.run import entry
+    from distcheck.run.request import Request
 
-    request = entry.Request(
+    request = Request(
         asked=assignment.asked,
         placements=placements,
         environ=environ,
@@ -96,7 +97,7 @@ def _end_with_stdin() -> None:
     """End, with what is known, when the starting distcheck has gone or has told us to stop; hear what it says."""
     while heard := os.read(0, 4096):
         if CLOSE in heard:
-            from distcheck.run.context import NOBODY_ELSE
+            from distcheck.run.request import NOBODY_ELSE
 
             os.kill(os.getpid(), NOBODY_ELSE)
     os.kill(os.getpid(), signal.SIGTERM)

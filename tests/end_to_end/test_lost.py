@@ -15,9 +15,9 @@ import pytest
 
 from distcheck.facts import Placement
 from distcheck.probe import host
+from distcheck.probe.own import process_facts, rank_facts
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.protocol import Bye, Hello, Here, LastCall, PeerDoor, PeerReport, Report, Roster, Start
-from distcheck.run.entry import process_facts, rank_facts
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
 

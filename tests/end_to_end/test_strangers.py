@@ -21,12 +21,12 @@ from relay import relay
 
 from distcheck.facts import Placement
 from distcheck.probe import host, network
+from distcheck.probe.own import process_facts, rank_facts
 from distcheck.rollcall import client, framing, identity, protocol, wire
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import Hello, Refused, Report
 from distcheck.rollcall.server import Server
 from distcheck.rollcall.wire import HEADER, MAGIC
-from distcheck.run.entry import process_facts, rank_facts
 
 TABLE = ["--sizes", "64K:64K", "--iters", "3"]
 RANKS = 3

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from distcheck.collectives.plan import gpu_uuid
 from distcheck.facts import CudaDevice, CudaView, Gpu, Missing, Placement
 from distcheck.probe import cuda, gpu, host
-from distcheck.run.entry import rank_facts
+from distcheck.probe.own import rank_facts
 from distcheck.selection.visible_devices import visible
 
 NVML = Path(__file__).parents[1] / "nvml"

@@ -15,7 +15,7 @@ from distcheck.launch.remote import assignment, mpi
 from distcheck.launch.remote.spec import Outside
 from distcheck.rollcall import seal
 from distcheck.run import outside
-from distcheck.run.entry import Request
+from distcheck.run.request import Request
 from distcheck.run.watchdog import Watchdog
 
 ASKED = Asked(command="env", looks=("environment", "meeting", "launch"), timeout_seconds=20)

@@ -1,0 +1,74 @@
+"""What a process knows of itself and of the ranks for which it speaks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+
+from distcheck.facts import CudaView, Gpus, Installed, Missing, NodeFacts, Placement, ProcessFacts, RankFacts
+from distcheck.probe import host, ports, process
+
+
+def process_facts(
+    uid: str, node: NodeFacts, environ: Mapping[str, str] = os.environ, placements: Iterable[Placement] = ()
+) -> ProcessFacts:
+    """Collect the facts of this process, which speaks for these ranks."""
+    first = next((p for p in placements if p.rank in {0, None}), None)
+    return ProcessFacts(
+        uid=uid,
+        node=node.key,
+        pid=os.getpid(),
+        command=process.command_of(os.getpid()),
+        ancestors=process.ancestors(),
+        agent=process.agent(environ),
+        installed=Installed(python=node.python, prefix=sys.prefix, torch=node.torch, nccl=host.nccl_beside(node.torch)),
+        shm_device=process.shm_device(environ),
+        stage="node",
+        free_ports=ports.free_near(first.master_port, node.unprivileged_port_start, node.ephemeral_ports)
+        if first is not None
+        else (),
+    )
+
+
+def rank_facts(
+    uid: str,
+    node: NodeFacts,
+    placement: Placement,
+    variables: dict[str, str],
+    cuda: CudaView | Missing | None = None,
+) -> RankFacts:
+    """Join what is known of a rank, and find the GPU that it will take among those of its node.
+
+    Which GPUs it sees CUDA tells; where it could not be asked or does not start, NVML's list and the rank's variables.
+    """
+    uuids: tuple[str, ...] | Missing | None = None
+    stop, device = "", None
+    if isinstance(node.gpus, Gpus):
+        from distcheck.selection.visible_devices import visible
+
+        uuids, stop = visible(variables.get("CUDA_VISIBLE_DEVICES"), node.gpus.devices)
+    elif isinstance(node.gpus, Missing):
+        uuids = node.gpus
+    if isinstance(cuda, CudaView):
+        from distcheck.probe.cuda import as_nvml_names
+
+        devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
+        cuda = as_nvml_names(cuda, devices, predicted=uuids if isinstance(uuids, tuple) else ())
+        named = tuple(shown.uuid for shown in cuda.devices)
+        uuids = named if all(named) and not cuda.error else uuids
+    if isinstance(uuids, tuple):
+        from distcheck.selection.visible_devices import device_of
+
+        device = device_of(placement.local_rank, uuids)
+    return RankFacts(
+        process=uid,
+        placement=placement,
+        environment=variables,
+        visible_gpus=uuids,
+        visible_stop=stop,
+        gpu=device,
+        cuda=cuda,
+        cpu_list=process.allowed_cpu_list(),
+        cpus=process.allowed_cpus(),  # the rank is this process, or one that it forks
+    )

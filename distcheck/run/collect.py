@@ -1,0 +1,95 @@
+"""What a process collects before it meets anybody: the facts of its node, of itself and of its ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import msgspec
+
+from distcheck.facts import CudaView, Gpus, Missing, NetworkFacts, Pci
+from distcheck.launch.local.supervisor import LocalRanks
+from distcheck.probe import environment, gpu, host, links, pci
+from distcheck.probe.own import process_facts, rank_facts
+from distcheck.probe.state import SHM, space, temporary
+from distcheck.rollcall import client
+from distcheck.run.context import Context
+from distcheck.selection.placement import rank_environment
+
+_DRIVER_SECONDS = 10.0
+_OWN_NAME_SECONDS = 2.0
+
+
+async def start_ranks(run: Context) -> None:
+    """Start this process's ranks, where it has any to start."""
+    if run.request.starts_ranks:
+        measures = run.asked.measures
+        run.local = LocalRanks(run.request.placements, torch=measures, inherit=not run.asked.started_here)
+        await run.local.start()
+        run.dog.group = run.local.group
+
+
+async def collect(run: Context) -> None:
+    """Collect this node's, this process's and its ranks' facts."""
+    environ = run.request.environ
+    looks_at_gpus = "gpu" in run.asked.looks
+    # Which of NCCL's and Gloo's interfaces matters depends on it.
+    accelerator = gpu.accelerator() if looks_at_gpus or "peers" in run.asked.looks else "none"
+    gpus = None
+    shown: list[CudaView | Missing] | list[None] = [None] * len(run.request.placements)
+    hanging: Pci | Missing | None = None
+    if looks_at_gpus and accelerator == "nvidia":
+        driver, places = _ask_drivers(run), pci.places(min(_DRIVER_SECONDS, run.remaining(5.0)))
+        (gpus, shown), hanging = await asyncio.gather(driver, places)
+        accelerator = gpu.accelerator(answer=gpus)
+    node = run.record.node = host.collect(
+        environ, accelerator=accelerator, gpus=gpus, pci=hanging, network=await _network_facts(run)
+    )
+    if run.asked.measures:
+        node = run.record.node = msgspec.structs.replace(
+            node, shm=space(SHM), tmp=space(folder := temporary(environ)), tmp_folder=folder
+        )
+    run.record.process = process_facts(run.uid, node, environ, run.request.placements)
+    seen = await _seen_by_ranks(run)
+    run.record.ranks = tuple(
+        rank_facts(run.uid, node, placement, variables, view)
+        for placement, variables, view in zip(run.request.placements, seen, shown, strict=True)
+    )
+    if run.request.on_collected is not None:
+        run.request.on_collected(run.record.report())
+
+
+async def _ask_drivers(run: Context) -> tuple[Gpus | Missing, list[CudaView | Missing] | list[None]]:
+    """Ask NVML what this node has and, at the same time, CUDA what it gives to each rank."""
+    seconds = min(_DRIVER_SECONDS, run.remaining(5.0))
+    ranks, environ = run.request.placements, run.request.environ
+    # The process of local rank 0 reads the GPUs' condition for all of its node.
+    local = ranks[0].local_rank or 0
+    nvml = gpu.gpus(seconds, others=ranks[0].local_world_size or 0 if local and len(ranks) == 1 else 0)
+    if run.asked.backend not in {"auto", "nccl"}:
+        return await nvml, [None] * len(ranks)
+    from distcheck.probe import cuda
+
+    environments = [rank_environment(environ, p) if run.asked.started_here else environ for p in ranks]
+    return await asyncio.gather(nvml, cuda.views(environments, seconds))
+
+
+async def _network_facts(run: Context) -> NetworkFacts | None:
+    if "peers" not in run.asked.looks:
+        return None
+    files = links.open_files()  # before our own is raised
+    limit = min(_OWN_NAME_SECONDS, run.remaining(3.0))
+    own_name = await client.resolve(socket.gethostname(), limit)
+    environ, path = run.request.environ, run.asked.rendezvous_file
+    return await client.in_thread(lambda: links.collect(environ, own_name, open_files=files, rendezvous=path))
+
+
+async def _seen_by_ranks(run: Context) -> list[dict[str, str]]:
+    """Return the variables of each rank: told by its own process, or read here when we are the rank."""
+    if not run.asked.started_here or run.local is None:
+        return [environment.collect(run.request.environ) for _ in run.request.placements]
+    born = await run.local.wait_born(min(10.0, run.remaining(5.0)))
+    return [
+        b.environment if b else environment.collect(rank_environment(run.request.environ, p))
+        for b, p in zip(born, run.request.placements, strict=True)
+    ]

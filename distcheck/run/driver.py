@@ -1,0 +1,157 @@
+"""A run that meets others or starts ranks, driven to its end: collect, meet, measure, one verdict, and all closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+from types import FrameType
+from typing import Any
+
+from distcheck.run import collect, follower, measure
+from distcheck.run.context import Context
+from distcheck.run.join import arrive
+from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_OTHERS, Outcome, Publish, Request
+from distcheck.run.watchdog import Watchdog
+
+_INTERRUPT_SECONDS = 5.0
+"""How long the ending may take after a signal before the watchdog ends it."""
+_CLOSE_SECONDS = 2.5
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_to_end(request: Request, publish: Publish, dog: Watchdog) -> Outcome:
+    """Run to the end, whatever happens; the outcome holds all that was collected until then."""
+    run = Context(request, publish, dog)
+    outcome = asyncio.run(_bounded(run))
+    return outcome._replace(exit_code=128 + run.interrupted) if run.interrupted else outcome
+
+
+async def _bounded(run: Context) -> Outcome:
+    main = asyncio.ensure_future(_run(run))
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_without_strangers)
+
+    def interrupt(signum: int, _frame: FrameType | None) -> None:
+        # A handler of Python's own, not of the loop's: it runs even where the loop is blocked in a write.
+        run.interrupted = run.interrupted or signal.Signals(signum)
+        run.dog.hasten(_INTERRUPT_SECONDS, 128 + run.interrupted)
+        loop.call_soon_threadsafe(main.cancel)
+
+    def nobody_else(_signum: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the run is over
+            loop.call_soon_threadsafe(_note_complete, run)
+
+    before = {signum: signal.getsignal(signum) for signum in _SIGNALS}
+    for signum, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(signum, interrupt)
+    if run.request.on_collected is not None:  # started from outside, where it is known who cannot come
+        signal.signal(NOBODY_ELSE, nobody_else)
+    try:
+        await asyncio.wait({main}, timeout=run.remaining() + 0.5)
+        if main.done() and not main.cancelled():
+            return main.result()
+        words = run.interrupted.name if run.interrupted else f"--timeout of {run.asked.timeout_seconds:g} s"
+        main.cancel()
+        await asyncio.wait({main}, timeout=0.5)
+        if main.done() and not main.cancelled():
+            return main.result()
+        return await _cut_short(run, f"the run was ended by {words}")
+    finally:
+        await _close(run)
+        for signum, handler in before.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+
+
+def _note_complete(run: Context) -> None:
+    run.complete = True
+    if run.server is not None:
+        run.server.close_roll()
+
+
+async def _run(run: Context) -> Outcome:
+    await collect.start_ranks(run)
+    await collect.collect(run)
+    if not run.request.meets:
+        run.record.met = run.request.speaks_for_all
+        if run.record.met:
+            return await _lead(run)
+        run.record.skip(WITH_OTHERS, NOBODY_TO_MEET)
+        return await _end_alone(run)
+    role = await arrive(run)
+    if role == "host":
+        return await _lead(run)
+    if role == "guest":
+        try:
+            return await follower.follow(run)
+        except follower.LeaderLostError:
+            return await _end_alone(run)
+    run.record.skip(WITH_OTHERS, NEVER_MET)
+    return await _end_alone(run)
+
+
+async def _lead(run: Context) -> Outcome:
+    from distcheck.run.leader import lead  # which judges: whoever only follows loads no rules
+
+    return await lead(run)
+
+
+async def _cut_short(run: Context, reason: str) -> Outcome:
+    """End now with all that is known; what was measured before stays valid."""
+    if run.outcome is not None:  # the report is out; only the goodbyes were cut short
+        return run.outcome
+    await run.keep_own_runs()
+    if run.record.met and run.connection is None:
+        measure.keep_measured(run, reason)
+        run.record.skip(set(run.asked.looks) - run.record.looked, reason)
+    else:
+        if run.connection is not None and not run.interrupted:
+            seconds = f"{run.asked.timeout_seconds:g}"
+            run.record.note(host_lost=f"it gave no verdict within the {seconds} s of --timeout")
+        run.record.skip(run.asked.looks, reason)
+    return await _end_alone(run)
+
+
+async def _end_alone(run: Context) -> Outcome:
+    """Publish what this process knows; tell whoever listens that it is over."""
+    from distcheck.rules.diagnose import judge
+    from distcheck.run import leader
+
+    if run.connection is not None:
+        run.record.met = False
+    elif run.server is not None:
+        run.record.take_late_reports(g.report for g in run.server.guests.values())
+    job = run.record.job()
+    diagnosis = judge(job)
+    code = 128 + run.interrupted if run.interrupted else diagnosis.verdict.exit_code
+    outcome = run.deliver(job, diagnosis, code)
+    if run.server is not None:
+        await leader.dismiss(run, outcome.exit_code)
+    return outcome
+
+
+async def _close(run: Context) -> None:
+    """Close every door and end every process of ours; nobody is waited for longer than a moment."""
+    run.watcher.close()
+    closing = (
+        run.local.close() if run.local else None,
+        run.server.close() if run.server else None,
+        run.signpost.close() if run.signpost else None,
+        run.peer_listener.close() if run.peer_listener else None,
+    )
+    tasks = [asyncio.ensure_future(c) for c in closing if c is not None]
+    if tasks:
+        await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+    if run.connection is not None:
+        run.connection.writer.close()
+    if run.file_limit is not None:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, run.file_limit)
+
+
+def _without_strangers(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Pass over what others do to our sockets, such as more connections than files may be open; show the rest."""
+    if not isinstance(context.get("exception"), OSError):
+        loop.default_exception_handler(context)

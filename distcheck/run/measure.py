@@ -1,0 +1,216 @@
+"""The collectives as rank 0's process has them run: on all ranks, ended for all at the first trouble, and joined."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
+
+import msgspec
+
+from distcheck.collectives.plan import Plan, Task, Timing
+from distcheck.collectives.spread import at_least, uncertainty
+from distcheck.facts import Collectives, Job, Measurement, RankRun
+from distcheck.launch.local.supervisor import LocalRanks
+from distcheck.launch.local.tasks import tasks_for
+from distcheck.rollcall.protocol import Abort, RunReport, Start
+from distcheck.rollcall.server import Server
+from distcheck.run.context import Context
+from distcheck.run.stall import Pace
+
+REPORT_RESERVE_SECONDS = 3.0
+FEWEST_NODES = 2
+ISOLATION_SECONDS = 10.0
+"""With less than that left, a gate does not begin to look for who is bad."""
+_RUN_REPORT_SECONDS = 20.0
+"""How much later than rank 0's process another one may be over; they end within one operation of each other."""
+_ABORTED_REPORT_SECONDS = 5.0
+"""The same for one that was told to end, and only has to say so."""
+_IMPORT_WORDS_SECONDS = 5.0
+"""How long the others may take to say whether they could import torch, where this process could not."""
+_ABORT_GRACE_SECONDS = 1.0
+"""Between the first sign of trouble and the end for all: time for others to say what they saw."""
+
+
+def choose_backend(job: Job) -> tuple[str, str]:
+    """Return the backend and why: what was asked for, else NCCL where there are GPUs and Gloo where there are none."""
+    if job.asked.backend != "auto":
+        return job.asked.backend, "--backend"
+    return job.made_for, "there are GPUs" if job.made_for == "nccl" else "there are no GPUs"
+
+
+async def collectives(run: Context) -> None:
+    """Run the collectives on all ranks and record what they measured."""
+    run.record.note(stage="collectives")
+    if run.server is not None:
+        run.record.set_stage_of_guests("collectives", run.record.guests)
+    job = run.record.job()
+    backend, reason = choose_backend(job)
+    plan = run.plan(backend)
+    aborted = asyncio.Event()
+    ended: list[str] = []
+    loop = asyncio.get_running_loop()
+
+    def abort() -> None:
+        if run.server is not None:
+            run.server.say_to_all(Abort(ended[0] if ended else ""), run.record.guests)
+        aborted.set()
+
+    def trouble(text: str) -> None:
+        if not ended:
+            ended.append(text)
+            loop.call_later(_ABORT_GRACE_SECONDS, abort)
+
+    local = run.local
+    if local is None:
+        raise RuntimeError("rank 0's process has no rank")
+    run.watcher.begin(len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes))
+    pace = Pace(run.watcher.step)
+    local.on_step = pace.step
+    if run.server is not None:
+        run.server.on_trouble = trouble
+    error = await local.wait_imported(run.remaining(REPORT_RESERVE_SECONDS), aborted)
+    if error:
+        await _hear_who_could_begin(run, plan, reason, local.report(error=error), error)
+        return
+    watching = None
+    if _may_search(run):
+        half = run.remaining(REPORT_RESERVE_SECONDS) / 2
+        watching = asyncio.create_task(pace.watch(plan, trouble, max(half, ISOLATION_SECONDS)))
+    try:
+        reports = await _measure(run, local, plan, aborted, trouble, pace)
+    finally:
+        if watching is not None:
+            watching.cancel()
+    if run.server is not None:
+        run.server.on_trouble = lambda _reason: None
+    if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
+        ended.append("the time for it was over")
+    _keep(run, plan, reason, reports, ended[0] if ended else "")
+    run.record.looked.add("collectives")
+
+
+async def _hear_who_could_begin(run: Context, plan: Plan, reason: str, own: RunReport, error: str) -> None:
+    """Record that this process's ranks could not begin, and which of the others' could not either."""
+    reports = {run.uid: own}
+    if run.server is not None:
+        guests = run.record.guests
+        seconds = min(_IMPORT_WORDS_SECONDS, run.remaining(REPORT_RESERVE_SECONDS))
+        run.server.on_trouble = lambda _reason: None
+        run.server.say_to_all(Start(plan, seconds, run.record.job().world_size or 1, None), guests)
+        reports |= await run.server.hear_all(RunReport, max(1.0, seconds + 1), guests)
+    _keep(run, plan, reason, reports, error)
+    run.record.looked.add("collectives")
+
+
+def _may_search(run: Context) -> bool:
+    """Whether a search for who is bad may follow."""
+    return run.asked.command == "gate" and len(run.record.job().nodes) >= FEWEST_NODES
+
+
+def _keep(run: Context, plan: Plan, reason: str, reports: Mapping[str, RunReport], ended: str) -> None:
+    """Record what the ranks measured and how they ended."""
+    for uid, report in reports.items():
+        run.record.take_runs(report.runs, uid)
+        run.record.take_loads(report.gpus, uid)
+    software = next((r.software for r in reports.values() if r.software), None)
+    first = run.local.first_figure if run.local else None
+    run.record.collectives = Collectives(
+        backend=plan.backend,
+        backend_reason=reason,
+        torch=software.torch if software else "",
+        nccl=software.nccl if software else "",
+        measurements=_measurements(run, reports),
+        first_figure_seconds=round(first - run.request.start, 3) if first else None,
+        ended=ended,
+    )
+
+
+def keep_measured(run: Context, reason: str) -> None:
+    """Record what was measured until the run was cut short; that of other processes is lost with them."""
+    if run.local is None or run.record.process is None or run.record.process.stage != "collectives":
+        return
+    backend, why = choose_backend(run.record.job())
+    _keep(run, run.plan(backend), why, {run.uid: run.local.report()}, reason)
+
+
+async def _measure(
+    run: Context,
+    local: LocalRanks,
+    plan: Plan,
+    aborted: asyncio.Event,
+    trouble: Callable[[str], None],
+    pace: Pace,
+) -> dict[str, RunReport]:
+    """Open the store on a rank of ours, start everybody, and gather what they say; silent guests are left out."""
+    seconds, world_size = run.remaining(REPORT_RESERVE_SECONDS), run.record.job().world_size or 1
+    template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
+    gpus = run.cuda_ordinals(plan.backend)
+    tasks = tasks_for(local.placements, template, store=None, gpus=gpus)
+    port = await local.open_store(tasks, seconds, aborted)
+    if port is None:
+        await local.look_closer()
+        return {run.uid: local.report()}
+    others = tasks_for(local.placements, template, store=("127.0.0.1", port), gpus=gpus)
+    guests = run.record.guests
+    if run.server is not None:
+        run.server.say_to_all(Start(plan, seconds, world_size, ("", port)), guests)
+    async with run.watching_gpus(plan.backend) as watch:
+        await local.measure(
+            others,
+            seconds=run.remaining(REPORT_RESERVE_SECONDS),
+            aborted=aborted,
+            on_trouble=trouble,
+        )
+    await local.look_closer()
+    reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
+    if run.server is not None:
+        if run.remaining(REPORT_RESERVE_SECONDS) == 0:
+            run.server.say_to_all(Abort("the time is over"), guests)
+        most = _ABORTED_REPORT_SECONDS if pace.stands_still else _RUN_REPORT_SECONDS
+        patience = min(most, max(1.0, run.remaining(REPORT_RESERVE_SECONDS - 1)))
+        reports |= await run.server.hear_all(RunReport, patience, guests)
+        _note_unheard(run, run.server, [uid for uid in guests if uid not in reports], patience)
+    return reports
+
+
+def _note_unheard(run: Context, server: Server, uids: Sequence[str], seconds: float) -> None:
+    """Note what is known of the ranks of which nobody said how they ended."""
+    gone = RankRun(
+        pid=None, step="an unknown step", outcome="died", detail="was lost when the connection to its node closed"
+    )
+    silent = RankRun(pid=None, step="an unknown step", outcome="stalled", silent_seconds=seconds)
+    for uid in uids:
+        ended = gone if server.guests[uid].gone else silent
+        run.record.take_runs(dict.fromkeys(run.record.ranks_of(uid), ended), uid)
+    run.record.note_silent(server, uids, "it did not say in time how its ranks ended")
+
+
+def _measurements(run: Context, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
+    """Join the ranks' timings; a size that not all ranks finished is left out, and what one says of another's rank."""
+    world_size = run.record.job().world_size or 1
+    by_size: dict[tuple[str, str, int], dict[int, Timing]] = {}
+    for uid, report in reports.items():
+        own = run.record.ranks_of(uid)
+        for rank, timing in report.timings:
+            if rank in own:
+                by_size.setdefault((timing.op, timing.dtype, timing.bytes), {})[rank] = timing
+    complete = ([of[rank] for rank in range(world_size)] for of in by_size.values() if len(of) == world_size)
+    return tuple(map(_measurement, complete))
+
+
+def _measurement(timings: Sequence[Timing]) -> Measurement:
+    """Join what all ranks, in their order, measured of one size; they all made the same bursts."""
+    first = timings[0]
+    bursts = [fmean(of_ranks) for of_ranks in zip(*(timing.bursts for timing in timings), strict=False)]
+    return Measurement(
+        op=first.op,
+        bytes=first.bytes,
+        dtype=first.dtype,
+        iterations=first.iterations,
+        seconds_by_rank=tuple(median(timing.bursts) for timing in timings),
+        bursts=len(bursts),
+        uncertainty=uncertainty(bursts),
+        at_least=at_least(bursts),
+        ended=first.ended,
+    )
