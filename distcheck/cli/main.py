@@ -15,17 +15,17 @@ import typer
 
 from distcheck import __version__
 from distcheck.cli.options import Command, Group, Measuring, NodeOptions, Options, taking
+from distcheck.cli.publish import BROKEN, check_writable, complain, publish
 from distcheck.cli.request import asked_of_node, request_of
 from distcheck.facts.errors import UsageError, WriteError
 from distcheck.report import FORMATS
-from distcheck.report import Options as ReportOptions
 
 if TYPE_CHECKING:
     from distcheck.facts import Job, Look
     from distcheck.rules.diagnose import Diagnosis
     from distcheck.run.request import Request
 
-USAGE, BROKEN = 2, 70
+USAGE = 2
 
 
 class _Entry(NamedTuple):
@@ -161,15 +161,15 @@ def node(options: NodeOptions) -> None:
     shared = Options(**{name: value for name, value in given.items() if name in Options.__struct_fields__})
     if sys.stdout is None and shared.output is None:  # closed, as a daemon may leave it: the exit code says enough
         shared = msgspec.structs.replace(shared, output=Path(os.devnull))
-    _check_writable(shared, options.reason_file)
+    check_writable(shared, options.reason_file)
 
-    def publish(job: Job, diagnosis: Diagnosis, code: int) -> int:
+    def tell_and_publish(job: Job, diagnosis: Diagnosis, code: int) -> int:
         told = lone_node.tell(job, diagnosis, options.reason_file, syslog=options.syslog)
         if told:
-            _complain(told)
-        return _publish(job, diagnosis, BROKEN if told else code, shared, to_stderr=False)
+            complain(told)
+        return publish(job, diagnosis, BROKEN if told else code, shared, to_stderr=False)
 
-    _leave(lone_node.run(asked, os.environ, publish).exit_code)
+    _leave(lone_node.run(asked, os.environ, tell_and_publish).exit_code)
 
 
 @_command("Judge saved jobs again.")
@@ -209,7 +209,7 @@ def report(
         job, strict=asked.strict if strict is None else strict, select=asked.select, ignore=asked.ignore
     )
     options = Options(format=format, output=output, all_ranks=all_ranks, verbose=verbose)
-    _leave(_publish(job, diagnosis, diagnosis.verdict.exit_code, options, to_stderr=False))
+    _leave(publish(job, diagnosis, diagnosis.verdict.exit_code, options, to_stderr=False))
 
 
 @_command("What a rule means, or which rules a log speaks of.")
@@ -259,91 +259,16 @@ def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
     from distcheck.facts import saved
     from distcheck.run import entry
 
-    _check_writable(options)
+    check_writable(options)
     outcome = entry.run(
-        request, lambda job, diagnosis, code: _publish(job, diagnosis, code, options, to_stderr=to_stderr)
+        request, lambda job, diagnosis, code: publish(job, diagnosis, code, options, to_stderr=to_stderr)
     )
     if not outcome.reported and options.save is not None and options.save.is_dir():
         try:
             saved.save(outcome.job, options.save)
         except WriteError as error:
-            _complain(str(error))
+            complain(str(error))
     return outcome.exit_code
-
-
-def _check_writable(options: Options, reason_file: Path | None = None) -> None:
-    """Find out before anything is looked at whether what is to be written can be."""
-    from distcheck.facts import saved
-
-    for path, option in (
-        (options.output, "--output"),
-        (options.save, "--save"),
-        (options.exclude_file, "--exclude-file"),
-        (reason_file, "--reason-file"),
-    ):
-        if path is not None:
-            saved.check_writable(path, option)
-
-
-def _publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_stderr: bool) -> int:
-    """Write all that was asked for; what cannot be written is said, takes nothing along, and makes the code 70."""
-    from distcheck.facts import saved
-    from distcheck.report import render, termination_log
-    from distcheck.rules.finding import excluded_nodes
-
-    failed = False
-
-    def attempt(write: Any) -> None:
-        nonlocal failed
-        try:
-            write()
-        except WriteError as error:
-            _complain(str(error))
-            failed = True
-
-    if options.save is not None:
-        path = options.save
-        attempt(lambda: saved.save(job, path))
-    if options.exclude_file is not None:
-        exclude_path = options.exclude_file
-        nodes = excluded_nodes(diagnosis.findings)
-        attempt(lambda: saved.write(exclude_path, "".join(f"{node}\n" for node in nodes)))
-    if code != 0 or not to_stderr:  # what COMMAND says for itself at its end must not stand behind our pass
-        termination_log.write(job, diagnosis)
-    stream = sys.stderr if to_stderr else sys.stdout
-    text = render(options.format, job, diagnosis, options=_report_options(options, stream))
-    if options.output is not None:
-        output = options.output
-        before = failed
-        attempt(lambda: saved.write(output, text))
-        if failed == before:
-            return BROKEN if failed else code
-    attempt(lambda: _print(text, stream))
-    return BROKEN if failed else code
-
-
-def _report_options(options: Options, stream: Any) -> ReportOptions:
-    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or options.output is not None
-    return ReportOptions(
-        all_ranks=options.all_ranks,
-        legend=options.legend,
-        timings=options.timings,
-        verbose=options.verbose,
-        quiet=options.quiet,
-        color=not plain and stream is not None and stream.isatty(),
-    )
-
-
-def _print(text: str, stream: Any) -> None:
-    if stream is None:  # Python's way of saying that the descriptor was closed before it started
-        raise WriteError("the report could not be written to stdout: it is closed; use --output FILE")
-    try:
-        stream.write(text)
-        stream.flush()
-    except (OSError, ValueError) as error:
-        # Python would try to flush again when it ends, and fail again, with a traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise WriteError(f"the report could not be written to {stream.name}: {error}; use --output FILE") from error
 
 
 def _file_of(command: list[str]) -> str:
@@ -366,10 +291,6 @@ def _print_schema() -> NoReturn:
     raise typer.Exit
 
 
-def _complain(text: str) -> None:
-    print(f"distcheck: error: {text}", file=sys.stderr, flush=True)  # noqa: T201 errors belong to stderr
-
-
 def _leave(code: int) -> NoReturn:
     raise typer.Exit(code)
 
@@ -390,10 +311,10 @@ def main() -> NoReturn:
         words = _command_first(sys.argv[1:])
         code = _app(words)(words, standalone_mode=False)
     except UsageError as error:
-        _complain(str(error))
+        complain(str(error))
         code = USAGE
     except WriteError as error:
-        _complain(str(error))
+        complain(str(error))
         code = BROKEN
     except KeyboardInterrupt:
         code = 130
@@ -427,7 +348,7 @@ def _unforeseen(error: Exception) -> int:
             print(error.format_message(), file=sys.stderr)  # noqa: T201 help that nobody asked for
             return USAGE
         place = " ".join(["distcheck", *(word for word in sys.argv[1:2] if word in _COMMANDS), "--help"])
-        _complain(f"{_unread(error) or error.format_message()} See: {place}")
+        complain(f"{_unread(error) or error.format_message()} See: {place}")
         return USAGE
     if type(error).__name__ == "Abort":
         return 130
@@ -437,7 +358,7 @@ def _unforeseen(error: Exception) -> int:
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     place = f" at {where.tb_frame.f_code.co_filename}:{where.tb_lineno}" if where else ""
-    _complain(
+    complain(
         f"distcheck broke: {type(error).__name__}: {error}{place}; set DISTCHECK_TRACEBACK=1 for more, and report it"
     )
     return BROKEN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.cli import main
+from distcheck.cli import publish
 from distcheck.cli.options import Options
 from distcheck.facts import Asked, Job
 from distcheck.report import termination_log
@@ -77,6 +77,6 @@ def test_a_pass_leaves_the_message_to_command(tmp_path, monkeypatch, capsys, cod
     log = tmp_path / "log"
     monkeypatch.setenv("DISTCHECK_TERMINATION_LOG", str(log))
     judged = diagnosis(verdict=Verdict("pass", 0)) if code == 0 else diagnosis(BAD)
-    assert main._publish(JOB, judged, code, Options(), to_stderr=with_command) == code
+    assert publish.publish(JOB, judged, code, Options(), to_stderr=with_command) == code
     assert log.exists() == written
     assert "exit code" in (capsys.readouterr().err if with_command else capsys.readouterr().out)

@@ -1,0 +1,99 @@
+"""What a run leaves behind: the report, the saved job, the list of bad nodes and the termination log."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distcheck.cli.options import Options
+from distcheck.facts.errors import WriteError
+from distcheck.report import Options as ReportOptions
+
+if TYPE_CHECKING:
+    from distcheck.facts import Job
+    from distcheck.rules.diagnose import Diagnosis
+
+BROKEN = 70
+"""The exit code where distcheck itself failed."""
+
+
+def check_writable(options: Options, reason_file: Path | None = None) -> None:
+    """Find out before anything is looked at whether what is to be written can be."""
+    from distcheck.facts import saved
+
+    for path, option in (
+        (options.output, "--output"),
+        (options.save, "--save"),
+        (options.exclude_file, "--exclude-file"),
+        (reason_file, "--reason-file"),
+    ):
+        if path is not None:
+            saved.check_writable(path, option)
+
+
+def publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_stderr: bool) -> int:
+    """Write all that was asked for; what cannot be written is said, takes nothing along, and makes the code 70."""
+    from distcheck.facts import saved
+    from distcheck.report import render, termination_log
+    from distcheck.rules.finding import excluded_nodes
+
+    failed = False
+
+    def attempt(write: Any) -> None:
+        nonlocal failed
+        try:
+            write()
+        except WriteError as error:
+            complain(str(error))
+            failed = True
+
+    if options.save is not None:
+        path = options.save
+        attempt(lambda: saved.save(job, path))
+    if options.exclude_file is not None:
+        exclude_path = options.exclude_file
+        nodes = excluded_nodes(diagnosis.findings)
+        attempt(lambda: saved.write(exclude_path, "".join(f"{node}\n" for node in nodes)))
+    if code != 0 or not to_stderr:  # what COMMAND says for itself at its end must not stand behind our pass
+        termination_log.write(job, diagnosis)
+    stream = sys.stderr if to_stderr else sys.stdout
+    text = render(options.format, job, diagnosis, options=_report_options(options, stream))
+    if options.output is not None:
+        output = options.output
+        before = failed
+        attempt(lambda: saved.write(output, text))
+        if failed == before:
+            return BROKEN if failed else code
+    attempt(lambda: _print(text, stream))
+    return BROKEN if failed else code
+
+
+def _report_options(options: Options, stream: Any) -> ReportOptions:
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or options.output is not None
+    return ReportOptions(
+        all_ranks=options.all_ranks,
+        legend=options.legend,
+        timings=options.timings,
+        verbose=options.verbose,
+        quiet=options.quiet,
+        color=not plain and stream is not None and stream.isatty(),
+    )
+
+
+def _print(text: str, stream: Any) -> None:
+    if stream is None:  # Python's way of saying that the descriptor was closed before it started
+        raise WriteError("the report could not be written to stdout: it is closed; use --output FILE")
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError) as error:
+        # Python would try to flush again when it ends, and fail again, with a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise WriteError(f"the report could not be written to {stream.name}: {error}; use --output FILE") from error
+
+
+def complain(text: str) -> None:
+    """Say on stderr what is wrong with this run of distcheck itself."""
+    print(f"distcheck: error: {text}", file=sys.stderr, flush=True)  # noqa: T201 errors belong to stderr
