@@ -13,14 +13,14 @@ from distcheck.probe import environment, gpu, host, links, pci
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.probe.state import SHM, space, temporary
 from distcheck.rollcall import client
-from distcheck.run.context import Context
+from distcheck.run.context import Session
 from distcheck.selection.placement import rank_environment
 
 _DRIVER_SECONDS = 10.0
 _OWN_NAME_SECONDS = 2.0
 
 
-async def start_ranks(run: Context) -> None:
+async def start_ranks(run: Session) -> None:
     """Start this process's ranks, where it has any to start."""
     if run.request.starts_ranks:
         measures = run.asked.measures
@@ -29,7 +29,7 @@ async def start_ranks(run: Context) -> None:
         run.dog.group = run.local.group
 
 
-async def collect(run: Context) -> None:
+async def collect(run: Session) -> None:
     """Collect this node's, this process's and its ranks' facts."""
     environ = run.request.environ
     looks_at_gpus = "gpu" in run.asked.looks
@@ -59,7 +59,7 @@ async def collect(run: Context) -> None:
         run.request.on_collected(run.record.report())
 
 
-async def _ask_drivers(run: Context) -> tuple[Gpus | Missing, list[CudaView | Missing] | list[None]]:
+async def _ask_drivers(run: Session) -> tuple[Gpus | Missing, list[CudaView | Missing] | list[None]]:
     """Ask NVML what this node has and, at the same time, CUDA what it gives to each rank."""
     seconds = min(_DRIVER_SECONDS, run.remaining(5.0))
     ranks, environ = run.request.placements, run.request.environ
@@ -74,7 +74,7 @@ async def _ask_drivers(run: Context) -> tuple[Gpus | Missing, list[CudaView | Mi
     return await asyncio.gather(nvml, cuda.views(environments, seconds))
 
 
-async def _network_facts(run: Context) -> NetworkFacts | None:
+async def _network_facts(run: Session) -> NetworkFacts | None:
     if "peers" not in run.asked.looks:
         return None
     files = links.open_files()  # before our own is raised
@@ -84,7 +84,7 @@ async def _network_facts(run: Context) -> NetworkFacts | None:
     return await client.in_thread(lambda: links.collect(environ, own_name, open_files=files, rendezvous=path))
 
 
-async def _seen_by_ranks(run: Context) -> list[dict[str, str]]:
+async def _seen_by_ranks(run: Session) -> list[dict[str, str]]:
     """Return the variables of each rank: told by its own process, or read here when we are the rank."""
     if not run.asked.started_here or run.local is None:
         return [environment.collect(run.request.environ) for _ in run.request.placements]

@@ -31,7 +31,7 @@ _GATE_BURST_SECONDS = 0.1
 """The one burst of a gate on CPUs, which wants to know whether it is well, not how fast to the last percent."""
 
 
-class Context:
+class Session:
     """The state of a run: the record, the open doors and the local ranks; `driver` closes them however the run ends."""
 
     def __init__(self, request: Request, publish: Publish, dog: Watchdog) -> None:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from distcheck.run import collect, follower, measure
-from distcheck.run.context import Context
+from distcheck.run.context import Session
 from distcheck.run.join import arrive
 from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_OTHERS, Outcome, Publish, Request
 from distcheck.run.watchdog import Watchdog
@@ -23,12 +23,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def run_to_end(request: Request, publish: Publish, dog: Watchdog) -> Outcome:
     """Run to the end, whatever happens; the outcome holds all that was collected until then."""
-    run = Context(request, publish, dog)
+    run = Session(request, publish, dog)
     outcome = asyncio.run(_bounded(run))
     return outcome._replace(exit_code=128 + run.interrupted) if run.interrupted else outcome
 
 
-async def _bounded(run: Context) -> Outcome:
+async def _bounded(run: Session) -> Outcome:
     main = asyncio.ensure_future(_run(run))
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_without_strangers)
@@ -65,13 +65,13 @@ async def _bounded(run: Context) -> Outcome:
             signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
 
-def _note_complete(run: Context) -> None:
+def _note_complete(run: Session) -> None:
     run.complete = True
     if run.server is not None:
         run.server.close_roll()
 
 
-async def _run(run: Context) -> Outcome:
+async def _run(run: Session) -> Outcome:
     await collect.start_ranks(run)
     await collect.collect(run)
     if not run.request.meets:
@@ -92,13 +92,13 @@ async def _run(run: Context) -> Outcome:
     return await _end_alone(run)
 
 
-async def _lead(run: Context) -> Outcome:
+async def _lead(run: Session) -> Outcome:
     from distcheck.run.leader import lead  # which judges: whoever only follows loads no rules
 
     return await lead(run)
 
 
-async def _cut_short(run: Context, reason: str) -> Outcome:
+async def _cut_short(run: Session, reason: str) -> Outcome:
     """End now with all that is known; what was measured before stays valid."""
     if run.outcome is not None:  # the report is out; only the goodbyes were cut short
         return run.outcome
@@ -114,7 +114,7 @@ async def _cut_short(run: Context, reason: str) -> Outcome:
     return await _end_alone(run)
 
 
-async def _end_alone(run: Context) -> Outcome:
+async def _end_alone(run: Session) -> Outcome:
     """Publish what this process knows; tell whoever listens that it is over."""
     from distcheck.rules.diagnose import judge
     from distcheck.run import leader
@@ -132,7 +132,7 @@ async def _end_alone(run: Context) -> Outcome:
     return outcome
 
 
-async def _close(run: Context) -> None:
+async def _close(run: Session) -> None:
     """Close every door and end every process of ours; nobody is waited for longer than a moment."""
     run.watcher.close()
     closing = (

@@ -31,14 +31,14 @@ from distcheck.run.join import put_up_signpost
 from distcheck.run.request import NEVER_MET, WITH_OTHERS, Outcome
 
 if TYPE_CHECKING:
-    from distcheck.run.context import Context
+    from distcheck.run.context import Session
 
 
 class LeaderLostError(Exception):
     """The process that leads was lost before it gave the verdict; what this one knows is in its record."""
 
 
-async def follow(run: Context) -> Outcome:
+async def follow(run: Session) -> Outcome:
     """Follow the host until it says goodbye.
 
     Raises:
@@ -60,7 +60,7 @@ async def follow(run: Context) -> Outcome:
         raise LeaderLostError from error
 
 
-async def _follow(run: Context, connection: Connection) -> Outcome:
+async def _follow(run: Session, connection: Connection) -> Outcome:
     doors = await peer_round.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     connection.say(run.record.report(doors))
     await put_up_signpost(run, connection)
@@ -103,14 +103,14 @@ async def _follow(run: Context, connection: Connection) -> Outcome:
                     await task
 
 
-async def _say_when_ready(run: Context, connection: Connection) -> None:
+async def _say_when_ready(run: Session, connection: Connection) -> None:
     """Say when torch is imported: until then a trial would find nobody to run it."""
     if run.local is not None and run.asked.measures:
         await asyncio.shield(run.local.imported)
     connection.say(Ready())
 
 
-async def _try(run: Context, connection: Connection, trial: Trial, halted: asyncio.Event) -> None:
+async def _try(run: Session, connection: Connection, trial: Trial, halted: asyncio.Event) -> None:
     """Take part in a trial and report."""
     connection.say(
         await trials.take_part(
@@ -119,7 +119,7 @@ async def _try(run: Context, connection: Connection, trial: Trial, halted: async
     )
 
 
-async def _measure(run: Context, connection: Connection, start: Start, aborted: asyncio.Event) -> None:
+async def _measure(run: Session, connection: Connection, start: Start, aborted: asyncio.Event) -> None:
     """Run this process's ranks through the collectives and report."""
     local = run.local
     if local is None:

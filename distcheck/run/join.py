@@ -18,7 +18,7 @@ from distcheck.rollcall.server import Server
 from distcheck.run import lost
 
 if TYPE_CHECKING:
-    from distcheck.run.context import Context
+    from distcheck.run.context import Session
 
 _AWAITED_AFTER_SECONDS = 9.0
 _FILES_BESIDE_GUESTS = 512
@@ -29,7 +29,7 @@ Role = Literal["host", "guest", "alone"]
 Ways = tuple[client.Door, ...]
 
 
-async def arrive(run: Context) -> Role:
+async def arrive(run: Session) -> Role:
     """Become host (rank 0's process, or whoever stands in for it), guest, or stay alone."""
     place = run.request.placements[0]
     run.record.note(stage="meeting")
@@ -52,17 +52,17 @@ async def arrive(run: Context) -> Role:
     return await _gather_here(run) if role == "alone" else role
 
 
-def _job_name(run: Context) -> str:
+def _job_name(run: Session) -> str:
     """The name by which processes of one job know each other."""
     return identity.job_key(run.request.environ, run.request.placements[0])
 
 
-def _secret(run: Context) -> bytes | None:
+def _secret(run: Session) -> bytes | None:
     """What only the processes of this job know, where there is a token."""
     return identity.job_secret(run.request.environ)
 
 
-def _hello(run: Context) -> Hello:
+def _hello(run: Session) -> Hello:
     """Return what this process says at a door."""
     place = run.request.placements[0]
     return Hello(
@@ -78,12 +78,12 @@ def _hello(run: Context) -> Hello:
     )
 
 
-def _agent(run: Context) -> bool:
+def _agent(run: Session) -> bool:
     """Whether torchrun's agent says that it listens on MASTER_PORT."""
     return run.request.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not run.asked.started_here
 
 
-async def _open_as_rank_0(run: Context, ways: Ways, port: int) -> Role:
+async def _open_as_rank_0(run: Session, ways: Ways, port: int) -> Role:
     sock, bound = network.bind(port, agent=_agent(run))
     run.record.note(bind=bound)
     lone = run.request.speaks_for_all
@@ -110,7 +110,7 @@ async def _open_as_rank_0(run: Context, ways: Ways, port: int) -> Role:
     return "host"
 
 
-async def _try_own_door(run: Context, ways: Ways) -> Attendance:
+async def _try_own_door(run: Session, ways: Ways) -> Attendance:
     """Try MASTER_ADDR:MASTER_PORT from here, as the other ranks of this node will."""
     if not ways:
         return Attendance(None, ())
@@ -127,7 +127,7 @@ async def _try_own_door(run: Context, ways: Ways) -> Attendance:
     return tried
 
 
-async def _knock_once(run: Context, ways: Ways) -> bool:
+async def _knock_once(run: Session, ways: Ways) -> bool:
     """Knock where another process may hold the roll call already, and attend it if one does."""
     if not ways:
         return False
@@ -146,7 +146,7 @@ async def _knock_once(run: Context, ways: Ways) -> bool:
     return False
 
 
-def _new_server(run: Context) -> Server:
+def _new_server(run: Session) -> Server:
     """Return a server for the roll call, with as many open files as its guests may need."""
     files = _raise_file_limit(run, run.request.placements[0].world_size or 0)
     server = _server(run)
@@ -156,7 +156,7 @@ def _new_server(run: Context) -> Server:
     return server
 
 
-def _server(run: Context) -> Server:
+def _server(run: Session) -> Server:
     place = run.request.placements[0]
     return Server(
         run=run.record.run,
@@ -169,7 +169,7 @@ def _server(run: Context) -> Server:
     )
 
 
-def _raise_file_limit(run: Context, guests: int) -> int:
+def _raise_file_limit(run: Session, guests: int) -> int:
     """Allow this process the open files that a host of so many guests may need; return how many it has."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 1 << 20 if hard == resource.RLIM_INFINITY else hard
@@ -182,7 +182,7 @@ def _raise_file_limit(run: Context, guests: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-async def _attend_as_guest(run: Context, ways: Ways, addresses: tuple[str, ...]) -> Role:
+async def _attend_as_guest(run: Session, ways: Ways, addresses: tuple[str, ...]) -> Role:
     """Attend within --join-timeout; half-way, stand in for a rank 0 that does not come to its own host."""
     patience = run.join_seconds()
     ours = not set(addresses).isdisjoint(_own_addresses(run))
@@ -205,7 +205,7 @@ async def _attend_as_guest(run: Context, ways: Ways, addresses: tuple[str, ...])
     return "alone"
 
 
-async def _gather_here(run: Context) -> Role:
+async def _gather_here(run: Session) -> Role:
     """Meet the others of this node that did not find rank 0 either, so that they give one report for it."""
     mates = (run.request.placements[0].local_world_size or 0) - len(run.request.placements)
     seconds = min(_MATES_SECONDS, run.remaining(1.0))
@@ -227,7 +227,7 @@ async def _gather_here(run: Context) -> Role:
     return "guest"
 
 
-async def put_up_signpost(run: Context, connection: Connection) -> None:
+async def put_up_signpost(run: Session, connection: Connection) -> None:
     """Tell those of the job who ask at this node, one of whose processes has met the host, where it is.
 
     They are sent there by a MASTER_ADDR that means this node to them, or look everywhere.
@@ -241,7 +241,7 @@ async def put_up_signpost(run: Context, connection: Connection) -> None:
         run.signpost = server
 
 
-async def _attend(run: Context, ways: Ways, seconds: float, leads: list[client.Door]) -> Attendance:
+async def _attend(run: Session, ways: Ways, seconds: float, leads: list[client.Door]) -> Attendance:
     """Attend, and say before 10 s are over who is awaited."""
     place = run.request.placements[0]
 
@@ -266,18 +266,18 @@ async def _attend(run: Context, ways: Ways, seconds: float, leads: list[client.D
         reminder.cancel()
 
 
-def _own_addresses(run: Context) -> set[str]:
+def _own_addresses(run: Session) -> set[str]:
     interfaces = run.record.node.interfaces if run.record.node else ()
     return set() if isinstance(interfaces, Missing) else {i.address for i in interfaces}
 
 
-def _is_elsewhere(run: Context, addresses: tuple[str, ...]) -> bool:
+def _is_elsewhere(run: Session, addresses: tuple[str, ...]) -> bool:
     """Whether these are surely another host's addresses."""
     own = _own_addresses(run)
     return bool(own and addresses) and not any(a in own or a.startswith("127.") or a == "::1" for a in addresses)
 
 
-async def _stand_in(run: Context) -> bool:
+async def _stand_in(run: Session) -> bool:
     """Hold the roll call in rank 0's stead, on a side door, so that one report says who is missing."""
     server = _new_server(run)
     if await server.open_side_door() != identity.side_ports(_job_name(run))[0]:
@@ -288,7 +288,7 @@ async def _stand_in(run: Context) -> bool:
     return True
 
 
-def _met(run: Context, connection: Connection) -> None:
+def _met(run: Session, connection: Connection) -> None:
     run.connection = connection
     run.record.run = connection.welcome.run
     run.record.met = True

@@ -11,7 +11,7 @@ from distcheck.rollcall.protocol import Bye, Here, LastCall
 from distcheck.rollcall.server import Server
 from distcheck.rules.diagnose import judge
 from distcheck.run import measure, peer_round
-from distcheck.run.context import Context
+from distcheck.run.context import Session
 from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPORT_RESERVE_SECONDS
 from distcheck.run.request import Outcome
 
@@ -24,7 +24,7 @@ _HINTS = frozenset({"net-nic-down-or-slow"})
 """What is a warning only, but worth a search: a network that is slow for a moment is not slow in every round."""
 
 
-async def lead(run: Context) -> Outcome:
+async def lead(run: Session) -> Outcome:
     """Lead the run to its end."""
     server = run.server
     if server is not None:
@@ -49,7 +49,7 @@ async def lead(run: Context) -> Outcome:
     return await _conclude(run)
 
 
-async def _gather(run: Context, server: Server) -> None:
+async def _gather(run: Session, server: Server) -> None:
     """Wait for the ranks that are not here, for --join-timeout at most; say before 10 s are over who is awaited."""
     loop = asyncio.get_running_loop()
     patience = run.join_seconds()
@@ -80,7 +80,7 @@ async def _gather(run: Context, server: Server) -> None:
         run.deadline = min(run.deadline, guest.leaves_at)
 
 
-def _take_note_of_guests(run: Context, server: Server) -> None:
+def _take_note_of_guests(run: Session, server: Server) -> None:
     """Take the facts of those who came late (a rank may be there twice) and note who is gone already."""
     run.record.take_late_reports(g.report for g in server.guests.values())
     for uid, guest in server.guests.items():
@@ -105,7 +105,7 @@ def _reason_to_stop(job: Job) -> str:
     return ""
 
 
-def _is_bad(run: Context) -> bool:
+def _is_bad(run: Session) -> bool:
     """Whether the collectives failed, hung, were wrong or slow, and there are time and nodes to find out by whom."""
     job = run.record.job()
     if not isinstance(job.collectives, Collectives) or len(job.nodes) < FEWEST_NODES:
@@ -119,7 +119,7 @@ def _is_bad(run: Context) -> bool:
     return any(f.rule in _HINTS for f in found) or any(f.rule.startswith(("collective-", "perf-below")) for f in errors)
 
 
-async def _isolate(run: Context) -> None:
+async def _isolate(run: Session) -> None:
     """Find out which node, link or rank is bad, and record it."""
     from distcheck.run import search
 
@@ -134,7 +134,7 @@ async def _isolate(run: Context) -> None:
     run.record.looked.add("isolation")
 
 
-async def _conclude(run: Context) -> Outcome:
+async def _conclude(run: Session) -> Outcome:
     """Free the ports, see who is still there, judge, publish, and let everybody leave with the same code."""
     server = run.server
     if server is not None:
@@ -150,7 +150,7 @@ async def _conclude(run: Context) -> Outcome:
     return outcome
 
 
-async def _call_last(run: Context, server: Server) -> None:
+async def _call_last(run: Session, server: Server) -> None:
     """Ask who is still there: a verdict holds for those only who can take it."""
     asked = run.record.guests
     server.say_to_all(LastCall(), asked)
@@ -160,7 +160,7 @@ async def _call_last(run: Context, server: Server) -> None:
     run.record.note_silent(server, set(asked) - heard.keys(), silent)
 
 
-async def dismiss(run: Context, code: int) -> None:
+async def dismiss(run: Session, code: int) -> None:
     """Tell everybody to leave with this code; nobody is waited for longer than a moment."""
     server = run.server
     if server is None:

@@ -15,7 +15,7 @@ from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.protocol import Abort, RunReport, Start
 from distcheck.rollcall.server import Server
-from distcheck.run.context import Context
+from distcheck.run.context import Session
 from distcheck.run.stall import Pace
 
 REPORT_RESERVE_SECONDS = 3.0
@@ -39,7 +39,7 @@ def choose_backend(job: Job) -> tuple[str, str]:
     return job.made_for, "there are GPUs" if job.made_for == "nccl" else "there are no GPUs"
 
 
-async def collectives(run: Context) -> None:
+async def collectives(run: Session) -> None:
     """Run the collectives on all ranks and record what they measured."""
     run.record.note(stage="collectives")
     if run.server is not None:
@@ -90,7 +90,7 @@ async def collectives(run: Context) -> None:
     run.record.looked.add("collectives")
 
 
-async def _hear_who_could_begin(run: Context, plan: Plan, reason: str, own: RunReport, error: str) -> None:
+async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunReport, error: str) -> None:
     """Record that this process's ranks could not begin, and which of the others' could not either."""
     reports = {run.uid: own}
     if run.server is not None:
@@ -103,12 +103,12 @@ async def _hear_who_could_begin(run: Context, plan: Plan, reason: str, own: RunR
     run.record.looked.add("collectives")
 
 
-def _may_search(run: Context) -> bool:
+def _may_search(run: Session) -> bool:
     """Whether a search for who is bad may follow."""
     return run.asked.command == "gate" and len(run.record.job().nodes) >= FEWEST_NODES
 
 
-def _keep(run: Context, plan: Plan, reason: str, reports: Mapping[str, RunReport], ended: str) -> None:
+def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport], ended: str) -> None:
     """Record what the ranks measured and how they ended."""
     for uid, report in reports.items():
         run.record.take_runs(report.runs, uid)
@@ -126,7 +126,7 @@ def _keep(run: Context, plan: Plan, reason: str, reports: Mapping[str, RunReport
     )
 
 
-def keep_measured(run: Context, reason: str) -> None:
+def keep_measured(run: Session, reason: str) -> None:
     """Record what was measured until the run was cut short; that of other processes is lost with them."""
     if run.local is None or run.record.process is None or run.record.process.stage != "collectives":
         return
@@ -135,7 +135,7 @@ def keep_measured(run: Context, reason: str) -> None:
 
 
 async def _measure(
-    run: Context,
+    run: Session,
     local: LocalRanks,
     plan: Plan,
     aborted: asyncio.Event,
@@ -174,7 +174,7 @@ async def _measure(
     return reports
 
 
-def _note_unheard(run: Context, server: Server, uids: Sequence[str], seconds: float) -> None:
+def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: float) -> None:
     """Note what is known of the ranks of which nobody said how they ended."""
     gone = RankRun(
         pid=None, step="an unknown step", outcome="died", detail="was lost when the connection to its node closed"
@@ -186,7 +186,7 @@ def _note_unheard(run: Context, server: Server, uids: Sequence[str], seconds: fl
     run.record.note_silent(server, uids, "it did not say in time how its ranks ended")
 
 
-def _measurements(run: Context, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
+def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
     """Join the ranks' timings; a size that not all ranks finished is left out, and what one says of another's rank."""
     world_size = run.record.job().world_size or 1
     by_size: dict[tuple[str, str, int], dict[int, Timing]] = {}

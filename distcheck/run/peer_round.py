@@ -19,7 +19,7 @@ from distcheck.rollcall.server import Guest, Server
 from distcheck.selection import interfaces
 
 if TYPE_CHECKING:
-    from distcheck.run.context import Context
+    from distcheck.run.context import Session
 
 _REVERSE_SECONDS = 2.0
 _MOST_LOOKED_UP = 4
@@ -31,7 +31,7 @@ _ALL_AGAIN_SECONDS = 0.5
 _PATIENCE_AGAIN_SECONDS = 1.0
 
 
-def addresses(run: Context, met_at: str) -> dict[str, tuple[Use, ...]]:
+def addresses(run: Session, met_at: str) -> dict[str, tuple[Use, ...]]:
     """Return the addresses at which this process is looked for, with their uses: where it was met, NCCL's, Gloo's.
 
     An address that means every host itself, or that needs a zone, says nothing about others; rules judge it as it is.
@@ -49,28 +49,28 @@ def addresses(run: Context, met_at: str) -> dict[str, tuple[Use, ...]]:
     return found
 
 
-def _nccl(run: Context, known: Sequence[Interface], facts: NetworkFacts | None) -> Sequence[Interface]:
+def _nccl(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) -> Sequence[Interface]:
     """Return the interface of NCCL's bootstrap; the ranks of a process share their variables."""
     if facts is None or not run.record.ranks:
         return ()
     return interfaces.nccl(known, interfaces.settings(run.record.ranks[0].environment, facts.nccl_files))[:1]
 
 
-def _gloo(run: Context, known: Sequence[Interface], facts: NetworkFacts | None) -> Sequence[Interface]:
+def _gloo(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) -> Sequence[Interface]:
     if facts is None or not run.record.ranks:
         return ()
     chosen = interfaces.gloo(known, run.record.ranks[0].environment, facts.own_name_binds)
     return () if isinstance(chosen, Missing) else chosen[:1]
 
 
-async def open_doors(run: Context, met_at: str) -> tuple[PeerDoor, ...]:
+async def open_doors(run: Session, met_at: str) -> tuple[PeerDoor, ...]:
     """Open this process's doors; nobody will knock where there is none."""
     run.peer_listener = PeerListener(run.uid, identity.job_secret(run.request.environ))
     await run.peer_listener.open(addresses(run, met_at))
     return run.peer_listener.doors
 
 
-async def take_part(run: Context, roster: Roster, seconds: float, others: Sequence[str]) -> PeerReport:
+async def take_part(run: Session, roster: Roster, seconds: float, others: Sequence[str]) -> PeerReport:
     """Answer at our doors, try the roster's, and look up what the addresses of `others` are called."""
     if run.peer_listener is not None:
         run.peer_listener.expect(roster.nonce)
@@ -107,7 +107,7 @@ async def _look_up(others: Sequence[str], seconds: float) -> tuple[ReverseLookup
     return tuple(await asyncio.gather(*(look_up(a) for a in others)))
 
 
-async def hold(run: Context, server: Server) -> None:
+async def hold(run: Session, server: Server) -> None:
     """Let every node try every other node's doors, and keep what they tell."""
     run.record.note(stage="peers")
     here = {uid: server.guests[uid] for uid in run.record.guests if server.guests[uid].report.peer_doors}
@@ -136,7 +136,7 @@ async def hold(run: Context, server: Server) -> None:
     run.record.note_silent(server, here.keys() - heard.keys(), "it did not say in time which of the others it reaches")
 
 
-async def _send_again(run: Context, server: Server, nonce: str, trials: tuple[PeerTrial, ...]) -> tuple[PeerTrial, ...]:
+async def _send_again(run: Session, server: Server, nonce: str, trials: tuple[PeerTrial, ...]) -> tuple[PeerTrial, ...]:
     """Have data sent once more where it went so slowly that a node would be blamed: once is no proof on a busy host."""
     loop = asyncio.get_running_loop()
     until = loop.time() + min(_ALL_AGAIN_SECONDS, run.remaining(_REPORT_RESERVE_SECONDS))
@@ -160,7 +160,7 @@ def _door(trial: PeerTrial) -> PeerDoor:
     return PeerDoor(trial.target, trial.address, trial.port, trial.uses)
 
 
-def _representatives(run: Context, here: Mapping[str, Guest], doors: Mapping[str, Sequence[PeerDoor]]) -> list[str]:
+def _representatives(run: Session, here: Mapping[str, Guest], doors: Mapping[str, Sequence[PeerDoor]]) -> list[str]:
     """Return one process for each node; where there is one node only, two of its processes."""
     node_of = {run.uid: run.record.node.key if run.record.node else ""}
     node_of |= {uid: guest.report.process.node for uid, guest in here.items()}

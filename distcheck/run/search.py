@@ -23,7 +23,7 @@ from distcheck.run.results import result_of
 if TYPE_CHECKING:
     from distcheck.isolation.round import Group, Result, Round
     from distcheck.rollcall.server import Server
-    from distcheck.run.context import Context
+    from distcheck.run.context import Session
 
 _RESERVE_SECONDS = 4.0
 """Of --timeout, in which the report is made."""
@@ -46,7 +46,7 @@ _CPU_BYTES, _GPU_BYTES = 1 << 20, 64 << 20
 _CPU_BURST_SECONDS, _GPU_BURST_SECONDS = 0.1, 0.2
 
 
-async def search(run: Context, server: Server | None, backend: str) -> Isolation:
+async def search(run: Session, server: Server | None, backend: str) -> Isolation:
     """Test groups of nodes until it is known who is bad, or the time is over."""
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -77,7 +77,7 @@ async def search(run: Context, server: Server | None, backend: str) -> Isolation
                 run.say(f"round {step.number}: {', '.join(trial.nodes)}: {trial.outcome}")
 
 
-async def _without_torch(run: Context, server: Server | None, members: Members) -> dict[str, str]:
+async def _without_torch(run: Session, server: Server | None, members: Members) -> dict[str, str]:
     """Wait until torch is imported everywhere, for half of the time at most; return the nodes where it is not."""
     waiting: dict[asyncio.Future[Any], str] = {}
     for node, here in members.by_node.items():
@@ -145,7 +145,7 @@ class _Round:
     """One round: all groups at the same time, each with the processes of its nodes."""
 
     def __init__(
-        self, run: Context, server: Server | None, members: Members, backend: str, step: Round, seconds: float
+        self, run: Session, server: Server | None, members: Members, backend: str, step: Round, seconds: float
     ) -> None:
         self.run, self.server, self.members, self.backend, self.step = run, server, members, backend, step
         self.until = asyncio.get_running_loop().time() + seconds

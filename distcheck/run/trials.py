@@ -14,14 +14,14 @@ from distcheck.rollcall.protocol import RunReport, Trial
 
 if TYPE_CHECKING:
     from distcheck.launch.local.supervisor import LocalRanks
-    from distcheck.run.context import Context
+    from distcheck.run.context import Session
 
 _GRACE_SECONDS = 0.5
 """Between the first sign of trouble and the end of this process's ranks: time for them to say what they saw."""
 
 
 async def take_part(
-    run: Context, trial: Trial, host_address: str, halted: asyncio.Event, opened: Callable[[int], None]
+    run: Session, trial: Trial, host_address: str, halted: asyncio.Event, opened: Callable[[int], None]
 ) -> RunReport:
     """Run this process's ranks in a trial and return what came of it.
 
@@ -44,7 +44,7 @@ async def take_part(
 
 
 async def _measure(
-    run: Context,
+    run: Session,
     local: LocalRanks,
     trial: Trial,
     host_address: str,
@@ -72,7 +72,7 @@ async def _measure(
     )
 
 
-def _tasks(run: Context, local: LocalRanks, trial: Trial, store: tuple[str, int] | None) -> list[Task]:
+def _tasks(run: Session, local: LocalRanks, trial: Trial, store: tuple[str, int] | None) -> list[Task]:
     template = Task(plan=trial.plan, rank=0, world_size=0, local_rank=0, store=None)
     ordinals = run.cuda_ordinals(trial.plan.backend)
     return tasks_for(local.placements, template, store=store, gpus=ordinals, parts=trial.parts)
