@@ -117,7 +117,7 @@ def test_another_version_is_a_warning_and_one_that_does_not_understand_is_unread
     assert finding(report, "probe-version-differs")["nodes"] == ["node3"]
 
     edit("node4", 's/^__version__ = .*/__version__ = "0.0.9"/', "__init__.py")
-    edit("node4", "s/    master_addr: str/    leader: str/", "launch/assignment.py")
+    edit("node4", "s/    master_addr: str/    leader: str/", "launch/remote/assignment.py")
     ended, report = look(cluster, "env", "--join-timeout", "20")
     assert (ended.code, findings(report, "error")) == (20, ["launch-probe-unreadable"]), report
     found = finding(report, "launch-probe-unreadable")
