@@ -18,13 +18,13 @@ from msgspec import inspect
 from distcheck.facts import Job, NodeFacts, ProcessFacts
 from distcheck.facts.errors import UsageError
 from distcheck.facts.saved import join, load, save
-from distcheck.report import FORMATS, Options, render
+from distcheck.report import FORMATS, Detail, render
 from distcheck.rollcall import framing
 from distcheck.rollcall.protocol import FromGuest, Hello, Report, guest_decoder
 from distcheck.rollcall.wire import ProtocolError
 from distcheck.rules.diagnose import diagnose
 
-EVERYTHING = Options(all_ranks=True, legend=True, timings=True, verbose=True)
+EVERYTHING = Detail(all_ranks=True, legend=True, timings=True, verbose=True)
 TURNS = range(6)
 MASKS = {"GpuClocks.event_reasons", "GpuLoad.event_reasons", "Fabric.health_mask"}
 """Of 64 bits, of which the highest has a meaning, and which msgspec cannot bound from above."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from distcheck.cli.options import Options
 from distcheck.facts.errors import WriteError
-from distcheck.report import Options as ReportOptions
+from distcheck.report import Detail
 
 if TYPE_CHECKING:
     from distcheck.facts import Job
@@ -59,7 +59,7 @@ def publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_s
     if code != 0 or not to_stderr:  # what COMMAND says for itself at its end must not stand behind our pass
         termination_log.write(job, diagnosis)
     stream = sys.stderr if to_stderr else sys.stdout
-    text = render(options.format, job, diagnosis, options=_report_options(options, stream))
+    text = render(options.format, job, diagnosis, options=_detail(options, stream))
     if options.output is not None:
         output = options.output
         before = failed
@@ -70,9 +70,9 @@ def publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_s
     return BROKEN if failed else code
 
 
-def _report_options(options: Options, stream: Any) -> ReportOptions:
+def _detail(options: Options, stream: Any) -> Detail:
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or options.output is not None
-    return ReportOptions(
+    return Detail(
         all_ranks=options.all_ranks,
         legend=options.legend,
         timings=options.timings,

@@ -16,7 +16,7 @@ FORMATS = ("text", "json", "html", "junit", "prometheus", "markdown")
 """Names of the formats, and of the modules of this package."""
 
 
-class Options(NamedTuple):
+class Detail(NamedTuple):
     """How much a report shows; formats that machines read always show everything."""
 
     all_ranks: bool = False
@@ -33,14 +33,14 @@ class Options(NamedTuple):
     """ANSI colours; for terminals only."""
 
 
-PLAIN = Options()
+PLAIN = Detail()
 
 
 class _Format(Protocol):
-    def render(self, job: Job, diagnosis: Diagnosis, options: Options) -> str: ...
+    def render(self, job: Job, diagnosis: Diagnosis, options: Detail) -> str: ...
 
 
-def render(format: str, job: Job, diagnosis: Diagnosis, *, options: Options = PLAIN) -> str:  # noqa: A002 as `--format`
+def render(format: str, job: Job, diagnosis: Diagnosis, *, options: Detail = PLAIN) -> str:  # noqa: A002 as `--format`
     """Return the report of a judged job in one of `FORMATS`, ending with a newline.
 
     Raises:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from distcheck.collectives.plan import label
 from distcheck.facts import Collectives, Job
-from distcheck.report import Options
+from distcheck.report import Detail
 from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance
 from distcheck.report.harmless import harmless
@@ -57,7 +57,7 @@ class Chart(NamedTuple):
     speeds: list[tuple[float, str]]
 
 
-def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the page."""
     report = document(job, diagnosis)
     environment = Environment(

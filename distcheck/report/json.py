@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from distcheck.facts import Job
-from distcheck.report import Options
+from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.harmless import storable
 from distcheck.rules.diagnose import Diagnosis
 
 
-def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the document and a newline; the options change nothing."""
     del options
     report = document(job, diagnosis)

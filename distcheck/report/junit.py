@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
 from distcheck.facts import Job
-from distcheck.report import Options
+from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.harmless import harmless
 from distcheck.report.sections import conclusion, evidence_lines, where
@@ -30,7 +30,7 @@ class Said(NamedTuple):
     words: str
 
 
-def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the XML; the options change nothing."""
     del options
     report = document(job, diagnosis)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from distcheck.collectives.plan import label
 from distcheck.facts import Collectives, Job
-from distcheck.report import Options
+from distcheck.report import Detail
 from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance
 from distcheck.report.harmless import harmless
@@ -28,7 +28,7 @@ from distcheck.rules.diagnose import Diagnosis
 _MARKUP = re.compile(r"([\\`*_\[\]<>#~&$|])")
 
 
-def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the report as Markdown."""
     report = document(job, diagnosis)
     blocks = [f"## distcheck: {report.verdict}", escaped(conclusion(report, diagnosis))]
@@ -65,7 +65,7 @@ def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines + ["| " + " | ".join(map(escaped, row)) + " |" for row in cells])
 
 
-def _problem(problem: Problem, options: Options) -> Iterator[str]:
+def _problem(problem: Problem, options: Detail) -> Iterator[str]:
     doubt = "" if problem.confirmed else " (not confirmed)"
     place = f", {escaped(problem.where)}" if problem.where else ""
     yield f"### {problem.severity}: {escaped(problem.rule)}{doubt}{place}"
@@ -122,7 +122,7 @@ def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
         )
 
 
-def _ranks(report: Document, options: Options) -> Iterator[str]:
+def _ranks(report: Document, options: Detail) -> Iterator[str]:
     shown, others = rows(report, everything=options.all_ranks)
     if shown:
         near, beside = neighbours(shown)

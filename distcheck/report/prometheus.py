@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import get_args
 
 from distcheck.facts import Job
-from distcheck.report import Options
+from distcheck.report import Detail
 from distcheck.report.document import STATUSES, document
 from distcheck.report.harmless import harmless
 from distcheck.rules.diagnose import Diagnosis
@@ -16,7 +16,7 @@ from distcheck.rules.finding import VerdictName
 Sample = tuple[dict[str, str], float | None]
 
 
-def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the metrics; the options change nothing."""
     del options
     report = document(job, diagnosis)

@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from distcheck.collectives.plan import label
 from distcheck.facts import Collectives, Job, PeerTrial, Resolution
-from distcheck.report import Options
+from distcheck.report import Detail
 from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance
 from distcheck.report.gpus import RankGpu
@@ -47,7 +47,7 @@ _COLORS = {
 }
 
 
-def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
+def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the report as lines of text."""
     report = document(job, diagnosis)
     parts: list[list[str]] = []
@@ -76,7 +76,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Options) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _colored(word: str, options: Options) -> str:
+def _colored(word: str, options: Detail) -> str:
     return f"\x1b[1;{_COLORS[word]}m{word}\x1b[0m" if options.color else word
 
 
@@ -97,7 +97,7 @@ def _table(headers: Sequence[str], align: Sequence[str], cells: Sequence[Sequenc
     yield from (line.rstrip() for line in table.splitlines())
 
 
-def _ranks(report: Document, options: Options) -> Iterator[str]:
+def _ranks(report: Document, options: Detail) -> Iterator[str]:
     shown, others = rows(report, everything=options.all_ranks)
     looked = any(row.gpu for row in report.ranks)
     one_node = report.command == "node" and len(shown) == 1  # the headline and the verdict say all that its row would
@@ -126,7 +126,7 @@ def _ranks(report: Document, options: Options) -> Iterator[str]:
         yield others
 
 
-def _gpu(gpu: RankGpu | None, options: Options) -> str:
+def _gpu(gpu: RankGpu | None, options: Detail) -> str:
     """Write a GPU: index, PCI address and the UUID's first characters, which tell any two GPUs apart."""
     if gpu is None:
         return "-"
@@ -134,7 +134,7 @@ def _gpu(gpu: RankGpu | None, options: Options) -> str:
     return f"{index} {gpu.pci or '?'} {gpu.uuid if options.verbose else gpu.uuid[:12]}"
 
 
-def _bandwidth(job: Job, report: Document, options: Options) -> Iterator[str]:
+def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if report.bandwidth:
         yield from _sweep(report)
         yield from (line for text in provenance(report.bandwidth) for line in _wrapped(harmless(text), 0, 2))
@@ -177,7 +177,7 @@ def _sweep(report: Document) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _problem(problem: Problem, options: Options) -> Iterator[str]:
+def _problem(problem: Problem, options: Detail) -> Iterator[str]:
     doubt = "" if problem.confirmed else " (not confirmed)"
     place = f" - {problem.where}" if problem.where else ""
     yield f"{_colored(problem.severity, options)}: {harmless(problem.rule)}{doubt}{place}"
@@ -196,7 +196,7 @@ def _problem(problem: Problem, options: Options) -> Iterator[str]:
         yield from (f"      {harmless(command)}" for command in fix.commands)
 
 
-def _gaps(diagnosis: Diagnosis, options: Options) -> Iterator[str]:
+def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
     required = None
     for gap in gaps(diagnosis.not_checked):
         if gap.required != required:

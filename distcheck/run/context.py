@@ -16,7 +16,7 @@ from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.server import Server
 from distcheck.run.progress import Watcher
 from distcheck.run.record import Record
-from distcheck.run.request import Outcome, Publish, Request
+from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Session:
         self.request = request
         self.dog = dog
         self._publish = publish
-        self.outcome: Outcome | None = None
+        self.outcome: RunResult | None = None
         self.asked = request.asked
         self.deadline = request.start + request.asked.timeout_seconds
         self.record = Record(request)
@@ -76,10 +76,10 @@ class Session:
         if not self.request.quiet:
             print(f"distcheck: {text}", file=sys.stderr, flush=True)  # noqa: T201 progress belongs to stderr
 
-    def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> Outcome:
+    def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> RunResult:
         """Publish the report, once, and return how the run ended."""
         self.watcher.close()
-        self.outcome = Outcome(job, self._publish(job, diagnosis, code), reported=True)
+        self.outcome = RunResult(job, self._publish(job, diagnosis, code), reported=True)
         return self.outcome
 
     # -- measuring ----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 from distcheck.run import collect, follower, measure
 from distcheck.run.context import Session
 from distcheck.run.join import arrive
-from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_OTHERS, Outcome, Publish, Request
+from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_OTHERS, Publish, Request, RunResult
 from distcheck.run.watchdog import Watchdog
 
 _INTERRUPT_SECONDS = 5.0
@@ -21,14 +21,14 @@ _CLOSE_SECONDS = 2.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_to_end(request: Request, publish: Publish, dog: Watchdog) -> Outcome:
+def run_to_end(request: Request, publish: Publish, dog: Watchdog) -> RunResult:
     """Run to the end, whatever happens; the outcome holds all that was collected until then."""
     run = Session(request, publish, dog)
     outcome = asyncio.run(_bounded(run))
     return outcome._replace(exit_code=128 + run.interrupted) if run.interrupted else outcome
 
 
-async def _bounded(run: Session) -> Outcome:
+async def _bounded(run: Session) -> RunResult:
     main = asyncio.ensure_future(_run(run))
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_without_strangers)
@@ -71,7 +71,7 @@ def _note_complete(run: Session) -> None:
         run.server.close_roll()
 
 
-async def _run(run: Session) -> Outcome:
+async def _run(run: Session) -> RunResult:
     await collect.start_ranks(run)
     await collect.collect(run)
     if not run.request.meets:
@@ -92,13 +92,13 @@ async def _run(run: Session) -> Outcome:
     return await _end_alone(run)
 
 
-async def _lead(run: Session) -> Outcome:
+async def _lead(run: Session) -> RunResult:
     from distcheck.run.leader import lead  # which judges: whoever only follows loads no rules
 
     return await lead(run)
 
 
-async def _cut_short(run: Session, reason: str) -> Outcome:
+async def _cut_short(run: Session, reason: str) -> RunResult:
     """End now with all that is known; what was measured before stays valid."""
     if run.outcome is not None:  # the report is out; only the goodbyes were cut short
         return run.outcome
@@ -114,7 +114,7 @@ async def _cut_short(run: Session, reason: str) -> Outcome:
     return await _end_alone(run)
 
 
-async def _end_alone(run: Session) -> Outcome:
+async def _end_alone(run: Session) -> RunResult:
     """Publish what this process knows; tell whoever listens that it is over."""
     from distcheck.rules.diagnose import judge
     from distcheck.run import leader

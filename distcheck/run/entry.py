@@ -14,13 +14,13 @@ from distcheck.facts import (
 from distcheck.probe import environment, host, network
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.run.record import Record
-from distcheck.run.request import NOBODY_TO_MEET, WITH_OTHERS, Outcome, Publish, Request
+from distcheck.run.request import NOBODY_TO_MEET, WITH_OTHERS, Publish, Request, RunResult
 from distcheck.run.watchdog import GRACE_SECONDS, armed
 
 _UNKNOWN = 20
 
 
-def run(request: Request, publish: Publish) -> Outcome:
+def run(request: Request, publish: Publish) -> RunResult:
     """Run a preflight to its end and return how it ended."""
     with armed(request.start + request.asked.timeout_seconds + GRACE_SECONDS, _UNKNOWN) as dog:
         if request.outside is not None:
@@ -35,7 +35,7 @@ def run(request: Request, publish: Publish) -> Outcome:
         return _run_alone(request, publish)
 
 
-def _run_alone(request: Request, publish: Publish) -> Outcome:
+def _run_alone(request: Request, publish: Publish) -> RunResult:
     """Look at what can be seen without waiting for anybody; asyncio's start-up is not paid for."""
     from distcheck.rules.diagnose import judge  # whoever only follows loads no rules
 
@@ -57,7 +57,7 @@ def _run_alone(request: Request, publish: Publish) -> Outcome:
     record.note(stage="done")
     job = record.job()
     diagnosis = judge(job)
-    return Outcome(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
+    return RunResult(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
 
 
 class _OwnMaster(NamedTuple):

@@ -28,7 +28,7 @@ from distcheck.rollcall.protocol import (
 from distcheck.rollcall.wire import ProtocolError
 from distcheck.run import peer_round, trials
 from distcheck.run.join import put_up_signpost
-from distcheck.run.request import NEVER_MET, WITH_OTHERS, Outcome
+from distcheck.run.request import NEVER_MET, WITH_OTHERS, RunResult
 
 if TYPE_CHECKING:
     from distcheck.run.context import Session
@@ -38,7 +38,7 @@ class LeaderLostError(Exception):
     """The process that leads was lost before it gave the verdict; what this one knows is in its record."""
 
 
-async def follow(run: Session) -> Outcome:
+async def follow(run: Session) -> RunResult:
     """Follow the host until it says goodbye.
 
     Raises:
@@ -60,7 +60,7 @@ async def follow(run: Session) -> Outcome:
         raise LeaderLostError from error
 
 
-async def _follow(run: Session, connection: Connection) -> Outcome:
+async def _follow(run: Session, connection: Connection) -> RunResult:
     doors = await peer_round.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
     connection.say(run.record.report(doors))
     await put_up_signpost(run, connection)
@@ -94,7 +94,7 @@ async def _follow(run: Session, connection: Connection) -> Outcome:
                     connection.writer.close()  # the host waits for it
                     await asyncio.sleep(0)  # lets the loop close it before this process ends
                     run.record.note(stage="done")
-                    return Outcome(run.record.job(), word.exit_code, reported=False)
+                    return RunResult(run.record.job(), word.exit_code, reported=False)
     finally:
         for task in (importing, measuring, trial):
             if task is not None:

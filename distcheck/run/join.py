@@ -26,7 +26,7 @@ _MATES_SECONDS = 3.0
 """How long the first of a node that did not find rank 0 waits for the others."""
 
 Role = Literal["host", "guest", "alone"]
-Ways = tuple[client.Door, ...]
+Doors = tuple[client.Door, ...]
 
 
 async def arrive(run: Session) -> Role:
@@ -83,7 +83,7 @@ def _agent(run: Session) -> bool:
     return run.request.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not run.asked.started_here
 
 
-async def _open_as_rank_0(run: Session, ways: Ways, port: int) -> Role:
+async def _open_as_rank_0(run: Session, ways: Doors, port: int) -> Role:
     sock, bound = network.bind(port, agent=_agent(run))
     run.record.note(bind=bound)
     lone = run.request.speaks_for_all
@@ -110,7 +110,7 @@ async def _open_as_rank_0(run: Session, ways: Ways, port: int) -> Role:
     return "host"
 
 
-async def _try_own_door(run: Session, ways: Ways) -> Attendance:
+async def _try_own_door(run: Session, ways: Doors) -> Attendance:
     """Try MASTER_ADDR:MASTER_PORT from here, as the other ranks of this node will."""
     if not ways:
         return Attendance(None, ())
@@ -127,7 +127,7 @@ async def _try_own_door(run: Session, ways: Ways) -> Attendance:
     return tried
 
 
-async def _knock_once(run: Session, ways: Ways) -> bool:
+async def _knock_once(run: Session, ways: Doors) -> bool:
     """Knock where another process may hold the roll call already, and attend it if one does."""
     if not ways:
         return False
@@ -182,7 +182,7 @@ def _raise_file_limit(run: Session, guests: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-async def _attend_as_guest(run: Session, ways: Ways, addresses: tuple[str, ...]) -> Role:
+async def _attend_as_guest(run: Session, ways: Doors, addresses: tuple[str, ...]) -> Role:
     """Attend within --join-timeout; half-way, stand in for a rank 0 that does not come to its own host."""
     patience = run.join_seconds()
     ours = not set(addresses).isdisjoint(_own_addresses(run))
@@ -241,7 +241,7 @@ async def put_up_signpost(run: Session, connection: Connection) -> None:
         run.signpost = server
 
 
-async def _attend(run: Session, ways: Ways, seconds: float, leads: list[client.Door]) -> Attendance:
+async def _attend(run: Session, ways: Doors, seconds: float, leads: list[client.Door]) -> Attendance:
     """Attend, and say before 10 s are over who is awaited."""
     place = run.request.placements[0]
 

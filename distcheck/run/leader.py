@@ -13,7 +13,7 @@ from distcheck.rules.diagnose import judge
 from distcheck.run import measure, peer_round
 from distcheck.run.context import Session
 from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPORT_RESERVE_SECONDS
-from distcheck.run.request import Outcome
+from distcheck.run.request import RunResult
 
 _AWAITED_AFTER_SECONDS = 9.0
 _LATECOMER_SECONDS = 0.5
@@ -24,7 +24,7 @@ _HINTS = frozenset({"net-nic-down-or-slow"})
 """What is a warning only, but worth a search: a network that is slow for a moment is not slow in every round."""
 
 
-async def lead(run: Session) -> Outcome:
+async def lead(run: Session) -> RunResult:
     """Lead the run to its end."""
     server = run.server
     if server is not None:
@@ -134,7 +134,7 @@ async def _isolate(run: Session) -> None:
     run.record.looked.add("isolation")
 
 
-async def _conclude(run: Session) -> Outcome:
+async def _conclude(run: Session) -> RunResult:
     """Free the ports, see who is still there, judge, publish, and let everybody leave with the same code."""
     server = run.server
     if server is not None:

@@ -24,7 +24,7 @@ from distcheck.probe.state import state
 from distcheck.rules.diagnose import Diagnosis, judge
 from distcheck.rules.finding import Finding
 from distcheck.run.record import Record
-from distcheck.run.request import Outcome, Publish, Request
+from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import armed
 
 _UNKNOWN = 20
@@ -35,7 +35,7 @@ _PREFIX = "distcheck: "
 """By this a HealthCheckProgram knows the nodes that it drained itself."""
 
 
-def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> Outcome:
+def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> RunResult:
     """Look at this node, judge it, publish the report, and return how it ended."""
     start = time.monotonic()
     _hold_standard_streams()
@@ -53,7 +53,7 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> Outcome:
         record.note(stage="done")
         job = record.job()
         diagnosis = judge(job)
-        return Outcome(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
+        return RunResult(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
 
 
 class _Seen(NamedTuple):

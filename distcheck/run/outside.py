@@ -22,7 +22,7 @@ from distcheck.launch.remote.spec import Outside
 from distcheck.probe.environment import redacted
 from distcheck.rollcall.seal import make_token
 from distcheck.rules.diagnose import judge
-from distcheck.run.request import Outcome, Publish, Request
+from distcheck.run.request import Publish, Request, RunResult
 
 if TYPE_CHECKING:
     from distcheck.rules.diagnose import Diagnosis
@@ -39,7 +39,7 @@ _INTERRUPT_SECONDS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchdog) -> Outcome:
+def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchdog) -> RunResult:
     """Run a preflight through probes on other nodes; where --need allows it, once more without the bad ones."""
     start = _Start(request, dog)
     with start.signals():
@@ -52,7 +52,7 @@ def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchd
             job = msgspec.structs.replace(job, left_out=spare)
             diagnosis = judge(job)
         code = 128 + start.interrupted if start.interrupted else diagnosis.verdict.exit_code
-        return Outcome(job, publish(job, diagnosis, code), reported=True)
+        return RunResult(job, publish(job, diagnosis, code), reported=True)
 
 
 class _Start:

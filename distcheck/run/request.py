@@ -54,7 +54,7 @@ class Request(NamedTuple):
         return self.asked.started_here or (self.asked.measures and bool(self.own_ranks))
 
 
-class Outcome(NamedTuple):
+class RunResult(NamedTuple):
     """How it ended."""
 
     job: Job

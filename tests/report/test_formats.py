@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from distcheck.facts import Collectives, Measurement
-from distcheck.report import FORMATS, Options, render
+from distcheck.report import FORMATS, Detail, render
 from distcheck.report.document import document
 from distcheck.report.html import chart, marked
 from distcheck.rules.finding import Finding, Fix, NotChecked
@@ -43,9 +43,9 @@ class Tags(HTMLParser):
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_renders_every_job(name, any_job):
     for options in (
-        Options(),
-        Options(all_ranks=True, legend=True, timings=True, verbose=True),
-        Options(quiet=True),
+        Detail(),
+        Detail(all_ranks=True, legend=True, timings=True, verbose=True),
+        Detail(quiet=True),
     ):
         text = render(name, *any_job, options=options)
         assert text.endswith("\n")
@@ -74,7 +74,7 @@ def test_goldens(kind, suffix, name, request, golden):
 
 
 def test_html_is_balanced_and_asks_nothing_of_the_network(any_job):
-    page = render("html", *any_job, options=Options(verbose=True, legend=True))
+    page = render("html", *any_job, options=Detail(verbose=True, legend=True))
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
@@ -207,7 +207,7 @@ def test_prometheus_escapes_labels(job_of, judge):
 
 
 def test_markdown_has_neither_html_nor_markup_of_others(hostile):
-    text = render("markdown", *hostile, options=Options(verbose=True))
+    text = render("markdown", *hostile, options=Detail(verbose=True))
     outside = re.sub(r"(?ms)^(`{3,}).*?^\1$", "", text)
     assert re.findall(r"(?<!\\)<[a-z/]+", outside) == ["<details", "<summary", "</summary", "</details"]
     assert not re.search(r"(?<!\\)`tick", outside)

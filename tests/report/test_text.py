@@ -4,12 +4,12 @@ import msgspec
 import pytest
 
 from distcheck.facts import Asked, Collectives, Measurement
-from distcheck.report import Options, render
+from distcheck.report import Detail, render
 from distcheck.rules.finding import Finding, Fix, NotChecked
 
 
 def text(judged, **options):
-    return render("text", *judged, options=Options(**options))
+    return render("text", *judged, options=Detail(**options))
 
 
 @pytest.mark.parametrize("name", ["healthy", "failing", "empty", "missing", "single", "hostile"])

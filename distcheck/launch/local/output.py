@@ -23,7 +23,7 @@ _BEGINS = b"most recent call first"
 _MOST_CALLS = 8
 
 
-class Words:
+class Tail:
     """Reads a pipe into a short memory: ranks that print for ever fill neither a disk nor our memory."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from distcheck.facts import Placement
 from distcheck.launch.local import channel, deaths, program, shm_cleanup
 from distcheck.launch.local.channel import Born, Exited, Imported
 from distcheck.launch.local.forkserver import TELL_STACK
-from distcheck.launch.local.output import Words
+from distcheck.launch.local.output import Tail
 from distcheck.launch.local.rank import LocalRank, ending
 from distcheck.probe import memory
 from distcheck.probe.process import state_of, waits_in
@@ -53,7 +53,7 @@ class LocalRanks:
         self._changed = asyncio.Event()
         self._readers: list[asyncio.Task[None]] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._words = Words()
+        self._words = Tail()
         self._began = time.monotonic()
         self._began_by_the_clock = time.time()
         self._segments: set[Path] = set()

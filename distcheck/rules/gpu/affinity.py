@@ -8,7 +8,7 @@ from distcheck.facts import Gpu, Gpus, Job, Missing, Pci, RankFacts
 from distcheck.facts.ranges import unfold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
-from distcheck.rules.gpu.assigned import WORDS, Take, Ways, by_picture, reach, takes, ways
+from distcheck.rules.gpu.assigned import WORDS, Routes, Take, by_picture, reach, takes, ways
 from distcheck.rules.gpu.nodes import card, not_seen
 from distcheck.rules.wording import are, brief, grouped, listed, majority, named, numbers_of, process_name, starter
 from distcheck.selection.adapters import HCA
@@ -117,7 +117,7 @@ def _no_tree(job: Job) -> Iterator[NotChecked]:
         yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), required=False)
 
 
-def _gets(take: Take, found: Ways) -> str:
+def _gets(take: Take, found: Routes) -> str:
     by_hand = f"with {HCA}={brief(found.value, 40)} " if found.value else ""
     names = listed([nic.name for nic in found.got.nics], most=2)
     return f"{by_hand}{take.name} reaches the network by {names} {_where(found.got)}"
@@ -131,7 +131,7 @@ def _where(near: Near) -> str:
     return WORDS[near.distance]
 
 
-def _usual(known: Sequence[tuple[Take, Ways]], take: Take, wanted: Near) -> bool:
+def _usual(known: Sequence[tuple[Take, Routes]], take: Take, wanted: Near) -> bool:
     """Whether most other GPUs of this model do have an adapter as near as that."""
     others = [found.got for other, found in known if other is not take and other.gpu.name == take.gpu.name]
     return 2 * sum(reach(got.distance) <= reach(wanted.distance) for got in others) > len(others)

@@ -60,7 +60,7 @@ def takes(job: Job) -> tuple[Take, ...]:
     return tuple(found)
 
 
-class Ways(NamedTuple):
+class Routes(NamedTuple):
     """How a GPU's traffic can reach the network."""
 
     value: str | None
@@ -73,7 +73,7 @@ class Ways(NamedTuple):
     """Nearer ones that NCCL would use if a port of theirs were up."""
 
 
-def ways(take: Take) -> Ways | None:
+def ways(take: Take) -> Routes | None:
     """Return how a GPU reaches the network by NCCL's InfiniBand transport; None where that is not known."""
     pci, place = take.node.pci, take.place
     variables = take.rank.environment
@@ -83,7 +83,7 @@ def ways(take: Take) -> Ways | None:
 
 
 @lru_cache(4096)
-def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual: bool) -> Ways | None:
+def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual: bool) -> Routes | None:
     nics = tuple(nic for nic in there if served(nic))
     mine = tuple(nic for nic in nics if chosen(nic, value))
     got = nearest(place, mine, virtual=virtual)
@@ -94,7 +94,7 @@ def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual
     alike = tuple(nic for nic in nics if _as_good(nic, best_got))
     awake = tuple(_awake(nic) for nic in mine if nic.link_layer == best_got.link_layer)
     best = nearest(place, awake, virtual=virtual)
-    return Ways(value, got, _nearer(nearest(place, alike, virtual=virtual), got), _nearer(best, got))
+    return Routes(value, got, _nearer(nearest(place, alike, virtual=virtual), got), _nearer(best, got))
 
 
 def _as_good(nic: Nic, other: Nic) -> bool:

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from distcheck.launch.local.forkserver import TELL_STACK
-from distcheck.launch.local.output import Words
+from distcheck.launch.local.output import Tail
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def heard():
 
     def run(program, body):
         async def main():
-            words = Words()
+            words = Tail()
             with words.opened() as theirs:
                 process = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
                     [sys.executable, "-c", program], stdout=theirs, stderr=theirs

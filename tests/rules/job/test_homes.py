@@ -6,7 +6,7 @@ import pytest
 from rules.conftest import CONTRACT
 
 from distcheck.facts import Launched, LaunchedNode, Missing
-from distcheck.report import Options
+from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.text import render
 from distcheck.rules.job.homes import homes
@@ -227,7 +227,7 @@ def test_nodes_that_are_missing_are_neither_excluded_nor_the_systems_fault(step,
     assert {row.rank: (row.node, row.status) for row in report.ranks if row.status == "missing"} == {
         rank: (f"node{rank // 2 + 1}", "missing") for rank in range(2, 8)
     }
-    assert "8 ranks (6 missing: 2-7 on node[2-4])" in render(job, judge(job), Options())
+    assert "8 ranks (6 missing: 2-7 on node[2-4])" in render(job, judge(job), Detail())
 
 
 def test_known_and_unknown_nodes_are_told_apart(job_of, change, only):
