@@ -52,7 +52,8 @@ def index(families: dict[str, list[Rule]]) -> str:
     lines = [ORIGIN, "", "# Rules", ""]
     lines += ["`distcheck explain RULE` prints the same words. A rule's name is the problem it finds.", ""]
     for family, rules in families.items():
-        lines += [f"## [{family}]({family}.md)", "", "| rule | problem |", "|---|---|"]
+        module = f"`distcheck/rules/{FAMILIES[family].module.replace('.', '/')}.py`"
+        lines += [f"## [{family}]({family}.md)", "", module, "", "| rule | problem |", "|---|---|"]
         lines += [
             f"| [{rule.name}]({family}.md#{rule.name}) | {markdown(rule.summary).replace('|', '&#124;')} |"
             for rule in rules
