@@ -86,11 +86,11 @@ CALLS = """
 import ctypes, faulthandler, os, sys, time
 faulthandler.register({signal}, all_threads=False)
 def holds():
+    print("ready", flush=True)
     while True:
         ctypes.PyDLL(None).usleep(50_000)
 def outer():
     holds()
-print("ready", flush=True)
 outer()
 """
 
