@@ -29,7 +29,7 @@ def ranks_say(**asked):
         check=True,
     )
     *told, last = run.stdout.splitlines()
-    assert all(line.startswith("[Gloo] Rank ") for line in told), "torch 2.8.0 prints its connections"
+    assert not told or "[Gloo] Rank" in told[0], "torch 2.8 to 2.10 print its connections, ranks through each other"
     answer = json.loads(last)
     assert answer["before"] == {"threads": 1, "tasks": 1}, "importing the worker started a thread"
     return [[message for _, message in said] for said in answer["said"]], run.stderr
