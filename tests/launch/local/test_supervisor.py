@@ -258,7 +258,7 @@ def test_a_round_after_another_has_fresh_processes_and_measures_again(ranks):
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_round_goes_on_after_one_whose_rank_died_or_hangs(ranks, signum):
     async def body(running):
-        measuring = asyncio.ensure_future(running.measure(LONG, seconds=4))
+        measuring = asyncio.ensure_future(running.measure(LONG, seconds=8))
         old = await running.until_busy()
         os.kill(old[1], signum)
         await measuring
