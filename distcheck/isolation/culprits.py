@@ -158,11 +158,10 @@ def _linked(nodes: Sequence[str], known: Tally) -> Iterable[list[str]]:
     """Put together the nodes that failed with each other, directly or by way of others of them; in order."""
     left = dict.fromkeys(nodes)
     while left:
-        group, seen = [next(iter(left))], set[str]()
+        group = [next(iter(left))]
         for node in group:
-            seen.add(node)
             del left[node]
-            group += [o for t in known.bad[node] if (o := t.other(node)) in left and o not in group]
+            group += dict.fromkeys(o for t in known.bad[node] if (o := t.other(node)) in left and o not in group)
         yield sorted(group, key=known.order.__getitem__)
 
 

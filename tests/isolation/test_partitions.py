@@ -14,7 +14,7 @@ from isolation.simulator import Cluster, measured, names, search
 
 from distcheck.isolation.round import Result, Round
 from distcheck.isolation.schedule import next_round, so_far, take
-from distcheck.isolation.state import start
+from distcheck.isolation.state import lose, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,3 +137,16 @@ def test_an_end_of_the_one_pair_that_failed_is_never_named_alone():
             now = next_round(state)
             if not isinstance(now, Round):
                 break
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_nodes_that_failed_with_each_other_twice_stand_once_among_those_that_nothing_tells_apart(n):
+    for seed in range(0, 800, 1 if n == 6 else 25):
+        chance, state = Random(seed), start(names(n))
+        while isinstance(now := next_round(state), Round):
+            ended = [chance.choice(["failed", "failed", "untested", "passed"]) for _ in now.groups]
+            state = take(state, now, [Result(group=i, ended=how) for i, how in enumerate(ended)])
+            if chance.random() < 0.15 and state.nodes:
+                state = lose(state, {chance.choice(state.nodes): "left"})
+        for suspects in now.undecided:
+            assert len(set(suspects.nodes)) == len(suspects.nodes), (seed, suspects)
