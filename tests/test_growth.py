@@ -6,13 +6,16 @@ little more where the nodes' trials of each other grow with the logarithm; nine 
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import real_job
 
+import distcheck
 from distcheck import report
 from distcheck.rules import all_rules
 from distcheck.rules.diagnose import diagnose
@@ -82,3 +85,31 @@ def test_a_loop_over_pairs_is_noticed(jobs, monkeypatch):
     monkeypatch.setattr("distcheck.rules.diagnose.rules_for", lambda _: (rule,))
     few, many = (lines(jobs[nodes])[0] for nodes in (FEW, MANY))
     assert ("/distcheck/made_up.py", 2) in quadratic(few, many)
+
+
+LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+BUILT = (ast.BinOp, ast.ListComp, ast.SetComp, ast.DictComp)
+
+
+def rebuilt(source: str) -> list[str]:
+    """Return the tests of membership within loops whose collection is built again each time, which is one line."""
+    loops = [node for node in ast.walk(ast.parse(source)) if isinstance(node, LOOPS)]
+    tests = [node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Compare)]
+    return [
+        ast.unparse(test)
+        for test in tests
+        for way, where in zip(test.ops, test.comparators, strict=True)
+        if isinstance(way, ast.In | ast.NotIn) and isinstance(where, BUILT)
+    ]
+
+
+@pytest.mark.parametrize("floor", ["rules", "report", "expectation"])
+def test_no_loop_builds_the_collection_in_which_it_looks(floor):
+    modules = Path(distcheck.__file__).parent.joinpath(floor).rglob("*.py")
+    assert {module.name: found for module in modules if (found := rebuilt(module.read_text()))} == {}
+
+
+def test_a_collection_that_is_built_in_a_loop_is_noticed():
+    assert rebuilt("for a in b:\n    if a in c | d:\n        pass") == ["a in c | d"]
+    assert rebuilt("[a for a in b if a.x not in {c.x for c in d}]") == ["a.x not in {c.x for c in d}"]
+    assert rebuilt("e = c | d\nfor a in b:\n    if a in e or a in {1, 2}:\n        pass") == []

@@ -21,7 +21,7 @@ def fold(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-@lru_cache(256)
+@lru_cache(32)  # each may hold 100,000 numbers
 def unfold(text: str) -> frozenset[int]:
     """Read ranges; empty where the text is anything else."""
     found: set[int] = set()

@@ -64,18 +64,10 @@ class RunResult(NamedTuple):
 
 
 NOBODY_TO_MEET = "the placement is not valid, so nobody could be met"
-
-
 NEVER_MET = "rank 0 was never met"
-
-
 WITH_OTHERS: tuple[Look, ...] = ("peers", "collectives", "isolation")
 """Looks that a process cannot take alone."""
-
-
 Publish: TypeAlias = "Callable[[Job, Diagnosis, int], int]"
 """Writes the report; returns the exit code, 70 instead of the verdict's when it could not be written."""
-
-
 NOBODY_ELSE = signal.SIGUSR2
 """Tells a probe that was started from outside that whoever has not come to the roll call will not."""

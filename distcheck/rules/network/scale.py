@@ -116,10 +116,10 @@ def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
 
     Fix: ``init_process_group(timeout=timedelta(minutes=30))``, or start the slow nodes first.
     """
-    late = [p for p in job.processes if (p.arrived_seconds or 0.0) > _APART_SECONDS]
-    ranks = [r for r in job.ranks if r.process in {p.uid for p in late}]
+    late = {p.uid: p.arrived_seconds for p in job.processes if (p.arrived_seconds or 0.0) > _APART_SECONDS}
+    ranks = [r for r in job.ranks if r.process in late]
     if ranks:
-        seconds = max(p.arrived_seconds or 0.0 for p in late)
+        seconds = max(arrived or 0.0 for arrived in late.values())
         yield found(
             job,
             ranks,
