@@ -35,7 +35,7 @@ COVERS = ["distcheck/collectives/worker.py", "distcheck/collectives/store.py"]
 """What talks to torch where versions differ; the quick form in every change watches the rest."""
 _TESTS = (
     "tests/collectives/test_worker.py",
-    "tests/launch/test_local.py",
+    "tests/launch/local/test_supervisor.py",
     "tests/end_to_end/test_roll_call.py",
     "tests/end_to_end/test_gate.py",
     "tests/end_to_end/test_torchrun.py",
