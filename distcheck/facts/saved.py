@@ -55,13 +55,13 @@ def check_writable(path: Path, option: str) -> None:
         raise UsageError(f"{option} {path}: this is a folder; name a file in it, for example {path / 'FILE'}")
     if path.exists() and not path.is_dir():
         if not os.access(path, os.W_OK):
-            raise UsageError(f"{option} {path}: the file may not be written; choose another or change its permissions")
+            raise UsageError(f"{option} {path}: the file is not writable; choose another or change its permissions")
         return
     folder = path if path.is_dir() else path.parent
     if not folder.is_dir():
         raise UsageError(f"{option} {path}: the folder {folder} does not exist; create it with: mkdir -p {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {path}: the folder {folder} may not be written; choose another")
+        raise UsageError(f"{option} {path}: the folder {folder} is not writable; choose another")
 
 
 def save(job: Job, path: Path) -> Path:
@@ -93,9 +93,9 @@ def load(path: Path) -> Job:
             while len(raw) <= _LARGEST_BYTES and (more := file.read(max(_CHUNK_BYTES, len(raw)))):
                 raw += more
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}; give a file that --save wrote") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}; give a file written by --save") from error
     if len(raw) > _LARGEST_BYTES:
-        raise UsageError(f"{path} is larger than 1 GiB and no job file of distcheck")
+        raise UsageError(f"{path} is larger than 1 GiB and not a distcheck job file")
     try:
         schema = msgspec.json.decode(raw, type=_Header).schema
         if schema != SCHEMA:
@@ -104,10 +104,10 @@ def load(path: Path) -> Job:
             )
         job = msgspec.json.decode(raw, type=Job)
     except msgspec.ValidationError as error:  # it names the field and what it must be
-        raise UsageError(f"{path} is no job file of distcheck: {error}; save it again with --save") from error
+        raise UsageError(f"{path} is not a distcheck job file: {error}; save it again with --save") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{path} is no job file of distcheck, or cut short ({error}); save it again with --save"
+            f"{path} is not a distcheck job file, or is truncated ({error}); save it again with --save"
         ) from error
     return consistent(job, path)
 
@@ -126,10 +126,10 @@ def consistent(job: Job, path: Path) -> Job:
     uids = {p.uid for p in job.processes}
     for process in job.processes:
         if process.node not in nodes:
-            raise UsageError(f"{path} is no whole job: process {process.pid} is on a node that the file does not hold")
+            raise UsageError(f"{path} is incomplete: the node of process {process.pid} is not in the file")
     for rank in job.ranks:
         if rank.process not in uids:
-            raise UsageError(f"{path} is no whole job: rank {rank.placement.rank} has no process in the file")
+            raise UsageError(f"{path} is incomplete: the process of rank {rank.placement.rank} is not in the file")
     return job
 
 
@@ -144,7 +144,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = sorted(path.glob("*.json"))
             if not inside:
-                raise UsageError(f"{path} holds no .json file; give a folder that --save wrote to")
+                raise UsageError(f"{path} contains no .json file; give a folder written by --save")
             found += inside
         else:
             found.append(path)
@@ -165,8 +165,8 @@ def merge(jobs: Sequence[Job]) -> Job:
     for other in ordered[1:]:
         if other.asked.command != whole.asked.command or other.world_size != whole.world_size:
             raise UsageError(
-                f"the files are of different launches: {whole.asked.command} of {whole.world_size} ranks and "
-                f"{other.asked.command} of {other.world_size}; report on them one at a time"
+                f"the files are from different launches: {whole.asked.command} of {whole.world_size} ranks and "
+                f"{other.asked.command} of {other.world_size}; report on one launch at a time"
             )
         whole = _merge_two(whole, other)
     return whole

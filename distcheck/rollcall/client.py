@@ -50,7 +50,7 @@ _STORE_SECONDS = 0.5
 _STORE_PING = b"\x00" + (0x3C85F7CE).to_bytes(4, "little") + b"\x0d"
 _SETTLED = {"met", "agent", "foreign", "silent"}
 """What a door that is tried again will not do otherwise."""
-_UNKNOWING = "a roll call that does not know this DISTCHECK_TOKEN"
+_UNKNOWING = "a roll call without this DISTCHECK_TOKEN"
 _UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL}
 _T = TypeVar("_T")
 
@@ -142,7 +142,7 @@ async def resolve(name: str, seconds: float, patience: float = 0.0, again: int =
         try:
             found = await connection.within(in_thread(lambda: network.resolve(name)), seconds)
         except asyncio.TimeoutError:
-            return Missing(reason=f"the resolver gave no answer within {seconds:.0f} s")
+            return Missing(reason=f"no answer from the resolver within {seconds:.0f} s")
         if isinstance(found, Resolution):
             if tries > 1:
                 found = msgspec.structs.replace(found, tries=tries, seconds=loop.time() - start)
@@ -318,7 +318,7 @@ async def _is_store(door: Door) -> bool:
 def _turned_away(answer: Answer, nonce: str) -> tuple[str, str]:
     """Return how a try is called that was answered and not welcomed, and the words with it."""
     if answer.nonce != nonce:
-        return "stranger", "a roll call that answered another's nonce"
+        return "stranger", "a roll call that answered with a wrong nonce"
     if isinstance(answer, NotYet):
         return "waiting", f"the roll call there is for {answer.master}"
     if isinstance(answer, Elsewhere):
@@ -345,7 +345,7 @@ async def _ask(
     if not isinstance(answer, Challenge):
         return (answer if secret is None else Refused(hello.nonce, _UNKNOWING)), None, None
     if secret is None:
-        return Refused(hello.nonce, "the roll call there asks for a DISTCHECK_TOKEN"), None, None
+        return Refused(hello.nonce, "the roll call there requires a DISTCHECK_TOKEN"), None, None
     from distcheck.rollcall import seal
 
     ours, theirs = seal.seals(secret, said[HEADER.size :], heard)
@@ -383,7 +383,7 @@ async def _try(
     except asyncio.TimeoutError:
         store = not door.side and await _is_store(door)
         return ended(
-            "silent", A_STORE if store else f"accepted the connection and said nothing for {patience:.0f} s"
+            "silent", A_STORE if store else f"accepted the connection and sent nothing for {patience:.0f} s"
         ), None
     except ProtocolError as error:
         return ended("foreign", str(error)), None

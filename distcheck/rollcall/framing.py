@@ -68,12 +68,12 @@ async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[
     magic, length = HEADER.unpack(header)
     if magic != MAGIC:
         if magic.startswith(_EVERY_MAGIC):
-            raise ProtocolError(f"distcheck of another version, whose frames begin with {banner(magic)}, not DCK1")
+            raise ProtocolError(f"another version of distcheck: its frames begin with {banner(magic)}, not DCK1")
         with contextlib.suppress(asyncio.TimeoutError, OSError):
             header += await asyncio.wait_for(reader.read(200), 0.2)
         raise ProtocolError(banner(header))
     if length > limit:
-        raise ProtocolError(f"a frame of {length} bytes where at most {limit} are taken")
+        raise ProtocolError(f"a frame of {length} bytes; the limit is {limit}")
     if expect is not None:
         expect(length)
     try:
@@ -91,7 +91,7 @@ def decode(body: bytes, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"a frame that this version does not read: {error}") from None
+        raise ProtocolError(f"a frame that this version cannot read: {error}") from None
 
 
 def banner(raw: bytes) -> str:

@@ -64,7 +64,7 @@ class Seal:
         """
         head = HEADER.pack(MAGIC, len(body))
         if not hmac.compare_digest(body[-TAG_BYTES:], self._tag(head + body[:-TAG_BYTES])):
-            raise ProtocolError("a frame whose seal does not fit: it is not of this job, or was changed on the way")
+            raise ProtocolError("a frame with an invalid seal: it is from another job, or was altered in transit")
         return body[:-TAG_BYTES]
 
     def _tag(self, frame: bytes) -> bytes:

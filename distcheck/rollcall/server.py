@@ -266,7 +266,7 @@ class Server:
             )
             report = await connection.within(reading, _REPORT_SECONDS)
             if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):
-                raise ProtocolError("not the report of the guest that was welcomed")
+                raise ProtocolError("the report does not match the Hello")
             announced.clear()
         finally:
             self._at_the_door.pop(writer, None)
@@ -299,7 +299,7 @@ class Server:
     def _expect(self, size: int, announced: list[int] | None = None) -> None:
         """Take note that a frame of this size comes; what all guests together say has a limit."""
         if size > self._bytes_left:
-            raise ProtocolError("more than is heard in a run")
+            raise ProtocolError("the byte limit of this run is used up")
         self._bytes_left -= size
         if announced is not None:
             announced.append(size)
@@ -320,12 +320,12 @@ class Server:
 
     def _answer(self, hello: Hello) -> Welcome | NotYet | Elsewhere | Refused:
         if hello.job != identity.public_key(self.job):
-            or_token = ", or its DISTCHECK_TOKEN is another" if self._secret is not None else ""
+            or_token = ", or its DISTCHECK_TOKEN differs" if self._secret is not None else ""
             return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
         if len(self.guests) >= self.world_size + _MORE_GUESTS:
-            return Refused(hello.nonce, "more processes than ranks are here already")
+            return Refused(hello.nonce, "more processes than ranks have joined already")
         if hello.uid in self.guests or not self._open:
-            return Refused(hello.nonce, "this process is there already, or the roll call is closed")
+            return Refused(hello.nonce, "this process has joined already, or the roll call is closed")
         if self.host_at:  # an address that leads to a signpost is not its host's: the writing alone tells
             alike = hello.master == self.master
             return Elsewhere(hello.nonce, self.host_at) if alike else NotYet(hello.nonce, self.master)
@@ -360,7 +360,7 @@ class Server:
             elif guest.words.qsize() < _MOST_WORDS:
                 guest.words.put_nowait(word)
             else:
-                raise ProtocolError("more words than anybody asked for")
+                raise ProtocolError("too many unexpected messages")
 
 
 def _with_clock(report: Report, welcomed: float, heard: float) -> Report:

@@ -53,12 +53,12 @@ async def _bounded(run: Session) -> RunResult:
         await asyncio.wait({main}, timeout=run.remaining() + 0.5)
         if main.done() and not main.cancelled():
             return main.result()
-        words = run.interrupted.name if run.interrupted else f"--timeout of {run.asked.timeout_seconds:g} s"
+        cause = run.interrupted.name if run.interrupted else f"--timeout of {run.asked.timeout_seconds:g} s"
         main.cancel()
         await asyncio.wait({main}, timeout=0.5)
         if main.done() and not main.cancelled():
             return main.result()
-        return await _cut_short(run, f"the run was ended by {words}")
+        return await _cut_short(run, f"the run was ended by {cause}")
     finally:
         await _close(run)
         for signum, handler in before.items():
@@ -109,7 +109,7 @@ async def _cut_short(run: Session, reason: str) -> RunResult:
     else:
         if run.connection is not None and not run.interrupted:
             seconds = f"{run.asked.timeout_seconds:g}"
-            run.record.note(host_lost=f"it gave no verdict within the {seconds} s of --timeout")
+            run.record.note(host_lost=f"no verdict within the --timeout of {seconds} s")
         run.record.skip(run.asked.looks, reason)
     return await _end_alone(run)
 

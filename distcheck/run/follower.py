@@ -46,17 +46,17 @@ async def follow(run: Session) -> RunResult:
     """
     connection = run.connection
     if connection is None:
-        raise RuntimeError("a guest has met nobody")
+        raise RuntimeError("a follower needs a connection to the leader")
     try:
         return await _follow(run, connection)
     except (EOFError, OSError, ProtocolError) as error:
-        how = str(error) or "it closed"
+        how = str(error) or "closed by the other side"
         if connection.welcome.of_node:
             run.record.skip(WITH_OTHERS, NEVER_MET)
             raise LeaderLostError from error
         await run.keep_own_runs()
-        run.record.note(host_lost=f"the connection to {connection.host_address} was lost: {how}")
-        run.record.skip(run.asked.looks, f"the connection to rank 0's host was lost: {how}")
+        run.record.note(host_lost=f"connection to {connection.host_address} lost: {how}")
+        run.record.skip(run.asked.looks, f"connection to rank 0 lost: {how}")
         raise LeaderLostError from error
 
 
@@ -124,7 +124,7 @@ async def _measure(run: Session, connection: Connection, start: Start, aborted: 
     local = run.local
     if local is None:
         node = run.record.node.name if run.record.node else "?"
-        connection.say(Trouble(f"{node}: distcheck {run.asked.command} was started there, which measures nothing"))
+        connection.say(Trouble(f"{node} runs distcheck {run.asked.command}, which does not measure"))
         connection.say(RunReport({}, ()))
         return
     seconds = min(start.seconds, run.remaining(2.0))

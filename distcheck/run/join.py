@@ -248,7 +248,7 @@ async def _attend(run: Session, ways: Doors, seconds: float, leads: list[client.
     async def remind() -> None:
         await asyncio.sleep(_AWAITED_AFTER_SECONDS)
         run.say(
-            f"rank {place.rank} still tries to reach rank 0 at {place.master_addr}:{place.master_port}; "
+            f"rank {place.rank} is still trying to reach rank 0 at {place.master_addr}:{place.master_port}; "
             f"the roll call closes in {max(0.0, seconds - _AWAITED_AFTER_SECONDS):.0f} s"
         )
 

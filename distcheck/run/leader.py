@@ -85,7 +85,7 @@ def _take_note_of_guests(run: Session, server: Server) -> None:
     run.record.take_late_reports(g.report for g in server.guests.values())
     for uid, guest in server.guests.items():
         if guest.gone:
-            run.record.note_lost(uid, "its connection was closed")
+            run.record.note_lost(uid, "connection closed")
 
 
 def _reason_to_stop(job: Job) -> str:
@@ -99,7 +99,7 @@ def _reason_to_stop(job: Job) -> str:
         return f"not run because {', '.join(unseen)} could not be checked"
     # The rules may have been left out by --select or --ignore; the ranks would wait for each other all the same.
     if job.missing_ranks or len(job.ranks) != job.world_size:
-        return "not run because the ranks that are here are not the ranks of the world"
+        return "not run because the ranks present do not match WORLD_SIZE"
     if any(p.lost for p in job.processes):
         return "not run because a process of the job was lost"
     return ""
@@ -156,7 +156,7 @@ async def _call_last(run: Session, server: Server) -> None:
     server.say_to_all(LastCall(), asked)
     patience = max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5)))
     heard = await server.hear_all(Here, patience, asked)
-    silent = f"it did not answer within {patience:.0f} s when the verdict was about to be given"
+    silent = f"no answer within {patience:.0f} s to the last call before the verdict"
     run.record.note_silent(server, set(asked) - heard.keys(), silent)
 
 

@@ -63,7 +63,7 @@ async def collectives(run: Session) -> None:
 
     local = run.local
     if local is None:
-        raise RuntimeError("rank 0's process has no rank")
+        raise RuntimeError("rank 0's process started no ranks")
     run.watcher.begin(len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes))
     pace = Pace(run.watcher.step)
     local.on_step = pace.step
@@ -85,7 +85,7 @@ async def collectives(run: Session) -> None:
     if run.server is not None:
         run.server.on_trouble = lambda _reason: None
     if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
-        ended.append("the time for it was over")
+        ended.append("time limit reached")
     _keep(run, plan, reason, reports, ended[0] if ended else "")
     run.record.looked.add("collectives")
 
@@ -166,7 +166,7 @@ async def _measure(
     reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
     if run.server is not None:
         if run.remaining(REPORT_RESERVE_SECONDS) == 0:
-            run.server.say_to_all(Abort("the time is over"), guests)
+            run.server.say_to_all(Abort("time limit reached"), guests)
         most = _ABORTED_REPORT_SECONDS if pace.stands_still else _RUN_REPORT_SECONDS
         patience = min(most, max(1.0, run.remaining(REPORT_RESERVE_SECONDS - 1)))
         reports |= await run.server.hear_all(RunReport, patience, guests)
@@ -183,7 +183,7 @@ def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: fl
     for uid in uids:
         ended = gone if server.guests[uid].gone else silent
         run.record.take_runs(dict.fromkeys(run.record.ranks_of(uid), ended), uid)
-    run.record.note_silent(server, uids, "it did not say in time how its ranks ended")
+    run.record.note_silent(server, uids, "no report in time of how its ranks ended")
 
 
 def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:

@@ -47,7 +47,7 @@ def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchd
         diagnosis = judge(job)
         spare = _left_out(job, diagnosis, launch)
         if spare and not start.interrupted:
-            start.say(f"{', '.join(s.name for s in spare)} left out; looking at the other nodes")
+            start.say(f"excluding {', '.join(s.name for s in spare)}; checking the other nodes")
             job = start.round(launch.without(tuple(s.name for s in spare)))
             job = msgspec.structs.replace(job, left_out=spare)
             diagnosis = judge(job)

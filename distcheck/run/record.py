@@ -90,7 +90,7 @@ class Record:
     def report(self, peer_doors: tuple[PeerDoor, ...] = ()) -> Report:
         """Return this process's own facts as they are said at the roll call."""
         if self.node is None or self.process is None:
-            raise RuntimeError("nothing was collected yet")
+            raise RuntimeError("no facts collected yet")
         from distcheck.rollcall.protocol import Report
 
         return Report(
@@ -166,7 +166,7 @@ class Record:
     def note_silent(self, server: Server, uids: Iterable[str], what: str) -> None:
         """Note that guests did not say what was asked of them."""
         for uid in uids:
-            self.note_lost(uid, "its connection was closed" if server.guests[uid].gone else what)
+            self.note_lost(uid, "connection closed" if server.guests[uid].gone else what)
 
     def note_arrivals(self, arrived_at: Mapping[str, float], opened_at: float) -> None:
         """Note when everybody came, counted from the first of them; the host comes when it opens its doors."""

@@ -63,10 +63,10 @@ class RunResult(NamedTuple):
     """Whether this process had to publish the report, alone or for all."""
 
 
-NOBODY_TO_MEET = "the placement is not valid, so nobody could be met"
+NOBODY_TO_MEET = "the placement is not valid, so there was no roll call"
 
 
-NEVER_MET = "rank 0 was never met"
+NEVER_MET = "this process did not reach rank 0"
 
 
 WITH_OTHERS: tuple[Look, ...] = ("peers", "collectives", "isolation")

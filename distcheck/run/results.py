@@ -92,7 +92,7 @@ def _ended(runs: Mapping[int, RankRun], wrong: set[int], size: int) -> Ended:
 def _words(run: RankRun, *, wrong: bool) -> str:
     """Return what became of a rank, for people; empty where all went well."""
     if wrong:
-        return f"wrong numbers in {', '.join(op for op, count in run.wrong.items() if count) or 'a product of its own'}"
+        return f"wrong numbers in {', '.join(op for op, count in run.wrong.items() if count) or 'its own matrix product'}"
     if run.outcome == "done":
         return ""
     return f"{run.outcome} in {run.step}" + (f": {run.detail}" if run.detail else "")

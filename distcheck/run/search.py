@@ -54,7 +54,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
     members = Members(job)
     missing = {}
     if job.missing_ranks:
-        missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "nobody spoke for them"}
+        missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "no process reported them"}
     settings = (
         Settings(slow_share=_SLOW_ON_CPUS, slow_work_share=_SLOW_WORK_ON_CPUS) if backend == "gloo" else Settings()
     )
@@ -126,7 +126,7 @@ def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
 def _ended_early(found: Isolation) -> Isolation:
     """Keep whom it had convicted and what it had not decided: the next round would have told more."""
     named = [*(c.sentence for c in found.culprits), *(s.sentence for s in found.undecided)][:_MOST_TOLD]
-    return replace(found, kind="ended", sentence="; ".join(["the time for it was over", *named]), boundaries=())
+    return replace(found, kind="ended", sentence="; ".join(["time limit reached", *named]), boundaries=())
 
 
 def _tests(evidence: Sequence[Evidence]) -> tuple[GroupTest, ...]:
@@ -214,11 +214,11 @@ class _Round:
         """Note who did not answer: whoever is lost did no bad work, nor did those who waited for it."""
         guests = [uid for uid in silent if uid != self.run.uid]
         if self.server is not None:
-            self.run.record.note_silent(self.server, guests, "it did not answer during the search for a bad node")
+            self.run.record.note_silent(self.server, guests, "no answer during the search for a bad node")
             for uid in guests:
                 node = next(node for node in group.nodes if uid in self.members.by_node[node])
                 gone = self.server.guests[uid].gone
-                self.lost[node] = "its connection was closed" if gone else "it did not answer"
+                self.lost[node] = "connection closed" if gone else "no answer"
         return rounds.Result(group=number, ended="untested")
 
     async def _first_of(self, waiting: Iterable[asyncio.Future[Any]]) -> tuple[set[Any], set[Any]]:

@@ -42,4 +42,4 @@ class Pace:
             silent = now - (self._last if self._figures else began)
             if silent > (patience if self._figures else first_seconds):
                 self.stands_still = True
-                trouble(f"nothing went on for {silent:.0f} s" if self._figures else f"no figure came in {silent:.0f} s")
+                trouble(f"no progress for {silent:.0f} s" if self._figures else f"no figure within {silent:.0f} s")

@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.25
 _WITHOUT_US_SECONDS = 0.7
 """How much later the kernel ends a process in which not even this thread can run."""
 _MOST_CALLS = 4
-_MESSAGE = "something blocks and the time is over; no whole report was written"
+_MESSAGE = "a call is blocked past the deadline; the report is incomplete"
 
 
 def _where() -> str:
@@ -33,7 +33,7 @@ def _where() -> str:
     while frame is not None and len(calls) < _MOST_CALLS:
         calls.append(f"{frame.f_code.co_name} ({PurePath(frame.f_code.co_filename).name}:{frame.f_lineno})")
         frame = frame.f_back
-    return f": it is in {' < '.join(calls)}" if calls else ""
+    return f": the main thread is in {' < '.join(calls)}" if calls else ""
 
 
 class Watchdog:

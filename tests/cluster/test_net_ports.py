@@ -73,7 +73,7 @@ def test_a_master_that_drops_everything_is_said_on_standard_error_before_the_rol
     ended, report = net(cluster, "--join-timeout", "12")
     assert "distcheck: waiting for ranks 2, 3, 4, 5, 6, 7; the roll call closes in" in ended.err
     for rank in (2, 4, 6):
-        assert f"distcheck: rank {rank} still tries to reach rank 0 at node1:29500; the roll call" in ended.err
+        assert f"distcheck: rank {rank} is still trying to reach rank 0 at node1:29500; the roll call" in ended.err
     found = only(report, CLOSED, [2, 3, 4, 5, 6, 7])
     assert "packets are dropped, no answer within 3.0 s" in found["message"]
     assert (ended.code, ended.seconds >= 12) == (20, True)

@@ -175,7 +175,7 @@ def test_a_setup_that_fails_on_one_node_is_said_with_its_code(cluster):
     assert (ended.code, findings(report)) == (20, ["launch-probe-failed"]), report
     found = finding(report, "launch-probe-failed")
     assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
-    assert "--setup ended with exit code 1" in found["message"]
+    assert "--setup failed with exit code 1" in found["message"]
 
 
 # -- endings

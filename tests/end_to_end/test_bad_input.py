@@ -77,7 +77,7 @@ def test_a_truncated_job_is_refused(distcheck, tmp_path):
     job.write_bytes(job.read_bytes()[:-200])
     ended = distcheck("report", str(job))
     assert ended.code == 2
-    assert "cut short" in ended.err
+    assert "is truncated" in ended.err
 
 
 def test_a_job_of_a_newer_schema_is_refused_by_its_number(distcheck, tmp_path):

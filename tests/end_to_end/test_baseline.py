@@ -63,7 +63,7 @@ def test_other_ranks_are_said_and_not_compared(distcheck, saved):
     assert "ranks on each node: 1 x 2, now 1 x 3" in unlooked["reason"]
 
 
-@pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("{}", "is no job file of distcheck")])
+@pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("{}", "is not a distcheck job file")])
 def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(distcheck, tmp_path, text, words):
     if text is not None:
         (tmp_path / "other.json").write_text(text)

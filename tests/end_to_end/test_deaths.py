@@ -34,7 +34,7 @@ def test_a_rank_that_dies_of_a_signal_is_named_with_it_and_no_other(distcheck, t
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [2]), ended
     assert (
-        f"rank 2 ({found['nodes'][0]}) died during 'check all_reduce': its process was ended by {name}"
+        f"rank 2 ({found['nodes'][0]}) died during 'check all_reduce': its process was killed by {name}"
         in (found["message"])
     )
     assert "memory limit" not in found["message"]
@@ -144,7 +144,7 @@ def test_a_rank_that_a_small_dev_shm_kills_is_named_with_its_size(start, tmp_pat
     ).wait()
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [1]), ended
-    assert "was ended by SIGBUS; its /dev/shm has" in found["message"]
+    assert "was killed by SIGBUS; its /dev/shm has" in found["message"]
     assert "of 8.0 MiB" in found["message"]
     assert "# add to docker run: --shm-size=8g" in found["fix"]["commands"]
     assert "host-shm-too-small" in ended.rules
@@ -172,5 +172,5 @@ def test_an_import_of_torch_that_kills_its_process_is_a_finding_with_the_signal(
     ended = distcheck("gate", "--nproc", "2", "--timeout", "20", "--format", "json", env={"PYTHONPATH": path})
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-rank-died", [0, 1]), ended
-    assert f"died during 'the import of torch': each process was ended by {name}" in found["message"]
+    assert f"died during 'the import of torch': each process was killed by {name}" in found["message"]
     assert ended.seconds < 20

@@ -78,7 +78,7 @@ def test_an_import_of_torch_that_takes_longer_than_the_deadline_says_where_it_is
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-failed", [0, 1]), ended
     assert "torch was not imported within" in found["message"]
-    assert "it is in load (torch/__init__.py:3)" in found["message"]
+    assert "the import is in load (torch/__init__.py:3)" in found["message"]
     assert ended.seconds < 8 + BEYOND_SECONDS
 
 

@@ -71,7 +71,7 @@ def test_references_within_a_job_must_hold(tmp_path):
     broken = msgspec.structs.replace(job_of(0), nodes=())
     path = tmp_path / "job.json"
     path.write_bytes(msgspec.json.encode(broken))
-    with pytest.raises(UsageError, match="does not hold"):
+    with pytest.raises(UsageError, match="is not in the file"):
         saved.load(path)
 
 
@@ -164,17 +164,17 @@ def _job_text():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no job file"),
-        (_job_text()[:-200], "no job file"),
-        ("{}", "no job file"),
-        ("[1, 2]", "no job file"),
-        ('{"schema": 1}', "no job file"),
+        ("", "not a distcheck job file"),
+        (_job_text()[:-200], "not a distcheck job file"),
+        ("{}", "not a distcheck job file"),
+        ("[1, 2]", "not a distcheck job file"),
+        ('{"schema": 1}', "not a distcheck job file"),
         ('{"schema": 2}', "schema 2; this distcheck reads schema 1"),
         (_job_text().replace('"schema":1', '"schema":7'), "schema 7; this distcheck reads schema 1"),
-        ("[" * 100_000, "no job file"),
-        ('{"schema":1,"skipped":' + '{"a":' * 100_000, "no job file"),
-        ("\udcff".join("ab"), "no job file"),
-        ("PK\x03\x04", "no job file"),
+        ("[" * 100_000, "not a distcheck job file"),
+        ('{"schema":1,"skipped":' + '{"a":' * 100_000, "not a distcheck job file"),
+        ("\udcff".join("ab"), "not a distcheck job file"),
+        ("PK\x03\x04", "not a distcheck job file"),
     ],
     ids=["empty", "cut", "no fields", "a list", "nothing but a schema", "a newer schema", "a newer job", "nested lists",
          "nested objects", "no UTF-8", "an archive"],

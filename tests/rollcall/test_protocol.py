@@ -95,7 +95,7 @@ def test_another_programs_first_line_is_quoted_without_control_characters():
 
 @pytest.mark.parametrize("magic", [b"DCK2", b"DCK0"])
 def test_another_version_of_distcheck_is_told_from_another_program(magic):
-    with pytest.raises(ProtocolError, match=f"distcheck of another version.*{magic.decode()}"):
+    with pytest.raises(ProtocolError, match=f"another version of distcheck.*{magic.decode()}"):
         read(magic + bytes(20), protocol.answer_decoder)
 
 

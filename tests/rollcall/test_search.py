@@ -134,14 +134,14 @@ def test_whoever_is_convicted_when_the_time_ends_is_named_and_the_rest_is_unknow
     found, _ = searched(does, seconds=9.5)
     assert (found.kind, [c.nodes for c in found.culprits]) == ("ended", [("node3",)])
     assert not any("node3" in s.nodes for s in found.undecided)
-    assert found.sentence.startswith("the time for it was over; node3 fails alone")
+    assert found.sentence.startswith("time limit reached; node3 fails alone")
 
 
 def test_what_is_undecided_when_the_time_ends_is_told():
     open_still = Suspects(("node1", "node4"), (), "node1 with node4 hangs now and then")
     found = search._ended_early(Isolation("undecided", "x", undecided=(open_still,)))
     assert (found.kind, found.undecided) == ("ended", (open_still,))
-    assert found.sentence == "the time for it was over; node1 with node4 hangs now and then"
+    assert found.sentence == "time limit reached; node1 with node4 hangs now and then"
 
 
 @pytest.mark.parametrize("does", ["leaves", "is silent"])

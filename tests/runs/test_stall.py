@@ -39,13 +39,13 @@ def told(monkeypatch):
 
 def test_a_stand_still_after_a_figure_is_told_once(told):
     (trouble,) = told((0.05, 0), (0.05, 1))
-    assert trouble.startswith("nothing went on for ")
+    assert trouble.startswith("no progress for ")
 
 
 def test_the_first_figure_has_a_time_of_its_own(told):
     assert told((0.05, 0)) == []
     (trouble,) = told((0.05, 0), (0.05, 0), first_seconds=0.3)
-    assert trouble.startswith("no figure came in ")
+    assert trouble.startswith("no figure within ")
     assert told((0.1, 1), (0.4, 2), first_seconds=0.3) == [], "it came in time"
 
 

@@ -164,7 +164,7 @@ class LocalRank:
         if self.task is None or self.task.plan.backend != "nccl":
             return None
         log = nccl_debug.of_process(self.pid) if self.pid else None
-        return log or Missing(reason="the rank ended before it told what NCCL had said")
+        return log or Missing(reason="the rank ended before it reported NCCL's log")
 
 
 def ending(code: int) -> str:
@@ -172,6 +172,6 @@ def ending(code: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"

@@ -158,7 +158,7 @@ class LocalRanks:
         # Those that were born show that it listens to signals by now.
         listens = any(r.born.done() and r.born.result() for r in self.ranks)
         stack = await self._stack_of(self.group) if self.group and listens else ()
-        where = f": it is in {stack[0]}" if stack else ""
+        where = f": the import is in {stack[0]}" if stack else ""
         return f"torch was not imported within {time.monotonic() - self._began:.0f} s{where}"
 
     async def open_store(self, tasks: Sequence[Task], seconds: float, aborted: asyncio.Event) -> int | None:
@@ -301,7 +301,7 @@ class LocalRanks:
             self.imported.set_result(Imported(0.0, f"the process that forks the ranks {how}{tail and f': {tail}'}"))
         for rank in self.ranks:
             if not rank.over:
-                rank.orphaned = f"ended with the one that forked it, which {how}"
+                rank.orphaned = f"ended with the process that forked it, which {how}"
         self._changed.set()
 
     async def _let_leave(self) -> None:

@@ -49,7 +49,7 @@ def decode(word: str) -> Assignment:
     try:
         return _decoder.decode(base64.urlsafe_b64decode(word.strip()))
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ValueError(f"the assignment cannot be read: {error}") from error
+        raise ValueError(f"cannot read the assignment: {error}") from error
 
 
 def environment(assignment: Assignment, environ: Mapping[str, str]) -> dict[str, str]:
@@ -67,7 +67,7 @@ def placements(assignment: Assignment, environ: Mapping[str, str]) -> tuple[Plac
     here = place(environ)
     if not assignment.ranks_by_task:
         if here.rank is None:
-            raise ValueError("nothing says which task this is: no variable of a known launcher is set")
+            raise ValueError("cannot determine the task number: no variable of a known launcher is set")
         return (
             msgspec.structs.replace(
                 here, master_addr=assignment.master_addr, master_port=assignment.master_port, master_derived=False

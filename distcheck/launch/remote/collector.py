@@ -133,7 +133,7 @@ class Homecoming:
         """
         whole = max(self._jobs, key=lambda j: (j.met, len(j.ranks)), default=None)
         if whole is None:
-            reason = ended or "no probe said how it went"
+            reason = ended or "no probe reported a result"
             whole = Job(
                 distcheck=__version__,
                 run="",

@@ -63,7 +63,7 @@ def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     try:
         found = tuple(NodeSet(text))
     except NodeSetException as error:
-        raise UsageError(f"SLURM_JOB_NODELIST {text!r} is no list of nodes: {error}") from error
+        raise UsageError(f"SLURM_JOB_NODELIST {text!r} is not a node list: {error}") from error
     if not found:
         raise UsageError("SLURM_JOB_NODELIST is empty: run distcheck in an sbatch script or inside salloc")
     return found

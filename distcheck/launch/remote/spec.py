@@ -87,7 +87,7 @@ def probe_argv(launch: Outside, word: str) -> tuple[str, ...]:
     argv = (launch.python, *safe, "-m", "distcheck.run.remote_probe", word)
     if not launch.setup:
         return argv
-    failed = '{ code=$?; echo "distcheck: --setup ended with exit code $code" >&2; exit 97; }'
+    failed = '{ code=$?; echo "distcheck: --setup failed with exit code $code" >&2; exit 97; }'
     return ("bash", "-c", f"{{ {launch.setup}\n}} || {failed}\nexec {shlex.join(argv)}")
 
 

@@ -216,7 +216,7 @@ def test_nothing_at_all_is_silence_and_no_verdict():
             "'distcheck.run.remote_probe' (No module named 'distcheck')"),
             "no probe",
         ),
-        (97, "distcheck: --setup ended with exit code 1", "ended"),
+        (97, "distcheck: --setup failed with exit code 1", "ended"),
         (137, "Killed", "ended"),
         (0, "", "ended"),
     ],

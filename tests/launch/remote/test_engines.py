@@ -73,7 +73,7 @@ def test_what_setup_exports_reaches_the_probe(tmp_path):
 def test_a_setup_that_fails_is_said_with_its_code_and_no_probe_runs(setup, code):
     ended = run_setup(setup)
     assert (ended.returncode, ended.stdout) == (97, "")
-    assert ended.stderr.splitlines()[-1] == f"distcheck: --setup ended with exit code {code}"
+    assert ended.stderr.splitlines()[-1] == f"distcheck: --setup failed with exit code {code}"
 
 
 def test_the_own_python_is_kept_from_modules_in_the_folder_of_the_job(monkeypatch, tmp_path):
