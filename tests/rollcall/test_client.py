@@ -80,7 +80,7 @@ def test_a_door_that_opens_is_met_at_once(hosting, live, hello):
         (b"SSH-2.0-OpenSSH_9.6\r\n", False, "foreign", "SSH-2.0-OpenSSH_9.6"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "foreign", "HTTP/1.1 400 Bad Request"),
         (encode(Welcome("stale nonce", "r", "u")), False, "stranger", "a wrong nonce"),
-        (None, False, "silent", "said nothing"),
+        (None, False, "silent", "sent nothing"),
         (None, True, "closed", ""),
         (wire.HEADER.pack(wire.MAGIC, 5000), False, "foreign", "5000 bytes"),
     ],
