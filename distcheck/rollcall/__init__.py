@@ -1,4 +1,6 @@
-"""The roll call: all processes send their facts to the leader, rank 0's process, which also tests reachability.
+"""The roll call: all processes send their facts to the leader, rank 0's process.
+
+That it succeeds is itself the reachability test.
 
 The leader listens (`server`), the followers connect to it (`client`). In facts and in saved jobs the leader has the
 role "host" and a follower the role "guest".

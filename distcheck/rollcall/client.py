@@ -1,4 +1,4 @@
-"""The follower's side of the roll call: try every endpoint until the leader answers, and record each attempt."""
+"""The follower's side: try every endpoint until the leader answers; record attempts."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Attendance(NamedTuple):
 
 
 async def in_thread(call: Callable[[], _T]) -> _T:
-    """Run a call that may block forever in a daemon thread; cancelling the wait abandons the thread.
+    """Run a call that may block forever in a daemon thread; a cancelled wait abandons it.
 
     asyncio joins its own executor when the loop ends, so a hanging resolver would hang distcheck too.
     """
@@ -252,7 +252,7 @@ async def attend(
 
 
 def _named(address: str, known: Sequence[Door]) -> list[Door]:
-    """Return the side endpoints at an address that another follower names, if it is valid and new."""
+    """Return the side endpoints at an address that another follower names, if new."""
     side = [door for door in known if door.side]
     if address in {d.address for d in side} or not connection.is_address(address) or len(side) > _MOST_DOORS:
         return []
@@ -267,7 +267,10 @@ def _after(hello: Hello, seconds: float) -> Hello:
 
 
 def _worth_telling(last: dict[Door, Attempt]) -> tuple[Attempt, ...]:
-    """Return the attempts worth reporting: without closed side ports, since a leader opens only one of them."""
+    """Return the attempts to report: without closed side ports.
+
+    A leader opens only one of its side ports.
+    """
     by_chance = {"met", "waiting", "elsewhere"}
     return tuple(
         a
@@ -297,7 +300,7 @@ def _attempt(door: Door, outcome: str, detail: str = "") -> Attempt:
 
 
 async def _is_store(door: Door) -> bool:
-    """Return whether a torch TCPStore listens there: it answers a ping, which does not change it.
+    """Return whether a torch TCPStore listens there; the ping does not change it.
 
     Source: pytorch, torch/csrc/distributed/c10d/TCPStoreBackend.hpp (QueryType::VALIDATE, QueryType::PING).
     """
@@ -329,7 +332,7 @@ def _turned_away(answer: Answer, nonce: str) -> tuple[str, str]:
 async def _ask(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, secret: bytes | None
 ) -> tuple[Answer, Seal | None, Seal | None]:
-    """Do the handshake and return the answer, with the follower's and the leader's seal if there is a secret.
+    """Do the handshake; return the answer and, with a secret, both sides' seals.
 
     Raises:
         ProtocolError: the answer, or a later frame, is invalid.

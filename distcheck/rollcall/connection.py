@@ -1,4 +1,4 @@
-"""The connections of the roll call: small segments, a few attempts, closed when the other side is gone."""
+"""The connections of the roll call: small segments, retries, dead peers detected."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def connect(address: str, port: int) -> tuple[asyncio.StreamReader, asynci
 
 
 async def connect_again(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect as `connect` does; without an answer, start a new attempt every half second, a few times.
+    """Connect as `connect` does; without an answer, retry every half second, a few times.
 
     On a path that loses packets the kernel alone retries too rarely, which would look like a blocked port.
     """
@@ -102,7 +102,7 @@ def _close_connection(task: asyncio.Task[tuple[asyncio.StreamReader, asyncio.Str
 
 
 def words_of(error: OSError) -> str:
-    """Return the operating system's text for an error; asyncio's text repeats the address instead."""
+    """Return the system's text for an error; asyncio's text repeats the address instead."""
     return f"{os.strerror(error.errno)} (errno {error.errno})" if error.errno else str(error)
 
 

@@ -1,4 +1,7 @@
-"""The endpoints for peers: an ephemeral TCP and UDP port at every address that NCCL, Gloo or the roll call uses."""
+"""The endpoints for peers: ephemeral TCP and UDP ports at every address in use.
+
+These are the addresses of NCCL, Gloo and the roll call.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Words(NamedTuple):
 
 
 def words(nonce: str, uid: str, secret: bytes | None = None) -> Words:
-    """Return the handshake at the endpoint of `uid` in the round that the roster's nonce names.
+    """Return the handshake at the endpoint of `uid` in the round of this nonce.
 
     With a token both sides prove that they know it, and neither proof can be replayed.
     """
@@ -56,7 +59,7 @@ def words(nonce: str, uid: str, secret: bytes | None = None) -> Words:
 
 
 class PeerListener:
-    """Endpoints for peers: each identifies itself, discards received data, and answers datagrams with their size."""
+    """Endpoints for peers: they identify themselves and count the data that arrives."""
 
     def __init__(self, uid: str, secret: bytes | None = None) -> None:
         self._uid, self._secret = uid, secret
@@ -100,7 +103,7 @@ class PeerListener:
         self._nonce.cancel()
 
     def _answer_to(self, data: bytes) -> bytes | None:
-        """Return the answer to a peer's datagram; None for a stranger's, and while there is no roster."""
+        """Return the answer to a datagram; None for a stranger's, or without a roster."""
         if not self._nonce.done() or self._nonce.cancelled():
             return None
         nonce = self._nonce.result()
@@ -132,7 +135,7 @@ class PeerListener:
             writer.close()
 
     async def _greeting(self, reader: asyncio.StreamReader, nonce: str) -> bytes:
-        """Return the endpoint's answer; with a token, only after the peer has proved that it knows it."""
+        """Return the endpoint's answer; with a token, the peer must prove it first."""
         if self._secret is None:
             return words(nonce, self._uid).answer
         from distcheck.rollcall import seal
@@ -144,7 +147,7 @@ class PeerListener:
 
 
 class _Echo(asyncio.DatagramProtocol):
-    """Answers a peer's datagram with the endpoint's answer and the datagram's size, in fewer bytes than received."""
+    """Answers a peer's datagram with a shorter one: the endpoint's answer and the size."""
 
     def __init__(self, answer_to: Callable[[bytes], bytes | None]) -> None:
         self._answer_to = answer_to
@@ -160,7 +163,7 @@ class _Echo(asyncio.DatagramProtocol):
 
 
 async def _swallow(reader: asyncio.StreamReader) -> int:
-    """Read to the end and return the number of bytes; a peer that only does the handshake sends none."""
+    """Read to the end and return the number of bytes; after a mere handshake it is 0."""
     count = 0
     while count < _MOST_BYTES and (chunk := await reader.read(_CHUNK_BYTES)):
         count += len(chunk)

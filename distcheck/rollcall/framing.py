@@ -1,4 +1,4 @@
-"""The frames of the roll call's messages: magic, length, MessagePack and, with a token, a seal."""
+"""The frames of the roll call: magic, length, MessagePack and, with a token, a seal."""
 
 from __future__ import annotations
 

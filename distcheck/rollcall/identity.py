@@ -13,7 +13,7 @@ SIDE_DOORS = 4
 
 
 def job_key(environ: Mapping[str, str], placement: Placement) -> str:
-    """Return the name of the process's job: the scheduler's job, torchrun's run, or by hand the user.
+    """Return the job's name: from the scheduler, torchrun's run, or by hand the user.
 
     MASTER_ADDR and MASTER_PORT are not part of it: ranks that disagree about them must still find each other.
     A DISTCHECK_TOKEN separates two jobs that one user starts by hand on one host.

@@ -1,4 +1,4 @@
-"""Tests a path between two nodes: a transfer in full segments, and datagrams that must not be fragmented."""
+"""Tests a path between two nodes: a full-size transfer, and unfragmented datagrams."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _TcpInfo(NamedTuple):
 
 
 def tcp_info(sock: socket.socket) -> _TcpInfo | None:
-    """Return the kernel's counters of a connection, None if it lacks some of them (before 4.19).
+    """Return the kernel's counters of a connection, None if some are missing (before 4.19).
 
     Segments that were repeated although the first copy arrived, as on a busy host, do not count as repeated.
     """
@@ -125,7 +125,7 @@ async def _greeted(sock: socket.socket, words: Words) -> None:
 
 
 async def _send(sock: socket.socket, singly: int) -> tuple[int, float]:
-    """Send all data; return the other side's count of bytes and the seconds it waited for a CPU."""
+    """Send all data; return the bytes that arrived and how long the reader waited for a CPU."""
     loop = asyncio.get_running_loop()
     chunk, count = bytes(_CHUNK_BYTES), TRANSFER_BYTES // _CHUNK_BYTES
     if singly:

@@ -1,4 +1,4 @@
-"""The peer round: nodes test each other in both directions on ephemeral ports, as NCCL and Gloo will use."""
+"""The peer round: nodes test each other both ways on ephemeral ports, like NCCL and Gloo."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def try_peers(
     seconds: float | None = None,
     secret: bytes | None = None,
 ) -> tuple[PeerTrial, ...]:
-    """Test the endpoints of a roster, each for at most its seconds, then transfer data to those that answered.
+    """Test the endpoints of a roster, then transfer data to those that answered.
 
     `mtu_bytes` is this node's MTU by local address; `secret` is the job's, if it has one.
     """
@@ -84,7 +84,10 @@ async def try_peers(
 async def _transfer(
     roster: Roster, trials: Sequence[PeerTrial], seconds: float, secret: bytes | None
 ) -> tuple[PeerTrial, ...]:
-    """Send data to the endpoints that answered, one after the other; each gets its turn, whatever happens."""
+    """Send data to the endpoints that answered, one after the other.
+
+    Whatever happens, each of them gets its turn.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     todo = [n for n, tried in enumerate(trials) if tried.outcome == "met"]
@@ -159,7 +162,9 @@ def better_of(trial: PeerTrial, again: PeerTrial | None) -> PeerTrial:
 
 
 async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float, singly: int = 0) -> Transfer | None:
-    """Send data, and `singly` bytes packet by packet; return the fastest transfer with all repeated segments.
+    """Send data, then `singly` bytes packet by packet; return the fastest transfer.
+
+    Its segment counts are sums over the transfers.
 
     A slow transfer is repeated, because a process on a busy host may have waited for a CPU. So is one with repeated
     segments; the segments of the transfer that raised the doubt no longer count, because a busy host loses many at one

@@ -55,7 +55,7 @@ class Hello(Word, frozen=True):
 
 
 class Challenge(Word, frozen=True):
-    """The leader asks the follower to prove that it knows the DISTCHECK_TOKEN; every later frame is sealed."""
+    """The leader asks for a proof of the DISTCHECK_TOKEN; every later frame is sealed."""
 
     nonce: Name
     fresh: Name
@@ -79,7 +79,7 @@ class Welcome(Word, frozen=True):
 
 
 class NotYet(Word, frozen=True):
-    """The follower looks for another MASTER_ADDR:MASTER_PORT; it may be admitted later if ranks stay missing."""
+    """The follower looks for another master; it may be admitted if ranks stay missing."""
 
     nonce: Name
     master: Name
@@ -133,7 +133,7 @@ class Roster(Word, frozen=True):
 
 
 class PeerReport(Word, frozen=True):
-    """The tests of peer endpoints, and how long reverse look-ups of the others' addresses took."""
+    """The tests of peer endpoints, and the reverse look-ups of the others' addresses."""
 
     trials: tuple[PeerTrial, ...]
     reverse: Annotated[tuple[ReverseLookup, ...], Meta(max_length=64)] = ()

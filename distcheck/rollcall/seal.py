@@ -1,4 +1,4 @@
-"""Sealed frames: a process without the job's DISTCHECK_TOKEN can neither send nor change a message of the roll call.
+"""Sealed frames: without the job's DISTCHECK_TOKEN no process can send or change one.
 
 Follower and leader each make a new nonce. Two keys, one per direction, are derived from the token and the first two
 frames, which carry the nonces. Every later frame ends in an HMAC over its number, its header and its body. A frame that
@@ -74,14 +74,14 @@ class Seal:
 
 
 def seals(secret: bytes, hello: bytes, challenge: bytes) -> tuple[Seal, Seal]:
-    """Return the follower's and the leader's seal, given the bodies of the first two frames as transmitted."""
+    """Return the follower's and the leader's seal, from the bodies of the first two frames."""
     spoken = len(hello).to_bytes(8, "big") + hello + challenge
     key = hmac.digest(secret, spoken, "sha256")
     return Seal(hmac.digest(key, b"guest", "sha256")), Seal(hmac.digest(key, b"host", "sha256"))
 
 
 def knock(secret: bytes, nonce: str) -> bytes:
-    """Return a peer's first message at an endpoint in the roster's round: random bytes and their tag."""
+    """Return a peer's first message in a round: random bytes and their tag."""
     fresh = os.urandom(_FRESH_BYTES)
     return fresh + _door_tag(secret, nonce, b"knock", fresh)
 

@@ -1,4 +1,4 @@
-"""The leader's side of the roll call: it listens, admits followers, and exchanges messages with them."""
+"""The leader's side: listen, admit followers, and exchange messages with them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Guest:
 
 
 class Server:
-    """The leader's listener: it admits followers until it closes, and exchanges messages with them."""
+    """The leader's listener: it admits followers and exchanges messages with them."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Server:
         self._servers.append(await asyncio.start_server(self._welcome, sock=sock, backlog=_BACKLOG))
 
     async def open_side_door(self, most: int | None = None) -> int | None:
-        """Listen on the first free of the side ports, or of the first `most`; return it, None if none is free."""
+        """Listen on the first free side port of `most` and return it; None if none is free."""
         for port in identity.side_ports(self.job)[:most]:
             with contextlib.suppress(OSError):
                 await self.open(network.listen(port))
@@ -149,7 +149,7 @@ class Server:
         return tuple(islice(absent, most))
 
     async def wait_for_all(self, seconds: float, reserve: float = 0.0, ranks: int | None = None) -> bool:
-        """Wait until every rank of the world is present, or this many `ranks`; False if time runs out first.
+        """Wait until every rank is present, or this many `ranks`; False if time runs out.
 
         The wait ends at the latest `reserve` seconds before the first follower's own timeout, and at `close_roll`.
         """
@@ -178,7 +178,7 @@ class Server:
             self.guests[uid].send(frame)
 
     async def hear_all(self, kind: type[_T], seconds: float, uids: Iterable[str] | None = None) -> dict[str, _T]:
-        """Return one message of this kind per follower (or per uid); silent and gone ones are left out."""
+        """Return one message of this kind per follower; silent and gone ones are left out."""
         wanted = [self.guests[uid] for uid in (self.guests if uids is None else uids)]
         heard: dict[str, _T] = {}
 
@@ -200,13 +200,13 @@ class Server:
         return heard
 
     async def see_off(self, seconds: float, uids: Iterable[str]) -> None:
-        """Wait until followers have closed their connections, so that each one gets the last message."""
+        """Wait until followers have closed their connections: each has the last message then."""
         leaving = asyncio.gather(*(self.guests[uid].left.wait() for uid in uids))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(leaving, seconds)
 
     async def close_doors(self) -> None:
-        """Stop listening, free the ports, and drop connections that have not finished the handshake."""
+        """Stop listening, free the ports, and drop connections before their handshake."""
         self._open = False
         for server in self._servers:
             server.close()
@@ -337,7 +337,7 @@ class Server:
         return Welcome(hello.nonce, self.run, self.uid, self.of_node, self._rank)
 
     def _is_its_master(self, hello: Hello) -> bool:
-        """Whether a follower looks for this MASTER_ADDR:MASTER_PORT, however it spells the address.
+        """Whether a follower looks for this master, however it spells MASTER_ADDR.
 
         An address that led it here is this host's: torch would start at once, and two jobs that share host and port
         conflict under any name.
@@ -364,7 +364,7 @@ class Server:
 
 
 def _with_clock(report: Report, welcomed: float, heard: float) -> Report:
-    """Return a report with its clock's certain offset to ours: it was sent between these two moments."""
+    """Return a report with the least offset of its clock; it was sent between the two times."""
     sent = report.clock_seconds
     if sent is None:
         return report
@@ -374,7 +374,7 @@ def _with_clock(report: Report, welcomed: float, heard: float) -> Report:
 
 
 def _is_of(report: Report, hello: Hello) -> bool:
-    """Whether a report is consistent: one process, its node and endpoints, and the ranks of its Hello."""
+    """Whether a report is consistent: one process, its node, and the ranks of its Hello."""
     uid = report.process.uid
     return (
         uid == hello.uid

@@ -85,7 +85,7 @@ async def _network_facts(run: Session) -> NetworkFacts | None:
 
 
 async def _seen_by_ranks(run: Session) -> list[dict[str, str]]:
-    """Return the variables of each rank: from its own process, or from here if this process is the rank."""
+    """Return each rank's variables, as its own process sees them if distcheck started it."""
     if not run.asked.started_here or run.local is None:
         return [environment.collect(run.request.environ) for _ in run.request.placements]
     born = await run.local.wait_born(min(10.0, run.remaining(5.0)))

@@ -1,4 +1,4 @@
-"""The state that the steps of a run share: request, time left, facts so far, open resources."""
+"""The state that the steps of a run share: request, time left, facts, open resources."""
 
 from __future__ import annotations
 
@@ -111,7 +111,10 @@ class Session:
         )
 
     def watching_gpus(self, backend: str) -> contextlib.AbstractAsyncContextManager[Watch]:
-        """Watch this node's GPUs while collectives run, if they use GPUs and this process reads their health."""
+        """Watch this node's GPUs during collectives that use them.
+
+        Only the process that reads the GPUs' health watches them.
+        """
         from distcheck.probe import gpu_load
 
         gpus = self.record.node.gpus if self.record.node is not None and backend != "gloo" else None

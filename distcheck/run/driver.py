@@ -1,4 +1,4 @@
-"""Drives a run with other processes or ranks: collect, roll call, measure, one verdict, close everything."""
+"""Drives a run from the start to the verdict and closes everything."""
 
 from __future__ import annotations
 
@@ -152,6 +152,6 @@ async def _close(run: Session) -> None:
 
 
 def _without_strangers(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ignore socket errors that others cause, such as too many connections; report all other errors."""
+    """Ignore socket errors that others cause, such as too many connections; report the rest."""
     if not isinstance(context.get("exception"), OSError):
         loop.default_exception_handler(context)

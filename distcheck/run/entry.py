@@ -1,4 +1,4 @@
-"""The entry to one run in one process: from outside the job, with other processes, or alone."""
+"""The entry to a run: from outside the job, with other processes, or alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower does: report, do what the leader sends, and exit with the common verdict."""
+"""What a follower does: report, do what the leader sends, exit with the common verdict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class LeaderLostError(Exception):
-    """The leader was lost before it sent the verdict; the record holds what this process knows."""
+    """The leader was lost before the verdict; the record holds what this process knows."""
 
 
 async def follow(run: Session) -> RunResult:

@@ -1,4 +1,4 @@
-"""How a process joins the roll call: as leader, as follower, as leader in place of rank 0, or not at all."""
+"""How a process joins the roll call: as leader, as follower, or not at all."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _raise_file_limit(run: Session, guests: int) -> int:
 
 
 async def _attend_as_guest(run: Session, ways: Doors, addresses: tuple[str, ...]) -> Role:
-    """Join within --join-timeout; half-way, stand in for a rank 0 that is missing on its own host."""
+    """Join within --join-timeout; half-way, stand in for a missing rank 0 on its own host."""
     patience = run.join_seconds()
     ours = not set(addresses).isdisjoint(_own_addresses(run))
     halves = (patience / 2, patience / 2) if ours else (patience,)
@@ -209,7 +209,7 @@ async def _attend_as_guest(run: Session, ways: Doors, addresses: tuple[str, ...]
 
 
 async def _gather_here(run: Session) -> Role:
-    """Meet the other processes of this node that did not find rank 0, for one report of the node."""
+    """Join the processes of this node that did not find rank 0, for one report of the node."""
     mates = (run.request.placements[0].local_world_size or 0) - len(run.request.placements)
     seconds = min(_MATES_SECONDS, run.remaining(1.0))
     if mates < 1 or seconds < 1:
@@ -281,7 +281,7 @@ def _is_elsewhere(run: Session, addresses: tuple[str, ...]) -> bool:
 
 
 async def _stand_in(run: Session) -> bool:
-    """Lead the roll call in place of rank 0, on a side port, so that one report names the missing ranks."""
+    """Lead the roll call in place of rank 0, on a side port, to report the missing ranks."""
     server = _new_server(run)
     if await server.open_side_door() != identity.side_ports(_job_name(run))[0]:
         await server.close()

@@ -50,7 +50,7 @@ async def lead(run: Session) -> RunResult:
 
 
 async def _gather(run: Session, server: Server) -> None:
-    """Wait for the missing ranks, at most --join-timeout; before 10 s are over, print which ones."""
+    """Wait for missing ranks, at most --join-timeout; print them before 10 s are over."""
     loop = asyncio.get_running_loop()
     patience = run.join_seconds()
     until = loop.time() + patience
@@ -81,7 +81,10 @@ async def _gather(run: Session, server: Server) -> None:
 
 
 def _take_note_of_guests(run: Session, server: Server) -> None:
-    """Take the facts of late followers (a rank may be present twice) and note which followers are gone."""
+    """Take the facts of late followers and note which followers are gone.
+
+    A late follower may have a rank that is already present.
+    """
     run.record.take_late_reports(g.report for g in server.guests.values())
     for uid, guest in server.guests.items():
         if guest.gone:
@@ -106,7 +109,7 @@ def _reason_to_stop(job: Job) -> str:
 
 
 def _is_bad(run: Session) -> bool:
-    """Whether the collectives failed, hung, were wrong or slow, and a search has enough time and nodes."""
+    """Whether the collectives went wrong and a search has enough time and nodes."""
     job = run.record.job()
     if not isinstance(job.collectives, Collectives) or len(job.nodes) < FEWEST_NODES:
         return False
@@ -135,7 +138,7 @@ async def _isolate(run: Session) -> None:
 
 
 async def _conclude(run: Session) -> RunResult:
-    """Free the ports, check which followers are alive, judge, publish, and send all the same exit code."""
+    """Free the ports, check which followers are alive, judge, publish, and end the run."""
     server = run.server
     if server is not None:
         await server.close_doors()

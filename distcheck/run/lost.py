@@ -1,4 +1,4 @@
-"""Where a process looks for rank 0 when MASTER_ADDR did not lead there: hosts that its launcher names."""
+"""Where a process looks for rank 0 if MASTER_ADDR does not lead there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADDRESSES = re.compile(r"tcp4?://([\d.,]+):")
 
 
 def to_ask(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return hosts of the job, by name or address, where rank 0 may run or a process may know its address.
+    """Return hosts of the job where rank 0 may run or a process may know its address.
 
     In a Slurm step these are the first node, which runs task 0 unless the distribution is arbitrary, and the nodes 1,
     2, 4, … places after this one: a process there that reached rank 0 sends this one on, so a few steps lead to rank 0
@@ -39,7 +39,7 @@ def to_ask(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 async def seek(leads: list[Door], environ: Mapping[str, str], job: str, known: Collection[str]) -> None:
-    """After a second add endpoints to `leads`: this node's own, and those of the hosts in `to_ask`.
+    """After a second, add this node's endpoints and those of `to_ask` to `leads`.
 
     Endpoints at `known` addresses are tried anyway and are left out.
     """

@@ -1,4 +1,4 @@
-"""How the leader runs the collectives: on all ranks, ended for all at the first failure, results joined."""
+"""How the leader runs the collectives on all ranks and joins their results."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def collectives(run: Session) -> None:
 
 
 async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunReport, error: str) -> None:
-    """Record that this process's ranks could not start, and which other ranks could not either."""
+    """Record that this process's ranks could not start, and which other ranks could not."""
     reports = {run.uid: own}
     if run.server is not None:
         guests = run.record.guests
@@ -127,7 +127,10 @@ def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport
 
 
 def keep_measured(run: Session, reason: str) -> None:
-    """Record what this process measured before the run was cut short; the others' figures are lost."""
+    """Record what this process measured before the run was cut short.
+
+    The other processes' figures are lost.
+    """
     if run.local is None or run.record.process is None or run.record.process.stage != "collectives":
         return
     backend, why = choose_backend(run.record.job())
@@ -142,7 +145,10 @@ async def _measure(
     trouble: Callable[[str], None],
     pace: Pace,
 ) -> dict[str, RunReport]:
-    """Open the store on a rank of ours, start all ranks, and return the reports; silent followers are left out."""
+    """Open the store on a rank of ours, start all ranks, and return the reports.
+
+    Silent followers are left out.
+    """
     seconds, world_size = run.remaining(REPORT_RESERVE_SECONDS), run.record.job().world_size or 1
     template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
     gpus = run.cuda_ordinals(plan.backend)
@@ -203,7 +209,7 @@ def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measu
 
 
 def _measurement(timings: Sequence[Timing]) -> Measurement:
-    """Join the timings of all ranks, in rank order, of one size; all ranks ran the same bursts."""
+    """Join all ranks' timings of one size, in rank order; all ranks ran the same bursts."""
     first = timings[0]
     bursts = [fmean(of_ranks) for of_ranks in zip(*(timing.bursts for timing in timings), strict=False)]
     return Measurement(

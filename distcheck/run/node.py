@@ -1,4 +1,6 @@
-"""`distcheck node`: one node without ranks, peers or torch; it ends within --timeout whatever hangs.
+"""`distcheck node`: checks one node without ranks, peers or torch.
+
+It ends within --timeout whatever hangs.
 
 It runs outside jobs: by slurmd before a job (Prolog) or periodically (HealthCheckProgram), or as a DaemonSet. It runs
 as root, with a nearly empty environment and possibly closed standard streams. Rank variables in the environment are
@@ -75,7 +77,7 @@ async def _look(environ: Mapping[str, str], seconds: float, *, needed: bool) -> 
 
 
 def _hold_standard_streams() -> None:
-    """Open /dev/null for every closed standard stream, so that no file of ours becomes standard output."""
+    """Open /dev/null for closed standard streams, so that none becomes a file of ours."""
     for descriptor in range(3):
         with suppress(OSError):
             try:
@@ -98,7 +100,7 @@ def tell(job: Job, diagnosis: Diagnosis, reason_file: Path | None, *, syslog: bo
 
 
 def reason(diagnosis: Diagnosis, environ: Mapping[str, str] = os.environ) -> str:
-    """Return why the node is unhealthy, for ``scontrol update Reason=``; empty when it is healthy.
+    """Return why the node is unhealthy, for ``scontrol update Reason=``; empty if healthy.
 
     The reason is one line of printable ASCII without quotes, at most 200 characters, and begins with ``distcheck: ``.
     """
@@ -117,7 +119,10 @@ def reason(diagnosis: Diagnosis, environ: Mapping[str, str] = os.environ) -> str
 
 
 def _worst(diagnosis: Diagnosis) -> Finding | None:
-    """Return the finding that decided the verdict, a confirmed one first; None if a missing check decided it."""
+    """Return the finding that decided the verdict, None if a missing check decided it.
+
+    A confirmed finding comes first.
+    """
     severity = "warning" if diagnosis.verdict.name == "warn" else "error"
     deciding = [f for f in diagnosis.findings if f.severity == severity]
     return min(deciding, key=lambda f: not f.confirmed, default=None)

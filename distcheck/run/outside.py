@@ -1,4 +1,4 @@
-"""A run from outside the job: start the probes on its nodes, collect their facts, and judge here."""
+"""A run from outside the job: starts probes on its nodes and judges their facts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchdog) -> RunResult:
-    """Run a preflight through probes on other nodes; if --need allows, once more without the bad nodes."""
+    """Run a preflight through probes; if --need allows, repeat it without the bad nodes."""
     start = _Start(request, dog)
     with start.signals():
         job = start.round(launch)
@@ -150,7 +150,7 @@ class _Start:
 
 
 def _shown(command: Command) -> tuple[str, ...]:
-    """Return a command for display: without the assignment at its end, and with secrets redacted."""
+    """Return a command for display: without its assignment, secrets redacted."""
     return redacted((command.argv or tuple(shlex.split(command.line)))[:-1])
 
 

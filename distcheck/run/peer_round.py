@@ -1,4 +1,4 @@
-"""How a process takes part in the peer round: its endpoints and its tests; the leader assigns the tests."""
+"""A process's part in the peer round: its endpoints, its tests, and the leader's plan."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def addresses(run: Session, met_at: str) -> dict[str, tuple[Use, ...]]:
 
 
 def _nccl(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) -> Sequence[Interface]:
-    """Return the interface of NCCL's bootstrap; all ranks of a process have the same variables."""
+    """Return NCCL's bootstrap interface; all ranks of a process have the same variables."""
     if facts is None or not run.record.ranks:
         return ()
     return interfaces.nccl(known, interfaces.settings(run.record.ranks[0].environment, facts.nccl_files))[:1]
@@ -71,7 +71,7 @@ async def open_doors(run: Session, met_at: str) -> tuple[PeerDoor, ...]:
 
 
 async def take_part(run: Session, roster: Roster, seconds: float, others: Sequence[str]) -> PeerReport:
-    """Serve our endpoints, test the roster's, and look up the names of the addresses of `others`."""
+    """Serve our endpoints, test the roster's, and look up the names of `others`."""
     if run.peer_listener is not None:
         run.peer_listener.expect(roster.nonce)
     if roster.again:
@@ -137,7 +137,10 @@ async def hold(run: Session, server: Server) -> None:
 
 
 async def _send_again(run: Session, server: Server, nonce: str, trials: tuple[PeerTrial, ...]) -> tuple[PeerTrial, ...]:
-    """Repeat transfers so slow that a node would be blamed: one slow transfer on a busy host proves nothing."""
+    """Repeat transfers so slow that a node would be blamed.
+
+    One slow transfer on a busy host proves nothing.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + min(_ALL_AGAIN_SECONDS, run.remaining(_REPORT_RESERVE_SECONDS))
     sent: dict[tuple[str, str, str], PeerTrial] = {}

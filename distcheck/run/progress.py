@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """A progress line that disappears when it is closed; writes nothing unless stderr is a terminal."""
+    """A progress line that disappears on close; written only if stderr is a terminal."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._shown = not quiet and sys.stderr is not None and sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""The facts collected so far; they can be turned into a job at any moment, complete or not."""
+"""The facts collected so far; they form a job at any moment, complete or not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """What one distcheck process knows: its own facts and, on the leader, those of the followers."""
+    """What one process knows: its own facts and, on the leader, those of the followers."""
 
     def __init__(self, request: Request) -> None:
         self.asked, self.start = request.asked, request.start
@@ -110,7 +110,7 @@ class Record:
         self._reports.update({r.process.uid: r for r in reports if r.process.uid not in self._reports})
 
     def forget_refusals(self) -> None:
-        """Drop refused attempts at MASTER_PORT: they were made before rank 0 came and prove nothing."""
+        """Drop refused attempts at MASTER_PORT, which were made before rank 0 came."""
 
         def without(process: ProcessFacts) -> ProcessFacts:
             kept = tuple(a for a in process.attempts if a.door != "master" or a.outcome != "refused")
@@ -169,7 +169,10 @@ class Record:
             self.note_lost(uid, "connection closed" if server.guests[uid].gone else what)
 
     def note_arrivals(self, arrived_at: Mapping[str, float], opened_at: float) -> None:
-        """Note when each process arrived, counted from the first; the leader arrives when it starts to listen."""
+        """Note when each process arrived, counted from the first.
+
+        The leader arrives when it starts to listen.
+        """
         first = min(opened_at, *arrived_at.values()) if arrived_at else opened_at
         self._change({self.uid: {"arrived_seconds": opened_at - first}})
         self._change({uid: {"arrived_seconds": moment - first} for uid, moment in arrived_at.items()})

@@ -1,4 +1,4 @@
-"""A probe that distcheck starts on another node: ``python -m distcheck.run.remote_probe ASSIGNMENT``.
+"""A probe on another node: ``python -m distcheck.run.remote_probe ASSIGNMENT``.
 
 It works as inside a launcher, and also sends its facts home on standard output: its identity at once, its own facts as
 soon as it has them, and, from the process that concludes, the whole job. So the report is complete even if no two nodes

@@ -1,4 +1,4 @@
-"""The search for a bad node, link or rank: the leader tests groups of nodes, round by round."""
+"""The search for a bad node, link or rank, round by round, as the leader runs it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
 
 
 async def _without_torch(run: Session, server: Server | None, members: Members) -> dict[str, str]:
-    """Wait until torch is imported everywhere, at most half of the time; return the nodes where it is not."""
+    """Return the nodes where torch is not imported after half of the remaining time."""
     waiting: dict[asyncio.Future[Any], str] = {}
     for node, here in members.by_node.items():
         for uid in here:
@@ -124,7 +124,7 @@ def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
 
 
 def _ended_early(found: Isolation) -> Isolation:
-    """Return the result of a search that ran out of time: the culprits so far and what is undecided."""
+    """Return the result of a search that ran out of time: what is found and undecided."""
     named = [*(c.sentence for c in found.culprits), *(s.sentence for s in found.undecided)][:_MOST_TOLD]
     return replace(found, kind="ended", sentence="; ".join(["time limit reached", *named]), boundaries=())
 
@@ -211,7 +211,10 @@ class _Round:
         return result_of(number, group, self.members, reports, self.backend)
 
     def _without(self, number: int, group: Group, silent: Sequence[str]) -> Result:
-        """Record the processes that did not answer; the group counts as untested, so none of it is blamed."""
+        """Record the processes that did not answer; their group counts as untested.
+
+        A lost process did no bad work, and neither did those that waited for it.
+        """
         guests = [uid for uid in silent if uid != self.run.uid]
         if self.server is not None:
             self.run.record.note_silent(self.server, guests, "no answer during the search for a bad node")
@@ -222,7 +225,7 @@ class _Round:
         return rounds.Result(group=number, ended="untested")
 
     async def _first_of(self, waiting: Iterable[asyncio.Future[Any]]) -> tuple[set[Any], set[Any]]:
-        """Wait until one is done or the round's time is up; that time may become shorter while waiting."""
+        """Wait until one is done or the round's time is up, which may be shortened meanwhile."""
         while True:
             done, pending = await asyncio.wait(
                 waiting, timeout=min(_LOOK_SECONDS, self._left()), return_when="FIRST_COMPLETED"
@@ -249,7 +252,7 @@ class _Round:
         return Trial(self.step.number, plan, _LONGEST_TRIAL_SECONDS, dict(parts), store)
 
     def _address(self, uid: str) -> str:
-        """Return where others reach a process; empty for the leader's host, which every follower reached."""
+        """Return where others reach a process; empty for the leader's own host."""
         if self.server is None or uid == self.run.uid:
             return ""
         address = connection.plain_address(self.server.guests[uid].writer.get_extra_info("peername")[0])

@@ -13,7 +13,7 @@ STALL_SECONDS, LOOK_SECONDS = 10.0, 0.5
 
 
 class Pace:
-    """The progress of the collectives, as rank 0 shows it: all ranks go at the pace of the slowest."""
+    """The progress of the collectives at rank 0; all ranks go at the slowest one's pace."""
 
     def __init__(self, tell: Callable[[str, int], None]) -> None:
         self._tell = tell
@@ -32,7 +32,7 @@ class Pace:
         self._tell(text, figures)
 
     async def watch(self, plan: Plan, trouble: Callable[[str], None], first_seconds: float) -> None:
-        """Call `trouble` once when there is no progress; the first figure may take `first_seconds`."""
+        """Call `trouble` once when progress stops; the first figure may take `first_seconds`."""
         began = time.monotonic()
         while not self.stands_still:
             await asyncio.sleep(LOOK_SECONDS)

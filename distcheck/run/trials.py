@@ -1,4 +1,4 @@
-"""A trial: each process runs the collectives again, in new rank processes, in a subset of the ranks."""
+"""A trial: each process runs the collectives again in a subset of the ranks."""
 
 from __future__ import annotations
 

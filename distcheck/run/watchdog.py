@@ -1,4 +1,4 @@
-"""The last resort: a thread that ends this process when a call blocks it past the deadline.
+"""The last resort: a thread that ends the process if a call blocks past the deadline.
 
 Calls that are known to block have their own timeouts. The watchdog covers the rest: a report written to a pipe without
 a reader, a file system that does not answer, a driver that never returns.
@@ -37,7 +37,7 @@ def _where() -> str:
 
 
 class Watchdog:
-    """Ends the process at a given time; plain assignments change it, so signal handlers can too."""
+    """Ends the process at a given time; signal handlers may assign its attributes."""
 
     def __init__(self, at: float, code: int) -> None:
         self.at = at
@@ -53,7 +53,7 @@ class Watchdog:
         self.arm_the_kernel()
 
     def arm_the_kernel(self) -> None:
-        """Set a timer so that the kernel ends this process, by SIGALRM, shortly after the deadline.
+        """Set a timer: the kernel ends this process by SIGALRM shortly after the deadline.
 
         A call into C that holds the interpreter lock stops every Python thread, including the watchdog's.
         """
@@ -78,7 +78,7 @@ class Watchdog:
 
 @contextlib.contextmanager
 def armed(at: float, code: int) -> Iterator[Watchdog]:
-    """Run the body under a watchdog: at `at` (time.monotonic()) the process ends with this exit code."""
+    """Run the body under a watchdog that ends the process at `at` with this exit code."""
     dog = Watchdog(at, code)
     threading.Thread(target=dog._watch, name="distcheck-watchdog", daemon=True).start()  # noqa: SLF001 its own class
     # An ignored SIGALRM would not end the process; COMMAND gets the old disposition back.
