@@ -26,7 +26,7 @@ def original_environment() -> dict[bytes, bytes]:
 
 
 def become(program: str, command: list[str], placement: Placement | None) -> NoReturn:
-    """Replace this process by the command; `placement` adds its RANK, WORLD_SIZE and so on to the environment."""
+    """Replace this process by COMMAND; `placement` adds RANK, WORLD_SIZE and so on."""
     environment = original_environment()
     if placement is not None:
         environment |= {k.encode(): v.encode() for k, v in exported(placement).items()}

@@ -1,4 +1,4 @@
-"""The fork server as a process: start it, get its exit code, kill it with all its children."""
+"""The fork server as a process: start it, get its exit code, kill it and its children."""
 
 from __future__ import annotations
 

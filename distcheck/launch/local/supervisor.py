@@ -1,4 +1,4 @@
-"""Supervises local ranks: starts them, sends tasks, watches, and ends them without leftovers."""
+"""Supervises local ranks: starts, tasks, watches and ends them, without leftovers."""
 
 from __future__ import annotations
 
