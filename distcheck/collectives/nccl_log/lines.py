@@ -285,7 +285,7 @@ def _missing(reading: Reading, match: re.Match[str]) -> None:
     r"(?P<d>lib\S+): (?P<why_d>.+))",
 )
 def _not_opened(reading: Reading, match: re.Match[str]) -> None:
-    """src/net.cc: a missing file, or one that cannot be loaded, as if a library is missing."""
+    """src/net.cc: a plugin file that is missing, or that exists but cannot be loaded."""
     library = match["a"] or match["b"] or match["c"] or match["d"] or "libnccl-net.so"
     why = match["why_a"] or match["why_c"] or match["why_d"]
     if why.startswith(
