@@ -111,23 +111,23 @@ def searched(hosting, live, report, monkeypatch):
     return searched
 
 
-def test_guests_that_do_as_told_are_healthy(searched):
+def test_well_behaved_followers_are_healthy(searched):
     found, lost = searched(lambda *_: "done")
     assert (found.kind, found.untested, lost) == ("healthy", (), set())
 
 
-def test_a_guest_whose_ranks_die_is_the_bad_one(searched):
+def test_a_follower_whose_ranks_die_is_the_bad_one(searched):
     found, lost = searched(lambda n, *_: "dies" if n == 3 else "done")
     assert ([c.nodes for c in found.culprits], found.undecided, lost) == ([("node3",)], (), set())
     assert found.culprits[0].certain
 
 
-def test_a_guest_whose_ranks_hang_with_others_is_the_bad_one(searched):
+def test_a_follower_whose_ranks_hang_with_others_is_the_bad_one(searched):
     found, lost = searched(lambda n, _, nodes: "hangs" if n == 2 and nodes > 1 else "done")
     assert ([c.nodes for c in found.culprits], lost) == ([("node2",)], set())
 
 
-def test_whoever_is_convicted_when_the_time_ends_is_named_and_the_rest_is_unknown(searched):
+def test_culprits_found_before_the_time_limit_are_named_and_the_rest_is_unknown(searched):
     def does(n, number, nodes):
         return "dies" if n == 3 and nodes == 1 else "hangs" if number > 3 else "done"
 
@@ -137,7 +137,7 @@ def test_whoever_is_convicted_when_the_time_ends_is_named_and_the_rest_is_unknow
     assert found.sentence.startswith("time limit reached; node3 fails alone")
 
 
-def test_what_is_undecided_when_the_time_ends_is_told():
+def test_undecided_nodes_at_the_time_limit_are_reported():
     open_still = Suspects(("node1", "node4"), (), "node1 with node4 hangs now and then")
     found = search._ended_early(Isolation("undecided", "x", undecided=(open_still,)))
     assert (found.kind, found.undecided) == ("ended", (open_still,))
@@ -147,13 +147,13 @@ def test_what_is_undecided_when_the_time_ends_is_told():
 @pytest.mark.parametrize("does", ["leaves", "is silent"])
 @pytest.mark.parametrize("which", [1, 4])
 @pytest.mark.parametrize("trial", [1, 2])
-def test_a_guest_that_is_lost_during_the_search_did_no_bad_work(searched, does, which, trial):
+def test_a_follower_lost_during_the_search_is_not_blamed(searched, does, which, trial):
     found, lost = searched(lambda n, number, _: does if n == which and number >= trial else "done")
     assert (found.culprits, found.undecided, found.boundaries) == ((), (), ())
     assert (found.untested, lost) == ((f"node{which}",), {f"guest {which}"})
 
 
-def test_where_torch_is_not_imported_in_time_the_others_are_searched_and_nobody_is_blamed(searched):
+def test_nodes_without_torch_in_time_are_left_out_and_not_blamed(searched):
     found, lost = searched(lambda n, *_: "hangs" if n == 4 else "done", seconds=16.0, late=[4])
     assert (found.culprits, found.undecided, found.untested, lost) == ((), (), ("node4",), set())
     assert "node4 (torch was not imported within 6 s)" in found.sentence
@@ -166,6 +166,6 @@ def test_a_bad_rail_is_named_by_its_local_rank(searched, does, fault):
     assert (culprit.part, culprit.nodes, culprit.local_ranks, culprit.fault) == ("rail", ("node3",), (1,), fault)
 
 
-def test_of_healthy_rails_none_is_named_and_gloo_has_none(searched):
+def test_healthy_rails_are_not_named_and_gloo_has_no_rails(searched):
     assert searched(lambda *_: "done", backend="nccl")[0].kind == "healthy"
     assert searched(lambda n, *_: "has a slow rail" if n == 3 else "done")[0].kind == "healthy"

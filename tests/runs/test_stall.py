@@ -37,7 +37,7 @@ def told(monkeypatch):
     return told
 
 
-def test_a_stand_still_after_a_figure_is_told_once(told):
+def test_a_hang_after_a_figure_is_reported_once(told):
     (trouble,) = told((0.05, 0), (0.05, 1))
     assert trouble.startswith("no progress for ")
 
@@ -49,6 +49,6 @@ def test_the_first_figure_has_a_time_of_its_own(told):
     assert told((0.1, 1), (0.4, 2), first_seconds=0.3) == [], "it came in time"
 
 
-def test_who_was_slow_before_is_given_longer(told):
+def test_slow_earlier_steps_extend_the_limit(told):
     assert told((0.7, 1)) == []
     assert told((0.05, 1), size_seconds=0.3) == []
