@@ -31,12 +31,12 @@ def device(monkeypatch):
     return device
 
 
-def test_a_gpu_is_told_by_its_uuid(device):
+def test_a_gpu_is_identified_by_its_uuid(device):
     told = software(device(uuid=UUID))
     assert (told.device, told.gpu) == ("NVIDIA H200", f"GPU-{UUID}")
 
 
-def test_an_older_torch_tells_no_uuid(device):
+def test_an_older_torch_has_no_uuid(device):
     assert software(device()).gpu is None
 
 

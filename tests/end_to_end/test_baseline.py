@@ -54,7 +54,7 @@ def test_a_saved_run_is_held_to_another_one_later(distcheck, saved, tmp_path):
     assert distcheck("report", "now.json", "--baseline", "before.json").code == 20
 
 
-def test_other_ranks_are_said_and_not_compared(distcheck, saved):
+def test_other_ranks_are_reported_and_not_compared(distcheck, saved):
     quicker(saved, 1000)
     ended = distcheck(*RUN[:2], "3", *RUN[3:], "--baseline", "before.json")
     assert ended.code == 20, "unknown is never a pass"
@@ -64,7 +64,7 @@ def test_other_ranks_are_said_and_not_compared(distcheck, saved):
 
 
 @pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("{}", "is not a distcheck job file")])
-def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(distcheck, tmp_path, text, words):
+def test_an_invalid_baseline_is_refused_before_anything_is_measured(distcheck, tmp_path, text, words):
     if text is not None:
         (tmp_path / "other.json").write_text(text)
     ended = distcheck(*RUN, "--baseline", "other.json")

@@ -28,7 +28,7 @@ def error_of(ended):
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGKILL", "SIGFPE"])
-def test_a_rank_that_dies_of_a_signal_is_named_with_it_and_no_other(distcheck, tmp_path, name):
+def test_only_a_rank_killed_by_a_signal_is_named_with_it(distcheck, tmp_path, name):
     env = spoiled(tmp_path, (2,), KILL_ITSELF, name=name)
     ended = distcheck("bandwidth", "--nproc", "3", "--timeout", "30", "--format", "json", *SMALL, env=env)
     found = error_of(ended)
@@ -107,7 +107,7 @@ def test_a_rank_that_the_memory_limit_kills_is_named_with_the_limit(start, tmp_p
     assert ended.report["exclude"]["nodes"] == []
 
 
-def test_a_rank_that_somebody_kills_is_not_said_to_have_lacked_memory(start, small_memory):
+def test_a_rank_killed_by_hand_is_not_reported_as_oom_killed(start, small_memory):
     run = start(
         "bandwidth", "--nproc", "2", "--timeout", "30", "--format", "json", *LONG, program=small_memory(4 << 30)
     )
@@ -157,7 +157,7 @@ def test_a_small_dev_shm_is_a_warning_before_anything_dies_of_it(start, small_sh
     assert "/dev/shm has 8.0 MiB free of 8" in found["message"]
 
 
-def test_shared_memory_that_suffices_kills_nobody(distcheck, tmp_path):
+def test_sufficient_shared_memory_kills_no_rank(distcheck, tmp_path):
     env = spoiled(tmp_path, (1,), SHARED_MEMORY, bytes=32 << 20)
     ended = distcheck("bandwidth", "--nproc", "2", "--format", "json", *SMALL, env=env)
     assert (ended.code, ended.rules) == (0, []), ended

@@ -281,7 +281,7 @@ def test_with_a_token_strangers_change_nothing(run_besieged, mark, command, args
     assert max(e.seconds for e in ended) < 65
 
 
-def test_without_a_token_strangers_who_are_no_distcheck_of_this_job_change_nothing(run_besieged):
+def test_without_a_token_strangers_outside_this_job_change_nothing(run_besieged):
     ended, _ = run_besieged("net", "", HARMLESS, "--timeout", "60")
     assert [e.code for e in ended] == [0, 0, 0], ended
     report = ended[0].report
@@ -289,7 +289,7 @@ def test_without_a_token_strangers_who_are_no_distcheck_of_this_job_change_nothi
     assert max(e.seconds for e in ended) < 65
 
 
-def test_without_a_token_a_stranger_who_says_that_it_is_a_rank_makes_no_pass_and_breaks_nothing(run_besieged):
+def test_without_a_token_a_stranger_that_claims_a_rank_prevents_a_pass_and_breaks_nothing(run_besieged):
     ended, _ = run_besieged("env", "", HARMLESS + PRETENDERS, "--timeout", "30", "--join-timeout", "8")
     assert {e.code for e in ended} <= {20, 30}, ended
     assert max(e.seconds for e in ended) < 35
