@@ -76,7 +76,7 @@ UNDERSTOOD = {
 
 
 def said(*lines, rank=0, ranks=2):
-    """Return what these lines, each with NCCL's prefix, tell after a communicator of this size was begun."""
+    """Return the facts in these lines, with NCCL's prefix, after a communicator of this size was started."""
     begin = f"comm 0x1 rank {rank} nranks {ranks} cudaDev 0 nvmlDev 0 busId 30 commId 0x4 - Init START"
     return parse("".join(f"node1:100:101 [0] NCCL INFO {line}\n" for line in (begin, *lines)))
 

@@ -1,4 +1,4 @@
-"""What a rank's process says of the torch and the device that it has."""
+"""What a rank's process reports about its torch and device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UUID = "ffc79498-8ff3-4a5b-9c0d-0123456789ab"
 
 @pytest.fixture
 def device(monkeypatch):
-    """Have torch tell the properties of a GPU that this machine need not have."""
+    """Have torch report the properties of a GPU that this machine need not have."""
 
     def device(hip=None, **properties):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")

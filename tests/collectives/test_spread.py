@@ -1,4 +1,4 @@
-"""How sure a median is."""
+"""The confidence interval of a median."""
 
 import random
 from statistics import median

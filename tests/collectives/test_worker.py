@@ -19,7 +19,7 @@ OTHERS = [op for op in ("all_gather", "reduce_scatter", "all_to_all", "send_recv
 
 
 def ranks_say(**asked):
-    """Return what forked ranks said, messages only, and the program's stderr."""
+    """Return the messages of forked ranks, and the program's stderr."""
     run = subprocess.run(
         [sys.executable, PROGRAM, json.dumps({"backend": "gloo", **asked})],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

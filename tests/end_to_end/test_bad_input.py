@@ -1,4 +1,4 @@
-"""Bad input: one line that names the value and the remedy, the exit code of the contract, never a traceback."""
+"""Bad input: one line that names the value and the fix, the exit code of the contract, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run is saved, and a later one is held to it."""
+"""A saved run as the baseline of a later one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def saved(distcheck, tmp_path):
 
 
 def quicker(path, factor):
-    """Rewrite a saved job as if it had been quicker, and sure of it."""
+    """Rewrite a saved job as if it had been quicker and certain."""
     job = json.loads(path.read_text())
     for row in job["collectives"]["measurements"]:
         row["seconds_by_rank"] = [seconds / factor for seconds in row["seconds_by_rank"]]

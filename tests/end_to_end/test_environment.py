@@ -1,4 +1,4 @@
-"""What people see when their variables are wrong."""
+"""The report for wrong variables."""
 
 from __future__ import annotations
 

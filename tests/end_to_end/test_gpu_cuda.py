@@ -1,4 +1,4 @@
-"""`distcheck gpu` where CUDA has a word of its own: the libraries are ours, the rest is real."""
+"""`distcheck gpu` where CUDA differs from NVML: the libraries are ours, the rest is real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Things that never return: the run ends within --timeout and 5 s more, and says who hung where."""
+"""Calls that never return: the run ends within --timeout and 5 s more, and names who hung where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guests that go astray in the middle of a run, and things that block: bounded, noted, and never a pass."""
+"""Followers that fail in the middle of a run, and calls that block: bounded, noted, and never a pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLE = ["--sizes", "64K:64K", "--iters", "3"]
 
 
 class Script:
-    """A guest that does what a test says and no more."""
+    """A follower that does only what a test says."""
 
     def __init__(self, mark: str, port: int, rank: int, world_size: int) -> None:
         place = Placement(
@@ -50,7 +50,7 @@ class Script:
         self.came_in = asyncio.Event()
 
     async def run(self, until: type, then: str) -> None:
-        """Behave until a word of this type comes, then be silent, leave, or (any other word) go on."""
+        """Behave until a message of this type comes, then be silent, leave, or (any other word) go on."""
         doors = client.doors(["127.0.0.1"], self.port, self.job)
         attendance = await client.attend(doors, self.hello, seconds=30, connect_seconds=3, secret=self.secret)
         connection = attendance.connection

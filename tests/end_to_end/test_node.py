@@ -27,7 +27,7 @@ PROLOG = {
 
 @pytest.fixture
 def node(tmp_path, fake_nvml):
-    """Run ``distcheck node`` with nothing in its environment but what is given; `text` is what NVML says."""
+    """Run ``distcheck node`` with only the given environment; `text` is NVML's answer."""
 
     def node(*args, text=None, env=None, **more):
         told = fake_nvml.environ(text) if text else {}

@@ -1,4 +1,4 @@
-"""Ranks that people start by hand, one shell each: they meet, or the report says who did not come and why."""
+"""Ranks started by hand, one shell each: they meet, or the report names the missing ranks and the reason."""
 
 from __future__ import annotations
 

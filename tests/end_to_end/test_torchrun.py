@@ -1,4 +1,4 @@
-"""torchrun and its kin on this machine: agents on loopback, what they were told, and what distcheck says of it."""
+"""torchrun and similar launchers on this machine: agents on loopback, their options, and distcheck's report."""
 
 from __future__ import annotations
 

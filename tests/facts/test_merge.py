@@ -139,7 +139,7 @@ def test_an_unused_gpu_without_health_does_not_matter():
 
 
 def isolated_job(variable):
-    """Four tasks of which each opens its own GPU, which NVML calls 0 there."""
+    """Four tasks that each see only their own GPU, which NVML numbers 0 there."""
     job = healthy_job(1, 4, launcher="slurm", looks=("environment", "meeting", "gpu"), gpus=4)
     whole = job.nodes[0].gpus
     pairs = []

@@ -120,7 +120,7 @@ def test_a_file_is_written_under_a_temporary_name_and_then_renamed(tmp_path, mon
 
 
 def test_a_planted_link_is_replaced_and_never_followed(tmp_path, monkeypatch):
-    """A link in a folder that everybody may write, such as /tmp, leads to a file of ours."""
+    """A link in a world-writable folder, such as /tmp, leads to a file of ours."""
     precious, target = tmp_path / "precious", tmp_path / "report"
     precious.write_text("precious")
     target.symlink_to(precious)

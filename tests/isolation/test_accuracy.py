@@ -1,4 +1,4 @@
-"""What docs/reliability.md says of how exact searches are holds at sizes that are quick to try."""
+"""The accuracy in docs/reliability.md holds at sizes that are quick to test."""
 
 from __future__ import annotations
 

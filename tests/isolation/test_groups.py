@@ -1,4 +1,4 @@
-"""What only shows in larger groups: a boundary, a limit of size, a link that no pair met; nobody is blamed."""
+"""Faults only of larger groups: a boundary, a limit of scale, an untested link; no node is blamed."""
 
 from __future__ import annotations
 

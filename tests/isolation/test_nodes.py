@@ -1,4 +1,4 @@
-"""Bad nodes are found and good ones never blamed, whatever the number of nodes."""
+"""Bad nodes are found and good ones never blamed, for any number of nodes."""
 
 from __future__ import annotations
 

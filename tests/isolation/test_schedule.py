@@ -156,7 +156,7 @@ def test_a_decided_bad_node_is_named_at_the_time_limit(n):
 
 
 def test_a_node_whose_only_partner_left_is_in_one_group_a_round():
-    """It is in the groups, which began with it, and it passed with nobody who is still there."""
+    """It is in the groups, which started with it, and passed with no node that is still present."""
     state, in_groups = start(names(8)), False
     while isinstance(now := next_round(state), Round):
         members = [n for g in now.groups for n in g.nodes]

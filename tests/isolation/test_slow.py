@@ -139,7 +139,7 @@ def test_a_floor_makes_every_pair_below_it_slow_even_of_two_nodes():
 
 
 def test_a_node_that_reports_a_failure_is_not_blamed_for_it():
-    """In every failing pair it is the good node that complains, as it is in fact: the bad one is silent."""
+    """In every failing pair the good node complains, as in practice: the bad one is silent."""
     state = start(names(8))
     while isinstance(now := next_round(state), Round):
         results = []

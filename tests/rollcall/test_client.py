@@ -1,4 +1,4 @@
-"""Every way in which a door can answer."""
+"""Every way in which an endpoint can answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _attend(hello, *ways: Door, seconds: float = 0.5, connect_seconds: flo
 
 @contextlib.asynccontextmanager
 async def _program(answer: bytes | None, *, close: bool = False):
-    """Serve something that is no roll call."""
+    """Serve something that is not a roll call."""
 
     async def serve(reader, writer):
         if close:
@@ -100,7 +100,7 @@ def test_other_servers_are_reported_as_what_they_are(live, hello, answer, close,
 
 @pytest.mark.parametrize("side", [False, True])
 def test_a_store_of_torch_is_known_by_its_answer_to_a_ping(live, hello, side):
-    """It waits for more of what it takes for a request of its own, and so says nothing to a Hello."""
+    """A TCPStore waits for the rest of what it takes for a request, and so does not answer a Hello."""
 
     async def main():
         heard: list[bytes] = []
@@ -162,7 +162,7 @@ def test_an_agent_gets_a_connection_and_no_data(live, hello):
 
 
 def test_a_side_port_is_used_soon_if_the_master_port_drops_packets(hosting, live, hello):
-    """A firewall that drops MASTER_PORT, a long --connect-timeout, and a host that waits ten seconds for the report."""
+    """A firewall that drops MASTER_PORT, a long --connect-timeout, and a leader that waits 10 s for the report."""
 
     async def main():
         with _full_port() as port:
@@ -354,7 +354,7 @@ def test_a_name_that_comes_late_is_asked_for_again_while_patience_lasts(live, mo
 
 
 def _answering(monkeypatch, *answers):
-    """Let the resolver give these answers, one after the other, the last one for ever."""
+    """Let the resolver give these answers, one after the other, the last one forever."""
     asked: list[str] = []
 
     def answer(name):

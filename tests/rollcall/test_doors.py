@@ -1,4 +1,4 @@
-"""What stands at a peer's door: who answers, what is swallowed, and what datagrams are answered."""
+"""The endpoints for peers: who answers, what is discarded, and which datagrams are answered."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_datagram_of_a_peer_is_answered_with_its_size(live, size):
     "data", [b"", b"hello", words("other", "b").answer.ljust(100), words("nonce", "c").answer.ljust(100)]
 )
 def test_a_strangers_datagram_is_not_answered(live, data):
-    """It could have another's address for its sender: nobody is to be flooded from here."""
+    """Its sender's address may be forged: no host may be flooded from here."""
 
     async def main():
         listener = await _opened()

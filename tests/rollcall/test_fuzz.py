@@ -1,4 +1,4 @@
-"""Frames as they were recorded, and then spoilt: they are refused, and the roll call goes on."""
+"""Recorded frames, damaged: they are refused, and the roll call goes on."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_damaged_frames_do_not_change_a_roll_call_with_a_token(hosting, live, he
 
 
 def test_damaged_frames_do_not_keep_followers_out_without_a_token(hosting, live, hello, report):
-    """A stranger who says all that a guest says is taken for one; nothing else is."""
+    """Only a stranger that sends all messages of a follower is taken for one."""
     frames = recorded(hello, report)
 
     async def meet(streams):
@@ -205,7 +205,7 @@ def test_damaged_frames_do_not_keep_followers_out_without_a_token(hosting, live,
 
 
 def test_a_report_with_absurd_facts_ends_only_its_own_connection(hosting, live, hello, report):
-    """Numbers with which no arithmetic works: they never come to those who judge."""
+    """Numbers that break arithmetic: they never reach the rules."""
     absurd = msgspec.msgpack.decode(msgspec.msgpack.encode(report("absurd", 1)))
     absurd["node"]["cpus"] = -(2**63)
     body = msgspec.msgpack.encode(absurd)

@@ -248,7 +248,7 @@ def test_unanswered_datagrams_are_lost(live, closed_port):
 
 
 class _Narrow(asyncio.DatagramProtocol):
-    """Answers as a door does, and only what a narrow path carries, from the second time on."""
+    """Answers as an endpoint does, and from the second time on only what a narrow path carries."""
 
     def __init__(self, most: int, heard: list[int]) -> None:
         self._most, self._heard = most, heard
@@ -280,7 +280,7 @@ def test_a_path_that_eats_large_packets_lets_the_small_ones_through(live):
 
 
 def test_a_size_that_the_kernel_knows_to_be_too_large_is_not_tried(live, monkeypatch):
-    """A router has said what the path takes: nothing is eaten without a word."""
+    """A router reports the path's MTU: no packet is dropped silently."""
 
     class Knowing(socket.socket):
         def send(self, data, *flags):

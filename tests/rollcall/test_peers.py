@@ -1,4 +1,4 @@
-"""The peer round: who tries whom, and what each door says."""
+"""The peer round: which process tests which, and how each endpoint answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words in their frames: what goes in comes out, and whatever else comes is refused in one of two ways."""
+"""Messages in frames: they survive encoding, and anything else is refused in one of two ways."""
 
 from __future__ import annotations
 

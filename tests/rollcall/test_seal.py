@@ -1,4 +1,4 @@
-"""A token: whoever does not know it is not heard, and whoever is in between can break a conversation, not change it."""
+"""A token: processes without it are refused, and an attacker on the path can end a conversation, not change it."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_replayed_conversation_is_refused(hosting, live, hello, report):
 )
 @pytest.mark.parametrize("challenges", [False, True])
 def test_a_leader_without_the_token_is_not_joined(hosting, live, answer, challenges):
-    """It answers as a host would that saw the Hello, with or without asking for a proof that it cannot check."""
+    """It answers as a leader would that saw the Hello, with or without asking for a proof that it cannot check."""
 
     async def main():
         async def pretend(reader, writer):
@@ -218,7 +218,7 @@ MISCHIEF = {
 @pytest.mark.parametrize("mischief", MISCHIEF)
 @pytest.mark.parametrize(("who", "number"), [("guest", n) for n in range(4)] + [("host", n) for n in range(4)])
 def test_an_attacker_on_the_path_can_end_a_conversation_but_not_change_it(hosting, live, mischief, who, number):
-    """Frames 0 to 3: a guest's Hello, Proof, Report and Here, a host's Challenge, Welcome, LastCall and Bye."""
+    """Frames 0 to 3: a follower's Hello, Proof, Report and Here, a leader's Challenge, Welcome, LastCall and Bye."""
 
     def change(speaker, n, frame):
         return MISCHIEF[mischief](frame) if (speaker, n) == (who, number) else [frame]

@@ -1,4 +1,4 @@
-"""The search for a bad node over a real roll call: guests that do as told, leave, fall silent, or import for ever."""
+"""The search for a bad node over a real roll call: followers that behave, leave, fall silent, or import forever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUESTS = (1, 2, 3, 4)
 
 
 def ranks_of(number):
-    """Return the two ranks of a guest; rank 0 is nobody's."""
+    """Return the two ranks of a follower; rank 0 belongs to none."""
     return 2 * number - 1, 2 * number
 
 
@@ -33,7 +33,7 @@ def job_of_guests(report):
 
 
 async def attend(host, number, does, *, ready=True):
-    """Come as the guest of one node, and do with each trial what `does` says of its number and of how many nodes."""
+    """Join as the follower of one node, and run each trial as `does` says for its number and node count."""
     ranks = ranks_of(number)
     connection = (await host.come(f"guest {number}", *ranks)).connection
     if ready:
@@ -78,7 +78,7 @@ def timing(op, seconds):
 
 @pytest.fixture
 def searched(hosting, live, report, monkeypatch):
-    """Search among four guests; returns what was found, and the processes that were noted as lost."""
+    """Search among four followers; return the result and the processes noted as lost."""
     monkeypatch.setattr(search, "_LEAST_SECONDS", 1.0)
     monkeypatch.setattr(search, "_LAST_WORDS_SECONDS", 0.5)
 

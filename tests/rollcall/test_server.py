@@ -1,4 +1,4 @@
-"""The host under fire: whatever strangers do, the guests meet, and nothing is printed."""
+"""The leader under attack: whatever strangers do, the followers join, and nothing is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a process looks for rank 0 when MASTER_ADDR did not lead to it."""
+"""Where a process looks for rank 0 if MASTER_ADDR does not lead there."""
 
 from __future__ import annotations
 

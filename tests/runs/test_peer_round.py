@@ -1,4 +1,4 @@
-"""At which addresses a process is looked for, and who takes part in the peer round."""
+"""The addresses of a process's endpoints, and who takes part in the peer round."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_process_without_an_endpoint_is_not_chosen():
 
 
 class Server:
-    """A host's server whose guests do what they are told at once: data then takes these seconds."""
+    """A leader's server whose followers answer at once: data then takes these seconds."""
 
     def __init__(self, trials, seconds):
         self.asked, self._trials, self._seconds, self._told = [], trials, seconds, {}
@@ -152,7 +152,7 @@ def sent(seconds):
 
 
 def around(slow, seconds=0.5):
-    """Return the trials between the host and three guests; what `slow` sends and hears takes longer."""
+    """Return the trials between the leader and three followers; what `slow` sends and receives takes longer."""
     return tuple(
         PeerTrial(s, t, f"10.0.0.{t}", 5, "met", 0.01, transfer=sent(seconds if slow in (s, t) else 0.02))
         for s in ("host", *"abc")

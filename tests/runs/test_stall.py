@@ -1,4 +1,4 @@
-"""Collectives that go on, slowly or not, are left alone; that they stand still is told, once there was a figure."""
+"""Collectives that make progress are left alone; a hang after the first figure is reported once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distcheck.run.stall import Pace
 
 @pytest.fixture
 def told(monkeypatch):
-    """Take steps of (pause, figures so far) and return what is told of them, and what a terminal was told."""
+    """Take steps of (pause, figures so far) and return the reports, and the terminal's lines."""
     monkeypatch.setattr(stall, "STALL_SECONDS", 0.4)
     monkeypatch.setattr(stall, "LOOK_SECONDS", 0.05)
 

@@ -1,4 +1,4 @@
-"""What ranks write: the last lines are kept, nothing else is, and a process tells where it is."""
+"""The ranks' output: only the last lines are kept, and a process shows its stack."""
 
 from __future__ import annotations
 

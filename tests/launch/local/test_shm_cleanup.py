@@ -1,4 +1,4 @@
-"""Named shared memory of killed ranks: removed when it is theirs and nobody else's."""
+"""Named shared memory of killed ranks: removed if it is ours and unused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local ranks: started, told what to do, watched, and gone without a trace."""
+"""Local ranks: started, given tasks, watched, and ended without leftovers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Running:
         return time.monotonic() - start
 
     def _end_soon(self, trouble: str) -> None:
-        """End the plan as a run does: others have a moment to say what they saw; a collective may wait much longer."""
+        """End the plan as a run does: others have a moment to report; a collective may wait much longer."""
         self.trouble.append(trouble)
         asyncio.get_running_loop().call_later(1.0, self.aborted.set)
 

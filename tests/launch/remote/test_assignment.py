@@ -1,4 +1,4 @@
-"""What a probe is told: it survives the way there, and makes the right ranks of a task."""
+"""A probe's assignment: it survives the transport, and makes the right ranks of a task."""
 
 from __future__ import annotations
 

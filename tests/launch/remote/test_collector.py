@@ -25,7 +25,7 @@ PROGRAM = {"slurm": "srun", "mpi": "mpirun"}
 
 
 def report_of(node: int) -> Report:
-    """Return what the probe of a node tells of its two ranks."""
+    """Return the report of a node's probe with its two ranks."""
     name = f"node{node}"
     facts = NodeFacts(
         key=name, name=name, hostname=name, boot_id="b", network_namespace="n", kernel="6", python="3.11",
@@ -47,7 +47,7 @@ def job_of(*nodes: int, met: bool = True) -> Job:
 
 
 class Launch:
-    """Three nodes with two ranks each, started by an engine; plays what its commands say."""
+    """Three nodes with two ranks each, started by an engine; plays its commands' output."""
 
     def __init__(self, engine: str = "ssh", *, multiplies: bool = True, hosts: tuple[str, ...] = HOSTS) -> None:
         self.engine, self.said = engine, []
@@ -58,7 +58,7 @@ class Launch:
         return PROGRAM.get(self.engine, f"node{node}")
 
     def tell(self, node: int, *messages, label: str = "") -> None:
-        """Have a node's probe tell messages; label is what its launcher puts before its lines."""
+        """Have a node's probe send messages; label is the launcher's prefix of its lines."""
         for number, message in enumerate(messages):
             for frame in frames.encode(f"{node:08x}", number, message):
                 self.home.line(self.key(node), label.encode() + frame.rstrip(b"\n"), error=False)

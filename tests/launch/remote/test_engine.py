@@ -1,4 +1,4 @@
-"""Commands that start probes, with programs of this machine: heard to the end, told to stop, and ended."""
+"""Commands that start probes, with local programs: read to the end, stopped, and ended."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def launch(engine="ssh", **fields) -> Outside:
 
 @pytest.fixture
 def mpirun(tmp_path, monkeypatch):
-    """Put a program on PATH that says this of its version."""
+    """Put a program on PATH with this --version output."""
 
     def put(said: str, name: str = "mpirun") -> None:
         program = tmp_path / name
@@ -49,7 +49,7 @@ def test_a_node_runs_the_python_that_was_named_and_nothing_around_it():
 
 
 def run_setup(setup: str, python: str = "/bin/echo"):
-    """Run what a node runs, with a Python that says its arguments."""
+    """Run a node's command, with a Python that prints its arguments."""
     argv = probe_argv(launch(setup=setup, python=python), "-")
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 

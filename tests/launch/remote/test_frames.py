@@ -1,4 +1,4 @@
-"""Facts on their way home: frames survive whatever else stands on the lines, and damage is noticed."""
+"""Frames of facts: they survive other output on the lines, and damage is detected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def report_of(rank: int, *, noise: int = 0) -> Report:
 
 
 def lines_of(sender: str, *messages) -> list[bytes]:
-    """Return the lines, without their ends, in which a probe tells these messages."""
+    """Return the lines, without newlines, in which a probe sends these messages."""
     return [
         frame.rstrip(b"\n") for n, message in enumerate(messages) for frame in frames.encode(sender, n, message)
     ]  # fmt: skip
