@@ -50,7 +50,7 @@ def test_what_one_side_seals_the_other_opens_in_order():
 def test_another_handshake_or_another_token_opens_no_frame(which):
     (says, _) = both()
     (hears, _) = both(**{which: OTHER})
-    with pytest.raises(ProtocolError, match="does not fit"):
+    with pytest.raises(ProtocolError, match="invalid seal"):
         hears.open(body_of(encode(Here(), says)))
 
 

@@ -61,7 +61,7 @@ async def attend(host, number, does, *, ready=True):
 
 def report_of_trial(ranks, trial, what):
     if what == "dies":
-        run = RankRun(1, "all_reduce", "died", "was ended by SIGKILL")
+        run = RankRun(1, "all_reduce", "died", "was killed by SIGKILL")
         return RunReport(dict.fromkeys(ranks, run), (), trial=trial.number)
     figures = [(rank, timing(op, 0.01)) for op in trial.plan.operations for rank in ranks]
     with_rails = "send_recv" in trial.plan.operations

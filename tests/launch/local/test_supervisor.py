@@ -125,7 +125,7 @@ def test_a_killed_rank_is_reported_at_once(ranks, which):
         assert await asyncio.wait_for(measuring, 15) < 15
         assert running.outcomes[which] == "died"
         assert running.outcomes[1 - which] != "died"
-        assert running.ranks.report().runs[which].detail == "was ended by SIGKILL"
+        assert running.ranks.report().runs[which].detail == "was killed by SIGKILL"
         assert len(running.trouble) == 1
 
     ranks(2, body)
@@ -156,7 +156,7 @@ def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once(ranks):
         await asyncio.wait_for(measuring, 5)
         runs = running.ranks.report().runs.values()
         assert [r.outcome for r in runs] == ["died", "died"]
-        assert all("was ended by SIGKILL" in r.detail for r in runs)
+        assert all("was killed by SIGKILL" in r.detail for r in runs)
 
     ranks(2, body)
 
@@ -167,7 +167,7 @@ def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for(ra
         start = time.monotonic()
         assert await running.ranks.wait_born(20) == [None, None]
         error = await running.ranks.wait_imported(20, running.aborted)
-        assert "was ended by SIGKILL" in error
+        assert "was killed by SIGKILL" in error
         assert time.monotonic() - start < 3
 
     ranks(2, body, torch=False)
