@@ -281,7 +281,7 @@ def test_rank_0_on_another_node_than_master_addr_is_one_report_with_one_cause(cl
 
 
 @pytest.mark.parametrize("where", ["node1", "head"])
-def test_a_name_that_means_another_host_on_one_node_is_said_with_what_it_means_here_and_there(cluster, where):
+def test_a_name_that_resolves_differently_on_one_node_is_reported_with_both_addresses(cluster, where):
     rename(cluster, "node3", "node1", f"{cluster.networks[0]}.14")
     ended, (report,), told = _wrong(cluster, "distcheck", "net", where=where)
     assert (ended.code, report["verdict"], report["missing_ranks"]) == (30, "job", [])
@@ -296,7 +296,7 @@ def test_a_name_that_means_another_host_on_one_node_is_said_with_what_it_means_h
     ]
 
 
-def test_the_ranks_of_a_node_from_which_rank_0_cannot_be_met_give_one_report(cluster):
+def test_the_ranks_of_a_node_that_cannot_reach_rank_0_give_one_report(cluster):
     rename(cluster, "node3", "node1", f"{cluster.networks[0]}.14")
     side_doors = f"ip saddr {cluster.networks[0]}.13 tcp dport 20000-29499 drop"
     for node in ("node1", "node2", "node4"):

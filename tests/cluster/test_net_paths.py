@@ -142,7 +142,7 @@ def test_jumbo_frames_that_one_node_alone_has_are_a_warning_there(cluster):
 
 
 @pytest.mark.parametrize("node", ["node1", "node3"])
-def test_a_node_whose_packets_are_merely_smaller_is_healthy(cluster, node):
+def test_a_node_with_smaller_packets_is_healthy(cluster, node):
     change(cluster, node, "ip", "link", "set", "eth0", "mtu", "1000")
     assert_healthy(*net(cluster))
 
@@ -213,7 +213,7 @@ def test_a_node_that_answers_late_is_named_with_its_round_trip_and_nothing_else_
     assert (gap["ranks"], gap["nodes"]) == on(3)
 
 
-def test_links_that_are_all_equally_slow_are_nobodys_fault(cluster):
+def test_equally_slow_links_blame_no_node(cluster):
     for node in NODES:
         change(cluster, node, "tc", "qdisc", "add", "dev", "eth0", "root", *RATE.split())
     assert_healthy(*net(cluster))

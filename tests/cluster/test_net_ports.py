@@ -68,12 +68,12 @@ def test_a_shut_master_port_is_named_with_the_manner_and_the_ranks(cluster, rule
     assert report["missing_ranks"] == []
 
 
-def test_a_master_that_drops_everything_is_said_on_standard_error_before_the_roll_call_closes(cluster):
+def test_a_master_that_drops_all_packets_is_reported_on_stderr_before_the_roll_call_closes(cluster):
     filtered(cluster, "node1", "iifname eth0 tcp dport != 22 drop")
     ended, report = net(cluster, "--join-timeout", "12")
     assert "distcheck: waiting for ranks 2, 3, 4, 5, 6, 7; the roll call closes in" in ended.err
     for rank in (2, 4, 6):
-        assert f"distcheck: rank {rank} still tries to reach rank 0 at node1:29500; the roll call" in ended.err
+        assert f"distcheck: rank {rank} is still trying to reach rank 0 at node1:29500; the roll call" in ended.err
     found = only(report, CLOSED, [2, 3, 4, 5, 6, 7])
     assert "packets are dropped, no answer within 3.0 s" in found["message"]
     assert (ended.code, ended.seconds >= 12) == (20, True)
@@ -104,7 +104,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("filters", "rule", "ranks", "words", "nature"), WAYS.values(), ids=WAYS)
-def test_a_way_that_is_shut_is_named_with_its_direction_and_the_others_are_innocent(
+def test_a_blocked_path_is_named_with_its_direction_and_no_other_is_blamed(
     cluster, filters, rule, ranks, words, nature
 ):
     for node, shut in filters.items():
@@ -171,7 +171,7 @@ def taken(cluster):
     ],
     ids=["talking", "silent", "HTTP", "store of torch"],
 )
-def test_who_has_taken_master_port_is_named_and_how_he_treats_the_others(cluster, taken, program, user, behaves):
+def test_the_owner_of_a_taken_master_port_is_named_with_its_answer(cluster, taken, program, user, behaves):
     pid = taken(*program, user=user)
     ended, report = net(cluster)
     assert ended.code == 30
@@ -190,7 +190,7 @@ def test_who_has_taken_master_port_is_named_and_how_he_treats_the_others(cluster
     assert found["fix"]["commands"][0] == (f"ssh node1 kill {pid}" if user == "root" else "export MASTER_PORT=29501")
 
 
-def test_an_ssh_server_on_master_port_is_named_and_nobody_is_told_to_kill_it(cluster):
+def test_an_ssh_server_on_master_port_is_named_without_a_fix_that_kills_it(cluster):
     ended, report = net(cluster, "--master-port", "22")
     assert (ended.code, findings(report)) == (30, ["net-port-in-use"])
     found = finding(report, "net-port-in-use")
@@ -232,7 +232,7 @@ def test_a_holder_that_cannot_be_seen_is_looked_for_by_its_port(cluster, taken):
     assert found["fix"]["commands"] == ["export MASTER_PORT=29501", "ssh node1 sudo ss -ltnp 'sport = :29500'"]
 
 
-def test_a_port_among_those_of_outgoing_connections_is_told_and_stops_nobody(cluster):
+def test_an_ephemeral_master_port_is_reported_and_stops_no_job(cluster):
     ended = by_hand(cluster, "--master-port", "40000")
     ((report,), *others) = [told for _, told in ended]
     assert ({e.code for e, _ in ended}, findings(report), others) == ({0}, [], [[]] * 3)

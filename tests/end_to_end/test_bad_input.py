@@ -1,4 +1,4 @@
-"""Bad input: one line that names the value and the remedy, the exit code of the contract, never a traceback."""
+"""Bad input: one line that names the value and the fix, the exit code of the contract, never a traceback."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ USAGE = [
 
 
 @pytest.mark.parametrize(("args", "value", "remedy"), USAGE, ids=lambda v: " ".join(v) if isinstance(v, list) else None)
-def test_what_cannot_be_meant_is_said_in_one_line(distcheck, args, value, remedy):
+def test_invalid_input_is_reported_in_one_line(distcheck, args, value, remedy):
     ended = distcheck(*args)
     assert ended.code == 2
     assert ended.out == ""
@@ -59,7 +59,7 @@ def test_what_cannot_be_meant_is_said_in_one_line(distcheck, args, value, remedy
     assert remedy in ended.err
 
 
-def test_a_variable_that_is_no_number_is_named(distcheck):
+def test_a_variable_that_is_not_a_number_is_named(distcheck):
     ended = distcheck("env", env={"DISTCHECK_TIMEOUT": "5m"})
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("distcheck: error: DISTCHECK_TIMEOUT=5m (--timeout): must be a number.")
@@ -77,7 +77,7 @@ def test_a_truncated_job_is_refused(distcheck, tmp_path):
     job.write_bytes(job.read_bytes()[:-200])
     ended = distcheck("report", str(job))
     assert ended.code == 2
-    assert "cut short" in ended.err
+    assert "is truncated" in ended.err
 
 
 def test_a_job_of_a_newer_schema_is_refused_by_its_number(distcheck, tmp_path):
@@ -90,7 +90,7 @@ def test_a_job_of_a_newer_schema_is_refused_by_its_number(distcheck, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--output", "--save"])
-def test_a_full_disk_is_said_and_the_report_is_not_lost(distcheck, option):
+def test_a_full_disk_is_reported_and_the_report_is_not_lost(distcheck, option):
     ended = distcheck("env", "--nproc", "2", option, "/dev/full")
     assert ended.code == 70
     assert len(ended.err.splitlines()) == 1
@@ -98,7 +98,7 @@ def test_a_full_disk_is_said_and_the_report_is_not_lost(distcheck, option):
     assert "pass" in ended.out
 
 
-def test_a_full_stdout_is_said(start):
+def test_a_full_stdout_is_reported(start):
     with Path("/dev/full").open("w") as full:
         run = start("env", "--nproc", "1", stdout=full)
         _, err = run.process.communicate(timeout=30)

@@ -32,7 +32,7 @@ def test_the_text_report_shows_ranks_figures_and_the_verdict(distcheck):
     assert "error" not in ended.out.replace("0 errors", "")
 
 
-def test_without_a_launcher_or_nproc_two_gloo_ranks_run_and_the_report_says_so(distcheck):
+def test_without_a_launcher_or_nproc_two_gloo_ranks_run_and_are_reported(distcheck):
     ended = distcheck("gate", *TABLE)
     assert ended.code == 0
     assert "2 ranks" in ended.out.splitlines()[0]

@@ -27,7 +27,7 @@ PROLOG = {
 
 @pytest.fixture
 def node(tmp_path, fake_nvml):
-    """Run ``distcheck node`` with nothing in its environment but what is given; `text` is what NVML says."""
+    """Run ``distcheck node`` with only the given environment; `text` is NVML's answer."""
 
     def node(*args, text=None, env=None, **more):
         told = fake_nvml.environ(text) if text else {}
@@ -58,7 +58,7 @@ def test_eight_gpus_pass_and_nine_do_not(node):
     assert (done.returncode, rules(done)) == (40, ["gpu-fewer-than-needed"])
 
 
-def test_a_lost_gpu_is_told_in_every_way_that_was_asked_for(node, tmp_path):
+def test_a_lost_gpu_is_reported_in_every_requested_way(node, tmp_path):
     env = PROLOG
     done = node(
         "--reason-file", "reason", "--exclude-file", "bad", "--save", "job.json", text=H100 + "5.lost yes\n", env=env
@@ -94,7 +94,7 @@ def test_variables_of_ranks_are_not_looked_at(node):
 
 
 @pytest.mark.parametrize("key", ["init", "3.name"])
-def test_an_nvml_that_hangs_ends_in_time_and_is_no_pass(node, key):
+def test_a_hanging_nvml_ends_in_time_and_is_not_a_pass(node, key):
     began = time.monotonic()
     done = node("--format", "json", "--reason-file", "reason", text=H100 + f"{key} hang\n")
     seconds = time.monotonic() - began
@@ -103,7 +103,7 @@ def test_an_nvml_that_hangs_ends_in_time_and_is_no_pass(node, key):
     assert seconds < SECONDS + 2, "and the interpreter's own start"
 
 
-def test_a_file_that_nobody_reads_does_not_hold_it(node, tmp_path):
+def test_a_pipe_without_a_reader_does_not_block_it(node, tmp_path):
     os.mkfifo(tmp_path / "nobody")
     began = time.monotonic()
     done = node("--output", "nobody", "--timeout", "3")
@@ -111,7 +111,7 @@ def test_a_file_that_nobody_reads_does_not_hold_it(node, tmp_path):
     assert time.monotonic() - began < 15
 
 
-def test_closed_streams_do_no_harm(tmp_path):
+def test_closed_streams_are_harmless(tmp_path):
     script = 'exec "$0" -m distcheck node --save job.json --reason-file reason <&- >&- 2>&-'
     done = subprocess.run(["/bin/sh", "-c", script, sys.executable], env={}, cwd=tmp_path, check=False, timeout=60)
     assert done.returncode == 0
@@ -128,7 +128,7 @@ def test_no_torch_is_imported(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nothing_of_it_listens_or_connects(node):
+def test_it_neither_listens_nor_connects(node):
     done = node("--format", "json", env=PROLOG)
     assert {row["master"] for row in json.loads(done.stdout)["ranks"]} == {"-"}
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_meant_is_a_usage_error(node, args, words):
     assert "Traceback" not in done.stderr
 
 
-def test_a_reason_file_that_cannot_be_written_is_told(node):
+def test_a_reason_file_that_cannot_be_written_is_reported(node):
     done = node("--reason-file", "/dev/full", text=H100 + "5.lost yes\n")
     assert done.returncode == 70
     assert "/dev/full could not be written: No space left on device" in done.stderr
@@ -176,7 +176,7 @@ def test_the_systems_log_has_one_line(node, tmp_path):
     assert line.startswith("<28>")
 
 
-def test_an_interruption_is_no_traceback(tmp_path, fake_nvml):
+def test_an_interrupt_prints_no_traceback(tmp_path, fake_nvml):
     told = fake_nvml.environ(H100 + "init hang\n") | {"DISTCHECK_TIMEOUT": "60"}
     process = subprocess.Popen(
         [sys.executable, "-m", "distcheck", "node"],

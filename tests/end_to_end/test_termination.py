@@ -11,7 +11,7 @@ def test_one_process_of_a_job_writes_the_message(by_hand, tmp_path):
     assert logs[0].read_text().startswith("distcheck env: pass (exit code 0)\n")
 
 
-def test_a_pod_that_is_alone_says_why_it_failed(distcheck, tmp_path):
+def test_a_single_pod_reports_why_it_failed(distcheck, tmp_path):
     log = tmp_path / "log"
     ended = distcheck(
         "gate", "--backend", "nccl", "--nproc", "2", "--", "true", env={"DISTCHECK_TERMINATION_LOG": str(log)}
