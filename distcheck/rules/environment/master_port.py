@@ -169,7 +169,8 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {who} answers on {where} ({answer[:60]!r}), not rank 0; torch would report Got: {got}",
+            f"{named(job, ranks)}: {who} answers on {where} ({answer[:60]!r}), not rank 0; "
+            f"torch would report Got: {got}",
             Fix("Set another port; if a proxy answers, bypass it.", other_port(job, ranks[0])),
             scope="job",
             evidence={"address": where, "first_words": answer, "torch_reads": got},

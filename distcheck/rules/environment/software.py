@@ -1,4 +1,4 @@
-"""Rules about the software of the ranks: one release of torch, NCCL and Python for all of them."""
+"""Rules about software versions: the same torch, NCCL and Python on all ranks."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
         message,
         Fix(
             "No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise export "
-            f"{'them' if len(names) > 1 else 'it'} before the script, or start it with distcheck gate --export -- COMMAND."
+            f"{'them' if len(names) > 1 else 'it'} before the script, or use distcheck gate --export -- COMMAND."
             if met
             else f"Set the host of rank 0 and a free port on every rank; {program} does not set them.",
             tuple(commands),

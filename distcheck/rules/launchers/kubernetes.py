@@ -1,4 +1,4 @@
-"""Rules about pods: DNS names that appear late, sidecar proxies, and containers that share a host."""
+"""Rules about pods: late DNS names, sidecar proxies, and containers that share a host."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def k8s_dns_not_ready(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR {name} did not resolve at first; it resolved after {slowest:.1f} s",
             Fix(
-                "Publish the service's addresses before its pods are ready, and wait for the name in an init container.",
+                "Publish the service's addresses before its pods are ready; wait for the name in an init container.",
                 (f"until getent hosts {name}; do sleep 1; done",),
             ),
             severity="warning" if slowest >= _LATE_SECONDS else "info",
@@ -129,7 +129,7 @@ def k8s_pod_host_confusion(job: Job) -> Iterator[Outcome]:
             + (
                 f"{len(names)} pods of one machine have different host names; NCCL takes them for several machines"
                 if apart
-                else f"the containers of {names[0]} have {len(devices)} separate /dev/shm; NCCL takes them for one machine"
+                else f"containers of {names[0]} have {len(devices)} separate /dev/shm; NCCL takes them for one machine"
             ),
             Fix(
                 "Run one pod per machine with all its GPUs, or share the machine's IPC and network with the pods.",

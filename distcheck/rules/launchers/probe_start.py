@@ -1,4 +1,4 @@
-"""Rules about starting the probes from outside the job: nodes that could not be checked, and why."""
+"""Rules about starting probes from outside the job: nodes that could not be checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STARTED_BY = {"ssh": "ssh", "slurm": "srun", "mpi": "mpirun"}
 
 @rule("launch")
 def launch_failed(job: Job) -> Iterator[Outcome]:
-    """srun or mpirun exited without starting any probe.
+    """The launcher, srun or mpirun, exited without starting any probe.
 
     The job would fail in the same way. The usual causes are an option that the site does not accept, a closed
     partition, an expired allocation, and unavailable nodes. Found by the launcher's exit code when no probe reported;
@@ -51,7 +51,7 @@ def launch_failed(job: Job) -> Iterator[Outcome]:
 
 @rule("launch")
 def launch_node_unreachable(job: Job) -> Iterator[Outcome]:
-    """ssh could not log in to a node, or Slurm could not start a task on it.
+    """A node could not be reached by ssh, or Slurm could not start a task on it.
 
     The job will not start there either: srun reports ``Communication connection failure`` or ``Node failure``, ssh
     ``Connection timed out``, ``No route to host`` or ``Permission denied``. Found by ssh's exit code 255, or by
@@ -254,7 +254,7 @@ def _about(
     confirmed: bool,
     shared: bool = True,
 ) -> Finding:
-    """Return a finding about nodes; one about all nodes has scope job unless `shared` is False."""
+    """Return a finding about nodes; about all nodes, its scope is job unless not `shared`."""
     every = shared and len(nodes) == len(launched.nodes) and len(nodes) > 1
     scope: Scope = "job" if every else "node"
     return Finding(
