@@ -189,9 +189,7 @@ def step(job_of, change):
     return change.environment(job, None, SLURM_STEP_NODELIST="node2,node1", SLURM_STEP_TASKS_PER_NODE="2(x2)")
 
 
-def test_a_master_addr_of_another_node_of_the_step_explains_the_missing_rank_0(
-    step, change, judge
-):
+def test_a_master_addr_of_another_node_of_the_step_explains_the_missing_rank_0(step, change, judge):
     job = change.process(change.keep(step, 2, 3), None, master_resolution=resolves("10.0.0.2"), attempts=())
     job = change.process(job, (0, 1), role="host")  # in rank 0's stead
     diagnosis = judge(job, *CONTRACT)

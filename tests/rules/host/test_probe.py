@@ -69,7 +69,8 @@ def test_a_lost_leader_is_reported_although_nothing_else_is_judged(job_of, chang
     (found,) = diagnosis.findings
     assert (found.rule, found.ranks, found.confirmed) == ("probe-process-lost", (0,), False)
     assert found.message == (
-        f"rank 0's process was lost in stage 'collectives', reported by rank 1 (node1 pid {job.processes[0].pid}): {LOST}"
+        "rank 0's process was lost in stage 'collectives', reported by rank 1 "
+        f"(node1 pid {job.processes[0].pid}): {LOST}"
     )
     assert diagnosis.verdict.exit_code == 20
 
@@ -83,9 +84,7 @@ def test_a_lost_leader_that_replaced_rank_0_is_named_and_not_rank_0(job_of, chan
     )
 
 
-def test_followers_that_lost_the_leader_are_one_finding_that_names_its_node(
-    job_of, change, judge
-):
+def test_followers_that_lost_the_leader_are_one_finding_that_names_its_node(job_of, change, judge):
     job = change.process(job_of(3, 1), (1, 2), host_lost=LOST, stage="peers")
     (found,) = judge(job, "probe").findings
     assert (found.ranks, found.nodes) == ((0,), ("node1",))

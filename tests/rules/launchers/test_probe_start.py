@@ -78,13 +78,13 @@ def test_each_node_has_its_own_cause_and_the_advice_counts_all_of_them(launched,
     refused = UNREACHABLE | {"words": "ssh: connect to host node2 port 22: Connection refused"}
     job = launched(node2=refused, node3=NO_MODULE, node4=MISSING)
     diagnosis = judge(job, "launch", "ranks")
-    told = {f.nodes: f for f in diagnosis.findings}
-    assert set(told) == {("node2",), ("node3",), ("node4",)}
-    assert told["node2",].message.endswith("node2 (ranks 2-3): ssh: connect to host node2 port 22: Connection refused")
-    assert told["node3",].message.startswith("distcheck is not installed in /opt/venv/bin/python on node3 (ranks 4-5): ")
-    assert told["node3",].fix.commands == ("ssh node3 /opt/venv/bin/python -m pip install distcheck==0.1.0",)
-    assert told["node4",].message.startswith("/opt/venv/bin/python cannot be run on node4 (ranks 6-7): bash: ")
-    assert told["node4",].fix.commands == ("ssh node4 ls -lL /opt/venv/bin/python", "ssh node4 mount")
+    found = {f.nodes: f for f in diagnosis.findings}
+    assert set(found) == {("node2",), ("node3",), ("node4",)}
+    assert found["node2",].message.endswith("node2 (ranks 2-3): ssh: connect to host node2 port 22: Connection refused")
+    assert found["node3",].message.startswith("distcheck is not installed in /opt/venv/bin/python on node3 (")
+    assert found["node3",].fix.commands == ("ssh node3 /opt/venv/bin/python -m pip install distcheck==0.1.0",)
+    assert found["node4",].message.startswith("/opt/venv/bin/python cannot be run on node4 (ranks 6-7): bash: ")
+    assert found["node4",].fix.commands == ("ssh node4 ls -lL /opt/venv/bin/python", "ssh node4 mount")
     report = document(job, diagnosis)
     assert (report.exit_code, report.exclude.nodes) == (40, ("node3", "node4"))
     assert advice(report) == "leave node[3-4] out, fix or leave out node2 (not confirmed) and start again"
