@@ -1,4 +1,4 @@
-"""The file at which ranks meet: facts in, findings out."""
+"""The rendezvous file."""
 
 from __future__ import annotations
 

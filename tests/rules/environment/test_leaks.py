@@ -1,4 +1,4 @@
-"""What something else left in the environment: torchrun's, PET_*, proxies."""
+"""Inherited variables: torchrun's, PET_*, proxies."""
 
 from __future__ import annotations
 

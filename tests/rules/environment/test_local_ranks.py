@@ -1,4 +1,4 @@
-"""The ranks of each node: numbered from 0, one for each GPU, and consecutive."""
+"""The ranks of each node: numbered from 0, one per GPU, and consecutive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def only(judge):
 
 @pytest.fixture
 def silent(judge):
-    """Whether nothing at all is said of a job."""
+    """Return whether a job has no finding and nothing not checked."""
     return lambda job, *more: judge(job, *OURS, *more)[:2] == ((), ())
 
 

@@ -1,4 +1,4 @@
-"""The variables as such: there, not empty, numbers, and the launcher's own."""
+"""Single variables: set, not empty, a number, and equal to the launcher's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def found(judge):
 
 @pytest.fixture
 def bare(job_of, change):
-    """Return a bare shell: one process that nobody placed."""
+    """Return a bare shell: one process without any variables."""
     job = change.keep(job_of(), 0)
     return change.environment(job, 0, **dict.fromkeys((*NUMBERS, "MASTER_ADDR", "MASTER_PORT")))
 
@@ -126,7 +126,7 @@ def test_a_derived_master_is_a_warning_with_the_commands_to_paste(
     assert any(words in command for command in finding.fix.commands)
     assert found(change.asked(job, export=True)) == ({}, 0)
 
-    # Rank 0 is on a node that does not have the address: nobody can meet there, and --export would hand it on.
+    # Rank 0's node does not have the address: no rank can meet there, and --export would pass it on.
     lost = change.process(job, None, master_resolution=Resolution(name="x", addresses=("10.0.0.9",), seconds=0.1))
     lost = change.asked(change.process(lost, None, attempts=()), export=True)
     findings, exit_code = found(lost)

@@ -1,4 +1,4 @@
-"""A node by itself: each fault is found on the node that has it, and a healthy node is left in peace."""
+"""A single node: each fault is reported for the node that has it, and a healthy node is silent."""
 
 from __future__ import annotations
 

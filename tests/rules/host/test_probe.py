@@ -1,4 +1,4 @@
-"""distcheck itself: its versions, and its processes that were lost."""
+"""distcheck itself: its versions and its lost processes."""
 
 from __future__ import annotations
 

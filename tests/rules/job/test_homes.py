@@ -1,4 +1,4 @@
-"""The nodes of missing ranks: named where what started the job tells them, and nothing where it does not."""
+"""The nodes of missing ranks: named if the launcher's variables give them, otherwise unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torchrun's agents were given on different nodes, and which nodes came into one world."""
+"""The options of torchrun's agents on different nodes, and the nodes of their world."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEP |= {"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "1(x4)"}
 
 @pytest.fixture
 def world(job_of, change):
-    """A world of torchrun's, two ranks on a node; each agent with the arguments of its node."""
+    """Build a torchrun world of two ranks per node; each agent has its node's arguments."""
 
     def make(*nodes, program="torchrun", **variables):
         job = job_of(len(nodes), 2, "torchrun", ("environment", "meeting"))
@@ -27,7 +27,7 @@ def world(job_of, change):
 
 @pytest.fixture
 def said(judge):
-    """The findings of a job, and its exit code."""
+    """Return the findings of a job and its exit code."""
 
     def of(job):
         diagnosis = judge(job)

@@ -1,4 +1,4 @@
-"""What torchelastic agents make of their ranks."""
+"""How torchelastic agents start their ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ C10D = ("--nnodes=2", "--rdzv-backend", "c10d", "--rdzv-endpoint=10.0.0.1:29400"
 
 @pytest.fixture
 def under(job_of, change):
-    """A healthy job under torchrun whose agents were told these arguments."""
+    """Build a healthy job under torchrun whose agents have these arguments."""
 
     def make(*arguments, nodes=2, per_node=2, program="torchrun", looks=("environment", "meeting"), gpus=0):
         job = job_of(nodes, per_node, "torchrun", looks, gpus=gpus)
@@ -25,7 +25,7 @@ def under(job_of, change):
 
 @pytest.fixture
 def only(judge):
-    """The one finding of a job, or None."""
+    """Return the only finding of a job, or None."""
 
     def one(job):
         findings = judge(job).findings

@@ -1,4 +1,4 @@
-"""Pods: names that come late, proxies in between, and containers that share a host."""
+"""Pods: late DNS names, sidecar proxies, and containers that share a host."""
 
 from __future__ import annotations
 

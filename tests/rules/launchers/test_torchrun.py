@@ -1,4 +1,4 @@
-"""What torchrun's agents were told, and how it comes that they do not meet."""
+"""The options of torchrun's agents, and the faults that keep the agents apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def agent(*arguments, program="torchrun", **exported):
 
 @pytest.fixture
 def under(job_of, change):
-    """A healthy job under torchrun whose agents were told these arguments."""
+    """Build a healthy job under torchrun whose agents have these arguments."""
 
     def make(*arguments, nodes=4, per_node=2, program="torchrun", exported=None, looks=("environment", "meeting"),
              gpus=0, **variables):  # fmt: skip
@@ -33,7 +33,7 @@ def under(job_of, change):
 
 @pytest.fixture
 def named(judge):
-    """What is said of a job: rule and severity."""
+    """Return rule and severity of each finding of a job."""
     return lambda job: [(f.rule, f.severity) for f in judge(job).findings]
 
 
@@ -41,7 +41,7 @@ def variables(nodes, tasks):
     return STEP | {"SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_NNODES": str(nodes)}
 
 
-# -- what the agents were told ------------------------------------------------------------------------------------
+# -- the agents' options ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
