@@ -189,7 +189,7 @@ PHRASES = {
     ],
     "docs/rules/node.md": [
         (
-            "a warning at {} MiB or less, an error when less than {} MiB is free",
+            "a warning at {} MiB or less, an error at less than {} MiB",
             [of("rules.host.node:_SHM_BYTES") >> 20, of("rules.host.node:_NOTHING_BYTES") >> 20],
         ),
         (

@@ -219,7 +219,7 @@ def test_a_privileged_master_port_is_rank_0_s_fault_alone(cluster):
     assert ({e.code for e in ended}, findings(report)) == ({30}, ["env-master-port-privileged"])
     found = finding(report, "env-master-port-privileged")
     assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
-    assert "may not listen on MASTER_PORT 888; expected a port from 1024 on" in found["message"]
+    assert "permission denied to listen on MASTER_PORT 888; expected a port of 1024 or higher" in found["message"]
 
 
 def test_a_holder_that_cannot_be_seen_is_looked_for_by_its_port(cluster, taken):
@@ -238,4 +238,4 @@ def test_an_ephemeral_master_port_is_reported_and_stops_no_job(cluster):
     assert ({e.code for e, _ in ended}, findings(report), others) == ({0}, [], [[]] * 3)
     found = finding(report, "env-master-port-ephemeral")
     assert (found["severity"], found["ranks"]) == ("info", [0])
-    assert "MASTER_PORT 40000 lies in the range of outgoing connections of node1" in found["message"]
+    assert "MASTER_PORT 40000 is in the ephemeral range of node1" in found["message"]

@@ -79,7 +79,7 @@ def test_all_others_report_the_loss_of_rank_0s_node_and_end_alike(cluster, by_ha
     for rank, end in enumerate(ended, start=1):
         (report,) = reports(end)
         assert errors(report) == [("probe-process-lost", [0], [])], report["findings"]
-        assert f"in the stage 'collectives', says rank {rank}" in report["findings"][0]["message"]
+        assert f"in stage 'collectives', reported by rank {rank}" in report["findings"][0]["message"]
         assert end.code == 20
         assert end.seconds < TIMEOUT + BEYOND_SECONDS
 

@@ -122,7 +122,7 @@ def test_a_leader_lost_in_the_collectives_is_reported_by_all_others_alike(by_han
     for rank, end in enumerate(ended, start=1):
         found = error_of(end)
         assert (end.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), end
-        assert f"rank 0's process was lost in the stage 'collectives', says rank {rank}" in found["message"]
+        assert f"rank 0's process was lost in stage 'collectives', reported by rank {rank}" in found["message"]
         assert end.seconds < 30 + BEYOND_SECONDS
         (own,) = [r for r in end.report["ranks"] if r["rank"] == rank]
         assert own["stage"] == "collectives"

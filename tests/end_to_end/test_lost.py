@@ -158,7 +158,7 @@ def test_a_killed_stand_in_is_named_by_rank_0(by_hand):
     ended = first.wait()
     (found,) = [f for f in ended.report["findings"] if f["severity"] == "error"]
     assert (ended.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [1]), found
-    assert found["message"].startswith("rank 1's process was lost in the stage ")
+    assert found["message"].startswith("rank 1's process was lost in stage ")
 
 
 def test_a_world_of_a_thousand_million_ends_in_time(by_hand):
