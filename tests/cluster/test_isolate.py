@@ -156,7 +156,7 @@ def test_where_every_node_fails_nobody_is_left_out(cluster, isolate):
 
 
 def closed(cluster, node, *others):
-    """Let a node take no new connections of others on ports that the kernel chooses."""
+    """Let a node take no new connections of others on ephemeral ports."""
     sources = ", ".join(f"10.77.0.1{other[-1]}" for other in others)
     ruled(cluster, node, f"ip saddr {{ {sources} }} tcp dport 32768-60999 tcp flags & (syn | ack) == syn drop")
 

@@ -480,8 +480,8 @@ def test_a_name_that_gloo_does_not_find(of, only, change, value, gpus):
     assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
     written = repr(value) if " " in value else value
     assert f"GLOO_SOCKET_IFNAME={written})" in finding.message
-    assert ("a blank is a part of the name" in finding.message) == (" " in value)
-    assert ("Gloo knows no ^ and no =" in finding.message) == (value[0] in "^=")
+    assert ("Gloo reads a space as part of the name" in finding.message) == (" " in value)
+    assert ("Gloo does not support ^ and =" in finding.message) == (value[0] in "^=")
 
 
 @pytest.mark.parametrize("chosen", [True, False])

@@ -73,7 +73,11 @@ def test_a_taken_port_names_who_holds_it(of, change, only):
 @pytest.mark.parametrize(
     ("owner", "text", "commands"),
     [
-        ({"own": True}, "Process 4711 is eve's, as this job is", ("ssh node1 kill 4711", "export MASTER_PORT=29501")),
+        (
+            {"own": True},
+            "Process 4711 belongs to eve, as does this job",
+            ("ssh node1 kill 4711", "export MASTER_PORT=29501"),
+        ),
         ({}, "A process of eve holds node1:29500", ("export MASTER_PORT=29501",)),
         (
             {"own": True, "slurm_job": "7"},
@@ -82,7 +86,7 @@ def test_a_taken_port_names_who_holds_it(of, change, only):
         ),
         (
             {"own": True, "slurm_job": "77"},
-            "Process 4711 is eve's, as this job is",
+            "Process 4711 belongs to eve, as does this job",
             ("ssh node1 kill 4711", "export MASTER_PORT=29501"),
         ),
         ({"own": True, "container": "0123456789ab"}, "Container 0123456789ab of eve", ("export MASTER_PORT=29501",)),
@@ -147,10 +151,10 @@ def test_a_taken_port_whose_holder_is_hidden(of, change, only, owner):
 @pytest.mark.parametrize(
     ("outcome", "detail", "words"),
     [
-        ("foreign", "HTTP/1.0 400 Bad request", "; it answers the others 'HTTP/1.0 400 Bad request'"),
+        ("foreign", "HTTP/1.0 400 Bad request", "; it answers the other ranks with 'HTTP/1.0 400 Bad request'"),
         ("silent", A_STORE, f"; it is {A_STORE}"),
-        ("silent", "said nothing for 3 s", "; it says nothing to the others, so that they would wait for ever"),
-        ("closed", "", "; it closes the others' connections"),
+        ("silent", "said nothing for 3 s", "; it does not answer the other ranks, so they would hang"),
+        ("closed", "", "; it closes the connections of the other ranks"),
         ("stranger", "of another job", "; it is the roll call of another job"),
         ("timeout", "", ""),
     ],
@@ -199,7 +203,7 @@ def test_a_port_that_needs_no_privilege_and_is_denied(of, change, only, start):
     job = change.node(of(), 0, unprivileged_port_start=start)
     finding, exit_code = only(bind(change, job, "denied", error=DENIED), "master", "master_port")
     assert (finding.rule, finding.ranks, exit_code) == ("net-bind-failed", (0,), 20)
-    assert finding.message == f"rank 0 may not listen on MASTER_PORT 29500: {DENIED}"
+    assert finding.message == f"rank 0 is not permitted to listen on MASTER_PORT 29500: {DENIED}"
 
 
 @pytest.mark.parametrize(("start", "port"), [(1024, 80), (40000, 29500), (Missing(reason="no /proc/sys"), 80)])
@@ -216,7 +220,7 @@ def test_another_jobs_roll_call_is_told_once(of, change, only):
     job = knocked(change, of(4, 2), range(2, 8), "stranger", detail="a roll call of another job")
     finding, exit_code = only(job)
     assert (finding.rule, finding.ranks, exit_code) == ("net-port-in-use-by-peer-job", tuple(range(2, 8)), 30)
-    assert finding.message == "at 10.0.0.1:29500 another job answers: a roll call of another job"
+    assert finding.message == "another job answers at 10.0.0.1:29500: a roll call of another job"
 
 
 WAYS = [
@@ -263,7 +267,10 @@ def test_refused_where_nobody_was_met_means_that_nobody_listens(of, change, only
     finding, exit_code = only(change.job(change.keep(job, 2, 3, 4), met=False))
     assert (finding.rule, finding.ranks, finding.nodes) == ("net-master-refused", (2, 3, 4), ("node2", "node3"))
     assert (finding.owner, finding.scope, exit_code) == ("unknown", "link", 20)
-    assert finding.message == "ranks 2-4 (node2 and node3) found nobody listening at node1 (10.0.0.1:29500)"
+    assert (
+        finding.message
+        == "ranks 2-4 (node2 and node3): connection refused at node1 (10.0.0.1:29500); no process listens there"
+    )
     assert finding.fix.commands == ("ssh node2 getent ahosts node1",)
 
 
@@ -279,7 +286,7 @@ def test_an_address_is_not_looked_up(job_of, change, judge):
     job = change.job(change.environment(job_of(nodes=3), None, MASTER_ADDR="10.0.0.1"), met=False)
     job = change.process(knocked(change, job, (2, 3), "refused"), None, role="alone")
     (finding,) = judge(change.keep(job, 2, 3), "network").findings
-    assert finding.message == "ranks 2-3 (node2) found nobody listening at 10.0.0.1:29500"
+    assert finding.message == "ranks 2-3 (node2): connection refused at 10.0.0.1:29500; no process listens there"
     assert finding.fix.commands == ()
 
 

@@ -56,8 +56,8 @@ def test_slow_look_ups_of_rank_0_are_counted_for_the_whole_world(of, change, onl
     assert (finding.rule, finding.severity, finding.owner) == ("net-reverse-dns-slow", "warning", "admin")
     assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
     assert finding.message.startswith(
-        "rank 0 (node1 pid 100): looking up what 10.0.0.3 is called took 2.0 s without an answer; "
-        "rank 0 asks for each of its 32 connections, 64 s "
+        "rank 0 (node1 pid 100): the reverse look-up of 10.0.0.3 took 2.0 s without an answer; "
+        "rank 0 looks up each of its 32 connections, 64 s "
     )
     assert "time getent hosts 10.0.0.3" in finding.fix.commands
 
@@ -65,7 +65,7 @@ def test_slow_look_ups_of_rank_0_are_counted_for_the_whole_world(of, change, onl
 def test_a_slow_look_up_elsewhere_names_who_waits(of, change, only):
     finding, _ = only(change.process(of(), 2, reverse=(ReverseLookup("10.0.0.1", "node1", 0.5),)))
     assert (finding.rule, finding.ranks, finding.nodes) == ("net-reverse-dns-slow", (2,), ("node3",))
-    assert finding.message == "rank 2 (node3 pid 102): looking up what 10.0.0.1 is called took 0.5 s"
+    assert finding.message == "rank 2 (node3 pid 102): the reverse look-up of 10.0.0.1 took 0.5 s"
 
 
 def test_a_resolver_that_hangs_everywhere_is_one_finding(of, change, only):
@@ -90,7 +90,10 @@ def test_answers_that_change_name_who_got_them(of, change, only):
     finding, exit_code = only(job)
     assert (finding.rule, finding.severity, exit_code) == ("net-dns-unstable", "warning", 0)
     assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
-    assert finding.message == "ranks 2-3 (node2): trainer is now 10.0.0.1 and 10.0.0.9, now not"
+    assert (
+        finding.message
+        == "ranks 2-3 (node2): trainer resolves to 10.0.0.1 and 10.0.0.9 in some look-ups but not in all"
+    )
     assert finding.evidence == {"MASTER_ADDR": "trainer", "changing": ["10.0.0.1", "10.0.0.9"]}
 
 
@@ -119,7 +122,7 @@ def test_a_name_that_leads_elsewhere_on_one_node_names_its_ranks(of, change, onl
     finding, exit_code = only(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"))
     assert (finding.rule, finding.severity, finding.owner) == ("net-dns-differs", "error", "admin")
     assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 30)
-    assert finding.message == "ranks 4-5 (node3): node1 is 10.0.0.9 there; rank 0 is at 10.0.0.1 (node1)"
+    assert finding.message == "ranks 4-5 (node3): node1 resolves to 10.0.0.9; rank 0 is at 10.0.0.1 (node1)"
     assert finding.fix.commands == (
         "ssh node3 getent ahosts node1",
         "ssh node1 getent ahosts node1",
@@ -149,7 +152,7 @@ def test_a_rank_to_which_others_name_another_address_of_rank_0_knows_that_its_na
     job = change.process(job, None, attempts=(*job.processes[0].attempts, told))
     finding, exit_code = only(job)
     assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-dns-differs", (4, 5), ("node3",), 30)
-    assert "node1 is 10.0.0.9 there; rank 0 is at 10.0.0.1, where other ranks have met it" in finding.message
+    assert "node1 resolves to 10.0.0.9; rank 0 is at 10.0.0.1, where other ranks reached it" in finding.message
     assert said(job) == ["net-dns-differs"]
     assert said(change.process(job, None, master_resolution=_answers("10.0.0.1"))) == ["net-master-refused"]
 

@@ -69,7 +69,7 @@ def test_a_soft_limit_below_the_world_or_near_it_is_rank_0s_to_raise(of, change,
     assert (finding.rule, finding.severity, finding.owner) == ("net-open-files", severity, "user")
     assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), code)
     assert finding.message == (
-        f"rank 0 (node1 pid 100) may open {soft} files, its store needs one for each of 32 ranks; expected at least 288"
+        f"rank 0 (node1 pid 100) may open {soft} files; its store needs one for each of 32 ranks, expected at least 288"
     )
     assert finding.fix.commands == ("ulimit -n 65536",)
     assert finding.evidence == {"soft": soft, "hard": 4096, "world_size": 32}
@@ -103,7 +103,7 @@ def test_a_full_table_of_connections_names_its_node(of, change, only):
     finding, exit_code = only(change.node(of(4, 2), 2, network=network(connections_tracked=(64_000, 65_536))))
     assert (finding.rule, finding.severity, finding.scope) == ("net-conntrack-full", "warning", "node")
     assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 0)
-    assert finding.message == "node3 tracks 64000 connections, and its table holds 65536"
+    assert finding.message == "node3 tracks 64000 connections; its table holds at most 65536"
     assert finding.fix.commands == ("sudo sysctl -w net.netfilter.nf_conntrack_max=262144",)
 
 
@@ -120,7 +120,7 @@ def test_a_queue_shorter_than_a_large_world_is_worth_a_remark(of, change, only):
     assert (finding.rule, finding.severity, finding.scope) == ("net-somaxconn-backlog", "info", "node")
     assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
     assert finding.message == (
-        "node1 queues 128 connections (net.core.somaxconn), and 1040 ranks connect to rank 0 at once"
+        "node1 queues 128 connections (net.core.somaxconn), but 1040 ranks connect to rank 0 at once"
     )
 
 
@@ -136,7 +136,7 @@ def test_who_came_long_after_the_first_is_named(of, change, only):
     finding, exit_code = only(change.process(change.process(of(), 3, arrived_seconds=14.2), 1, arrived_seconds=12.0))
     assert (finding.rule, finding.severity, exit_code) == ("net-timeouts-unequal", "info", 0)
     assert (finding.ranks, finding.nodes) == ((1, 3), ("node2", "node4"))
-    assert finding.message == "ranks 1,3 (node2 and node4) came up to 14 s after the first"
+    assert finding.message == "ranks 1,3 (node2 and node4) joined up to 14 s after the first rank"
     assert finding.evidence == {"seconds": 14.2}
 
 
