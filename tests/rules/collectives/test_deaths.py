@@ -41,7 +41,7 @@ def test_a_signal_is_read_from_words_and_from_a_shells_exit_code(detail, name):
 
 def test_a_memory_limit_that_was_reached_is_said_with_its_size_and_is_the_jobs():
     cause = cause_of_death(dead(**LIMIT))
-    assert cause.seen == "the kernel killed it when its cgroup's memory limit of 300 MiB was reached"
+    assert cause.seen == "the kernel OOM-killed it at its cgroup's memory limit of 300 MiB"
     assert (cause.scope, cause.owner) == ("rank", "user")
     assert evidence_of_death(dead(**LIMIT))["memory_limit_bytes"] == 300 * MIB
 
@@ -60,16 +60,16 @@ def test_more_memory_is_asked_of_whoever_set_the_limit(environment, command):
 
 def test_a_kill_for_want_of_memory_without_a_limit_is_the_nodes():
     cause = cause_of_death(dead(oom_kills=2))
-    assert "the kernel killed 2 processes for want of memory" in cause.seen
+    assert "the kernel OOM-killed 2 processes" in cause.seen
     assert cause.scope == "node"
 
 
 @pytest.mark.parametrize(("environment", "sacct"), [({"SLURM_JOB_ID": "7"}, True), ({}, False)])
 def test_a_kill_that_memory_does_not_explain_is_not_blamed_on_memory(environment, sacct):
     cause = cause_of_death(dead(environment=environment))
-    assert cause.seen == "the kernel killed nothing for want of memory in its cgroup"
+    assert cause.seen == "the kernel did not OOM-kill any process in its cgroup"
     assert (cause.owner, cause.scope) == ("unknown", "node")
-    assert "not known who" in cause.text
+    assert "sender is not known" in cause.text
     assert any("sacct" in command for command in cause.commands) == sacct
 
 
@@ -88,8 +88,8 @@ def test_a_memory_limit_explains_no_other_signal():
     ("room", "owner", "words", "command"),
     [
         (SMALL, "user", "Make /dev/shm larger", "# add to docker run: --shm-size=8g"),
-        (FULL, "user", "Remove from /dev/shm", "ls -la /dev/shm"),
-        (ROOMY, "unknown", "Not for want of shared memory", "df -h /tmp ."),
+        (FULL, "user", "Remove leftover files", "ls -la /dev/shm"),
+        (ROOMY, "unknown", "Shared memory is not the cause", "df -h /tmp ."),
     ],
 )
 def test_a_bus_error_is_held_against_the_room_in_shared_memory(room, owner, words, command):
@@ -108,10 +108,10 @@ def test_a_pods_shared_memory_is_a_volume():
 
 def test_an_abort_is_torchs_watchdogs_where_its_words_say_so():
     said = "[E] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)"
-    assert cause_of_death(dead("was ended by SIGABRT", said=said)).seen == "torch's watchdog ended it"
+    assert cause_of_death(dead("was ended by SIGABRT", said=said)).seen == "torch's watchdog aborted it"
     thrown = "working\nterminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc"
     assert cause_of_death(dead("was ended by SIGABRT", said=thrown)).seen == (
-        "it said 'terminate called after throwing an instance of 'std::bad_alloc''"
+        "its output: 'terminate called after throwing an instance of 'std::bad_alloc''"
     )
     assert cause_of_death(dead("was ended by SIGABRT", said="all is well")).seen == ""
 
@@ -121,7 +121,7 @@ def test_a_crash_is_said_with_the_call_in_which_it_happened():
     said += '  File "/x/torch/distributed/distributed_c10d.py", line 3000 in all_reduce\n'
     said += '  File "/x/worker.py", line 9 in run'
     assert cause_of_death(dead("was ended by SIGABRT", said=said)).seen == (
-        "it said 'free(): invalid pointer'; it was in all_reduce (distributed/distributed_c10d.py:3000)"
+        "its output: 'free(): invalid pointer'; it was in all_reduce (distributed/distributed_c10d.py:3000)"
     )
 
 

@@ -45,7 +45,7 @@ def test_of_two_nodes_it_is_said_that_their_speed_was_held_against_nothing(job_o
     job = job_of(2, 2, looks=("environment", "meeting", "isolation"), command="isolate")
     findings, (unlooked,), code = said(change.job(job, isolation=Isolation("healthy", "all work", rounds=3)))
     assert (findings, unlooked.required, code) == ([], False, 0)
-    assert "a third node tells" in unlooked.reason
+    assert "add a third" in unlooked.reason
 
 
 def test_a_node_that_is_like_no_other_is_told_to_be_held_against_nothing(job_of, change, said):
@@ -53,7 +53,7 @@ def test_a_node_that_is_like_no_other_is_told_to_be_held_against_nothing(job_of,
     findings, (unlooked,), code = said(change.job(job, isolation=Isolation("healthy", "all work", rounds=3)))
     assert (findings, unlooked.required, unlooked.nodes, code) == ([], False, ("node8",), 0)
     assert unlooked.ranks == (28, 29)
-    assert unlooked.reason.startswith("how fast node8 is beside the others was held against nothing")
+    assert unlooked.reason.startswith("speed of node8 not judged")
     assert said(change.job(job, isolation=Isolation("unmeasured", "nothing")))[1] != [unlooked]
 
 
@@ -88,7 +88,7 @@ def test_a_rail_is_named_with_its_rank(searched, said):
 def test_a_slow_node_or_rank_is_named_with_how_slow(searched, said, part, ranks, local):
     (finding,), _, code = said(searched(found(culprit(part, fault="slow", local_ranks=local, ratio=0.1))))
     assert (finding.rule, finding.ranks, code) == ("isolation-slow-node", ranks, 40)
-    assert "10% of what others showed" in next(iter(finding.evidence.values()))
+    assert "10% of the others" in next(iter(finding.evidence.values()))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_node_that_lacks_as_much_as_one_adapter_gives_is_told_so(searched, sai
     job = searched(found(culprit(fault="slow", ratio=ratio)))
     (finding,), _, _ = said(change.node(job, 0, pci=Pci({}, nics)))
     hint = {
-        "adapters": f"without one of {adapters} it would be at {1 - 1 / max(1, adapters):.0%}: look at each of them"
+        "adapters": f"without one of its {adapters} it would reach {1 - 1 / max(1, adapters):.0%}: check each of them"
     }
     assert ("adapters" in finding.evidence) == told
     assert finding.evidence.items() >= (hint if told else {}).items()
@@ -118,9 +118,9 @@ def test_a_link_blames_neither_of_its_ends(searched, said):
     ("cause", "words"),
     [
         ("boundary", "every part of one side fails with every part of the other"),
-        ("scale", "only all of them together fail"),
+        ("scale", "only all nodes together fail"),
         ("flaky", "together they failed once and passed once"),
-        ("group", "the search ended before it could tell"),
+        ("group", "isolation ended before it found the cause"),
     ],
 )
 def test_a_boundary_names_the_two_sides_and_blames_nobody(searched, said, cause, words):
@@ -128,7 +128,7 @@ def test_a_boundary_names_the_two_sides_and_blames_nobody(searched, said, cause,
     (finding,), _, code = said(searched(Isolation("boundary", "two sides", boundaries=(sides,), rounds=7)))
     assert (finding.rule, finding.ranks, finding.nodes, code) == ("isolation-boundary", (), (), 20)
     assert finding.message.startswith(
-        "one side (node1 and node2) and the other (node3 and node4) each work among themselves, and not together"
+        "one side (node1 and node2) and the other (node3 and node4) each work alone but not together"
     )
     assert words in finding.message
 

@@ -258,7 +258,7 @@ def test_perf_nvls_not_used_is_said_of_eight_gpus_on_switches_at_large_sizes(ncc
     assert says(job) == [("perf-nvls-not-used", "warning", NODE1, ("node1",))]
     (finding,) = judge(job, *FAMILIES).findings
     assert "RING/SIMPLE for all_reduce of 256 MiB" in finding.message
-    assert "its model chose otherwise" in finding.message
+    assert "its model chose another algorithm" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_perf_nvls_not_used_is_said_of_eight_gpus_on_switches_at_large_sizes(ncc
     [
         ({"nvls_available": False, "nvls_created": False, "nvls_channels": 0}, "no multicast support"),
         ({"nvls_created": False, "nvls_channels": 0}, "set up no channels"),
-        ({"plugins": ("TUNER nccl_ofi_tuner",)}, "the TUNER nccl_ofi_tuner plugin chose otherwise"),
+        ({"plugins": ("TUNER nccl_ofi_tuner",)}, "the TUNER nccl_ofi_tuner plugin chose another algorithm"),
     ],
 )
 def test_the_likely_reason_is_given(nccl_job, logs, judge, fields, words):
@@ -318,7 +318,7 @@ def test_gdr_not_used_says_that_the_driver_does_not_allow_it(nccl_job, logs, say
     job = logs(nccl_job(), [8], gdr=False, gdr_devices={"mlx5_0": False}, transports={"NET/IB/0": 2})
     assert says(job) == [("gdr-not-used", "warning", (8,), ("node2",))]
     (finding,) = judge(job, *FAMILIES).findings
-    assert "does not let mlx5_0 reach GPU memory" in finding.message
+    assert "does not let mlx5_0 access GPU memory" in finding.message
     assert "nvidia-peermem" in " ".join(finding.fix.commands)
 
 

@@ -148,7 +148,7 @@ def test_a_memory_limit_that_was_reached_is_the_jobs_fault_and_no_nodes(ran, onl
     run = {**alike((0, 2, 3), WAITING), 1: {"outcome": "died", "detail": "was ended by SIGKILL", "death": death}}
     found, code = only(ran(run=run, collectives=measured(0)), "collective-rank-died")
     assert (found.ranks, found.scope, found.owner, code) == ((1,), "rank", "user", 30)
-    assert found.message.endswith("SIGKILL; the kernel killed it when its cgroup's memory limit of 512 MiB was reached")
+    assert found.message.endswith("SIGKILL; the kernel OOM-killed it at its cgroup's memory limit of 512 MiB")
     assert found.evidence["memory_limit_bytes"] == 512 << 20
 
 
@@ -208,7 +208,7 @@ def test_ranks_that_could_not_begin_are_the_cause_of_the_wait(ran, only):
     no_torch = "torch cannot be imported: ImportError: libcudart.so.12"
     run |= alike((2, 3), {"outcome": "not started", "step": "started", "detail": no_torch})
     found, code = only(ran(run=run, collectives=measured(0)), "collective-failed")
-    assert found.message == f"ranks 2-3 (node2) could not begin: {no_torch}"
+    assert found.message == f"ranks 2-3 (node2) could not start: {no_torch}"
     assert code == 20
 
 
@@ -288,12 +288,12 @@ def test_where_a_rank_hangs_is_evidence(ran, only):
 @pytest.mark.parametrize(
     ("odd", "sign"),
     [
-        ({**WAITING, "silent_seconds": 12.0}, "fell silent in 'all_reduce 16777216 B'"),
-        ({**WAITING, "step": "check broadcast"}, "got less far than the others in 'check broadcast'"),
-        ({**WAITING, "step": "all_reduce 1048576 B"}, "got less far than the others"),
-        ({**WAITING, "step": "started"}, "got less far than the others in 'started'"),
+        ({**WAITING, "silent_seconds": 12.0}, "stopped reporting in 'all_reduce 16777216 B'"),
+        ({**WAITING, "step": "check broadcast"}, "made less progress than the others in 'check broadcast'"),
+        ({**WAITING, "step": "all_reduce 1048576 B"}, "made less progress than the others"),
+        ({**WAITING, "step": "started"}, "made less progress than the others in 'started'"),
         ({**WAITING, "detail": "in a call (state D)"}, "hung in an uninterruptible system call"),
-        (None, "never said how it went on"),
+        (None, "never reported progress"),
     ],
 )
 def test_a_rank_that_differs_from_those_that_wait_is_the_suspect(ran, only, odd, sign):
