@@ -43,14 +43,14 @@ def test_a_healthy_job_is_silent(of, judge, shape, launcher):
 
 
 @pytest.mark.parametrize("unknown", [None, Missing(reason="[Errno -2] Name or service not known")])
-def test_what_nobody_resolved_is_silent(of, rules, change, unknown):
+def test_missing_resolutions_are_silent(of, rules, change, unknown):
     assert rules(change.process(of(), None, reverse=(), master_resolution=unknown)) == []
 
 
 # -- net-reverse-dns-slow
 
 
-def test_slow_look_ups_of_rank_0_are_counted_for_the_whole_world(of, change, only):
+def test_slow_look_ups_of_rank_0_count_for_every_connection(of, change, only):
     slow = (ReverseLookup("10.0.0.2", "node2", 0.2), ReverseLookup("10.0.0.3", "", 2.0))
     finding, exit_code = only(change.process(of(4, 8), 0, reverse=slow))
     assert (finding.rule, finding.severity, finding.owner) == ("net-reverse-dns-slow", "warning", "admin")
@@ -62,7 +62,7 @@ def test_slow_look_ups_of_rank_0_are_counted_for_the_whole_world(of, change, onl
     assert "time getent hosts 10.0.0.3" in finding.fix.commands
 
 
-def test_a_slow_look_up_elsewhere_names_who_waits(of, change, only):
+def test_a_slow_look_up_elsewhere_names_the_waiting_rank(of, change, only):
     finding, _ = only(change.process(of(), 2, reverse=(ReverseLookup("10.0.0.1", "node1", 0.5),)))
     assert (finding.rule, finding.ranks, finding.nodes) == ("net-reverse-dns-slow", (2,), ("node3",))
     assert finding.message == "rank 2 (node3 pid 102): the reverse look-up of 10.0.0.1 took 0.5 s"
@@ -73,7 +73,7 @@ def test_a_resolver_that_hangs_everywhere_is_one_finding(of, change, only):
     assert (finding.rule, finding.scope, len(finding.ranks)) == ("net-reverse-dns-slow", "system", 65)
 
 
-def test_an_address_without_a_name_that_is_told_at_once_is_healthy(of, change, rules):
+def test_a_fast_answer_without_a_name_is_healthy(of, change, rules):
     assert rules(change.process(of(), None, reverse=(ReverseLookup("10.0.0.1", "", 0.05),))) == []
     assert rules(change.process(of(), None, reverse=())) == []
 
@@ -85,7 +85,7 @@ def _answers(*addresses, changing=()):
     return Resolution(name="trainer", addresses=addresses, seconds=0.001, changing=changing)
 
 
-def test_answers_that_change_name_who_got_them(of, change, only):
+def test_changing_answers_name_the_ranks_that_got_them(of, change, only):
     job = change.process(of(4, 2), (2, 3), master_resolution=_answers("10.0.0.1", changing=("10.0.0.1", "10.0.0.9")))
     finding, exit_code = only(job)
     assert (finding.rule, finding.severity, exit_code) == ("net-dns-unstable", "warning", 0)
@@ -97,7 +97,7 @@ def test_answers_that_change_name_who_got_them(of, change, only):
     assert finding.evidence == {"MASTER_ADDR": "trainer", "changing": ["10.0.0.1", "10.0.0.9"]}
 
 
-def test_answers_in_turns_that_all_are_rank_0s_own_are_healthy(of, change, rules):
+def test_changing_answers_that_are_all_rank_0s_own_are_healthy(of, change, rules):
     answers = _answers("10.0.0.1", "127.0.0.1", changing=("127.0.0.1", "10.0.0.1"))
     assert rules(change.process(of(), None, master_resolution=answers)) == []
     assert rules(change.process(of(), None, master_resolution=_answers("10.0.0.1", "10.0.0.9"))) == []
@@ -118,7 +118,7 @@ def _led_astray(change, job, where, *addresses, outcome="refused"):
     return change.process(job, where, master_resolution=answer, attempts=attempts)
 
 
-def test_a_name_that_leads_elsewhere_on_one_node_names_its_ranks(of, change, only):
+def test_a_name_that_resolves_differently_on_one_node_names_its_ranks(of, change, only):
     finding, exit_code = only(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"))
     assert (finding.rule, finding.severity, finding.owner) == ("net-dns-differs", "error", "admin")
     assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 30)
@@ -145,7 +145,7 @@ def said(judge):
     return lambda job: [f.rule for f in judge(job, "resolver", "network").findings]
 
 
-def test_a_rank_to_which_others_name_another_address_of_rank_0_knows_that_its_name_is_wrong(of, change, only, said):
+def test_another_address_of_rank_0_reported_by_others_shows_a_wrong_name(of, change, only, said):
     job = change.job(change.keep(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"), 4, 5), met=False)
     assert said(job) == ["net-master-refused"]
     told = Attempt("10.0.0.2", 21000, "side", "elsewhere", detail="10.0.0.1")
@@ -157,14 +157,14 @@ def test_a_rank_to_which_others_name_another_address_of_rank_0_knows_that_its_na
     assert said(change.process(job, None, master_resolution=_answers("10.0.0.1"))) == ["net-master-refused"]
 
 
-def test_a_rank_that_got_no_answer_is_not_led_astray_by_what_others_say(of, change, said):
+def test_a_rank_without_an_answer_is_unreachable_and_not_misdirected(of, change, said):
     job = _led_astray(change, of(4, 2), (4, 5), "10.0.0.9", outcome="timeout")
     told = Attempt("10.0.0.2", 21000, "side", "elsewhere", detail="10.0.0.1")
     job = change.process(job, (4, 5), attempts=(*job.processes[4].attempts, told))
     assert said(change.job(change.keep(job, 4, 5), met=False)) == ["net-master-unreachable"]
 
 
-def test_nodes_that_are_led_to_different_hosts_are_told_apart(of, change, judge):
+def test_different_wrong_hosts_are_separate_findings(of, change, judge):
     job = _led_astray(change, _led_astray(change, of(4), 1, "10.0.0.8"), 3, "10.0.0.9")
     assert [(f.rule, f.ranks) for f in judge(job, "resolver").findings] == [
         ("net-dns-differs", (1,)),
@@ -172,7 +172,7 @@ def test_nodes_that_are_led_to_different_hosts_are_told_apart(of, change, judge)
     ]
 
 
-def test_a_name_that_leads_to_another_of_rank_0s_addresses_is_healthy(of, change, rules):
+def test_a_name_that_resolves_to_another_address_of_rank_0_is_healthy(of, change, rules):
     job = of(2)
     more = Interface(name="eth1", address="192.168.0.1", up=True, mtu_bytes=1500)
     job = change.node(job, 0, interfaces=(*job.nodes[0].interfaces, more))
@@ -180,6 +180,6 @@ def test_a_name_that_leads_to_another_of_rank_0s_addresses_is_healthy(of, change
     assert rules(_led_astray(change, job, 1, "10.0.0.9", "10.0.0.1")) == []
 
 
-def test_an_address_at_which_rank_0_was_met_is_right(of, change, rules):
+def test_an_address_at_which_rank_0_was_reached_is_correct(of, change, rules):
     """As behind a NAT."""
     assert rules(_led_astray(change, of(), 2, "203.0.113.5", outcome="met")) == []
