@@ -1,4 +1,4 @@
-"""What a run is held to: another run of the same kind, with the noise of both."""
+"""Comparing a run with a baseline of the same kind, with the noise of both."""
 
 from __future__ import annotations
 

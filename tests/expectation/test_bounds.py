@@ -1,4 +1,4 @@
-"""Bounds: the published rules of thumb, and what must hold for any machine."""
+"""Bounds: the published rules of thumb, and properties that hold for any machine."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Over what the GPUs of a node reach each other, by what NVML says of them."""
+"""How the GPUs of a node are connected, by what NVML reports."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/bandwidth.md shows the tables that the code judges by."""
+"""docs/bandwidth.md shows the tables that the code uses."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The model against what others have measured, and the table itself."""
+"""The model against published results, and the table itself."""
 
 import re
 
@@ -13,7 +13,7 @@ MEASURED = [row for row in REFERENCES if row.kind == "measured" and not row.unli
 GATES = [row for row in REFERENCES if row.kind == "gate" and not row.unlike]
 UNLIKE = [row for row in REFERENCES if row.unlike]
 BANDS = {"A100 PCIe", "RTX 5090"}
-"""GPUs in slots, of which only a band is expected."""
+"""GPUs in PCIe slots, for which only a band is expected."""
 
 
 def name_of(row: Reference):
@@ -29,7 +29,7 @@ def test_the_model_reproduces_a_published_figure(row):
     usual, middle = expected(row), (row.low_GBps + row.high_GBps) / 2
     share = 1.0 if row.bytes is None else usual.share(row.bytes)
     if share is None:
-        # Latency decides there, and nothing is judged.
+        # Latency dominates there, so the size is not judged.
         assert middle < 0.67 * usual.value_GBps
     elif row.gpu in BANDS:
         assert usual.low_GBps <= row.low_GBps <= row.high_GBps <= usual.most_GBps

@@ -1,4 +1,4 @@
-"""What is said of bandwidth: against a threshold, against the hardware, and where nothing can be said."""
+"""The bandwidth rules: against a threshold, against the hardware, and where not judged."""
 
 import msgspec
 import pytest
@@ -38,7 +38,7 @@ def row(op, ranks, busbw, size=8 * GIB, group="world"):
 
 @pytest.fixture
 def measured(job_of, change):
-    """Build a job of nodes with GPUs and these links that measured these figures; of `backend` gloo without GPUs."""
+    """Build a job that measured these figures on GPUs with these links; gloo has no GPUs."""
 
     def build(figures, *, nodes=1, per_node=8, links=HOPPER, backend="nccl", size=8 * GIB, nccl=None, nics=(), **asked):
         gpus = 0 if backend == "gloo" else 8
@@ -60,7 +60,7 @@ def measured(job_of, change):
 
 @pytest.fixture
 def said(judge):
-    """Return what this family says: rule, severity and exit code, and the findings."""
+    """Return the rules and severities of this family's findings, and the diagnosis."""
 
     def said(job):
         result = judge(job, FAMILY)
@@ -320,7 +320,7 @@ def test_more_than_any_algorithm_usually_reaches_is_info(measured, said):
     assert said(measured({"broadcast": 390.0}))[0] == []
 
 
-# --- what nothing is expected of
+# --- without an expectation
 
 
 def change_gpus(change, job, **fields):

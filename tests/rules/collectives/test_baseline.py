@@ -1,4 +1,4 @@
-"""A run held to one of before."""
+"""A run compared with an earlier one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rows(slower=1.0, uncertainty=0.01, ops=("all_reduce", "broadcast")):
 
 @pytest.fixture
 def held(job_of, change):
-    """Return a job that is held to an earlier one; `now` are its own figures."""
+    """Return a job that is compared with an earlier one; `now` are its own figures."""
 
     def held(now, before=None, **asked):
         job = job_of(2, 2, looks=("environment", "meeting", "collectives"), operations=("all_reduce", "broadcast"))
@@ -36,7 +36,7 @@ def held(job_of, change):
 
 @pytest.fixture
 def said(judge):
-    """Return what the rule says of a job, findings first."""
+    """Return the rule's outcomes for a job, findings first."""
 
     def said(job):
         diagnosis = judge(job, "baseline")

@@ -1,4 +1,4 @@
-"""What ended a process: by its signal and what its node showed, each cause where it holds and nowhere else."""
+"""The causes of a process's death, by its signal and the state of its node."""
 
 from __future__ import annotations
 

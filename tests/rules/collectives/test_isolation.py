@@ -1,4 +1,4 @@
-"""What a search for a bad node came to, as findings."""
+"""The results of isolation, as findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from distcheck.facts import Culprit, GroupTest, Isolation, Missing, Nic, Pci, Pc
 
 @pytest.fixture
 def searched(job_of, change):
-    """Return a job of four nodes with two ranks each, in which this was found."""
+    """Return a job of four nodes with two ranks each and this isolation result."""
 
     def searched(isolation):
         job = job_of(4, 2, looks=("environment", "meeting", "isolation"), command="isolate")

@@ -1,4 +1,4 @@
-"""What NCCL's logs show: each fault at its ranks and nodes, and nothing on a healthy job."""
+"""The rules about NCCL's logs: each fault names its ranks; a healthy job is silent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SOCKET = {
 
 
 def log_of(rank, shape):
-    """Return what a healthy rank's log says, of 8 GPUs a node on NVSwitches and InfiniBand between nodes."""
+    """Return a healthy rank's log: 8 GPUs per node on NVSwitches, InfiniBand between nodes."""
     world, here = sum(shape), next(n for n, _ in enumerate(shape) if rank < sum(shape[: n + 1]))
     first = sum(shape[:here])
     beside = tuple(sorted({first + (rank - first + step) % shape[here] for step in (1, -1)} - {rank}))
@@ -70,7 +70,7 @@ def log_of(rank, shape):
 
 @pytest.fixture
 def nccl_job(job_of, change):
-    """Build a healthy job of NCCL's on nodes of 8 H100."""
+    """Build a healthy NCCL job on nodes with 8 H100."""
 
     def build(nodes=2, per_node=8, nics=IB):
         shape = (per_node,) * nodes
@@ -105,7 +105,7 @@ def logs(change):
 
 @pytest.fixture
 def says(judge):
-    """Return what the rules of these families say: rule, severity, ranks, nodes."""
+    """Return the findings of these families: rule, severity, ranks, nodes."""
 
     def says(job):
         said = judge(job, *FAMILIES)

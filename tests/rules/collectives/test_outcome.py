@@ -30,7 +30,7 @@ def measured(ranks, seconds=0.01, operations=("all_reduce", "broadcast"), sizes=
 
 @pytest.fixture
 def ran(job_of, change):
-    """Build a job whose collectives ran; `run` tells how ranks ended, by their number."""
+    """Build a job whose collectives ran; `run` maps rank numbers to how they ended."""
 
     def build(nodes=2, per_node=2, collectives=None, run=None, **asked):
         asked = {"sizes_bytes": SIZES, **asked}
@@ -51,7 +51,7 @@ def ran(job_of, change):
 
 @pytest.fixture
 def only(judge):
-    """Judge by this family and expect one finding, by this rule."""
+    """Return the only finding of this family, which must be of this rule."""
 
     def finding(job, rule):
         result = judge(job, "collectives")
@@ -369,7 +369,7 @@ def test_a_backend_that_torch_lacks_is_the_jobs_fault(ran, only):
     assert (found.scope, code) == ("job", 30)
 
 
-# --- the family's words
+# --- the family's docstrings
 
 
 def test_every_rule_says_how_to_fix_it():

@@ -1,4 +1,4 @@
-"""Rules about the network interfaces that NCCL and Gloo take, and about the nodes' names and addresses."""
+"""Rules about the interfaces that NCCL and Gloo use, and the nodes' names and addresses."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def plain(n):
 
 
 def high(n):
-    """Of addresses above 127, which Gloo lets connect to a loopback."""
+    """Return interfaces with addresses above 127, from which Gloo connects to a loopback."""
     return (LO, at("eth0", f"192.168.0.{n}"))
 
 
@@ -35,7 +35,7 @@ def two_cards(n):
 
 
 def routed(n):
-    """Every node has a network of its own, and all are routed."""
+    """Return interfaces in a separate, routed network for each node."""
     return (LO, at("eth0", f"10.0.{n}.1", 31))
 
 
@@ -86,7 +86,7 @@ def network(n, interfaces, *, physical=False, binds=None, resolves=None, files=N
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a healthy job of a shape whose processes reached each other wherever the libraries listen."""
+    """Build a healthy job whose processes reached each other wherever the libraries listen."""
 
     def of(nodes=4, shape=plain, per_node=1, gpus=0, **more):
         job = job_of(nodes, per_node, looks=LOOKS, gpus=gpus, **more)
@@ -101,7 +101,7 @@ def of(job_of, change):
 
 
 def tried(change, job, *, missed=(), untried=()):
-    """Let all processes try all addresses of the others; those in `missed` (node, address) do not answer."""
+    """Return a job whose processes tried all others; addresses in `missed` do not answer."""
     trials = []
     number = {node.key: n for n, node in enumerate(job.nodes, start=1)}
     for target in job.processes:
@@ -128,7 +128,7 @@ def tried(change, job, *, missed=(), untried=()):
 
 
 def with_node(change, job, n, *interfaces, **more):
-    """Give the n-th node, from 1, other interfaces."""
+    """Return the job with other interfaces on the n-th node, counted from 1."""
     return change.node(job, n - 1, interfaces=interfaces, network=network(n, interfaces, **more))
 
 
@@ -516,7 +516,7 @@ def test_a_gloo_variable_that_selects_the_loopback_is_an_error(of, only, said, c
     assert said(change.environment(of(1, per_node=2), None, GLOO_SOCKET_IFNAME="lo")) == []
 
 
-# -- the own host name
+# -- host names
 
 
 @pytest.mark.parametrize(("gpus", "backend", "severity"), [
@@ -590,7 +590,7 @@ def test_a_host_name_on_a_slower_link_is_a_warning(of, only, said, change):
     assert said(tried(change, job)) == []
 
 
-# -- families
+# -- address families
 
 
 def test_mixed_address_families_are_an_error_with_gloo(of, only, said, change):
@@ -655,7 +655,7 @@ def test_an_ipv6_address_that_does_not_answer_is_a_warning(of, said, change, out
     assert said(change.process(of(2), 1, attempts=attempts)) == rules
 
 
-# -- names and addresses that are there twice
+# -- duplicate names and addresses
 
 
 def test_two_machines_that_nccl_treats_as_one_are_an_error(of, only, said, change):

@@ -1,4 +1,4 @@
-"""MASTER_PORT and the way to it: facts in, findings out."""
+"""MASTER_PORT and the path to it: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bind(change, job, outcome, where=0, port=29500, owner=None, error="[Errno 98
 
 
 def knocked(change, job, where, *outcomes, detail="", door="master", address="10.0.0.1"):
-    """Let the processes of these ranks have knocked at rank 0's door with these outcomes."""
+    """Return the job with these outcomes of the ranks' attempts at rank 0."""
     attempts = tuple(
         Attempt(f"{address[:-1]}{n}", 29500, door, outcome, 7, detail) for n, outcome in enumerate(outcomes, start=1)
     )
@@ -213,7 +213,7 @@ def test_a_privileged_port_is_reported_by_another_rule(of, change, only, start, 
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-privileged", (0,), 30)
 
 
-# -- the way to MASTER_ADDR:MASTER_PORT
+# -- the path to MASTER_ADDR:MASTER_PORT
 
 
 def test_another_jobs_roll_call_is_one_finding(of, change, only):
@@ -262,7 +262,7 @@ def test_the_message_names_the_outcome_by_address(of, change, only):
 
 
 def test_refused_by_an_unreached_rank_0_means_no_listener(of, change, only):
-    """The report of a rank that never met rank 0; it is its own."""
+    """A rank that never met rank 0 reports on its own."""
     job = change.process(knocked(change, of(3, 2), (2, 3, 4), "refused"), None, role="alone")
     finding, exit_code = only(change.job(change.keep(job, 2, 3, 4), met=False))
     assert (finding.rule, finding.ranks, finding.nodes) == ("net-master-refused", (2, 3, 4), ("node2", "node3"))

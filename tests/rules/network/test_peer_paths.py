@@ -1,4 +1,4 @@
-"""The ways between nodes: ports that the kernel chooses, packet sizes, losses and rates."""
+"""The paths between nodes: ephemeral ports, packet sizes, losses and rates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def network(n, *links, **fields):
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a healthy job whose nodes tried each other as they do: all of them up to 64, a schedule beyond."""
+    """Build a healthy job whose nodes tried each other: all pairs up to 64 nodes, else a schedule."""
 
     def of(nodes=4, per_node=1, **more):
         job = job_of(nodes, per_node, looks=LOOKS, **more)
@@ -73,14 +73,14 @@ def trials(job):
 
 
 def speakers(job):
-    """Return one process for each node, on one node the first two, as those that try each other."""
+    """Return the processes that try each other: one per node, on one node the first two."""
     if len(job.nodes) < 2:
         return [p.uid for p in job.processes][:2]
     return [next(p.uid for p in job.processes if p.node == node.key) for node in job.nodes]
 
 
 def change_ways(change, job, ways, **fields):
-    """Change the trials of these ways, given by the positions of their ends; a way may be given as a test of one."""
+    """Return the job with changed trials on these paths: pairs of positions, or a predicate."""
     place = {uid: n for n, uid in enumerate(speakers(job))}
     chosen = ways if callable(ways) else lambda source, target: (source, target) in ways
     changed = []
@@ -116,7 +116,7 @@ def both(a, b):
 
 @pytest.fixture
 def only(judge):
-    """Return the one finding of a job and its exit code; whatever else is wrong with it fails the test."""
+    """Return the only finding of a job and its exit code; any other finding fails the test."""
 
     def only(job):
         said = judge(job)
@@ -389,7 +389,7 @@ def test_the_fix_of_a_black_hole_names_the_interface_of_the_path(of, change, onl
 
 @pytest.mark.parametrize("confirmed", [4096, 64_240, 900_000])
 def test_a_receiver_that_does_not_read_is_no_fault_of_the_path(of, change, said, confirmed):
-    """On a busy or frozen node the kernel confirms what the receive buffer holds, and nothing has to be sent again."""
+    """On a busy node the kernel acknowledges what fits the receive buffer, without retransmissions."""
     part = Transfer(bytes=confirmed, seconds=2.0, stalled=True, segments=60)
     assert said(change_ways(change, of(4), [(0, 1)], transfer=part)) == []
 
@@ -430,7 +430,7 @@ def test_a_black_hole_of_jumbo_frames_is_one_finding(of, change, said):
 
 
 def test_a_smaller_mtu_is_no_fault(of, change, said):
-    """Datagrams of 1500 bytes do not reach a node with 1400; TCP agrees with it on less."""
+    """Datagrams of 1500 bytes do not reach a node with MTU 1400; TCP negotiates less."""
     job = _with_mtu(change, of(4), 2, 1400)
     job = change_ways(change, job, to(2), datagrams={256: True, 1500: False})
     assert said(change_ways(change, job, out_of(2), datagrams={256: True, 1400: True})) == []
@@ -445,7 +445,7 @@ def test_a_smaller_mtu_among_jumbo_frames_is_no_fault_of_the_others(of, change, 
 
 
 def test_datagrams_that_never_arrive_are_no_mtu_fault(of, change, said):
-    """Many firewalls let TCP alone through."""
+    """Many firewalls pass only TCP."""
     assert said(change_ways(change, of(4), always, datagrams={256: False, 9000: False})) == []
     assert said(change_ways(change, of(4), always, datagrams={})) == []
 
@@ -477,7 +477,7 @@ def test_the_share_of_losses_decides_between_error_and_warning(of, change, only,
 
 
 def _at_random(change, job, share, seed, tries=2):
-    """Lose this share of the segments of each way, given by the positions of its ends, as a network would."""
+    """Return the job with random losses; `share` maps the positions of a path to its loss."""
     luck, place = random.Random(seed), {uid: n for n, uid in enumerate(speakers(job))}
     sent = []
     for t in job.peers:
@@ -578,7 +578,7 @@ def test_a_missing_answer_on_a_lossy_path_counts_as_loss(of, change, said):
 
 
 def _taking(seconds):
-    """Return a transfer that took as long when it was sent once more while the others were quiet."""
+    """Return a transfer that took as long when repeated while the others were idle."""
     return Transfer(bytes=2 << 20, seconds=seconds, stalled=False, segments=1450, repeats=True)
 
 
@@ -709,7 +709,7 @@ def test_a_node_that_was_slow_once_and_not_measured_again_is_not_blamed(of, chan
 
 
 def test_a_path_with_few_losses_still_counts_for_the_rate(of, change, only, said):
-    """A slow port loses many at the moment when several send to it; what is fast all the same acquits its node."""
+    """A slow port drops packets when several nodes send to it; a fast path acquits its node."""
     job = change_ways(change, of(4), to(1), transfer=change.job(_taking(0.18), repeats=False))
     again = change.job(_taking(0.16), repeated=18)
     finding, _ = only(change_ways(change, job, [(2, 1)], transfer=again))
@@ -779,7 +779,7 @@ def test_further_far_pairs_are_counted(of, change, only):
 
 
 def test_the_shortest_round_trip_of_a_pair_counts(of, change, said):
-    """The longer one waited in a queue, or for a busy kernel."""
+    """A longer round trip waited in a queue or for a busy kernel."""
     assert said(_answering(change, of(4), out_of(1), 0.3)) == []
     assert said(_answering(change, of(2), FROM_1_TO_2, 0.3)) == []
 

@@ -1,4 +1,4 @@
-"""What the resolver says of MASTER_ADDR and of the nodes' addresses, and how long that takes."""
+"""Name resolution: MASTER_ADDR, the nodes' addresses, and look-up times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOKS = ("environment", "meeting", "peers")
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a healthy job of which everybody has looked up rank 0's address."""
+    """Build a healthy job whose processes all looked up rank 0's address."""
 
     def of(nodes=4, per_node=1, **more):
         job = job_of(nodes, per_node, looks=LOOKS, **more)
@@ -134,14 +134,14 @@ def test_the_right_address_is_the_one_that_others_use(of, change, only):
     job = of(4)
     more = Interface(name="eth1", address="10.1.0.1", up=True, mtu_bytes=1500)
     job = change.node(job, 0, interfaces=(more, *job.nodes[0].interfaces))
-    job = change.process(job, 0, master_resolution=_answers("127.0.1.1"))  # what node1 calls itself
+    job = change.process(job, 0, master_resolution=_answers("127.0.1.1"))  # what node1 resolves its own name to
     finding, _ = only(_led_astray(change, job, 2, "10.0.0.9"))
     assert "rank 0 is at 10.0.0.1 (node1)" in finding.message
 
 
 @pytest.fixture
 def said(judge):
-    """Judge what a rank that met nobody tells of itself."""
+    """Return the rules of the findings in the report of a rank that met no other."""
     return lambda job: [f.rule for f in judge(job, "resolver", "network").findings]
 
 
@@ -181,5 +181,5 @@ def test_a_name_that_resolves_to_another_address_of_rank_0_is_healthy(of, change
 
 
 def test_an_address_at_which_rank_0_was_reached_is_correct(of, change, rules):
-    """As behind a NAT."""
+    """This happens behind a NAT."""
     assert rules(_led_astray(change, of(), 2, "203.0.113.5", outcome="met")) == []

@@ -1,4 +1,4 @@
-"""What bites only when a job is large: limits of the nodes, and how far apart ranks start."""
+"""Rules for large jobs: limits of the nodes, and how far apart ranks start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def network(**fields):
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a healthy job of which every process came in moments and all limits are high."""
+    """Build a healthy job whose processes joined quickly and whose limits are high."""
 
     def of(nodes=4, per_node=1, **more):
         job = job_of(nodes, per_node, looks=LOOKS, **more)
@@ -149,7 +149,7 @@ def test_ranks_that_start_within_ten_seconds_are_silent(of, change, rules):
 
 @pytest.fixture
 def on_slurm(of, change):
-    """Build a job of NCCL's on nodes of 64 CPUs, of which Slurm gave it some."""
+    """Build an NCCL job on nodes with 64 CPUs, `given` of which belong to the job."""
 
     def on_slurm(given, nodes=2, gpus=2, **more):
         job = change.node(of(nodes, 2, launcher="slurm", gpus=gpus, **more), None, cpus=64)
