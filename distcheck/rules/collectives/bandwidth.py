@@ -91,9 +91,11 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
 
     A job at half the speed costs twice the money and shows no error. Typical causes: NCCL fell back to sockets
     (``NET/Socket`` in its log) beside idle InfiniBand, GPUs communicate through shared memory instead of NVLink, one
-    slow link or NIC holds up the ring, or the ranks share cores. Found by timing bursts of every operation. Each is
-    judged at the largest measured size, where latency no longer counts. Bus bandwidth is bytes / mean time x 2(n-1)/n
-    for all_reduce and x 1 for broadcast, in GB/s of 1e9 bytes, as nccl-tests counts it.
+    slow link or NIC holds up the ring, or the ranks share cores.
+
+    Found by timing bursts of every operation. Each is judged at the largest measured size, where latency no longer
+    counts. Bus bandwidth is bytes / mean time x 2(n-1)/n for all_reduce and x 1 for broadcast, in GB/s of 1e9 bytes, as
+    nccl-tests counts it.
 
     Fix: ``NCCL_DEBUG=INFO`` shows the transport that NCCL uses; ``distcheck isolate`` finds a slow node or link.
     Choose a threshold that this hardware is known to reach, at sizes of 256 MiB and more on NVLink.

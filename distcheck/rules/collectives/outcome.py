@@ -35,8 +35,9 @@ def torch_backend_missing(job: Job) -> Iterator[Outcome]:
 
     ``init_process_group("nccl")`` raises ``Distributed package doesn't have NCCL built in`` on every rank, or only on
     nodes with a CPU build of torch. In the latter case the other ranks wait for ten minutes or more. A torch with NCCL
-    that sees no GPU fails a little later with ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``. Found
-    by querying torch on every rank, before any collective runs.
+    that sees no GPU fails a little later with ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``.
+
+    Found by querying torch on every rank, before any collective runs.
 
     Fix: install the torch build for the nodes' GPUs, the same one everywhere; or use an available backend:
     ``--backend gloo`` and ``init_process_group("gloo")``.
@@ -67,8 +68,9 @@ def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
     A stopped process (state T) neither runs nor exits, so no connection breaks. All other ranks wait until their
     watchdog ends the job, after ten minutes with NCCL: ``Watchdog caught collective operation timeout``. The log then
     shows the ranks that waited, not the stopped one. Schedulers stop processes to suspend a job, container runtimes to
-    freeze it, debuggers to inspect it. Found by the state of every rank's process in /proc, so that only the stopped
-    ranks are named.
+    freeze it, debuggers to inspect it.
+
+    Found by the state of every rank's process in /proc, so that only the stopped ranks are named.
 
     Fix: find what stopped it and resume it: ``kill -CONT PID``; exclude the node if the cause stays unknown.
     See: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html

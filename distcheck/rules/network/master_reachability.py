@@ -101,8 +101,9 @@ def _answers_of_owner(job: Job) -> str:
 def net_bind_failed(job: Job) -> Iterator[Outcome]:
     """Rank 0 cannot listen on MASTER_PORT, although no other process does.
 
-    torch fails with "The server socket has failed to listen on any local network address" and the system error. Found
-    by binding MASTER_PORT as torch's TCPStore binds it. A port that needs a privilege is env-master-port-privileged.
+    torch fails with "The server socket has failed to listen on any local network address" and the system error.
+
+    Found by binding MASTER_PORT as torch's TCPStore binds it. A port that needs a privilege is env-master-port-privileged.
 
     Fix: follow the system error. The usual causes are a container without its own network namespace, or a security
     profile (SELinux, AppArmor, seccomp) that forbids listening.
@@ -134,9 +135,10 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
     """The roll call of another job answers on MASTER_PORT.
 
     Two jobs have the same MASTER_ADDR and MASTER_PORT. Their ranks would join each other's store: "Timed out …
-    clients joined" with wrong counts, or a broken pipe. Found by the handshake: every connection carries the job's name
-    and a nonce, and the other side refused it. Where rank 0's host shows which process holds the port, net-port-in-use
-    reports it.
+    clients joined" with wrong counts, or a broken pipe.
+
+    Found by the handshake: every connection carries the job's name and a nonce, and the other side refused it. Where
+    rank 0's host shows which process holds the port, net-port-in-use reports it.
 
     Fix: give each job its own port, for example derived from the job id.
     """
@@ -197,8 +199,10 @@ def net_master_refused(job: Job) -> Iterator[Outcome]:
 
     torch retries silently until "The client socket has timed out after 600000ms while trying to connect to (HOST,
     PORT)". The host answers, so the network works: rank 0 was not started, has crashed, or listens on another host
-    or port. Found by connecting until the roll call closes. Rank 0's own distcheck listens there while it waits, so the
-    start-up order does not matter.
+    or port.
+
+    Found by connecting until the roll call closes. Rank 0's own distcheck listens there while it waits, so the start-up
+    order does not matter.
 
     Fix: check rank 0's log, and check that MASTER_ADDR is rank 0's host.
     """
@@ -253,8 +257,10 @@ def _manner(attempt: Attempt) -> str:
 def net_master_silent(job: Job) -> Iterator[Outcome]:
     """A program accepts connections on MASTER_ADDR:MASTER_PORT and does not answer.
 
-    torch's ranks then hang forever, because its timeout does not cover the handshake. Found by sending a handshake and
-    waiting three seconds. When rank 0's host shows the program's owner, the port is reported as taken instead.
+    torch's ranks then hang forever, because its timeout does not cover the handshake.
+
+    Found by sending a handshake and waiting three seconds. When rank 0's host shows the program's owner, the port is
+    reported as taken instead.
 
     Fix: use another port for the job, or end the program that listens there.
     """

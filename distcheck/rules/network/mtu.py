@@ -86,8 +86,9 @@ def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
     """InfiniBand or RoCE ports of the nodes have different active MTUs.
 
     NCCL fails with "local access violation work queue error" or IBV_WC_LOC_LEN_ERR, or hangs: since 2.20 it no longer
-    uses the smaller of the two. Found by the active MTU that ibv_devinfo reports for every active port, where it is
-    installed.
+    uses the smaller of the two.
+
+    Found by the active MTU that ibv_devinfo reports for every active port, where it is installed.
 
     Fix: set the same MTU on all adapters and switches.
     See: https://github.com/NVIDIA/nccl/issues/1957

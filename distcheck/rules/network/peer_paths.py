@@ -82,8 +82,9 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     """One node reaches another on an ephemeral port, but the reverse direction fails.
 
     The library picks the direction in which each pair of ranks connects, so whether the job hangs depends on chance.
-    Typical causes are a one-sided firewall rule, reverse path filtering or address translation. Found by trying each
-    pair in both directions.
+    Typical causes are a one-sided firewall rule, reverse path filtering or address translation.
+
+    Found by trying each pair in both directions.
 
     Fix: open the firewall of the unreachable node; with several networks, loosen reverse path filtering.
     """

@@ -53,7 +53,9 @@ def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
 
     torch's TCPStore looks up the host name of every connection, on rank 0 one after the other. With a resolver that
     does not answer, the start takes minutes, and logs show "The hostname of the client socket cannot be retrieved.
-    err=-3". Found by looking up addresses of this job and timing it.
+    err=-3".
+
+    Found by looking up addresses of this job and timing it.
 
     Fix: add the nodes to /etc/hosts, or fix /etc/resolv.conf.
     See: https://github.com/pytorch/pytorch/issues/159007
@@ -92,8 +94,9 @@ def net_dns_unstable(job: Job) -> Iterator[Outcome]:
     """MASTER_ADDR resolves to different addresses from one look-up to the next.
 
     Some ranks then connect to another host than rank 0's, in one start and not in the next. The name has several
-    records, or name servers disagree. Found by three look-ups. Changing answers are no fault if all addresses are rank
-    0's own.
+    records, or name servers disagree.
+
+    Found by three look-ups. Changing answers are no fault if all addresses are rank 0's own.
 
     Fix: use a name that means rank 0's host alone, or its IP address.
     """

@@ -23,8 +23,10 @@ def net_open_files(job: Job) -> Iterator[Outcome]:
     """Rank 0's limit of open files is too low for the world size.
 
     Its store holds a connection to every rank. At the limit it fails with "Too many open files" or "Call to accept
-    failed", and the ranks beyond the limit hang. Found by comparing the limit of the process that would become rank 0
-    with the world size. Programs may raise the soft limit up to the hard one; Python does not do so by itself.
+    failed", and the ranks beyond the limit hang.
+
+    Found by comparing the limit of the process that would become rank 0 with the world size. Programs may raise the
+    soft limit up to the hard one; Python does not do so by itself.
 
     Fix: ``ulimit -n 65536`` in the job's script.
     """
@@ -59,7 +61,9 @@ def net_conntrack_full(job: Job) -> Iterator[Outcome]:
     """The kernel's connection tracking table is nearly full.
 
     When it is full, the kernel drops new connections silently. This causes intermittent timeouts, above all on large
-    jobs, which open connections between all pairs of ranks. Found in nf_conntrack_count and nf_conntrack_max.
+    jobs, which open connections between all pairs of ranks.
+
+    Found in nf_conntrack_count and nf_conntrack_max.
 
     Fix: enlarge the table, or turn off connection tracking inside the cluster's network.
     """
@@ -87,7 +91,9 @@ def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
     """The listen backlog of rank 0's host is smaller than the number of ranks.
 
     All ranks connect to the store at once. Connections beyond the backlog are dropped and retried a second later, or
-    reset. Found by comparing net.core.somaxconn with the world size of jobs of more than 1,024 ranks.
+    reset.
+
+    Found by comparing net.core.somaxconn with the world size of jobs of more than 1,024 ranks.
 
     Fix: ``sysctl -w net.core.somaxconn=65535`` on that host.
     """
@@ -115,8 +121,9 @@ def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
     """The ranks start at very different times.
 
     The first ranks wait for the last, and give up after ten minutes with NCCL, thirty with Gloo. Typical causes are
-    container images that some nodes still pull, or a slow file system. Found by the time at which every process joined
-    the roll call.
+    container images that some nodes still pull, or a slow file system.
+
+    Found by the time at which every process joined the roll call.
 
     Fix: ``init_process_group(timeout=timedelta(minutes=30))``, or start the slow nodes first.
     """
@@ -142,8 +149,9 @@ def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
     """Other jobs on shared nodes may connect to NCCL's ports.
 
     NCCL's connections begin with a magic number that is the same for every job. A stray connection of another job, or
-    of a scanner, can occasionally break a start, without any sign beforehand. Found by a Slurm job that has only a part
-    of its nodes' CPUs, runs NCCL, and does not set NCCL_SOCKET_MAGIC.
+    of a scanner, can occasionally break a start, without any sign beforehand.
+
+    Found by a Slurm job that has only a part of its nodes' CPUs, runs NCCL, and does not set NCCL_SOCKET_MAGIC.
 
     Fix: set the job's own number on all ranks: ``export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID``.
     """
