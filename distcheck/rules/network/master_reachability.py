@@ -103,7 +103,8 @@ def net_bind_failed(job: Job) -> Iterator[Outcome]:
 
     torch fails with "The server socket has failed to listen on any local network address" and the system error.
 
-    Found by binding MASTER_PORT as torch's TCPStore binds it. A port that needs a privilege is env-master-port-privileged.
+    Found by binding MASTER_PORT as torch's TCPStore binds it. env-master-port-privileged reports a port that needs a
+    privilege.
 
     Fix: follow the system error. The usual causes are a container without its own network namespace, or a security
     profile (SELinux, AppArmor, seccomp) that forbids listening.
