@@ -288,7 +288,7 @@ def test_a_name_that_resolves_differently_on_one_node_is_reported_with_both_addr
     assert told == {(node, "30") for node in NODES}
     assert blamed(report) == {"net-dns-differs": ([4, 5], ["node3"])}
     found = finding(report, "net-dns-differs")
-    assert "ranks 4-5 (node3): node1 is 10.77.0.14 there; rank 0 is at 10.77.0.11 (node1)" in found["message"]
+    assert "ranks 4-5 (node3): node1 resolves to 10.77.0.14; rank 0 is at 10.77.0.11 (node1)" in found["message"]
     assert found["fix"]["commands"] == [
         "ssh node3 getent ahosts node1",
         "ssh node1 getent ahosts node1",
@@ -308,7 +308,7 @@ def test_the_ranks_of_a_node_that_cannot_reach_rank_0_give_one_report(cluster):
     assert blamed(rest) == {"env-rank-missing": ([4, 5], ["node3"])}
     assert blamed(lost) == {"net-master-refused": ([4, 5], ["node3"])}
     found = finding(lost, "net-master-refused")
-    assert "ranks 4-5 (node3) found nobody listening at node1 (10.77.0.14:29500)" in found["message"]
+    assert "ranks 4-5 (node3): connection refused at node1 (10.77.0.14:29500)" in found["message"]
     assert found["fix"]["commands"] == ["ssh node3 getent ahosts node1", "ssh node1 getent ahosts node1"]
 
 

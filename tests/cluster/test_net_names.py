@@ -124,7 +124,7 @@ def test_a_master_addr_outside_the_job_is_reported_by_name(bare):
     assert (zero.code, blamed(report)) == (20, {"env-rank-missing": ([2], [])})
     assert blamed(lost) == {"net-master-refused": ([2], ["node3"])}  # who is alone cannot know better
     found = finding(lost, "net-master-refused")
-    assert f"found nobody listening at node1 ({bare.networks[0]}.10:29500)" in found["message"]
+    assert f"connection refused at node1 ({bare.networks[0]}.10:29500)" in found["message"]
     assert found["fix"]["commands"] == ["ssh node3 getent ahosts node1"]
 
 

@@ -11,7 +11,7 @@ from cluster.inside import NODES, finding, findings, reports
 from cluster.reaching import by_hand, net
 
 TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
-BOTH_WAYS = "on ports that the kernel chooses"
+BOTH_WAYS = "on ephemeral ports"
 ONE_WAY = f"{BOTH_WAYS}, but the other direction works"
 NEW = "tcp flags & (syn|ack) == syn"
 CLOSED = "net-master-unreachable"
@@ -126,7 +126,7 @@ def test_only_ssh_and_master_port_open_everywhere_is_the_site_s_fault(cluster, m
     ended, report = net(cluster)
     found = only(report, "net-firewall-ephemeral", [*range(8)])
     assert (ended.code, found["scope"], report["exclude"]["nodes"]) == (30, "system", [])
-    assert f"no node can reach any other on ports that the kernel chooses ({words}" in found["message"]
+    assert f"no node can reach any other on ephemeral ports ({words}" in found["message"]
 
 
 # -- MASTER_PORT taken
@@ -164,9 +164,9 @@ def taken(cluster):
 @pytest.mark.parametrize(
     ("program", "user", "behaves"),
     [
-        (("-c", TALKING), "root", "it answers the others '220 mail.example.org ESMTP'"),
-        (("-c", SILENT), "root", "it says nothing to the others, so that they would wait for ever"),
-        (("-m", "http.server", "29500"), "nobody", "it answers the others '<!DOCTYPE HTML>"),
+        (("-c", TALKING), "root", "it answers the other ranks with '220 mail.example.org ESMTP'"),
+        (("-c", SILENT), "root", "it does not answer the other ranks, so they would hang"),
+        (("-m", "http.server", "29500"), "nobody", "it answers the other ranks with '<!DOCTYPE HTML>"),
         (("-c", STORE), "root", "it is a store of torch.distributed (TCPStore), of another job or an earlier one"),
     ],
     ids=["talking", "silent", "HTTP", "store of torch"],
@@ -196,7 +196,7 @@ def test_an_ssh_server_on_master_port_is_named_without_a_fix_that_kills_it(clust
     found = finding(report, "net-port-in-use")
     assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
     assert "(sshd: " in found["message"]
-    assert "it answers the others 'SSH-2.0-" in found["message"]
+    assert "it answers the other ranks with 'SSH-2.0-" in found["message"]
     assert not any("kill" in command for command in found["fix"]["commands"])
 
 
@@ -228,7 +228,7 @@ def test_a_holder_that_cannot_be_seen_is_looked_for_by_its_port(cluster, taken):
     assert ({e.code for e in ended}, findings(report)) == ({30}, ["net-port-in-use"])
     found = finding(report, "net-port-in-use")
     assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
-    assert "is taken on rank 0's host by a process that cannot be seen (" in found["message"]
+    assert "is taken on rank 0's host by a process that is not visible (" in found["message"]
     assert found["fix"]["commands"] == ["export MASTER_PORT=29501", "ssh node1 sudo ss -ltnp 'sport = :29500'"]
 
 

@@ -31,7 +31,7 @@ def error_of(ended):
 @pytest.mark.parametrize(
     ("body", "sign", "told"),
     [
-        (HOLD, "fell silent", "calls: fault"),
+        (HOLD, "stopped reporting", "calls: fault"),
         (UNINTERRUPTIBLE, "hung in an uninterruptible system call", "state D"),
     ],
     ids=["keeps the interpreter", "uninterruptible"],

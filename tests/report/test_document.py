@@ -94,7 +94,7 @@ def test_one_rank_has_no_bus_bandwidth(single):
     row = document(*single).bandwidth[0]
     assert row.busbw_GBps is None
     assert row.share_of_expected is None
-    assert row.expected_GBps.source == "one rank alone has no bus bandwidth"
+    assert row.expected_GBps.source == "a single rank has no bus bandwidth"
 
 
 def test_wrong_elements_are_summed_and_null_when_nobody_checked(job_of, judge):
