@@ -91,7 +91,7 @@ def test_a_rank_pinned_to_the_other_socket_is_named(on, change, says, the):
     job = change.rank(on(machines.DGX_H100), 2, cpu_list="56-63", cpus=8)
     assert says(job) == [("gpu-far-from-cpu", "warning", (2,), ("node1",))]
     message = the(job).message
-    assert "bound to CPUs 56-63; next to its GPU 2 (0000:52:00.0) are CPUs 0-55,112-167" in message
+    assert "bound to CPUs 56-63; the CPUs next to its GPU 2 (0000:52:00.0) are 0-55,112-167" in message
     assert "numactl --cpunodebind=0" in " ".join(the(job).fix.commands)
 
 
@@ -110,7 +110,7 @@ def test_a_job_with_the_cpus_of_one_socket_names_the_gpus_of_the_other(on, chang
     job = change.rank(on(machines.DGX_H100, machines.DGX_H100), None, cpu_list="0-15", cpus=16)
     far = (4, 5, 6, 7, 12, 13, 14, 15)
     assert says(job) == [("gpu-far-from-cpu", "warning", far, ("node1", "node2"))]
-    assert "ranks 5-7,12-15 (node1 and node2) likewise" in the(job).message
+    assert "same for ranks 5-7,12-15 (node1 and node2)" in the(job).message
 
 
 def test_who_may_run_everywhere_is_not_pinned(on, change, says):
@@ -146,7 +146,7 @@ def test_a_list_that_leaves_one_adapter_names_the_ranks_that_are_far_from_it(on,
     far = (*range(1, 8), *range(9, 16))
     assert says(job) == [("gpu-far-from-nic", "warning", far, ("node1", "node2"))]
     finding = the(job)
-    assert "with NCCL_IB_HCA==mlx5_0 GPU 1 (0000:43:00.0) reaches the network by mlx5_0 on" in finding.message
+    assert "with NCCL_IB_HCA==mlx5_0 GPU 1 (0000:43:00.0) reaches the network through mlx5_0 on" in finding.message
     assert "on another root complex of its NUMA node, although mlx5_3 is on its switch" in finding.message
     assert "rank 5" in finding.evidence
     assert "mlx5_0 on another NUMA node" in finding.evidence["rank 5"]
@@ -238,8 +238,8 @@ def test_a_port_that_is_down_while_the_others_have_theirs_is_named(on, says, the
     job = on(machines.DGX_H100, dark)
     assert says(job) == [("gpu-far-from-nic", "warning", (13,), ("node2",))]
     finding = the(job)
-    assert "GPU 5 (0000:c3:00.0) reaches the network by" in finding.message
-    assert "mlx5_9 is down, which would be on its switch" in finding.message
+    assert "GPU 5 (0000:c3:00.0) reaches the network through" in finding.message
+    assert "mlx5_9 is on its switch but down" in finding.message
     assert finding.owner == "admin"
     assert "ibstat mlx5_9" in finding.fix.commands
 
@@ -274,7 +274,7 @@ def test_a_node_that_counts_in_another_order_is_named(on, change, says, the):
     job = change.environment(job, range(16, 24), CUDA_VISIBLE_DEVICES="7,6,5,4,3,2,1,0")
     assert says(job) == [("gpu-rails-differ", "warning", tuple(range(16, 24)), ("node3",))]
     finding = the(job)
-    assert "node3 of 4 nodes: LOCAL_RANK 0 takes GPU 7 (0000:df:00.0), place 7 in PCI order, and on" in finding.message
+    assert "node3 of 4 nodes: LOCAL_RANK 0 takes GPU 7 (0000:df:00.0), position 7 in PCI order; on" in finding.message
     assert "CUDA_VISIBLE_DEVICES=7,6,5,4,3,2,1,0" in finding.message
 
 

@@ -182,7 +182,7 @@ def test_a_gpu_on_the_bus_that_nvml_does_not_list_makes_the_node_certain(on, jud
     said = judge(job, "gpu_fleet")
     (finding,) = said.findings
     assert (finding.ranks, finding.nodes, finding.confirmed) == ((23,), ("node3",), True)
-    assert "0000:df:00.0 is on its PCI bus and not in NVML's list" in finding.message
+    assert "0000:df:00.0 is on its PCI bus but not in NVML's list" in finding.message
     assert said.verdict.exit_code == 40
 
 
@@ -244,7 +244,7 @@ def test_ranks_that_all_opened_gpu_0_are_seen_on_it(on, judge):
     (finding,) = [f for f in judge(job).findings if f.rule == "gpu-stray-context"]
     assert (finding.severity, finding.ranks, finding.nodes) == ("warning", (0,), ("node1",))
     assert finding.message == (
-        "node1: GPU 0 (0000:1b:00.0): processes 101, 102, 103, 104 and 3 more of GPUs 1-7 are on it too, with 3.5 GB "
+        "node1: GPU 0 (0000:1b:00.0): processes 101, 102, 103, 104 and 3 more of GPUs 1-7 also use it, with 3.5 GB "
         "of its memory"
     )
 

@@ -252,7 +252,7 @@ def test_gpu_none_visible_when_nccl_meets_cpu_nodes(of, judge):
     (finding,) = said.findings
     assert (finding.rule, finding.scope) == ("gpu-none-visible", "rank")
     assert finding.ranks == (0, 1, 2, 3)
-    assert finding.message == ("node1 and node2: no NVIDIA GPU is to be seen; the job asks for NCCL, which needs them")
+    assert finding.message == ("node1 and node2: no NVIDIA GPU found; the job uses NCCL, which needs GPUs")
     assert said.verdict.exit_code == 30
     assert said.not_checked == ()
 
@@ -381,7 +381,7 @@ def test_the_same_mistake_on_every_node_is_one_finding(of, with_value, only):
     finding = only(with_value(of(4, 4, 4), "0"))
     assert len(finding.ranks) == 16
     assert finding.message.startswith("ranks 0-3 (node1) all run on GPU-1-0")
-    assert finding.message.endswith("; 3 more GPUs are shared in this way")
+    assert finding.message.endswith("; same for 3 more GPUs")
 
 
 def test_more_ranks_than_gpus(of, with_value, only):

@@ -37,22 +37,22 @@ def xid(number, minutes=40.0, pci=GPU5):
     [
         (48, "error", "an uncorrectable memory error", "reset the GPU"),
         (62, "error", "microcontroller", "reset the GPU"),
-        (63, "warning", "is to be replaced", "Nothing at once"),
+        (63, "warning", "needs replacement", "No immediate action"),
         (64, "error", "could not be replaced", "reset the GPU"),
-        (74, "warning", "NVLink", "Look at the links"),
+        (74, "warning", "NVLink", "Check the links"),
         (79, "error", "fallen off the bus", "reboot"),
-        (92, "warning", "correctable", "Nothing at once"),
-        (94, "warning", "hit one application", "Nothing at once"),
+        (92, "warning", "correctable", "No immediate action"),
+        (94, "warning", "hit one application", "No immediate action"),
         (95, "error", "could not be contained", "reset the GPU"),
         (119, "error", "did not answer", "reset the GPU"),
         (120, "error", "GSP", "reset the GPU"),
-        (121, "warning", "C2C", "Nothing at once"),
-        (149, "warning", "NVLink", "Look at the links"),
+        (121, "warning", "C2C", "No immediate action"),
+        (149, "warning", "NVLink", "Check the links"),
         (54, "error", "power", "power cables"),
-        (13, "info", "a fault of a kernel", "application"),
-        (31, "info", "memory that is not there", "application"),
+        (13, "info", "a fault in a CUDA kernel", "application"),
+        (31, "info", "an invalid memory address", "application"),
         (43, "info", "an application's fault", "application"),
-        (45, "info", "taken off the GPU", "application"),
+        (45, "info", "removed from the GPU", "application"),
         (4711, "info", "Xid 4711 40 min ago", "Look it up"),
     ],
 )
@@ -81,7 +81,7 @@ def test_what_the_driver_has_dealt_with_is_a_warning(on, judge):
 def test_one_of_which_nobody_knows_when_is_no_error(on, judge):
     (finding,) = judge(on(H100, xid(119, minutes=None))).findings
     assert finding.severity == "warning"
-    assert "Xid 119 at a time that is not known" in finding.message
+    assert "Xid 119 at an unknown time" in finding.message
 
 
 def test_several_of_one_gpu_are_one_finding_of_the_worst(on, judge):
@@ -118,7 +118,7 @@ def test_a_gpu_that_no_rank_takes_is_a_remark(on, judge):
 def test_a_gpu_that_nvml_does_not_list_is_a_remark(on, judge):
     (finding,) = judge(on(H100, xid(79, pci="0000:ab:00.0"))).findings
     assert (finding.rule, finding.severity, finding.nodes) == ("gpu-xid-recent", "info", ("node2",))
-    assert "of GPUs that NVML does not show here: 0000:ab:00.0: Xid 79 40 min ago" in finding.message
+    assert "Xids of GPUs that NVML does not list: 0000:ab:00.0: Xid 79 40 min ago" in finding.message
 
 
 def test_where_nvml_failed_the_log_is_told_beside_it(on, judge, change):
