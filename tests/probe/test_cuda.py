@@ -131,7 +131,7 @@ def test_a_hang_ends_at_the_deadline_and_a_crash_is_told(views):
     (hung,) = views(H100 + "cuda.init hang\n", seconds=1.0)
     assert hung == Missing(reason="CUDA did not answer within 1 s: a GPU, its driver or the MPS daemon hangs")
     (crashed,) = views(H100 + "cuda.init crash\n")
-    assert crashed == Missing(reason="CUDA crashed the process that asked it: SIGSEGV")
+    assert crashed == Missing(reason="CUDA crashed the process that queried it: SIGSEGV")
 
 
 # -- names

@@ -198,7 +198,7 @@ def test_the_child_dies_by_itself_when_nobody_waits(fake_nvml):
 
 def test_a_crash_is_named(ask):
     answer = ask(H100 + "2.uuid crash\n")
-    assert answer == Missing(reason="NVML crashed the process that asked it: SIGSEGV")
+    assert answer == Missing(reason="NVML crashed the process that queried it: SIGSEGV")
 
 
 def program(tmp_path, text):
@@ -210,11 +210,11 @@ def program(tmp_path, text):
 
 def test_garbage_is_no_answer(ask, tmp_path):
     answer = ask(H100, python=program(tmp_path, 'echo \'{"fact": "gpus"}\'; echo hello; exit 3'))
-    assert answer == Missing(reason="the process that asks NVML gave no answer (exit code 3): hello")
+    assert answer == Missing(reason="the process that queries NVML gave no answer (exit code 3): hello")
 
 
 def test_silence_is_no_answer(ask, tmp_path):
-    assert "it wrote nothing" in ask(H100, python=program(tmp_path, "exit 0")).reason
+    assert "no output" in ask(H100, python=program(tmp_path, "exit 0")).reason
 
 
 def test_an_answer_among_other_words_is_found(ask, tmp_path):
@@ -224,7 +224,7 @@ def test_an_answer_among_other_words_is_found(ask, tmp_path):
 
 
 def test_a_python_that_is_not_there(ask):
-    assert ask(H100, python="/nowhere/python").reason.startswith("the process that asks NVML could not be started")
+    assert ask(H100, python="/nowhere/python").reason.startswith("could not start the process that queries NVML")
 
 
 def test_the_module_says_first_which_gpus_there_are(fake_nvml):

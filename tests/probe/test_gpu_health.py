@@ -214,7 +214,7 @@ def test_values_from_the_future_are_kept(health):
     assert set(told.nvlinks.remote) == {"unknown"}
     assert told.clocks.event_reasons == 0xF000000000000000
     assert health(H200 + "field.230 type 99 1\n").recovery_action == Missing(
-        reason="NVML gave a value of type 99, which is unknown"
+        reason="NVML returned a value of unknown type 99"
     )
 
 
@@ -285,7 +285,7 @@ def test_where_their_condition_cannot_be_read_the_gpus_are_known(ask, key):
 
 def test_a_crash_while_their_condition_is_read(ask):
     answer = ask(H200 + "5.reasons crash\n")
-    assert (len(answer.devices), answer.unread) == (8, "NVML crashed the process that asked it: SIGSEGV")
+    assert (len(answer.devices), answer.unread) == (8, "NVML crashed the process that queried it: SIGSEGV")
 
 
 def test_an_examination_that_breaks_off_is_not_taken_for_the_whole(ask, tmp_path):
@@ -295,7 +295,7 @@ def test_an_examination_that_breaks_off_is_not_taken_for_the_whole(ask, tmp_path
     python.chmod(0o755)
     answer = ask(H200, python=str(python))
     assert answer == Gpus(
-        "1", "2", (), unread="the process that asks NVML gave no answer (exit code 1): TypeError: what"
+        "1", "2", (), unread="the process that queries NVML gave no answer (exit code 1): TypeError: what"
     )
 
 
@@ -308,9 +308,9 @@ def test_an_old_binding_lacks_most_of_it():
     )
     told = gpu_health.read(old, object())
     assert told.compute_mode == 0
-    assert "this version of nvidia-ml-py does not know it" in told.recovery_action.reason
-    assert "this version of nvidia-ml-py does not know it" in told.fabric.reason
-    assert "this version of nvidia-ml-py does not know it" in told.module.reason
+    assert "this version of nvidia-ml-py does not support it" in told.recovery_action.reason
+    assert "this version of nvidia-ml-py does not support it" in told.fabric.reason
+    assert "this version of nvidia-ml-py does not support it" in told.module.reason
     assert gpu_health.confidential_compute(old).reason.startswith("this version of nvidia-ml-py")
 
 

@@ -125,7 +125,7 @@ def test_interfaces_that_cannot_be_listed_are_missing(monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(psutil, "net_if_addrs", denied)
-    assert host.interfaces() == Missing(reason="the interfaces cannot be listed: [Errno 13] Permission denied")
+    assert host.interfaces() == Missing(reason="cannot list the interfaces: [Errno 13] Permission denied")
 
 
 def test_the_loopbacks_subnet_is_known():

@@ -161,7 +161,7 @@ def test_an_own_name_that_is_elsewhere_or_unknown_binds_nowhere(tmp_path):
     elsewhere = Resolution(name="node1", addresses=("203.0.113.9", "2001:db8::9"), seconds=0.001)
     found = links.collect({}, elsewhere, open_files=(1, 2), root=tmp_path)
     assert found.own_name == elsewhere
-    assert found.own_name_binds == Missing(reason="no socket can be bound to 203.0.113.9, 2001:db8::9")
+    assert found.own_name_binds == Missing(reason="cannot bind a socket to 203.0.113.9, 2001:db8::9")
     unknown = Missing(reason="[Errno -2] Name or service not known")
     found = links.collect({}, unknown, open_files=(1, 2), root=tmp_path)
     assert (found.own_name, found.own_name_binds) == (unknown, unknown)

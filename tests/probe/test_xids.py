@@ -127,12 +127,12 @@ def test_why_it_cannot_be_read_is_told(tmp_path, monkeypatch, error, words):
 
 def test_a_name_that_leads_elsewhere_is_not_read():
     """Container runtimes let /dev/kmsg be a terminal or /dev/null; a terminal's input is not ours to take."""
-    assert xids.recent(Path("/dev/null")) == Missing(reason="/dev/null is not the kernel's log here, as in containers")
+    assert xids.recent(Path("/dev/null")) == Missing(reason="/dev/null is not the kernel log here, as in containers")
 
 
 def test_a_log_that_never_ends_is_left_in_time(tmp_path):
     path = log(tmp_path, record(9, "NVRM: Xid (PCI:0000:1b:00): 79, x"))
-    assert xids.recent(path, seconds=0.0) == Missing(reason=f"{path} could not be read to its end in time")
+    assert xids.recent(path, seconds=0.0) == Missing(reason=f"reading {path} to its end took too long")
 
 
 def test_this_machines_own_log_is_read_or_refused_with_a_reason():

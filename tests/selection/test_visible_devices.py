@@ -103,11 +103,11 @@ def test_what_a_value_shows(value, indices, kind):
     [
         ("0,-1,1", "item 2 ('-1'): a negative number ends the list"),
         ("0 1", "item 1 ('0 1'): CUDA reads 0 and ignores ' 1'"),
-        ("0,9", "item 2 ('9'): there is no GPU 9, only GPUs 0 to 7; it ends the list"),
+        ("0,9", "item 2 ('9'): GPU 9 does not exist, only GPUs 0 to 7; it ends the list"),
         ("[0,1]", "item 1 ('[0'): a bracket or quote ends the list"),
-        ("all", "item 1 ('all'): CUDA knows no word 'all' here, and it ends the list"),
+        ("all", "item 1 ('all'): CUDA does not accept 'all'; it ends the list"),
         ("0,,1", "item 2 (''): an empty item ends the list"),
-        ("", "it is set and names no GPU"),
+        ("", "it is set but names no GPU"),
         (f"{A},1", "item 2 ('1'): an index in a list of UUIDs ends the list"),
         (f"1,{A}", f"item 2 ('{A}'): a GPU UUID in a list of indices ends the list"),
         ("GPU-x", "item 1 ('GPU-x'): no GPU of this node has this UUID; it ends the list"),
@@ -182,8 +182,8 @@ def test_a_process_sees_one_mig_device(value, uuids):
 
 
 def test_why_the_other_mig_devices_are_not_seen():
-    assert visible("MIG-aa,MIG-bb", (DIVIDED,)).stop == "item 2: a process sees one MIG device only"
-    assert visible(None, (DIVIDED,)).stop.startswith("a process sees one MIG device only")
+    assert visible("MIG-aa,MIG-bb", (DIVIDED,)).stop == "item 2: a process sees only one MIG device"
+    assert visible(None, (DIVIDED,)).stop.startswith("a process sees only one MIG device")
     assert visible("MIG-aa", (DIVIDED,)).stop == ""
     assert visible("MIG-bb,MIG-aa", (DIVIDED,)).uuids == ("MIG-bb",)
     assert fault_in("MIG-bb,MIG-aa", (DIVIDED,)) is None
@@ -191,7 +191,7 @@ def test_why_the_other_mig_devices_are_not_seen():
 
 def test_a_gpu_in_mig_mode_without_devices_is_not_visible():
     empty = gpu_of(0, mig=True)
-    assert visible(None, (empty,)) == ((), "a GPU in MIG mode on which no MIG device was made is not visible")
+    assert visible(None, (empty,)) == ((), "a GPU in MIG mode without a MIG device is not visible")
     assert visible("0,1", (empty, EIGHT[1])).uuids == (B,)
 
 

@@ -131,7 +131,7 @@ def test_a_lost_gpu_explains_why_cuda_does_not_start(of, change, found):
 
 
 def test_that_distcheck_could_not_ask_is_no_fault(of, change, judge):
-    reason = "the process that asks CUDA could not be started: [Errno 11] Resource temporarily unavailable"
+    reason = "could not start the process that queries CUDA: [Errno 11] Resource temporarily unavailable"
     said = judge(change.rank(of(), 1, cuda=Missing(reason=reason)), "gpu_cuda")
     assert said.findings == ()
     assert [(n.rule, n.reason, n.ranks, n.required) for n in said.not_checked] == [

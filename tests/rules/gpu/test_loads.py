@@ -159,7 +159,7 @@ def test_a_driver_that_hangs_under_load_costs_the_watch_alone(watched, says, mon
 def test_a_watch_that_could_not_begin_is_listed_as_not_checked(watched, judge, job_of, change):
     found, _ = watched(H200, looks=0)
     job = job_of(1, 8, looks=LOOKS, gpus=8)
-    why = Missing(reason="the process that asks NVML could not be started: out of memory")
+    why = Missing(reason="could not start the process that queries NVML: out of memory")
     job = change.node(job, 0, gpus=with_loads(replace(job.nodes[0], gpus=found), why).gpus)
     said = judge(job, "gpu")
     assert "out of memory" in " ".join(n.reason for n in said.not_checked)

@@ -163,7 +163,7 @@ def test_gpus_that_were_not_looked_at_are_unknown(of, judge, change):
         ("NVML error 4242: ?", False, "admin", 20, "timeout -s KILL 30 nvidia-smi"),
         (NO_ANSWER.reason, False, "admin", 20, "timeout -s KILL 30 nvidia-smi"),
         (
-            "NVML crashed the process that asked it: SIGSEGV",
+            "NVML crashed the process that queried it: SIGSEGV",
             False,
             "admin",
             20,
@@ -192,7 +192,7 @@ def test_nodes_with_one_failure_make_one_finding(of, only, change):
 
 
 def test_when_distcheck_could_not_ask_the_node_is_not_blamed(of, judge, change):
-    reason = "the Python module pynvml (package nvidia-ml-py) cannot be imported: no"
+    reason = "cannot import the Python module pynvml (package nvidia-ml-py): no"
     said = judge(change.node(of(2), 0, gpus=Missing(reason=reason)), "gpu")
     assert said.findings == ()
     assert "gpu-nvml-init-failed" in {gap.rule for gap in said.not_checked}
@@ -287,7 +287,7 @@ def test_nvml_that_counts_no_gpu(of, judge, change, with_value):
 @pytest.mark.parametrize(
     ("name", "value", "message", "command"),
     [
-        ("gpu-cvd-empty", "", "shows 0 of 4 GPUs: it is set and names no GPU", "unset CUDA_VISIBLE_DEVICES"),
+        ("gpu-cvd-empty", "", "shows 0 of 4 GPUs: it is set but names no GPU", "unset CUDA_VISIBLE_DEVICES"),
         ("gpu-cvd-minus-one", "-1", "shows 0 of 4 GPUs: item 1 ('-1')", "export CUDA_VISIBLE_DEVICES=0,1"),
         (
             "gpu-cvd-minus-one",
@@ -300,7 +300,7 @@ def test_nvml_that_counts_no_gpu(of, judge, change, with_value):
         ("gpu-cvd-bad-item", "2 3", "item 1 ('2 3'): CUDA reads 2", "export CUDA_VISIBLE_DEVICES=2,3"),
         ("gpu-cvd-bad-item", "[2;3]", "item 1 ('[2;3]')", "export CUDA_VISIBLE_DEVICES=2,3"),
         ("gpu-cvd-bad-item", "all", "item 1 ('all')", "export CUDA_VISIBLE_DEVICES=0,1"),
-        ("gpu-cvd-bad-item", "3,4", "there is no GPU 4, only GPUs 0 to 3", "export CUDA_VISIBLE_DEVICES=0,1"),
+        ("gpu-cvd-bad-item", "3,4", "GPU 4 does not exist, only GPUs 0 to 3", "export CUDA_VISIBLE_DEVICES=0,1"),
         ("gpu-cvd-mixed-uuid-index", "GPU-1-0,1", "item 2 ('1')", "unset CUDA_VISIBLE_DEVICES"),
         ("gpu-cvd-uuid-stale", "GPU-2-0", "item 1 ('GPU-2-0')", "export CUDA_VISIBLE_DEVICES=0,1"),
     ],

@@ -130,7 +130,7 @@ def test_where_nvml_failed_the_log_is_told_beside_it(on, judge, change):
 
 
 def test_a_log_that_may_not_be_read_is_not_checked_and_decides_nothing(on, judge, change):
-    reason = "the kernel's log may not be read (/dev/kmsg: Operation not permitted; kernel.dmesg_restrict is 1)"
+    reason = "no permission to read the kernel log (/dev/kmsg: Operation not permitted; kernel.dmesg_restrict is 1)"
     job = on(H100)
     for n in range(2):
         job = change.node(job, n, xids=Missing(reason=reason))
