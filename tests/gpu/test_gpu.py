@@ -87,7 +87,7 @@ def test_ranks_that_may_share_a_gpu_get_exact_results(by_hand, ranks):
     assert [(row["op"], row["wrong"]) for row in report["bandwidth"]] == [("all_reduce", 0), ("broadcast", 0)]
 
 
-def test_ranks_that_nccl_takes_for_hosts_of_their_own_get_exact_results(by_hand, port):
+def test_ranks_with_their_own_nccl_hostid_get_exact_results(by_hand, port):
     # NCCL 2.5.6 and later; over sockets of the loopback, so the figures mean nothing.
     words = ("bandwidth", "--local-rank", "0", "--format", "json", "--sizes", "1M", "--iters", "3", "--timeout", "200")
     running = [

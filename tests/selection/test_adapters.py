@@ -49,7 +49,7 @@ def test_the_list_is_read_as_nccl_does(value, taken):
     assert [n.name for n in ALL if chosen(n, value)] == [f"mlx5_{n}" for n in taken]
 
 
-def test_of_several_ports_one_that_is_up_must_be_meant():
+def test_of_several_ports_an_active_one_must_match():
     two = nic("mlx4_0", 1, 2)
     assert chosen(two, "mlx4_0:2")
     assert not chosen(nic("mlx4_0", 1), "mlx4_0:2")
@@ -57,7 +57,7 @@ def test_of_several_ports_one_that_is_up_must_be_meant():
     assert not chosen(nic("mlx4_0", 2), "^mlx4_0:2")
 
 
-def test_an_adapter_that_is_down_is_meant_by_its_name():
+def test_an_adapter_that_is_down_matches_by_name():
     assert chosen(nic("mlx5_0"), "mlx5_0:1")
 
 
@@ -68,7 +68,7 @@ def test_no_more_than_32_items_are_read():
 
 
 @given(st.text(alphabet="mlx5_01=^:,;- ", max_size=20))
-def test_what_is_excluded_is_what_would_be_taken(value):
+def test_the_caret_excludes_the_matching_adapters(value):
     for one in ALL:
         if value and not value.startswith("^"):
             assert chosen(one, value) != chosen(one, f"^{value}")

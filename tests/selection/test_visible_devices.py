@@ -90,7 +90,7 @@ def seen(value, gpus=EIGHT):
         ("MIG-1", [], "stale"),
     ],
 )
-def test_what_a_value_shows(value, indices, kind):
+def test_a_value_shows_these_gpus(value, indices, kind):
     assert seen(value) == indices
     fault = fault_in(value, EIGHT)
     assert (fault.kind if fault else None) == kind
@@ -113,16 +113,16 @@ def test_what_a_value_shows(value, indices, kind):
         ("GPU-x", "item 1 ('GPU-x'): no GPU of this node has this UUID; it ends the list"),
     ],
 )
-def test_the_words_for_it(value, words):
+def test_each_fault_has_its_text(value, words):
     assert str(fault_in(value, EIGHT)) == words
 
 
-def test_what_only_misleads_stops_nothing():
+def test_a_misleading_item_does_not_end_the_list():
     assert visible("0 1,2", EIGHT).stop == ""
     assert visible("0,9", EIGHT).stop == str(fault_in("0,9", EIGHT))
 
 
-def test_an_ambiguous_prefix_names_what_it_fits():
+def test_an_ambiguous_prefix_names_its_matches():
     pair = (gpu_of(0, "GPU-ab1"), gpu_of(1, "GPU-ab2"))
     assert visible("GPU-ab", pair).uuids == ()
     assert "GPU-ab1 and GPU-ab2" in visible("GPU-ab", pair).stop
@@ -142,7 +142,7 @@ def test_a_lost_gpu_shifts_the_rest_and_no_item_is_blamed():
     assert fault_in("0 1,7", gpus).item == 1
 
 
-def test_gpus_without_a_uuid():
+def test_gpus_without_a_uuid_are_named_by_address():
     gpus = (gpu_of(0, GONE), gpu_of(1))
     assert visible(None, gpus).uuids == ("PCI-0000:01:00.0", B)
     assert visible("0", gpus).uuids == ("PCI-0000:01:00.0",)
@@ -250,7 +250,7 @@ def torch_reads():
 @example("GPU-abcd, GPU-0fff")
 @example("9,-1,9")
 @example("GPU-")
-def test_torch_sees_the_same(torch_reads, value):
+def test_torch_sees_the_same_gpus(torch_reads, value):
     try:
         expected = torch_reads(value)
     except ValueError:
@@ -261,7 +261,7 @@ def test_torch_sees_the_same(torch_reads, value):
 
 @settings(max_examples=1000, deadline=None)
 @given(st.one_of(VALUES, st.text(max_size=40), st.text(alphabet="GPUMIG-/0123456789,ab ", max_size=40)))
-def test_any_text_is_read(value):
+def test_any_text_can_be_read(value):
     gpus = (*NODE, DIVIDED)
     result, fault = visible(value, gpus), fault_in(value, gpus)
     assert len(set(result.uuids)) == len(result.uuids)

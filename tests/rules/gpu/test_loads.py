@@ -73,7 +73,7 @@ def says(judge, job_of, change):
     return says
 
 
-def test_gpus_that_work_hard_and_well_are_silent(watched, says):
+def test_healthy_gpus_under_load_are_silent(watched, says):
     healthy = watched(H200)
     loads = healthy[1].gpus
     assert len(loads) == 8
@@ -83,7 +83,7 @@ def test_gpus_that_work_hard_and_well_are_silent(watched, says):
 
 
 @pytest.mark.parametrize("profile", sorted(path.stem for path in NVML.glob("*.txt")))
-def test_gpus_of_any_kind_that_stay_idle_are_silent(watched, says, profile):
+def test_idle_gpus_of_any_model_are_silent(watched, says, profile):
     found, loads = watched((NVML / f"{profile}.txt").read_text() + "reasons 0x1\npcie.gen 1\nclock 210\n", looks=1)
     assert {load.busy for load in loads.gpus.values()} == {0}
     if len(found.devices) == 8:
@@ -102,7 +102,7 @@ FAULTS = (
 )
 
 
-def test_every_fault_under_load_is_told_of_its_gpu_and_rank(watched, says):
+def test_every_fault_under_load_names_its_gpu_and_rank(watched, says):
     faulty = watched(H200, H200 + "".join(f"{n}.{line}\n" for n, (line, _, _) in enumerate(FAULTS)))
     findings = says(watched(H200, looks=4), faulty)
     assert {(f.severity, f.nodes) for f in findings} == {("warning", ("node2",))}
@@ -112,22 +112,22 @@ def test_every_fault_under_load_is_told_of_its_gpu_and_rank(watched, says):
     assert sorted(rank for f in findings for rank in f.ranks) == list(range(8, 16)), "each GPU for its fault alone"
 
 
-def test_memory_that_fails_under_load_puts_the_node_on_the_exclude_list(watched, says):
+def test_a_memory_failure_under_load_excludes_the_node(watched, says):
     (finding,) = says(watched(H200, H200 + "3.ecc.1.0 0 grows 1\n"))
     assert (finding.rule, finding.ranks, finding.confirmed) == ("gpu-ecc-uncorrected", (3,), True)
     assert "of them while the collectives ran" in finding.message
 
 
-def test_a_gpu_that_is_lost_under_load_is_told(watched, says):
+def test_a_gpu_lost_under_load_is_reported(watched, says):
     (finding,) = says(watched(H200, H200 + "3.lost yes\n"))
     assert (finding.rule, finding.severity, finding.nodes) == ("gpu-fell-off-bus", "error", ("node1",))
 
 
-def test_counters_that_were_high_before_and_do_not_grow_are_not_held_against_a_load(watched, says):
+def test_high_counters_that_do_not_grow_under_load_are_silent(watched, says):
     assert says(watched(H200 + "3.field.161.7 30\n3.pcie.replays 200\n3.field.270 type 3 90000000000\n")) == ()
 
 
-def test_counters_that_could_not_be_read_before_did_not_grow(watched):
+def test_counters_that_could_not_be_read_before_are_silent(watched):
     found, _ = watched(H200, looks=1)
     health = found.devices[0].health
     full = replace(health, nvlinks=replace(health.nvlinks, errors=(LinkErrors("replay", (9,) * 18),)))
@@ -136,7 +136,7 @@ def test_counters_that_could_not_be_read_before_did_not_grow(watched):
     assert gpu_load.load(health, full, (), 1.0).nvlink_errors == (LinkErrors("replay", (9,) * 18),)
 
 
-def test_where_nvml_has_no_clock_of_slowdowns_what_was_seen_counts(watched, says):
+def test_without_slowdown_timers_the_samples_decide(watched, says):
     old = H200 + "".join(f"field.{n} !3\n" for n in (269, 270, 271))
     hot = watched(old, old + "3.reasons 0x48\n")
     (finding,) = says(hot)
@@ -145,7 +145,7 @@ def test_where_nvml_has_no_clock_of_slowdowns_what_was_seen_counts(watched, says
     assert says(watched(old)) == ()
 
 
-def test_a_driver_that_hangs_under_load_costs_the_watch_alone(watched, says, monkeypatch):
+def test_a_driver_that_hangs_under_load_stops_only_the_watch(watched, says, monkeypatch):
     monkeypatch.setattr(gpu_load, "_ANSWER_SECONDS", 1.0)
     start = time.monotonic()
     found, loads = watched(H200, H200 + "3.processes hang\n")
@@ -156,7 +156,7 @@ def test_a_driver_that_hangs_under_load_costs_the_watch_alone(watched, says, mon
     assert "while the collectives ran: NVML did not answer within 1 s" in finding.message
 
 
-def test_a_watch_that_could_not_begin_is_listed_as_not_checked(watched, judge, job_of, change):
+def test_a_watch_that_could_not_start_is_listed_as_not_checked(watched, judge, job_of, change):
     found, _ = watched(H200, looks=0)
     job = job_of(1, 8, looks=LOOKS, gpus=8)
     why = Missing(reason="could not start the process that queries NVML: out of memory")
@@ -166,7 +166,7 @@ def test_a_watch_that_could_not_begin_is_listed_as_not_checked(watched, judge, j
     assert not [n for n in said.not_checked if n.required]
 
 
-def test_the_watcher_ends_with_whoever_started_it(fake_nvml, monkeypatch):
+def test_the_watcher_ends_with_its_parent(fake_nvml, monkeypatch):
     for name, value in fake_nvml.environ(H200).items():
         monkeypatch.setenv(name, value)
 
@@ -182,7 +182,7 @@ def test_the_watcher_ends_with_whoever_started_it(fake_nvml, monkeypatch):
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_who_has_not_read_the_condition_of_gpus_watches_nothing(watched, says):
+def test_a_process_that_did_not_read_the_gpus_watches_none(watched, says):
     async def answer(gpus):
         async with gpu_load.watching(gpus, 60.0) as watch:
             pass

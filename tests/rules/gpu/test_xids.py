@@ -56,7 +56,7 @@ def xid(number, minutes=40.0, pci=GPU5):
         (4711, "info", "Xid 4711 40 min ago", "Look it up"),
     ],
 )
-def test_each_number_has_its_weight_and_its_fix(on, judge, number, severity, words, step):
+def test_each_xid_has_its_severity_and_fix(on, judge, number, severity, words, step):
     said = judge(on(H100, xid(number)))
     (finding,) = said.findings
     assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (
@@ -68,23 +68,23 @@ def test_each_number_has_its_weight_and_its_fix(on, judge, number, severity, wor
     assert said.verdict.exit_code == (20 if severity == "error" else 0)
 
 
-def test_older_ones_and_a_quiet_log_are_nothing(on, judge):
+def test_old_xids_and_an_empty_log_are_silent(on, judge):
     assert judge(on(H100, xid(79, minutes=121), xid(48, minutes=600))).findings == ()
     assert judge(on(H100)).findings == ()
 
 
-def test_what_the_driver_has_dealt_with_is_a_warning(on, judge):
+def test_an_xid_without_recovery_action_is_a_warning(on, judge):
     (finding,) = judge(on(SIGNED, xid(119))).findings
     assert finding.severity == "warning"
 
 
-def test_one_of_which_nobody_knows_when_is_no_error(on, judge):
+def test_an_xid_at_an_unknown_time_is_a_warning(on, judge):
     (finding,) = judge(on(H100, xid(119, minutes=None))).findings
     assert finding.severity == "warning"
     assert "Xid 119 at an unknown time" in finding.message
 
 
-def test_several_of_one_gpu_are_one_finding_of_the_worst(on, judge):
+def test_several_xids_of_one_gpu_are_one_finding_about_the_worst(on, judge):
     (finding,) = judge(on(H100, xid(45, 5), xid(63, 5), xid(48, 6), xid(13, 1))).findings
     assert (finding.severity, finding.ranks) == ("error", (13,))
     assert "Xid 48 6 min ago: an uncorrectable memory error; also Xid 13,45,63" in finding.message
@@ -98,30 +98,30 @@ def test_several_of_one_gpu_are_one_finding_of_the_worst(on, judge):
         ("5.rows 0 1 1 0\n", 63, "gpu-row-remap-pending"),
     ],
 )
-def test_what_nvml_tells_as_well_is_told_once_and_the_xid_is_a_remark(on, judge, fault, number, rule):
+def test_a_fault_that_nvml_reports_too_makes_the_xid_an_info_finding(on, judge, fault, number, rule):
     said = {f.rule: f.severity for f in judge(on(H100 + fault, xid(number))).findings}
     assert said.pop("gpu-xid-recent") == "info"
     assert list(said) == [rule]
 
 
 @pytest.mark.parametrize("fault", ["5.lost yes\n", "5.handle !15\n", "5.reasons !15\n"])
-def test_a_gpu_that_is_lost_is_told_as_lost(on, judge, fault):
+def test_a_lost_gpu_is_reported_as_lost(on, judge, fault):
     said = judge(on(H100 + fault, xid(79)), "gpu", "gpu_xids")
     assert [f.rule for f in said.findings] == ["gpu-fell-off-bus"]
 
 
-def test_a_gpu_that_no_rank_takes_is_a_remark(on, judge):
+def test_a_gpu_that_no_rank_takes_is_an_info_finding(on, judge):
     (finding,) = judge(on(H100, xid(79), per_node=2)).findings
     assert (finding.severity, finding.ranks) == ("info", ())
 
 
-def test_a_gpu_that_nvml_does_not_list_is_a_remark(on, judge):
+def test_a_gpu_that_nvml_does_not_list_is_an_info_finding(on, judge):
     (finding,) = judge(on(H100, xid(79, pci="0000:ab:00.0"))).findings
     assert (finding.rule, finding.severity, finding.nodes) == ("gpu-xid-recent", "info", ("node2",))
     assert "Xids of GPUs that NVML does not list: 0000:ab:00.0: Xid 79 40 min ago" in finding.message
 
 
-def test_where_nvml_failed_the_log_is_told_beside_it(on, judge, change):
+def test_an_nvml_failure_is_reported_beside_the_xid(on, judge, change):
     job = change.node(on(H100, xid(79)), 1, gpus=Missing(reason="NVML error 999: Unknown Error"))
     assert {f.rule: f.severity for f in judge(job, "gpu", "gpu_xids").findings} == {
         "gpu-nvml-init-failed": "error",
@@ -129,7 +129,7 @@ def test_where_nvml_failed_the_log_is_told_beside_it(on, judge, change):
     }
 
 
-def test_a_log_that_may_not_be_read_is_not_checked_and_decides_nothing(on, judge, change):
+def test_an_unreadable_log_is_not_checked_and_not_required(on, judge, change):
     reason = "no permission to read the kernel log (/dev/kmsg: Operation not permitted; kernel.dmesg_restrict is 1)"
     job = on(H100)
     for n in range(2):
