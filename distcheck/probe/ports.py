@@ -52,7 +52,7 @@ def listeners() -> Iterator[tuple[int, int]]:
 
 
 def listening_user(port: int) -> str:
-    """Return the owner of the socket listening on a port, even if its process is hidden; or ''."""
+    """Return the owner of a port's listening socket, even of a hidden process; '' if unknown."""
     number = next((uid for listening, uid in listeners() if listening == port), None)
     if number is None:
         return ""

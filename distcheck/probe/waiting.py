@@ -1,4 +1,4 @@
-"""How long this thread waited for a CPU; on a busy host neither network nor CPU is at fault."""
+"""How long this thread waited for a CPU, which is the fault of neither network nor CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Derive the address and port at which ranks can meet when MASTER_ADDR or MASTER_PORT is unset.
+"""Derive where ranks can meet if MASTER_ADDR or MASTER_PORT is unset.
 
 srun, mpirun and horovodrun number their processes but do not say where rank 0 listens. Each leaves a trace of the host
 on which it placed rank 0, or on which it runs itself; that is the same host unless it was started elsewhere.

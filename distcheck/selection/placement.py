@@ -33,7 +33,7 @@ RANK_VARIABLES = (
 
 
 class Table(NamedTuple):
-    """A launcher's variables; `marker` is set if, and only if, it started the process as a rank."""
+    """A launcher's variables; `marker` is set if and only if it started the process as a rank."""
 
     launcher: Launcher
     marker: str

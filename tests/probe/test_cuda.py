@@ -1,4 +1,4 @@
-"""What CUDA itself shows to a process: the library is ours, the child process, ctypes and the facts are real."""
+"""What CUDA shows to a process: a fake library; the child, ctypes and facts are real."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOUR = H100 + "count 4\n" + MIXED + "cuda.order 1 2 0 3\n"
 
 @pytest.fixture
 def views(fake_nvml):
-    """Ask CUDA on the node that `text` describes, once for each of some ranks' further variables."""
+    """Ask CUDA on the node that `text` describes, once per rank, with its own variables added."""
 
     def views(text, *ranks, seconds=20.0):
         environ = fake_nvml.environ(text)
@@ -181,7 +181,7 @@ def test_an_invalid_address_is_empty(text):
 
 @pytest.fixture
 def rank_of(fake_nvml, monkeypatch):
-    """Return rank 1's facts on the node that `text` describes, with CUDA's word `view`."""
+    """Return rank 1's facts on the node that `text` describes, with CUDA's answer `view`."""
 
     def rank_of(text, view, **variables):
         for name, value in fake_nvml.environ(text).items():

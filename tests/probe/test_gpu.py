@@ -1,4 +1,4 @@
-"""The real nvidia-ml-py, in a real child process, on a library that says what the test wrote down."""
+"""The real nvidia-ml-py in a real child process, on a fake library with the test's values."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def test_a_device_outweighs_nvmls_answer(tmp_path):
 
 
 def test_a_counter_with_every_bit_set_is_missing_and_affects_no_other(ask):
-    """The kernel of a broken GPU, and NVML of what it cannot tell, give a number that no fact holds."""
+    """The kernel and NVML return such a number for a value of a broken GPU."""
     found = ask(H100 + f"0.ecc.0.0 {(1 << 64) - 1}\n0.reasons {1 << 63}\n")
     assert isinstance(found, Gpus)
     health = found.devices[0].health

@@ -1,4 +1,4 @@
-"""The condition of a GPU as the real nvidia-ml-py reads it from a library that says what the test wrote down."""
+"""The condition of a GPU, read by the real nvidia-ml-py from a fake library."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def ask(fake_nvml, monkeypatch):
 
 @pytest.fixture
 def health(ask):
-    """Return the condition of the one GPU that `text` describes."""
+    """Return the condition of the only GPU that `text` describes."""
     return lambda text: ask(text + ALONE).devices[0].health
 
 
-# Every value is another one, so that a field in the wrong place of a structure would show.
+# All values differ, so that a field in the wrong place of a structure is noticed.
 DISTINCT = """
 driver 580.65.06
 cuda 13000
@@ -188,53 +188,53 @@ def test_every_value_is_stored_in_its_field(ask):
 
 def test_unsupported_values_are_not_encoded(ask):
     answer = ask("driver 1\ncuda 12000\ncount 1\nuuid GPU-1\n")
-    told = answer.devices[0].health
-    assert told == GpuHealth()
-    assert told.ecc.uncorrected_volatile == NOT_SUPPORTED
-    assert len(msgspec.json.encode(told)) < 120
+    result = answer.devices[0].health
+    assert result == GpuHealth()
+    assert result.ecc.uncorrected_volatile == NOT_SUPPORTED
+    assert len(msgspec.json.encode(result)) < 120
     assert (answer.peer_access, answer.imex_channel) == ((), None)
 
 
 def test_every_value_has_its_own_reason(health):
-    told = health(
+    result = health(
         H200 + "ecc !4\nrows !999\nfield.230 !15\nfabric.state !999\nlink.state !4\nprocesses !4\nclock !4242\n"
     )
     refused = Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
-    assert (told.ecc.enabled, told.processes, told.nvlinks) == (refused, refused, refused)
-    assert told.remapped_rows == told.fabric == Missing(reason="NVML error 999: unknown error")
-    assert told.clocks.sm_MHz == Missing(reason="NVML error 4242: fake error 4242")
-    assert told.ecc.uncorrected_volatile == 0
+    assert (result.ecc.enabled, result.processes, result.nvlinks) == (refused, refused, refused)
+    assert result.remapped_rows == result.fabric == Missing(reason="NVML error 999: unknown error")
+    assert result.clocks.sm_MHz == Missing(reason="NVML error 4242: fake error 4242")
+    assert result.ecc.uncorrected_volatile == 0
 
 
 def test_unknown_future_values_are_kept(health):
-    told = health(
+    result = health(
         H200 + "field.230 type 1 99\ncompute_mode 42\nfabric.state 9\nlink.remote 200\nreasons 0xf000000000000000\n"
     )
-    assert (told.recovery_action, told.compute_mode, told.fabric.state) == (99, 42, 9)
-    assert set(told.nvlinks.remote) == {"unknown"}
-    assert told.clocks.event_reasons == 0xF000000000000000
+    assert (result.recovery_action, result.compute_mode, result.fabric.state) == (99, 42, 9)
+    assert set(result.nvlinks.remote) == {"unknown"}
+    assert result.clocks.event_reasons == 0xF000000000000000
     assert health(H200 + "field.230 type 99 1\n").recovery_action == Missing(
         reason="NVML returned a value of unknown type 99"
     )
 
 
 def test_old_fabric_structures_are_read(health):
-    told = health(H200 + "fabric.version 2\n")
-    assert (told.fabric.state, told.fabric.health_mask, told.fabric.health_summary) == (3, 0x1AA, NOT_SUPPORTED)
-    told = health(H200 + "fabric.version 1\nfabric.clique 5\n")
-    assert told.fabric == Fabric(3, 0, "", 5, health_mask=NOT_SUPPORTED, health_summary=NOT_SUPPORTED)
+    result = health(H200 + "fabric.version 2\n")
+    assert (result.fabric.state, result.fabric.health_mask, result.fabric.health_summary) == (3, 0x1AA, NOT_SUPPORTED)
+    result = health(H200 + "fabric.version 1\nfabric.clique 5\n")
+    assert result.fabric == Fabric(3, 0, "", 5, health_mask=NOT_SUPPORTED, health_summary=NOT_SUPPORTED)
 
 
 def test_a_driver_that_refuses_many_fields_is_asked_for_the_gpus_alone(health):
-    told = health(H200 + "fields 5\n")
-    assert (told.recovery_action, told.clocks.power_brake_seconds) == (0, 0.0)
-    assert isinstance(told.nvlinks.speed_MBps, Missing)
+    result = health(H200 + "fields 5\n")
+    assert (result.recovery_action, result.clocks.power_brake_seconds) == (0, 0.0)
+    assert isinstance(result.nvlinks.speed_MBps, Missing)
 
 
 def test_a_driver_without_fields_has_missing_values(health):
-    told = health(H200 + "fields !13\n" + "".join(f"link.errors.{n} 0\n" for n in range(4)))
-    assert told.recovery_action == Missing(reason="NVML error 13: Function Not Found")
-    assert told.nvlinks.errors == ()
+    result = health(H200 + "fields !13\n" + "".join(f"link.errors.{n} 0\n" for n in range(4)))
+    assert result.recovery_action == Missing(reason="NVML error 13: Function Not Found")
+    assert result.nvlinks.errors == ()
 
 
 def test_unsupported_link_counters_are_missing(health):
@@ -248,9 +248,9 @@ def test_older_names_of_the_clock_reasons_are_read(health):
 
 
 def test_links_end_at_the_first_that_nvml_refuses(health):
-    told = health(A100)
-    assert (len(told.nvlinks.active), sum(told.nvlinks.active)) == (12, 12)
-    assert told.fabric == NOT_SUPPORTED
+    result = health(A100)
+    assert (len(result.nvlinks.active), sum(result.nvlinks.active)) == (12, 12)
+    assert result.fabric == NOT_SUPPORTED
     assert health(GH200).nvlinks.active == (False,) * 18
     assert health(GH200).own_numa_node == 1
 
@@ -306,11 +306,11 @@ def test_an_old_binding_has_few_values():
     old = SimpleNamespace(
         NVMLError=NVMLError, nvmlDeviceGetComputeMode=lambda _: 0, nvmlDeviceGetModuleId=lambda _handle, _module: 0
     )
-    told = gpu_health.read(old, object())
-    assert told.compute_mode == 0
-    assert "this version of nvidia-ml-py does not support it" in told.recovery_action.reason
-    assert "this version of nvidia-ml-py does not support it" in told.fabric.reason
-    assert "this version of nvidia-ml-py does not support it" in told.module.reason
+    result = gpu_health.read(old, object())
+    assert result.compute_mode == 0
+    assert "this version of nvidia-ml-py does not support it" in result.recovery_action.reason
+    assert "this version of nvidia-ml-py does not support it" in result.fabric.reason
+    assert "this version of nvidia-ml-py does not support it" in result.module.reason
     assert gpu_health.confidential_compute(old).reason.startswith("this version of nvidia-ml-py")
 
 

@@ -55,7 +55,7 @@ def test_the_ports_of_a_meshs_sidecar_are_read_in_pods_only(monkeypatch):
 
 
 def _listed(monkeypatch, *addresses, down=()):
-    """Let psutil list these, each a name, a family, an address and a mask; the kernel counts lo, eth0, eth1, wg0."""
+    """Have psutil list these (name, family, address, mask); the kernel: lo, eth0, eth1, wg0."""
     import psutil
 
     found: dict[str, list[SimpleNamespace]] = {}

@@ -1,4 +1,4 @@
-"""What /sys, /proc and NCCL's files say of a node's network, from made-up trees."""
+"""What /sys, /proc and NCCL's files show of a node's network, from made-up trees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def interface(tmp_path, write):
-    """Write an interface as the kernel shows one."""
+    """Write an interface as the kernel shows it."""
 
     def interface(name: str, *, device: bool = True, **files: str) -> None:
         usual = {
@@ -53,7 +53,7 @@ def interface(tmp_path, write):
 
 @pytest.fixture
 def one(tmp_path, interface):
-    """Write one interface and return what is seen of it."""
+    """Write one interface and return the link that is read."""
 
     def one(name: str = "eth0", **files) -> Link:
         interface(name, **files)

@@ -1,4 +1,4 @@
-"""What cgroups count of memory that ran out: both versions, containers, and where nothing counts."""
+"""How cgroups count memory shortages: both versions, containers, and missing counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 class Machine:
-    """A /proc/self and a cgroup hierarchy of one version, in a folder."""
+    """Return a /proc/self and a cgroup hierarchy of one version, in a folder."""
 
     def __init__(self, folder: Path, version: int, own: str = "/job/step") -> None:
         self.version, self.proc, self.root = version, folder / "proc", folder / "cgroup"

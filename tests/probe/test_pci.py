@@ -1,4 +1,4 @@
-"""Where GPUs and network adapters hang, from made-up trees of /sys."""
+"""Where GPUs and network adapters are on the PCI bus, from made-up trees of /sys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distcheck.selection import pci as tree
 
 @pytest.fixture
 def collect(tmp_path):
-    """Return what is collected of a machine."""
+    """Return the facts collected on a machine."""
 
     def collect(machine):
         found = pci.collect(machines.write(tmp_path / "root", machine))
@@ -180,7 +180,7 @@ def test_the_addresses_match_nvmls_in_the_profiles():
         "pcie_l40s": machines.PCIE_L40S,
     }.items():
         text = (Path(__file__).parents[1] / "nvml" / f"{name}.txt").read_text()
-        told = [line.split()[1][4:].lower() for line in text.splitlines() if line[1:].startswith(".pci ")]
-        assert told == machines.gpus(machine)
+        addresses = [line.split()[1][4:].lower() for line in text.splitlines() if line[1:].startswith(".pci ")]
+        assert addresses == machines.gpus(machine)
         numa = [int(line.split()[1]) for line in text.splitlines() if line[1:].startswith(".numa ")]
         assert numa == [card.numa for card in machine.cards if card.kind == machines.GPU]

@@ -52,7 +52,7 @@ def test_a_process_that_ended_has_no_command_parent_or_state():
 def test_the_nearest_agent_is_found_with_its_arguments_and_variables(words, program, arguments):
     script = "import subprocess, sys; subprocess.run(['sleep', '60'])"
     environ = {"MASTER_ADDR": "node1", "RANK": "3", "NCCL_DEBUG": "INFO", "HOME": "/root"}
-    # An interpreter that runs a script shows whatever words follow it: the agent's command line, without the agent.
+    # An interpreter that runs a script shows its arguments: the agent's command line without the agent.
     agent = subprocess.Popen([sys.executable, "-c", script, *words], env=environ)
     try:
         child = _only_child(agent.pid)

@@ -1,4 +1,4 @@
-"""What a node shows of itself, asked of this one."""
+"""What a node shows of itself, read on this one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_missing_folder_has_a_reason(tmp_path):
 
 
 def test_a_size_beyond_64_bits_is_clamped(monkeypatch):
-    """CephFS has -1 files free, and file systems of clouds are as large as 64 bits can say."""
+    """CephFS reports -1 free files, and cloud file systems report the largest 64-bit size."""
     endless = SimpleNamespace(f_blocks=1 << 53, f_frsize=1 << 20, f_bavail=1 << 53, f_files=9, f_favail=(1 << 64) - 1)
     monkeypatch.setattr(state.os, "statvfs", lambda _folder: endless)
     space = state.space("/tmp")

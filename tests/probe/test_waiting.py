@@ -1,4 +1,4 @@
-"""Waiting for a CPU, as the kernel counts it."""
+"""Time spent waiting for a CPU, as the kernel counts it."""
 
 from __future__ import annotations
 

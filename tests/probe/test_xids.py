@@ -1,4 +1,4 @@
-"""What is read of the kernel's log: NVIDIA's Xids with their GPU and age, and why nothing could be read."""
+"""What is read from the kernel log: Xids with GPU and age, or why it could not be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _clock(monkeypatch):
 
 
 def record(ago, text, level=3):
-    """Return a record of /dev/kmsg that was written so many seconds ago."""
+    """Return a record of /dev/kmsg that was written this many seconds ago."""
     return f"{level},1234,{int((BOOTED - ago) * 1e6)},-;{text}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:1b:00.0\n"
 
 
@@ -126,7 +126,7 @@ def test_an_unreadable_log_has_a_reason(tmp_path, monkeypatch, error, words):
 
 
 def test_a_kmsg_that_is_another_file_is_not_read():
-    """Container runtimes let /dev/kmsg be a terminal or /dev/null; a terminal's input is not ours to take."""
+    """Container runtimes link /dev/kmsg to a terminal or /dev/null; a terminal's input must not be consumed."""
     assert xids.recent(Path("/dev/null")) == Missing(reason="/dev/null is not the kernel log here, as in containers")
 
 

@@ -29,7 +29,7 @@ ALL = tuple(nic(f"mlx5_{n}", 1) for n in range(12))
         ("=mlx5_1", (1,)),
         ("^mlx5_1", (0, 2, 3, 4, 5, 6, 7, 8, 9)),
         ("^=mlx5_1", (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)),
-        # The sign stands once, at the beginning, and in this order.
+        # The sign appears once, at the beginning, and in this order.
         ("=^mlx5_1", ()),
         ("=mlx5_1,=mlx5_2", (1,)),
         ("mlx5_2,mlx5_3", (2, 3)),

@@ -1,4 +1,4 @@
-"""How far devices are from each other: the definitions, and what holds for any two places."""
+"""How far devices are from each other: definitions, and properties of any two places."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_in_a_hypervisors_tree_only_switches_count():
     assert distance(GPU, place("pci0000:37", "0000:37:01.0", "0000:38:00.0"), virtual=True) is None
 
 
-# Trees: what a bridge is called tells its parent, so that equal beginnings are one way down, as in sysfs.
+# Trees: a bridge's name includes its parent, so equal prefixes are one path down, as in sysfs.
 ways = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 numas = st.sampled_from([None, 0, 1])
 places = st.builds(

@@ -16,7 +16,7 @@ _FOLDER = Path(__file__).parents[1] / "recorded"
 
 
 def recorded(name):
-    """Return an environment as it was seen, or as its launcher documents it; the first line names the source."""
+    """Return an environment as observed or documented; the first line names the source."""
     lines = (_FOLDER / f"{name}.txt").read_text().splitlines()
     assert lines[0].startswith("# ")
     return dict(line.split("=", 1) for line in lines[1:])
@@ -133,7 +133,7 @@ def test_an_option_prevents_the_derivation():
 
 
 PRTE = {"OMPI_MCA_orte_hnp_uri": "", "PMIX_NAMESPACE": "prterun-login-1-4711@1"}
-"""As Open MPI 5 names a job: prte_plm_base_set_hnp_name in prte's src/mca/plm/base/plm_base_jobid.c."""
+"""Open MPI 5's name of a job: prte_plm_base_set_hnp_name in prte's src/mca/plm/base/plm_base_jobid.c."""
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ VALUES = st.lists(
 @pytest.fixture(scope="module")
 def torch_reads():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns where NumPy is not installed
+        warnings.simplefilter("ignore")  # torch warns if NumPy is not installed
         import torch.cuda
 
     def read(value):

@@ -78,9 +78,7 @@ def undivided(job: Job) -> tuple[Undivided, ...]:
                 continue
             shown = rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else expected.uuids
             meant, local = visible(value, _whole(own)).uuids, rank.placement.local_rank
-            beyond = local is not None and len(shown) <= local < len(
-                meant
-            )  # a single visible GPU belongs to another rank
+            beyond = local is not None and len(shown) <= local < len(meant)  # the one GPU is another rank's
             if not beyond and (shown or device_of(local, meant) is None):
                 continue
             without[id(rank)] = rank

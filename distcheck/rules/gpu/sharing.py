@@ -113,7 +113,7 @@ def _on_hosts_of_their_own(ranks: Sequence[RankFacts]) -> bool:
 
 
 def _selection(job: Job, rank: RankFacts) -> str:
-    """Return what selects a rank's GPU: node1, LOCAL_RANK 0, CUDA_VISIBLE_DEVICES='3', sees 1 GPU."""
+    """Return what selects a rank's GPU: node1, LOCAL_RANK 0, CUDA_VISIBLE_DEVICES='3', 1 GPU."""
     local = "no LOCAL_RANK" if rank.placement.local_rank is None else f"LOCAL_RANK {rank.placement.local_rank}"
     value = rank.environment.get(VARIABLE)
     variable = f"no {VARIABLE}" if value is None else f"{VARIABLE}={value!r}"

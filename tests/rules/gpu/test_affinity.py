@@ -1,4 +1,4 @@
-"""Where GPUs are, judged on whole machines as sysfs shows them: the fault at its rank, nothing of the healthy ones."""
+"""GPUs on whole machines as sysfs shows them: only the faulty ranks are named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MACHINES = {
 
 @pytest.fixture
 def on(tmp_path, job_of, change):
-    """Build a job on these machines; rank i of a node takes GPU i and may run on every CPU unless told otherwise."""
+    """Build a job on these machines; rank i of a node takes GPU i and may run on every CPU."""
     read: dict[machines.Machine, Pci] = {}
 
     def tree(machine):
@@ -51,19 +51,19 @@ def on(tmp_path, job_of, change):
 
 @pytest.fixture
 def says(judge):
-    """Return what the family says: rule, severity, ranks, nodes."""
+    """Return the family's findings as rule, severity, ranks, nodes."""
 
     def says(job):
-        said = judge(job, "gpu_places")
-        assert [f for f in said.findings if f.rule == "probe-rule-crashed"] == []
-        return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+        result = judge(job, "gpu_places")
+        assert [f for f in result.findings if f.rule == "probe-rule-crashed"] == []
+        return [(f.rule, f.severity, f.ranks, f.nodes) for f in result.findings]
 
     return says
 
 
 @pytest.fixture
 def the(judge):
-    """Return the family's one finding."""
+    """Return the family's only finding."""
 
     def the(job):
         (finding,) = judge(job, "gpu_places").findings
@@ -75,8 +75,8 @@ def the(judge):
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_healthy_machines_of_every_shape_are_silent(on, judge, name, nodes):
-    said = judge(on(*[MACHINES[name]] * nodes), "gpu_places")
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(on(*[MACHINES[name]] * nodes), "gpu_places")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 @pytest.mark.parametrize("per_node", [1, 2, 4])
@@ -166,7 +166,7 @@ def test_only_the_node_with_another_list_is_named(on, change, says):
         ("", ()),
         ("mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_10,mlx5_11", ()),
         ("^=mlx5_1,mlx5_2,mlx5_7,mlx5_8", ()),
-        # Without = it is what names begin with: mlx5_10 and mlx5_11 are left out too.
+        # Without = it is a name prefix: mlx5_10 and mlx5_11 are excluded too.
         ("^mlx5_1,mlx5_2,mlx5_7,mlx5_8", (6, 7)),
         ("=mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_1", (6, 7)),
         ("mlx5_0:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_9:1,mlx5_10:1,mlx5_11:2", (7,)),
@@ -174,9 +174,9 @@ def test_only_the_node_with_another_list_is_named(on, change, says):
     ],
 )
 def test_the_list_is_read_as_nccl_reads_it(on, says, value, far):
-    said = says(on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA=value))
+    result = says(on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA=value))
     both = (*far, *(rank + 8 for rank in far))
-    assert said == ([("gpu-far-from-nic", "warning", both, ("node1", "node2"))] if far else [])
+    assert result == ([("gpu-far-from-nic", "warning", both, ("node1", "node2"))] if far else [])
 
 
 @pytest.mark.parametrize(

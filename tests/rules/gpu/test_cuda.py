@@ -1,4 +1,4 @@
-"""What CUDA itself shows to each rank beside what NVML counts: facts in, findings out."""
+"""What CUDA shows to each rank compared with what NVML counts: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ replace = msgspec.structs.replace
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a job on nodes with NVIDIA GPUs, on which CUDA shows each rank what is expected."""
+    """Build a job on nodes with NVIDIA GPUs where CUDA shows each rank the expected GPUs."""
 
     def of(nodes=1, per_node=2, gpus=2, **more):
         job = job_of(nodes, per_node, looks=LOOKS, gpus=gpus, **more)
@@ -31,7 +31,7 @@ def of(job_of, change):
 
 
 def shows(change, job, where, *uuids):
-    """Have CUDA show these GPUs to ranks, and the ranks take theirs of them."""
+    """Have CUDA show these GPUs to ranks, and have the ranks take their GPUs from them."""
     for i in [where] if isinstance(where, int) else where:
         view = CudaView(tuple(CudaDevice(uuid, "") for uuid in uuids), version=13000, library=OWN)
         gpu = device_of(job.ranks[i].placement.local_rank, uuids)
@@ -51,7 +51,7 @@ def models(change, job, *names, node=0):
 
 @pytest.fixture
 def found(judge):
-    """Judge by all rules about CUDA and whatever may repeat what they say; return the findings."""
+    """Judge by all rules about CUDA and related ones; return the findings."""
 
     def found(job, *more):
         return judge(job, "gpu", "gpu_cuda", "gpu_order", "gpu_fabric", "local_ranks", *more).findings
@@ -75,8 +75,8 @@ def only(found):
 @pytest.mark.parametrize("launcher", ["by hand", "torchrun", "slurm", "openmpi", "distcheck"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 8, 8), (4, 8, 8), (1, 4, 8)])
 def test_a_healthy_job_is_silent(of, judge, launcher, shape):
-    said = judge(of(*shape, launcher=launcher, backend="nccl"), "gpu_cuda", "gpu_order", "gpu_fabric")
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(of(*shape, launcher=launcher, backend="nccl"), "gpu_cuda", "gpu_order", "gpu_fabric")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
@@ -85,8 +85,8 @@ def test_other_backends_need_no_cuda(of, change, found, backend):
 
 
 def test_saved_facts_without_cuda_are_judged_by_nvml(of, change, judge):
-    said = judge(change.rank(of(), None, cuda=None), "gpu_cuda", "gpu_order", "gpu_fabric")
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(change.rank(of(), None, cuda=None), "gpu_cuda", "gpu_order", "gpu_fabric")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 # -- CUDA does not start
@@ -132,9 +132,9 @@ def test_a_lost_gpu_explains_why_cuda_does_not_start(of, change, found):
 
 def test_a_query_that_could_not_start_is_not_checked(of, change, judge):
     reason = "could not start the process that queries CUDA: [Errno 11] Resource temporarily unavailable"
-    said = judge(change.rank(of(), 1, cuda=Missing(reason=reason)), "gpu_cuda")
-    assert said.findings == ()
-    assert [(n.rule, n.reason, n.ranks, n.required) for n in said.not_checked] == [
+    result = judge(change.rank(of(), 1, cuda=Missing(reason=reason)), "gpu_cuda")
+    assert result.findings == ()
+    assert [(n.rule, n.reason, n.ranks, n.required) for n in result.not_checked] == [
         ("gpu-cuda-init-failed", reason, (1,), False)
     ]
 

@@ -1,4 +1,4 @@
-"""GPUs compared over a job: the odd one is named at its rank, most are not, and of two nobody is blamed."""
+"""GPUs compared over a job: the odd one is named at its rank; of two, neither is blamed."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_a_healthy_job_of_every_profile_is_silent(on, judge, profile, nodes, per
     each = (per_node,) * nodes if per_node <= count else (count,) * nodes
     slices = tuple(f"MIG-{{node}}0000000{i}-aaaa-bbbb-cccc-dddddddddddd" for i in range(8))
     job = on(*[text] * nodes, per_node=each, values=slices if "_mig" in profile else ())
-    said = judge(job)
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(job)
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_a_healthy_job_of_every_profile_is_silent(on, judge, profile, nodes, per
     ],
 )
 def test_the_odd_node_of_four_is_named_and_the_others_are_not(on, judge, fault, rule, words):
-    said = judge(on(H100, H100, H100 + fault, H100))
-    (finding,) = said.findings
+    result = judge(on(H100, H100, H100 + fault, H100))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (rule, "warning", ON_NODE3, ("node3",))
     assert words in finding.message
     assert finding.confirmed
-    assert said.verdict.exit_code == 0
+    assert result.verdict.exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_a_percent_of_memory_or_a_missing_name_is_not_a_difference(on, says):
 
 
 def test_a_missing_gpu_that_a_rank_needs_is_an_error_of_the_node(on, judge):
-    said = judge(on(H100, H100, H100 + SEVEN, H100))
-    (finding,) = said.findings
+    result = judge(on(H100, H100, H100 + SEVEN, H100))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.scope) == ("gpu-fewer-on-one-node", "error", "node")
     assert (finding.ranks, finding.nodes, finding.confirmed) == ((23,), ("node3",), False)
     assert finding.message == "node3 has 7 GPUs; node1, node2 and node4 have 8 for as many ranks (8); rank 23 has none"
-    assert said.verdict.exit_code == 20
+    assert result.verdict.exit_code == 20
 
 
 def test_a_missing_gpu_that_no_rank_needs_is_a_warning(on, says):
@@ -130,10 +130,10 @@ def test_of_two_nodes_both_are_named(on, judge):
     (finding,) = judge(on(H100, H100 + SEVEN, per_node=4)).findings
     assert (finding.severity, finding.scope, finding.nodes) == ("warning", "job", ("node2", "node1"))
     assert not finding.confirmed
-    said = judge(on(H100, H100 + SEVEN))
-    (finding,) = said.findings
+    result = judge(on(H100, H100 + SEVEN))
+    (finding,) = result.findings
     assert (finding.severity, finding.scope, finding.ranks) == ("error", "job", (15,))
-    assert said.verdict.exit_code == 30
+    assert result.verdict.exit_code == 30
 
 
 def test_nodes_of_another_model_or_with_fewer_ranks_may_have_fewer_gpus(on, says):
@@ -166,7 +166,7 @@ def test_more_ranks_than_gpus_on_every_node_is_reported_for_the_ranks(on, judge)
 
 
 def bus(node, *more):
-    """Return the PCI bus of a node as sysfs shows it, with further GPUs."""
+    """Return the PCI bus of a node as sysfs shows it, with additional GPUs."""
     places = {gpu.pci: PciPlace((), None) for gpu in node.gpus.devices}
     return Pci(gpus=places | {address: PciPlace((), None) for address in more}, nics=())
 
@@ -179,11 +179,11 @@ def with_bus(change, job, node, *more):
 
 def test_a_gpu_on_the_bus_that_nvml_does_not_list_confirms_the_node(on, judge, change):
     job = with_bus(change, on(H100, H100, H100 + SEVEN, H100), 2, "0000:df:00.0")
-    said = judge(job, "gpu_fleet")
-    (finding,) = said.findings
+    result = judge(job, "gpu_fleet")
+    (finding,) = result.findings
     assert (finding.ranks, finding.nodes, finding.confirmed) == ((23,), ("node3",), True)
     assert "0000:df:00.0 is on its PCI bus but not in NVML's list" in finding.message
-    assert said.verdict.exit_code == 40
+    assert result.verdict.exit_code == 40
 
 
 def test_a_gpu_on_the_bus_of_a_single_node_is_an_info_finding(on, judge, change):
@@ -201,9 +201,9 @@ def test_gpus_on_the_bus_outside_the_jobs_share_are_silent(on, judge, change, si
 
 def test_a_node_without_nvml_is_not_compared(on, judge, change):
     job = change.node(on(H100, H100), 1, gpus=Missing(reason="NVML error 999: Unknown Error"))
-    said = judge(job, "gpu_fleet")
-    assert said.findings == ()
-    assert {n.rule for n in said.not_checked} == {
+    result = judge(job, "gpu_fleet")
+    assert result.findings == ()
+    assert {n.rule for n in result.not_checked} == {
         "gpu-mixed-models",
         "gpu-fewer-on-one-node",
         "sw-driver-differs-nodes",
@@ -259,7 +259,7 @@ def test_one_process_on_gpus_that_have_their_own_processes(on, judge):
     [
         RUNNING,
         "processes 99:400000000\n",  # one process on all GPUs alone
-        "0.processes 99:1 100:1\n1.processes 99:1\n",  # it may be at home on either
+        "0.processes 99:1 100:1\n1.processes 99:1\n",  # either may be its home
         "0.processes 99:1 100:1\n1.processes 99:1\n2.processes 99:1\n",
         "processes !3\n",
         "mps_processes 5:1\n0.processes 1:1 2:1 3:1\n1.processes 2:1\n2.processes 3:1\n",

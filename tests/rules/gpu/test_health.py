@@ -1,4 +1,4 @@
-"""The condition of GPUs, from what NVML's library says to the finding: each fault at its GPU and rank, nothing else.
+"""The condition of GPUs, from NVML's library to the finding: only the faulty GPU and rank.
 
 The text is what tests/nvml/fake_nvml.c answers; nvidia-ml-py, the child process and the facts are the real ones.
 """
@@ -27,15 +27,15 @@ replace = msgspec.structs.replace
 
 @pytest.fixture(scope="module")
 def healthy():
-    """What was read of the profiles as they are, once for all tests."""
+    """Return the facts read from the unchanged profiles, once for all tests."""
     return {}
 
 
 @pytest.fixture
-def told(fake_nvml, monkeypatch, healthy):
-    """Return what the real nvidia-ml-py reads of a node that `text` describes."""
+def read_node(fake_nvml, monkeypatch, healthy):
+    """Return what the real nvidia-ml-py reads on the node that `text` describes."""
 
-    def told(text):
+    def read_node(text):
         if text in healthy:
             return healthy[text]
         for name, value in fake_nvml.environ(text).items():
@@ -46,19 +46,19 @@ def told(fake_nvml, monkeypatch, healthy):
             healthy[text] = answer
         return answer
 
-    return told
+    return read_node
 
 
 @pytest.fixture
-def on(told, job_of, change):
-    """Build a job whose nodes have what the texts describe; rank i of a node takes GPU i unless `value` says else."""
+def on(read_node, job_of, change):
+    """Build a job whose nodes the texts describe; rank i of a node takes GPU i, or `value`."""
 
     def on(*texts, per_node=8, value=None, looks=LOOKS, **variables):
         job = job_of(len(texts), per_node, looks=looks, gpus=per_node)
         if value is not None:
             variables["CUDA_VISIBLE_DEVICES"] = value
         job = change.environment(job, None, **variables)
-        read = {text: told(text) for text in dict.fromkeys(texts)}
+        read = {text: read_node(text) for text in dict.fromkeys(texts)}
         for n, text in enumerate(texts):
             devices = tuple(
                 replace(g, uuid=f"GPU-{n}{g.index}", mig_uuids=tuple(f"{u}-{n}" for u in g.mig_uuids))
@@ -77,13 +77,13 @@ def on(told, job_of, change):
 
 @pytest.fixture
 def says(judge):
-    """Return what all rules about GPUs say: rule, severity, ranks, nodes."""
+    """Return the findings of all GPU rules as rule, severity, ranks, nodes."""
     families = [name for name, family in FAMILIES.items() if family.looks == ("gpu",)]
 
     def says(job):
-        said = judge(job, *families)
-        assert not said.not_checked, said.not_checked
-        return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+        result = judge(job, *families)
+        assert not result.not_checked, result.not_checked
+        return [(f.rule, f.severity, f.ranks, f.nodes) for f in result.findings]
 
     return says
 
@@ -111,7 +111,7 @@ def test_a_virtual_machine_without_health_values_is_silent(on, says):
     assert says(on(bare)) == []
 
 
-# The fault at GPU 3 of eight, the rule, its severity, whether it puts the node on the exclude list, and its words.
+# The fault at GPU 3 of eight, the rule, its severity, whether it puts the node on the exclude list, and its text.
 AT_GPU_3 = [
     ("ecc.1.0 2", "gpu-ecc-uncorrected", "error", True, "2 uncorrected ECC errors since its last reset"),
     ("rows 3 1 0 1", "gpu-row-remap-pending", "error", True, "no spare row is left; 4 rows are remapped"),
@@ -156,17 +156,17 @@ AT_GPU_3 = [
 
 @pytest.mark.parametrize(("line", "rule", "severity", "confirmed", "words"), AT_GPU_3, ids=lambda v: str(v)[:30])
 def test_each_fault_names_only_its_gpu_and_rank(on, judge, line, rule, severity, confirmed, words):
-    said = judge(on(H200, H200 + f"3.{line}\n"))
-    (finding,) = said.findings
+    result = judge(on(H200, H200 + f"3.{line}\n"))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity) == (rule, severity)
     assert (finding.ranks, finding.nodes) == ((11,), ("node2",))
     assert words in finding.message
     assert finding.fix.text
     if severity == "error":
-        assert said.verdict.exit_code == (40 if confirmed else 20)
+        assert result.verdict.exit_code == (40 if confirmed else 20)
         assert finding.confirmed is confirmed
     else:
-        assert said.verdict.exit_code == 0
+        assert result.verdict.exit_code == 0
     if rule != "gpu-mps-active":
         assert "GPU 3 (0000:61:00.0)" in finding.message
         assert "GPU-13" in finding.evidence["GPU 3"]
@@ -178,7 +178,7 @@ def test_each_fault_names_only_its_gpu_and_rank(on, judge, line, rule, severity,
         "ecc.1.1 900",  # uncorrected, before the last reset
         "ecc.0.0 50",  # corrected
         "rows 4 2 0 0",  # remapped long ago
-        "reasons 0x4",  # the power limit, which every busy GPU comes to
+        "reasons 0x4",  # the power limit, which every busy GPU reaches
         "reasons 0x1000",  # unknown
         "pcie.gen 1",
         "pcie.replays 40",
@@ -205,19 +205,19 @@ def test_healthy_and_unknown_values_are_silent(on, says, line):
 
 
 def test_unreadable_values_are_listed_and_raise_no_finding(on, judge):
-    said = judge(on(H200 + "3.ecc.1.0 !4\n5.rows !999\n6.field.230 type 99 7\n"))
-    assert said.findings == ()
-    assert [(n.rule, n.ranks, n.required) for n in said.not_checked] == [
+    result = judge(on(H200 + "3.ecc.1.0 !4\n5.rows !999\n6.field.230 type 99 7\n"))
+    assert result.findings == ()
+    assert [(n.rule, n.ranks, n.required) for n in result.not_checked] == [
         ("gpu-ecc-uncorrected", (3,), False),
         ("gpu-row-remap-pending", (5,), False),
         ("gpu-needs-reset", (6,), False),
     ]
-    assert "no permission" in said.not_checked[0].reason
-    assert said.verdict.exit_code == 0
+    assert "no permission" in result.not_checked[0].reason
+    assert result.verdict.exit_code == 0
 
 
 def test_a_gpu_lost_while_being_read_is_reported_as_lost(on, says):
-    """CUDA leaves it out, so that the last rank has none."""
+    """CUDA skips it, so the last rank has none."""
     assert says(on(H200 + "3.reasons !15\n")) == [("gpu-fell-off-bus", "error", (7,), ("node1",))]
 
 
@@ -228,8 +228,8 @@ def test_one_broken_gpu_is_one_finding(on, says):
 
 @pytest.mark.parametrize("line", ["ecc.1.0 2", "link.state.5 0", "compute_mode 2", "processes 4711:-"])
 def test_a_gpu_that_no_rank_takes_is_an_info_finding(on, says, line):
-    (said,) = says(on(H200 + f"3.{line}\n", per_node=2))
-    assert said[1:] == ("info", (), ("node1",))
+    (result,) = says(on(H200 + f"3.{line}\n", per_node=2))
+    assert result[1:] == ("info", (), ("node1",))
 
 
 def test_the_rank_is_found_by_its_gpu_not_by_its_number(on, says):
@@ -361,10 +361,10 @@ def test_a_node_whose_gpus_could_not_be_read_is_named_and_its_ranks_keep_their_g
     reason = "NVML did not answer within 10 s: a GPU or its driver hangs"
     gpus = job.nodes[1].gpus
     bare = tuple(replace(device, health=None) for device in gpus.devices)
-    said = judge(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason)))
-    (finding,) = said.findings
+    result = judge(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason)))
+    (finding,) = result.findings
     assert (finding.rule, finding.nodes, finding.ranks) == ("gpu-nvml-init-failed", ("node2",), tuple(range(8, 16)))
-    assert {(n.nodes, n.reason) for n in said.not_checked} == {(("node2",), reason)}
-    assert said.verdict.exit_code == 20
+    assert {(n.nodes, n.reason) for n in result.not_checked} == {(("node2",), reason)}
+    assert result.verdict.exit_code == 20
     alone = judge(change.asked(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason))), "gpu_health")
     assert alone.verdict.exit_code == 20

@@ -28,7 +28,7 @@ replace = msgspec.structs.replace
 
 @pytest.fixture
 def watched(fake_nvml, monkeypatch):
-    """Return what NVML says of a node before a load, and during it; the text may be another then."""
+    """Return a node's NVML facts before a load, and its watch during it, from up to two texts."""
 
     def watched(before, during=None, looks=LOOKS_AT_WORK):
         for name, value in fake_nvml.environ(before).items():
@@ -42,7 +42,7 @@ def watched(fake_nvml, monkeypatch):
                 await asyncio.sleep(seconds)
             return watch.answer
 
-        for longer in (1, 4, 16):  # on a machine with other work the child comes to look later
+        for longer in (1, 4, 16):  # on a busy machine the child samples later
             seen = asyncio.run(under_load(longer * (looks * 0.25 + 0.5)))
             if isinstance(seen, Missing) or AT_WORK not in before:
                 break
@@ -55,7 +55,7 @@ def watched(fake_nvml, monkeypatch):
 
 @pytest.fixture
 def says(judge, job_of, change):
-    """Return what the rules say of nodes whose GPUs were watched; rank i takes GPU i."""
+    """Return the findings about nodes whose GPUs were watched; rank i takes GPU i."""
     families = [name for name, family in FAMILIES.items() if family.looks == ("gpu",)]
 
     def says(*nodes):
@@ -67,8 +67,8 @@ def says(judge, job_of, change):
             for i, rank in enumerate(job.ranks):
                 if job.node_of(rank) is job.nodes[n]:
                     job = change.rank(job, i, gpu=devices[rank.placement.local_rank].uuid)
-        said = judge(job, *families)
-        return said.findings
+        result = judge(job, *families)
+        return result.findings
 
     return says
 
@@ -107,8 +107,8 @@ def test_every_fault_under_load_names_its_gpu_and_rank(watched, says):
     findings = says(watched(H200, looks=4), faulty)
     assert {(f.severity, f.nodes) for f in findings} == {("warning", ("node2",))}
     for n, (_, rule, words) in enumerate(FAULTS):
-        (told,) = [f for f in findings if f.rule == rule and 8 + n in f.ranks]
-        assert words in told.evidence[f"GPU {n}"], told
+        (finding,) = [f for f in findings if f.rule == rule and 8 + n in f.ranks]
+        assert words in finding.evidence[f"GPU {n}"], finding
     assert sorted(rank for f in findings for rank in f.ranks) == list(range(8, 16)), "each GPU for its fault alone"
 
 
@@ -161,9 +161,9 @@ def test_a_watch_that_could_not_start_is_listed_as_not_checked(watched, judge, j
     job = job_of(1, 8, looks=LOOKS, gpus=8)
     why = Missing(reason="could not start the process that queries NVML: out of memory")
     job = change.node(job, 0, gpus=with_loads(replace(job.nodes[0], gpus=found), why).gpus)
-    said = judge(job, "gpu")
-    assert "out of memory" in " ".join(n.reason for n in said.not_checked)
-    assert not [n for n in said.not_checked if n.required]
+    result = judge(job, "gpu")
+    assert "out of memory" in " ".join(n.reason for n in result.not_checked)
+    assert not [n for n in result.not_checked if n.required]
 
 
 def test_the_watcher_ends_with_its_parent(fake_nvml, monkeypatch):

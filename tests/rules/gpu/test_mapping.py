@@ -20,7 +20,7 @@ def of(job_of):
 
 @pytest.fixture
 def with_value(change):
-    """Give ranks a CUDA_VISIBLE_DEVICES, and the GPUs that they then see."""
+    """Give ranks a CUDA_VISIBLE_DEVICES and the GPUs that it leaves them."""
 
     def with_value(job, value, where=None, **more):
         job = change.environment(job, where, CUDA_VISIBLE_DEVICES=value, **more)
@@ -43,24 +43,24 @@ def with_value(change):
 
 @pytest.fixture
 def says(judge):
-    """Judge by the GPU rules and return what they found by name."""
+    """Judge by the GPU rules and return the findings by rule name."""
 
     def says(job):
-        said = judge(job, "gpu")
-        assert not any(finding.rule == "probe-rule-crashed" for finding in said.findings)
-        return [finding.rule for finding in said.findings]
+        result = judge(job, "gpu")
+        assert not any(finding.rule == "probe-rule-crashed" for finding in result.findings)
+        return [finding.rule for finding in result.findings]
 
     return says
 
 
 @pytest.fixture
 def only(judge):
-    """Judge by the GPU rules and return their one finding."""
+    """Judge by the GPU rules and return the only finding."""
 
     def only(job):
-        said = judge(job, "gpu")
-        assert len(said.findings) == 1, [finding.message for finding in said.findings]
-        return said.findings[0]
+        result = judge(job, "gpu")
+        assert len(result.findings) == 1, [finding.message for finding in result.findings]
+        return result.findings[0]
 
     return only
 
@@ -85,9 +85,9 @@ def lost(index, words="NVML error 15: a GPU is lost"):
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 8, 8), (4, 8, 8), (2, (3, 1), 4)])
 @pytest.mark.parametrize("backend", ["auto", "nccl"])
 def test_a_healthy_job_is_silent(of, judge, launcher, shape, backend):
-    said = judge(of(*shape, launcher=launcher, backend=backend), "gpu")
-    assert said.findings == ()
-    assert said.not_checked == ()
+    result = judge(of(*shape, launcher=launcher, backend=backend), "gpu")
+    assert result.findings == ()
+    assert result.not_checked == ()
 
 
 @pytest.mark.parametrize("value", ["0,1", "1,0", "0, 1", "0,1,", "GPU-1-0,GPU-1-1"])
@@ -103,9 +103,9 @@ def test_one_list_per_rank_is_silent(of, with_value, says):
 
 
 def test_eight_indices_on_a_node_of_four_is_only_a_warning(of, with_value, judge):
-    said = judge(with_value(of(2, 4, 4), "0,1,2,3,4,5,6,7"), "gpu")
-    assert [(f.rule, f.severity) for f in said.findings] == [("gpu-cvd-bad-item", "warning")]
-    assert said.verdict.exit_code == 0
+    result = judge(with_value(of(2, 4, 4), "0,1,2,3,4,5,6,7"), "gpu")
+    assert [(f.rule, f.severity) for f in result.findings] == [("gpu-cvd-bad-item", "warning")]
+    assert result.verdict.exit_code == 0
 
 
 # -- where the rules do not apply
@@ -114,8 +114,8 @@ def test_eight_indices_on_a_node_of_four_is_only_a_warning(of, with_value, judge
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_other_backends_need_no_gpu(of, with_value, judge, change, backend):
     job = change.node(with_value(of(backend=backend), ""), None, gpus=NO_ANSWER)
-    said = judge(job, "gpu")
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(job, "gpu")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 @pytest.mark.parametrize("backend", ["auto", "nccl"])
@@ -123,31 +123,31 @@ def test_amd_gpus_are_not_checked(of, judge, change, backend):
     amd = change.node(of(gpus=0, backend=backend), None, accelerator="amd")
     rocm = change.node(of(backend=backend), None, torch=TorchBuild("2.9", None, "6.4"), gpus=None)
     for job in (amd, rocm):
-        said = judge(job, "gpu")
-        assert (said.findings, said.not_checked) == ((), ())
+        result = judge(job, "gpu")
+        assert (result.findings, result.not_checked) == ((), ())
 
 
 def test_a_job_on_cpu_nodes_is_a_gloo_job(of, judge):
-    said = judge(of(2, 2, 0), "gpu")
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(of(2, 2, 0), "gpu")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 def test_a_card_without_driver_and_torch_support_is_not_checked(of, judge, change):
     unused = {"torch": TorchBuild("2.9", None, None), "gpus": Missing(reason="NVML error 12: not found")}
-    said = judge(change.node(of(), None, **unused), "gpu")
-    assert (said.findings, said.not_checked) == ((), ())
-    said = judge(change.node(of(backend="nccl"), None, **unused), "gpu")
-    assert [finding.rule for finding in said.findings] == ["gpu-nvml-init-failed"]
+    result = judge(change.node(of(), None, **unused), "gpu")
+    assert (result.findings, result.not_checked) == ((), ())
+    result = judge(change.node(of(backend="nccl"), None, **unused), "gpu")
+    assert [finding.rule for finding in result.findings] == ["gpu-nvml-init-failed"]
 
 
 # -- NVML
 
 
 def test_gpus_that_were_not_read_are_unknown(of, judge, change):
-    said = judge(change.node(of(2), 1, gpus=None), "gpu")
-    assert said.findings == ()
-    assert {(n.nodes, n.ranks, n.reason) for n in said.not_checked} == {(("node2",), (2, 3), "NVML was not asked")}
-    assert said.verdict.exit_code == 20
+    result = judge(change.node(of(2), 1, gpus=None), "gpu")
+    assert result.findings == ()
+    assert {(n.nodes, n.ranks, n.reason) for n in result.not_checked} == {(("node2",), (2, 3), "NVML was not asked")}
+    assert result.verdict.exit_code == 20
 
 
 @pytest.mark.parametrize(
@@ -172,15 +172,15 @@ def test_gpus_that_were_not_read_are_unknown(of, judge, change):
     ],
 )
 def test_gpu_nvml_init_failed(of, judge, change, reason, confirmed, owner, exit_code, command):
-    said = judge(change.node(of(2), 1, gpus=Missing(reason=reason)), "gpu")
-    (finding,) = said.findings
+    result = judge(change.node(of(2), 1, gpus=Missing(reason=reason)), "gpu")
+    (finding,) = result.findings
     assert finding.rule == "gpu-nvml-init-failed"
     assert (finding.scope, finding.confirmed, finding.owner) == ("node", confirmed, owner)
     assert (finding.nodes, finding.ranks) == (("node2",), (2, 3))
     assert finding.message == f"node2: {reason}"
     assert command in finding.fix.commands
-    assert said.verdict.exit_code == exit_code
-    unseen = {gap.rule for gap in said.not_checked}
+    assert result.verdict.exit_code == exit_code
+    unseen = {gap.rule for gap in result.not_checked}
     assert "gpu-nvml-init-failed" not in unseen
     assert {"gpu-fell-off-bus", "gpu-none-visible", "gpu-duplicate", "gpu-cvd-empty"} <= unseen
 
@@ -193,10 +193,10 @@ def test_nodes_with_the_same_failure_make_one_finding(of, only, change):
 
 def test_a_node_that_distcheck_could_not_query_is_not_blamed(of, judge, change):
     reason = "cannot import the Python module pynvml (package nvidia-ml-py): no"
-    said = judge(change.node(of(2), 0, gpus=Missing(reason=reason)), "gpu")
-    assert said.findings == ()
-    assert "gpu-nvml-init-failed" in {gap.rule for gap in said.not_checked}
-    assert said.verdict.exit_code == 20
+    result = judge(change.node(of(2), 0, gpus=Missing(reason=reason)), "gpu")
+    assert result.findings == ()
+    assert "gpu-nvml-init-failed" in {gap.rule for gap in result.not_checked}
+    assert result.verdict.exit_code == 20
 
 
 def test_error_codes_are_parsed_from_reasons():
@@ -211,12 +211,12 @@ def test_error_codes_are_parsed_from_reasons():
 def test_gpu_fell_off_bus(of, judge, change, with_value):
     job = of(2, 4, 4)
     job = with_value(with_gpus(change, job, *gpus_of(job, 1)[:2], lost(2), gpus_of(job, 1)[3], node=1), None)
-    said = judge(job, "gpu")
-    (finding,) = said.findings
+    result = judge(job, "gpu")
+    (finding,) = result.findings
     assert finding.rule == "gpu-fell-off-bus"
     assert (finding.scope, finding.confirmed, finding.nodes, finding.ranks) == ("gpu", True, ("node2",), (7,))
     assert finding.message == "node2: GPU 2: NVML error 15: a GPU is lost"
-    assert said.verdict.exit_code == 40
+    assert result.verdict.exit_code == 40
 
 
 def test_a_lost_gpu_is_the_only_finding_for_any_list(of, change, with_value, says):
@@ -248,23 +248,23 @@ def test_a_lost_gpu_keeps_its_address(of, change, only):
 
 
 def test_gpu_none_visible_for_nccl_on_cpu_nodes(of, judge):
-    said = judge(of(2, 2, 0, backend="nccl"), "gpu")
-    (finding,) = said.findings
+    result = judge(of(2, 2, 0, backend="nccl"), "gpu")
+    (finding,) = result.findings
     assert (finding.rule, finding.scope) == ("gpu-none-visible", "rank")
     assert finding.ranks == (0, 1, 2, 3)
     assert finding.message == ("node1 and node2: no NVIDIA GPU found; the job uses NCCL, which needs GPUs")
-    assert said.verdict.exit_code == 30
-    assert said.not_checked == ()
+    assert result.verdict.exit_code == 30
+    assert result.not_checked == ()
 
 
 @pytest.mark.parametrize("backend", ["auto", "nccl"])
 def test_one_node_without_gpus_among_others_is_suspected(of, judge, change, backend):
     job = change.node(of(3, backend=backend), 1, accelerator="none", gpus=None)
-    said = judge(change.rank(job, (2, 3), gpu=None, visible_gpus=None), "gpu")
-    (finding,) = said.findings
+    result = judge(change.rank(job, (2, 3), gpu=None, visible_gpus=None), "gpu")
+    (finding,) = result.findings
     assert (finding.rule, finding.scope, finding.confirmed) == ("gpu-none-visible", "node", False)
     assert (finding.nodes, finding.ranks) == (("node2",), (2, 3))
-    assert said.verdict.exit_code == 20
+    assert result.verdict.exit_code == 20
 
 
 def test_a_node_without_ranks_needs_no_gpu(of, says, change):
@@ -273,12 +273,12 @@ def test_a_node_without_ranks_needs_no_gpu(of, says, change):
 
 
 def test_nvml_counts_no_gpu(of, judge, change, with_value):
-    said = judge(with_value(with_gpus(change, of()), "0,1"), "gpu")
-    assert [(f.rule, f.scope) for f in said.findings] == [("gpu-none-visible", "rank")]
-    assert "NVML" in said.findings[0].message
-    assert "# add to docker run: --gpus all" in said.findings[0].fix.commands
-    said = judge(with_value(with_gpus(change, of(2), node=1), ""), "gpu")
-    assert ("gpu-none-visible", "node", ("node2",)) in [(f.rule, f.scope, f.nodes) for f in said.findings]
+    result = judge(with_value(with_gpus(change, of()), "0,1"), "gpu")
+    assert [(f.rule, f.scope) for f in result.findings] == [("gpu-none-visible", "rank")]
+    assert "NVML" in result.findings[0].message
+    assert "# add to docker run: --gpus all" in result.findings[0].fix.commands
+    result = judge(with_value(with_gpus(change, of(2), node=1), ""), "gpu")
+    assert ("gpu-none-visible", "node", ("node2",)) in [(f.rule, f.scope, f.nodes) for f in result.findings]
 
 
 # -- CUDA_VISIBLE_DEVICES
@@ -306,8 +306,8 @@ def test_nvml_counts_no_gpu(of, judge, change, with_value):
     ],
 )
 def test_a_wrong_list_is_one_finding(of, with_value, judge, name, value, message, command):
-    said = judge(with_value(of(1, 2, 4), value), "gpu")
-    (finding,) = said.findings
+    result = judge(with_value(of(1, 2, 4), value), "gpu")
+    (finding,) = result.findings
     assert finding.rule == name
     assert (finding.severity, finding.scope, finding.ranks, finding.nodes) == (
         "error",
@@ -319,8 +319,8 @@ def test_a_wrong_list_is_one_finding(of, with_value, judge, name, value, message
     assert message in finding.message
     assert command in finding.fix.commands
     assert finding.evidence["CUDA_VISIBLE_DEVICES"] == value
-    assert said.verdict.exit_code == 30
-    assert said.not_checked == ()
+    assert result.verdict.exit_code == 30
+    assert result.not_checked == ()
 
 
 def test_the_evidence_names_the_visible_gpus(of, with_value, only):
@@ -331,9 +331,9 @@ def test_the_evidence_names_the_visible_gpus(of, with_value, only):
 
 @pytest.mark.parametrize("value", ["0,-1", "0 1", "0,9", "GPU-1-0,1", "GPU-1-0,GPU-ff"])
 def test_a_wrong_list_that_leaves_each_rank_its_gpu_is_a_warning(of, with_value, judge, value):
-    said = judge(with_value(of(1, 1, 4), value), "gpu")
-    assert [f.severity for f in said.findings] == ["warning"]
-    assert said.verdict.exit_code == 0
+    result = judge(with_value(of(1, 1, 4), value), "gpu")
+    assert [f.severity for f in result.findings] == ["warning"]
+    assert result.verdict.exit_code == 0
 
 
 def test_the_same_value_on_all_nodes_is_one_finding(of, with_value, only):
@@ -363,8 +363,8 @@ def test_the_fix_under_slurm_requests_gpus(of, with_value, only):
 
 
 def test_gpu_duplicate_with_one_value_for_all_ranks(of, with_value, judge):
-    said = judge(with_value(of(1, 2, 4), "3"), "gpu")
-    (finding,) = said.findings
+    result = judge(with_value(of(1, 2, 4), "3"), "gpu")
+    (finding,) = result.findings
     assert finding.rule == "gpu-duplicate"
     assert finding.aliases == ("slurm-same-gpu-for-all",)
     assert (finding.severity, finding.scope, finding.ranks) == ("error", "rank", (0, 1))
@@ -374,7 +374,7 @@ def test_gpu_duplicate_with_one_value_for_all_ranks(of, with_value, judge):
     assert (finding.evidence["uuid"], finding.evidence["pci"]) == ("GPU-1-3", "0000:04:00.0")
     assert finding.evidence["rank 1"] == "node1, LOCAL_RANK 1, CUDA_VISIBLE_DEVICES='3', sees 1 GPU"
     assert any("torch.cuda.set_device" in command for command in finding.fix.commands)
-    assert said.verdict.exit_code == 30
+    assert result.verdict.exit_code == 30
 
 
 def test_the_same_mistake_on_every_node_is_one_finding(of, with_value, only):

@@ -1,4 +1,4 @@
-"""MIG devices: what a process sees of them, what NCCL makes of them, and jobs that have them in part."""
+"""MIG devices: what a process sees, how NCCL treats them, and jobs that mix both kinds."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def on(fake_nvml, monkeypatch, job_of, change):
     return machines(fake_nvml, monkeypatch, job_of, change)
 
 
-def errors(said):
-    return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+def errors(result):
+    return [(f.rule, f.severity, f.ranks, f.nodes) for f in result.findings]
 
 
 def test_a_process_given_several_mig_devices_sees_one(on, judge):
@@ -54,14 +54,14 @@ def test_ranks_on_one_mig_device_are_only_gpu_duplicate(on, judge):
 
 
 def test_ranks_on_two_mig_devices_of_one_gpu_cannot_connect(on, judge):
-    said = judge(on(TWO, per_node=2, values=(name(3), name(3, 1))))
-    (finding,) = said.findings
+    result = judge(on(TWO, per_node=2, values=(name(3), name(3, 1))))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (
         "gpu-mig-with-nccl", "error", (0, 1), ("node1",),
     )  # fmt: skip
     assert "MIG devices of GPU 3 (0000:61:00.0)" in finding.message
     assert "NCCL version unknown" in finding.message
-    assert said.verdict.exit_code == 30
+    assert result.verdict.exit_code == 30
 
 
 @pytest.mark.parametrize(
@@ -91,30 +91,30 @@ def test_mig_is_silent_for_gloo(on, judge, change):
 
 
 def test_mig_mode_left_on_one_node_of_four(on, judge):
-    said = judge(on(H100, H100, MIG, H100))
-    (finding,) = said.findings
+    result = judge(on(H100, H100, MIG, H100))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-mig-partial", "error", tuple(range(16, 24)))
     assert (finding.nodes, finding.confirmed) == (("node3",), True)
     assert finding.message == "ranks 16-23 (node3) take MIG devices; the other 24 ranks take whole GPUs"
-    assert said.verdict.exit_code == 40
+    assert result.verdict.exit_code == 40
 
 
 def test_one_node_without_mig_among_nodes_with_mig_is_the_odd_one(on, judge):
     values = tuple(name(i) for i in range(8))
-    said = judge(on(MIG, MIG, H100, values=values), "gpu_mig")
-    assert errors(said) == []  # its ranks were given names that it does not have: gpu-cvd-uuid-stale
+    result = judge(on(MIG, MIG, H100, values=values), "gpu_mig")
+    assert errors(result) == []  # its ranks got UUIDs that the node does not have: gpu-cvd-uuid-stale
     job = on(MIG, MIG, H100, per_node=1)
     assert errors(judge(job)) == [("gpu-mig-partial", "error", (2,), ("node3",))]
 
 
 def test_of_two_nodes_both_are_named_and_none_is_excluded(on, judge):
-    said = judge(on(H100, MIG, per_node=1))
-    (finding,) = said.findings
+    result = judge(on(H100, MIG, per_node=1))
+    (finding,) = result.findings
     assert (finding.rule, finding.scope, finding.ranks, finding.nodes) == (
         "gpu-mig-partial", "job", (0, 1), ("node1", "node2"),
     )  # fmt: skip
     assert not finding.confirmed
-    assert said.verdict.exit_code == 30
+    assert result.verdict.exit_code == 30
 
 
 def test_mig_devices_named_by_the_job_are_not_the_nodes_fault(on, judge):
@@ -133,12 +133,12 @@ EMPTY = "{gpu}.mig 1\n{gpu}.mig.slots 7\n"
 
 
 def empty(*gpus):
-    """A node of eight GPUs, of which these are in MIG mode and hold no MIG device."""
+    """Return a node of eight GPUs; these are in MIG mode without a MIG device."""
     return H100 + "".join(EMPTY.format(gpu=gpu) for gpu in gpus)
 
 
 def asked_cuda(job, devices, change):
-    """The job as CUDA itself has shown each rank so many GPUs."""
+    """Return the job after CUDA has shown each rank this many GPUs."""
     return change.rank(job, None, cuda=CudaView(tuple(CudaDevice(uuid) for uuid in devices)))
 
 
@@ -146,13 +146,13 @@ def asked_cuda(job, devices, change):
 @pytest.mark.parametrize("others", [(), (H100, H100)])
 def test_a_gpu_in_mig_mode_without_devices_is_the_only_finding(on, judge, change, gpu, others):
     job = on(empty(gpu), *others)
-    said = judge(job)
-    assert errors(said) == [("gpu-mig-without-device", "error", (7,), ("node1",))]
-    (finding,) = said.findings
+    result = judge(job)
+    assert errors(result) == [("gpu-mig-without-device", "error", (7,), ("node1",))]
+    (finding,) = result.findings
     assert finding.message.startswith(f"node1: GPU {gpu} (0000:")
     assert "is in MIG mode without a MIG device, so CUDA shows 7 of 8 GPUs; rank 7 (node1" in finding.message
     assert finding.fix.commands == (f"sudo nvidia-smi -i {gpu} -mig 0", f"nvidia-smi mig -i {gpu} -lgip")
-    assert (finding.scope, finding.confirmed, said.verdict.exit_code) == ("gpu", False, 20)
+    assert (finding.scope, finding.confirmed, result.verdict.exit_code) == ("gpu", False, 20)
     seen = asked_cuda(job, job.ranks[0].visible_gpus, change)
     assert judge(seen, "gpu_mig").verdict.exit_code == 40, "CUDA has shown that it is not there"
 
@@ -187,9 +187,9 @@ def test_all_gpus_in_mig_mode_are_one_finding_for_their_node(on, judge):
 def test_the_same_fault_on_most_nodes_has_scope_system(on, judge, change):
     job = on(*[empty(0)] * 3)
     seen = asked_cuda(job, job.ranks[0].visible_gpus, change)
-    said = judge(seen, "gpu_mig")
-    assert {f.scope for f in said.findings} == {"system"}
-    assert said.verdict.exit_code == 30
+    result = judge(seen, "gpu_mig")
+    assert {f.scope for f in result.findings} == {"system"}
+    assert result.verdict.exit_code == 30
 
 
 @pytest.mark.parametrize(("needed", "found"), [(8, ["gpu-mig-without-device"]), (7, []), (None, [])])

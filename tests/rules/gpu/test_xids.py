@@ -9,7 +9,7 @@ from distcheck.facts import Missing, Xid
 
 H100 = PROFILES["dgx_h100"]
 SIGNED = H100 + "field.230 type 1 0\n"
-"""The driver tells what it wants done, and wants nothing."""
+"""The driver reports recovery actions and requests none."""
 GPU5 = "0000:c3:00.0"
 
 
@@ -57,15 +57,15 @@ def xid(number, minutes=40.0, pci=GPU5):
     ],
 )
 def test_each_xid_has_its_severity_and_fix(on, judge, number, severity, words, step):
-    said = judge(on(H100, xid(number)))
-    (finding,) = said.findings
+    result = judge(on(H100, xid(number)))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (
         "gpu-xid-recent", severity, (13,), ("node2",),
     )  # fmt: skip
     assert f"GPU 5 ({GPU5}): Xid {number} 40 min ago" in finding.message
     assert words in finding.message
     assert step in finding.fix.text
-    assert said.verdict.exit_code == (20 if severity == "error" else 0)
+    assert result.verdict.exit_code == (20 if severity == "error" else 0)
 
 
 def test_old_xids_and_an_empty_log_are_silent(on, judge):
@@ -99,15 +99,15 @@ def test_several_xids_of_one_gpu_are_one_finding_about_the_worst(on, judge):
     ],
 )
 def test_a_fault_that_nvml_reports_too_makes_the_xid_an_info_finding(on, judge, fault, number, rule):
-    said = {f.rule: f.severity for f in judge(on(H100 + fault, xid(number))).findings}
-    assert said.pop("gpu-xid-recent") == "info"
-    assert list(said) == [rule]
+    result = {f.rule: f.severity for f in judge(on(H100 + fault, xid(number))).findings}
+    assert result.pop("gpu-xid-recent") == "info"
+    assert list(result) == [rule]
 
 
 @pytest.mark.parametrize("fault", ["5.lost yes\n", "5.handle !15\n", "5.reasons !15\n"])
 def test_a_lost_gpu_is_reported_as_lost(on, judge, fault):
-    said = judge(on(H100 + fault, xid(79)), "gpu", "gpu_xids")
-    assert [f.rule for f in said.findings] == ["gpu-fell-off-bus"]
+    result = judge(on(H100 + fault, xid(79)), "gpu", "gpu_xids")
+    assert [f.rule for f in result.findings] == ["gpu-fell-off-bus"]
 
 
 def test_a_gpu_that_no_rank_takes_is_an_info_finding(on, judge):
@@ -134,10 +134,10 @@ def test_an_unreadable_log_is_not_checked_and_not_required(on, judge, change):
     job = on(H100)
     for n in range(2):
         job = change.node(job, n, xids=Missing(reason=reason))
-    said = judge(job)
-    assert said.findings == ()
-    (unseen,) = said.not_checked
+    result = judge(job)
+    assert result.findings == ()
+    (unseen,) = result.not_checked
     assert (unseen.rule, unseen.reason, unseen.nodes, unseen.required) == (
         "gpu-xid-recent", reason, ("node1", "node2"), False,
     )  # fmt: skip
-    assert said.verdict.exit_code == 0
+    assert result.verdict.exit_code == 0
