@@ -153,7 +153,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def live_no_longer_than_told() -> None:
+def exit_after_lifetime() -> None:
     """In the child: exit by SIGALRM after the lifetime, when no parent can be waiting."""
     if len(sys.argv) > 1:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -20,7 +20,7 @@ import msgspec
 
 from distcheck.facts import CudaDevice, CudaView, Gpu, Missing
 from distcheck.probe import child
-from distcheck.probe.child import Question, live_no_longer_than_told
+from distcheck.probe.child import Question, exit_after_lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -184,7 +184,7 @@ def _mapped(maps: Path = Path("/proc/self/maps")) -> str:
 
 def main() -> None:
     """Print what CUDA shows to this process as one line of JSON."""
-    live_no_longer_than_told()
+    exit_after_lifetime()
     sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
     sys.stdout.flush()
 

@@ -17,7 +17,7 @@ import msgspec
 
 from distcheck.facts import Fabric, Gpu, Gpus, Missing
 from distcheck.probe import child
-from distcheck.probe.child import Question, live_no_longer_than_told
+from distcheck.probe.child import Question, exit_after_lifetime
 from distcheck.probe.nvml import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
@@ -212,7 +212,7 @@ def _address(pci: Any) -> str:
 
 def main() -> None:
     """Print NVML's answers as lines of JSON: which GPUs exist, then also their condition."""
-    live_no_longer_than_told()
+    exit_after_lifetime()
     found = collect()
     _say(found)
     if isinstance(found, Gpus) and _is_ours_to_examine(found, sys.argv):

@@ -32,7 +32,7 @@ from distcheck.facts import (
     Remote,
 )
 from distcheck.facts.ranges import fold
-from distcheck.probe.nvml import FUNCTION_NOT_FOUND, VERSION_MISMATCH, Nvml, ask, error_code, refusal, told
+from distcheck.probe.nvml import FUNCTION_NOT_FOUND, VERSION_MISMATCH, Nvml, ask, error_code, refusal, valid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -247,7 +247,7 @@ def _field(answer: Any) -> float | Missing:
         return refusal(int(answer.nvmlReturn), "no value")
     kind = int(answer.valueType)
     value = getattr(answer.value, _VALUES[kind], None) if kind < len(_VALUES) else None
-    return Missing(reason=f"NVML returned a value of unknown type {kind}") if value is None else told(value)
+    return Missing(reason=f"NVML returned a value of unknown type {kind}") if value is None else valid(value)
 
 
 def _active_links(nvml: Nvml, handle: object) -> tuple[bool, ...] | Missing:

@@ -19,7 +19,7 @@ import msgspec
 
 from distcheck.facts import NOT_SUPPORTED, GpuHealth, GpuLoad, GpuLoads, LinkErrors, Missing, NvLinks
 from distcheck.probe import child
-from distcheck.probe.child import Question, live_no_longer_than_told
+from distcheck.probe.child import Question, exit_after_lifetime
 from distcheck.probe.nvml import GPU_IS_LOST, NOT_FOUND, Nvml, ask, error_code, start
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _until_closed(seconds: float) -> bool:
 
 def main() -> None:
     """Watch until standard input is closed, then print the result as one line of JSON."""
-    live_no_longer_than_told()
+    exit_after_lifetime()
     from distcheck.probe.xids import recent
 
     nvml = start()

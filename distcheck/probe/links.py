@@ -178,7 +178,7 @@ def _machine_id(root: Path, found: tuple[Link, ...] | Missing) -> str | Missing:
     macs = [] if isinstance(found, Missing) else sorted(link.mac for link in found if link.kind == "physical")
     known = uuid or " ".join(macs)
     if not known:
-        return Missing(reason="cannot read product_uuid or a physical network interface")
+        return Missing(reason="no readable product_uuid or physical network interface")
     return hashlib.sha256(known.encode()).hexdigest()[:16]
 
 

@@ -112,7 +112,7 @@ def port_owner(port: int) -> PortOwner | Missing:
     if pid is None:
         user = ports.listening_user(port)
         whose = f"it belongs to {user}" if user else "it belongs to another user or container"
-        return Missing(reason=f"{whose} and is hidden from this user")
+        return Missing(reason=f"{whose} and is hidden from this process")
     try:
         process = psutil.Process(pid)
         with process.oneshot():

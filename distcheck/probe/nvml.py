@@ -50,14 +50,14 @@ def start() -> Nvml | Missing:
 def ask(nvml: Nvml, call: Callable[[], T]) -> T | Missing:
     """Make one NVML call; its error becomes the reason of a `Missing`."""
     try:
-        return told(call())
+        return valid(call())
     except nvml.NVMLError as error:
         return refusal(getattr(error, "value", 999), str(error))
     except (AttributeError, TypeError, ValueError) as error:
         return Missing(reason=f"this version of nvidia-ml-py does not support it: {error}")
 
 
-def told(answer: T) -> T | Missing:
+def valid(answer: T) -> T | Missing:
     """Return an answer, `Missing` if all 64 bits are set, as NVML and broken counters do."""
     if isinstance(answer, int) and answer == _EVERY_BIT:
         return Missing(reason=f"NVML returned {answer}: every bit is set, so it is no value")

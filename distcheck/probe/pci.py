@@ -19,7 +19,7 @@ import msgspec
 
 from distcheck.facts import Missing, Nic, Pci, PciPlace
 from distcheck.probe import child
-from distcheck.probe.child import Question, live_no_longer_than_told
+from distcheck.probe.child import Question, exit_after_lifetime
 
 _NVIDIA = "0x10de"
 _GPU = ("0x0300", "0x0302")
@@ -169,7 +169,7 @@ def _number(text: str) -> float | None:
 
 def main() -> None:
     """Print the PCI places as one line of JSON."""
-    live_no_longer_than_told()
+    exit_after_lifetime()
     sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
     sys.stdout.flush()
 

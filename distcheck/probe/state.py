@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from distcheck.facts import MOST, Missing, NodeState, Resolution, Space
-from distcheck.probe.child import Question, ask, live_no_longer_than_told
+from distcheck.probe.child import Question, ask, exit_after_lifetime
 from distcheck.probe.network import resolve
 
 SHM = "/dev/shm"  # noqa: S108 only read
@@ -73,7 +73,7 @@ def _own_name() -> Resolution | Missing:
 
 def main() -> None:
     """Print the state as one line of JSON, and exit even if the resolver does not answer."""
-    live_no_longer_than_told()
+    exit_after_lifetime()
     sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
     sys.stdout.flush()
     os._exit(0)

@@ -59,7 +59,7 @@ def off(environment: Mapping[str, str]) -> bool:
     return disabled or environment.get("NCCL_NET", "IB").upper() != "IB"
 
 
-def told_otherwise(environment: Mapping[str, str]) -> bool:
+def overridden(environment: Mapping[str, str]) -> bool:
     """Return whether a net plugin or a topology file decides which adapter a GPU uses."""
     return environment.get("NCCL_NET_PLUGIN", "none") not in {"", "none"} or bool(environment.get("NCCL_TOPO_FILE"))
 

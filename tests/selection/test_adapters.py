@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.facts import Nic, PciPlace
-from distcheck.selection.adapters import chosen, off, served, told_otherwise
+from distcheck.selection.adapters import chosen, off, overridden, served
 
 NOWHERE = PciPlace((), None)
 
@@ -91,9 +91,9 @@ def test_whether_the_infiniband_transport_is_off(variables, expected):
 
 
 def test_a_plugin_or_a_topology_file_decides_otherwise():
-    assert told_otherwise({"NCCL_NET_PLUGIN": "aws-ofi"})
-    assert told_otherwise({"NCCL_TOPO_FILE": "/opt/topo.xml"})
-    assert not told_otherwise({"NCCL_NET_PLUGIN": "none", "NCCL_TOPO_FILE": ""})
+    assert overridden({"NCCL_NET_PLUGIN": "aws-ofi"})
+    assert overridden({"NCCL_TOPO_FILE": "/opt/topo.xml"})
+    assert not overridden({"NCCL_NET_PLUGIN": "none", "NCCL_TOPO_FILE": ""})
 
 
 def test_an_adapter_of_another_kind_of_link_or_without_its_file_is_not_served():

@@ -9,7 +9,7 @@ from distcheck.facts import Gpu, GpuHealth, Job, Missing, Nic, NodeFacts, Pci, P
 from distcheck.facts.gpu import usable_name
 from distcheck.rules.gpu.nodes import at, seen
 from distcheck.rules.wording import once
-from distcheck.selection.adapters import HCA, chosen, off, served, told_otherwise
+from distcheck.selection.adapters import HCA, chosen, off, overridden, served
 from distcheck.selection.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def ways(take: Take) -> Routes | None:
     """Return how a GPU reaches the network over NCCL's InfiniBand transport, None if unknown."""
     pci, place = take.node.pci, take.place
     variables = take.rank.environment
-    if not isinstance(pci, Pci) or place is None or off(variables) or told_otherwise(variables):
+    if not isinstance(pci, Pci) or place is None or off(variables) or overridden(variables):
         return None
     return _ways(place, pci.nics, variables.get(HCA), virtual=pci.virtual)
 

@@ -143,7 +143,7 @@ _BY_CODE = {
     2: Remedy(
         "admin",
         Fix(
-            "Free memory on the node and on its GPUs, and remove the memory limit of the process.",
+            "Free memory on the node and on its GPUs, and remove the processes' memory limits.",
             ("free -g; ulimit -v", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
         ),
     ),
