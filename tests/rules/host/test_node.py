@@ -99,7 +99,7 @@ def test_no_library_where_gpus_must_be_is_suspected(lone, judge):
 
 @pytest.mark.parametrize("accelerator", ["nvidia", "none", "amd"])
 def test_a_tool_that_cannot_count_blames_no_node(lone, judge, accelerator):
-    answer = Missing(reason="cannot import the Python module pynvml (package nvidia-ml-py): gone")
+    answer = Missing(reason="the Python module pynvml (package nvidia-ml-py) cannot be imported: gone")
     diagnosis = judge(lone(gpus=4, accelerator=accelerator, answer=answer), "node", "gpu")
     assert diagnosis.findings == ()
     assert diagnosis.verdict.exit_code == 20
