@@ -91,6 +91,6 @@ def test_an_xid_in_one_nodes_kernel_log_is_reported_with_its_gpu_and_rank(cluste
     (unseen,) = [n for n in report["not_checked"] if n["rule"] == "gpu-xid-recent"]
     assert (unseen["nodes"], unseen["reason"]) == (
         ["node1", "node3", "node4"],
-        "there is no /dev/kmsg here, as in containers",
+        "/dev/kmsg does not exist here, as in containers",
     )
     assert report["exit_code"] == 20

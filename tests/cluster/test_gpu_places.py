@@ -62,7 +62,7 @@ def test_a_port_that_is_down_on_one_node_is_named_with_its_rank(gpu):
     report = gpu(machines.change(machines.DGX_H100, "mlx5_9", up=False))
     found = finding(report, "gpu-far-from-nic")
     assert (found["ranks"], found["nodes"], found["severity"]) == ([21], ["node3"], "warning")
-    assert "mlx5_9 is down, which would be on its switch" in found["message"]
+    assert "mlx5_9 is on its switch but down" in found["message"]
     assert (report["verdict"], len(report["findings"])) == ("warn", 1)
 
 

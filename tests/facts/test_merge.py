@@ -128,7 +128,7 @@ def test_where_all_that_is_used_was_read_nothing_is_missing(pairs):
 
 def test_a_used_gpu_without_health_is_reported():
     errors, missed, code = verdict_on(views([0], [1], [2], health=(0, 1)))
-    assert (errors, missed, code) == ([], {"nobody has read the condition of GPU 2 (0000:03:00.0)"}, 20)
+    assert (errors, missed, code) == ([], {"no process has read the condition of GPU 2 (0000:03:00.0)"}, 20)
 
 
 def test_an_unused_gpu_without_health_does_not_matter():

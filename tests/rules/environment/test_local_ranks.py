@@ -110,7 +110,7 @@ def test_a_visible_devices_list_shorter_than_the_ranks_is_an_error(of, shown, on
     assert (finding.ranks, finding.nodes, exit_code) == ((2, 3), ("node1",), 30)
     assert finding.message == (
         "ranks 2-3 (node1) have LOCAL_RANK 2-3 and see 2 GPUs, with CUDA_VISIBLE_DEVICES='0,1': "
-        "cuda:LOCAL_RANK is a CUDA error: invalid device ordinal"
+        "cuda:LOCAL_RANK fails with CUDA error: invalid device ordinal"
     )
     assert "export CUDA_VISIBLE_DEVICES=0,1,2,3" in finding.fix.commands
     assert finding.evidence == {
