@@ -1,7 +1,7 @@
 """The report as JUnit XML, for CI systems: a suite for the job, and one for each node that is named.
 
-A test case is a rule: an error is a failure, a warning is output, what was needed and could not be looked at
-is an error, what was optional is skipped. A rule of which nothing is to be said passes, in the job's suite.
+A test case is a rule. An error is a failure, a warning is output, a required check that could not be made is an error,
+an optional one is skipped. A rule without findings passes, in the job's suite.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, NotChecked
 
 JOB = ""
-"""Where things stand that are said of no node."""
+"""The place of outcomes that name no node."""
 
 
 class Said(NamedTuple):
-    """One outcome of a rule, in words."""
+    """One outcome of a rule, as text."""
 
     result: Literal["failure", "error", "skipped", "system-out"]
     message: str
@@ -31,7 +31,7 @@ class Said(NamedTuple):
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
-    """Return the XML; the options change nothing."""
+    """Return the XML; `options` has no effect."""
     del options
     report = document(job, diagnosis)
     root = ET.Element("testsuites", name="distcheck", time=f"{report.seconds:.3f}")
@@ -63,7 +63,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
 
 def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[Said]]]:
-    """Return what is said, by place and rule; the job comes first, then the nodes by name."""
+    """Return the outcomes by place and rule; the job first, then the nodes by name."""
     from distcheck.rules import all_rules
 
     places: defaultdict[str, defaultdict[str, list[Said]]] = defaultdict(lambda: defaultdict(list))
@@ -79,7 +79,7 @@ def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[Said]]]:
 
 
 def _result(case: ET.Element, said: list[Said]) -> None:
-    """Add one element for each kind of outcome; what is skipped only where nothing else is said."""
+    """Add one element for each kind of outcome; skipped only if there is no other outcome."""
     for result in ("failure", "error", "system-out", "skipped"):
         these = [one for one in said if one.result == result]
         if not these or (result == "skipped" and len(case)):

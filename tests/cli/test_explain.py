@@ -22,7 +22,7 @@ def test_an_alias_explains_its_rule():
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("probe-version-difers", "close to it: probe-version-differs"),
+        ("probe-version-difers", "similar: probe-version-differs"),
         ("version", "probe-version-differs"),
         ("", "`distcheck explain` lists all rules"),
         ("xyz", "`distcheck explain` lists all rules"),

@@ -63,7 +63,7 @@ def test_every_message_is_told_once_with_its_first_line_and_how_often_it_stands_
     text = tell(found, "job.log")
     assert "job.log:7 (3 times): CUDA error: invalid device ordinal\n" in text
     assert "job.log:10: No CUDA GPUs are available\n" in text
-    assert "`distcheck explain RULE` says more" in text
+    assert "`distcheck explain RULE` has details" in text
 
 
 def test_a_long_log_is_read_piece_by_piece_and_its_lines_are_counted():

@@ -36,7 +36,7 @@ USAGE = [
     (["gate", "--", "no-such-program"], "no-such-program", "PATH"),
     (["gate", "--nproc", "2", "--export", "--", "true"], "--export", "one process per rank"),
     (["env", "--select", "gpu-duplicate", "--ignore", "gpu-duplicate"], "gpu-duplicate", "no rule is left"),
-    (["gate", "--alone"], "--alone", "leave --alone out"),
+    (["gate", "--alone"], "--alone", "drop --alone"),
     (["report"], "report", "--save"),
     (["report", "/nonexistent/job.json"], "/nonexistent/job.json", "--save"),
     (["report", "/etc/passwd"], "/etc/passwd", "--save"),
@@ -95,7 +95,7 @@ def test_a_full_disk_is_said_and_the_report_is_not_lost(distcheck, option):
     assert ended.code == 70
     assert len(ended.err.splitlines()) == 1
     assert "No space left" in ended.err
-    assert "pass" in ended.out
+    assert "PASS: " in ended.out
 
 
 def test_a_full_stdout_is_said(start):

@@ -28,7 +28,7 @@ def test_the_text_report_shows_ranks_figures_and_the_verdict(distcheck):
     assert "gate" in first
     assert "4 ranks on 1 node" in first
     assert "gloo" in first
-    assert last.startswith("pass (exit code 0)")
+    assert last.startswith("PASS: exit code 0. ")
     assert "error" not in ended.out.replace("0 errors", "")
 
 
@@ -68,7 +68,7 @@ def test_a_command_runs_once_after_a_pass_with_its_stdout_to_itself(distcheck, t
     ended = distcheck("gate", "--nproc", "2", *TABLE, "--", "sh", "-c", "echo started >> ran; echo hello")
     assert ended.code == 0
     assert ended.out == "hello\n"
-    assert "pass (exit code 0)" in ended.err
+    assert "PASS: exit code 0. " in ended.err
     assert (tmp_path / "ran").read_text() == "started\n"
 
 

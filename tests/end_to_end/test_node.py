@@ -47,7 +47,7 @@ def test_a_node_without_gpus_passes_with_an_empty_environment(node):
     done = node()
     assert (done.returncode, done.stderr) == (0, "")
     assert "no GPU" in done.stdout or "GPU" in done.stdout
-    assert "\npass (exit code 0)" in done.stdout
+    assert "\nPASS: exit code 0. " in done.stdout
 
 
 def test_eight_gpus_pass_and_nine_do_not(node):
@@ -64,7 +64,7 @@ def test_a_lost_gpu_is_told_in_every_way_that_was_asked_for(node, tmp_path):
         "--reason-file", "reason", "--exclude-file", "bad", "--save", "job.json", text=H100 + "5.lost yes\n", env=env
     )
     assert done.returncode == 40
-    assert "node3, 8 GPUs, driver 550.54.15, in Slurm's prolog_slurmd of job 77" in done.stdout
+    assert "node3, 8 GPUs, driver 550.54.15, Slurm prolog_slurmd of job 77" in done.stdout
     (reason,) = (tmp_path / "reason").read_text().splitlines()
     assert reason.startswith("distcheck: gpu-fell-off-bus: node3: GPU 5: NVML error 15")
     assert reason.endswith(" [job=77]")
@@ -172,7 +172,8 @@ def test_the_systems_log_has_one_line(node, tmp_path):
     assert "distcheck[" in line
     # A /dev of its own has no shm: this node is suspected.
     assert done.returncode == 20
-    assert "unknown (exit code 20): host-shm-not-writable: " in line
+    assert "UNKNOWN: " in line
+    assert ", exit code 20: host-shm-not-writable: " in line
     assert line.startswith("<28>")
 
 

@@ -59,13 +59,13 @@ def test_the_table_shows_it_and_says_once_where_it_comes_from(h200, name):
     assert "expected" in text
     assert "share" in text
     assert "100%" in text
-    assert text.count("expected of broadcast: 18 NVLinks x 20.6 GB/s (NCCL's figure for Hopper)") == 1
-    assert "of smaller sizes the share that is usual there" in text
+    assert text.count("expected for broadcast: 18 NVLinks x 20.6 GB/s (NCCL's figure for Hopper)") == 1
+    assert "; smaller sizes: the usual share of it" in text
 
 
 @pytest.mark.parametrize("name", ["text", "markdown", "html"])
 def test_where_nothing_is_expected_nothing_is_shown(healthy, name):
-    assert "expected of" not in render(name, *healthy)
+    assert "expected for" not in render(name, *healthy)
 
 
 def test_the_users_figure_goes_before_the_hardwares(h200):

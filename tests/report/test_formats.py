@@ -54,8 +54,18 @@ def test_every_format_renders_every_job(name, any_job):
         assert text.encode()
 
 
+@pytest.mark.parametrize("name", ["text", "markdown", "html", "junit"])
+@pytest.mark.parametrize(
+    ("fixture", "beginning"),
+    [("healthy", "PASS: exit code 0. "), ("failing", "FAIL (job configuration): exit code 30. ")],
+)
+def test_the_verdict_line_can_be_searched_for(name, fixture, beginning, request):
+    plain = re.sub(r"</?(p|b|system-out)>", "", render(name, *request.getfixturevalue(fixture)).replace("\\", ""))
+    assert [line.strip() for line in plain.splitlines() if line.strip().startswith(beginning)], name
+
+
 def test_an_unknown_format_is_refused(empty):
-    with pytest.raises(ValueError, match="no format 'yaml'; there are text, json"):
+    with pytest.raises(ValueError, match="unknown format 'yaml'; choose one of text, json"):
         render("yaml", *empty)
 
 

@@ -30,7 +30,7 @@ def diagnosis(*findings, gaps=(), verdict=Verdict("node", 40)):  # noqa: B008 it
 def test_verdict_findings_fixes_and_gaps_in_few_lines():
     optional = NotChecked(rule="b", reason="not asked for", required=False)
     assert termination_log.message(JOB, diagnosis(BAD, HINT, gaps=(GAP, GAP, optional))).decode() == (
-        "distcheck gate: node (exit code 40)\n"
+        "FAIL (node1): distcheck gate, exit code 40\n"
         "error: gpu-fell-off-bus: node1: GPU 3 is lost\n"
         "  fix: Reboot it.\n"
         "    sudo reboot\n"

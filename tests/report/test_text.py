@@ -26,7 +26,7 @@ def test_golden_timings(healthy, golden):
 
 
 def test_every_rank_has_a_row_up_to_32(job_of, judge):
-    assert "without a row" not in text(judge(job_of(4, 8)))
+    assert "not shown" not in text(judge(job_of(4, 8)))
     assert len(re.findall(r"(?m)^ +\d+ +node\d", text(judge(job_of(4, 8))))) == 32
 
 
@@ -35,7 +35,7 @@ def test_beyond_32_ranks_the_odd_ones_and_the_ends_have_one(job_of, judge):
     judged = judge(job_of(5, 8), bad)
     shown = re.findall(r"(?m)^ +(\d+) +node\d", text(judged))
     assert shown == ["0", "1", "2", "17", "37", "38", "39"]
-    assert "without a row (--all-ranks shows them): 33 ok (3-16,18-36)" in text(judged)
+    assert "not shown (use --all-ranks): 33 ok (3-16,18-36)" in text(judged)
     assert len(re.findall(r"(?m)^ +\d+ +node\d+ +\d", text(judged, all_ranks=True))) == 40
 
 
@@ -69,18 +69,18 @@ def test_quiet_is_findings_and_the_last_line(failing):
     report = text(failing, quiet=True)
     assert report.startswith("error: gpu-duplicate")
     assert "not checked\n" not in report
-    assert report.splitlines()[-1].startswith("job (exit code 30)")
+    assert report.splitlines()[-1].startswith("FAIL (job configuration): exit code 30. ")
 
 
 def test_two_ranks_by_default_are_said(single):
     job = msgspec.structs.replace(single.job, asked=Asked("gate", (), started_here=True, by_default=True))
-    assert "2 local Gloo ranks were taken" in text((job, single.diagnosis))
+    assert "No rank count given; using 2 local Gloo ranks." in text((job, single.diagnosis))
 
 
 def test_colour_is_only_on_severities_and_the_verdict(failing):
     colored = text(failing, color=True)
     assert "\x1b[1;31merror\x1b[0m: gpu-duplicate" in colored
-    assert "\x1b[1;31mjob\x1b[0m (exit code 30)" in colored
+    assert "\x1b[1;31mFAIL (job configuration)\x1b[0m: exit code 30. " in colored
     assert re.sub(r"\x1b\[[\d;]*m", "", colored) == text(failing)
 
 
