@@ -370,7 +370,7 @@ def main() -> NoReturn:
     """Run the command line and exit; no failure of distcheck ends in a traceback or exit code 1."""
     try:
         words = _command_first(sys.argv[1:])
-        code = _app(words)(words, standalone_mode=False)
+        code = _app(words)(words, prog_name="distcheck", standalone_mode=False)
     except UsageError as error:
         complain(str(error))
         code = USAGE
