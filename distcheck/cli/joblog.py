@@ -53,14 +53,14 @@ def messages(rules: Iterable[Rule] | None = None) -> tuple[Message, ...]:
 
 
 def search(log: BinaryIO, known: Iterable[Message]) -> list[Found]:
-    """Return the messages that stand in a log, in the order in which they first do; read piece by piece."""
+    """Return the messages that a log contains, in order of first occurrence; reads it in pieces."""
     found: dict[Message, Found] = {}
     known = tuple(known)
     number = 1
     for chunk in _whole_lines(log):
         lowered = chunk.lower()
         for message in [m for m in known if m.anchor in lowered]:
-            for offset, raw in enumerate(chunk.split(b"\n")):  # a progress bar's \r ends no line
+            for offset, raw in enumerate(chunk.split(b"\n")):  # the \r of a progress bar does not end a line
                 if message.anchor not in raw.lower():
                     continue
                 line = _ESCAPES.sub("", raw.decode("utf-8", "replace"))

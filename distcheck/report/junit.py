@@ -27,7 +27,7 @@ class Said(NamedTuple):
 
     result: Literal["failure", "error", "skipped", "system-out"]
     message: str
-    words: str
+    text: str
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
@@ -43,8 +43,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             properties = ET.SubElement(suite, "properties")
             ET.SubElement(properties, "property", name="verdict", value=report.verdict)
             ET.SubElement(properties, "property", name="exit_code", value=str(report.exit_code))
-        for rule, said in rules.items():
-            _result(ET.SubElement(suite, "testcase", classname=f"distcheck.{name}", name=harmless(rule)), said)
+        for rule, outcomes in rules.items():
+            _result(ET.SubElement(suite, "testcase", classname=f"distcheck.{name}", name=harmless(rule)), outcomes)
         if place == JOB:
             ET.SubElement(suite, "system-out").text = conclusion(report, diagnosis)
         counted = {
@@ -69,25 +69,25 @@ def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[Said]]]:
     places: defaultdict[str, defaultdict[str, list[Said]]] = defaultdict(lambda: defaultdict(list))
     outcomes: tuple[Finding | NotChecked, ...] = (*diagnosis.findings, *diagnosis.not_checked)
     for outcome in outcomes:
-        said = _found(outcome) if isinstance(outcome, Finding) else _unlooked(outcome)
+        result = _found(outcome) if isinstance(outcome, Finding) else _unlooked(outcome)
         for place in outcome.nodes or (JOB,):
-            places[place][outcome.rule].append(said)
-    spoken = {rule for rules in places.values() for rule in rules}
-    silent = (rule.name for rule in all_rules() if rule.applies(job) and rule.name not in spoken)
-    whole: dict[str, list[Said]] = {**places.pop(JOB, {}), **{rule: [] for rule in silent}}
+            places[place][outcome.rule].append(result)
+    named = {rule for rules in places.values() for rule in rules}
+    passed = (rule.name for rule in all_rules() if rule.applies(job) and rule.name not in named)
+    whole: dict[str, list[Said]] = {**places.pop(JOB, {}), **{rule: [] for rule in passed}}
     return {JOB: whole, **dict(sorted(places.items()))}
 
 
-def _result(case: ET.Element, said: list[Said]) -> None:
+def _result(case: ET.Element, outcomes: list[Said]) -> None:
     """Add one element for each kind of outcome; skipped only if there is no other outcome."""
     for result in ("failure", "error", "system-out", "skipped"):
-        these = [one for one in said if one.result == result]
+        these = [one for one in outcomes if one.result == result]
         if not these or (result == "skipped" and len(case)):
             continue
         element = ET.SubElement(case, result)
         if result != "system-out":
             element.set("message", these[0].message)
-        element.text = "\n\n".join(one.words for one in these)
+        element.text = "\n\n".join(one.text for one in these)
 
 
 def _found(finding: Finding) -> Said:

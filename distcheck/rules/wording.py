@@ -110,13 +110,13 @@ def named(job: Job, ranks: Sequence[RankFacts]) -> str:
     """Return ranks for a message: rank 1 (node2 pid 123), ranks 0-7 (node1 and node2)."""
     nameless = [process_name(job, r) for r in ranks if r.placement.rank is None]
     known = [r for r in ranks if r.placement.rank is not None]
-    words = []
+    parts = []
     if known:
         where = process_name(job, known[0]) if len(known) == 1 else listed(nodes_of(job, known))
-        words.append(f"{numbered(numbers_of(known))} ({where})")
+        parts.append(f"{numbered(numbers_of(known))} ({where})")
     if nameless:
-        words.append(f"{'process' if len(nameless) == 1 else 'processes'} {listed(nameless)}")
-    return listed(words)
+        parts.append(f"{'process' if len(nameless) == 1 else 'processes'} {listed(nameless)}")
+    return listed(parts)
 
 
 def found(

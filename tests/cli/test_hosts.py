@@ -1,11 +1,11 @@
-"""Which nodes take part: lists of hosts, hostfiles of every dialect, and what starts the probes."""
+"""Host lists, hostfiles of every dialect, and how the probes are started."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distcheck.cli import hosts
@@ -19,7 +19,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "8", "LOCAL_R
 
 @pytest.fixture(autouse=True)
 def _srun(tmp_path, monkeypatch):
-    """Put an srun on PATH: Slurm is there."""
+    """Put an srun on PATH, so that Slurm seems installed."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "srun").chmod(0o755)
@@ -75,16 +75,18 @@ def test_a_host_list_keeps_its_order(text, expected):
     ],
 )
 def test_an_invalid_host_list_is_reported_with_its_value(text, remedy):
-    words = refused(hosts=text)
-    assert repr(text) in words
-    assert remedy in words
+    message = refused(hosts=text)
+    assert repr(text) in message
+    assert remedy in message
 
 
+@settings(deadline=None)
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9]{0,5}(-[a-z])?", fullmatch=True), min_size=1, max_size=8))
 def test_plain_names_are_kept_once_each(names):
     assert hosts.expand(",".join(names), "--hosts") == tuple(dict.fromkeys(names))
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab19[]-,:. \t\\!&^%#\x00é", max_size=12))
 def test_any_text_is_a_host_list_or_a_usage_error(text):
     try:
@@ -124,10 +126,10 @@ def test_hostfiles_of_every_dialect_are_read(tmp_path, text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "problem"),
     [
         ("", "names no host"),
-        ("# nobody\n", "names no host"),
+        ("# a comment\n", "names no host"),
         ("a\nb:x\n", "line 2: 'b:x' is not a host; expected, for example, node1 slots=8"),
         ("a slots=many", "line 1: many ranks; give 1 to 4096"),
         ("a slots=0", "line 1: 0 ranks; give 1 to 4096"),
@@ -137,12 +139,12 @@ def test_hostfiles_of_every_dialect_are_read(tmp_path, text, expected):
         ("-x", "line 1: '-x': a host cannot begin with a dash"),
     ],
 )
-def test_an_invalid_hostfile_is_reported_with_its_line(tmp_path, text, words):
+def test_an_invalid_hostfile_is_reported_with_its_line(tmp_path, text, problem):
     path = tmp_path / "hosts"
     path.write_text(text)
-    said = refused(hostfile=path)
-    assert str(path) in said
-    assert words in said
+    message = refused(hostfile=path)
+    assert str(path) in message
+    assert problem in message
 
 
 def test_an_unreadable_hostfile_is_reported(tmp_path):
@@ -151,6 +153,7 @@ def test_an_unreadable_hostfile_is_reported(tmp_path):
     assert "cannot be read" in refused(hostfile=tmp_path / "binary")
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), st.integers(1, 64), min_size=1), st.booleans())
 def test_every_host_has_the_slots_of_its_line(tmp_path_factory, counts, colon):
     path = tmp_path_factory.getbasetemp() / "counts"
@@ -217,9 +220,9 @@ def test_an_allocation_without_srun_runs_on_this_machine(monkeypatch):
     ],
 )
 def test_invalid_options_are_reported_with_value_and_fix(environ, options, value, remedy):
-    words = refused(environ, **options)
-    assert value in words
-    assert remedy in words
+    message = refused(environ, **options)
+    assert value in message
+    assert remedy in message
 
 
 # -- the launch
@@ -290,8 +293,8 @@ def test_the_master_options_override_the_environment():
     there = {"MASTER_ADDR": "env", "MASTER_PORT": "1234"}
     launch = outside(there, hosts="a")
     assert (launch.master_addr, launch.master_port) == ("env", 1234)
-    launch = outside(there, hosts="a", master_addr="said", master_port=5)
-    assert (launch.master_addr, launch.master_port) == ("said", 5)
+    launch = outside(there, hosts="a", master_addr="option", master_port=5)
+    assert (launch.master_addr, launch.master_port) == ("option", 5)
 
 
 def test_excluding_a_host_removes_its_ranks_and_moves_the_master():

@@ -1,4 +1,4 @@
-"""The errors in a job's log lead to the rules that explain them."""
+"""Finding rules by the errors in a job log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In a pod: the process that prints the report, and only that one, leaves it for Kubernetes."""
+"""In a pod: only the process that prints the report writes the termination log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_one_process_of_a_job_writes_the_message(by_hand, tmp_path):
     assert logs[0].read_text().startswith("PASS: distcheck env, exit code 0\n")
 
 
-def test_a_pod_that_is_alone_says_why_it_failed(distcheck, tmp_path):
+def test_a_single_pod_writes_why_it_failed(distcheck, tmp_path):
     log = tmp_path / "log"
     ended = distcheck(
         "gate", "--backend", "nccl", "--nproc", "2", "--", "true", env={"DISTCHECK_TERMINATION_LOG": str(log)}

@@ -1,4 +1,4 @@
-"""What was expected of the bandwidth, and where that comes from, in every format."""
+"""Expected bandwidth and its source, in every format."""
 
 from __future__ import annotations
 

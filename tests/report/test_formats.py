@@ -1,4 +1,4 @@
-"""The formats beside text and JSON; what all formats owe is tested over all of them."""
+"""All formats; those other than text and JSON in detail."""
 
 import re
 import subprocess

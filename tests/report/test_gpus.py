@@ -1,4 +1,4 @@
-"""What is next to a rank's GPU, in every format."""
+"""NUMA node and adapter next to a GPU, in every format."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_the_row_names_the_adapter_next_to_the_gpu(on):
 
 
 def test_nvml_is_preferred_to_sysfs(on):
-    told = rows(on(machines.DGX_H100, health=GpuHealth(cpus="0-3", numa_node=7)))[0]
-    assert (told.cpus, told.numa_node) == ("0-3", 7)
+    known = rows(on(machines.DGX_H100, health=GpuHealth(cpus="0-3", numa_node=7)))[0]
+    assert (known.cpus, known.numa_node) == ("0-3", 7)
     silent = rows(on(machines.DGX_H100, health=GpuHealth()))[0]
     assert (silent.cpus, silent.numa_node) == ("0-55,112-167", 0)
 

@@ -1,4 +1,4 @@
-"""What Kubernetes shows of a pod that distcheck ended."""
+"""The termination log of a Kubernetes pod."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_the_message_has_verdict_findings_fixes_and_gaps():
 @pytest.mark.parametrize("length", range(3990, 4080, 7))
 def test_a_long_message_is_cut_at_a_whole_character(length):
     long = Finding(rule="x", message="m" * length + "ü€𝄞" * 100, fix=Fix("f" * 5000))
-    said = termination_log.message(JOB, diagnosis(long))
-    assert 4000 < len(said) <= 4096
-    assert said.decode().endswith("\n…\n")
+    message = termination_log.message(JOB, diagnosis(long))
+    assert 4000 < len(message) <= 4096
+    assert message.decode().endswith("\n…\n")
 
 
 def test_control_characters_and_surrogates_are_escaped():
