@@ -1,4 +1,4 @@
-"""Findings and exit codes: every kind of finding, every pair of kinds, and the exclude list."""
+"""Exit codes of every kind of finding and every pair of kinds, and the exclude list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints a rule's docstring: what it means, its consequence, how it is found and how to fix it."""
+"""Prints the explanation of a rule, which is its docstring."""
 
 from __future__ import annotations
 

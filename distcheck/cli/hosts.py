@@ -1,4 +1,4 @@
-"""Selects the nodes and how to start the probes there, from options or the scheduler's allocation."""
+"""Selects nodes and how to start probes there, from options or the allocation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OWN_HOSTFILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 
 
 def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outside | None:
-    """Return how to start the probes on other nodes; None if this process is a rank or starts local ones.
+    """Return how to start probes on other nodes; None if there is no need to.
 
     Raises:
         UsageError: options contradict each other, or no hosts are given.
@@ -196,7 +196,7 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
 def _ranks(
     options: Options, environ: Mapping[str, str], engine: Engine, hosts: tuple[str, ...], slots: Mapping[str, int]
 ) -> tuple[tuple[int, ...], bool]:
-    """Return the number of ranks of each host, and whether a probe starts the ranks of its host."""
+    """Return the ranks per host, and whether a probe starts the ranks of its host."""
     if options.nproc is not None:
         number = _number(options.nproc, environ)
         return (number,) * len(hosts), True

@@ -53,7 +53,7 @@ def messages(rules: Iterable[Rule] | None = None) -> tuple[Message, ...]:
 
 
 def search(log: BinaryIO, known: Iterable[Message]) -> list[Found]:
-    """Return the messages that a log contains, in order of first occurrence; reads it in pieces."""
+    """Return the messages that a log contains, in order of first occurrence."""
     found: dict[Message, Found] = {}
     known = tuple(known)
     number = 1

@@ -69,9 +69,10 @@ def _command(
 
 
 def _app(words: list[str]) -> typer.Typer:
-    """Return the app with the command that comes first in `words`, else with all commands and shell completion.
+    """Return the app with the command that `words` begins with, else with all commands.
 
-    typer reads the options of every registered command before it parses. All of ours took an eighth of the start-up.
+    Shell completion needs all commands. typer reads the options of every registered command before it parses; all of
+    ours took an eighth of the start-up.
     """
     called = [word for word in words[:1] if word in _COMMANDS]
     app = typer.Typer(
@@ -112,19 +113,28 @@ def _root(
     Options,
 )
 def env(options: Options) -> None:
-    """Check placement and variables of every rank: present, well formed, consistent, right for this launcher."""
+    """Check placement and variables of every rank.
+
+    They must be present, well formed, consistent and right for this launcher.
+    """
     _look("env", ("environment", "meeting"), options)
 
 
 @_command("Run env, then check names, ports and node pairs.", "distcheck net --hosts 'node[1-4]' --nproc 8", Options)
 def net(options: Options) -> None:
-    """Run env, then check names, ports, interfaces and all pairs of nodes: reachability, packet sizes, loss, rate."""
+    """Run env, then check names, ports, interfaces and pairs of nodes.
+
+    Pairs are checked for reachability, packet sizes, loss and rate.
+    """
     _look("net", ("environment", "meeting", "peers"), options)
 
 
 @_command("Run env, then check GPU of each rank and GPU health.", "distcheck gpu --nproc 8", Options)
 def gpu(options: Options) -> None:
-    """Run env, then check which GPU each rank uses, by UUID from CUDA and NVML, and the health of all GPUs."""
+    """Run env, then check which GPU each rank uses, and the health of all GPUs.
+
+    GPUs are identified by their UUIDs from CUDA and NVML.
+    """
     _look("gpu", ("environment", "meeting", "gpu"), options)
 
 
@@ -154,9 +164,9 @@ def gate(
         ),
     ] = False,
 ) -> None:
-    """Run all checks, cheapest first, within --timeout; on a pass, run COMMAND in place of this process.
+    """Run all checks, cheapest first, within --timeout; on a pass, run COMMAND.
 
-    Only --export changes the environment that COMMAND gets.
+    COMMAND replaces this process. Only --export changes the environment that COMMAND gets.
     """
     program = _program(command) if command else None
     looks: tuple[Look, ...] = ("environment", "meeting", "peers", "gpu", "collectives")
@@ -190,7 +200,10 @@ def gate(
     NodeOptions,
 )
 def node(options: NodeOptions) -> None:
-    """Check this node alone, for a Slurm Prolog, HealthCheckProgram or DaemonSet: no torch, no peers, at most 10 s."""
+    """Check this node alone: no torch, no peers, at most 10 s.
+
+    For a Slurm Prolog, a HealthCheckProgram or a DaemonSet.
+    """
     from distcheck.run import node as lone_node
 
     asked = asked_of_node(options)
@@ -367,7 +380,7 @@ def _command_first(words: list[str]) -> list[str]:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit; no failure of distcheck ends in a traceback or exit code 1."""
+    """Run the command line and exit, never with a traceback or exit code 1."""
     try:
         words = _command_first(sys.argv[1:])
         code = _app(words)(words, prog_name="distcheck", standalone_mode=False)
@@ -388,7 +401,7 @@ _MUST_BE = {"integer": "a whole number", "number": "a number", "boolean": "1 or 
 
 
 def _unread(error: Any) -> str:
-    """Return option, value and expected type for a value that is no number or boolean, else ''."""
+    """Return option, value and expected type of a malformed number or boolean, else ''."""
     must_be = re.search(r"valid (integer|number|boolean)", str(error.format_message()))
     names = getattr(getattr(error, "param", None), "opts", None)
     if must_be is None or not names:
@@ -403,7 +416,10 @@ def _unread(error: Any) -> str:
 
 
 def _unforeseen(error: Exception) -> int:
-    """Print an unexpected error in one line and return the exit code; raise it if DISTCHECK_TRACEBACK is set."""
+    """Print an error in one line and return the exit code.
+
+    If DISTCHECK_TRACEBACK is set, raise an unexpected error instead.
+    """
     if hasattr(error, "format_message"):  # raised by typer for invalid options
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message(), file=sys.stderr)  # noqa: T201 help after wrong usage

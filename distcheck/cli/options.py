@@ -34,7 +34,7 @@ def _option(help_text: str, panel: str, name: str, *short: str, **more: Any) -> 
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the commands that check a job; `taking` turns each field into a parameter."""
+    """Options of the commands that check a job; `taking` makes each a parameter."""
 
     nproc: Annotated[
         str | None,
@@ -214,7 +214,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _parameters(options: type[msgspec.Struct]) -> tuple[inspect.Parameter, ...]:
-    """Return the fields of `options` as parameters; cached, because reading type hints is slow."""
+    """Return the fields of `options` as parameters; cached, as type hints are slow."""
     hints = get_type_hints(options, include_extras=True)
     return tuple(
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
@@ -277,7 +277,7 @@ class Group(TyperGroup):
 
 
 def _without_needless_conversion(params: list[Any]) -> list[Any]:
-    """Return the parameters, changed to pass on their defaults, which already have the right type.
+    """Return the parameters, changed to pass on their defaults without conversion.
 
     Newer versions of typer convert defaults too, with a pydantic model for each. Importing pydantic took a third of the
     start-up time. typer chooses the class of its parameters, so the method of each one is replaced.

@@ -170,7 +170,7 @@ def _participants(
 
 
 def _mpiexec(environ: Mapping[str, str]) -> str:
-    """Return the address of Hydra's mpiexec from its proxy's command line; '' under other launchers."""
+    """Return the address of Hydra's mpiexec, from its proxy's command line, else ''."""
     table = find_table(environ)
     if table is None or table.launcher != "hydra":
         return ""
@@ -181,7 +181,7 @@ def _mpiexec(environ: Mapping[str, str]) -> str:
 
 
 def _multiplied(here: Placement, number: int, local_task: int, tasks: int) -> tuple[Placement, ...]:
-    """Return the ranks of one task that starts `number` ranks; this node has `tasks` such tasks."""
+    """Return the ranks of a task that starts `number`; the node has `tasks` such tasks."""
     if here.rank is None or here.world_size is None:
         return (here,)
     return tuple(

@@ -15,7 +15,7 @@ _HOW = "write --sizes MIN:MAX or MIN:MAX:xFACTOR, for example 1M:64M:x2"
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Return the sizes in bytes, smallest first; K, M and G are powers of 1024 as in nccl-tests.
+    """Return the sizes in bytes, ascending; K, M, G are powers of 1024 as in nccl-tests.
 
     Raises:
         UsageError: the text is not a valid size or range.

@@ -128,7 +128,7 @@ class Bandwidth(Part, frozen=True):
     uncertainty: float | None = None
     """Relative uncertainty of the mean (95 % confidence); None with too few bursts."""
     ended: Literal["steady", "time", "asked"] = "asked"
-    """Why the bursts ended: the figure was steady, its share of the time was over, or one burst was requested."""
+    """Why the bursts ended: steady figure, no time left, or one burst requested."""
 
 
 class Model(Part, frozen=True):
@@ -267,7 +267,7 @@ class _Marks:
             self.nodes[status].update(nodes)
 
     def status(self, rank: RankFacts, stage: Stage, node: str) -> Status:
-        """Return a rank's status, the worst first; as for the verdict, unknown is worse than a warning."""
+        """Return the worst status of a rank; unknown is worse than a warning."""
         number = rank.placement.rank
         if number in self.ranks["error"] or node in self.nodes["error"]:
             return "error"
@@ -285,7 +285,7 @@ _BEST_FIRST: tuple[str, ...] = ("met", "agent", "waiting")
 
 
 def _master(process: ProcessFacts) -> str:
-    """Return the result of a process at the master's port; with several addresses, the best one."""
+    """Return the result of a process at the master port; of several, the best."""
     if process.bind is not None:
         return _BIND_WORDS.get(process.bind.outcome, process.bind.outcome)
     tried = [attempt for attempt in process.attempts if attempt.door == "master"]

@@ -1,4 +1,4 @@
-"""Makes strings from other machines safe to print: no terminal escapes, line breaks or invisible characters."""
+"""Makes strings from other machines safe to print: only printable characters."""
 
 from __future__ import annotations
 

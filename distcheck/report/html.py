@@ -113,7 +113,7 @@ def marked(text: str) -> Markup:
 
 
 def chart(report: Document) -> Chart | None:
-    """Return the chart of busbw over size (logarithmic axis); None if there is no curve to draw."""
+    """Return the chart of busbw over size (logarithmic); None if there is no curve."""
     figures = [
         (label(row.op, row.dtype), row.bytes, row.busbw_GBps)
         for row in report.bandwidth

@@ -1,4 +1,4 @@
-"""The report as JUnit XML, for CI systems: a suite for the job, and one for each node that is named.
+"""The report as JUnit XML: a suite for the job, and one for each named node.
 
 A test case is a rule. An error is a failure, a warning is output, a required check that could not be made is an error,
 an optional one is skipped. A rule without findings passes, in the job's suite.

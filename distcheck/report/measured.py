@@ -28,7 +28,7 @@ def largest(report: Document) -> list[Bandwidth]:
 
 
 def side_by_side(report: Document, *, everything: bool) -> tuple[list[str], list[list[str]]]:
-    """Return headers and rows of each rank's time at the largest sizes, in ms; none for one rank or many."""
+    """Return a table of each rank's time at the largest sizes; empty for one or many ranks."""
     measured = [row for row in largest(report) if row.ranks > 1 and (row.ranks <= SIDE_BY_SIDE or everything)]
     times = zip(*(row.seconds.by_rank for row in measured), strict=False)
     return (
@@ -57,7 +57,7 @@ def first_calls(job: Job) -> list[str]:
 
 
 def models(report: Document) -> list[str]:
-    """Return for each operation the fitted latency and the bandwidth that large sizes approach."""
+    """Return the fitted latency and bandwidth of each operation, one line each."""
     return [
         f"{label(m.op, m.dtype)}: {figure(m.latency_seconds, 1e3)} ms + size / {figure(m.algbw_GBps)} GB/s"
         f"{'' if m.busbw_GBps is None else f', busbw {figure(m.busbw_GBps)} GB/s at large sizes'}; half of peak at "
@@ -79,7 +79,7 @@ def _roughly(size_bytes: float) -> str:
 
 
 def slowest(row: Bandwidth) -> str:
-    """Return the rank with the longest time; outside the world group, its position in the group."""
+    """Return the slowest rank; outside the world group, its position in the group."""
     times = [-1.0 if second is None else second for second in row.seconds.by_rank]
     if len(times) < 2 or max(times) < 0:
         return "-"

@@ -1,4 +1,4 @@
-"""The report as metrics for node_exporter's textfile collector, in the text exposition format."""
+"""The report as Prometheus metrics, for node_exporter's textfile collector."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _fixes(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
 
 
 def why(rule: str) -> str:
-    """Return the consequence of a problem: the first sentences of the rule's prose, else its summary."""
+    """Return the consequence of a problem: the start of the rule's prose, else its summary."""
     from distcheck.rules import find_rule
 
     known = find_rule(rule)
@@ -275,12 +275,12 @@ def conclusion(report: Document, diagnosis: Diagnosis) -> str:
 
 
 def outcome_of(report: Document) -> str:
-    """Return how the verdict line begins: PASS, WARN, UNKNOWN, FAIL (job configuration), FAIL (node3)."""
+    """Return the start of the verdict line: PASS, WARN, UNKNOWN, FAIL (node3)."""
     return harmless(outcome(report.verdict, report.exclude.nodes))
 
 
 def evidence_lines(evidence: dict[str, Any], *, everything: bool, limit: int = 12, width: int = 200) -> list[str]:
-    """Return evidence as `name: value` lines; long values and lists are cut unless `everything`."""
+    """Return evidence as `name: value` lines, cut unless `everything`."""
     lines: list[str] = []
     for name, value in evidence.items():
         first, *more = _value(value).splitlines() or [""]

@@ -41,7 +41,7 @@ def log_of(environ: Mapping[str, str]) -> Path | None:
 
 
 def message(job: Job, diagnosis: Diagnosis) -> bytes:
-    """Return verdict, errors, warnings and gaps, the worst first, in at most 4096 bytes of UTF-8."""
+    """Return verdict, findings (worst first) and gaps, in at most 4096 bytes of UTF-8."""
     verdict = diagnosis.verdict
     first = outcome(verdict.name, excluded_nodes(diagnosis.findings))
     lines = [f"{first}: distcheck {job.asked.command}, exit code {verdict.exit_code}"]

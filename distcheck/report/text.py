@@ -129,7 +129,7 @@ def _ranks(report: Document, options: Detail) -> Iterator[str]:
 
 
 def _gpu(gpu: RankGpu | None, options: Detail) -> str:
-    """Return index, PCI address and the first characters of the UUID, which distinguish any two GPUs."""
+    """Return index, PCI address and the start of the UUID, which is unique."""
     if gpu is None:
         return "-"
     index = "?" if gpu.index is None else str(gpu.index)

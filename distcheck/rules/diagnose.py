@@ -69,14 +69,17 @@ def diagnose(
 
 
 def _out_of_sight(job: Job, select: Collection[str], ignore: Collection[str]) -> list[NotChecked]:
-    """Return the selected rules that this command does not check: an unchecked rule is no pass."""
+    """Return the selected rules that this command does not check; they cannot pass."""
     chosen = [rule for name in select if name not in ignore for rule in [find_rule(name)] if rule is not None]
     reason = f"{job.asked.command} does not check this; gate checks everything"
     return [NotChecked(rule=rule.name, reason=reason) for rule in chosen if not rule.applies(job)]
 
 
 def _unmeasured(job: Job, judging: Iterable[Rule]) -> list[NotChecked]:
-    """Return the rules without figures: the rule that reports why there are none may not be selected."""
+    """Return the rules without figures.
+
+    The rule that reports why there are none may not be selected.
+    """
     reasons = {look: why(job) for look, why in _FIGURES.items() if look in job.asked.looks and look not in job.skipped}
     return [NotChecked(rule=rule.name, reason=reasons[rule.look]) for rule in judging if reasons.get(rule.look)]
 

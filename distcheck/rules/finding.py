@@ -1,4 +1,4 @@
-"""Findings (problem, place, evidence, fix), and how they become one verdict and one exit code."""
+"""Findings, and how they become one verdict and one exit code."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def verdict(findings: Iterable[Finding], not_checked: Iterable[NotChecked], *, s
 
 
 def excluded_nodes(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Return the nodes to exclude: those with a confirmed node or gpu error, or excluded by --need."""
+    """Return the nodes to exclude: confirmed node or gpu errors, or left out by --need."""
     bad = (f for f in findings if f.excludes or (f.severity == "error" and f.scope in {"node", "gpu"} and f.confirmed))
     return tuple(sorted({node for f in bad for node in f.nodes}))
 
 
 def outcome(name: VerdictName, nodes: Sequence[str] = ()) -> str:
-    """Return how a verdict line begins: PASS, WARN, UNKNOWN, FAIL (job configuration), FAIL (node3)."""
+    """Return the start of a verdict line: PASS, WARN, UNKNOWN, FAIL (node3)."""
     if name == "job":
         return "FAIL (job configuration)"
     if name != "node":

@@ -1,4 +1,4 @@
-"""Names of ranks, processes, nodes and launchers in messages, and comparison of groups of ranks."""
+"""Names of ranks, nodes and launchers in messages; comparison of groups of ranks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def numbers_of(ranks: Iterable[RankFacts]) -> tuple[int, ...]:
 
 
 def rank_name(job: Job, rank: RankFacts) -> str:
-    """Return the name of a rank, or of its process if its number is unknown: rank 1, node2 pid 123."""
+    """Return a rank, or its process if its number is unknown: rank 1, node2 pid 123."""
     return process_name(job, rank) if rank.placement.rank is None else f"rank {rank.placement.rank}"
 
 
@@ -153,7 +153,7 @@ def odd_ones(groups: Mapping[K, list[RankFacts]]) -> list[RankFacts]:
 
 
 def majority(votes: Mapping[K, Sized], of: int | None = None) -> K | None:
-    """Return the value with more than half of all votes and at least two; None if there is none.
+    """Return the value with more than half of the votes and at least two, else None.
 
     If a voter can vote for several values, `of` is the number of voters.
     """

@@ -1,4 +1,4 @@
-"""The gate: real ranks, a report, an exit code, and COMMAND started in an unchanged process."""
+"""The gate: real ranks, a report, an exit code, and COMMAND in an unchanged process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`distcheck node` as a daemon runs it: no environment, no streams, and an end in time despite hangs."""
+"""`distcheck node` as a daemon runs it: no environment, no streams, an end in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROLOG = {
 
 @pytest.fixture
 def node(tmp_path, fake_nvml):
-    """Run ``distcheck node`` with only the given environment; `text` is the profile of the fake NVML."""
+    """Run ``distcheck node`` with only this environment; `text` describes the fake NVML."""
 
     def node(*args, text=None, env=None, **more):
         told = fake_nvml.environ(text) if text else {}

@@ -17,7 +17,7 @@ LINKS = NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6)
 
 @pytest.fixture
 def h200(job_of, judge):
-    """Judge a node of 8 H200 whose links were read, and which measured broadcasts at these GB/s by MiB."""
+    """Judge a node of 8 H200 with known links and these broadcasts, in GB/s by MiB."""
 
     def build(figures=None, **asked):
         job = job_of(1, 8)
