@@ -24,7 +24,7 @@ from distcheck.probe import gpu, host, pci
 from distcheck.probe.own import process_facts
 from distcheck.probe.state import state
 from distcheck.rules.diagnose import Diagnosis, judge
-from distcheck.rules.finding import Finding
+from distcheck.rules.finding import Finding, outcome
 from distcheck.run.record import Record
 from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import armed
@@ -137,5 +137,5 @@ def _tell_syslog(job: Job, diagnosis: Diagnosis, why: str) -> None:
     level = {0: syslog.LOG_INFO, 10: syslog.LOG_WARNING, 20: syslog.LOG_WARNING}.get(code, syslog.LOG_ERR)
     detail = f": {why.removeprefix(_PREFIX)}" if why else ""
     syslog.openlog("distcheck", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(level, f"{name}: {diagnosis.verdict.name} (exit code {code}){detail}")
+    syslog.syslog(level, f"{outcome(diagnosis.verdict.name)}: {name}, exit code {code}{detail}")
     syslog.closelog()

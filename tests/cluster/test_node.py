@@ -62,7 +62,7 @@ def test_the_prolog_refuses_a_node_with_a_lost_gpu_and_gives_the_reason(cluster,
     assert "[job=" in told
     (line,) = log.wait().out.splitlines()
     assert "distcheck[" in line
-    assert "node2: node (exit code 40): gpu-fell-off-bus: " in line
+    assert "FAIL: node2, exit code 40: gpu-fell-off-bus: " in line
     good = cluster.run("node1", "srun", "--nodes=3", "hostname")
     assert sorted(good.out.split()) == ["node1", "node3", "node4"]
 

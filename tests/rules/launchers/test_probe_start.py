@@ -87,9 +87,9 @@ def test_each_node_has_its_own_cause_and_the_advice_counts_all_of_them(launched,
     assert found["node4",].fix.commands == ("ssh node4 ls -lL /opt/venv/bin/python", "ssh node4 mount")
     report = document(job, diagnosis)
     assert (report.exit_code, report.exclude.nodes) == (40, ("node3", "node4"))
-    assert advice(report) == "leave node[3-4] out, fix or leave out node2 (not confirmed) and start again"
+    assert advice(report) == "Exclude node[3-4], fix or exclude node2 (not confirmed) and restart the job"
     alone = launched(node3=NO_MODULE, node4=MISSING)
-    assert advice(document(alone, judge(alone, "launch"))) == "leave node[3-4] out and start again"
+    assert advice(document(alone, judge(alone, "launch"))) == "Exclude node[3-4] and restart the job"
 
 
 @pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, NO_MODULE, ENDED])
