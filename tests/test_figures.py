@@ -90,7 +90,7 @@ PHRASES = {
         ),
     ],
     "docs/design.md": [
-        ("children that are killed after {} s", [of("run.collect:_DRIVER_SECONDS")]),
+        ("child processes that are killed after {} s", [of("run.collect:_DRIVER_SECONDS")]),
         ("watchdog thread {} s later", [of("run.watchdog:GRACE_SECONDS")]),
         (
             "is known after {} s",
@@ -108,14 +108,14 @@ PHRASES = {
             "({} MiB and {} KiB for each rank)",
             [of("server:_MOST_BYTES") >> 20, of("server:_MOST_BYTES_A_RANK") >> 10],
         ),
-        ("After {} s stderr says who is awaited", [of("run.leader:_AWAITED_AFTER_SECONDS")]),
+        ("After {} s stderr names the ranks that are awaited", [of("run.leader:_AWAITED_AFTER_SECONDS")]),
         ("sends {} MiB in segments", TRANSFER),
         ("So {} MiB follow from every node", [of("peers:_SINGLY_BYTES") >> 20]),
         ("lines of {} bytes at most", [of("frames:LINE_BYTES")]),
         ("shows stopped for {} s", [of("launch.local.rank:_STOPPED_SECONDS")]),
         ("until the {1} % confidence interval of their median lies within {0} % of it", SURE),
         ("a burst has at least {} s", BURST),
-        ("nothing goes on for {} s after", STALLED),
+        ("no progress for {} s after", STALLED),
         ("{} s at least, hangs", HUNG),
     ],
     "docs/json.md": [
@@ -144,7 +144,7 @@ PHRASES = {
         ("slow below {} % of the others only", [100 * of("isolation.figures:SLOW_OF_FEW")]),
         ("network at {} Mbit/s", SLOW_NETWORK),
         ("{} MB pass", [tried("cluster/test_isolate.py", r"drops\(cluster, node, (\d\d)\)")]),
-        ("nothing goes on for {} s after", STALLED),
+        ("no progress for {} s after", STALLED),
         (
             "within `--timeout` and {} s",
             [math.ceil(of("run.watchdog:GRACE_SECONDS") + of("run.watchdog:_WITHOUT_US_SECONDS"))],
