@@ -132,13 +132,13 @@ EXAMPLES: dict[str, Example] = {
         ("distcheck/probe/ports.py",),
     ),
     "node-down": Example(
-        "README.md",
+        "docs/reachability.md",
         "distcheck env --hosts 'node[1-4]' --nproc 2",
         without_node4,
         ("distcheck/launch/remote/ssh.py",),
     ),
     "firewall": Example(
-        "README.md",
+        "docs/reachability.md",
         "distcheck net --hosts 'node[1-4]' --nproc 2",
         node2_behind_firewall,
         ("distcheck/run/peer_round.py",),
