@@ -169,7 +169,7 @@ PHRASES = {
     "docs/rules/gpu_links.md": [
         ("at least {:,} errors", [of("gpu.links:_MANY_LINK_ERRORS")]),
         (
-            "at least {:,}, and a hundred times what the other GPUs count; a GPU alone, {:,}",
+            "at least {:,} and a hundred times the count of the other GPUs, or {:,} for a single GPU",
             [of("gpu.links:_MANY_REPLAYS"), of("readings:high")([1], of("gpu.links:_MANY_REPLAYS"))],
         ),
     ],
