@@ -1,4 +1,4 @@
-"""The program: ``distcheck`` and ``python -m distcheck``."""
+"""The entry point of ``distcheck`` and ``python -m distcheck``."""
 
 import gc
 from typing import NoReturn
@@ -6,7 +6,7 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the command line."""
-    # A start-up makes many objects and no garbage: the collector's default of one look per 700 objects costs a tenth.
+    # Start-up creates many objects and no garbage; the default of one collection per 700 objects costs a tenth of it.
     gc.set_threshold(100_000)
     from distcheck.cli.main import main as command_line
 

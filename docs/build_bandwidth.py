@@ -1,4 +1,4 @@
-"""Write the tables of docs/bandwidth.md from distcheck/expectation; with --check only say whether they are stale.
+"""Write the tables of docs/bandwidth.md from distcheck/expectation; --check only compares.
 
 Usage: python docs/build_bandwidth.py [--check]
 """
@@ -43,7 +43,7 @@ def _figure(low: float, high: float) -> str:
 
 
 def _usual(row: Reference) -> str:
-    """Write what the model says of a row at its size."""
+    """Return the value of the model for a row at its size."""
     if row.hardware is None:
         return f"none: {row.unlike}"
     found = expect(row.op, row.hardware, ranks=row.ranks, algorithm=row.algorithm)
@@ -55,7 +55,7 @@ def _usual(row: Reference) -> str:
 
 
 def references(rows: Sequence[Reference]) -> str:
-    """Write a table of published figures."""
+    """Return a table of published figures."""
     return _table(
         ["system", "GPU", "operation", "ranks", "nodes", "size", "GB/s", "algorithm", "expected", "tool", "source"],
         [
@@ -70,7 +70,7 @@ def references(rows: Sequence[Reference]) -> str:
 
 
 def shares() -> str:
-    """Write the share of the plateau by size."""
+    """Return a table of the share of the plateau by size."""
     sizes = sorted({size for each in _CURVES.values() for size in each})
     return _table(
         ["size", *_CURVES],
@@ -90,7 +90,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def page(text: str) -> str:
-    """Return the page with its tables written anew."""
+    """Return the page with new tables."""
     for name, table in TABLES.items():
         begin, end = f"<!-- {name}: docs/build_bandwidth.py writes this -->", f"<!-- end of {name} -->"
         pattern = re.compile(f"(?s){re.escape(begin)}.*?{re.escape(end)}")
@@ -104,7 +104,7 @@ def page(text: str) -> str:
 def main() -> int:
     """Run as a script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the page is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is stale")
     old = PAGE.read_text(encoding="utf-8")
     new = page(old)
     if not parser.parse_args().check:

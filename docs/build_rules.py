@@ -1,4 +1,4 @@
-"""Write docs/rules from the rules' docstrings; with --check only name the pages that are stale.
+"""Write docs/rules from the rules' docstrings; with --check only list the stale pages.
 
 Usage: python docs/build_rules.py [--check]
 """
@@ -22,7 +22,7 @@ _CODE = re.compile(r"(``.+?``|`[^`]+`)", re.DOTALL)
 
 
 def markdown(doc: str) -> str:
-    """Turn a docstring into Markdown: code in single backticks, nothing that would be taken for HTML."""
+    """Return a docstring as Markdown: code in single backticks, HTML characters escaped."""
     pieces = _CODE.split(doc)
     for n, piece in enumerate(pieces):
         if n % 2:
@@ -35,22 +35,22 @@ def markdown(doc: str) -> str:
 
 
 def section(rule: Rule) -> str:
-    """Write one rule; its heading is the anchor that findings point at."""
+    """Return the section of a rule; its heading is the anchor that findings link to."""
     also = f"\n\nAlso known as {', '.join(f'`{alias}`' for alias in rule.aliases)}." if rule.aliases else ""
     return f"## {rule.name}\n\n{markdown(rule.doc)}{also}\n"
 
 
 def page(family: str, rules: list[Rule]) -> str:
-    """Write one family's page."""
+    """Return the page of a family."""
     module = importlib.import_module(f"distcheck.rules.{FAMILIES[family].module}")
     sections = "\n".join(section(rule) for rule in rules)
     return f"{ORIGIN}\n\n# {family}\n\n{markdown(inspect.getdoc(module) or '')}\n\n{sections}"
 
 
 def index(families: dict[str, list[Rule]]) -> str:
-    """Write the list of all rules."""
+    """Return the list of all rules."""
     lines = [ORIGIN, "", "# Rules", ""]
-    lines += ["`distcheck explain RULE` prints the same words. A rule's name is the problem it finds.", ""]
+    lines += ["`distcheck explain RULE` prints the same text. A rule's name is the problem that it detects.", ""]
     for family, rules in families.items():
         module = f"`distcheck/rules/{FAMILIES[family].module.replace('.', '/')}.py`"
         lines += [f"## [{family}]({family}.md)", "", module, "", "| rule | problem |", "|---|---|"]
@@ -70,27 +70,27 @@ def pages() -> dict[str, str]:
 
 
 def stale(folder: Path = FOLDER) -> list[str]:
-    """Return the names of the pages that are missing, different or of no family any more."""
-    wanted = pages()
-    there = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
-    return sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
+    """Return the names of the pages that are missing, changed or without a family."""
+    expected = pages()
+    present = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
+    return sorted(name for name in expected.keys() | present.keys() if expected.get(name) != present.get(name))
 
 
 def write(folder: Path = FOLDER) -> None:
-    """Write every page and remove those of families that are gone."""
-    wanted = pages()
+    """Write every page and remove pages without a family."""
+    expected = pages()
     folder.mkdir(exist_ok=True)
     for path in folder.glob("*.md"):
-        if path.name not in wanted:
+        if path.name not in expected:
             path.unlink()
-    for name, text in wanted.items():
+    for name, text in expected.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
 def main() -> int:
     """Run as a script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     if not parser.parse_args().check:
         write()
         return 0

@@ -1,12 +1,12 @@
-"""Show real runs in the pages: each example is a recorded job, judged and shown as distcheck does it today.
+"""Write real runs into the pages: each example is a recorded job, judged and rendered by today's code.
 
-A run is recorded in docs/examples/NAME.json, which is what ``--save`` writes. Its report stands in a measured place
-(docs/measured.py) of a page, with the day, commit and machine of the run. When reports or rules change, the pages are
-written again from the recorded jobs; when the code changes that measured the figures, the run is made again.
+A run is recorded in docs/examples/NAME.json by ``--save``. Its report is in a measured block (docs/measured.py) of a
+page, with the date, commit and machine of the run. If reports or rules change, rewrite the pages from the recorded
+jobs. If the code that measured the figures changes, repeat the run.
 
-Usage: python docs/examples.py              write every example again from its recorded job
-       python docs/examples.py --check      write nothing; name the examples that are not what is printed now
-       python docs/examples.py --run NAME   make a run again and record it; "all" makes every one (the cluster
+Usage: python docs/examples.py              rewrite every example from its recorded job
+       python docs/examples.py --check      write nothing; list the pages with stale examples
+       python docs/examples.py --run NAME   repeat a run and record it; "all" repeats every run (the cluster
                                             of tests/cluster needs root and its packages)
 """
 
@@ -42,37 +42,37 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "docs" / "examples"
 
 Run = Callable[[list[str], Path], None]
-"""Runs a command of distcheck, with whatever it is to meet, and saves the job to a file."""
+"""Runs a command of distcheck under the conditions of the example and saves the job to a file."""
 
 
 class Example(NamedTuple):
-    """One run that a page shows."""
+    """A run that a page shows."""
 
     page: str
     command: str
-    """As the page has it."""
+    """As shown on the page."""
     run: Run
     covers: tuple[str, ...]
-    """The code that measured its figures."""
+    """Patterns of the files that measured its figures."""
     format: str = "text"
 
 
 # --- runs
 
 
-def here(words: list[str], saved: Path) -> None:
+def here(command: list[str], saved: Path) -> None:
     """Run on this machine."""
-    subprocess.run([sys.executable, "-m", *words, "--save", str(saved)], cwd="/", check=False)
+    subprocess.run([sys.executable, "-m", *command, "--save", str(saved)], cwd="/", check=False)
 
 
-def beside_a_web_server(words: list[str], saved: Path) -> None:
-    """Run on this machine, where another program has taken MASTER_PORT."""
-    port = words[words.index("--master-port") + 1]
-    words_of_server = ["python3", "-m", "http.server", port, "--bind", "127.0.0.1"]
-    server = subprocess.Popen(words_of_server, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def beside_a_web_server(command: list[str], saved: Path) -> None:
+    """Run on this machine, with another program on MASTER_PORT."""
+    port = command[command.index("--master-port") + 1]
+    server_command = ["python3", "-m", "http.server", port, "--bind", "127.0.0.1"]
+    server = subprocess.Popen(server_command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _expect_listener(int(port))
-        here(words, saved)
+        here(command, saved)
     finally:
         server.kill()
         server.wait()
@@ -91,25 +91,25 @@ def _expect_listener(port: int) -> None:
             return
 
 
-def node4_has_no_power(words: list[str], saved: Path) -> None:
-    """Run on four nodes of which one does not answer."""
+def without_node4(command: list[str], saved: Path) -> None:
+    """Run on four nodes; node4 does not answer."""
     with _cluster() as cluster:
         cluster.cut("node4")
-        _on_cluster(cluster, words, saved)
+        _on_cluster(cluster, command, saved)
 
 
-def node2_admits_nobody(words: list[str], saved: Path) -> None:
-    """Run on four nodes of which one has a firewall that admits ssh and answers only."""
+def node2_behind_firewall(command: list[str], saved: Path) -> None:
+    """Run on four nodes; the firewall of node2 accepts only ssh and replies."""
     admitted = "ct state established,related accept; iif lo accept; tcp dport 22 accept; drop;"
     with _cluster() as cluster:
         rules = f"table inet f {{ chain in {{ type filter hook input priority 0; {admitted} }}; }}"
         cluster.netns("node2", "nft", "-f", "-", text=rules)
-        _on_cluster(cluster, words, saved)
+        _on_cluster(cluster, command, saved)
 
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    from cluster.cluster import Cluster  # type: ignore[import-not-found]  # of the tests, which are not checked
+    from cluster.cluster import Cluster  # type: ignore[import-not-found]  # mypy does not check the tests
 
     cluster = Cluster(slurm=False)
     try:
@@ -118,8 +118,8 @@ def _cluster() -> Iterator[Any]:
         cluster.conclude()
 
 
-def _on_cluster(cluster: Any, words: list[str], saved: Path) -> None:
-    cluster.run("head", *words, "--save", "/shared/job.json", timeout=120)
+def _on_cluster(cluster: Any, command: list[str], saved: Path) -> None:
+    cluster.run("head", *command, "--save", "/shared/job.json", timeout=120)
     saved.write_bytes((cluster.shared / "job.json").read_bytes())
 
 
@@ -132,15 +132,15 @@ EXAMPLES: dict[str, Example] = {
         ("distcheck/probe/ports.py",),
     ),
     "node-down": Example(
-        "README.md",
+        "docs/reachability.md",
         "distcheck env --hosts 'node[1-4]' --nproc 2",
-        node4_has_no_power,
+        without_node4,
         ("distcheck/launch/remote/ssh.py",),
     ),
     "firewall": Example(
-        "README.md",
+        "docs/reachability.md",
         "distcheck net --hosts 'node[1-4]' --nproc 2",
-        node2_admits_nobody,
+        node2_behind_firewall,
         ("distcheck/run/peer_round.py",),
     ),
     "json": Example(
@@ -153,7 +153,7 @@ EXAMPLES: dict[str, Example] = {
 }
 
 
-# --- what the pages show
+# --- the pages
 
 
 def recorded(name: str) -> Job:
@@ -162,7 +162,7 @@ def recorded(name: str) -> Job:
 
 
 def shown(name: str) -> list[str]:
-    """Return the lines of an example: the command and what it prints now of the recorded job."""
+    """Return the lines of an example: the command and its report of the recorded job."""
     example, job = EXAMPLES[name], recorded(name)
     report = render(example.format, job, diagnose(job, strict=job.asked.strict))
     if example.format == "json":
@@ -171,7 +171,7 @@ def shown(name: str) -> list[str]:
 
 
 def _one_of_each(report: str) -> str:
-    """Indent a JSON report, and keep one row of the figures and one of the models: the largest all_reduce."""
+    """Return an indented JSON report with one bandwidth row and one model: the largest all_reduce."""
     whole = json.loads(report)
     whole["bandwidth"] = [row for row in whole["bandwidth"] if row["op"] == "all_reduce"][-1:]
     whole["models"] = whole["models"][:1]
@@ -179,47 +179,47 @@ def _one_of_each(report: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return the pages that show examples, with what is printed now."""
+    """Return the pages with examples, with the current reports."""
     texts: dict[Path, str] = {}
     for name, example in EXAMPLES.items():
         path = ROOT / example.page
         text = texts.get(path) or path.read_text(encoding="utf-8")
-        texts[path] = measured.reword(text, _place(name), shown(name))
+        texts[path] = measured.reword(text, _block(name), shown(name))
     return texts
 
 
 def stale() -> list[str]:
-    """Return the names of pages whose examples are not what is printed now."""
+    """Return the names of the pages with stale examples."""
     return [path.name for path, text in pages().items() if text != path.read_text(encoding="utf-8")]
 
 
 def record(name: str) -> None:
-    """Make a run again, keep its job and show it."""
+    """Repeat a run, save its job and write it into its page."""
     example = EXAMPLES[name]
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "job.json"
         example.run(shlex.split(example.command), saved)
         (RECORDED / f"{name}.json").write_bytes(saved.read_bytes())
     command = f"python docs/examples.py --run {name}"
-    measured.put(example.page, _place(name), shown(name), covers=example.covers, command=command)
+    measured.put(example.page, _block(name), shown(name), covers=example.covers, command=command)
 
 
-def _place(name: str) -> str:
+def _block(name: str) -> str:
     return f"example {name}"
 
 
 def main() -> int:
     """Run as a script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when an example is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if an example is stale")
     parser.add_argument("--run", metavar="NAME", choices=[*EXAMPLES, "all"], help=f"{', '.join(EXAMPLES)} or all")
-    asked = parser.parse_args()
-    if asked.check:
+    options = parser.parse_args()
+    if options.check:
         old = stale()
         for page in old:
             print(f"the examples of {page} are stale: run python docs/examples.py")
         return int(bool(old))
-    for name in EXAMPLES if asked.run == "all" else [asked.run] if asked.run else []:
+    for name in EXAMPLES if options.run == "all" else [options.run] if options.run else []:
         record(name)
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")

@@ -1,15 +1,14 @@
-"""Tables of measured figures in the pages, each with where it comes from and a digest of the code that it measures.
+"""Write tables of measured figures into the pages, with their source and a digest of the measured code.
 
-A page has a place for a table between two comments::
+A page has a block for a table between two comments::
 
     <!-- measured: NAME -->
     <!-- end of NAME -->
 
-and the program that measures calls ``put(page, NAME, lines, covers=[...], command="python ... --write")``, which
-writes the lines there with date, commit and machine; until then the page claims nothing. `covers` are the files, or
-glob patterns of files, from the top of the repository, whose change can change the figures. A test fails when they
-have changed since.
-``python docs/measured.py`` names the tables that are out of date, with the commands that write them.
+The program that measures calls ``put(page, NAME, lines, covers=[...], command="python ... --write")``, which writes
+the lines with date, commit and machine. Until then the block is empty. `covers` are the files, or glob patterns of
+files, relative to the root of the repository, that can change the figures. A test fails if they have changed since.
+``python docs/measured.py`` lists the stale tables, with the commands that write them.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ class Table(NamedTuple):
 
     name: str
     command: str
-    """Which writes it anew."""
+    """The command that writes it."""
     covers: tuple[str, ...]
     digest: str
-    """Of the covered files when it was measured; empty when it was never measured."""
+    """Of the covered files at the time of the measurement; empty if it was never measured."""
 
 
 def put(page: str, name: str, lines: Sequence[str], *, covers: Sequence[str], command: str, root: Path = ROOT) -> None:
-    """Write `lines` into their place on `page` (a path from the top, such as docs/reliability.md)."""
+    """Write `lines` into their block of `page` (a path from the root, such as docs/reliability.md)."""
     path = root / page
     text = path.read_text(encoding="utf-8")
-    place = next((block for block in _BLOCK.finditer(text) if block["name"] == name), None)
-    if place is None:
-        raise ValueError(f"{page} has no place for {name!r}: add <!-- measured: {name} --> and <!-- end of {name} -->")
+    found = next((block for block in _BLOCK.finditer(text) if block["name"] == name), None)
+    if found is None:
+        raise ValueError(f"{page} has no block {name!r}: add <!-- measured: {name} --> and <!-- end of {name} -->")
     written = [
         f"<!-- measured: {name}",
         f"command: {command}",
@@ -62,24 +61,24 @@ def put(page: str, name: str, lines: Sequence[str], *, covers: Sequence[str], co
         f"*Measured {_date()} at {_commit(covers, root)}, {_machine()}, by `{command}`.*",
         f"<!-- end of {name} -->",
     ]
-    path.write_text(text[: place.start()] + "\n".join(written) + text[place.end() :], encoding="utf-8")
+    path.write_text(text[: found.start()] + "\n".join(written) + text[found.end() :], encoding="utf-8")
 
 
 def reword(text: str, name: str, lines: Sequence[str]) -> str:
-    """Return a page's text with other lines in a place that was filled; what it says of when and where stays."""
+    """Return a page's text with new lines in a filled block; its line about date and machine stays."""
     block = next((block for block in _BLOCK.finditer(text) if block["name"] == name), None)
     if block is None or (end := block["lines"].rfind("\n*Measured ")) < 0:
-        raise ValueError(f"there is nothing measured in a place for {name!r}")
+        raise ValueError(f"no measured block {name!r} with lines")
     return text[: block.start("lines")] + "\n".join(lines) + "\n" + text[block.start("lines") + end :]
 
 
 def outside(text: str) -> str:
-    """Return a page's text with empty lines in the place of all that was measured."""
+    """Return a page's text with measured blocks replaced by empty lines."""
     return _BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
 
 
 def tables(text: str) -> Iterator[Table]:
-    """Yield the measured tables of a page; a place whose end is missing is an error."""
+    """Yield the measured tables of a page; a block without an end is an error."""
     blocks = {block["name"]: block["facts"] or "" for block in _BLOCK.finditer(text)}
     for name in _BEGIN.findall(text):
         if name not in blocks:
@@ -89,13 +88,13 @@ def tables(text: str) -> Iterator[Table]:
 
 
 def stale(root: Path = ROOT) -> list[str]:
-    """Return a line for each table of README.md and docs/ that is older than the code that it measures.
+    """Return a line for each table of README.md and docs/ that is older than its measured code.
 
-    A place that was never filled claims nothing.
+    A block that was never filled is not stale.
     """
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     return [
-        f"{page.relative_to(root)}: {table.name!r} is older than the code that it measures; run {table.command}"
+        f"{page.relative_to(root)}: {table.name!r} is stale: the measured code has changed; run {table.command}"
         for page in pages
         if page.exists()
         for table in tables(page.read_text(encoding="utf-8"))
@@ -104,10 +103,10 @@ def stale(root: Path = ROOT) -> list[str]:
 
 
 def digest(covers: Sequence[str], root: Path = ROOT) -> str:
-    """Return the digest of the covered files: of Python what it does, of others their bytes.
+    """Return the digest of the covered files: the syntax tree of Python files, the bytes of others.
 
-    Comments, docstrings, imports and formatting of Python files do not count, nor do the names of the files: a file
-    that moves does what it did. A pattern that matches no file is an error.
+    Comments, docstrings, imports and formatting of Python files do not count. File names do not count, so that a file
+    can move. A pattern that matches no file is an error.
     """
     contents = (
         _code(path.read_bytes()) if path.suffix == ".py" else path.read_bytes() for path in _files(covers, root)
@@ -128,7 +127,7 @@ def _code(source: bytes) -> bytes:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.If):
             node.body = [statement for statement in node.body if not (_is_text(statement) or _is_import(statement))]
-        elif isinstance(node, ast.JoinedStr):  # Python 3.12.0 and 3.12.1 put empty texts between the values
+        elif isinstance(node, ast.JoinedStr):  # Python 3.12.0 and 3.12.1 add empty strings
             node.values = [value for value in node.values if not (isinstance(value, ast.Constant) and not value.value)]
     return _dump(tree).encode()
 
@@ -146,7 +145,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _dump(node: object) -> str:
-    """Write a tree as ast.dump does, but without what is empty, which differs between versions of Python."""
+    """Return a tree as ast.dump does, without empty fields, which differ between Python versions."""
     if isinstance(node, ast.AST):
         fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
         return f"{type(node).__name__}({', '.join(f'{name}={_dump(value)}' for name, value in fields)})"
@@ -160,7 +159,7 @@ def _date() -> str:
 
 
 def _commit(covers: Sequence[str], root: Path) -> str:
-    """Return the commit, and whether the covered files differ from it."""
+    """Return the commit, with a note if the covered files differ from it."""
     paths = [str(path.relative_to(root)) for path in _files(covers, root)]
     changed = _git(root, "status", "--porcelain", "--", *paths)
     return _git(root, "rev-parse", "--short=10", "HEAD") + (" with uncommitted changes" if changed else "")
@@ -179,7 +178,7 @@ def _machine() -> str:
 def main() -> int:
     """Run as a script."""
     old = stale()
-    print("\n".join(old) or "every measured table is as new as the code that it measures")
+    print("\n".join(old) or "all measured tables are up to date")
     return int(bool(old))
 
 

@@ -25,12 +25,12 @@ def build_rules():
     return module
 
 
-def test_the_pages_of_the_rules_are_fresh(build_rules):
+def test_the_rule_pages_are_up_to_date(build_rules):
     assert build_rules.stale() == [], "run python docs/build_rules.py"
 
 
-def test_check_names_stale_pages_and_writing_freshens_them(build_rules, tmp_path):
-    (tmp_path / "gone.md").write_text("a family that is no more")
+def test_stale_pages_are_named_and_rewritten(build_rules, tmp_path):
+    (tmp_path / "gone.md").write_text("a family that was removed")
     assert {"gone.md", "README.md", "probe.md"} <= set(build_rules.stale(tmp_path))
     build_rules.write(tmp_path)
     assert build_rules.stale(tmp_path) == []
@@ -46,7 +46,7 @@ def test_the_script_runs_from_anywhere(tmp_path):
     assert "--check" in run.stdout
 
 
-def test_every_rule_has_its_anchor_on_its_page(build_rules):
+def test_every_rule_has_an_anchor_on_its_page(build_rules):
     pages = build_rules.pages()
     for rule in build_rules.all_rules():
         name, _, anchor = rule.page.removeprefix("docs/rules/").partition("#")
@@ -55,38 +55,38 @@ def test_every_rule_has_its_anchor_on_its_page(build_rules):
 
 
 @pytest.mark.parametrize(
-    ("doc", "written"),
+    ("doc", "expected"),
     [
         ("set ``RANK=<n>`` here", "set `RANK=<n>` here"),
         ("use <n> of *these*", r"use &lt;n> of \*these\*"),
         ("A.\n\nFix: do it.\nSee: there.", "A.\n\n**Fix:** do it.\n\n**See:** there."),
     ],
 )
-def test_docstrings_become_markdown(build_rules, doc, written):
-    assert build_rules.markdown(doc) == written
+def test_docstrings_become_markdown(build_rules, doc, expected):
+    assert build_rules.markdown(doc) == expected
 
 
-def test_the_examples_of_the_pages_are_what_is_printed_now_of_the_recorded_jobs():
+def test_the_examples_match_the_current_reports_of_the_recorded_jobs():
     assert examples.stale() == [], "run python docs/examples.py"
 
 
-def test_an_example_is_stale_as_soon_as_reports_say_something_else(monkeypatch):
+def test_an_example_is_stale_if_its_report_changes(monkeypatch):
     render = examples.render
-    monkeypatch.setattr(examples, "render", lambda *words: render(*words).replace("all_reduce", "all_reduced"))
+    monkeypatch.setattr(examples, "render", lambda *arguments: render(*arguments).replace("all_reduce", "all_reduced"))
     assert examples.stale() == ["README.md", "json.md"]
 
 
 @pytest.mark.parametrize("name", examples.EXAMPLES)
-def test_an_example_is_a_run_of_the_command_that_the_page_shows(name):
-    words, job = examples.EXAMPLES[name].command.split(), examples.recorded(name)
-    ranks = int(words[words.index("--nproc") + 1]) * (4 if "--hosts" in words else 1)
-    assert (words[1], ranks) == (job.asked.command, document(job, diagnose(job)).world.ranks)
+def test_an_example_was_recorded_with_the_command_on_its_page(name):
+    command, job = examples.EXAMPLES[name].command.split(), examples.recorded(name)
+    ranks = int(command[command.index("--nproc") + 1]) * (4 if "--hosts" in command else 1)
+    assert (command[1], ranks) == (job.asked.command, document(job, diagnose(job)).world.ranks)
 
 
 REPORT = re.compile(r"^distcheck \d+\.\d+\.\d+ \w+: \d+ rank", re.MULTILINE)
 
 
-def test_no_page_shows_a_run_that_was_not_recorded():
+def test_every_report_on_a_page_is_recorded():
     for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         text = path.read_text(encoding="utf-8")
         assert not REPORT.search(measured.outside(text)), f"{path.name}: make this run one of docs/examples.py"
@@ -94,7 +94,7 @@ def test_no_page_shows_a_run_that_was_not_recorded():
     assert len(REPORT.findall((ROOT / "README.md").read_text(encoding="utf-8"))) == len(recorded)
 
 
-def test_the_example_of_the_json_report_is_one():
+def test_the_json_example_matches_the_schema():
     text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     example = re.search(r"(?s)```json\n(.*?)```", text)[1]
     assert msgspec.json.decode(example, type=Document, strict=True).schema == 1
@@ -107,7 +107,7 @@ def test_the_json_page_names_every_key():
             assert f"`{key}`" in text or f"`seconds.{key}`" in text, key
 
 
-def test_the_exit_codes_page_has_every_code_of_a_verdict():
+def test_the_exit_codes_page_has_every_code():
     text = (ROOT / "docs" / "exit-codes.md").read_text(encoding="utf-8")
     for code in (0, 2, 10, 20, 30, 40, 70):
         assert f"\n| {code} | " in text

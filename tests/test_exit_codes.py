@@ -1,4 +1,4 @@
-"""The table of findings and exit codes: every kind of finding, every pair of kinds, and what is left out for it."""
+"""Exit codes of every kind of finding and every pair of kinds, and the exclude list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from distcheck.facts import Asked, Job, Missing, NodeFacts
 from distcheck.rules import Rule
 from distcheck.rules.diagnose import diagnose
-from distcheck.rules.finding import Finding, Fix, NotChecked, Scope, excluded_nodes, verdict
+from distcheck.rules.finding import Finding, Fix, NotChecked, Scope, VerdictName, excluded_nodes, outcome, verdict
 
 PAGE = Path(__file__).parents[1] / "docs" / "exit-codes.md"
 CODES = {
@@ -31,7 +31,7 @@ CODES = {
     ("tool", True): 70,
     ("tool", False): 70,
 }
-"""The code of an error alone, by its scope and whether it is confirmed."""
+"""Exit code of a single error, by its scope and whether it is confirmed."""
 WORSE_FIRST = (30, 40, 20, 70, 0)
 NAMES = {0: "pass", 30: "job", 40: "node", 20: "unknown", 70: "unknown"}
 
@@ -71,13 +71,13 @@ def test_the_table_has_every_scope():
 
 
 @pytest.mark.parametrize(("kind", "code"), CODES.items())
-def test_an_error_alone_decides_by_its_scope(kind, code):
+def test_the_scope_of_a_single_error_decides_the_exit_code(kind, code):
     given = verdict([finding(*kind)], [])
     assert (given.exit_code, given.name) == (code, NAMES[code])
 
 
 @pytest.mark.parametrize(("one", "other"), tuple(itertools.combinations(CODES, 2)))
-def test_of_two_errors_the_worse_decides_in_either_order(one, other):
+def test_the_worse_of_two_errors_decides_in_either_order(one, other):
     worse = min((CODES[one], CODES[other]), key=WORSE_FIRST.index)
     for pair in ((one, other), (other, one)):
         assert verdict([finding(*kind) for kind in pair], []).exit_code == worse
@@ -85,7 +85,7 @@ def test_of_two_errors_the_worse_decides_in_either_order(one, other):
 
 @pytest.mark.parametrize("severity", ["warning", "info"])
 @pytest.mark.parametrize("kind", CODES)
-def test_nothing_but_an_error_decides_whatever_its_scope(kind, severity):
+def test_only_errors_decide_the_exit_code(kind, severity):
     found = [finding(*kind, severity=severity)]
     strict = 10 if severity == "warning" else 0
     assert verdict(found, []).exit_code == 0
@@ -96,7 +96,7 @@ def test_nothing_but_an_error_decides_whatever_its_scope(kind, severity):
 
 
 @pytest.mark.parametrize("kind", CODES)
-def test_what_is_needed_and_was_not_looked_at_is_unknown_unless_something_worse_is_known(kind):
+def test_a_required_check_that_was_not_made_is_unknown_unless_an_error_is_found(kind):
     needed, optional = NotChecked(reason="r"), NotChecked(reason="r", required=False)
     assert verdict([], [needed]).exit_code == 20
     assert verdict([finding("node", severity="warning")], [needed], strict=True).exit_code == 20
@@ -105,19 +105,19 @@ def test_what_is_needed_and_was_not_looked_at_is_unknown_unless_something_worse_
 
 
 @pytest.mark.parametrize("kind", CODES)
-def test_only_confirmed_errors_of_nodes_and_gpus_put_a_node_on_the_exclude_list(kind):
+def test_only_confirmed_node_and_gpu_errors_exclude_a_node(kind):
     scope, confirmed = kind
     excluded = ("n0",) if scope in {"node", "gpu"} and confirmed else ()
     assert excluded_nodes([finding(scope, confirmed), finding("link", node="n1")]) == excluded
 
 
-def test_a_node_that_the_verdict_leaves_out_is_excluded_whatever_was_wrong_with_it():
+def test_a_node_that_need_leaves_out_is_excluded_at_any_severity():
     assert excluded_nodes([finding("node", severity="info", excludes=True)]) == ("n0",)
 
 
 @pytest.mark.parametrize("scope", ["node", "gpu"])
 @pytest.mark.parametrize(("nodes", "bad"), [(n, b) for n in range(1, 7) for b in range(1, n + 1)])
-def test_the_circuit_breaker_trips_where_more_than_half_of_three_nodes_at_least_show_the_same(scope, nodes, bad):
+def test_a_fault_on_more_than_half_of_at_least_three_nodes_is_systemic(scope, nodes, bad):
     same = Rule("same", "probe", "environment", (), lambda _: iter(finding(scope, node=f"n{n}") for n in range(bad)))
     diagnosis = diagnose(job(nodes), rules=[same])
     systemic = nodes >= 3 and 2 * bad > nodes
@@ -126,7 +126,7 @@ def test_the_circuit_breaker_trips_where_more_than_half_of_three_nodes_at_least_
     assert excluded_nodes(diagnosis.findings) == (() if systemic else tuple(f"n{n}" for n in range(bad)))
 
 
-def test_the_circuit_breaker_counts_each_rule_by_itself_and_confirmed_errors_only():
+def test_systemic_faults_are_counted_per_rule_and_only_if_confirmed():
     def one(name, nodes, confirmed=None):
         return Rule(name, "probe", "environment", (), lambda _: iter(finding("node", confirmed, node=n) for n in nodes))
 
@@ -136,18 +136,30 @@ def test_the_circuit_breaker_counts_each_rule_by_itself_and_confirmed_errors_onl
     assert (suspected.verdict.exit_code, excluded_nodes(suspected.findings)) == (20, ())
 
 
-def test_a_system_beside_a_bad_node_is_the_jobs_code_and_still_names_the_node():
+def test_a_systemic_fault_decides_before_a_bad_node_which_is_still_named():
     everywhere = Rule("a", "probe", "environment", (), lambda _: iter(finding("node", node=f"n{n}") for n in range(4)))
     one = Rule("b", "probe", "environment", (), lambda _: iter([finding("gpu", node="n2")]))
     diagnosis = diagnose(job(4), rules=[everywhere, one])
     assert (diagnosis.verdict.exit_code, excluded_nodes(diagnosis.findings)) == (30, ("n2",))
 
 
-def test_the_page_says_what_the_code_does():
+@pytest.mark.parametrize("name", get_args(VerdictName))
+def test_a_verdict_line_begins_with_one_of_four_words(name):
+    assert re.match(r"(PASS|WARN|FAIL|UNKNOWN)($| \()", outcome(name, ("node3",)))
+
+
+def test_a_verdict_line_names_what_failed():
+    assert outcome("job") == "FAIL (job configuration)"
+    assert outcome("node", ("node3", "node4")) == "FAIL (node3, node4)"
+    assert outcome("node", tuple(f"node{n}" for n in range(17))) == "FAIL (17 nodes)"
+    assert outcome("node") == "FAIL"
+
+
+def test_the_page_matches_the_code():
     rows = re.findall(r"^\| (`\w+`[^|]*) \| (\d+) \|$", PAGE.read_text(), re.MULTILINE)
-    told = {}
-    for words, code in rows:
-        for scope in re.findall(r"`(\w+)`", words):
-            confirmations = [False] if "not confirmed" in words else [True] if "confirmed" in words else [True, False]
-            told |= {(scope, confirmed): int(code) for confirmed in confirmations}
-    assert told == CODES
+    documented = {}
+    for kind, code in rows:
+        for scope in re.findall(r"`(\w+)`", kind):
+            confirmations = [False] if "not confirmed" in kind else [True] if "confirmed" in kind else [True, False]
+            documented |= {(scope, confirmed): int(code) for confirmed in confirmations}
+    assert documented == CODES

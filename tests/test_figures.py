@@ -1,6 +1,6 @@
-"""Every figure of the pages is measured by a program, or is a value of the code, or names its source.
+"""Every figure on a page is measured by a program, is a value of the code, or links to its source.
 
-The pages of the rules are docstrings, and quote many figures of others; what they say of the code is held, too.
+Rule pages are docstrings and quote many figures of others; PHRASES ties their figures about the code, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import measured
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "changelog.md"})
-"""The changelog is history: what became different, also when it has changed again."""
+"""The changelog is history: its figures may be out of date."""
 
 _NUMBER = r"(?:\d[\d,]*(?:\.\d+)?|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|thirty|sixty|hundred)"
 _UNIT = r"(?:[mµn]?s|seconds?|minutes?|hours?|%|[kKMGT]i?B(?:/s)?|bytes|[kMGT](?:b|bit)/s|(?:mega|giga|kilo)bytes?)"
@@ -31,7 +31,7 @@ _CITED = re.compile(r"\[[^]\n]*\]\(https://[^)]*\)")
 
 
 def of(place):
-    """Return a value of the code by the end of its module's name, so that modules may move, and its own name."""
+    """Return a value of the code; the suffix of the module's name suffices, so that modules can move."""
     module, _, name = place.partition(":")
     paths = [*(ROOT / "distcheck").rglob(module.replace(".", "/") + ".py")]
     assert len(paths) == 1, f"{place}: {len(paths)} modules have this name"
@@ -44,12 +44,12 @@ def default(options, name):
 
 
 def tried(file, pattern):
-    """Return the number with which a test tries something."""
+    """Return a number that a test uses."""
     return int(re.search(pattern, (ROOT / "tests" / file).read_text(encoding="utf-8"))[1])
 
 
 COMPARED = of("judge:LOW"), of("judge:TOO_LOW")
-SURE = 100 * of("spread:STEADY"), 100 * of("spread:CONFIDENCE")
+CONFIDENT = 100 * of("spread:STEADY"), 100 * of("spread:CONFIDENCE")
 BURST = (of("run.context:_GPU_BURST_SECONDS"),)
 HUNG = (of("run.search:_LEAST_SECONDS"),)
 STALLED = (of("run.stall:STALL_SECONDS"),)
@@ -65,7 +65,7 @@ PHRASES = {
     "README.md": [("no peers, at most {} s", NODE_ENDS)],
     "docs/bandwidth.md": [
         ("a burst has at least {} s", BURST),
-        ("to {} % (`±`, with a confidence of {} %)", SURE),
+        ("to {} % (`±`, with a confidence of {} %)", CONFIDENT),
         (
             "Below {} of what is usual is a warning, below {} an error, above {} a remark",
             [*COMPARED, of("judge:ABOVE")],
@@ -90,7 +90,7 @@ PHRASES = {
         ),
     ],
     "docs/design.md": [
-        ("children that are killed after {} s", [of("run.collect:_DRIVER_SECONDS")]),
+        ("child processes that are killed after {} s", [of("run.collect:_DRIVER_SECONDS")]),
         ("watchdog thread {} s later", [of("run.watchdog:GRACE_SECONDS")]),
         (
             "is known after {} s",
@@ -108,19 +108,19 @@ PHRASES = {
             "({} MiB and {} KiB for each rank)",
             [of("server:_MOST_BYTES") >> 20, of("server:_MOST_BYTES_A_RANK") >> 10],
         ),
-        ("After {} s stderr says who is awaited", [of("run.leader:_AWAITED_AFTER_SECONDS")]),
+        ("After {} s stderr names the ranks that are awaited", [of("run.leader:_AWAITED_AFTER_SECONDS")]),
         ("sends {} MiB in segments", TRANSFER),
         ("So {} MiB follow from every node", [of("peers:_SINGLY_BYTES") >> 20]),
         ("lines of {} bytes at most", [of("frames:LINE_BYTES")]),
         ("shows stopped for {} s", [of("launch.local.rank:_STOPPED_SECONDS")]),
-        ("until the {1} % confidence interval of their median lies within {0} % of it", SURE),
+        ("until the {1} % confidence interval of their median lies within {0} % of it", CONFIDENT),
         ("a burst has at least {} s", BURST),
-        ("nothing goes on for {} s after", STALLED),
+        ("no progress for {} s after", STALLED),
         ("{} s at least, hangs", HUNG),
     ],
     "docs/json.md": [
-        ("with a confidence of {1} %", SURE),
-        ("was known to {0} %", SURE),
+        ("with a confidence of {1} %", CONFIDENT),
+        ("was known to {0} %", CONFIDENT),
         ("(fewer than {})", [next(n for n in range(1, 99) if of("spread:interval")([1.0] * n))]),
     ],
     "docs/quickstart.md": [("`--join-timeout` ({} s)", [of("cli.options:JOIN_SECONDS")])],
@@ -144,7 +144,7 @@ PHRASES = {
         ("slow below {} % of the others only", [100 * of("isolation.figures:SLOW_OF_FEW")]),
         ("network at {} Mbit/s", SLOW_NETWORK),
         ("{} MB pass", [tried("cluster/test_isolate.py", r"drops\(cluster, node, (\d\d)\)")]),
-        ("nothing goes on for {} s after", STALLED),
+        ("no progress for {} s after", STALLED),
         (
             "within `--timeout` and {} s",
             [math.ceil(of("run.watchdog:GRACE_SECONDS") + of("run.watchdog:_WITHOUT_US_SECONDS"))],
@@ -169,7 +169,7 @@ PHRASES = {
     "docs/rules/gpu_links.md": [
         ("at least {:,} errors", [of("gpu.links:_MANY_LINK_ERRORS")]),
         (
-            "at least {:,}, and a hundred times what the other GPUs count; a GPU alone, {:,}",
+            "at least {:,} and a hundred times the count of the other GPUs, or {:,} for a single GPU",
             [of("gpu.links:_MANY_REPLAYS"), of("readings:high")([1], of("gpu.links:_MANY_REPLAYS"))],
         ),
     ],
@@ -189,7 +189,7 @@ PHRASES = {
     ],
     "docs/rules/node.md": [
         (
-            "a warning at {} MiB or less, an error when less than {} MiB is free",
+            "a warning at {} MiB or less, an error at less than {} MiB",
             [of("rules.host.node:_SHM_BYTES") >> 20, of("rules.host.node:_NOTHING_BYTES") >> 20],
         ),
         (
@@ -218,25 +218,25 @@ PHRASES = {
         ("that is known here, times {}", [of("judge:ABOVE")]),
     ],
 }
-"""By page, what it says of the code, with the values that belong there."""
+"""By page, the phrases with figures of the code, and the values from the code."""
 
 
 def written(phrase, values):
-    """Return a pattern of a phrase with its values, which may be broken over lines anywhere."""
+    """Return a pattern of a phrase with its values; lines may break anywhere."""
     rounded = [round(value, 9) for value in values]
     words = phrase.format(*(int(value) if value == int(value) else value for value in rounded)).split()
     return re.compile(r"\s+".join(map(re.escape, words)))
 
 
 def by_hand(text):
-    """Return the prose of a page without what programs write, code, quotations and links to sources."""
+    """Return the prose of a page without generated tables, code, quotations and links to sources."""
     for pattern in (_GENERATED, _CITED, _QUOTED):
         text = pattern.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     return text
 
 
 def unaccounted(page, text):
-    """Return the figures of a page's prose that nothing holds, each with its line."""
+    """Return the figures of a page's prose that are not tied to the code or a source, with their lines."""
     text = measured.outside(text)
     for phrase, values in PHRASES.get(page, []):
         text = written(phrase, values).sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
@@ -248,13 +248,13 @@ def unaccounted(page, text):
 
 
 @pytest.mark.parametrize("page", PHRASES)
-def test_the_pages_say_what_the_code_does(page):
+def test_the_figures_of_a_page_match_the_code(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     missing = [(phrase, values) for phrase, values in PHRASES[page] if not written(phrase, values).search(text)]
-    assert not missing, f"{page} and the code differ, or a sentence of PHRASES has changed: {missing}"
+    assert not missing, f"{page} differs from the code, or a sentence of PHRASES has changed: {missing}"
 
 
-def test_the_readme_names_the_oldest_versions_of_the_package():
+def test_the_readme_has_the_oldest_supported_versions():
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, pattern in (("Python", r'requires-python = ">=([\d.]+)"'), ("torch", r'"torch>=([\d.]+)"')):
@@ -269,9 +269,9 @@ def test_no_figure_is_written_by_hand():
         for figure in unaccounted(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
     ]
     assert not figures, (
-        "figures that nothing holds. What was measured belongs into a table that a program writes (docs/measured.py); "
-        "what the code decides into PHRASES of tests/test_figures.py, with the constant; what others decide becomes a "
-        "link to its source: [60 seconds](https://...). Or leave the number out.\n" + "\n".join(figures)
+        "untied figures. Put a measured figure into a table that a program writes (docs/measured.py), a constant of "
+        "the code into PHRASES of tests/test_figures.py; make a figure of others a link to its source: "
+        "[60 seconds](https://...). Or remove the figure.\n" + "\n".join(figures)
     )
 
 
@@ -279,7 +279,7 @@ def test_no_figure_is_written_by_hand():
     "prose",
     ["It takes 3 s.", "in ten seconds", "0.97 of the time", "reaches 1.5 GB/s", "loses 2 % of them", "needs 64 KB."],
 )
-def test_a_figure_by_hand_is_found(prose):
+def test_a_figure_by_hand_is_detected(prose):
     assert len(unaccounted("docs/page.md", f"# Page\n\n{prose}\n")) == 1
 
 
@@ -295,11 +295,11 @@ def test_a_figure_by_hand_is_found(prose):
         "at 127.0.0.1",
     ],
 )
-def test_commands_quotations_sources_and_what_was_measured_are_no_figures_by_hand(prose):
+def test_commands_quotations_sources_and_measured_blocks_are_exempt(prose):
     assert unaccounted("docs/page.md", f"# Page\n\n{prose}\n") == []
 
 
-def test_a_figure_of_the_code_is_held_only_with_its_value_and_in_its_place():
+def test_a_figure_of_the_code_is_exempt_only_with_its_value_and_its_phrase():
     assert unaccounted("docs/quickstart.md", "`--join-timeout` (20 s)") == []
     assert unaccounted("docs/quickstart.md", "`--join-timeout` (21 s)") != []
     assert unaccounted("docs/quickstart.md", "it takes 20 s") != []

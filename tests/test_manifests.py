@@ -1,4 +1,4 @@
-"""The Kubernetes manifests of the docs: valid by their schemas, and coherent with distcheck's exit codes."""
+"""The Kubernetes manifests of the docs match their schemas and distcheck's exit codes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "docs" / "schedulers" / "kubernetes").glob("*.yaml"))
 CRDS = Path(__file__).parent / "crds"
 VERSION = "1.31"
-"""The oldest Kubernetes in which podFailurePolicy is stable."""
-RETRY_IS_USELESS, RETRY_MAY_HELP = {2, 30}, {20, 40}
+"""The oldest Kubernetes with a stable podFailurePolicy."""
+NO_RETRY, RETRY = {2, 30}, {20, 40}
 
 
 def documents(path):
@@ -31,11 +31,11 @@ def schema_of(kind):
 
 
 def validate(document):
-    """Validate a manifest, whatever its kind; a kind of which nothing is known is an error, never a pass."""
+    """Validate a manifest of any kind; an unknown kind is an error."""
     try:
         kubernetes_validate.validate(document, VERSION, strict=True)
     except kubernetes_validate.SchemaNotFoundError:
-        schema = schema_of(document["kind"])  # there is no file for a kind that nobody described
+        schema = schema_of(document["kind"])  # raises FileNotFoundError for an unknown kind
         jsonschema.Draft202012Validator(schema).validate(document)
         for spec in job_specs(document):
             job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "inner"}, "spec": spec}
@@ -46,7 +46,7 @@ def validate(document):
 
 
 def job_specs(document):
-    """Return the JobSpecs of a manifest: its own, or those of its replicated jobs."""
+    """Return the JobSpecs of a manifest or of its replicated jobs."""
     spec = document["spec"]
     if document["kind"] == "Job":
         return [spec]
@@ -66,18 +66,18 @@ def containers(template):
     return template["spec"].get("initContainers", []) + template["spec"]["containers"]
 
 
-def test_every_operator_has_its_manifest():
+def test_every_operator_has_a_manifest():
     kinds = {document["kind"] for path in FILES for document in documents(path)}
     assert kinds == {"Service", "Job", "JobSet", "PyTorchJob", "TrainingRuntime", "TrainJob", "DaemonSet"}
 
 
 @pytest.mark.parametrize("document", ALL)
-def test_it_is_valid(document):
+def test_the_manifest_is_valid(document):
     validate(document)
 
 
 def changed(document, path, value):
-    """Return a copy in which one thing is changed."""
+    """Return a copy with one changed value."""
     copied = copy.deepcopy(document)
     here = copied
     for step in path[:-1]:
@@ -120,35 +120,35 @@ NODE = ("replicatedJobs", 0, "template", "spec")
     ],
     ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else None,
 )
-def test_a_mistake_in_it_is_found(kind, path, value):
-    mistaken = (
+def test_a_mistake_in_a_manifest_is_detected(kind, path, value):
+    errors = (
         jsonschema.ValidationError,
         kubernetes_validate.ValidationError,
         kubernetes_validate.SchemaNotFoundError,
         FileNotFoundError,
     )
-    with pytest.raises(mistaken):
+    with pytest.raises(errors):
         validate(changed(of_kind(kind), path, value))
 
 
 @pytest.mark.parametrize("document", [p for p in ALL if p.values[0]["kind"] in {"Job", "JobSet", "TrainingRuntime"}])
-def test_its_exit_codes_are_mapped_as_distcheck_means_them(document):
+def test_the_failure_policy_matches_the_exit_codes(document):
     for spec in job_specs(document):
         actions = {}
         for each in spec["podFailurePolicy"]["rules"]:
-            assert each["action"] in {"FailJob", "FailIndex", "Ignore", "Count"}, "the schema leaves it open"
+            assert each["action"] in {"FailJob", "FailIndex", "Ignore", "Count"}, "the schema allows any string"
             codes = each.get("onExitCodes")
             if codes is not None:
                 assert codes["operator"] == "In"
                 assert codes["containerName"] in [c["name"] for c in containers(spec["template"])]
                 actions |= dict.fromkeys(codes["values"], each["action"])
-        assert {code for code, action in actions.items() if action == "FailJob"} == RETRY_IS_USELESS
-        assert {code for code, action in actions.items() if action != "FailJob"} <= RETRY_MAY_HELP
-        assert spec["template"]["spec"]["restartPolicy"] == "Never", "podFailurePolicy asks for it"
+        assert {code for code, action in actions.items() if action == "FailJob"} == NO_RETRY
+        assert {code for code, action in actions.items() if action != "FailJob"} <= RETRY
+        assert spec["template"]["spec"]["restartPolicy"] == "Never", "podFailurePolicy requires it"
 
 
 @pytest.mark.parametrize("kind", ["JobSet", "TrainingRuntime"])
-def test_a_failed_policy_ends_the_whole_set(kind):
+def test_a_failed_policy_fails_the_whole_set(kind):
     spec = of_kind(kind)["spec"]
     spec = spec["template"]["spec"] if kind == "TrainingRuntime" else spec
     (only,) = spec["failurePolicy"]["rules"]
@@ -158,7 +158,7 @@ def test_a_failed_policy_ends_the_whole_set(kind):
     assert [each["template"]["spec"]["backoffLimit"] for each in spec["replicatedJobs"]] == [0]
 
 
-def test_the_pods_of_the_indexed_job_find_each_other():
+def test_the_pods_of_the_indexed_job_resolve_each_other():
     service, job = documents(ROOT / "docs" / "schedulers" / "kubernetes" / "indexed-job.yaml")
     spec = job["spec"]
     assert service["spec"]["clusterIP"] == "None"
@@ -169,29 +169,29 @@ def test_the_pods_of_the_indexed_job_find_each_other():
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
-def test_gate_and_training_are_told_the_same_place(kind):
+def test_gate_and_training_have_the_same_placement(kind):
     (spec,) = job_specs(of_kind(kind))
     gate, train = containers(spec["template"])
-    told = {each["name"]: each.get("value") for each in gate["env"]}
+    values = {each["name"]: each.get("value") for each in gate["env"]}
     assert gate["env"] == train["env"]
-    assert told["PET_NNODES"] == str(spec["completions"])
-    assert told["PET_NPROC_PER_NODE"] == str(gate["resources"]["limits"]["nvidia.com/gpu"])
-    assert told["PET_MASTER_ADDR"] == {"Job": "train-0.train", "JobSet": "train-node-0-0.train"}[kind]
+    assert values["PET_NNODES"] == str(spec["completions"])
+    assert values["PET_NPROC_PER_NODE"] == str(gate["resources"]["limits"]["nvidia.com/gpu"])
+    assert values["PET_MASTER_ADDR"] == {"Job": "train-0.train", "JobSet": "train-node-0-0.train"}[kind]
 
 
-def test_the_runtime_injects_into_containers_that_are_there():
+def test_the_runtime_injects_into_existing_containers():
     runtime, job = documents(ROOT / "docs" / "schedulers" / "kubernetes" / "trainjob.yaml")
     (target,) = runtime["spec"]["mlPolicy"]["torch"]["envInjection"]["targets"]
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     assert target["jobName"] == replicated["name"]
-    there = [container["name"] for container in containers(replicated["template"]["spec"]["template"])]
-    assert set(target["containerNames"]) <= set(there)
+    names = [container["name"] for container in containers(replicated["template"]["spec"]["template"])]
+    assert set(target["containerNames"]) <= set(names)
     assert job["spec"]["runtimeRef"] == {"kind": "TrainingRuntime", "name": runtime["metadata"]["name"]}
     assert job["spec"]["trainer"]["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"]
 
 
 @pytest.mark.parametrize("document", [p for p in ALL if p.values[0]["kind"] not in {"Service", "TrainJob"}])
-def test_its_gate_is_a_command_of_distcheck(document):
+def test_the_gate_runs_a_distcheck_command(document):
     for template in pod_templates(document):
         commands = [c.get("command", []) for c in containers(template)]
         commands += [c["readinessProbe"]["exec"]["command"] for c in containers(template) if "readinessProbe" in c]

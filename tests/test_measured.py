@@ -9,15 +9,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 import measured
 
 CODE = '"""What it is."""\n\ndef f(x):\n    """Return more."""\n    return x + 1  # more\n'
-PLACE = "# Page\n\nbefore\n\n<!-- measured: speed -->\n<!-- end of speed -->\n\nafter\n"
+BLOCK = "# Page\n\nbefore\n\n<!-- measured: speed -->\n<!-- end of speed -->\n\nafter\n"
 COMMAND = "python measure.py --write"
 
 
 @pytest.fixture
 def repository(tmp_path):
-    """A repository with one measured module and one page that has a place for its table."""
+    """A repository with one measured module and one page with a block for its table."""
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "page.md").write_text(PLACE)
+    (tmp_path / "docs" / "page.md").write_text(BLOCK)
     (tmp_path / "code.py").write_text(CODE)
     (tmp_path / "page.j2").write_text("{{ a }}")
     git = ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b"]
@@ -31,11 +31,11 @@ def put(repository, *lines, covers=("code.py", "*.j2")):
     return (repository / "docs" / "page.md").read_text()
 
 
-def test_no_measured_table_is_older_than_the_code_that_it_measures():
+def test_no_measured_table_is_stale():
     assert measured.stale() == []
 
 
-def test_a_table_says_when_where_and_by_what_it_was_measured(repository):
+def test_a_table_has_its_date_commit_machine_and_command(repository):
     page = put(repository, "| a |", "|---|", "| 1.5 |")
     commit = subprocess.run(
         ["git", "-C", repository, "rev-parse", "--short=10", "HEAD"], check=True, capture_output=True, text=True
@@ -49,7 +49,7 @@ def test_a_table_says_when_where_and_by_what_it_was_measured(repository):
     ]
 
 
-def test_a_table_that_is_written_again_replaces_the_old_one(repository):
+def test_a_new_table_replaces_the_old_one(repository):
     put(repository, "the first")
     page = put(repository, "the second")
     assert "the first" not in page
@@ -57,14 +57,14 @@ def test_a_table_that_is_written_again_replaces_the_old_one(repository):
     assert measured.stale(repository) == []
 
 
-def test_other_lines_in_a_place_leave_what_it_says_of_when_and_where(repository):
+def test_rewording_a_block_keeps_its_date_and_machine(repository):
     page = put(repository, "| 1.5 |", "", "of one run")
     assert measured.reword(page, "speed", ["| 1.6 |"]) == page.replace("| 1.5 |\n\nof one run", "| 1.6 |")
-    with pytest.raises(ValueError, match="nothing measured in a place for 'speed'"):
-        measured.reword(PLACE, "speed", ["x"])
+    with pytest.raises(ValueError, match="no measured block 'speed' with lines"):
+        measured.reword(BLOCK, "speed", ["x"])
 
 
-def test_what_is_outside_of_measured_places_keeps_its_lines(repository):
+def test_text_outside_of_measured_blocks_keeps_its_line_numbers(repository):
     page = put(repository, "| 1.5 |")
     outside = measured.outside(page)
     assert "1.5" not in outside
@@ -72,9 +72,9 @@ def test_what_is_outside_of_measured_places_keeps_its_lines(repository):
     assert outside.count("\n") == page.count("\n")
 
 
-def test_uncommitted_changes_are_those_of_the_measured_files(repository):
+def test_only_changes_of_measured_files_count_as_uncommitted(repository):
     assert "uncommitted" not in put(repository, "x")
-    assert "uncommitted" not in put(repository, "y"), "the page itself has changed by now"
+    assert "uncommitted" not in put(repository, "y"), "the page itself has changed"
     (repository / "code.py").write_text(CODE.replace("x + 1", "x + 2"))
     assert "with uncommitted changes" in put(repository, "z")
 
@@ -89,36 +89,36 @@ def test_uncommitted_changes_are_those_of_the_measured_files(repository):
         ("another.j2", "{{ a }}"),
     ],
 )
-def test_a_change_of_a_measured_file_makes_its_table_stale(repository, file, text):
+def test_changing_a_measured_file_makes_its_table_stale(repository, file, text):
     put(repository, "x")
     assert measured.stale(repository) == []
     (repository / file).write_text(text)
     assert measured.stale(repository) == [
-        f"docs/page.md: 'speed' is older than the code that it measures; run {COMMAND}"
+        f"docs/page.md: 'speed' is stale: the measured code has changed; run {COMMAND}"
     ]
 
 
 def test_comments_docstrings_and_formatting_do_not_make_a_table_stale(repository):
     put(repository, "x")
-    (repository / "code.py").write_text("# new\ndef f(\n    x,\n):\n    'Other words.'\n    return (x+1)\n")
+    (repository / "code.py").write_text("# new\ndef f(\n    x,\n):\n    'Other text.'\n    return (x+1)\n")
     assert measured.stale(repository) == []
 
 
-def test_a_file_that_moves_or_imports_from_elsewhere_does_not_make_a_table_stale(repository):
+def test_moving_a_file_or_its_imports_does_not_make_a_table_stale(repository):
     put(repository, "x", covers=("*.py", "*.j2"))
     (repository / "code.py").rename(repository / "moved.py")
     (repository / "moved.py").write_text("import a\nfrom b import c\n" + CODE)
     assert measured.stale(repository) == []
 
 
-def test_a_place_that_was_never_filled_claims_nothing(repository):
+def test_an_empty_block_is_not_stale(repository):
     assert measured.stale(repository) == []
 
 
-def test_what_has_no_place_or_covers_no_file_is_an_error(repository):
-    with pytest.raises(ValueError, match="no place for 'speed'"):
+def test_a_missing_block_or_measured_file_is_an_error(repository):
+    with pytest.raises(ValueError, match="no block 'speed'"):
         measured.put("code.py", "speed", ["x"], covers=["code.py"], command=COMMAND, root=repository)
     with pytest.raises(ValueError, match=r"no file matches gone\.py"):
         put(repository, "x", covers=["code.py", "gone.py"])
     with pytest.raises(ValueError, match="end of speed --> is missing"):
-        list(measured.tables(PLACE.replace("<!-- end of speed -->", "")))
+        list(measured.tables(BLOCK.replace("<!-- end of speed -->", "")))

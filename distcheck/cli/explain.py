@@ -1,4 +1,4 @@
-"""What a rule means, why its problem hurts, how it is found and mended: the words of its docstring."""
+"""Prints the explanation of a rule, which is its docstring."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 
 
 def explain(name: str) -> str:
-    """Return everything there is to say about one rule, by its name or an alias.
+    """Return the explanation of a rule, by its name or an alias.
 
     Raises:
-        LookupError: no rule has the name; the message names those that are close.
+        LookupError: no rule has this name; the message lists similar names.
     """
     rule = find_rule(name)
     if rule is None:
@@ -35,5 +35,5 @@ def _family(family: str, rules: list[Rule]) -> str:
 def _unknown(name: str) -> str:
     known = [known for rule in all_rules() for known in (rule.name, *rule.aliases)]
     close = difflib.get_close_matches(name, known, n=3) or [k for k in known if name and name in k][:3]
-    hint = f"close to it: {', '.join(close)}" if close else "`distcheck explain` lists all rules"
+    hint = f"similar: {', '.join(close)}" if close else "`distcheck explain` lists all rules"
     return f"no rule is named {name!r}; {hint}"

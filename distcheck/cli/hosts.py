@@ -1,4 +1,4 @@
-"""Which nodes take part, and what starts the probes there: options, or the scheduler's allocation."""
+"""Selects nodes and how to start probes there, from options or the allocation."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _OWN_HOSTFILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 
 
 def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outside | None:
-    """Return how to start the probes on other nodes; None when this process takes part itself.
+    """Return how to start probes on other nodes; None if there is no need to.
 
     Raises:
-        UsageError: options that contradict each other, or hosts that nothing names.
+        UsageError: options contradict each other, or no hosts are given.
     """
     engine = _engine(options, environ)
     if engine is None:
@@ -45,7 +45,7 @@ def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outsid
         ):  # fmt: skip
             if value:
                 raise UsageError(
-                    f"{name} {value}: here distcheck starts no probes on other nodes; give --hosts, or run it in an "
+                    f"{name} {value}: distcheck starts no probes on other nodes here; give --hosts, or run it in an "
                     "sbatch script or inside salloc"
                 )
         return None
@@ -55,7 +55,7 @@ def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outsid
         raise UsageError(f"--need {options.need}: there are {len(hosts)} nodes; give a number from 1 to {len(hosts)}")
     port = options.master_port or integer(environ.get("MASTER_PORT")) or _default_port(engine, environ)
     if not 1 <= port <= 65535:
-        raise UsageError(f"MASTER_PORT {port}: a port lies between 1 and 65535; 20000 to 32000 is a good choice")
+        raise UsageError(f"MASTER_PORT {port}: must be between 1 and 65535; 20000 to 32000 is a good choice")
     arguments = _words(options.launcher_args)
     return Outside(
         engine=engine,
@@ -74,12 +74,12 @@ def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outsid
 
 
 def _engine(options: Options, environ: Mapping[str, str]) -> Engine | None:
-    """Return what starts the probes, None when nothing has to."""
+    """Return what starts the probes, None if no probes are started."""
     if options.launcher not in LAUNCHERS:
         raise UsageError(f"--launcher {options.launcher}: choose one of {', '.join(LAUNCHERS)}")
     named = bool(options.hosts or options.hostfile)
     if options.launcher == "local" and named:
-        raise UsageError("--launcher local starts ranks on this machine only: leave --hosts and --hostfile out")
+        raise UsageError("--launcher local starts ranks on this machine only; drop --hosts and --hostfile")
     if options.launcher == "local" or options.alone:
         return None
     table = find_table(environ)
@@ -89,12 +89,12 @@ def _engine(options: Options, environ: Mapping[str, str]) -> Engine | None:
         if wanted:
             raise UsageError(
                 f"{'--hosts' if named else '--launcher ' + wanted}: this process is already one of {world} that "
-                f"{table.launcher} started; start distcheck once, outside of them, or leave the option out"
+                f"{table.launcher} started; start distcheck once, outside of them, or drop the option"
             )
         return None
     if wanted:
         if wanted == "slurm" and not environ.get("SLURM_JOB_ID"):
-            raise UsageError("--launcher slurm: there is no allocation (SLURM_JOB_ID is not set); use sbatch or salloc")
+            raise UsageError("--launcher slurm: no allocation (SLURM_JOB_ID is not set); use sbatch or salloc")
         return wanted  # type: ignore[return-value]  # one of LAUNCHERS
     by_hand = options.rank is not None or (environ.get("RANK") and environ.get("WORLD_SIZE"))
     if table is None and not by_hand and environ.get("SLURM_JOB_ID") and shutil.which("srun"):
@@ -103,9 +103,9 @@ def _engine(options: Options, environ: Mapping[str, str]) -> Engine | None:
 
 
 def _hosts(options: Options, environ: Mapping[str, str], engine: Engine) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Return the hosts in order, and the slots of those whose number of ranks a hostfile says."""
+    """Return the hosts in order, and the slots of those that have them in the hostfile."""
     if options.hosts and options.hostfile:
-        raise UsageError("--hosts and --hostfile: give one of them")
+        raise UsageError("--hosts and --hostfile: give only one of them")
     if options.hosts:
         return expand(options.hosts, "--hosts"), {}
     if options.hostfile:
@@ -117,30 +117,30 @@ def _hosts(options: Options, environ: Mapping[str, str], engine: Engine) -> tupl
     for variable in _OWN_HOSTFILES:
         if environ.get(variable):
             return read_hostfile(Path(environ[variable]))
-    raise UsageError(f"--launcher {engine}: nothing says on which nodes; give --hosts or --hostfile")
+    raise UsageError(f"--launcher {engine}: no nodes given; use --hosts or --hostfile")
 
 
 def expand(text: str, option: str) -> tuple[str, ...]:
-    """Expand a list of hosts such as ``a,b[1-4]``, in its own order, each host once.
+    """Return the hosts of a list such as ``a,b[1-4]``, in its order, each host once.
 
     Raises:
-        UsageError: it is malformed or names no host.
+        UsageError: the list is malformed or names no host.
     """
     from ClusterShell.NodeSet import NodeSet, NodeSetException
 
     found: dict[str, None] = {}
     if not all(letter.isprintable() or letter.isspace() for letter in text):
-        raise UsageError(f"{option} {text!r} is no list of hosts: names have printable characters only")
-    for part in text.split():  # ClusterShell would make them all before it counts them
+        raise UsageError(f"{option} {text!r} is not a list of hosts: host names have printable characters only")
+    for part in text.split():  # ClusterShell would create all names before counting them
         spans = [[int(last) - int(first) for first, last in _SPAN.findall(b)] for b in re.findall(r"\[([^\]]*)", part)]
         if math.prod(max(1, *inner) for inner in spans if inner) >= _MOST_HOSTS:
-            raise UsageError(f"{option} {part!r} is more than {_MOST_HOSTS} hosts; name those you mean")
+            raise UsageError(f"{option} {part!r} is more than {_MOST_HOSTS} hosts; give a shorter list")
     try:
         for part in re.split(r",(?![^\[]*\])|\s+", text):  # NodeSet sorts; the first host named is rank 0's
             found |= dict.fromkeys(NodeSet(part))
     except NodeSetException as error:
         raise UsageError(
-            f"{option} {text!r} is no list of hosts ({error}); expected something like a,b[1-4]"
+            f"{option} {text!r} is not a list of hosts ({error}); expected, for example, a,b[1-4]"
         ) from error
     if not found:
         raise UsageError(f"{option} {text!r} names no host")
@@ -148,23 +148,23 @@ def expand(text: str, option: str) -> tuple[str, ...]:
         if host.startswith("-"):
             raise UsageError(f"{option} {text!r}: a host cannot begin with a dash")
         if re.fullmatch(r"[^:]+:\d*", host):
-            raise UsageError(f"{option} {text!r}: give hosts without a number; --nproc says how many ranks each has")
+            raise UsageError(f"{option} {text!r}: give hosts without a number; --nproc sets the ranks of each host")
     return tuple(found)
 
 
 def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Read a hostfile of Open MPI, MPICH, DeepSpeed or PBS: ``host``, ``host slots=8``, ``host:8``, # comments.
+    """Return the hosts and slots of a hostfile of Open MPI, MPICH, DeepSpeed or PBS.
 
-    Returns the hosts in order, and the number of ranks of those of which it says one. A host on several lines without
-    a number, as PBS writes it, has as many ranks as lines.
+    Lines are ``host``, ``host slots=8`` or ``host:8``; # begins a comment. The hosts are returned in order, the slots
+    for hosts that have a number. A host on several lines without a number (PBS) has as many slots as lines.
 
     Raises:
-        UsageError: it cannot be read, or names no host.
+        UsageError: the file cannot be read, or names no host.
     """
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--hostfile {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise UsageError(f"--hostfile {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     hosts: dict[str, int] = {}
     slots: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
@@ -174,13 +174,13 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
         found = _LINE.fullmatch(text)
         if found is None:
             raise UsageError(
-                f"--hostfile {path}, line {number}: {text!r} is no host; expected something like node1 slots=8"
+                f"--hostfile {path}, line {number}: {text!r} is not a host; expected, for example, node1 slots=8"
             )
-        told = _SLOTS.search(found["settings"])
-        count = told[1] if told else found["colon"]
+        stated = _SLOTS.search(found["settings"])
+        count = stated[1] if stated else found["colon"]
         if count and not (count.isascii() and count.isdecimal() and 1 <= int(count) <= _MOST_RANKS):
             raise UsageError(
-                f"--hostfile {path}, line {number}: {count} ranks; give 1 to {_MOST_RANKS}, or leave the line out"
+                f"--hostfile {path}, line {number}: {count} ranks; give 1 to {_MOST_RANKS}, or remove the line"
             )
         for host in expand(found["host"], f"--hostfile {path}, line {number}:"):
             hosts[host] = hosts.get(host, 0) + 1
@@ -196,7 +196,7 @@ def read_hostfile(path: Path) -> tuple[tuple[str, ...], dict[str, int]]:
 def _ranks(
     options: Options, environ: Mapping[str, str], engine: Engine, hosts: tuple[str, ...], slots: Mapping[str, int]
 ) -> tuple[tuple[int, ...], bool]:
-    """Return how many ranks each host has, and whether a probe starts those of its host."""
+    """Return the ranks per host, and whether a probe starts the ranks of its host."""
     if options.nproc is not None:
         number = _number(options.nproc, environ)
         return (number,) * len(hosts), True
@@ -215,7 +215,7 @@ def _number(nproc: str, environ: Mapping[str, str]) -> int:
         nproc = environ["SLURM_GPUS_ON_NODE"]
     if not nproc.isdecimal() or not 1 <= int(nproc) <= _MOST_RANKS:
         hint = (
-            "the number of ranks per node is not known from here; give a number, for example --nproc 8"
+            "the number of ranks per node is unknown here; give a number, for example --nproc 8"
             if nproc == "auto"
             else f"give 1 to {_MOST_RANKS}"
         )

@@ -1,4 +1,4 @@
-"""The rules that a job's log speaks of: those whose explanations quote an error message that stands in it."""
+"""Finds the rules whose explanations quote an error message of a job's log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _PASSAGE = re.compile(r"\n\n(?:Found (?:by|through|from)|Fix:|See:)")
-"""Where a docstring is done with what the user would have seen."""
+"""Where a docstring stops quoting messages that the user sees."""
 _QUOTED = re.compile(r"``(.+?)``|\"(.+?)\"", re.DOTALL)
 _VARIABLE = re.compile(r"\s*(?:\.\.\.|…)\s*|X{3,}|0x[0-9a-fA-F]+|[0-9]+")
-"""What differs from one occurrence of a message to the next."""
+"""Parts that differ between occurrences of a message."""
 _FEWEST_LETTERS = 8
 _FEWEST_WORDS = 3
 _CHUNK_BYTES = 1 << 20
@@ -27,13 +27,13 @@ class Message(NamedTuple):
 
     text: str
     anchor: bytes
-    """Its longest part that never changes, in lower case: what is looked for first, because it is quick."""
+    """Its longest constant part, in lower case; searched first because that is fast."""
     pattern: re.Pattern[str]
     rules: tuple[Rule, ...]
 
 
 class Found(NamedTuple):
-    """The first line of a log in which a message stands."""
+    """The first line of a log that contains a message."""
 
     message: Message
     line_number: int
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 
 def messages(rules: Iterable[Rule] | None = None) -> tuple[Message, ...]:
-    """Return every message that the rules' explanations quote, with the rules that quote it."""
+    """Return every message that the explanations quote, with the rules that quote it."""
     quoted: dict[str, list[Rule]] = {}
     for rule in all_rules() if rules is None else rules:
         for text in dict.fromkeys(_quotes(rule)):
@@ -53,14 +53,14 @@ def messages(rules: Iterable[Rule] | None = None) -> tuple[Message, ...]:
 
 
 def search(log: BinaryIO, known: Iterable[Message]) -> list[Found]:
-    """Return the messages that stand in a log, in the order in which they first do; read piece by piece."""
+    """Return the messages that a log contains, in order of first occurrence."""
     found: dict[Message, Found] = {}
     known = tuple(known)
     number = 1
     for chunk in _whole_lines(log):
         lowered = chunk.lower()
         for message in [m for m in known if m.anchor in lowered]:
-            for offset, raw in enumerate(chunk.split(b"\n")):  # a progress bar's \r ends no line
+            for offset, raw in enumerate(chunk.split(b"\n")):  # the \r of a progress bar does not end a line
                 if message.anchor not in raw.lower():
                     continue
                 line = _ESCAPES.sub("", raw.decode("utf-8", "replace"))
@@ -72,16 +72,16 @@ def search(log: BinaryIO, known: Iterable[Message]) -> list[Found]:
 
 
 def tell(found: list[Found], name: str) -> str:
-    """Say which messages were found, and which rules may be why."""
+    """Return the messages that were found, with the rules that may explain them."""
     if not found:
-        return f"{name}: none of the error messages that the rules know stands in it\n"
+        return f"{name}: contains none of the error messages that the rules know\n"
     width = max(len(rule.name) for f in found for rule in f.message.rules)
     parts = []
     for message, number, line, times in found:
         more = f" ({times} times)" if times > 1 else ""
         rules = [f"  {rule.name:{width}}  {rule.summary.replace('``', '`')}" for rule in message.rules]
         parts += [f"{name}:{number}{more}: {_printable(line)}", *rules, ""]
-    return "\n".join([*parts, "`distcheck explain RULE` says more; `distcheck gate` looks which of them it is.", ""])
+    return "\n".join([*parts, "`distcheck explain RULE` has details; `distcheck gate` checks which rule applies.", ""])
 
 
 def _quotes(rule: Rule) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _anchor(text: str) -> str:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """Match a message with other numbers, and with anything for what was left out of it."""
+    """Return a pattern that matches a message with any numbers, and any text for an ellipsis."""
     parts, end = [], 0
     for variable in _VARIABLE.finditer(text):
         parts.append(re.escape(text[end : variable.start()]))
@@ -110,7 +110,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def _most_telling(found: Iterable[Found]) -> list[Found]:
-    """Leave out a message that is a part of a longer one on the same line; its rules are named with that one."""
+    """Drop messages that are part of a longer one on the same line; merge their rules into it."""
     kept: list[Found] = []
     for one in sorted(found, key=lambda f: -len(f.message.anchor)):
         beside = next((k for k in kept if k.line_number == one.line_number), None)
@@ -123,7 +123,7 @@ def _most_telling(found: Iterable[Found]) -> list[Found]:
 
 
 def _whole_lines(log: BinaryIO) -> Iterator[bytes]:
-    """Yield a log in pieces that end with a line; a line that is longer than a piece is cut."""
+    """Yield a log in pieces of whole lines; a line longer than a piece is cut."""
     rest = b""
     while chunk := log.read(_CHUNK_BYTES):
         head, newline, rest_of = (rest + chunk).rpartition(b"\n")

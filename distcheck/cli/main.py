@@ -1,4 +1,4 @@
-"""The command line: parse, call, write, exit."""
+"""The commands: parse the command line, run, write the report, exit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ import msgspec
 import typer
 
 from distcheck import __version__
-from distcheck.cli.options import Command, Group, Measuring, NodeOptions, Options, taking
+from distcheck.cli.options import (
+    CHECKS,
+    OUTPUT,
+    VARIABLES,
+    Command,
+    Group,
+    Measuring,
+    NodeOptions,
+    Options,
+    taking,
+)
 from distcheck.cli.publish import BROKEN, check_writable, complain, publish
 from distcheck.cli.request import asked_of_node, request_of
 from distcheck.facts.errors import UsageError, WriteError
@@ -29,46 +39,57 @@ USAGE = 2
 
 
 class _Entry(NamedTuple):
-    """A command that typer has not read yet."""
+    """A command that is not yet registered with typer."""
 
     function: Callable[..., None]
     options: type[msgspec.Struct] | None
     short_help: str
+    example: str
+
+    @property
+    def epilog(self) -> str:
+        """The end of the command's help."""
+        example = f"\b\nExample:\n  {self.example}"  # \b: do not wrap this paragraph
+        return f"{example}\n\n{VARIABLES}" if self.options else example
 
 
 _COMMANDS: dict[str, _Entry] = {}
 
 
 def _command(
-    short_help: str, options: type[msgspec.Struct] | None = None
+    short_help: str, example: str, options: type[msgspec.Struct] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as the command of its name; it receives the values of `options` first."""
+    """Register a function as the command of its name; `options` is its first argument."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        _COMMANDS[function.__name__] = _Entry(function, options, short_help)
+        _COMMANDS[function.__name__] = _Entry(function, options, short_help, example)
         return function
 
     return register
 
 
 def _app(words: list[str]) -> typer.Typer:
-    """Return the app with the command that comes first in `words`, with all commands where none does.
+    """Return the app with the command that `words` begins with, else with all commands.
 
-    typer reads the options of every command before it parses a word; for all of ours that was an eighth of a start.
+    Shell completion needs all commands. typer reads the options of every registered command before it parses; all of
+    ours took an eighth of the start-up.
     """
+    called = [word for word in words[:1] if word in _COMMANDS]
     app = typer.Typer(
         cls=Group,
-        add_completion=False,
+        add_completion=not called,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="Will torch.distributed start on exactly these nodes with exactly these ranks, at full speed?",
+        help="Check whether torch.distributed will start on these nodes with these ranks, and run at full speed.",
+        epilog="\b\nExample:\n  distcheck gate --nproc 2",
     )
     app.callback()(_root)
-    for name in [word for word in words[:1] if word in _COMMANDS] or _COMMANDS:
-        function, options, short_help = _COMMANDS[name]
-        app.command(short_help=short_help, cls=Command)(taking(options)(function) if options else function)
+    for name in called or _COMMANDS:
+        entry = _COMMANDS[name]
+        function = taking(entry.options)(entry.function) if entry.options else entry.function
+        app.command(short_help=entry.short_help, epilog=entry.epilog, cls=Command)(function)
     return app
 
 
@@ -83,62 +104,84 @@ def _root(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Hold the options that belong to no command."""
+    """Define the options without a command."""
 
 
-@_command("Placement and variables of every rank.", Options)
+@_command(
+    "Check placement and variables of every rank.",
+    "torchrun --standalone --nproc-per-node 2 --no-python distcheck env",
+    Options,
+)
 def env(options: Options) -> None:
-    """Placement and variables of every rank: present, well formed, consistent, right for this launcher."""
+    """Check placement and variables of every rank.
+
+    They must be present, well formed, consistent and right for this launcher.
+    """
     _look("env", ("environment", "meeting"), options)
 
 
-@_command("What env does, then names, ports and pairs of nodes.", Options)
+@_command("Run env, then check names, ports and node pairs.", "distcheck net --hosts 'node[1-4]' --nproc 8", Options)
 def net(options: Options) -> None:
-    """What env does, then names, ports and interfaces, and all pairs of nodes: reach, packet sizes, loss, rate."""
+    """Run env, then check names, ports, interfaces and pairs of nodes.
+
+    Pairs are checked for reachability, packet sizes, loss and rate.
+    """
     _look("net", ("environment", "meeting", "peers"), options)
 
 
-@_command("What env does, then which GPU each rank takes.", Options)
+@_command("Run env, then check GPU of each rank and GPU health.", "distcheck gpu --nproc 8", Options)
 def gpu(options: Options) -> None:
-    """What env does, then which GPU each rank takes, by UUID from CUDA and NVML, and the condition of all GPUs."""
+    """Run env, then check which GPU each rank uses, and the health of all GPUs.
+
+    GPUs are identified by their UUIDs from CUDA and NVML.
+    """
     _look("gpu", ("environment", "meeting", "gpu"), options)
 
 
-@_command("Time collectives, rank by rank.", Measuring)
+@_command("Time collectives, rank by rank.", "distcheck bandwidth --nproc 8 --sizes 1M:64M:x2", Measuring)
 def bandwidth(options: Measuring) -> None:
     """Time collectives over message sizes, rank by rank, and check their results."""
     _look("bandwidth", ("environment", "meeting", "gpu", "collectives"), options)
 
 
-@_command("Find the bad node, link or slow rank.", Options)
+@_command("Find the bad node, link or slow rank.", "distcheck isolate --hosts 'node[1-16]' --nproc 8", Options)
 def isolate(options: Options) -> None:
-    """Find the bad node, link or slow rank out of many, by collectives in groups of nodes."""
+    """Find the bad node, link or slow rank among many, with collectives in groups of nodes."""
     _look("isolate", ("environment", "meeting", "gpu", "isolation"), options)
 
 
-@_command("All checks; on a pass run COMMAND.", Measuring)
+@_command("Run all checks; on a pass, run COMMAND.", "srun distcheck gate --export -- python train.py", Measuring)
 def gate(
     options: Measuring,
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="Run this on a pass.")] = None,
     export: Annotated[  # noqa: FBT002 typer's form
-        bool, typer.Option("--export", help="Give COMMAND this process's RANK, WORLD_SIZE and so on.")
+        bool,
+        typer.Option(
+            "--export",
+            help="Set RANK, WORLD_SIZE and so on of this process for COMMAND.",
+            envvar="DISTCHECK_EXPORT",
+            show_envvar=False,
+        ),
     ] = False,
 ) -> None:
-    """Everything in order of cost, within --timeout; on a pass become COMMAND, with the environment untouched."""
+    """Run all checks, cheapest first, within --timeout; on a pass, run COMMAND.
+
+    COMMAND replaces this process. Only --export changes the environment that COMMAND gets.
+    """
     program = _program(command) if command else None
     looks: tuple[Look, ...] = ("environment", "meeting", "peers", "gpu", "collectives")
     request = request_of("gate", looks, options)
     if program is None or not command:
-        _leave(_run(request, options, to_stderr=False))  # --export has nobody to give anything to
+        _leave(_run(request, options, to_stderr=False))  # --export has no effect without COMMAND
     if export and request.outside is not None:
         raise UsageError(
-            "--export: COMMAND runs once, on this machine, and is no rank; put distcheck in front of each rank "
+            "--export: COMMAND would run once, on this machine, and not as a rank; start distcheck on each rank "
             "instead, for example: srun distcheck gate --export -- python train.py"
         )
     if export and len(request.placements) > 1:
         raise UsageError(
-            f"--export with {len(request.placements)} ranks in one process: COMMAND is one process and can be one "
-            "rank only; start one process per rank, or leave --export out"
+            f"--export with {len(request.placements)} ranks in one process: COMMAND is one process and can be only one "
+            "rank; start one process per rank, or drop --export"
         )
     asked = msgspec.structs.replace(
         request.asked, program=Path(command[0]).name, export=export, rendezvous_file=_file_of(command)
@@ -151,41 +194,67 @@ def gate(
     become(program, command, request.placements[0] if export else None)
 
 
-@_command("This node alone, for Slurm or a DaemonSet.", NodeOptions)
+@_command(
+    "Check this node alone, for Slurm or a DaemonSet.",
+    "distcheck node --gpus 8 --reason-file /run/distcheck.reason",
+    NodeOptions,
+)
 def node(options: NodeOptions) -> None:
-    """This node alone, for a Slurm Prolog, HealthCheckProgram or DaemonSet: no torch, no peers, at most 10 s."""
+    """Check this node alone: no torch, no peers, at most 10 s.
+
+    For a Slurm Prolog, a HealthCheckProgram or a DaemonSet.
+    """
     from distcheck.run import node as lone_node
 
     asked = asked_of_node(options)
     given = {name: getattr(options, name) for name in options.__struct_fields__}
     shared = Options(**{name: value for name, value in given.items() if name in Options.__struct_fields__})
-    if sys.stdout is None and shared.output is None:  # closed, as a daemon may leave it: the exit code says enough
+    if sys.stdout is None and shared.output is None:  # a daemon may have closed it; the exit code is enough
         shared = msgspec.structs.replace(shared, output=Path(os.devnull))
     check_writable(shared, options.reason_file)
 
-    def tell_and_publish(job: Job, diagnosis: Diagnosis, code: int) -> int:
-        told = lone_node.tell(job, diagnosis, options.reason_file, syslog=options.syslog)
-        if told:
-            complain(told)
-        return publish(job, diagnosis, BROKEN if told else code, shared, to_stderr=False)
+    def notify_and_publish(job: Job, diagnosis: Diagnosis, code: int) -> int:
+        failure = lone_node.tell(job, diagnosis, options.reason_file, syslog=options.syslog)
+        if failure:
+            complain(failure)
+        return publish(job, diagnosis, BROKEN if failure else code, shared, to_stderr=False)
 
-    _leave(lone_node.run(asked, os.environ, tell_and_publish).exit_code)
+    _leave(lone_node.run(asked, os.environ, notify_and_publish).exit_code)
 
 
-@_command("Judge saved jobs again.")
+@_command("Judge saved jobs again.", "distcheck report job.json --format html --output report.html")
 def report(
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE|DIR", help="What --save wrote.")] = None,
-    format: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.")] = "text",  # noqa: A002 the option's name
-    output: Annotated[Path | None, typer.Option("--output", help="Write the report to this file.")] = None,
+    format: Annotated[  # noqa: A002 the option's name
+        str,
+        typer.Option(
+            "--format", help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", metavar="NAME", rich_help_panel=OUTPUT
+        ),
+    ] = "text",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="Write the report to this file.", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = None,
     strict: Annotated[
-        bool | None, typer.Option("--strict/--no-strict", help="Warnings fail; default: as saved.")
+        bool | None,
+        typer.Option("--strict/--no-strict", help="Fail on warnings (default: as saved).", rich_help_panel=CHECKS),
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option("--baseline", help="Hold the figures to those of this run.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            "--baseline", help="Compare with the figures of this run.", metavar="FILE", rich_help_panel=CHECKS
+        ),
     ] = None,
-    all_ranks: Annotated[bool, typer.Option("--all-ranks", help="Show every rank.")] = False,  # noqa: FBT002 typer's form
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show info findings too.")] = False,  # noqa: FBT002 typer's form
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of --format json.")] = False,  # noqa: FBT002 typer's form
+    all_ranks: Annotated[  # noqa: FBT002 typer's form
+        bool, typer.Option("--all-ranks", help="Show a row for every rank.", rich_help_panel=OUTPUT)
+    ] = False,
+    verbose: Annotated[  # noqa: FBT002 typer's form
+        bool,
+        typer.Option("--verbose", "-v", help="Show info findings too, and shorten nothing.", rich_help_panel=OUTPUT),
+    ] = False,
+    schema: Annotated[  # noqa: FBT002 typer's form
+        bool, typer.Option("--schema", help="Print the JSON Schema of --format json.", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
     """Merge saved jobs, judge them again, and render the report."""
     from distcheck.facts import saved
@@ -194,7 +263,7 @@ def report(
     if schema:
         _print_schema()
     if not files:
-        raise UsageError("report: give the files or the folder that --save wrote")
+        raise UsageError("report: no input; give the files or the directory that --save wrote")
     if format not in FORMATS:
         raise UsageError(f"--format {format}: choose one of {', '.join(FORMATS)}")
     if output is not None:
@@ -212,20 +281,25 @@ def report(
     _leave(publish(job, diagnosis, diagnosis.verdict.exit_code, options, to_stderr=False))
 
 
-@_command("What a rule means, or which rules a log speaks of.")
+@_command("Explain a rule, or the errors in a log.", "distcheck explain gpu-duplicate")
 def explain(
-    rule: Annotated[str | None, typer.Argument(metavar="RULE", help="A rule's name.")] = None,
+    rule: Annotated[str | None, typer.Argument(metavar="RULE", help="Name of a rule.")] = None,
     log: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A job's log (- is standard input): which rules do its errors speak of?"),
+        typer.Option(
+            metavar="FILE", help="Name the rules that explain the errors in this job log (- is standard input)."
+        ),
     ] = None,
 ) -> None:
-    """What a rule means, why it hurts, how it is found and mended; without RULE the list of all rules."""
+    """Explain a rule: what it means, its consequence, how it is found and how to fix it.
+
+    Without RULE, list all rules.
+    """
     from distcheck.cli import explain as explanation
 
     if log is not None:
         if rule is not None:
-            raise UsageError(f"either a rule ({rule}) or --log, not both")
+            raise UsageError(f"give a rule ({rule}) or --log, not both")
         typer.echo(_explain_log(log), nl=False)
         return
     if rule is None:
@@ -255,7 +329,7 @@ def _look(command: str, looks: tuple[Look, ...], options: Options) -> NoReturn:
 
 
 def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
-    """Run a preflight and return the exit code."""
+    """Run the checks and return the exit code."""
     from distcheck.facts import saved
     from distcheck.run import entry
 
@@ -272,7 +346,7 @@ def _run(request: Request, options: Options, *, to_stderr: bool) -> int:
 
 
 def _file_of(command: list[str]) -> str:
-    """Return the path of the first file:// among COMMAND's words, '' when there is none."""
+    """Return the path of the first file:// URL in COMMAND, '' if there is none."""
     found = next((word for word in command if "file:///" in word), "")
     return found.partition("file://")[2].partition("?")[0].strip("'\"")
 
@@ -280,7 +354,7 @@ def _file_of(command: list[str]) -> str:
 def _program(command: list[str]) -> str:
     found = shutil.which(command[0])
     if found is None:
-        raise UsageError(f"COMMAND {command[0]}: there is no such program on PATH; give its full path")
+        raise UsageError(f"COMMAND {command[0]}: not found on PATH; give its full path")
     return found
 
 
@@ -296,9 +370,9 @@ def _leave(code: int) -> NoReturn:
 
 
 def _command_first(words: list[str]) -> list[str]:
-    """Return the words with the command before the local rank.
+    """Return the arguments with the command before --local-rank.
 
-    torch.distributed.launch puts --local-rank=N, before torch 2.0 --local_rank=N, in front of a script's arguments.
+    torch.distributed.launch puts --local-rank=N (before torch 2.0 --local_rank=N) before a script's arguments.
     """
     if len(words) > 1 and words[0].startswith(("--local-rank=", "--local_rank=")):
         return [words[1], words[0].replace("_", "-"), *words[2:]]
@@ -306,10 +380,10 @@ def _command_first(words: list[str]) -> list[str]:
 
 
 def main() -> NoReturn:
-    """Run the command line; no failure of distcheck's own ends as a traceback or as exit code 1."""
+    """Run the command line and exit, never with a traceback or exit code 1."""
     try:
         words = _command_first(sys.argv[1:])
-        code = _app(words)(words, standalone_mode=False)
+        code = _app(words)(words, prog_name="distcheck", standalone_mode=False)
     except UsageError as error:
         complain(str(error))
         code = USAGE
@@ -318,7 +392,7 @@ def main() -> NoReturn:
         code = BROKEN
     except KeyboardInterrupt:
         code = 130
-    except Exception as error:  # noqa: BLE001 the last line of defence
+    except Exception as error:  # noqa: BLE001 the last resort
         code = _unforeseen(error)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -327,12 +401,12 @@ _MUST_BE = {"integer": "a whole number", "number": "a number", "boolean": "1 or 
 
 
 def _unread(error: Any) -> str:
-    """Name the option, the value and what it must be, where that is a number; empty for any other error of typer's."""
+    """Return option, value and expected type of a malformed number or boolean, else ''."""
     must_be = re.search(r"valid (integer|number|boolean)", str(error.format_message()))
     names = getattr(getattr(error, "param", None), "opts", None)
     if must_be is None or not names:
         return ""
-    own = sys.argv[1:][: sys.argv[1:].index("--")] if "--" in sys.argv else sys.argv[1:]  # the rest is COMMAND's
+    own = sys.argv[1:][: sys.argv[1:].index("--")] if "--" in sys.argv else sys.argv[1:]  # the rest is COMMAND
     words = [part for word in own for part in word.split("=", 1)]
     given = next((words[n + 1] for n, word in enumerate(words[:-1]) if word in names), None)
     variable = getattr(error.param, "envvar", None)
@@ -342,10 +416,13 @@ def _unread(error: Any) -> str:
 
 
 def _unforeseen(error: Exception) -> int:
-    """Say what went wrong in one line; with DISTCHECK_TRACEBACK set, show where."""
-    if hasattr(error, "format_message"):  # what typer raises for options that it cannot read
+    """Print an error in one line and return the exit code.
+
+    If DISTCHECK_TRACEBACK is set, raise an unexpected error instead.
+    """
+    if hasattr(error, "format_message"):  # raised by typer for invalid options
         if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.format_message(), file=sys.stderr)  # noqa: T201 help that nobody asked for
+            print(error.format_message(), file=sys.stderr)  # noqa: T201 help after wrong usage
             return USAGE
         place = " ".join(["distcheck", *(word for word in sys.argv[1:2] if word in _COMMANDS), "--help"])
         complain(f"{_unread(error) or error.format_message()} See: {place}")
@@ -359,6 +436,7 @@ def _unforeseen(error: Exception) -> int:
         where = where.tb_next
     place = f" at {where.tb_frame.f_code.co_filename}:{where.tb_lineno}" if where else ""
     complain(
-        f"distcheck broke: {type(error).__name__}: {error}{place}; set DISTCHECK_TRACEBACK=1 for more, and report it"
+        f"distcheck failed: {type(error).__name__}: {error}{place}; set DISTCHECK_TRACEBACK=1 for a traceback, and "
+        "report this"
     )
     return BROKEN

@@ -1,4 +1,4 @@
-"""The options that the commands which look at a job share, and what they ask for."""
+"""The options that the checking commands share, and how typer parses and prints them."""
 
 from __future__ import annotations
 
@@ -15,86 +15,108 @@ from typer.core import TyperCommand, TyperGroup
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.report import FORMATS
 
-WHO, BY_HAND, LIMITS, JUDGED, OUT, MEASURED = (
-    "Who takes part",
-    "Ranks set by hand",
-    "Limits",
-    "What is judged",
-    "What comes out",
-    "What is measured",
+RANKS, CHECKS, LIMITS, MEASUREMENT, OUTPUT = PANELS = (
+    "Which ranks",
+    "What to check",
+    "Time limits",
+    "Measurement",
+    "Output",
+)
+VARIABLES = (
+    "Each option can also be set by an environment variable: --join-timeout, for example, by DISTCHECK_JOIN_TIMEOUT."
 )
 JOIN_SECONDS = 20.0
 
 
 def _option(help_text: str, panel: str, name: str, *short: str, **more: Any) -> Any:
     variable = "DISTCHECK_" + name.lstrip("-").replace("-", "_").upper()
-    return typer.Option(name, *short, help=help_text, rich_help_panel=panel, envvar=variable, **more)
+    return typer.Option(name, *short, help=help_text, rich_help_panel=panel, envvar=variable, show_envvar=False, **more)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """One field per option; `command` turns them into the parameters of every command that looks."""
+    """Options of the commands that check a job; `taking` makes each a parameter."""
 
     nproc: Annotated[
         str | None,
         _option(
-            "Start N ranks on this machine, or with --hosts or in a Slurm allocation on each node; auto, here only: "
-            "one per GPU, else per core.",
-            WHO,
+            "Number of ranks to start on this machine; with --hosts or in a Slurm allocation, on each node. auto (this "
+            "machine only): one per GPU, else one per core.",
+            RANKS,
             "--nproc",
             metavar="N|auto",
         ),
     ] = None
-    hosts: Annotated[str, _option("Start the probes on these nodes.", WHO, "--hosts", metavar="a,b[1-4]")] = ""
-    hostfile: Annotated[Path | None, _option("The same, from a file.", WHO, "--hostfile", metavar="FILE")] = None
-    launcher: Annotated[str, _option("What starts the probes: auto, local, ssh, slurm or mpi.", WHO, "--launcher")] = (
-        "auto"
-    )
+    hosts: Annotated[str, _option("Nodes to start the probes on.", RANKS, "--hosts", metavar="a,b[1-4]")] = ""
+    hostfile: Annotated[
+        Path | None, _option("File that lists the nodes to start the probes on.", RANKS, "--hostfile", metavar="FILE")
+    ] = None
+    launcher: Annotated[
+        str, _option("How to start the probes: auto, local, ssh, slurm or mpi.", RANKS, "--launcher", metavar="NAME")
+    ] = "auto"
     launcher_args: Annotated[
-        str, _option("Words for srun or mpirun, for example --partition=gpu.", WHO, "--launcher-args", metavar="'…'")
+        str,
+        _option("Arguments for srun or mpirun, for example --partition=gpu.", RANKS, "--launcher-args", metavar="'…'"),
     ] = ""
-    env: Annotated[str, _option("Variables to carry to the probes.", WHO, "--env", metavar="'NAME*,…'")] = ""
+    env: Annotated[str, _option("Variables to pass on to the probes.", RANKS, "--env", metavar="'NAME*,…'")] = ""
     setup: Annotated[
-        str, _option("Shell words that prepare a node, as the job does.", WHO, "--setup", metavar="'…'")
+        str, _option("Shell commands that prepare a node, as the job does.", RANKS, "--setup", metavar="'…'")
     ] = ""
-    python: Annotated[str, _option("The Python to use on the nodes.", WHO, "--python", metavar="PATH")] = ""
+    python: Annotated[str, _option("Python interpreter to use on the nodes.", RANKS, "--python", metavar="PATH")] = ""
     need: Annotated[
-        int | None, _option("How many nodes suffice; bad ones are left out.", WHO, "--need", metavar="N")
+        int | None, _option("Number of nodes that suffice; bad nodes are excluded.", RANKS, "--need", metavar="N")
     ] = None
-    alone: Annotated[bool, _option("This process only: no roll call.", WHO, "--alone")] = False
-    rank: Annotated[int | None, _option("This process's rank; with --nproc the node's number.", BY_HAND, "--rank")] = (
-        None
-    )
+    alone: Annotated[bool, _option("Check this process only, without a roll call.", RANKS, "--alone")] = False
+    rank: Annotated[
+        int | None, _option("Rank of this process; with --nproc, number of this node.", RANKS, "--rank", metavar="N")
+    ] = None
     world_size: Annotated[
-        int | None, _option("The number of ranks; with --nproc of nodes.", BY_HAND, "--world-size")
+        int | None, _option("Number of ranks; with --nproc, number of nodes.", RANKS, "--world-size", metavar="N")
     ] = None
-    local_rank: Annotated[int | None, _option("This process's rank on its node.", BY_HAND, "--local-rank")] = None
-    master_addr: Annotated[str | None, _option("Where rank 0 listens.", BY_HAND, "--master-addr")] = None
-    master_port: Annotated[int | None, _option("The port on which rank 0 listens.", BY_HAND, "--master-port")] = None
-    timeout: Annotated[float, _option("Seconds that the whole run may take.", LIMITS, "--timeout")] = 60.0
+    local_rank: Annotated[
+        int | None, _option("Rank of this process on its node.", RANKS, "--local-rank", metavar="N")
+    ] = None
+    master_addr: Annotated[
+        str | None, _option("Address on which rank 0 listens.", RANKS, "--master-addr", metavar="HOST")
+    ] = None
+    master_port: Annotated[
+        int | None, _option("Port on which rank 0 listens.", RANKS, "--master-port", metavar="PORT")
+    ] = None
+    timeout: Annotated[float, _option("Time limit for the whole run.", LIMITS, "--timeout", metavar="SECONDS")] = 60.0
     join_timeout: Annotated[
-        float, _option("Seconds to wait for late ranks; raise --timeout with it.", LIMITS, "--join-timeout")
+        float,
+        _option("Time to wait for late ranks; raise --timeout with it.", LIMITS, "--join-timeout", metavar="SECONDS"),
     ] = JOIN_SECONDS
-    connect_timeout: Annotated[float, _option("Seconds that one connection may take.", LIMITS, "--connect-timeout")] = (
-        3.0
-    )
-    backend: Annotated[str, _option("The job's backend: auto, nccl, gloo or mpi.", JUDGED, "--backend")] = "auto"
-    strict: Annotated[bool, _option("Warnings fail (exit code 10).", JUDGED, "--strict")] = False
-    select: Annotated[str, _option("Judge by these rules only.", JUDGED, "--select", metavar="RULE,…")] = ""
-    ignore: Annotated[str, _option("Leave these rules out.", JUDGED, "--ignore", metavar="RULE,…")] = ""
-    format: Annotated[str, _option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", OUT, "--format")] = "text"
-    output: Annotated[Path | None, _option("Write the report to this file.", OUT, "--output")] = None
+    connect_timeout: Annotated[
+        float, _option("Time limit for one connection.", LIMITS, "--connect-timeout", metavar="SECONDS")
+    ] = 3.0
+    backend: Annotated[
+        str, _option("Backend of the job: auto, nccl, gloo or mpi.", CHECKS, "--backend", metavar="NAME")
+    ] = "auto"
+    strict: Annotated[bool, _option("Fail on warnings (exit code 10).", CHECKS, "--strict")] = False
+    select: Annotated[str, _option("Apply only these rules.", CHECKS, "--select", metavar="RULE,…")] = ""
+    ignore: Annotated[str, _option("Do not apply these rules.", CHECKS, "--ignore", metavar="RULE,…")] = ""
+    format: Annotated[
+        str, _option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", OUTPUT, "--format", metavar="NAME")
+    ] = "text"
+    output: Annotated[Path | None, _option("Write the report to this file.", OUTPUT, "--output", metavar="FILE")] = None
     save: Annotated[
         Path | None,
-        _option("Save the job for distcheck report; in a folder each process writes a file.", OUT, "--save"),
+        _option(
+            "Save the job for distcheck report. In a directory, each process writes a file.",
+            OUTPUT,
+            "--save",
+            metavar="PATH",
+        ),
     ] = None
     exclude_file: Annotated[
-        Path | None, _option("Write the confirmed bad nodes to this file, one a line.", OUT, "--exclude-file")
+        Path | None,
+        _option("Write the confirmed bad nodes to this file, one per line.", OUTPUT, "--exclude-file", metavar="FILE"),
     ] = None
-    all_ranks: Annotated[bool, _option("Show every rank, however many.", OUT, "--all-ranks")] = False
-    legend: Annotated[bool, _option("Explain the columns.", OUT, "--legend")] = False
-    timings: Annotated[bool, _option("Show what took how long.", OUT, "--timings")] = False
-    verbose: Annotated[bool, _option("Show info findings too.", OUT, "--verbose", "-v")] = False
-    quiet: Annotated[bool, _option("Findings and verdict only.", OUT, "--quiet", "-q")] = False
+    all_ranks: Annotated[bool, _option("Show a row for every rank.", OUTPUT, "--all-ranks")] = False
+    legend: Annotated[bool, _option("Explain the columns.", OUTPUT, "--legend")] = False
+    timings: Annotated[bool, _option("Show how long the run and its steps took.", OUTPUT, "--timings")] = False
+    verbose: Annotated[bool, _option("Show info findings too, and shorten nothing.", OUTPUT, "--verbose", "-v")] = False
+    quiet: Annotated[bool, _option("Show only findings and verdict.", OUTPUT, "--quiet", "-q")] = False
 
 
 class Measuring(Options, frozen=True, kw_only=True):
@@ -103,8 +125,8 @@ class Measuring(Options, frozen=True, kw_only=True):
     op: Annotated[
         str,
         _option(
-            f"Operations, by default all_reduce,broadcast; of {', '.join(ALL_OPERATIONS)}.",
-            MEASURED,
+            f"Operations to measure (default: all_reduce,broadcast), of {', '.join(ALL_OPERATIONS)}.",
+            MEASUREMENT,
             "--op",
             metavar="OP,…",
         ),
@@ -112,64 +134,87 @@ class Measuring(Options, frozen=True, kw_only=True):
     sizes: Annotated[
         str,
         _option(
-            "Message sizes, for example 1M:64M:x2; by default 1M:256M:x4, with Gloo 1M:16M:x4.",
-            MEASURED,
+            "Message sizes, for example 1M:64M:x2 (default: 1M:256M:x4; with Gloo 1M:16M:x4).",
+            MEASUREMENT,
             "--sizes",
             metavar="MIN:MAX[:xFACTOR]",
         ),
     ] = ""
     dtype: Annotated[
         str,
-        _option(f"Data types, by default float32; of {', '.join(ITEM_BYTES)}.", MEASURED, "--dtype", metavar="TYPE,…"),
+        _option(
+            f"Data types (default: float32), of {', '.join(ITEM_BYTES)}.", MEASUREMENT, "--dtype", metavar="TYPE,…"
+        ),
     ] = ""
-    rotate_root: Annotated[
-        bool, _option("Let another rank be the root at every broadcast.", MEASURED, "--rotate-root")
-    ] = False
+    rotate_root: Annotated[bool, _option("Use another root for each broadcast.", MEASUREMENT, "--rotate-root")] = False
     iters: Annotated[
-        int | None, _option("Operations per size; by default as many as give a steady figure.", MEASURED, "--iters")
+        int | None,
+        _option(
+            "Operations per size (default: as many as a steady figure needs).", MEASUREMENT, "--iters", metavar="N"
+        ),
     ] = None
     time_limit: Annotated[
         float | None,
         _option(
-            "Seconds that the sweep should take; by default 2 for each size, with Gloo 0.6.", MEASURED, "--time-limit"
+            "Target time of the sweep (default: 2 s per size; with Gloo 0.6 s).",
+            MEASUREMENT,
+            "--time-limit",
+            metavar="SECONDS",
         ),
     ] = None
     min_busbw: Annotated[
-        float | None, _option("Bus bandwidth in GB/s (1e9 bytes) below which it is a finding.", MEASURED, "--min-busbw")
+        float | None,
+        _option(
+            "Lowest accepted bus bandwidth, in GB/s (1e9 bytes); below it is a finding.",
+            MEASUREMENT,
+            "--min-busbw",
+            metavar="GBPS",
+        ),
     ] = None
     baseline: Annotated[
-        Path | None, _option("Hold the figures to those of this run, which --save wrote.", MEASURED, "--baseline")
+        Path | None,
+        _option("Compare the figures with this run, written by --save.", MEASUREMENT, "--baseline", metavar="FILE"),
     ] = None
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `distcheck node`: those of a command that has no ranks, and what only a node has."""
+    """The options of `distcheck node`, which has no ranks."""
 
-    gpus: Annotated[int | None, _option("The number of GPUs that must be there.", JUDGED, "--gpus")] = None
-    timeout: Annotated[float, _option("Seconds that the whole run may take.", LIMITS, "--timeout")] = 10.0
-    strict: Annotated[bool, _option("Warnings fail (exit code 10).", JUDGED, "--strict")] = False
-    select: Annotated[str, _option("Judge by these rules only.", JUDGED, "--select", metavar="RULE,…")] = ""
-    ignore: Annotated[str, _option("Leave these rules out.", JUDGED, "--ignore", metavar="RULE,…")] = ""
-    format: Annotated[str, _option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", OUT, "--format")] = "text"
-    output: Annotated[Path | None, _option("Write the report to this file.", OUT, "--output")] = None
-    save: Annotated[Path | None, _option("Save the facts, to judge them again later.", OUT, "--save")] = None
+    gpus: Annotated[int | None, _option("Number of GPUs that the node must have.", CHECKS, "--gpus", metavar="N")] = (
+        None
+    )
+    timeout: Annotated[float, _option("Time limit for the whole run.", LIMITS, "--timeout", metavar="SECONDS")] = 10.0
+    strict: Annotated[bool, _option("Fail on warnings (exit code 10).", CHECKS, "--strict")] = False
+    select: Annotated[str, _option("Apply only these rules.", CHECKS, "--select", metavar="RULE,…")] = ""
+    ignore: Annotated[str, _option("Do not apply these rules.", CHECKS, "--ignore", metavar="RULE,…")] = ""
+    format: Annotated[
+        str, _option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", OUTPUT, "--format", metavar="NAME")
+    ] = "text"
+    output: Annotated[Path | None, _option("Write the report to this file.", OUTPUT, "--output", metavar="FILE")] = None
+    save: Annotated[
+        Path | None, _option("Save the facts, to judge them again later.", OUTPUT, "--save", metavar="PATH")
+    ] = None
     exclude_file: Annotated[
-        Path | None, _option("Write this node's name to this file if it is bad.", OUT, "--exclude-file")
+        Path | None,
+        _option("Write this node's name to this file if the node is bad.", OUTPUT, "--exclude-file", metavar="FILE"),
     ] = None
     reason_file: Annotated[
         Path | None,
         _option(
-            "Write why the node is not healthy, one line for scontrol's Reason=; empty if it is.", OUT, "--reason-file"
+            "Write why the node is not healthy to this file: one line for scontrol's Reason=, empty if it is healthy.",
+            OUTPUT,
+            "--reason-file",
+            metavar="FILE",
         ),
     ] = None
-    syslog: Annotated[bool, _option("Write one line to the system's log.", OUT, "--syslog")] = False
-    verbose: Annotated[bool, _option("Show info findings too.", OUT, "--verbose", "-v")] = False
-    quiet: Annotated[bool, _option("Findings and verdict only.", OUT, "--quiet", "-q")] = False
+    syslog: Annotated[bool, _option("Write one line to the system log.", OUTPUT, "--syslog")] = False
+    verbose: Annotated[bool, _option("Show info findings too, and shorten nothing.", OUTPUT, "--verbose", "-v")] = False
+    quiet: Annotated[bool, _option("Show only findings and verdict.", OUTPUT, "--quiet", "-q")] = False
 
 
 @cache
 def _parameters(options: type[msgspec.Struct]) -> tuple[inspect.Parameter, ...]:
-    """Return the fields of `options` as parameters; several commands share them, and reading the hints takes time."""
+    """Return the fields of `options` as parameters; cached, as type hints are slow."""
     hints = get_type_hints(options, include_extras=True)
     return tuple(
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
@@ -178,7 +223,10 @@ def _parameters(options: type[msgspec.Struct]) -> tuple[inspect.Parameter, ...]:
 
 
 def taking(options: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the fields of `options` as its parameters; it receives them as one value, first."""
+    """Return a decorator that turns the fields of `options` into parameters of a command.
+
+    The command receives them as its first argument, in one value.
+    """
 
     def wrap(function: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
@@ -198,26 +246,41 @@ def taking(options: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Cal
 
 
 class Command(TyperCommand):
-    """A command that converts only the values that were given."""
+    """A command that converts given values only, and prints its options in groups."""
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters; --help is one of them."""
+        """Return the parameters, including --help."""
         return _without_needless_conversion(super().get_params(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, one section per group."""
+        # In plain text: typer writes these groups only with rich, which is no dependency of distcheck.
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, "Options")}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                panel = getattr(param, "rich_help_panel", None)
+                other = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections[panel if panel in sections else other].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
 
 
 class Group(TyperGroup):
-    """A group of commands that converts only the values that were given."""
+    """A group of commands that converts given values only."""
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters; --help is one of them."""
+        """Return the parameters, including --help."""
         return _without_needless_conversion(super().get_params(ctx))
 
 
 def _without_needless_conversion(params: list[Any]) -> list[Any]:
-    """Let the parameters pass their defaults, which have the right type already.
+    """Return the parameters, changed to pass on their defaults without conversion.
 
-    Newer versions of typer convert defaults too, by a pydantic model for each: loading pydantic was a third of a start.
-    typer chooses the class of its parameters itself, so the method is replaced on each.
+    Newer versions of typer convert defaults too, with a pydantic model for each. Importing pydantic took a third of the
+    start-up time. typer chooses the class of its parameters, so the method of each one is replaced.
     """
     for param in params:
         if "process_value" not in vars(param):

@@ -1,4 +1,4 @@
-"""What a run leaves behind: the report, the saved job, the list of bad nodes and the termination log."""
+"""Writes the results of a run: report, saved job, list of bad nodes, termination log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from distcheck.rules.diagnose import Diagnosis
 
 BROKEN = 70
-"""The exit code where distcheck itself failed."""
+"""The exit code when distcheck itself failed."""
 
 
 def check_writable(options: Options, reason_file: Path | None = None) -> None:
-    """Find out before anything is looked at whether what is to be written can be."""
+    """Raise WriteError or UsageError before the run if an output cannot be written."""
     from distcheck.facts import saved
 
     for path, option in (
@@ -34,7 +34,10 @@ def check_writable(options: Options, reason_file: Path | None = None) -> None:
 
 
 def publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_stderr: bool) -> int:
-    """Write all that was asked for; what cannot be written is said, takes nothing along, and makes the code 70."""
+    """Write all requested outputs and return the exit code.
+
+    A failed write is reported and the others continue; the exit code is 70 then.
+    """
     from distcheck.facts import saved
     from distcheck.report import render, termination_log
     from distcheck.rules.finding import excluded_nodes
@@ -56,7 +59,7 @@ def publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_s
         exclude_path = options.exclude_file
         nodes = excluded_nodes(diagnosis.findings)
         attempt(lambda: saved.write(exclude_path, "".join(f"{node}\n" for node in nodes)))
-    if code != 0 or not to_stderr:  # what COMMAND says for itself at its end must not stand behind our pass
+    if code != 0 or not to_stderr:  # on a pass, the termination log belongs to COMMAND
         termination_log.write(job, diagnosis)
     stream = sys.stderr if to_stderr else sys.stdout
     text = render(options.format, job, diagnosis, options=_detail(options, stream))
@@ -83,17 +86,17 @@ def _detail(options: Options, stream: Any) -> Detail:
 
 
 def _print(text: str, stream: Any) -> None:
-    if stream is None:  # Python's way of saying that the descriptor was closed before it started
-        raise WriteError("the report could not be written to stdout: it is closed; use --output FILE")
+    if stream is None:  # the descriptor was closed before Python started
+        raise WriteError("cannot write the report to stdout: it is closed; use --output FILE")
     try:
         stream.write(text)
         stream.flush()
     except (OSError, ValueError) as error:
-        # Python would try to flush again when it ends, and fail again, with a traceback.
+        # Otherwise Python flushes again at exit and fails again, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise WriteError(f"the report could not be written to {stream.name}: {error}; use --output FILE") from error
+        raise WriteError(f"cannot write the report to {stream.name}: {error}; use --output FILE") from error
 
 
 def complain(text: str) -> None:
-    """Say on stderr what is wrong with this run of distcheck itself."""
+    """Print an error of distcheck itself to stderr."""
     print(f"distcheck: error: {text}", file=sys.stderr, flush=True)  # noqa: T201 errors belong to stderr

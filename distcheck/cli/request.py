@@ -1,4 +1,4 @@
-"""What options and the environment ask for, checked: the request that a preflight carries out."""
+"""Checks options and environment, and turns them into the request of a run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from distcheck.selection.node_environment import placements as node_placements
 from distcheck.selection.placement import beside, find_table, local_placements, place
 
 _LARGEST = 1e9
-"""Of seconds and of GB/s: what a report can hold and nobody waits for."""
+"""Most seconds or GB/s that an option accepts."""
 BACKENDS = ("auto", "nccl", "gloo", "mpi")
 
 
 def request_of(
     command: str, looks: tuple[Look, ...], options: Options, environ: Mapping[str, str] = os.environ
 ) -> Request:
-    """Turn options into a request.
+    """Return the request for these options.
 
     Raises:
-        UsageError: a value that cannot be meant.
+        UsageError: a value is invalid.
     """
     _check(options)
     select, ignore = _rules(options.select, "--select"), _rules(options.ignore, "--ignore")
@@ -41,14 +41,14 @@ def request_of(
         raise UsageError(f"--select {options.select} --ignore {options.ignore}: no rule is left to judge by")
     if options.alone:
         if not {"collectives", "isolation"}.isdisjoint(looks):
-            raise UsageError(f"{command} --alone: one process alone has nobody to measure with; leave --alone out")
+            raise UsageError(f"{command} --alone: a measurement needs more than one process; drop --alone")
         looks = tuple(look for look in looks if look in {"environment", "gpu"})
     launch = outside(options, environ)
     by_default = (
         launch is None
         and options.nproc is None
         and not {"collectives", "isolation"}.isdisjoint(looks)
-        and _nobody_said(options, environ)
+        and _no_rank_count(options, environ)
     )
     placements, started_here = ((), True) if launch else _participants(options, environ, by_default=by_default)
     if launch:
@@ -95,7 +95,7 @@ def _check(options: Options) -> None:
         raise UsageError(f"--format {options.format}: choose one of {', '.join(FORMATS)}")
     if (options.rank is None) != (options.world_size is None):
         missing, given = ("--world-size", "--rank") if options.world_size is None else ("--rank", "--world-size")
-        raise UsageError(f"{given} was given without {missing}: give both, or neither")
+        raise UsageError(f"{given} without {missing}: give both or neither")
 
 
 def _check_numbers(options: Options) -> None:
@@ -114,7 +114,7 @@ def _check_numbers(options: Options) -> None:
             raise UsageError(f"{name} {value:g}: must be more than 0, finite and at most {_LARGEST:g}")
     if options.join_timeout > options.timeout and options.join_timeout != JOIN_SECONDS:
         raise UsageError(
-            f"--join-timeout {options.join_timeout:g}: --timeout {options.timeout:g} ends the run before; "
+            f"--join-timeout {options.join_timeout:g}: the run ends earlier, after --timeout {options.timeout:g}; "
             f"give --timeout {options.join_timeout + 60:g}"
         )
     for name, number, first in counted_from:
@@ -122,20 +122,20 @@ def _check_numbers(options: Options) -> None:
             raise UsageError(f"{name} {number}: must be a whole number of at least {first}")
     if options.master_port is not None and not 1 <= options.master_port <= 65535:
         raise UsageError(
-            f"--master-port {options.master_port}: a port lies between 1 and 65535; 20000 to 32000 is a good choice"
+            f"--master-port {options.master_port}: must be between 1 and 65535; 20000 to 32000 is a good choice"
         )
 
 
-def _nobody_said(options: Options, environ: Mapping[str, str]) -> bool:
-    """Whether neither options nor variables nor a launcher say who takes part."""
-    told = options.rank is not None or any(environ.get(name) for name in ("RANK", "WORLD_SIZE"))
-    return not told and find_table(environ) is None
+def _no_rank_count(options: Options, environ: Mapping[str, str]) -> bool:
+    """Return whether neither options, variables nor a launcher define the ranks."""
+    given = options.rank is not None or any(environ.get(name) for name in ("RANK", "WORLD_SIZE"))
+    return not given and find_table(environ) is None
 
 
 def _participants(
     options: Options, environ: Mapping[str, str], *, by_default: bool
 ) -> tuple[tuple[Placement, ...], bool]:
-    """Return the ranks for which this process speaks, and whether distcheck starts them."""
+    """Return the ranks that this process reports, and whether distcheck starts them."""
     given = Placement(
         rank=options.rank,
         world_size=options.world_size,
@@ -154,8 +154,8 @@ def _participants(
         return node_placements(node, number, given), True
     if node is not None and node.master_addr is not None:
         raise UsageError(
-            f"this is node {node.node_rank} of a job that meets at {node.master_addr}, and nothing says how many nodes "
-            "there are: set PET_NNODES, or give --rank <node rank> --world-size <nodes> beside --nproc"
+            f"this is node {node.node_rank} of a job that meets at {node.master_addr}, but the number of nodes is "
+            f"unknown: set PET_NNODES, or give --rank {node.node_rank} --world-size <nodes> with --nproc"
         )
     if options.rank is None and find_table(environ) is None:
         from distcheck.probe.network import free_port
@@ -164,13 +164,13 @@ def _participants(
     here = place(environ, given, _mpiexec(environ))
     if here.launcher == "torchrun":
         raise UsageError(
-            f"--nproc {options.nproc} inside torchrun: torchrun has started the ranks already; leave --nproc out"
+            f"--nproc {options.nproc} inside torchrun: torchrun has already started the ranks; drop --nproc"
         )
     return _multiplied(here, number, *beside(environ)), True
 
 
 def _mpiexec(environ: Mapping[str, str]) -> str:
-    """Return where Hydra's mpiexec listens, by the command line of its proxy; '' under other launchers."""
+    """Return the address of Hydra's mpiexec, from its proxy's command line, else ''."""
     table = find_table(environ)
     if table is None or table.launcher != "hydra":
         return ""
@@ -181,7 +181,7 @@ def _mpiexec(environ: Mapping[str, str]) -> str:
 
 
 def _multiplied(here: Placement, number: int, local_task: int, tasks: int) -> tuple[Placement, ...]:
-    """Return the ranks of one task, each of which starts `number`; `tasks` of them are on this node."""
+    """Return the ranks of a task that starts `number`; the node has `tasks` such tasks."""
     if here.rank is None or here.world_size is None:
         return (here,)
     return tuple(
@@ -207,7 +207,7 @@ def _number(nproc: str | None, *, by_default: bool) -> int:
 
 
 def _gpu_count() -> int:
-    """Return the number of NVIDIA GPUs that NVML shows on this machine."""
+    """Return the number of NVIDIA GPUs that NVML reports on this machine."""
     import asyncio
 
     from distcheck.probe import gpu
@@ -230,7 +230,7 @@ def _some_of(all_of_them: tuple[str, ...], text: str, option: str, noun: str) ->
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in found:
         if name not in all_of_them:
-            raise UsageError(f"{option} {name}: there is no such {noun}; choose from {', '.join(all_of_them)}")
+            raise UsageError(f"{option} {name}: unknown {noun}; choose from {', '.join(all_of_them)}")
     return found
 
 
@@ -239,23 +239,23 @@ def _rules(text: str, option: str) -> tuple[str, ...]:
 
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if text and not found:
-        raise UsageError(f"{option} {text!r} names no rule; the list is printed by: distcheck explain")
+        raise UsageError(f"{option} {text!r} names no rule; list them with: distcheck explain")
     for name in found:
         if find_rule(name) is None:
-            raise UsageError(f"{option} {name}: there is no such rule; the list is printed by: distcheck explain")
+            raise UsageError(f"{option} {name}: unknown rule; list all rules with: distcheck explain")
     return found
 
 
 def asked_of_node(options: NodeOptions) -> Asked:
-    """Turn the options of `distcheck node` into what was asked.
+    """Return the request for the options of `distcheck node`.
 
     Raises:
-        UsageError: a value that cannot be meant.
+        UsageError: a value is invalid.
     """
     if options.gpus is not None and not 0 <= options.gpus < 1 << 10:
         raise UsageError(f"--gpus {options.gpus}: must be a whole number from 0 to 1023")
     if not 3 <= options.timeout <= _LARGEST:
-        raise UsageError(f"--timeout {options.timeout:g}: a node needs at least 3 seconds")
+        raise UsageError(f"--timeout {options.timeout:g}: checking a node takes at least 3 seconds")
     if options.format not in FORMATS:
         raise UsageError(f"--format {options.format}: choose one of {', '.join(FORMATS)}")
     select, ignore = _rules(options.select, "--select"), _rules(options.ignore, "--ignore")

@@ -1,4 +1,4 @@
-"""Message sizes as people write them: ``1M:64M:x2``."""
+"""Parses message sizes such as ``1M:64M:x2``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _HOW = "write --sizes MIN:MAX or MIN:MAX:xFACTOR, for example 1M:64M:x2"
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Return the sizes in bytes, smallest first; K, M and G are powers of 1024 as in nccl-tests.
+    """Return the sizes in bytes, ascending; K, M, G are powers of 1024 as in nccl-tests.
 
     Raises:
-        UsageError: the text is no size or range, or one that no message can have.
+        UsageError: the text is not a valid size or range.
     """
     ends, _, factor_text = text.partition(":x")
     first, _, last = ends.partition(":")
@@ -27,7 +27,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     factor = _DEFAULT_FACTOR
     if factor_text or ":x" in text:
         if not factor_text.isdecimal() or int(factor_text) < 2:
-            raise UsageError(f"--sizes {text!r}: the factor x{factor_text} is no whole number of at least 2; {_HOW}")
+            raise UsageError(f"--sizes {text!r}: factor x{factor_text} must be a whole number of at least 2; {_HOW}")
         factor = int(factor_text)
     if smallest > largest:
         raise UsageError(f"--sizes {text!r}: the smallest size is larger than the largest; {_HOW}")
@@ -40,7 +40,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 def _size(text: str, whole: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"--sizes {whole!r}: {text!r} is no size; {_HOW}")
+        raise UsageError(f"--sizes {whole!r}: {text!r} is not a size; {_HOW}")
     size = int(match[1]) * _UNIT[match[2].upper()]
     if not _SMALLEST_BYTES <= size <= _LARGEST_BYTES:
         raise UsageError(f"--sizes {whole!r}: {text!r} is not between 4 bytes and 128G; {_HOW}")

@@ -1,1 +1,4 @@
-"""The only package that imports torch: process groups, timed sweeps, exact checks; one process per rank."""
+"""The only package that imports torch; one process per rank.
+
+It has process groups, timed sweeps and exact checks.
+"""

@@ -1,6 +1,6 @@
-"""Work of a rank's own, without the others: how fast it multiplies and copies, and whether it multiplies rightly.
+"""A rank's own work without the others: matrix products, checked, and memory copies.
 
-A rank that comes late to a collective shows the shortest time in it; only what it does alone tells that it is slow.
+A rank that comes late to a collective shows the shortest time in it; only its own work shows that it is slow.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-# Before torch: this import silences what torch says of itself when it is imported.
+# Before torch: this import silences torch's warnings at import.
 import distcheck.collectives.software  # noqa: F401
 
 # isort: split
@@ -21,23 +21,23 @@ from distcheck.probe.waiting import throttled, waited_for_cpu
 
 
 class _Load(NamedTuple):
-    """How much there is to do; on every rank with such a device the same."""
+    """The amount of work; the same on every rank with such a device."""
 
     order: int
-    """Of the matrices, which hold 0 and 1: no product is larger, so that float16 holds every one exactly."""
+    """Order of the matrices of 0 and 1: no element of a product is larger, so float16 holds it exactly."""
     dtype: torch.dtype
     products: int
     bytes: int
     copies: int
 
 
-# On a CPU long enough for a cgroup that throttles to take effect, which it does every 100 ms.
+# On a CPU long enough for cgroup throttling to show, which has a period of 100 ms.
 _CPU = _Load(256, torch.float32, 60, 4 << 20, 30)
 _GPU = _Load(2048, torch.float16, 300, 256 << 20, 30)
 
 
 def compute(device: torch.device) -> Computed:
-    """Multiply matrices and copy memory; return the seconds of each and how many products were wrong."""
+    """Multiply and copy; return the seconds of each and the number of wrong products."""
     load = _GPU if device.type == "cuda" else _CPU
     left, right = (_zeros_and_ones(load, device, step) for step in (3, 5))
     product = left @ right
@@ -56,7 +56,10 @@ def _zeros_and_ones(load: _Load, device: torch.device, step: int) -> torch.Tenso
 
 
 def _seconds(call: Callable[[], object], times: int, device: torch.device) -> float:
-    """Time work that was done twice before; waiting for a CPU that others use does not count, being throttled does."""
+    """Return the seconds of work after two warm-up calls.
+
+    Waiting for a CPU that others use does not count; throttling does.
+    """
     for _ in range(2):
         call()
     _wait(device)
@@ -65,7 +68,7 @@ def _seconds(call: Callable[[], object], times: int, device: torch.device) -> fl
         call()
     _wait(device)
     took = time.perf_counter() - start
-    if device.type == "cuda":  # it works on while its process waits
+    if device.type == "cuda":  # the GPU works on while its process waits
         return took
     return took - max(0.0, (waited_for_cpu() - waited) - (throttled() - held))
 

@@ -1,4 +1,4 @@
-"""The time of an operation as a straight line over its size: a latency, and the bandwidth that large sizes near."""
+"""Fits an operation's time to a straight line over its size: a latency and a bandwidth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 _FEWEST = 3
 _ROUNDS = 20
 _FAR = 4.685
-"""Of Tukey's biweight: so many deviations away a point counts for nothing.
+"""Tukey's biweight: a point this many deviations away has no weight.
 Source: https://en.wikipedia.org/wiki/Robust_regression (M-estimation)"""
 _SMALLEST_DEVIATION = 1e-3
 
@@ -20,7 +20,7 @@ class Curve(NamedTuple):
     latency_seconds: float
     bytes_per_second: float
     error: float
-    """By which share of its time a measured size lies off the line, in the middle over the sizes."""
+    """The median over the sizes of the relative distance from the line."""
 
     @property
     def half_bytes(self) -> float:
@@ -28,15 +28,16 @@ class Curve(NamedTuple):
         return self.latency_seconds * self.bytes_per_second
 
     def seconds(self, size_bytes: float) -> float:
-        """Return the time that the line gives for a size."""
+        """Return the line's time for a size."""
         return self.latency_seconds + size_bytes / self.bytes_per_second
 
 
 def fit(points: Iterable[tuple[int, float]]) -> Curve | None:
-    """Fit sizes in bytes and their seconds; None for fewer than three sizes, and where larger ones take no longer.
+    """Return the line through sizes in bytes and their seconds.
 
-    Every size weighs alike: its distance from the line counts as a share of its time. A size that is far off (another
-    algorithm, a disturbance) is left out of account little by little.
+    None for fewer than three sizes, and if larger ones take no longer. Every size has the same weight: its distance
+    from the line counts as a share of its time. A size that is far off (another algorithm, a disturbance) gradually
+    loses its weight.
     """
     known = [(float(size), seconds) for size, seconds in points if seconds > 0]
     if len({size for size, _ in known}) < _FEWEST:
@@ -59,8 +60,8 @@ def fit(points: Iterable[tuple[int, float]]) -> Curve | None:
 
 
 def _line(points: Sequence[tuple[float, float]], weights: Sequence[float]) -> tuple[float, float] | None:
-    """Return latency and seconds per byte with the smallest squares of relative distances; neither is negative."""
-    # Divided by its time, every point wants latency * (1 / t) + slope * (s / t) = 1.
+    """Return latency and seconds per byte by weighted least squares, neither negative."""
+    # Divided by its time, every point should satisfy latency * (1 / t) + slope * (s / t) = 1.
     rows = [(1 / t, s / t, w) for (s, t), w in zip(points, weights, strict=True)]
     aa = sum(w * a * a for a, _, w in rows)
     ab = sum(w * a * b for a, b, w in rows)

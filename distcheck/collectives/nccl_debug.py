@@ -1,19 +1,19 @@
-"""Have NCCL tell about itself in this process, where nobody else sees it, and read what it told.
+"""Redirects NCCL's debug log of this process to private memory, and reads it.
 
-What is set, before NCCL starts: ``NCCL_DEBUG=INFO``, ``NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,ENV,NET`` and
+Before NCCL starts, these are set: ``NCCL_DEBUG=INFO``, ``NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,ENV,NET`` and
 ``NCCL_DEBUG_FILE``. NCCL reads them once per process. The file is memory (memfd_create) that NCCL opens by its path in
-/proc: nobody else can read it, nothing lies on a disk, and it is gone with the process however that ends; meanwhile
-whoever watches the process can read it there (`of_process`).
+/proc. No other user can read it, nothing is written to a disk, and it disappears with the process. The process that
+watches this one can read it there meanwhile (`of_process`).
 
-TUNING costs: since 2.20 rank 0 writes a line for every collective, 1.1 us each in memory (measured in C with NCCL's own
-format and line buffering; 0.5 us to /dev/null), which disappears behind the launch of an operation of 10 us and more,
-and 100 to 150 bytes, which in a long sweep of small sizes would be hundreds of megabytes. So while a burst is timed
-`quiet` puts /dev/null in the file's place; the warm-up of every size has told the algorithm by then.
+TUNING has a cost: since 2.20 rank 0 writes a line for every collective. It takes 1.1 us in memory (measured in C with
+NCCL's own format and line buffering; 0.5 us to /dev/null), which the launch of an operation of 10 us and more hides. It
+has 100 to 150 bytes, which in a long sweep of small sizes would add up to hundreds of megabytes. So `quiet` replaces
+the file by /dev/null while a burst is timed; the warm-up of every size has logged the algorithm by then.
 
-What the user has set stays: with NCCL_DEBUG=INFO or TRACE (in the environment or in one of NCCL's files) the log goes
-where they want it, with the subsystems that they want, and is read there if it can be read: from NCCL_DEBUG_FILE, or
-from this process's standard output if that is a file. With NCCL_DEBUG=WARN warnings are wanted on standard output: they
-are repeated on standard error at the end. A file that they name is read and never removed; NCCL empties it itself.
+The user's settings stay. With NCCL_DEBUG=INFO or TRACE (in the environment or in one of NCCL's files) the log goes to
+the user's destination with the user's subsystems, and is read there if possible: from NCCL_DEBUG_FILE, or from this
+process's standard output if that is a file. With NCCL_DEBUG=WARN the user expects warnings on standard output: they are
+repeated on standard error at the end. A file named by the user is read and never removed; NCCL truncates it itself.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _LINK = f"/memfd:{_NAME} (deleted)"
 _MFD_NOEXEC_SEAL = 0x8
 """linux/memfd.h, since 6.3."""
 _HEAD_BYTES, _TAIL_BYTES = 4 << 20, 1 << 20
-"""What is read of a long log: its beginning, with how NCCL started, and its end."""
+"""The parts of a long log that are read: its beginning, with NCCL's start-up, and its end."""
 _NAMES = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
 
 
 class Debug(NamedTuple):
-    """Where this process's log goes."""
+    """The destination of this process's log."""
 
     path: str = ""
-    """A file of the user's."""
+    """The user's file."""
     fd: int = -1
-    """Memory of our own."""
+    """The descriptor of our own memory."""
     repeat: bool = False
-    """Whether the user wanted to see warnings."""
+    """Whether the user wants to see warnings."""
 
 
 def prepare(environ: MutableMapping[str, str], root: Path = Path("/")) -> Debug | Missing:
-    """Set NCCL's variables in `environ`, this process's own; call it before anything of NCCL's runs.
+    """Set NCCL's variables in `environ`, this process's own; call it before NCCL starts.
 
-    Returns where the log will be, `Missing` when there will be none that can be read. Nothing is set in that case.
+    Returns the log's destination, or `Missing` if no readable log is possible; then it sets nothing.
     """
     wanted = {name: environ[name] for name in _NAMES if environ.get(name)}
     wanted = nccl_files(environ, root, _NAMES) | wanted
@@ -82,7 +82,7 @@ def prepare(environ: MutableMapping[str, str], root: Path = Path("/")) -> Debug 
 
 
 def _memory() -> int | Missing:
-    """Return a new file in memory that cannot be executed, which kernels from 6.3 on may insist on."""
+    """Return a new non-executable file in memory, which kernels from 6.3 on may require."""
     error: Exception
     for flags in (_MFD_NOEXEC_SEAL, 0):
         try:
@@ -93,7 +93,7 @@ def _memory() -> int | Missing:
 
 
 def expanded(pattern: str, host: str = "", pid: int = 0) -> str:
-    """Return the file that NCCL makes of NCCL_DEBUG_FILE: %h is the host's name up to a dot, %p the process.
+    """Return the file name of NCCL_DEBUG_FILE: %h is the host name up to a dot, %p the pid.
 
     Source: NVIDIA/nccl, src/debug.cc; other letters stay as they are, and "~" means nothing.
     """
@@ -102,11 +102,11 @@ def expanded(pattern: str, host: str = "", pid: int = 0) -> str:
 
 
 def read(debug: Debug | Missing) -> NcclLog | Missing:
-    """Return what NCCL has told so far."""
+    """Return NCCL's log so far."""
     if isinstance(debug, Missing):
         return debug
     if debug.path:
-        # Standard output is buffered in full where it is a file.
+        # Standard output to a file is fully buffered.
         ctypes.CDLL(None).fflush(None)
     try:
         text = _text(debug.fd) if debug.fd >= 0 else _text_of(Path(debug.path))
@@ -117,13 +117,13 @@ def read(debug: Debug | Missing) -> NcclLog | Missing:
     log = parse(text, os.getpid() if debug.path else None)
     if debug.repeat:
         for warning in log.warnings:
-            print(f"NCCL WARN {warning}", file=sys.stderr)  # noqa: T201 where the user looks for it
+            print(f"NCCL WARN {warning}", file=sys.stderr)  # noqa: T201 for the user
     return log
 
 
 @contextlib.contextmanager
 def quiet(*, backend: str = "nccl") -> Iterator[None]:
-    """Keep NCCL from writing to this process's log in memory while something is timed; a user's log is left alone."""
+    """Discard NCCL's writes to our log in memory while timing; a user's log is not changed."""
     theirs = _opened_by_nccl() if backend == "nccl" else -1
     if theirs < 0:
         yield
@@ -140,7 +140,7 @@ def quiet(*, backend: str = "nccl") -> Iterator[None]:
 
 
 def of_process(pid: int, proc: Path = Path("/proc")) -> NcclLog | None:
-    """Return what NCCL has told in a process that still runs and cannot tell by itself; None where there is nothing."""
+    """Return NCCL's log from a running process that cannot report it itself; None without one."""
     try:
         for entry in (proc / str(pid) / "fd").iterdir():
             if str(entry.readlink()) == _LINK:
@@ -152,7 +152,7 @@ def of_process(pid: int, proc: Path = Path("/proc")) -> NcclLog | None:
 
 
 def _opened_by_nccl() -> int:
-    """Return the descriptor by which NCCL writes to the log, -1 where it has not begun to; ours can read, too."""
+    """Return NCCL's own descriptor of the log, which is write-only; -1 if it has none yet."""
     with contextlib.suppress(OSError):
         for entry in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):

@@ -1,12 +1,12 @@
-"""The operations: for each its buffers, one call of it, and data whose exact result every rank knows.
+"""The operations: their buffers, their call, and check data with an exactly known result.
 
-An operation works in place where torch lets it, which is what training does and what nccl-tests' in-place
-columns measure. Adding one is adding a function here, its bus factor in `plan`, and its test.
+An operation works in place if torch allows it, as training does and as nccl-tests' in-place columns measure. To add
+one, add a function here, its bus factor in `plan`, and its test.
 
-The exact check uses whole numbers that the data type holds exactly at every partial sum, in whatever order a
-ring, a tree or a switch adds them. float32 holds them up to 2**24, which is enough for 65,536 ranks that all
-add something at every position. float16 (up to 2**11) and bfloat16 (up to 2**8) hold far fewer: there the
-ranks take turns, position by position, and the others add 0.
+The exact check uses integers that the data type holds exactly at every partial sum, in any order in which a ring, a
+tree or a switch adds them. float32 holds them up to 2**24, which is enough for 65,536 ranks that all add at every
+position. float16 (up to 2**11) and bfloat16 (up to 2**8) hold far fewer: there the ranks take turns, position by
+position, and the others add 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-# Before torch: this import silences what torch says of itself when it is imported.
+# Before torch: this import silences torch's warnings at import.
 import distcheck.collectives.software  # noqa: F401
 
 # isort: split
@@ -24,26 +24,26 @@ import torch.distributed as dist
 from distcheck.collectives.plan import blocks
 
 CHECK_ELEMENTS = 262_147
-"""A prime just above 2**18: no number of channels divides it, and CPU ranks are quick with it."""
+"""A prime just above 2**18: no channel count divides it, and it is quick on CPUs."""
 
 
 class Exact(NamedTuple):
-    """Which whole numbers of a data type the exact check uses."""
+    """The integers of a data type that the exact check uses."""
 
     dtype: torch.dtype
     limit: int
-    """Up to here it holds every whole number."""
+    """The type holds every integer up to this one."""
     weights: int
-    """A rank weighs 1 to this many, and a position 1 to `positions`: a part that is lost, doubled or displaced changes
-    the sum."""
+    """A rank has a weight of 1 to this number, a position of 1 to `positions`: a lost, doubled or displaced part
+    changes the sum."""
     positions: int
     apart: int
-    """A prime below the limit: copied data tells positions apart up to this distance."""
+    """A prime below the limit: copied data differs between positions up to this distance."""
     poison: float
-    """What no result is."""
+    """A value that no result has."""
 
     def turns(self, ranks: int) -> int:
-        """Return among how many positions the ranks take turns, so that no sum passes the limit."""
+        """Return over how many positions the ranks take turns, so that no sum exceeds the limit."""
         return -(-ranks // (self.limit // (self.weights * self.positions)))
 
 
@@ -57,31 +57,31 @@ EXACT = {
 
 
 class Group(NamedTuple):
-    """Who takes part, and with what."""
+    """The group of ranks and the options of an operation."""
 
     rank: int
     ranks: int
     device: torch.device
     exact: Exact = EXACT["float32"]
     rotate: bool = False
-    """Whether the root of a broadcast is another rank at every call."""
+    """Whether each broadcast uses the next rank as root."""
     stride: int = 1
-    """How many ranks further on the one is to which send_recv sends."""
+    """The distance in ranks to the one that send_recv sends to."""
 
 
 class Exercise(NamedTuple):
     """One operation of one rank, bound to its buffers, which hold zeros.
 
-    Zeros stay zeros however often a timed burst sums them in place; other numbers would soon be infinite.
+    Zeros stay zeros when timed bursts sum them in place repeatedly; other numbers would soon be infinite.
     """
 
     call: Callable[[], object]
     load: Callable[[], object]
-    """Puts the data of the exact check in place and poisons what the call must overwrite."""
+    """Loads the data of the exact check and poisons what the call must overwrite."""
     received: torch.Tensor
     expected: Callable[[], torch.Tensor]
     checks: int = 1
-    """How often `load`, `call` and the comparison make the check whole."""
+    """How often `load`, `call` and the comparison are repeated for a complete check."""
 
 
 Operation = Callable[[Group, int], Exercise]
@@ -126,7 +126,7 @@ def broadcast(group: Group, count: int) -> Exercise:
 
 
 def all_gather(group: Group, count: int) -> Exercise:
-    """Collect a block from every rank on every rank; the own block is in its place already."""
+    """Gather a block from every rank on every rank; a rank's own block is in place already."""
     rank, ranks = group.rank, group.ranks
     data = _zeros(count * ranks, group)
     own = data[rank * count : (rank + 1) * count]
@@ -144,7 +144,7 @@ def all_gather(group: Group, count: int) -> Exercise:
 
 
 def reduce_scatter(group: Group, count: int) -> Exercise:
-    """Sum over all ranks and leave each rank its block of the sum, in the place where that block was."""
+    """Sum over all ranks and leave each rank its block of the sum, in place."""
     rank, ranks = group.rank, group.ranks
     data = _zeros(count * ranks, group)
     own = data[rank * count : (rank + 1) * count]
@@ -157,7 +157,7 @@ def reduce_scatter(group: Group, count: int) -> Exercise:
 
 
 def all_to_all(group: Group, count: int) -> Exercise:
-    """Give every rank a block of its own; torch has no in-place form, so there are two buffers."""
+    """Send every rank its own block; torch has no in-place form, so there are two buffers."""
     rank, ranks = group.rank, group.ranks
     sent, received = _zeros(count * ranks, group), _zeros(count * ranks, group)
 
@@ -174,7 +174,7 @@ def all_to_all(group: Group, count: int) -> Exercise:
 
 
 def send_recv(group: Group, count: int) -> Exercise:
-    """Send to the rank one stride further on and receive from the one before, around the ring, both at once."""
+    """Send to the rank one stride ahead in the ring and receive from the one behind, at once."""
     rank, ranks = group.rank, group.ranks
     if ranks < 2:
         raise ValueError("send_recv needs at least 2 ranks")
@@ -200,7 +200,7 @@ def send_recv(group: Group, count: int) -> Exercise:
 
 _gather: Callable[..., object] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _scatter: Callable[..., object] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""Torch 2.13 renamed both and warns of the old names."""
+"""Torch 2.13 renamed both and warns about the old names."""
 
 OPERATIONS: dict[str, Operation] = {
     op.__name__: op for op in (all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, send_recv)
@@ -208,18 +208,18 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def prepare(op: str, group: Group, elements: int) -> Exercise:
-    """Make the buffers of an operation that moves `elements` in total, counted as nccl-tests counts them."""
+    """Return an operation with buffers for `elements` in total, counted as in nccl-tests."""
     return OPERATIONS[op](group, elements // blocks(op, group.ranks))
 
 
 def check_elements(op: str, ranks: int) -> int:
-    """Return how many elements the exact check of an operation moves."""
+    """Return the number of elements in the exact check of an operation."""
     unit = blocks(op, ranks)
     return max(CHECK_ELEMENTS // unit, 1) * unit
 
 
 def wrong_elements(exercise: Exercise) -> int:
-    """Run the exact check and count the elements that this rank received wrongly, over all its calls."""
+    """Run the exact check and return the number of wrong elements that this rank received."""
     wrong = 0
     for _ in range(exercise.checks):
         exercise.load()
@@ -229,7 +229,7 @@ def wrong_elements(exercise: Exercise) -> int:
 
 
 def contribution(group: Group, count: int) -> torch.Tensor:
-    """Return what a rank adds at positions 0 to `count`: 0 where it is not its turn."""
+    """Return a rank's addends at positions 0 to `count`: 0 if it is not its turn."""
     exact, turns = group.exact, group.exact.turns(group.ranks)
     places = _places(0, count, group)
     values = (1 + group.rank % exact.weights) * (1 + places % exact.positions)
@@ -247,7 +247,7 @@ def total(group: Group, count: int) -> torch.Tensor:
 
 
 def pattern(first: int, count: int, group: Group) -> torch.Tensor:
-    """Return numbers that tell the positions from `first` on apart, up to a distance of `Exact.apart`."""
+    """Return numbers that differ between positions from `first` on, up to `Exact.apart` apart."""
     return (1 + _places(first, count, group) % group.exact.apart).to(group.exact.dtype)
 
 
@@ -260,5 +260,5 @@ def _poison(data: torch.Tensor, group: Group) -> None:
 
 
 def _zeros(count: int, group: Group) -> torch.Tensor:
-    """Return zeros that were written: pages that nobody wrote are all one page, which stays in the cache."""
+    """Return written zeros: unwritten pages all map to one page, which stays in the cache."""
     return torch.empty(count, dtype=group.exact.dtype, device=group.device).fill_(0)

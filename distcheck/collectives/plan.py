@@ -1,4 +1,4 @@
-"""What the ranks are to measure, and what a rank's process says while it does; imported without torch."""
+"""The plan of a measurement and the messages of a rank's process; imported without torch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import msgspec
 from distcheck.facts import Count, Measured, Missing, NcclLog, Seconds
 
 OPERATIONS = ("all_reduce", "broadcast")
-"""What is measured when nobody says what."""
+"""The operations measured by default."""
 ALL_OPERATIONS = (*OPERATIONS, "all_gather", "reduce_scatter", "all_to_all", "send_recv")
-"""What `--op` takes; send_recv passes the payload round the ring of neighbours."""
+"""The operations that `--op` accepts; send_recv passes the payload around the ring of neighbours."""
 GPU_SIZES_BYTES = tuple(1 << n for n in range(20, 29, 2))
 """1 MiB to 256 MiB by a factor of 4."""
 CPU_SIZES_BYTES = tuple(1 << n for n in range(20, 25, 2))
 """1 MiB to 16 MiB: Gloo between 8 ranks on 2 cores takes 0.1 s for 16 MiB and 1 s for 256 MiB (measured)."""
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
-"""Of one element, by the data type that ``--dtype`` takes."""
+"""Bytes per element, by the data type that ``--dtype`` accepts."""
 
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -31,7 +31,7 @@ class Plan(msgspec.Struct, frozen=True):
     operations: tuple[str, ...]
     sizes_bytes: tuple[int, ...]
     deadline_seconds: float
-    """After this many seconds a process group's operation gives up by itself."""
+    """The timeout of the process group's operations."""
     iterations: int | None = None
     """Calls in the one burst of a size; None: as many as fill `burst_seconds`, the same on every rank."""
     burst_seconds: float = 0.25
@@ -39,49 +39,49 @@ class Plan(msgspec.Struct, frozen=True):
     """Bursts of a size are repeated until their median is steady or these seconds are over; 0: one burst is enough."""
     dtypes: tuple[str, ...] = ("float32",)
     rotate_root: bool = False
-    """Whether the root of a broadcast is another rank at every call."""
+    """Whether each broadcast uses the next rank as root."""
     stride: int = 1
-    """How many ranks further on the one is to which send_recv sends."""
+    """The distance in ranks to the one that send_recv sends to."""
     compute: bool = False
-    """Whether every rank times work of its own first."""
+    """Whether every rank first times its own work."""
 
 
 Ended = Literal["steady", "time", "asked"]
-"""Why no more bursts followed: their median is known to 2 %, their share of the time is over, or one was asked for."""
+"""Why no more bursts followed: the median is known to 2 %, its share of time is up, or one was requested."""
 
 
 class Said(msgspec.Struct, frozen=True, tag_field="said"):
-    """Common ground of what a rank's process says."""
+    """Base of the messages of a rank's process."""
 
 
 class Step(Said, frozen=True):
-    """What it does next."""
+    """The rank's next step."""
 
     text: str
 
 
 class Alive(Said, frozen=True):
-    """It runs Python code; said twice a second."""
+    """The rank runs Python code; sent twice a second."""
 
 
 class StoreOpen(Said, frozen=True):
-    """The store that this rank was to open listens on this port."""
+    """This rank's store listens on this port."""
 
     port: Count
 
 
 class Software(Said, frozen=True):
-    """What it imported."""
+    """The versions that the rank imported, and its device."""
 
     torch: str
     nccl: str
     device: str
     gpu: str | None = None
-    """UUID of its GPU, see `gpu_uuid`; None on CPUs and where torch does not tell (before 2.5, and on AMD's GPUs)."""
+    """UUID of its GPU, see `gpu_uuid`; None on CPUs and if torch has none (before 2.5, and on AMD's GPUs)."""
 
 
 class Computed(Said, frozen=True):
-    """Seconds that a rank took for work of its own, the same on every rank with such a device."""
+    """Seconds of a rank's own work, which is the same on every rank with such a device."""
 
     matmul_seconds: Measured
     copy_seconds: Measured
@@ -90,7 +90,7 @@ class Computed(Said, frozen=True):
 
 
 class Joined(Said, frozen=True):
-    """The process group was there after these seconds."""
+    """The rank joined the process group, after these seconds."""
 
     seconds: Seconds
 
@@ -102,7 +102,7 @@ class Timing(Said, frozen=True):
     bytes: Count
     dtype: str
     iterations: Count
-    """Of each burst."""
+    """Calls in each burst."""
     bursts: tuple[Measured, ...]
     ended: Ended
 
@@ -115,32 +115,32 @@ class Checked(Said, frozen=True):
     elements: Count
     wrong: Count
     seconds: Seconds
-    """The first call, in which the backend sets up what it needs."""
+    """Seconds of the first call, in which the backend sets up what it needs."""
 
 
 class NcclSaid(Said, frozen=True):
-    """What NCCL said of itself in its debug log."""
+    """NCCL's debug log."""
 
     log: NcclLog | Missing
 
 
 class Failed(Said, frozen=True):
-    """An exception ended it."""
+    """An exception ended the rank's work."""
 
     error: str
     unavailable: bool = False
-    """True when this torch does not have the backend; nothing was tried."""
+    """True if this torch lacks the backend; nothing was tried."""
 
 
 class Finished(Said, frozen=True):
-    """Everything in the plan was done."""
+    """The whole plan is done."""
 
 
 RankMessage = Step | Alive | StoreOpen | Software | Computed | Joined | Timing | Checked | NcclSaid | Failed | Finished
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a rank's process is told to do: the plan, and where the store listens (None: open it)."""
+    """The task of a rank's process: the plan, and the store's address (None: open it)."""
 
     plan: Plan
     rank: int
@@ -156,9 +156,9 @@ _DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")
 
 
 def bus_factor(op: str, ranks: int) -> float | None:
-    """Return what turns algorithm bandwidth into bus bandwidth, None where one rank moves nothing.
+    """Return the factor from algorithm to bus bandwidth; None for a single rank.
 
-    None too for a name that is no operation, which a saved job may hold.
+    None also for an unknown operation, which a saved job may contain.
 
     Source: nccl-tests, doc/PERFORMANCE.md: 2(n-1)/n for all_reduce, (n-1)/n for the operations that divide
     their payload among the ranks, 1 for broadcast and for sending to a neighbour.
@@ -170,30 +170,30 @@ def bus_factor(op: str, ranks: int) -> float | None:
 
 
 def blocks(op: str, ranks: int) -> int:
-    """Return into how many equal blocks an operation divides its payload."""
+    """Return the number of equal blocks in an operation's payload."""
     return ranks if op in _DIVIDED else 1
 
 
 def moved_bytes(op: str, size_bytes: int, ranks: int, dtype: str = "float32") -> int:
-    """Return what is measured for a size: whole elements in every block, rounded down, at least one each."""
-    unit = ITEM_BYTES.get(dtype, 1) * blocks(op, ranks)  # a saved job may name any type
+    """Return the bytes measured for a size: whole elements per block, at least one each."""
+    unit = ITEM_BYTES.get(dtype, 1) * blocks(op, ranks)  # a saved job may contain any type
     return max(size_bytes // unit, 1) * unit
 
 
 def label(op: str, dtype: str) -> str:
-    """Name an operation with its data type where that is not the usual one: all_reduce, all_reduce bfloat16."""
+    """Return an operation's name, with its data type unless float32: all_reduce bfloat16."""
     return op if dtype == "float32" else f"{op} {dtype}"
 
 
 def gpu_uuid(text: str) -> str | None:
-    """Write the UUID that torch tells of a device as NVML writes a GPU's, None when it is none of NVIDIA's.
+    """Return torch's UUID of a device in NVML's form, None if it is not an NVIDIA UUID.
 
-    torch leaves the kind out, so that a MIG device's UUID begins with GPU- here too.
+    torch omits the kind, so a MIG device's UUID begins with GPU- here too.
     """
     digits = text.strip().lower().removeprefix("gpu-").removeprefix("mig-")
     return f"GPU-{digits}" if _UUID.fullmatch(digits) else None
 
 
 def usual_sizes(backend: str) -> tuple[int, ...]:
-    """Return the sizes that are measured when nobody says which."""
+    """Return the sizes measured by default."""
     return CPU_SIZES_BYTES if backend == "gloo" else GPU_SIZES_BYTES

@@ -1,4 +1,4 @@
-"""What this process's torch can do: its version, the NCCL it has really loaded, the backends it has."""
+"""This process's torch: its version, the loaded NCCL, and the available backends."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-# torch imports NumPy where there is one, whose OpenBLAS would start threads; the ranks are forked from this process.
+# torch imports NumPy if installed, whose OpenBLAS would start threads; the ranks are forked from this process.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 with warnings.catch_warnings():
-    # Said at import by every torch beside which no NumPy is installed; distcheck hands no array to NumPy.
+    # Every torch without NumPy warns at import; distcheck does not use NumPy.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
-    # Said by torch.cuda beside the deprecated distribution of pynvml; which one a site has is its own affair.
+    # torch.cuda warns about the deprecated distribution of pynvml; which one is installed is the site's choice.
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     import torch
     import torch.distributed as dist
@@ -23,20 +23,20 @@ from distcheck.collectives.plan import Software, gpu_uuid
 
 
 def software(device: torch.device) -> Software:
-    """Return the versions in use and the name of the device that the rank takes."""
+    """Return the versions in use and the name of the rank's device."""
     known = Software(torch=str(torch.__version__), nccl=nccl_version(), device="cpu")
     if device.type != "cuda":
         return known
-    # AMD's GPUs have sixteen letters for a UUID, which torch shows as if they were one.
+    # AMD's GPUs have sixteen characters instead of a UUID, which torch shows as if they were one.
     told = "" if torch.version.hip else str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     return msgspec.structs.replace(known, device=torch.cuda.get_device_name(device), gpu=gpu_uuid(told))
 
 
 def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
-    """Return the version of the NCCL library mapped into this process, empty when there is none.
+    """Return the version of the NCCL library mapped into this process, empty without one.
 
-    `torch.cuda.nccl.version()` is the version that torch was compiled with; LD_PRELOAD or another installed
-    wheel puts a different one in its place, so the library itself is asked.
+    `torch.cuda.nccl.version()` is the version that torch was compiled with. LD_PRELOAD or another installed wheel may
+    load a different one, so the library itself is queried.
     """
     try:
         libraries = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libnccl.so" in line}
@@ -50,13 +50,13 @@ def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
 
 
 def _dotted(code: int) -> str:
-    """Spell NCCL's version code: 23007 is 2.30.7; before 2.9 it was shorter, 2804 is 2.8.4 (nccl.h)."""
+    """Return NCCL's version code as text: 23007 is 2.30.7; before 2.9, 2804 is 2.8.4 (nccl.h)."""
     major, rest = divmod(code, 10000 if code >= 10000 else 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def lack_of(backend: str) -> str:
-    """Say why this torch cannot run a backend, empty when it can."""
+    """Return why this torch cannot run a backend, empty if it can."""
     has = backends()
     if backend in has:
         return ""
@@ -68,7 +68,7 @@ def lack_of(backend: str) -> str:
 
 
 def backends() -> tuple[str, ...]:
-    """Return the backends that can work here; NCCL counts only where torch finds a GPU."""
+    """Return the backends that work here; NCCL only if torch finds a GPU."""
     if not dist.is_available():
         return ()
     works = {

@@ -1,4 +1,4 @@
-"""How sure a median is; imported without torch."""
+"""The confidence interval of a median; imported without torch."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from statistics import median
 
 CONFIDENCE = 0.95
 STEADY = 0.02
-"""A figure is steady when its median is known to this share of itself."""
+"""A figure is steady if its median is known to this share of itself."""
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return between which two of the samples their true median lies, with a confidence of 95 % or more.
+    """Return the two samples that enclose the true median with at least 95 % confidence.
 
-    By their order alone, whatever their distribution; None for fewer than 6, which cannot tell.
+    It uses only their order, so any distribution is allowed; None for fewer than 6, which do not suffice.
     Source: https://en.wikipedia.org/wiki/Median#Confidence_interval (binomial order statistics)
     """
     number = len(samples)
     outside, cut = 0.0, 0
-    # Fewer than `cut` samples below the median, or above it, come about in less than 1 of 20 cases.
+    # Fewer than `cut` samples below the median, or above it, occur in less than 1 of 20 cases.
     while (outside := outside + math.comb(number, cut) / 2**number) <= (1 - CONFIDENCE) / 2:
         cut += 1
     if cut == 0:
@@ -29,7 +29,7 @@ def interval(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def uncertainty(samples: Sequence[float]) -> float | None:
-    """Return by which share of itself the median may be off, None when that cannot be told."""
+    """Return the median's relative uncertainty, None if it is unknown."""
     known = interval(samples)
     middle = median(samples) if samples else 0.0
     if known is None or middle <= 0:
@@ -38,9 +38,9 @@ def uncertainty(samples: Sequence[float]) -> float | None:
 
 
 def at_least(samples: Sequence[float]) -> float | None:
-    """Return the share of the median that it surely is, None when that cannot be told.
+    """Return the median's lower bound as a share of it, None if it is unknown.
 
-    A few slow bursts make a median uncertain upwards, by more than itself; they do not make it smaller.
+    A few slow bursts make a median uncertain upwards, by more than itself, but not downwards.
     """
     known = interval(samples)
     middle = median(samples) if samples else 0.0

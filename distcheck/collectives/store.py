@@ -1,6 +1,6 @@
-"""The store through which a process group's ranks meet: distcheck's own, never the launcher's or the job's.
+"""The rendezvous store of the process groups: distcheck's own, never the launcher's.
 
-Keys that are left in the store of torchrun's agent break the start of the job that comes after.
+Keys left in the store of torchrun's agent break the start of the following job.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def open_store(timeout_seconds: float) -> TCPStore:
-    """Open a store on a port that the kernel chooses; torch binds it on every address of the host."""
+    """Open a store on an ephemeral port; torch binds it on every address of the host."""
     return _tcp_store("127.0.0.1", 0, timeout_seconds, is_master=True)
 
 
@@ -34,12 +34,12 @@ def _tcp_store(host: str, port: int, timeout_seconds: float, *, is_master: bool)
 
 
 def part_of(store: Store, name: str) -> Store:
-    """Return a store whose keys cannot meet those of other parts."""
+    """Return a store whose keys cannot collide with those of other parts."""
     return dist.PrefixStore(f"distcheck {name}", store)  # type: ignore[attr-defined] # see above
 
 
 def agree(store: Store, key: str, value: int | None) -> int:
-    """Return what the one rank that has a value says; the others wait for it.
+    """Return the value of the one rank that has one; the others wait for it.
 
     The store carries the number, because the collectives are what is under test.
     """
@@ -51,10 +51,10 @@ def agree(store: Store, key: str, value: int | None) -> int:
 
 
 def await_all(store: Store, name: str, ranks: int) -> None:
-    """Wait until all ranks have come to this point, for the store's timeout at most.
+    """Wait until all ranks reach this point, at most for the store's timeout.
 
     Raises:
-        RuntimeError: the store is gone, or somebody did not come in time.
+        RuntimeError: the store is gone, or a rank did not come in time.
     """
     point = part_of(store, name)
     if point.add("ranks", 1) == ranks:
@@ -63,7 +63,7 @@ def await_all(store: Store, name: str, ranks: int) -> None:
 
 
 def farewell(store: Store, ranks: int, *, host: bool) -> None:
-    """Say that this rank needs the store no more; its host stays until all have said so.
+    """Announce that this rank no longer needs the store; its host waits for all announcements.
 
     Raises:
         RuntimeError: the store is gone.

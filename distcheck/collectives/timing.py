@@ -1,7 +1,7 @@
-"""Bursts: how long one call takes when many are issued back to back, with nothing between them.
+"""Bursts: the time per call when many calls are issued back to back.
 
-A burst is timed as nccl-tests times one: a barrier, then all calls, then one wait for the last. A barrier or
-a wait between two calls would be measured with them.
+A burst is timed as in nccl-tests: a barrier, then all calls, then one wait for the last. A barrier or a wait between
+two calls would be measured with them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FEWEST, MOST = 3, 1000
 
 
 def meet(device: torch.device) -> None:
-    """Wait until every rank is here and its device has nothing left to do."""
+    """Wait until every rank is here and its device is idle."""
     if device.type == "cuda":
         dist.barrier(device_ids=[device.index])
         torch.cuda.synchronize(device)
@@ -28,10 +28,10 @@ def meet(device: torch.device) -> None:
 
 
 def seconds_per_call(call: Callable[[], object], iterations: int, device: torch.device) -> float:
-    """Time a burst on this rank: between two CUDA events on a GPU, by the host's clock on a CPU.
+    """Return a burst's time per call: by CUDA events on a GPU, by the clock on a CPU.
 
-    The host returns from a call before the GPU has begun it, so its clock would time the launches. No event
-    is put between two calls: only their mean is wanted, and every event costs a small call much of its time.
+    The host returns from a call before the GPU has started it, so its clock would time the launches. There is no event
+    between two calls, because only their mean is needed and an event slows small calls considerably.
     """
     if device.type == "cuda":
         first, last = _event(), _event()
@@ -52,7 +52,7 @@ def _event() -> torch.cuda.Event:
 
 
 def first_call(call: Callable[[], object], device: torch.device) -> float:
-    """Return how long the very first call takes, in which connections are made and memory is taken."""
+    """Return the seconds of the very first call, which makes connections and allocates memory."""
     start = time.perf_counter()
     call()
     if device.type == "cuda":
@@ -61,10 +61,10 @@ def first_call(call: Callable[[], object], device: torch.device) -> float:
 
 
 def warm_up(call: Callable[[], object], device: torch.device) -> float:
-    """Call three times and return how long the quicker of the last two took, all ranks included.
+    """Call three times; return the seconds of the quicker of the last two, over all ranks.
 
-    Every size is warmed: NCCL connects each algorithm when a size first wants it, and fresh memory has no
-    pages yet. The barrier after a timed call makes a root that runs ahead of its receivers wait for them.
+    Every size is warmed up: NCCL connects an algorithm when a size first uses it, and new memory has no pages yet. The
+    barrier after a timed call makes a root that runs ahead wait for its receivers.
     """
     call()
     meet(device)
@@ -78,5 +78,5 @@ def warm_up(call: Callable[[], object], device: torch.device) -> float:
 
 
 def iterations_for(seconds: float, burst_seconds: float) -> int:
-    """Return how many calls of so many seconds fill a burst, within `FEWEST` and `MOST`."""
+    """Return how many calls of this duration fill a burst, within `FEWEST` and `MOST`."""
     return min(max(round(burst_seconds / max(seconds, 1e-9)), FEWEST), MOST)

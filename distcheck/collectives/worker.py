@@ -1,9 +1,9 @@
-"""One rank's work, in a process of its own: join the process group, check every operation, time every size.
+"""One rank's work in its own process: join the group, check operations, time sizes.
 
-It says what it does next before it does it, so that whoever waits for it knows where it stopped; it says that
-it is alive while a collective blocks, so that a process that waits and one that hangs can be told apart; and
-every way to its end is said as `Failed` or `Finished`. It leaves the group after that: a process that has delivered
-its results and cannot leave is killed, and is no fault of the job's.
+It reports each step before the step, so that distcheck knows where it stopped. It reports that it is alive while a
+collective blocks, which separates a waiting process from a hanging one. Every end is reported as `Failed` or
+`Finished`. Only then does it leave the group: a process that has delivered its results and cannot leave is killed, and
+that is not a fault of the job.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-# Before torch: this import silences what torch says of itself when it is imported.
+# Before torch: this import silences torch's warnings at import.
 from distcheck.collectives.software import lack_of, software  # isort: split
 
 import torch
@@ -56,9 +56,9 @@ _STEADY, _OVER = 1, 2
 
 
 def run(task: Task, tell: Tell) -> None:
-    """Do a rank's task in this process, which is the rank's own; the caller ends the process afterwards.
+    """Do a rank's task in this process, its own; the caller ends the process afterwards.
 
-    `tell` is called from two threads, never from both at once. Nothing is raised but what `tell` raises.
+    `tell` is called from two threads, never from both at once. Only exceptions of `tell` are raised.
     """
     with _breathing(tell) as say:
         debug = nccl_debug.prepare(os.environ) if task.plan.backend == "nccl" else None
@@ -74,7 +74,7 @@ def run(task: Task, tell: Tell) -> None:
 
 @contextlib.contextmanager
 def _breathing(tell: Tell) -> Iterator[Tell]:
-    """Say `Alive` from a thread while the body runs; collectives release the interpreter while they block."""
+    """Send `Alive` from a thread while the body runs; collectives release the interpreter."""
     lock = threading.Lock()
     over = threading.Event()
 
@@ -83,7 +83,7 @@ def _breathing(tell: Tell) -> Iterator[Tell]:
             tell(message)
 
     def breathe() -> None:
-        # A pipe that nobody reads any more: the main thread meets the same error and can report it.
+        # A closed pipe: the main thread gets the same error and can report it.
         with contextlib.suppress(OSError):
             while not over.wait(ALIVE_SECONDS):
                 say(Alive())
@@ -98,13 +98,13 @@ def _breathing(tell: Tell) -> Iterator[Tell]:
 
 
 def _work(task: Task, say: Tell) -> Failed | Store:
-    """Do everything in the plan; return the store through which the ranks met, or what went wrong."""
+    """Do the plan; return the store of the process group, or what failed."""
     plan = task.plan
     try:
         say(Step("process group"))
         store: Store | None = None
         if task.store is None and dist.is_available():
-            # Opened even where the backend is missing: the other ranks wait for it and will say the same.
+            # Open it even without the backend: the other ranks wait for it and will report the same.
             opened = open_store(plan.deadline_seconds)
             say(StoreOpen(opened.port))
             store = opened
@@ -129,7 +129,7 @@ def _work(task: Task, say: Tell) -> Failed | Store:
                 moved = moved_bytes(op, size, task.world_size, dtype)
                 say(Step(f"{label(op, dtype)} {moved} B"))
                 say(measure(task, op, dtype, moved, device, store))
-    except Exception as error:  # noqa: BLE001 whatever ends a rank is a fact about it
+    except Exception as error:  # noqa: BLE001 any exception that ends a rank is a fact about it
         return Failed(one_line(error))
     return store
 
@@ -147,7 +147,7 @@ def _take_device(task: Task) -> torch.device:
 def _join_group(task: Task, store: Store, device: torch.device) -> None:
     timeout = timedelta(seconds=task.plan.deadline_seconds)
     if task.plan.backend == "mpi":
-        # MPI numbers the processes by itself; torch takes neither a store nor a rank then.
+        # MPI numbers the processes itself; torch then takes neither a store nor a rank.
         dist.init_process_group("mpi", timeout=timeout)
         if (dist.get_rank(), dist.get_world_size()) != (task.rank, task.world_size):
             raise RuntimeError(
@@ -181,10 +181,10 @@ def _check(task: Task, op: str, dtype: str, device: torch.device) -> Checked:
 
 
 def measure(task: Task, op: str, dtype: str, moved: int, device: torch.device, store: Store) -> Timing:
-    """Time one size; its buffers live as long as this call, so that the next size is not made beside them.
+    """Return one size's timing; its buffers are freed before the next size's are made.
 
     Rank 0 decides how many calls a burst has and whether another one follows: with unequal numbers some ranks would
-    wait for ever.
+    wait forever.
     """
     plan = task.plan
     key = f"{op} {dtype} {moved}"
@@ -216,7 +216,7 @@ def measure(task: Task, op: str, dtype: str, moved: int, device: torch.device, s
 
 
 def _how_it_stands(bursts: list[float], seconds_left: float) -> int:
-    """Return whether a figure is steady, its time is over, or (0) another burst is wanted."""
+    """Return whether a figure is steady, its time is up, or (0) another burst is needed."""
     off = uncertainty(bursts)
     if off is not None and off <= STEADY:
         return _STEADY
@@ -224,12 +224,12 @@ def _how_it_stands(bursts: list[float], seconds_left: float) -> int:
 
 
 def _leave(task: Task, store: Store) -> None:
-    """Keep the connections until every rank has its results, then leave the group while rank 0's store is there.
+    """Wait until every rank has its results, then leave the group while rank 0's store exists.
 
-    A Gloo group is not destroyed: the process ends and the kernel closes its sockets, while up to torch 2.7 the
-    destructor deadlocks now and then: it joins Gloo's thread while it holds the interpreter, for which that thread
-    waits to release a tensor. NCCL removes its shared memory when it is destroyed, and its threads complain of a store
-    that is gone. Everything is delivered already, so whatever fails here is passed over.
+    A Gloo group is not destroyed: the process ends and the kernel closes its sockets. Up to torch 2.7 its destructor
+    sometimes deadlocks: it joins Gloo's thread while it holds the interpreter lock, which that thread needs to release
+    a tensor. An NCCL group removes its shared memory when it is destroyed, and its threads complain if the store is
+    gone. All results are delivered already, so errors here are ignored.
     """
     with contextlib.suppress(Exception):
         await_all(store, "delivered", task.world_size)
@@ -239,6 +239,6 @@ def _leave(task: Task, store: Store) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Put an error's type and message on one line, without torch's C++ stack."""
+    """Return an error's type and message on one line, without torch's C++ stack."""
     text = str(error).partition("Exception raised from ")[0]
     return f"{type(error).__name__}: {' '.join(text.split())}"[:600]

@@ -1,7 +1,8 @@
-"""What the bus bandwidth of a collective should be on a job's hardware, and where that comes from.
+"""The expected bus bandwidth of a collective on a job's hardware, and its source.
 
-`observed` reads the facts (`inside` a node, `outside` between nodes) into `hardware`; `links` knows what one link
-carries, `bounds` what a ring, a switch or the network makes of it, and `models` what of that is usual. `ladder` chooses
-between the sources, `curve` says what small messages reach, `judge` holds a figure against it. `references` are the
-published figures behind all of it. Bus bandwidth is counted as nccl-tests counts it, in GB/s of 1e9 bytes, one way.
+`observed` reads the facts (`inside` a node, `outside` between nodes) into `hardware`. `links` has the rate of one link,
+`bounds` the most that a ring, a switch or the network can reach with it, and `models` what is usual. `ladder` chooses
+between the sources, `curve` has the share that small messages reach, and `judge` compares a figure with the
+expectation. `references` are the published figures behind the models. Bus bandwidth is counted as in nccl-tests, in
+GB/s of 1e9 bytes, one way.
 """

@@ -1,4 +1,4 @@
-"""A run of before to which this one is held: what it ran on and how fast it was."""
+"""An earlier run to compare with: its hardware and its figures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from distcheck.facts import Baseline, BaselineRow, Collectives, Gpus, Job, Measu
 from distcheck.facts.errors import UsageError
 
 _UNKNOWN_NOISE = 0.1
-"""Of a figure of which nobody knows how sure it is: one burst, or too few of them."""
+"""The assumed uncertainty of a figure with too few bursts to compute one."""
 
 
 def load(path: Path) -> Baseline:
-    """Load what was saved before.
+    """Return the baseline from a saved job.
 
     Raises:
         UsageError: the file cannot be read, or nothing was measured in that run.
@@ -32,7 +32,7 @@ def load(path: Path) -> Baseline:
 
 
 def of(job: Job, file: str) -> Baseline:
-    """Return what a job was run on, and its figures."""
+    """Return a job's hardware and figures as a baseline."""
     ran = job.collectives if isinstance(job.collectives, Collectives) else None
     return Baseline(
         file=file,
@@ -51,7 +51,7 @@ def of(job: Job, file: str) -> Baseline:
 
 
 def _gpus(job: Job) -> dict[str, int]:
-    """Return how many GPUs of each model the ranks took."""
+    """Return how many GPUs of each model the ranks used."""
     models: Counter[str] = Counter()
     for node in job.nodes:
         devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
@@ -62,9 +62,9 @@ def _gpus(job: Job) -> dict[str, int]:
 
 
 def differences(before: Baseline, now: Baseline) -> list[str]:
-    """Say what makes two runs two different things, whose figures say nothing of each other."""
+    """Return the differences that make the figures of two runs not comparable."""
     pairs = {
-        "ranks on each node": (_words(before.ranks_by_node), _words(now.ranks_by_node)),
+        "ranks on each node": (_layout(before.ranks_by_node), _layout(now.ranks_by_node)),
         "GPUs": (_models(before.gpus), _models(now.gpus)),
         "backend": (before.backend, now.backend),
         "root of a broadcast": tuple("rotating" if b.rotate_root else "rank 0" for b in (before, now)),
@@ -72,8 +72,8 @@ def differences(before: Baseline, now: Baseline) -> list[str]:
     return [f"{what}: {then}, now {today}" for what, (then, today) in pairs.items() if then != today]
 
 
-def _words(ranks_by_node: tuple[int, ...]) -> str:
-    """Write how many ranks the nodes have: 4 x 8, 1 x 5 + 3 x 1."""
+def _layout(ranks_by_node: tuple[int, ...]) -> str:
+    """Return the number of ranks per node: 4 x 8, 1 x 5 + 3 x 1."""
     return " + ".join(f"{nodes} x {ranks}" for ranks, nodes in Counter(ranks_by_node).items())
 
 
@@ -82,12 +82,12 @@ def _models(gpus: dict[str, int]) -> str:
 
 
 class Change(NamedTuple):
-    """One operation at one size, then and now."""
+    """One operation at one size, in the baseline and now."""
 
     row: BaselineRow
     seconds: float
     noise: float
-    """By which share of the bandwidth it may seem to have fallen by chance; below 1."""
+    """The largest apparent drop, as a share of the bandwidth, that noise can cause; below 1."""
 
     @property
     def name(self) -> str:
@@ -96,17 +96,17 @@ class Change(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the bandwidth of before, what is left: 1 is unchanged."""
+        """The share of the baseline's bandwidth that is left: 1 is unchanged."""
         return self.row.seconds / self.seconds
 
     @property
     def fell(self) -> bool:
-        """Whether it is slower by more than chance."""
+        """Whether it is slower by more than noise."""
         return self.share < 1 - self.noise
 
 
 def compare(before: Baseline, measured: tuple[Measurement, ...]) -> list[Change]:
-    """Return how each figure that both runs have has changed."""
+    """Return the change of each figure that both runs have."""
     then = {(row.op, row.dtype, row.bytes, row.group): row for row in before.rows}
     changes = []
     for m in measured:
@@ -117,7 +117,7 @@ def compare(before: Baseline, measured: tuple[Measurement, ...]) -> list[Change]
 
 
 def _noise(then: BaselineRow, now: Measurement) -> float:
-    """Return the share by which it may seem to have fallen when it was as slow as may be, and is as quick as may be."""
+    """Return the drop that is possible without a change, given both uncertainties."""
     longer = _UNKNOWN_NOISE if then.uncertainty is None else then.uncertainty
     off = _UNKNOWN_NOISE if now.uncertainty is None else now.uncertainty
     shorter = 1 / (1 + off) if now.at_least is None else now.at_least
@@ -125,6 +125,6 @@ def _noise(then: BaselineRow, now: Measurement) -> float:
 
 
 def without_counterpart(before: Baseline, measured: tuple[Measurement, ...]) -> list[Measurement]:
-    """Return the figures of this run that the other one lacks."""
+    """Return the figures of this run that the baseline lacks."""
     then = {(row.op, row.dtype, row.bytes, row.group) for row in before.rows if row.seconds > 0}
     return [m for m in measured if (m.op, m.dtype, m.bytes, m.group) not in then]

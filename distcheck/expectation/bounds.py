@@ -1,7 +1,7 @@
-"""What n ranks on k nodes can reach at most: bus bandwidth in GB/s, given what one GPU and one node can send.
+"""Upper bounds of the bus bandwidth of n ranks on k nodes, in GB/s.
 
-`per_gpu` is what a GPU sends to the other GPUs of its node, `per_node` what a node sends over all its adapters, both
-one way. A node with one rank has no way inside it: pass infinity.
+`per_gpu` is the rate at which a GPU sends to the other GPUs of its node, `per_node` the rate of all adapters of a node,
+both one way. For nodes with a single rank, pass infinity as `per_gpu`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from math import inf
 
 RINGS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "reduce")
-"""Operations that NCCL does by a ring, whose bus bandwidth then is the rate of the ring's slowest link."""
+"""Operations that NCCL can run as a ring; their bus bandwidth is then the rate of the ring's slowest link."""
 
 
 def ring(nodes: int, per_gpu: float, per_node: float) -> float:
-    """Return what a ring can reach: it crosses a node's border once in and once out with each of its channels."""
+    """Return the bound of a ring: each channel enters and leaves a node once."""
     return per_gpu if nodes == 1 else min(per_gpu, per_node)
 
 
 def in_switch(ranks: int, per_gpu: float) -> float:
-    """Return what all_reduce can reach when the NVSwitches of one node add up (NVLS).
+    """Return the bound of all_reduce when the NVSwitches of one node reduce (NVLS).
 
     A GPU sends its data once and a part of the sum, n + 1 parts for n (NVIDIA/nccl-tests, pull request 239).
     """
@@ -26,15 +26,16 @@ def in_switch(ranks: int, per_gpu: float) -> float:
 
 
 def across(ranks: int, nodes: int, per_node: float) -> float:
-    """Return what the network lets all_reduce reach by a tree: of a node's data only what others lack leaves it.
+    """Return the bound that the network sets for all_reduce with a tree.
 
-    That is why two nodes are faster than their adapters: 2 x 8 ranks reach up to 1.875 times the adapters' rate.
+    Only data that other nodes lack leaves a node. So two nodes can be faster than their adapters: 2 x 8 ranks reach up
+    to 1.875 times the adapters' rate.
     """
     return per_node * nodes * (ranks - 1) / ((nodes - 1) * ranks)
 
 
 def within(ranks: int, per_rank_node: int, per_gpu: float, *, adding_switches: bool) -> float:
-    """Return what the links inside a node let all_reduce over several nodes reach, added up in the node first."""
+    """Return the bound that a node's own links set for all_reduce over several nodes."""
     m = per_rank_node
     if m == 1:
         return inf
@@ -44,7 +45,7 @@ def within(ranks: int, per_rank_node: int, per_gpu: float, *, adding_switches: b
 
 
 def in_network(ranks: int, per_node: float) -> float:
-    """Return what all_reduce can reach when the network's switches add up (SHARP): a node sends its data once."""
+    """Return the bound of all_reduce when the network's switches reduce (SHARP)."""
     return 2 * (ranks - 1) / ranks * per_node
 
 
@@ -58,7 +59,10 @@ def at_most(
     adding_switches: bool = False,
     adding_network: bool = False,
 ) -> float:
-    """Return what an operation cannot exceed by whatever algorithm; `adding` says what can sum up data on its way."""
+    """Return the bound of an operation with any algorithm.
+
+    `adding_switches` and `adding_network` say whether the NVSwitches and the network's switches can reduce data.
+    """
     m = max(ranks // nodes, 1)
     if nodes == 1:
         return max(per_gpu, in_switch(ranks, per_gpu)) if op == "all_reduce" and adding_switches else per_gpu

@@ -1,4 +1,4 @@
-"""What of a job's machines decides how fast its collectives can be; where nodes or GPUs differ, the slowest counts."""
+"""The hardware that limits a job's collectives; the slowest node or GPU counts."""
 
 from __future__ import annotations
 
@@ -11,89 +11,89 @@ from distcheck.facts import Missing
 
 
 class NvLinkWay(msgspec.Struct, frozen=True):
-    """The NVLinks over which each GPU reaches the other GPUs of its node."""
+    """The NVLinks through which each GPU reaches the other GPUs of its node."""
 
     kind: LinkKind
     links: int
-    """That a ring between these ranks can use of one GPU."""
+    """Links of one GPU that a ring between these ranks can use."""
     switched: bool = True
-    """Through NVSwitches; else the links lead from GPU to GPU."""
+    """Whether the links lead to NVSwitches; else they lead from GPU to GPU."""
     exact: bool = True
-    """Whether it is known that a ring can use all of them."""
+    """Whether a ring is known to be able to use all of them."""
 
     @property
     def rate(self) -> float:
-        """GB/s that NCCL counts on."""
+        """The rate that NCCL assumes, in GB/s."""
         return self.links * self.kind.rate_GBps
 
     @property
     def most(self) -> float:
-        """GB/s of data that the wires carry at most."""
+        """The most data that the wires carry, in GB/s."""
         return self.links * self.kind.wire_GBps * PAYLOAD
 
     @property
     def adding(self) -> bool:
-        """Whether the switches can add up (NVLS)."""
+        """Whether the switches can reduce (NVLS)."""
         return self.switched and self.kind.nvls is not None
 
 
 class PcieWay(msgspec.Struct, frozen=True):
-    """The PCIe links over which GPUs reach each other."""
+    """The PCIe links through which GPUs reach each other."""
 
     generation: int
     width: int
     together: int = 1
-    """GPUs in the smallest group that NVLink joins: so many links lead out of a group."""
+    """GPUs in the smallest group joined by NVLink, and so the number of links out of a group."""
     virtual: bool = False
-    """Whether a hypervisor stands between, which may tell any generation."""
+    """Whether this is a virtual machine; a hypervisor may report any generation."""
 
     @property
     def rate(self) -> float:
-        """GB/s that NCCL counts on for one link; it is an upper end."""
+        """The rate that NCCL assumes for one link, in GB/s; an upper bound."""
         return pcie_rate(self.generation, self.width) or 0.0
 
     @property
     def most(self) -> float:
-        """GB/s that all links out of a group carry at most."""
+        """The most that all links out of a group carry, in GB/s."""
         return inf if self.virtual else (pcie_wire(self.generation, self.width) or 0.0) * self.together
 
 
 class Adapters(msgspec.Struct, frozen=True):
-    """The InfiniBand or RoCE adapters of the node that has the least."""
+    """The InfiniBand or RoCE adapters of the node with the lowest rate."""
 
     number: int
     rate_Gbps: float  # noqa: N815 the unit's own spelling
-    """Of each."""
+    """Rate of each."""
     there_Gbps: float = 0.0  # noqa: N815
-    """Of all that are up, whether or not NCCL takes them; 0: of those alone."""
+    """Rate of all that are up, used by NCCL or not; 0: of the used ones only."""
     infiniband: bool = False
-    """Whether the network's switches might add up (SHARP)."""
+    """Whether the network's switches may be able to reduce (SHARP)."""
     exact: bool = True
-    """Whether it is known that NCCL uses all of them and no others."""
+    """Whether NCCL is known to use all of them and no others."""
 
     @property
     def rate(self) -> float:
-        """GB/s of those that NCCL takes."""
+        """The rate of the adapters that NCCL uses, in GB/s."""
         return self.number * port_rate(self.rate_Gbps)
 
     @property
     def most(self) -> float:
-        """GB/s of all that are up."""
+        """The rate of all adapters that are up, in GB/s."""
         return max(self.rate, port_rate(self.there_Gbps))
 
 
 class Socket(msgspec.Struct, frozen=True):
-    """The slowest Ethernet link over which nodes talk by TCP."""
+    """The slowest Ethernet link between the nodes that carries TCP."""
 
     node: str
     interface: str
     speed_Mbps: int  # noqa: N815 the unit's own spelling
     crossings: int = 1
-    """How often a ring in the order of the ranks leaves the same node."""
+    """How often a ring in rank order leaves the same node."""
 
     @property
     def rate(self) -> float:
-        """GB/s of the link, for each time that the ring crosses it."""
+        """The rate of the link in GB/s, divided by the number of crossings."""
         return port_rate(self.speed_Mbps / 1000) / self.crossings
 
 
@@ -102,20 +102,20 @@ Outside = Adapters | Socket
 
 
 class Hardware(msgspec.Struct, frozen=True):
-    """What the ranks of a job run on."""
+    """The hardware that the ranks of a job run on."""
 
     backend: str
     ranks: int
     nodes: int
     per_node: int
-    """Ranks on each node; of uneven nodes the least."""
+    """Ranks on each node; the minimum if they differ."""
     gpu: str = ""
-    """The model, where all are of one."""
+    """The GPU model, if all GPUs have the same."""
     inside: Inside | Missing | None = None
-    """Between the ranks of a node; None: there is one on each."""
+    """Links between the ranks of a node; None with one rank per node."""
     outside: Outside | Missing | None = None
-    """Between nodes; None: there is one."""
+    """Links between nodes; None with one node."""
     even: bool = True
-    """Whether all nodes have as many ranks."""
+    """Whether all nodes have the same number of ranks."""
     settings: dict[str, str] = {}
     """Variables that are set and can slow NCCL down."""

@@ -1,4 +1,4 @@
-"""Over what the ranks of one node reach each other's GPUs: NVLink through switches, from GPU to GPU, or PCIe."""
+"""How the GPUs of one node are connected: NVLink with or without switches, or PCIe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_SUPPORTED = "NVML error 3:"
 
 
 def inside(seen: Gpus, used: Sequence[Gpu]) -> Inside | Missing:
-    """Return over what the GPUs of one node, which the ranks use, reach each other."""
+    """Return the links between the GPUs of one node that the ranks use."""
     healths = [gpu.health for gpu in used if gpu.health is not None]
     if len(healths) < len(used):
         return Missing(reason=f"the condition of the GPUs was not read{f': {seen.unread}' if seen.unread else ''}")
@@ -36,23 +36,26 @@ def inside(seen: Gpus, used: Sequence[Gpu]) -> Inside | Missing:
 
 
 def _nvlink(seen: Gpus, links: Sequence[NvLinks], *, joined: bool) -> Inside | Missing:
-    """Return how many links of the GPU with the fewest a ring can use; `joined`: as far as NVML tells."""
+    """Return the links a ring can use on the GPU with the fewest.
+
+    `joined` says whether NVLink joins all used GPUs, as far as NVML reports it.
+    """
     least = min(links, key=lambda each: sum(each.active))
     active = sum(least.active)
     if isinstance(least.version, Missing):
         return Missing(reason="the generation of the NVLinks could not be read")
     kind = nvlink_kind(least.version, least.speed_MBps if isinstance(least.speed_MBps, int) else None)
     if kind is None:
-        return Missing(reason=f"NVML's NVLink version {least.version} is not known to distcheck")
+        return Missing(reason=f"distcheck does not know NVML's NVLink version {least.version}")
     others = len(seen.devices) - 1
     if _switched(links) or (others > 0 and active % others and "gpu" not in least.remote):
         return NvLinkWay(kind, active, exact=joined)
-    # Each link leads to one other GPU, so the links to GPUs that are not used here serve nobody.
+    # Each link leads to one other GPU, so links to unused GPUs do not count.
     full_mesh = _full_mesh(seen)
     if len(links) == others + 1:
         return NvLinkWay(kind, active, switched=False, exact=others == 1)
     if not full_mesh or active % others:
-        return Missing(reason="which of the NVLinks join the GPUs that are used is not known")
+        return Missing(reason="it is unknown which NVLinks join the used GPUs")
     return NvLinkWay(kind, active // others * (len(links) - 1), switched=False, exact=False)
 
 
@@ -69,9 +72,9 @@ def _full_mesh(seen: Gpus) -> bool:
 
 
 def _groups(seen: Gpus, used: Sequence[int]) -> list[set[int]] | Missing:
-    """Return the GPUs in use by groups that NVLink joins, directly or over others of the group."""
+    """Return the used GPUs in groups that NVLink joins, directly or through others."""
     if not seen.peer_access:
-        return Missing(reason="which GPUs NVLink joins was not read")
+        return Missing(reason="the NVLink topology was not read")
     joined = _joined(seen)
     groups: list[set[int]] = []
     for index in used:
@@ -81,16 +84,16 @@ def _groups(seen: Gpus, used: Sequence[int]) -> list[set[int]] | Missing:
 
 
 def _pcie(healths: Sequence[GpuHealth], *, together: int) -> PcieWay | Missing:
-    """Return the slowest link at its best: an idle GPU lowers the generation, and raises it again when it works."""
+    """Return the slowest PCIe link at its maximum generation; idle GPUs report a lower one."""
     ways = []
     for health in healths:
         generation, width, widest = health.pcie.max_generation, health.pcie.width, health.pcie.max_width
         if isinstance(generation, Missing) or isinstance(width, Missing) or not width:
             return Missing(reason="the GPUs' PCIe links could not be read")
         if not isinstance(widest, Missing) and 1 == width < widest:
-            width = widest  # Grace and some virtual machines say width 1 of an idle GPU
+            width = widest  # Grace and some virtual machines report width 1 for an idle GPU
         ways.append((pcie_rate(generation, width), PcieWay(generation, width, together)))
     known = [(rate, way) for rate, way in ways if rate is not None]
     if len(known) < len(ways):
-        return Missing(reason="a PCIe generation is not known to distcheck")
+        return Missing(reason="distcheck does not know a GPU's PCIe generation")
     return min(known, key=lambda item: item[0])[1]

@@ -1,4 +1,4 @@
-"""What is expected of an operation, and how a measured figure stands to it."""
+"""The expectation for an operation, and how a measured figure compares with it."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ ABOVE = 1.1
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """The bus bandwidth of one operation on its plateau, and where that comes from."""
+    """The expected bus bandwidth of one operation on its plateau, and its source."""
 
     op: str
     ranks: int
     low_GBps: float | None = None  # noqa: N815 the unit's own spelling
-    """The least that is usual; only what is clearly below it is a shortfall."""
+    """The lower end of the usual range; only figures clearly below it are a shortfall."""
     value_GBps: float | None = None  # noqa: N815
-    """What is usual; None where nothing is expected."""
+    """The usual figure; None without an expectation."""
     most_GBps: float | None = None  # noqa: N815
-    """The most that is usual, by whatever algorithm may be used."""
+    """The upper end of the usual range, with any algorithm."""
     high_GBps: float | None = None  # noqa: N815
-    """What cannot be exceeded; None where that is not known."""
+    """The physical bound; None if unknown."""
     rung: Rung = "none"
     source: str = ""
-    """One sentence: the numbers it was made of, or why there is none."""
+    """One sentence: the numbers behind the expectation, or why there is none."""
     certain: bool = False
-    """Whether a shortfall is a fault, and not perhaps the model's."""
+    """Whether a shortfall is a fault and cannot be an error of the model."""
     curve: Mapping[int, float] | None = None
     """Share of the plateau by size; None: the figure holds for every size."""
     figures: Mapping[int, float] | None = None
-    """GB/s by size, where they are known as such; then nothing is expected of other sizes."""
+    """GB/s by size, if known; then other sizes have no expectation."""
 
     def share(self, size_bytes: int) -> float | None:
-        """Return what a size usually reaches of the plateau, None where latency decides or nothing is known."""
+        """Return the usual share of the plateau at a size, None if unknown or latency dominates."""
         if self.figures is not None:
             return (
                 self.figures[size_bytes] / self.value_GBps if self.value_GBps and size_bytes in self.figures else None
@@ -52,13 +52,16 @@ class Expectation(msgspec.Struct, frozen=True):
         return None if share is None or share < LEAST_SHARE else share
 
     def at(self, size_bytes: int) -> float | None:
-        """Return what is usual at a size in GB/s, None where nothing is expected."""
+        """Return the usual figure at a size in GB/s, None without an expectation."""
         share = self.share(size_bytes)
         return None if share is None or self.value_GBps is None else share * self.value_GBps
 
 
 def judge(measured_GBps: float | None, expected: Expectation, share_of_plateau: float | None = 1.0) -> Standing:  # noqa: N803
-    """Say how a figure stands to what is expected; `share_of_plateau` is what its size usually reaches of it."""
+    """Return how a figure compares with the expectation.
+
+    `share_of_plateau` is the share of the plateau that its size usually reaches.
+    """
     if measured_GBps is None or expected.low_GBps is None or expected.most_GBps is None or not share_of_plateau:
         return "not judged"
     least = expected.low_GBps * share_of_plateau
@@ -66,10 +69,10 @@ def judge(measured_GBps: float | None, expected: Expectation, share_of_plateau: 
         return "too low"
     if measured_GBps < LOW * least:
         return "low"
-    # A small message may be quicker here than where the curve was measured; the plateau is no matter of size.
+    # Small messages may be faster here than where the curve was measured; the plateau does not depend on size.
     return "above" if measured_GBps > ABOVE * expected.most_GBps else "ok"
 
 
 def impossible(threshold_GBps: float, expected: Expectation) -> bool:  # noqa: N803 the unit's own spelling
-    """Tell whether a threshold is above what the hardware can reach."""
+    """Return whether a threshold is above what the hardware can reach."""
     return expected.high_GBps is not None and threshold_GBps > expected.high_GBps

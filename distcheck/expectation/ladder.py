@@ -1,15 +1,15 @@
-"""The ladder: what is expected of an operation, by the best source that there is.
+"""The ladder: the expectation for an operation, from the best available source.
 
 | rung | source |
 |---|---|
 | given | the user, with ``--min-busbw`` |
 | baseline | a saved run of this cluster |
-| nccl | the graph that NCCL says it built, where the facts leave doubt and it does not say less than they do |
-| derived | links and adapters as they were found |
+| nccl | the graph that NCCL reports, where the facts leave doubt and the graph is not slower than they are |
+| derived | links and adapters as found |
 | published | results of others on such GPUs |
 | none | |
 
-NCCL's own graph does not go before what is certain: an NCCL that fell back to a slow way expects no more of itself.
+NCCL's own graph does not override certain facts: an NCCL that fell back to a slow path reports a slow graph.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class Figure(NamedTuple):
-    """A figure for the plateau that somebody else has, and in words whose it is."""
+    """A figure for the plateau from outside the model, and its source as text."""
 
     GBps: float
-    words: str
+    source: str
     by_size: Mapping[int, float] | None = None
-    """GB/s at the sizes of which they are known; None: the figure is asked of every size."""
+    """GB/s at the known sizes; None: the figure holds for every size."""
 
 
 def expect(
@@ -48,16 +48,16 @@ def expect(
     baseline: Figure | None = None,
     nccl: Figure | None = None,
 ) -> Expectation:
-    """Return what is expected of an operation between `ranks` ranks.
+    """Return the expectation for an operation between `ranks` ranks.
 
     Args:
         op: all_reduce, broadcast, ...
-        where: the hardware, or why it is not known.
-        ranks: how many took part.
-        algorithm: what NCCL said that it used at the largest size (RING, NVLS, ...), where it said it.
-        given: the user's own figure; one above the physical bound does not count.
-        baseline: of a saved run on the same topology.
-        nccl: of the graph that NCCL built.
+        where: the hardware, or why it is unknown.
+        ranks: the number of ranks that took part.
+        algorithm: the algorithm in NCCL's log at the largest size (RING, NVLS, ...), if logged.
+        given: the user's figure; it is ignored above the physical bound.
+        baseline: the figure of a saved run on the same topology.
+        nccl: the figure of the graph that NCCL built.
     """
     own = _own(op, where, ranks, "".join(filter(str.isalnum, algorithm or "")).upper())
     if given is not None and (own.high_GBps is None or given.GBps <= own.high_GBps):
@@ -65,15 +65,15 @@ def expect(
     if baseline is not None:
         return _stated(own, baseline, "baseline")
     if nccl is not None and isinstance(where, Hardware) and _adds(own, where, nccl):
-        said = _stated(own, nccl, "nccl")
+        stated = _stated(own, nccl, "nccl")
         return msgspec.structs.replace(
-            said, certain=False, curve=own.curve, most_GBps=max(nccl.GBps, own.most_GBps or 0.0)
+            stated, certain=False, curve=own.curve, most_GBps=max(nccl.GBps, own.most_GBps or 0.0)
         )
     return own
 
 
 def _adds(own: Expectation, where: Hardware, nccl: Figure) -> bool:
-    """Tell whether NCCL's graph says more than the facts do."""
+    """Return whether NCCL's graph adds information to the facts."""
     if own.op not in bounds.RINGS or own.certain:
         return False
     if own.low_GBps is None:
@@ -88,7 +88,7 @@ def _stated(own: Expectation, figure: Figure, rung: Rung) -> Expectation:
         value_GBps=figure.GBps,
         most_GBps=figure.GBps,
         rung=rung,
-        source=figure.words,
+        source=figure.source,
         certain=True,
         curve=None,
         figures=figure.by_size,
@@ -96,13 +96,13 @@ def _stated(own: Expectation, figure: Figure, rung: Rung) -> Expectation:
 
 
 def _own(op: str, where: Hardware | Missing, ranks: int, algorithm: str) -> Expectation:
-    """Return what the facts and the published figures say."""
+    """Return the expectation from the facts and the published figures."""
 
     def none(reason: str) -> Expectation:
         return Expectation(op, ranks, source=reason)
 
     if ranks < 2:
-        return none("one rank alone has no bus bandwidth")
+        return none("a single rank has no bus bandwidth")
     if isinstance(where, Missing):
         return none(where.reason)
     within, between = where.inside, where.outside
@@ -123,7 +123,7 @@ def _own(op: str, where: Hardware | Missing, ranks: int, algorithm: str) -> Expe
     elif within is not None:
         model = models.pcie(op, where, within)
     else:
-        return none("what joins the ranks is not known")
+        return none("it is unknown what connects the ranks")
     high = bounds.at_most(
         op,
         ranks,
@@ -135,7 +135,7 @@ def _own(op: str, where: Hardware | Missing, ranks: int, algorithm: str) -> Expe
     )
     at_most = high if where.even and high < inf else None
     if op not in bounds.RINGS:
-        return Expectation(op, ranks, high_GBps=at_most, source=f"no result of {op} was published to compare with")
+        return Expectation(op, ranks, high_GBps=at_most, source=f"no published result for {op} to compare with")
     slowing = "".join(f"; {name}={value} may slow it" for name, value in where.settings.items())
     return msgspec.structs.replace(
         model,

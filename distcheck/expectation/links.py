@@ -1,4 +1,4 @@
-"""What one NVLink, PCIe link or network port carries in one direction."""
+"""The rate of one NVLink, PCIe link or network port in one direction."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ class LinkKind(NamedTuple):
     """A generation of NVLink."""
 
     name: str
-    """The GPUs that brought it."""
+    """The GPU generation that introduced it."""
     rate_GBps: float  # noqa: N815 the unit's own spelling
-    """What NCCL counts on for one link (src/graph/topo.h); a ring comes close to it and never above."""
+    """The rate NCCL assumes for one link (src/graph/topo.h); a ring comes close to it and never exceeds it."""
     wire_GBps: float  # noqa: N815
-    """What a link carries without any overhead, as NVIDIA states it."""
+    """The rate of a link without any overhead, as NVIDIA states it."""
     ring: float
-    """The share of NCCL's figure that a ring usually reaches, of the published results in `references`."""
+    """The share of NCCL's figure that a ring usually reaches, from the published results in `references`."""
     nvls: float | None
-    """The same share for NVLS; None where the switches cannot add up."""
+    """The same share for NVLS; None where the switches cannot reduce."""
 
 
 VOLTA = LinkKind("Volta", 20.0, 25.0, 0.95, None)
@@ -27,16 +27,16 @@ HOPPER = LinkKind("Hopper", 20.6, 25.0, 0.975, 0.825)
 BLACKWELL = LinkKind("Blackwell", 40.1, 50.0, 0.95, 0.75)
 
 PAYLOAD = 0.9
-"""Of an NVLink's wire rate at most: headers take the rest (copies between two H200 reach 396 of 450 GB/s)."""
+"""The largest share of an NVLink's wire rate; headers take the rest (H200 copies reach 396 of 450 GB/s)."""
 
 _BY_VERSION = {2: VOLTA, 3: VOLTA, 4: AMPERE, 5: AMPERE, 6: HOPPER, 7: BLACKWELL}
 """NVML's numbers for NVLink 2.0, 2.2, 3.0, 3.1, 4.0 and 5.0 (nvml.h)."""
 _SLOW_MBPS = 20_000
-"""A40 and RTX A6000 say NVLink 3 and run their links at 14 GB/s."""
+"""A40 and RTX A6000 report NVLink 3 and run their links at 14 GB/s."""
 
 
 def nvlink_kind(version: int, speed_MBps: int | None = None) -> LinkKind | None:  # noqa: N803 the unit's own spelling
-    """Return the generation of NVLinks by NVML's number and the link's speed, None for one that is not known here."""
+    """Return the NVLink generation by NVML's number and the link speed, None if unknown."""
     kind = _BY_VERSION.get(version)
     if kind is AMPERE and speed_MBps is not None and 0 < speed_MBps < _SLOW_MBPS:
         return AMPERE_BRIDGE
@@ -50,17 +50,17 @@ _NCCL_PCIE = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}
 
 
 def pcie_rate(generation: int, width: int) -> float | None:
-    """Return what NCCL counts on for a PCIe link in GB/s, None for a generation that is not known here."""
+    """Return the rate NCCL assumes for a PCIe link in GB/s, None for an unknown generation."""
     speed = _NCCL_PCIE.get(generation)
     return None if speed is None else width * speed / 80
 
 
 def pcie_wire(generation: int, width: int) -> float | None:
-    """Return what a PCIe link carries in GB/s before headers."""
+    """Return the rate of a PCIe link in GB/s, headers included."""
     lane = _PCIE_LANE_GBPS.get(generation)
     return None if lane is None else lane * width
 
 
 def port_rate(rate_Gbps: float) -> float:  # noqa: N803 the unit's own spelling
-    """Return the GB/s of a network port of so many Gb/s."""
+    """Return the rate of a network port in GB/s."""
     return rate_Gbps / 8

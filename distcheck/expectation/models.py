@@ -1,4 +1,4 @@
-"""What is usual on such hardware: NVLink and PCIe on one node, adapters or TCP between nodes."""
+"""The usual bus bandwidth: NVLink and PCIe on one node, adapters or TCP between nodes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NETWORK_SHARE = 0.95
-"""Of its adapters' rate, what a ring over several nodes reaches: 24 of 25 and 48 of 50 GB/s (NVIDIA/nccl-tests#290)."""
+"""Share of the adapters' rate that a ring over nodes reaches: 24 of 25, 48 of 50 GB/s (NVIDIA/nccl-tests#290)."""
 PCIE_LOW, PCIE_USUAL = 0.4, 0.7
-"""Of NCCL's figure for the PCIe link; the CPU and whether GPUs may reach each other decide where in between."""
+"""Shares of NCCL's figure for the PCIe link; they depend on the CPU and on peer-to-peer access between GPUs."""
 TREE_LOW, TREE_USUAL = 0.55, 0.78
-"""Of the bound for trees; published are 0.60 on four nodes and 0.79 to 0.91 on two."""
+"""Shares of the bound for trees; published are 0.60 on four nodes and 0.79 to 0.91 on two."""
 MIXED_LOW = 0.85
-"""NVLSTree on four nodes reaches this much of what the ring does there (310 of 365 GB/s, ml-engineering)."""
+"""Share of the ring that NVLSTree reaches on four nodes (310 of 365 GB/s, ml-engineering)."""
 TCP_SHARE = 0.94
-"""What TCP leaves of an Ethernet link with frames of 1500 bytes."""
+"""Share of an Ethernet link that TCP can use with 1500-byte frames."""
 TCP_MOST_MBPS = 2_500
-"""Links up to this rate are what holds up TCP; Gloo passes about 1 GB/s between 2 ranks on 2 cores (measured)."""
+"""Up to this rate the link limits TCP; Gloo passes about 1 GB/s between 2 ranks on 2 cores (measured)."""
 TCP_LEAST_SECONDS = 0.01
-"""A message that is this long on the wire is not ruled by latency."""
+"""Latency does not dominate a message that takes this long on the wire."""
 FEWEST_RING, FEWEST_NVLS = 4, 5
-"""Ranks on one node from which on figures were published that the shares of ring and NVLS were taken from."""
+"""The fewest ranks on one node in the published figures behind the shares of ring and NVLS."""
 
 
 def nvlink(op: str, where: Hardware, within: NvLinkWay, algorithm: str) -> Expectation:
-    """Return what is usual on one node with NVLink.
+    """Return the expectation on one node with NVLink.
 
-    NCCL does all_reduce by NVLS when it likes; where it did not say so the ring is the least that is usual.
+    NCCL may use NVLS for all_reduce. If its log does not say so, the ring is the lower end of the usual range.
     """
     words = _links_words(within)
     by_ring = within.rate * within.kind.ring
@@ -72,7 +72,7 @@ def nvlink(op: str, where: Hardware, within: NvLinkWay, algorithm: str) -> Expec
 
 
 def pcie(op: str, where: Hardware, within: PcieWay) -> Expectation:
-    """Return the band that is usual between GPUs in slots."""
+    """Return the expected band between GPUs in PCIe slots."""
     return Expectation(
         op,
         where.ranks,
@@ -80,13 +80,16 @@ def pcie(op: str, where: Hardware, within: PcieWay) -> Expectation:
         PCIE_USUAL * within.rate,
         within.rate * within.together,
         rung="derived",
-        source=f"{_links_words(within)}; between {PCIE_LOW:g} and 1 of it is usual, by CPU and board",
+        source=f"{_links_words(within)}; {PCIE_LOW:g} to 1 of it is usual, depending on CPU and board",
         curve=curve.PCIE,
     )
 
 
 def nodes(op: str, where: Hardware, within: Inside | None, between: Adapters, algorithm: str) -> Expectation:
-    """Return what is usual over several nodes: a ring takes the slower of links and adapters, a tree may be faster."""
+    """Return the expectation over several nodes.
+
+    A ring reaches the slower of links and adapters; a tree may be faster.
+    """
     network = NETWORK_SHARE * between.rate
     share = 1.0 if within is None else within.kind.ring if isinstance(within, NvLinkWay) else PCIE_USUAL
     links = inf if within is None else share * within.rate
@@ -104,7 +107,7 @@ def nodes(op: str, where: Hardware, within: Inside | None, between: Adapters, al
         value,
         value,
         rung="derived",
-        source=f"{words}; a ring takes the slower, and {limit} is usual",
+        source=f"{words}; the slower one limits a ring, and {limit} is usual",
         certain=op == "all_reduce"
         and between.exact
         and (within is None or (isinstance(within, NvLinkWay) and within.exact)),
@@ -138,22 +141,22 @@ def nodes(op: str, where: Hardware, within: Inside | None, between: Adapters, al
 
 
 def tcp(op: str, where: Hardware, link: Socket) -> Expectation:
-    """Return what TCP makes of a link: Gloo sums up by one ring in the order of the ranks.
+    """Return the expectation over TCP: Gloo reduces with one ring in rank order.
 
-    No bound for NCCL: a network plugin may take other adapters than its sockets do.
+    There is no bound for NCCL: a network plugin may use other adapters than NCCL's sockets.
     """
     wire = port_rate(link.speed_Mbps / 1000)
     words = f"{link.interface} of {link.node}, the slowest link, has {link.speed_Mbps} Mb/s = {wire:.3g} GB/s"
     if link.crossings > 1:
-        words += f", and a ring in the order of the ranks crosses it {link.crossings} times"
+        words += f", and a ring in rank order crosses it {link.crossings} times"
     high = None
     if where.backend == "gloo":
         by_tree = bounds.at_most(op, where.ranks, where.nodes, per_gpu=inf, per_node=wire)
         high = link.rate if op == "all_reduce" else by_tree if where.even else None
     if link.speed_Mbps > TCP_MOST_MBPS:
-        return Expectation(op, where.ranks, high_GBps=high, source=f"{words}; the CPUs decide how much of it is used")
+        return Expectation(op, where.ranks, high_GBps=high, source=f"{words}; the usable share depends on the CPUs")
     if op != "all_reduce":
-        return Expectation(op, where.ranks, high_GBps=high, source=f"{words}; how much {op} makes of it is not known")
+        return Expectation(op, where.ranks, high_GBps=high, source=f"{words}; the share that {op} reaches is unknown")
     value = TCP_SHARE * link.rate
     by_tree = bounds.across(where.ranks, where.nodes, wire)
     return Expectation(

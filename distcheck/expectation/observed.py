@@ -1,4 +1,4 @@
-"""From a job's facts to the hardware that its collectives ran on, or the reason why that is not known."""
+"""The hardware that a job's collectives ran on, from its facts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SLOWING = (
     "NCCL_CROSS_NIC", "NCCL_NVLS_ENABLE", "NCCL_LAUNCH_MODE", "NCCL_TOPO_FILE", "NCCL_IB_QPS_PER_CONNECTION",
     "CUDA_LAUNCH_BLOCKING",
 )  # fmt: skip
-"""Variables by which somebody may have chosen to be slower."""
+"""Variables that may slow NCCL down on purpose."""
 
 
 def hardware(job: Job) -> Hardware | Missing:
-    """Return what the ranks of a job ran on."""
+    """Return the hardware that the ranks of a job ran on, or why it is unknown."""
     ran = job.collectives
     if not isinstance(ran, Collectives):
         return Missing(reason="the collectives were not run")
@@ -34,9 +34,9 @@ def hardware(job: Job) -> Hardware | Missing:
     shape = [len(ranks) for ranks in on.values() if ranks]
     world = job.world_size or len(job.ranks)
     if not shape:
-        return Missing(reason="no rank told its facts")
+        return Missing(reason="no rank reported its facts")
     if sum(shape) != world:
-        return Missing(reason=f"{sum(shape)} ranks of {world} told their facts")
+        return Missing(reason=f"only {sum(shape)} of {world} ranks reported their facts")
     where = outside(job, ran.backend) if len(shape) > 1 else None
     if ran.backend == "gloo":
         return Hardware(ran.backend, world, len(shape), min(shape), outside=where, even=len(set(shape)) == 1)
@@ -60,37 +60,37 @@ def hardware(job: Job) -> Hardware | Missing:
 
 
 def _used(job: Job) -> dict[str, Sequence[Gpu]] | Missing:
-    """Return the GPUs that the ranks of each node worked on, by the node's key."""
+    """Return the GPUs that the ranks of each node used, by node key."""
     found: dict[str, Sequence[Gpu]] = {}
     for node in (node for node in job.nodes if job.ranks_on(node)):
         if node.accelerator == "amd":
-            return Missing(reason="there is no expectation for AMD's GPUs")
+            return Missing(reason="there is no expectation for AMD GPUs")
         ranks = job.ranks_on(node)
         if any(rank.environment.get("NCCL_HOSTID") for rank in ranks):
-            return Missing(reason="NCCL_HOSTID makes NCCL take ranks for other nodes' than they are")
+            return Missing(reason="NCCL_HOSTID changes which ranks NCCL places on one node")
         names = [rank.run.gpu if rank.run and rank.run.gpu else rank.gpu for rank in ranks]
         devices = node.gpus.devices if isinstance(node.gpus, Gpus) else ()
         known = {_bare(gpu.uuid): gpu for gpu in devices if isinstance(gpu.uuid, str)}
         used = [known[_bare(name)] for name in names if name and _bare(name) in known]
         if len(used) < len(names):
-            return Missing(reason=f"{node.name}: which GPUs the ranks worked on is not known")
+            return Missing(reason=f"{node.name}: it is unknown which GPUs the ranks used")
         if len({gpu.index for gpu in used}) < len(used):
             return Missing(reason=f"{node.name}: several ranks share a GPU")
         if any(gpu.mig is True for gpu in used):
-            return Missing(reason=f"{node.name}: GPUs are divided (MIG)")
+            return Missing(reason=f"{node.name}: GPUs are partitioned (MIG)")
         found[node.key] = used
     return found
 
 
 def _bare(uuid: str) -> str:
-    """Return a UUID without what NVML writes before it and torch does not."""
+    """Return a UUID without the prefix that NVML writes and torch does not."""
     return uuid.lower().removeprefix("gpu-")
 
 
 def _inside(job: Job, gpus: dict[str, Sequence[Gpu]], *, alone: bool) -> Inside | Missing | None:
-    """Return the slowest node's way between its GPUs, None where each rank is alone on its node."""
+    """Return the slowest node's links between GPUs, None with one rank per node."""
     if _one_domain(gpus):
-        return Missing(reason="NVLink joins the nodes (a multi-node NVLink domain), for which there is no model")
+        return Missing(reason="there is no model for nodes joined by NVLink (a multi-node NVLink domain)")
     if alone:
         return None
     ways = [_of_node(node, gpus[node.key]) for node in job.nodes if len(gpus.get(node.key, ())) > 1]
@@ -99,12 +99,12 @@ def _inside(job: Job, gpus: dict[str, Sequence[Gpu]], *, alone: bool) -> Inside 
         return unknown
     known = [way for way in ways if isinstance(way, NvLinkWay | PcieWay)]
     if len({type(way) for way in known}) > 1:
-        return Missing(reason="NVLink joins the GPUs of some nodes and not those of others")
+        return Missing(reason="NVLink joins the GPUs of some nodes but not of others")
     return min(known, key=lambda way: way.rate)
 
 
 def _of_node(node: NodeFacts, used: Sequence[Gpu]) -> Inside | Missing:
-    way = inside(node.gpus, used) if isinstance(node.gpus, Gpus) else Missing(reason="the GPUs were not looked at")
+    way = inside(node.gpus, used) if isinstance(node.gpus, Gpus) else Missing(reason="the GPUs were not checked")
     if isinstance(way, PcieWay) and isinstance(node.pci, Pci) and node.pci.virtual:
         return msgspec.structs.replace(way, virtual=True)
     return Missing(reason=f"{node.name}: {way.reason}") if isinstance(way, Missing) else way

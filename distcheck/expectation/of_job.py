@@ -1,4 +1,4 @@
-"""What is expected of each operation that a job measured, by the ladder."""
+"""The expectation for each operation that a job measured."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 GIVEN = "--min-busbw"
 _GRAPH_SHARE = 0.97
-"""Of what NCCL's graph adds up to, a ring on one node reaches this much (232 of 240 GB/s on A100)."""
+"""Share of the total of NCCL's graph that a ring on one node reaches (232 of 240 GB/s on A100)."""
 _NVLINK = ("NVL", "NVB")
 _TREES = ("NVLS", "TREE", "COLLNET")
 
 
 def expectations(job: Job) -> dict[str, Expectation]:
-    """Return what is expected of each operation, by its label, that was measured over the whole world."""
+    """Return the expectation for each operation measured over the whole world, by label."""
     if not isinstance(job.collectives, Collectives):
         return {}
     largest: dict[str, Measurement] = {}
@@ -52,12 +52,12 @@ def expectations(job: Job) -> dict[str, Expectation]:
 
 
 def _at(figure: Figure | None, size_bytes: int) -> Figure | None:
-    """Return what was saved where it tells of this size; else the hardware judges."""
+    """Return the saved figure if it covers this size, else None."""
     return figure if figure and (figure.by_size is None or size_bytes in figure.by_size) else None
 
 
 def _saved(job: Job) -> dict[str, Figure]:
-    """Return the bus bandwidths of the run that --baseline names, where it is one of the same kind."""
+    """Return the bus bandwidths of the --baseline run if it is comparable, else nothing."""
     before = job.asked.baseline
     if before is None:
         return {}
@@ -72,28 +72,28 @@ def _saved(job: Job) -> dict[str, Figure]:
 
 
 def algorithm(log: NcclLog, op: str, size_bytes: int) -> str | None:
-    """Return what NCCL said that it used for an operation at a size; None where it did not say it.
+    """Return the algorithm in NCCL's log for an operation at a size, None if not logged.
 
-    Before 2.22 it did not name the operation. Then only what no other operation could have used tells something.
+    Before 2.22 NCCL did not log the operation. Then only algorithms that are exclusive to all_reduce count.
     """
-    said = log.algorithms.get(f"{op} {size_bytes}")
-    if said is None and op == "all_reduce":
+    used = log.algorithms.get(f"{op} {size_bytes}")
+    if used is None and op == "all_reduce":
         nameless = log.algorithms.get(str(size_bytes), "")
-        said = nameless if nameless.startswith(_TREES) else None
-    return said.partition("/")[0] if said else None
+        used = nameless if nameless.startswith(_TREES) else None
+    return used.partition("/")[0] if used else None
 
 
 def log_of(job: Job) -> NcclLog | None:
-    """Return NCCL's log of the rank that tells the most: rank 0's."""
-    told = [rank.run.nccl for rank in job.ranks if rank.run and isinstance(rank.run.nccl, NcclLog)]
-    return next((log for log in told if log.algorithms), told[0] if told else None)
+    """Return the most informative NCCL log: the first one with algorithms, usually rank 0's."""
+    logs = [rank.run.nccl for rank in job.ranks if rank.run and isinstance(rank.run.nccl, NcclLog)]
+    return next((log for log in logs if log.algorithms), logs[0] if logs else None)
 
 
 def _of_graph(log: NcclLog, where: Hardware | Missing) -> Figure | None:
-    """Return what the rings that NCCL built add up to; None where that says nothing of the hardware.
+    """Return the total rate of NCCL's rings, None where it does not reflect the hardware.
 
-    Of sockets NCCL does not know the speed of virtual links, of PCIe it counts on more than there is, and of an NVLink
-    domain over several nodes its rings tell nothing.
+    With sockets NCCL does not know the speed of virtual links, with PCIe it assumes more than the link has, and in a
+    multi-node NVLink domain its rings are not meaningful.
     """
     graph = next((graph for graph in log.graphs if graph.pattern == "ring"), None)
     if graph is None or isinstance(where, Missing) or log.mnnvl or graph.intra_path not in _NVLINK:

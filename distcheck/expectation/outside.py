@@ -1,4 +1,4 @@
-"""Over what the nodes of a job reach each other: InfiniBand and RoCE adapters with NCCL, one TCP link with Gloo."""
+"""The links between a job's nodes: InfiniBand and RoCE adapters, or one TCP link."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def outside(job: Job, backend: str) -> Outside | Missing:
-    """Return the slowest node's way to the others."""
+    """Return the slowest node's links to the others."""
     nodes = [node for node in job.nodes if job.ranks_on(node)]
     boots = [node.boot_id for node in nodes if isinstance(node.boot_id, str)]
     if len(set(boots)) < len(boots):
-        return Missing(reason="several of the nodes are one machine, which shares its network adapters")
+        return Missing(reason="several nodes are one machine and share its network adapters")
     if backend == "gloo":
         return _slowest([_socket(job, node, backend) for node in nodes])
     found = [_adapters(node, job.ranks_on(node)) for node in nodes]
@@ -44,10 +44,10 @@ def outside(job: Job, backend: str) -> Outside | Missing:
 
 
 def _adapters(node: NodeFacts, ranks: Sequence[RankFacts]) -> Adapters | Missing | None:
-    """Return the adapters that NCCL may use on a node, None where it has none."""
+    """Return the adapters that NCCL may use on a node, None if it has none."""
     if not isinstance(node.pci, Pci):
         why = f": {node.pci.reason}" if isinstance(node.pci, Missing) else ""
-        return Missing(reason=f"the network adapters were not looked at{why}")
+        return Missing(reason=f"the network adapters were not checked{why}")
     environment = ranks[0].environment if ranks else {}
     there = [nic for nic in node.pci.nics if nic.kind == "ib" and nic.active]
     nics = [nic for nic in there if nic.usable and adapters.chosen(nic, environment.get(adapters.HCA))]
@@ -55,7 +55,7 @@ def _adapters(node: NodeFacts, ranks: Sequence[RankFacts]) -> Adapters | Missing
         return None
     silent = sorted(nic.name for nic in there if not nic.rate_Gbps)
     if silent:
-        return Missing(reason=f"{node.name}: how fast {silent[0]} is was not told")
+        return Missing(reason=f"{node.name}: {silent[0]} does not report its rate")
     gpus = len(node.gpus.devices) if isinstance(node.gpus, Gpus) else 0
     found = _counted(nics, gpus=gpus, ranks=len(ranks))
     return msgspec.structs.replace(
@@ -64,11 +64,11 @@ def _adapters(node: NodeFacts, ranks: Sequence[RankFacts]) -> Adapters | Missing
 
 
 def _counted(nics: Sequence[Nic], *, gpus: int, ranks: int) -> Adapters:
-    """Count the fastest adapters; a node of which only some GPUs are used lets NCCL take those next to them."""
+    """Return the fastest adapters; with only some GPUs in use, those next to them."""
     best = max(nic.rate_Gbps or 0.0 for nic in nics)
     fast = [nic for nic in nics if nic.rate_Gbps == best]
     number = len(fast) if ranks >= gpus else max(1, len(fast) * ranks // gpus)
-    # Adapters of a storage network look like the others: only a number that fits the GPUs' is beyond doubt.
+    # Storage adapters look like the others, so only a number that fits the number of GPUs is certain.
     fits = gpus > 0 and (len(fast) % gpus == 0 or gpus % len(fast) == 0)
     return Adapters(
         number,
@@ -86,25 +86,25 @@ def _slowest(links: Sequence[Socket | Missing]) -> Socket | Missing:
 
 
 def _socket(job: Job, node: NodeFacts, backend: str) -> Socket | Missing:
-    """Return the one link that Gloo takes on a node, or that NCCL's sockets take."""
+    """Return the one link that Gloo or NCCL's sockets use on a node."""
     ranks, facts = job.ranks_on(node), node.network
     if facts is None or isinstance(facts.links, Missing) or isinstance(node.interfaces, Missing) or not ranks:
-        return Missing(reason="how fast the nodes' network links are was not looked at; distcheck gate does")
+        return Missing(reason="the speed of the nodes' network links was not checked; run distcheck gate")
     environment = ranks[0].environment
     if backend == "gloo":
         taken = interfaces.gloo(node.interfaces, environment, facts.own_name_binds)
     else:
         taken = interfaces.nccl(node.interfaces, interfaces.settings(environment, facts.nccl_files))
     if isinstance(taken, Missing) or len(taken) != 1:
-        return Missing(reason=f"{node.name}: the ranks use no interface or several; their speed together is not known")
+        return Missing(reason=f"{node.name}: the ranks use no interface or several; their total speed is unknown")
     link = next((link for link in facts.links if link.name == taken[0].name), None)
-    if link is None or not _speaks_true(link, facts.links):
-        return Missing(reason=f"{node.name}: how fast {taken[0].name} is is not known; it does not say, or is virtual")
+    if link is None or not _reliable_speed(link, facts.links):
+        return Missing(reason=f"{node.name}: the speed of {taken[0].name} is unknown; it is not reported, or virtual")
     return Socket(node.name, link.name, link.speed_Mbps or 0, _crossings(job, node) if backend == "gloo" else 1)
 
 
-def _speaks_true(link: Link, links: Sequence[Link]) -> bool:
-    """Tell whether a link's speed can be believed: virtual ones make theirs up, but a bond adds up its members'."""
+def _reliable_speed(link: Link, links: Sequence[Link]) -> bool:
+    """Return whether a link's reported speed is real: physical links and bonds of these."""
     if not link.speed_Mbps or link.full_duplex is False:
         return False
     kinds = {other.name: other.kind for other in links}
@@ -113,7 +113,7 @@ def _speaks_true(link: Link, links: Sequence[Link]) -> bool:
 
 
 def _crossings(job: Job, node: NodeFacts) -> int:
-    """Return how often a ring in the order of the ranks leaves a node; Gloo takes that order."""
+    """Return how often a ring in rank order, as Gloo uses it, leaves a node."""
     own = {rank.placement.rank for rank in job.ranks_on(node) if rank.placement.rank is not None}
     world = job.world_size or len(job.ranks)
     return max(1, sum((number + 1) % world not in own for number in own))

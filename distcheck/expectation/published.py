@@ -1,4 +1,4 @@
-"""What others have published of such GPUs, for where a node's own links could not be read."""
+"""Published results for a GPU model, used where a node's links could not be read."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _MODELS = (
     ("A800", r"A800-SXM"),
     ("H800", r"\bH800$"),
 )
-"""What the table calls GPUs, and how NVML names them: a name must end where another model's would go on."""
+"""The table's GPU names and patterns of NVML's names; a pattern must not match a longer model name."""
 _ENOUGH = 4 << 30
 
 
 def model(name: str) -> str:
-    """Return what the table calls a GPU that NVML names so, '' for one of which nothing was published."""
+    """Return the table's name of a GPU by NVML's name, '' if there is no published result."""
     return next((known for known, pattern in _MODELS if re.search(pattern, name)), "")
 
 
 def published(op: str, where: Hardware) -> Expectation | None:
-    """Return what was published of an operation between as many such GPUs on their plateau; None where nothing was.
+    """Return the published result of an operation for as many such GPUs, else None.
 
-    Of several nodes the network decides, which the table does not know; only a rack of NVL72 is one NVLink domain.
+    Over several nodes the network decides, which the table does not cover. Only an NVL72 rack is one NVLink domain.
     """
     known = model(where.gpu)
     one = where.nodes == 1 or (known, where.ranks) == ("GB200", 72)
@@ -47,7 +47,7 @@ def published(op: str, where: Hardware) -> Expectation | None:
     spread = f"{low:g}" if low == high else f"{low:g} to {high:g}"
     return Expectation(
         op, where.ranks, low, low, high, rung="published",
-        source=f"{spread} GB/s were published for {where.ranks} x {known} ({most.url})",
+        source=f"published results for {where.ranks} x {known}: {spread} GB/s ({most.url})",
         curve=curve.HOPPER_ALL_REDUCE if op == "all_reduce" else curve.RING,
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
-"""Bus bandwidth that others have published, each figure with its source.
+"""Published bus bandwidths, each with its source.
 
-The model was made from them and is tested against them; where a card's links cannot be read they are all there is.
+The model is derived from them and tested against them. Where a card's links cannot be read, they are the only source.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class Reference(msgspec.Struct, frozen=True):
     ranks: int
     nodes: int
     bytes: int | None
-    """None where the source names no size; then it means the plateau."""
+    """None if the source names no size; then the figure is the plateau."""
     low_GBps: float  # noqa: N815 the unit's own spelling
     high_GBps: float  # noqa: N815
-    """The same, or the upper end where the source gives a range."""
+    """The same, or the upper end if the source gives a range."""
     kind: Literal["measured", "gate"]
-    """A gate is the least that an operator lets pass."""
+    """A gate is an operator's minimum."""
     tool: str
     url: str
     algorithm: str | None = None
-    """Where the source says or forces it."""
+    """The algorithm, if the source names or forces it."""
     inside: Inside | None = None
-    """The links that it ran on, where they are known."""
+    """The links that it ran on, if known."""
     outside: Outside | None = None
     tolerance: float = 0.03
-    """By which share of the figure the model may be off."""
+    """The share of the figure by which the model may be off."""
     unlike: str = ""
     """Why the model does not reproduce it."""
 
     @property
     def hardware(self) -> Hardware | None:
-        """What it ran on, None where that is not known."""
+        """The hardware it ran on, None if unknown."""
         if self.inside is None:
             return None
         per_node = self.ranks // self.nodes
@@ -76,9 +76,9 @@ TCPXO = Adapters(8, 200)
 
 _TESTS, _TORCH = "nccl-tests", "torch 2.9.1, NCCL 2.27.7"
 _SUPERBENCH = "nccl-tests by SuperBench"
-_MESH = "which links joined the two GPUs is not published"
-_NVL72 = "NVLink joins the nodes, for which there is no model"
-_SOONER = "below 16 GiB these reach more of their plateau than the two nodes whose sweep the curve was made of"
+_MESH = "the source does not say which links join the two GPUs"
+_NVL72 = "there is no model for nodes joined by NVLink"
+_SOONER = "below 16 GiB these reach more of their plateau than the two nodes behind the curve"
 
 
 def _one(
@@ -172,14 +172,14 @@ ONE_NODE = (
          inside=NvLinkWay(HOPPER, 12, switched=False)),
     _one("2 x H100 PCIe with a bridge", "H100 PCIe, bridges", 2, 8 * GIB, 116, _TESTS, f"{NCCL}1161", unlike=_MESH),
     _one("4 x A100 PCIe, IOMMU on", "A100 PCIe", 4, None, 8, _TESTS, f"{NCCL}841", inside=PCIE4,
-         unlike="the IOMMU sends what goes between GPUs through the CPU: the shortfall that was asked about"),
+         unlike="the IOMMU routes traffic between GPUs through the CPU: the fault that the source reports"),
     _one("4 x A100 PCIe, IOMMU off", "A100 PCIe", 4, None, 21, _TESTS, f"{NCCL}841", inside=PCIE4),
     _one("8 x RTX 5090, no P2P", "RTX 5090", 8, None, 28, _TESTS, f"{NCCL}1639", inside=PCIE5),
     _one("4 x RTX 5090, no P2P", "RTX 5090", 4, None, 35, _TESTS, f"{NCCL}1639", inside=PCIE5),
     _one("Azure ND96isr_MI300X_v5", "MI300X", 8, 16 * GIB, 314, "rccl-tests", f"{NHC}nd96isr_mi300x_v5.conf", gate=True,
-         unlike="there is no model for AMD's GPUs"),
+         unlike="there is no model for AMD GPUs"),
     _one("8 x MI300X", "MI300X", 8, 4 * GIB, 312.9, "rccl-tests", ML_ENGINEERING,
-         unlike="there is no model for AMD's GPUs"),
+         unlike="there is no model for AMD GPUs"),
     _one("GB200 NVL72, one rack", "GB200", 72, 512 * MIB, 586, _TESTS, COREWEAVE, unlike=_NVL72),
     _one("GB200 NVL72, one rack", "GB200", 72, 8 * GIB, 834, _TESTS, COREWEAVE, to=847, unlike=_NVL72),
 )  # fmt: skip
@@ -200,18 +200,18 @@ OTHER_OPERATIONS = (
     _one("8 x H200", "H200", 8, 16 * GIB, 361.4, _TESTS, ML_ENGINEERING, op="all_gather", inside=H100),
     _one("8 x H200", "H200", 8, 16 * GIB, 362.9, _TESTS, ML_ENGINEERING, op="reduce_scatter", inside=H100),
 )  # fmt: skip
-"""Other operations on one node; of broadcast itself on Hopper nothing was published."""
+"""Other operations on one node; no result for broadcast itself on Hopper was published."""
 
 SEVERAL_NODES = (
     _many("AWS p4de", "A100-SXM4", 2, 2 * GIB, 78.3, _TESTS, AWS, algorithm="TREE", inside=A100, outside=EFA_P4DE,
-          unlike="a tree over few adapters, of which the band is known and no value"),
+          unlike="a tree over few adapters: only a band is known"),
     *(
         _many("AWS p5", "H100-SXM", 2, size, figure, _TESTS, AWS, algorithm="NVLSTree", outside=EFA)
         for size, figure in ((128 * MIB, 289), (256 * MIB, 343), (GIB, 437), (16 * GIB, 487))
     ),
     _many("AWS p5en", "H200", 4, 16 * GIB, 364.87, _TORCH, ML_ENGINEERING, algorithm="RING", outside=EFA_200),
     _many("AWS p5en", "H200", 4, 16 * GIB, 310, _TORCH, ML_ENGINEERING, algorithm="NVLSTree", outside=EFA_200,
-          unlike="a tree over four nodes, of which the band is known and no value"),
+          unlike="a tree over four nodes: only a band is known"),
     _many("AWS p5en", "H200", 2, 16 * GIB, 486.8, _TORCH, ML_ENGINEERING, algorithm="NVLSTree", outside=EFA_200),
     *(
         _many("AWS p6-b200", "B200", 4, size, figure, "torch", ML_ENGINEERING, algorithm="RING", inside=B200,
@@ -226,7 +226,7 @@ SEVERAL_NODES = (
     *(
         _many("8 nodes of 8 x H100 with SHARP", "H100-SXM", 8, size, figure, _TESTS, COREWEAVE,
               algorithm="COLLNET_CHAIN", outside=NDR,
-              unlike="switches that add up reach more than a ring, of which the band is known and no value")
+              unlike="switches that reduce exceed a ring: only a band is known")
         for size, figure in ((512 * MIB, 356), (8 * GIB, 386.6))
     ),
     *(
@@ -235,9 +235,9 @@ SEVERAL_NODES = (
         for racks, size, figure in ((2, 8 * GIB, 793), (2, 16 * GIB, 810), (20, 16 * GIB, 405))
     ),
     _many("GKE A3 Mega with TCPXO", "H100-SXM", 2, 16 * GIB, 340, _TESTS, AICR, algorithm="TREE", outside=TCPXO,
-          unlike="a tree, of which the band is known and no value"),
+          unlike="a tree: only a band is known"),
     _many("GKE A3 Mega fallen back to TCP", "H100-SXM", 2, 16 * GIB, 4, _TESTS, AICR, outside=TCPXO,
-          unlike="the fault: NCCL took sockets"),
+          unlike="the fault: NCCL used sockets"),
 )  # fmt: skip
 """All_reduce over several nodes."""
 

@@ -1,8 +1,8 @@
-"""What can be observed of a job: facts of nodes, processes and ranks, without any opinion.
+"""The facts of a job: what was observed of nodes, processes and ranks, without judgement.
 
-A fact that could not be had is `Missing(reason)`, never a default. `None` stands where a thing was not looked at
-or does not exist there. Everything here travels: between the processes of a job (MessagePack), into the file that
-``--save`` writes (JSON), and back through msgspec's validation. Quantities carry their unit in the field's name.
+A fact that could not be obtained is `Missing(reason)`, never a default. `None` means not checked, or not applicable.
+All facts are serialized: between the processes of a job (MessagePack) and in the file of ``--save`` (JSON); msgspec
+validates them on the way back. Quantities carry their unit in the field's name.
 """
 
 from distcheck.facts.base import (

@@ -1,11 +1,11 @@
-"""distcheck's own failures; what is wrong with a job is never an exception but a finding."""
+"""distcheck's own failures; a fault of the job is a finding, never an exception."""
 
 from __future__ import annotations
 
 
 class UsageError(Exception):
-    """What the user typed or gave cannot be used; the message names the value, the place and the remedy (exit 2)."""
+    """Invalid input (exit code 2); the message names the value, the place and the fix."""
 
 
 class WriteError(Exception):
-    """A report or a job file could not be written (exit 70)."""
+    """A report or a job file could not be written (exit code 70)."""

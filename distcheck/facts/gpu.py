@@ -1,4 +1,4 @@
-"""GPUs and their condition, as NVML tells them."""
+"""GPUs and their health, as NVML reports them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal
 from distcheck.facts.base import Amount, Bits, Count, Facts, Missing, Offset, Seconds, Whole
 
 NOT_SUPPORTED = Missing(reason="NVML error 3: Not Supported")
-"""What NVML says of all that a card or a virtual machine does not have; as a default it need not travel."""
+"""NVML's answer for what a card or a virtual machine does not have; as the default it is not serialized."""
 
 
 class Ecc(Facts, frozen=True, omit_defaults=True):
-    """Errors that a GPU's memories have found in themselves; volatile ones are those since its last reset."""
+    """A GPU's ECC errors; volatile counts start at its last reset."""
 
     enabled: bool | Missing = NOT_SUPPORTED
     enabled_after_reset: bool | Missing = NOT_SUPPORTED
@@ -22,21 +22,21 @@ class Ecc(Facts, frozen=True, omit_defaults=True):
 
 
 class RemappedRows(Facts, frozen=True):
-    """Rows of a GPU's memory that spare ones stand in for (Ampere and later)."""
+    """Rows of a GPU's memory that are remapped to spare rows (Ampere and later)."""
 
     corrected: Count
     uncorrected: Count
     pending: bool
-    """A row waits for the GPU's next reset."""
+    """A remapping takes effect at the GPU's next reset."""
     failure: bool
     """No spare row was left."""
 
 
 class GpuClocks(Facts, frozen=True, omit_defaults=True):
-    """A GPU's clocks and what has slowed them; seconds are summed up since the driver was loaded."""
+    """A GPU's clocks and what slowed them; seconds count from the load of the driver."""
 
     event_reasons: Bits | Missing = NOT_SUPPORTED
-    """NVML's bits: why the clocks are as low as they are at this moment."""
+    """NVML's bits: why the clocks are below their maximum now."""
     sm_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
     sm_max_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
     sm_application_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815
@@ -47,24 +47,24 @@ class GpuClocks(Facts, frozen=True, omit_defaults=True):
 
 
 class PcieLink(Facts, frozen=True, omit_defaults=True):
-    """A GPU's PCIe link; an idle GPU lowers the generation of its own accord, the width it keeps."""
+    """A GPU's PCIe link; an idle GPU lowers the generation by itself, but not the width."""
 
     generation: Count | Missing = NOT_SUPPORTED
     width: Count | Missing = NOT_SUPPORTED
     max_generation: Count | Missing = NOT_SUPPORTED
-    """Of this GPU in this system."""
+    """The most for this GPU in this system."""
     max_width: Count | Missing = NOT_SUPPORTED
     gpu_max_generation: Count | Missing = NOT_SUPPORTED
-    """Of the GPU, whatever it is plugged into."""
+    """The most for the GPU in any system."""
     replays: Count | Missing = NOT_SUPPORTED
-    """Packets that were sent again since the driver was loaded."""
+    """Packets retransmitted since the driver was loaded."""
 
 
 Remote = Literal["switch", "gpu", "cpu", "unknown"]
 
 
 class LinkErrors(Facts, frozen=True):
-    """One of NVML's counters of what went wrong on a GPU's NVLinks, since the driver was loaded."""
+    """One of NVML's NVLink error counters of a GPU, since the driver was loaded."""
 
     counter: str
     """replay, recovery, crc, receive, integrity, failed recovery, ..."""
@@ -72,11 +72,11 @@ class LinkErrors(Facts, frozen=True):
 
 
 class NvLinks(Facts, frozen=True, omit_defaults=True):
-    """A GPU's NVLinks; every tuple has an item for each link, in NVML's order."""
+    """A GPU's NVLinks; every tuple has one item per link, in NVML's order."""
 
     active: tuple[bool, ...]
     remote: tuple[Remote, ...] = ()
-    """What is at the other end."""
+    """The device at the other end."""
     version: Whole | Missing = NOT_SUPPORTED
     speed_MBps: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
     """Of one active link in one direction."""
@@ -85,33 +85,33 @@ class NvLinks(Facts, frozen=True, omit_defaults=True):
 
 
 class Fabric(Facts, frozen=True):
-    """How a GPU stands in the fabric of its NVSwitches, in NVML's numbers."""
+    """A GPU's state in its NVSwitch fabric, in NVML's numbers."""
 
     state: Whole
     """0 no fabric, 1 not started, 2 in progress, 3 completed."""
     status: Whole
-    """An NVML error; it counts when the state is 3."""
+    """An NVML error; valid when the state is 3."""
     cluster: str
-    """UUID of the domain over several nodes, hexadecimal; empty where there is none."""
+    """UUID of the multi-node domain, hexadecimal; empty without one."""
     clique: Whole
     health_mask: Bits | Missing
     health_summary: Whole | Missing
-    """0 not told, 1 healthy, 2 unhealthy, 3 limited capacity."""
+    """0 not reported, 1 healthy, 2 unhealthy, 3 limited capacity."""
 
 
 class GpuProcess(Facts, frozen=True):
-    """A process that computes on a GPU; its number is the host's, which in a container may be another's."""
+    """A process that computes on a GPU; its pid is the host's, not the container's."""
 
     pid: Count
     memory_bytes: Count | None
-    """None where NVML does not tell."""
+    """None if NVML does not report it."""
 
 
 class GpuHealth(Facts, frozen=True, omit_defaults=True):
-    """What NVML says of a GPU's condition to a process without special rights."""
+    """A GPU's health as NVML reports it to an unprivileged process."""
 
     recovery_action: Whole | Missing = NOT_SUPPORTED
-    """What the driver wants done: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, ..."""
+    """The driver's request: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, ..."""
     ecc: Ecc = Ecc()
     remapped_rows: RemappedRows | Missing = NOT_SUPPORTED
     retired_pages_pending: bool | Missing = NOT_SUPPORTED
@@ -129,10 +129,10 @@ class GpuHealth(Facts, frozen=True, omit_defaults=True):
     persistence: bool | Missing = NOT_SUPPORTED
     processes: tuple[GpuProcess, ...] | Missing = NOT_SUPPORTED
     mps_processes: tuple[GpuProcess, ...] | Missing = NOT_SUPPORTED
-    """Those that compute through the MPS server."""
+    """Processes that compute through the MPS server."""
     utilisation_percent: Count | Missing = NOT_SUPPORTED
     display: bool | Missing = NOT_SUPPORTED
-    """Whether a display is driven by it; graphics need memory too."""
+    """Whether it drives a display; graphics need memory too."""
     module: Whole | Missing = NOT_SUPPORTED
     """Its place on the baseboard."""
     minor: Whole | Missing = NOT_SUPPORTED
@@ -143,11 +143,11 @@ class GpuHealth(Facts, frozen=True, omit_defaults=True):
     numa_node: Whole | Missing = NOT_SUPPORTED
     """The NUMA node next to it."""
     own_numa_node: Whole | Missing = NOT_SUPPORTED
-    """The NUMA node that its memory is (Grace); the kernel keeps files there too."""
+    """The NUMA node of its own memory (Grace); the kernel caches files there too."""
 
 
 class PeerAccess(Facts, frozen=True):
-    """Whether two GPUs of a node reach each other's memory: NVML's P2P status, 0 is yes."""
+    """Whether two GPUs of a node access each other's memory: NVML's P2P status, 0 is yes."""
 
     gpus: tuple[Count, Count]
     read: Whole | Missing
@@ -156,14 +156,14 @@ class PeerAccess(Facts, frozen=True):
 
 
 class PciPlace(Facts, frozen=True, omit_defaults=True):
-    """Where a device hangs in the node's PCI tree, as sysfs shows it."""
+    """A device's place in the node's PCI tree, as sysfs shows it."""
 
     path: tuple[str, ...]
-    """From the root complex down: pci0000:15, 0000:15:01.0, …, 0000:1b:00.0. Empty where sysfs does not show it."""
+    """From the root complex down: pci0000:15, 0000:15:01.0, …, 0000:1b:00.0. Empty if sysfs does not show it."""
     numa_node: Whole | None
-    """None where the kernel does not know it (-1)."""
+    """None if the kernel does not know it (-1)."""
     cpus: str = ""
-    """The CPUs next to it, folded (0-15,32-47), of a GPU; empty where the kernel does not know them."""
+    """The CPUs next to a GPU, folded (0-15,32-47); empty if the kernel does not know them."""
 
 
 class Nic(Facts, frozen=True, omit_defaults=True):
@@ -173,58 +173,58 @@ class Nic(Facts, frozen=True, omit_defaults=True):
     """mlx5_0, eth0."""
     place: PciPlace
     kind: Literal["ib", "ethernet"]
-    """ib: it is in /sys/class/infiniband, over whatever link."""
+    """ib: listed in /sys/class/infiniband, over any link layer."""
     link_layer: str = ""
-    """InfiniBand or Ethernet; of an InfiniBand or RoCE device."""
+    """The link layer of an InfiniBand or RoCE device: InfiniBand or Ethernet."""
     active: bool = True
     """Whether a port is up."""
     ports: tuple[Count, ...] = ()
-    """Those that are up, of an InfiniBand or RoCE device."""
+    """The active ports of an InfiniBand or RoCE device."""
     usable: bool = True
-    """Whether the process that looked may open its device file; a container may be given some of them only."""
+    """Whether the probing process may open its device file; a container may have only some."""
     rate_Gbps: Amount | None = None  # noqa: N815 the unit's own spelling
-    """Of the fastest active port; None where it is not told."""
+    """The rate of the fastest active port; None if not reported."""
 
 
 class Pci(Facts, frozen=True, omit_defaults=True):
     """A node's GPUs and network adapters on the PCI bus."""
 
     gpus: dict[str, PciPlace]
-    """NVIDIA's GPUs by their address (0000:1b:00.0), whether or not NVML counts them."""
+    """NVIDIA GPUs by address (0000:1b:00.0), whether or not NVML lists them."""
     nics: tuple[Nic, ...]
     virtual: bool = False
-    """Whether a hypervisor stands between: what it does not pass on, it makes up."""
+    """Whether a hypervisor is present: it invents what it does not pass through."""
 
 
 class CudaDevice(Facts, frozen=True, omit_defaults=True):
-    """A GPU as CUDA gives it to a process; its place in the list is the number in ``cuda:N``."""
+    """A GPU as CUDA shows it to a process; its place in the list is the N of ``cuda:N``."""
 
     uuid: str
-    """As NVML writes it: GPU-…, or MIG-… of a MIG device."""
+    """In NVML's form: GPU-…, or MIG-… for a MIG device."""
     pci: str = ""
-    """0000:1b:00.0; empty where CUDA does not tell, and of a rank's facts where it is what NVML says of this UUID."""
+    """0000:1b:00.0; empty if CUDA does not report it, and in a rank's facts if it equals NVML's for this UUID."""
     name: str = ""
-    """Empty as `pci` is."""
+    """Empty under the same conditions as `pci`."""
     capability: tuple[Count, Count] = (0, 0)
-    """Compute capability; (0, 0) where CUDA does not tell."""
+    """Compute capability; (0, 0) if CUDA does not report it."""
 
 
 class CudaView(Facts, frozen=True, omit_defaults=True):
-    """What CUDA itself showed to a process with a rank's variables."""
+    """What CUDA itself shows to a process with a rank's variables."""
 
     devices: tuple[CudaDevice, ...]
     error: Whole = 0
-    """What cuInit or the first call after it returned (CUresult); 0 is success."""
+    """The CUresult of cuInit or of the first call after it; 0 is success."""
     words: str = ""
-    """That error in CUDA's words."""
+    """CUDA's text for that error."""
     version: Whole = 0
-    """Of CUDA that the driver supports: 12040 is 12.4."""
+    """The CUDA version that the driver supports: 12040 is 12.4."""
     library: str = ""
-    """The libcuda.so.1 that was loaded, where links lead."""
+    """The loaded libcuda.so.1, with links resolved."""
 
 
 class Xid(Facts, frozen=True):
-    """An error that the driver has reported in the kernel's log."""
+    """An error that the driver reported in the kernel log."""
 
     number: Count
     pci: str
@@ -233,35 +233,35 @@ class Xid(Facts, frozen=True):
 
 
 class GpuLoad(Facts, frozen=True, omit_defaults=True):
-    """What a GPU showed while the collectives ran: by how much its counters grew, and the highest of what was seen."""
+    """A GPU during the collectives: the growth of its counters, and the highest readings."""
 
     seconds: Seconds
-    """Between the first and the last look."""
+    """Between the first and the last reading."""
     busy: Count = 0
-    """Looks, four a second, at which its clocks were not down for want of work."""
+    """Readings, four per second, at which its clocks were not lowered because it was idle."""
     event_reasons: dict[Bits, Count] = {}
-    """NVML's bits of reasons for the present clocks, and at how many of the busy looks each was set."""
+    """NVML's bits of clock event reasons, with the number of busy readings at which each was set."""
     software_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
     hardware_thermal_seconds: Seconds | Missing = NOT_SUPPORTED
     power_brake_seconds: Seconds | Missing = NOT_SUPPORTED
     sm_MHz: Count | Missing = NOT_SUPPORTED  # noqa: N815 the unit's own spelling
-    """The highest at a busy look, as the two below."""
+    """The highest at a busy reading, as the two fields below."""
     pcie_generation: Count | Missing = NOT_SUPPORTED
     temperature_celsius: Whole | Missing = NOT_SUPPORTED
     replays: Count | Missing = NOT_SUPPORTED
     uncorrected_ecc: Count | Missing = NOT_SUPPORTED
     nvlink_errors: tuple[LinkErrors, ...] = ()
-    """Counters that did not grow on any link are left out."""
+    """Without counters that did not grow on any link."""
 
 
 class GpuLoads(Facts, frozen=True, omit_defaults=True):
-    """What a node's GPUs showed while the collectives ran, by UUID."""
+    """A node's GPUs during the collectives, by UUID."""
 
     gpus: dict[str, GpuLoad] = {}
     lost: dict[str, str] = {}
-    """GPUs that were lost meanwhile, and NVML's words."""
+    """GPUs that were lost meanwhile, with NVML's text."""
     xids: tuple[Xid, ...] | Missing | None = None
-    """The node's, read once more after the collectives."""
+    """The node's Xids, read again after the collectives."""
 
 
 class Gpu(Facts, frozen=True):
@@ -278,15 +278,15 @@ class Gpu(Facts, frozen=True):
     """True when MIG is enabled; its instances are in `mig_uuids`."""
     mig_uuids: tuple[str, ...] = ()
     lost: str = ""
-    """NVML's words when the device is there but gives no handle or is lost."""
+    """NVML's text if the device exists but gives no handle, or is lost."""
     health: GpuHealth | None = None
-    """None: not looked at."""
+    """None: not checked."""
     load: GpuLoad | None = None
-    """None: no collectives ran, or it was not watched meanwhile."""
+    """None: no collectives ran, or it was not watched."""
 
 
 def usable_name(gpu: Gpu) -> str:
-    """Return a GPU's UUID, else ``PCI-`` and its address; empty for a GPU that CUDA cannot open either."""
+    """Return a GPU's UUID, else ``PCI-`` and its address; empty for a lost GPU."""
     if gpu.lost:
         return ""
     if isinstance(gpu.uuid, str):
@@ -295,19 +295,19 @@ def usable_name(gpu: Gpu) -> str:
 
 
 class Gpus(Facts, frozen=True):
-    """What NVML says of a node."""
+    """A node's GPUs as NVML reports them."""
 
     driver: str | Missing
     cuda_driver: str | Missing
     devices: tuple[Gpu, ...]
     unread: str = ""
-    """Why the condition of the GPUs could not be read, where NVML did not come to an end with it."""
+    """Why the GPUs' health could not be read, if NVML did not finish."""
     unwatched: str = ""
     """Why the GPUs could not be watched while the collectives ran."""
     peer_access: tuple[PeerAccess, ...] = ()
-    """Of every two GPUs, each pair once; empty where it was not looked at."""
+    """Each pair of GPUs once; empty if not checked."""
     confidential_compute: bool | Missing = NOT_SUPPORTED
     mps_daemon: bool = False
-    """Whether nvidia-cuda-mps-control runs in sight of the process that looked."""
+    """Whether the probing process sees nvidia-cuda-mps-control running."""
     imex_channel: Literal["usable", "denied", "absent"] | None = None
-    """Of the device through which nodes of one NVLink domain share memory; None: not looked at, as without one."""
+    """The device through which nodes of one NVLink domain share memory; None: not checked, or no such domain."""

@@ -1,4 +1,4 @@
-"""What came of the search for a bad node, link, rail or slow rank."""
+"""The result of the search for a bad node, link, rail or slow rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Fault = Literal["failed", "wrong", "hung", "slow", "passed", "untested"]
 
 
 class GroupTest(Facts, frozen=True):
-    """The collectives once more, among these nodes alone."""
+    """One more run of the collectives, among these nodes only."""
 
     round: Count
     nodes: tuple[str, ...]
@@ -18,9 +18,9 @@ class GroupTest(Facts, frozen=True):
     """alone, pair, confirming, group, half, again, across."""
     outcome: Fault
     ratio: Amount | None = None
-    """Of a slow one: its speed as a share of what others showed."""
+    """If slow: its speed as a share of the others'."""
     said: tuple[str, ...] = ()
-    """What its ranks said; never a reason to blame those that said it."""
+    """What its ranks reported; no reason to blame the ranks that reported it."""
 
 
 class Culprit(Facts, frozen=True):
@@ -28,29 +28,29 @@ class Culprit(Facts, frozen=True):
 
     part: Literal["node", "rail", "rank", "link"]
     nodes: tuple[str, ...]
-    """One, or the two ends of a link."""
+    """One node, or the two ends of a link."""
     local_ranks: tuple[Rank, ...]
     """The rails, or the slow ranks."""
     fault: Fault
-    """The worst that was seen."""
+    """The worst outcome."""
     passed: Count
     tests: Count
-    """How many tests it took part in that tell of it, and how many of these passed: both above 0 is flaky."""
+    """The tests that count for it, and how many of them passed; flaky if some passed and some did not."""
     certain: bool
     evidence: tuple[GroupTest, ...]
     sentence: str
 
 
 class Sides(Facts, frozen=True):
-    """Two sides that each work by themselves and not together."""
+    """Two sides that each work alone but not together."""
 
     sides: tuple[tuple[str, ...], tuple[str, ...]]
     cause: str
-    """boundary, scale, flaky, link, or group: the search ended before it could tell."""
+    """boundary, scale, flaky, link, or group (the search ended before the cause was known)."""
 
 
 class Suspects(Facts, frozen=True):
-    """Nodes of which one, or the way between them, did not work, and nothing tells which."""
+    """Nodes one of which, or the path between them, is at fault; it is unknown which."""
 
     nodes: tuple[str, ...]
     evidence: tuple[GroupTest, ...]
@@ -58,16 +58,16 @@ class Suspects(Facts, frozen=True):
 
 
 class Isolation(Facts, frozen=True):
-    """The end of a search."""
+    """The result of a search."""
 
     kind: Literal["healthy", "found", "undecided", "boundary", "shared", "unmeasured", "ended"]
-    """shared: most nodes show the same; unmeasured: no test came to an end; ended: the time was over."""
+    """shared: most nodes show the same; unmeasured: no test finished; ended: the time limit was reached."""
     sentence: str
     culprits: tuple[Culprit, ...] = ()
     boundaries: tuple[Sides, ...] = ()
     undecided: tuple[Suspects, ...] = ()
     untested: tuple[str, ...] = ()
     widespread: bool = False
-    """Whether failures are spread over so many pairs that the network is likelier than any node."""
+    """Whether so many pairs fail that the network is a likelier cause than any node."""
     rounds: Count = 0
     seconds: Seconds = 0.0

@@ -1,4 +1,4 @@
-"""What was asked for, what came of it, and the merged facts of all nodes and ranks."""
+"""The request, its results, and the merged facts of all nodes and ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "coll
 
 
 class Measurement(Facts, frozen=True):
-    """One operation at one size: the time per call of every rank, in rank order, the median over its bursts."""
+    """One operation at one size: each rank's median time per call, in rank order."""
 
     op: str
     bytes: Count
@@ -28,15 +28,15 @@ class Measurement(Facts, frozen=True):
     group: str = "world"
     bursts: Count = 1
     uncertainty: Amount | None = None
-    """By which share of itself the median of the ranks' mean may be off (95 %); None where bursts are too few."""
+    """The relative uncertainty of the median of the ranks' mean (95 %); None with too few bursts."""
     at_least: Amount | None = None
-    """The share of the median of the ranks' mean that it surely is (95 %); None where bursts are too few."""
+    """The lower bound of the median of the ranks' mean, as a share of it (95 %); None with too few bursts."""
     ended: Literal["steady", "time", "asked"] = "asked"
-    """Why no more bursts followed: the median was known to 2 %, its time was over, or one was asked for."""
+    """Why no more bursts followed: the median was known to 2 %, its time was up, or one was requested."""
 
 
 class Collectives(Facts, frozen=True):
-    """What the collectives ran with and measured."""
+    """The configuration and the measurements of the collectives."""
 
     backend: str
     backend_reason: str
@@ -46,11 +46,11 @@ class Collectives(Facts, frozen=True):
     first_figure_seconds: Seconds | None = None
     """From the start of the command to the first measurement."""
     ended: str = ""
-    """Empty when everything ran, else why the run was ended early."""
+    """Empty if everything ran, else why the run ended early."""
 
 
 class BaselineRow(Facts, frozen=True):
-    """A figure of a run of before."""
+    """A figure of an earlier run."""
 
     op: str
     dtype: str
@@ -59,11 +59,11 @@ class BaselineRow(Facts, frozen=True):
     seconds: Measured
     """The mean over the ranks."""
     uncertainty: Amount | None
-    """By which share of itself it may be off; None where that was not known."""
+    """The relative uncertainty; None if unknown."""
 
 
 class Baseline(Facts, frozen=True):
-    """A run of before, to which this one is held."""
+    """An earlier run to compare with."""
 
     file: str
     ranks_by_node: tuple[Count, ...]
@@ -81,20 +81,20 @@ Fate = Literal["reported", "unreachable", "no probe", "unreadable", "ended", "si
 
 
 class LaunchedNode(Facts, frozen=True):
-    """What became of the probe, or the probes, that distcheck started on one node."""
+    """What happened to the probes that distcheck started on one node."""
 
     name: str
     """As the user or the scheduler names it."""
     ranks: tuple[Rank, ...]
-    """The ranks that it was to have."""
+    """The ranks assigned to it."""
     outcome: Fate
-    """Its facts came home; or nobody could log in, Python or distcheck was not found, its facts were another version's,
-    it ended before it told them, or it said nothing at all."""
+    """reported: its facts are here; unreachable: login failed; no probe: Python or distcheck not found; unreadable:
+    facts of another version; ended: it ended before it sent facts; silent: no output at all."""
     exit_code: Whole | None = None
     words: str = ""
-    """What was said of it or by it on standard error, its last lines."""
+    """The last lines on standard error from it or about it."""
     distcheck: str = ""
-    """Its version, where it said it."""
+    """Its version, if it sent it."""
 
 
 class Launched(Facts, frozen=True):
@@ -102,20 +102,20 @@ class Launched(Facts, frozen=True):
 
     engine: Literal["ssh", "slurm", "mpi"]
     command: tuple[str, ...]
-    """The program that started them all, or with ssh the one that each node ran; without the assignment."""
+    """The program that started all probes, or with ssh each node's command; without the assignment."""
     nodes: tuple[LaunchedNode, ...]
     exit_code: Whole | None = None
-    """Of the program that started them all; None when it was ended, and with ssh."""
+    """The exit code of the program that started all probes; None if it was killed, and with ssh."""
     words: str = ""
-    """What that program said for itself, its last lines."""
+    """The last lines of that program's own output."""
     torn: Count = 0
-    """Messages that did not come home whole."""
+    """Messages that arrived incomplete."""
     interrupted: str = ""
-    """The signal that ended the run before its time; empty when none did."""
+    """The signal that ended the run early; empty if none did."""
 
 
 class LeftOut(Facts, frozen=True):
-    """A node that --need could do without."""
+    """A node that was left out because of --need."""
 
     name: str
     rules: tuple[str, ...]
@@ -124,20 +124,20 @@ class LeftOut(Facts, frozen=True):
 
 
 class Asked(Facts, frozen=True):
-    """What the user asked for; judging the job again later needs it."""
+    """The user's request; needed to judge the job again later."""
 
     command: str
     looks: tuple[Look, ...]
     backend: Literal["auto", "nccl", "gloo", "mpi"] = "auto"
     started_here: bool = False
-    """True when distcheck started the ranks itself (--nproc, or on other nodes)."""
+    """True if distcheck started the ranks itself (--nproc, or on other nodes)."""
     by_default: bool = False
-    """True when nobody said how many ranks, and two were taken."""
+    """True if no rank count was given and two ranks were used."""
     operations: tuple[str, ...] = ()
     sizes_bytes: tuple[Count, ...] = ()
     dtypes: tuple[str, ...] = ()
     rotate_root: bool = False
-    """Whether the root of a broadcast is another rank at every call."""
+    """Whether each broadcast uses the next rank as root."""
     min_busbw_GBps: Amount | None = None  # noqa: N815 the unit's own spelling
     baseline: Baseline | None = None
     timeout_seconds: Seconds = 60.0
@@ -146,48 +146,48 @@ class Asked(Facts, frozen=True):
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     export: bool = False
-    """True when COMMAND is given the placement's RANK, MASTER_ADDR and so on."""
+    """True if COMMAND gets the placement's RANK, MASTER_ADDR and so on."""
     program: str = ""
-    """The file name of COMMAND's program; empty where there is no COMMAND."""
+    """The file name of COMMAND's program; empty without COMMAND."""
     rendezvous_file: str = ""
-    """The path of a file:// that stands among COMMAND's words; empty where there is none."""
+    """The path of a file:// argument of COMMAND; empty without one."""
     batch_shell: bool = False
-    """True when distcheck was started in the batch or salloc shell of a Slurm job, and not by srun."""
+    """True if distcheck was started in a Slurm job's batch or salloc shell, not by srun."""
     gpus: Count | None = None
     """How many GPUs the node must have (`distcheck node --gpus`)."""
     need: Count | None = None
-    """How many nodes suffice; None when all are needed."""
+    """How many nodes suffice; None if all are needed."""
 
     @property
     def measures(self) -> bool:
-        """Whether ranks are to run collectives."""
+        """Whether ranks run collectives."""
         return not {"collectives", "isolation"}.isdisjoint(self.looks)
 
 
 class Job(Facts, frozen=True, dict=True, gc=True):
-    """The merged facts of all nodes and ranks: what rules judge and what ``--save`` writes."""
+    """The merged facts of all nodes and ranks: what rules judge and ``--save`` writes."""
 
     distcheck: str
     run: str
-    """Names this run; files of the same run can be merged."""
+    """The name of this run; files of the same run can be merged."""
     asked: Asked
     schema: Count = 1
     seconds: Seconds = 0.0
     met: bool = False
-    """Whether the roll call was held and closed; with one process there is nobody to meet and it is True."""
+    """Whether the roll call was held and closed; True for a single process."""
     nodes: tuple[NodeFacts, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
     ranks: tuple[RankFacts, ...] = ()
     peers: tuple[PeerTrial, ...] = ()
     collectives: Collectives | Missing | None = None
     isolation: Isolation | Missing | None = None
-    """None: nobody was searched for."""
+    """None: no search was made."""
     skipped: dict[str, str] = {}
-    """Looks that were not taken, and why."""
+    """Looks that were skipped, and why."""
     launched: Launched | None = None
-    """How distcheck started the probes; None inside a launcher and on this machine."""
+    """How distcheck started the probes; None inside a launcher and for local ranks."""
     left_out: tuple[LeftOut, ...] = ()
-    """Nodes of the allocation that are not in this job because they were found bad and others suffice."""
+    """Nodes of the allocation that are left out because they are bad and the others suffice."""
 
     @cached_property
     def _process(self) -> dict[str, ProcessFacts]:
@@ -205,7 +205,7 @@ class Job(Facts, frozen=True, dict=True, gc=True):
         return {key: tuple(ranks) for key, ranks in on.items()}
 
     def process_of(self, rank: RankFacts) -> ProcessFacts:
-        """Return the process that speaks for a rank."""
+        """Return the process that reports for a rank."""
         return self._process[rank.process]
 
     def node_of(self, rank: RankFacts) -> NodeFacts:
@@ -218,7 +218,7 @@ class Job(Facts, frozen=True, dict=True, gc=True):
 
     @cached_property
     def node_names(self) -> dict[str, str]:
-        """What each node, by its key, is called: its name, told apart where several share it."""
+        """The display name of each node, by key: its name, with a suffix if several share it."""
         by_name: defaultdict[str, list[NodeFacts]] = defaultdict(list)
         for node in self.nodes:
             by_name[node.name].append(node)
@@ -230,7 +230,7 @@ class Job(Facts, frozen=True, dict=True, gc=True):
 
     @cached_property
     def world_size(self) -> int | None:
-        """The world size that most ranks name, None when no rank names one."""
+        """The world size of most ranks; None if no rank has one."""
         sizes = Counter(r.placement.world_size for r in self.ranks if r.placement.world_size is not None)
         if sizes:
             return max(sizes, key=lambda size: (sizes[size], size))
@@ -238,15 +238,15 @@ class Job(Facts, frozen=True, dict=True, gc=True):
 
     @cached_property
     def made_for(self) -> Literal["nccl", "gloo"]:
-        """The backend for which the nodes are made: NCCL (or RCCL) where there are GPUs, Gloo where there are none."""
+        """The backend that fits the nodes: NCCL (or RCCL) with GPUs, Gloo without."""
         amd = any(n.accelerator == "amd" and isinstance(n.torch, TorchBuild) and n.torch.hip for n in self.nodes)
         return "nccl" if amd or any(n.accelerator == "nvidia" for n in self.nodes) else "gloo"
 
     @cached_property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks of the world of which nobody spoke; empty when it is unknown or nobody was to be met.
+        """Ranks that no process reported; empty if the world is unknown or there was no roll call.
 
-        Of a world size that no job has, such as one with a digit too many, the first million are looked through.
+        Of an absurd world size, such as one with a digit too many, only the first million are checked.
         """
         if "meeting" not in self.asked.looks:
             return ()
@@ -255,7 +255,7 @@ class Job(Facts, frozen=True, dict=True, gc=True):
 
 
 def _difference(node: NodeFacts, namesakes: list[NodeFacts]) -> str:
-    """Return the shortest that tells a node from those that share its name."""
+    """Return the shortest suffix that distinguishes a node from others of its name."""
     if len({str(n.boot_id)[:8] for n in namesakes}) == len(namesakes):
         return f"boot {_or_reason(node.boot_id)[:8]}"
     if len({str(n.network_namespace) for n in namesakes}) == len(namesakes):

@@ -1,4 +1,4 @@
-"""Which processes, and which of their ranks, the nodes of a search have."""
+"""The processes and ranks of the nodes of a search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = tuple[int, frozenset[str]]
 
 
 class Members:
-    """Which processes, and which of their ranks, a node has."""
+    """The processes and ranks of each node."""
 
     def __init__(self, job: Job) -> None:
         self.nodes: dict[str, NodeFacts] = {node.key: node for node in job.nodes}
@@ -33,7 +33,7 @@ class Members:
         }
 
     def parts(self, nodes: Sequence[str]) -> dict[str, dict[int, tuple[int, int]]]:
-        """Return each process's ranks with their number in the group and its size."""
+        """Return each process's ranks with their number in the group and the group's size."""
         ranks = [(uid, rank) for node in nodes for uid, here in self.by_node[node].items() for rank in here]
         parts: dict[str, dict[int, tuple[int, int]]] = {}
         for number, (uid, rank) in enumerate(ranks):
@@ -41,7 +41,7 @@ class Members:
         return parts
 
     def facing(self, nodes: Sequence[str]) -> dict[int, tuple[int, int]]:
-        """Return the ranks of two nodes that have the same place, by local rank; empty where these differ."""
+        """Return two nodes' ranks paired by local rank; empty if their local ranks differ."""
         if len(nodes) != 2:
             return {}
         one, other = ([rank for here in self.by_node[node].values() for rank in here] for node in nodes)
@@ -51,7 +51,7 @@ class Members:
         return dict(zip(places, zip(one, other, strict=True), strict=True))
 
     def device(self, node: str, rank: int, backend: str) -> str:
-        """Say what a rank computes on, as far as is known: with NCCL the model of its GPU, or a part of one (MIG)."""
+        """Return what a rank computes on: with NCCL the model of its GPU or MIG part, if known."""
         models = self._models[node]
         if backend != "nccl" or not models:
             return backend
@@ -59,11 +59,11 @@ class Members:
         return models.get(taken or "") or " and ".join(sorted(set(models.values())))
 
     def like(self, nodes: Sequence[str]) -> str:
-        """Say what makes figures of groups comparable: ranks per node, models of GPU, and on how many machines."""
+        """Return what makes groups comparable: ranks per node, GPU models, number of machines."""
         return _like(map(self._kind, nodes), len({self._machines[node] for node in nodes}))
 
     def without_like(self) -> tuple[str, ...]:
-        """Return the nodes whose every pair is like no pair of others: their figures are held against nothing."""
+        """Return the nodes without a comparable pair of other nodes; their speed is not judged."""
         if len(self.by_node) < 2:
             return ()
         kinds = {node: self._kind(node) for node in self.by_node}
@@ -75,7 +75,7 @@ class Members:
         for node, kind in kinds.items():
             for other, there in number.items():
                 own[node][_like((kind, other), 2)] += there - (kind == other)
-        # Pods of one machine are nearer to each other.
+        # Pods on one machine are closer to each other.
         machines: dict[str, list[str]] = {}
         for node in kinds:
             machines.setdefault(self._machines[node], []).append(node)
@@ -95,7 +95,7 @@ def _like(kinds: Iterable[Kind], machines: int) -> str:
 
 
 def _models(node: NodeFacts) -> dict[str, str]:
-    """Return the models of a node's GPUs, by the UUIDs of these and of their MIG devices."""
+    """Return the models of a node's GPUs, by the UUIDs of the GPUs and of their MIG devices."""
     models: dict[str, str] = {}
     for gpu in node.gpus.devices if isinstance(node.gpus, Gpus) else ():
         if isinstance(gpu.name, str):

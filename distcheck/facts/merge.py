@@ -1,4 +1,4 @@
-"""GPUs as the processes of one node see them: together the node's, and of each process what it is kept to."""
+"""Merges what the processes of a node see of its GPUs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from distcheck.facts.gpu import usable_name
 def combine(
     known: Iterable[tuple[NodeFacts, ProcessFacts]],
 ) -> tuple[dict[str, NodeFacts], tuple[ProcessFacts, ...]]:
-    """Return one node for all of its processes, by its key, and the processes.
+    """Return one node for all of its processes, by key, and the processes.
 
-    Mostly all see the same GPUs, and one of them has read their condition for all. Where each is kept to its own, by
-    a device cgroup of Slurm's or in containers, the node has all of them, and each process its own.
+    Usually all processes see the same GPUs, and one of them has read their health. If a Slurm device cgroup or a
+    container limits each process to its own GPUs, the node gets all of them, and each process its own.
     """
     pairs = list(known)
-    told: dict[str, list[NodeFacts]] = {}
+    by_key: dict[str, list[NodeFacts]] = {}
     for node, _ in pairs:
-        told.setdefault(node.key, []).append(node)
-    nodes = {key: _combined(views) for key, views in told.items()}
+        by_key.setdefault(node.key, []).append(node)
+    nodes = {key: _combined(views) for key, views in by_key.items()}
     return nodes, tuple(_with_own(process, node, nodes[node.key]) for node, process in pairs)
 
 
 def with_loads(node: NodeFacts, loads: GpuLoads | Missing) -> NodeFacts:
-    """Return a node whose GPUs were watched while the collectives ran."""
+    """Return a node with what its GPUs showed while the collectives ran."""
     if not isinstance(node.gpus, Gpus):
         return node
     if isinstance(loads, Missing):
@@ -56,16 +56,16 @@ def _joined(views: Sequence[Gpus]) -> Gpus:
     for view in sorted(views, key=_fullness, reverse=True):
         for gpu in view.devices:
             fullest.setdefault(_name(gpu), gpu)
-    # On a whole node NVML counts by address; what two GPUs are to each other is known by another count.
+    # NVML numbers a node's GPUs by address; the views' peer access uses other numbers, so it is dropped.
     devices = sorted(fullest.values(), key=lambda gpu: gpu.pci if isinstance(gpu.pci, str) else "~")
     numbered = tuple(replace(gpu, index=index) for index, gpu in enumerate(devices))
     return replace(max(views, key=_fullness), devices=numbered, peer_access=())
 
 
 def _unread(whole: Gpus, told: Sequence[NodeFacts], *, alike: bool) -> str:
-    """Return why not all of a node's GPUs were read; empty where they were, and where nobody gave a reason.
+    """Return why some of a node's GPUs were not read; empty if all were, or without a reason.
 
-    A process to which NVML said nothing may have had a GPU that no other sees.
+    A process without an answer from NVML may have a GPU that no other process sees.
     """
     silent = [node.gpus.reason for node in told if isinstance(node.gpus, Missing)]
     own = not alike or len(whole.devices) < len(told)
@@ -88,7 +88,7 @@ def _with_own(process: ProcessFacts, told: NodeFacts, node: NodeFacts) -> Proces
 
 
 def _fullness(view: Gpus) -> tuple[int, bool]:
-    """Rank views by how much they tell of the GPUs' condition."""
+    """Return a sort key: how much a view has of the GPUs' health."""
     return sum(gpu.health is not None for gpu in view.devices), not view.unread
 
 
@@ -97,5 +97,5 @@ def _identity(devices: Iterable[Gpu]) -> tuple[object, ...]:
 
 
 def _name(gpu: Gpu) -> object:
-    """Return what tells a GPU from others of its node; of one that says nothing of itself its number alone."""
+    """Return what identifies a GPU on its node: its UUID, else its address, else its index."""
     return gpu.uuid if isinstance(gpu.uuid, str) else gpu.pci if isinstance(gpu.pci, str) else gpu.index

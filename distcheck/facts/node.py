@@ -22,21 +22,21 @@ class Space(Facts, frozen=True):
 
     total_bytes: Count
     free_bytes: Count
-    """What users may still write, without what is kept for root."""
+    """Free space for users, without root's reserve."""
     free_files: Count | None
-    """How many more files it can hold; None where the file system does not count them."""
+    """How many more files it can hold; None if the file system has no such limit."""
     writable: bool
 
 
 class NodeState(Facts, frozen=True):
-    """What a node shows of itself to a process that is no rank, without peers and without GPUs."""
+    """A node's own state, without peers and GPUs, for a process that is not a rank."""
 
     own_name: Resolution | Missing
-    """What its own host name resolves to there."""
+    """Its own host name, resolved on the node."""
     spaces: dict[str, Space | Missing]
     """By folder."""
     open_files: tuple[Whole, Whole]
-    """Soft and hard limit of open files of the process that looked; -1 is unlimited."""
+    """The probing process's soft and hard limit of open files; -1 is unlimited."""
     slurm_context: str = ""
     """SLURM_SCRIPT_CONTEXT: prolog_slurmd in a Prolog; empty elsewhere."""
     slurm_job: str = ""
@@ -61,24 +61,24 @@ class NodeFacts(Facts, frozen=True):
     """net.ipv4.ip_local_port_range."""
     unprivileged_port_start: Count | Missing
     accelerator: Literal["nvidia", "amd", "none"]
-    """Whose GPUs the node shows in /dev, /proc and on the PCI bus."""
+    """The vendor of the GPUs in /dev, /proc and on the PCI bus."""
     gpus: Gpus | Missing | None = None
-    """None: not looked at."""
+    """None: not checked."""
     pci: Pci | Missing | None = None
-    """None: not looked at."""
+    """None: not checked."""
     xids: tuple[Xid, ...] | Missing | None = None
-    """What the kernel's log tells of the last hours, newest last; None: not looked at."""
+    """Xids in the kernel log of the last hours, newest last; None: not checked."""
     proxy_ports: tuple[Count, ...] = ()
-    """Of a service mesh's sidecar, those on which somebody listens; looked at in pods only."""
+    """Ports on which a service mesh's sidecar listens; checked in pods only."""
     state: NodeState | Missing | None = None
-    """None: not looked at."""
+    """None: not checked."""
     network: NetworkFacts | None = None
-    """None: not looked at."""
+    """None: not checked."""
     shm: Space | Missing | None = None
-    """The room for shared memory in /dev/shm, where ranks are to measure; None: not looked at."""
+    """The space in /dev/shm, if ranks are to measure; None: not checked."""
     tmp: Space | Missing | None = None
-    """The room in the folder for temporary files, where torch writes; None: not looked at."""
+    """The space in the folder for temporary files, where torch writes; None: not checked."""
     tmp_folder: str = "/tmp"  # noqa: S108 a name only
-    """TMPDIR where that is a folder."""
+    """TMPDIR, if it is a folder."""
     cpus: Count | None = None
-    """CPUs that are online, whoever may use them; None where that is not known."""
+    """CPUs that are online, usable here or not; None if unknown."""

@@ -1,4 +1,4 @@
-"""Who a process is in its job, and the variables that say so."""
+"""The placement of a process in its job, and its variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LARGEST_WORLD = 1 << 20
 
 
 class Placement(Facts, frozen=True):
-    """Who a process is in the job, and which launcher said so; None where nobody said it or it was no number."""
+    """A process's place in the job and its launcher; None for values unset or not a number."""
 
     rank: Rank | None = None
     world_size: Rank | None = None
@@ -25,15 +25,15 @@ class Placement(Facts, frozen=True):
     master_port: Rank | None = None
     launcher: Launcher = "none"
     by_options: bool = False
-    """True when rank and world size came from --rank and --world-size."""
+    """True if rank and world size came from --rank and --world-size."""
     master_derived: bool = False
-    """True when nobody said where to meet, and distcheck took what all ranks can know."""
+    """True if no master was set and distcheck derived one that all ranks can derive."""
 
     @property
     def can_meet(self) -> bool:
-        """Whether it is known where the ranks meet and who this one is.
+        """Whether this rank and the master are known.
 
-        A rank beyond the world size may come: the others will tell what is wrong with it.
+        A rank beyond the world size may join the roll call; the rules then report it.
         """
         return (
             self.rank is not None

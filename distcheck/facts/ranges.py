@@ -1,4 +1,4 @@
-"""Numbers in few characters, as Linux and Slurm write CPUs: 0-3,7."""
+"""Folds numbers into ranges, as Linux and Slurm write CPUs: 0-3,7."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 _NUMBER = re.compile(r"[0-9]{1,5}")
-"""No machine has a CPU of more digits; a range that ends there came from a broken file."""
+"""No CPU number has more digits; a longer one comes from a broken file."""
 
 
 def fold(numbers: Iterable[int]) -> str:
-    """Write numbers as ranges: 0-3,7."""
+    """Return numbers as ranges: 0-3,7."""
     runs: list[list[int]] = []
     for n in sorted(set(numbers)):
         if runs and n == runs[-1][1] + 1:
@@ -23,7 +23,7 @@ def fold(numbers: Iterable[int]) -> str:
 
 @lru_cache(32)  # each may hold 100,000 numbers
 def unfold(text: str) -> frozenset[int]:
-    """Read ranges; empty where the text is anything else."""
+    """Return the numbers of ranges; empty for any other text."""
     found: set[int] = set()
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")

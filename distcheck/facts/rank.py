@@ -1,4 +1,4 @@
-"""Processes and the ranks for which they speak."""
+"""Processes and the ranks that they report for."""
 
 from __future__ import annotations
 
@@ -17,136 +17,137 @@ Stage = Literal[
 
 
 class Agent(Facts, frozen=True):
-    """The torchelastic agent that started this process: torchrun, torch.distributed.launch or accelerate."""
+    """The process's torchelastic agent: torchrun, torch.distributed.launch or accelerate."""
 
     program: Literal["torchrun", "launch", "accelerate"]
     pid: Count
     arguments: tuple[str, ...]
-    """What follows the program on its command line; beyond 40 words it is cut."""
+    """Its command line after the program, at most 40 arguments."""
     exported: Variables | Missing
-    """The rank variables in its own environment, which it makes anew for its ranks; all others it hands on."""
+    """The rank variables in its own environment; it sets them again for its ranks and passes on all others."""
 
 
 class Installed(Facts, frozen=True):
-    """The software that a process runs on, read without importing any of it."""
+    """The software of a process, read without importing it."""
 
     python: str
     prefix: str
     """The environment's folder (sys.prefix)."""
     torch: TorchBuild | Missing
     nccl: str = ""
-    """Version of the NCCL that pip installed beside torch; empty where torch brings its own, or none."""
+    """Version of the NCCL that pip installed beside torch; empty if torch has its own, or none."""
 
 
 class ProcessFacts(Facts, frozen=True):
-    """One running distcheck and the ranks for which it speaks."""
+    """One distcheck process and the ranks that it reports for."""
 
     uid: str
     node: str
-    """Key of a NodeFacts."""
+    """The key of its NodeFacts."""
     pid: Count
     command: tuple[str, ...]
     """Its own command line."""
     ancestors: tuple[str, ...] = ()
-    """Names and arguments of the processes that started it, nearest first."""
+    """Its parent processes with their arguments, nearest first."""
     stage: Stage = "started"
     role: Literal["host", "guest", "alone"] = "alone"
+    """In the roll call: host is the leader, guest a follower."""
     bind: Bind | None = None
     free_ports: tuple[Count, ...] = ()
-    """Ports near MASTER_PORT on which nobody listens on its node; looked for where rank 0 is, or may be."""
+    """Unused ports near MASTER_PORT on its node; collected where rank 0 is, or may be."""
     master_resolution: Resolution | Missing | None = None
     attempts: tuple[Attempt, ...] = ()
     agent: Agent | None = None
     """The nearest torchelastic agent among the ancestors."""
     installed: Installed | None = None
-    """None in files of before."""
+    """None in older files."""
     shm_device: Count | Missing | None = None
-    """st_dev of /dev/shm: NCCL shares memory only where it is the same. None: not looked at, as outside of pods."""
+    """st_dev of /dev/shm: NCCL shares memory only if it is the same. None: not checked, as outside of pods."""
     reverse: tuple[ReverseLookup, ...] = ()
-    """Of the addresses with which it has connections: rank 0's, on rank 0's own process a few of the others'."""
+    """Reverse look-ups of its peers' addresses: rank 0's, and on rank 0's process some of the others'."""
     arrived_seconds: Seconds | None = None
-    """When it came to the roll call, after the first one did; None where nobody else was met."""
+    """When it joined the roll call, counted from the first process; None without other processes."""
     clock_ahead_seconds: Offset | None = None
-    """By how much its clock is surely ahead of the roll call host's, negative behind; 0 when it may be the same."""
+    """How far its clock is at least ahead of the leader's, negative if behind; 0 if it may be the same."""
     gpus: Gpus | None = None
-    """What NVML shows this process, without their condition, where it is kept to a part of its node's GPUs."""
+    """The GPUs that NVML shows this process, without health, if it sees only some of its node's."""
     lost: str = ""
-    """How the roll call's host lost it before it had said all that it was to say; empty when it did not."""
+    """How the leader lost this process before the end; empty if it did not."""
     host_lost: str = ""
-    """How it lost the roll call's host before the verdict; empty when it did not."""
+    """How this process lost the leader before the verdict; empty if it did not."""
     host_rank: Rank = 0
-    """The host's first rank: another than 0 where a process stood in for rank 0's."""
+    """The leader's first rank: not 0 if a process stood in for rank 0's."""
 
 
 class Death(Facts, frozen=True):
-    """What a node showed right after one of its ranks had died."""
+    """A node's state right after one of its ranks died."""
 
     oom_kills: Count | Missing
-    """How many processes of the ranks' cgroup the kernel has killed for want of memory since they were started."""
+    """How many processes in the ranks' cgroup were OOM-killed since the ranks started."""
     memory_limit_bytes: Count | None = None
-    """The limit of the innermost cgroup that ran out of memory meanwhile; None where none with a limit did."""
+    """The limit of the innermost cgroup that reached its memory limit meanwhile; None if none did."""
     memory_cgroup: str = ""
-    """That cgroup, as it is seen there."""
+    """That cgroup's path, as seen on the node."""
     shm: Space | Missing | None = None
-    """The room for shared memory in /dev/shm; None: not looked at."""
+    """The space in /dev/shm; None: not checked."""
     said: str = ""
-    """The last lines that the ranks of its process wrote."""
+    """The last lines that the ranks of its process printed."""
 
 
 class RankRun(Facts, frozen=True):
-    """What became of a rank's own process in the collectives."""
+    """How a rank's own process ended in the collectives."""
 
     pid: Count | None
     step: str
-    """What it was doing last, for example 'all_reduce 4194304 B'."""
+    """Its last step, for example 'all_reduce 4194304 B'."""
     outcome: Literal["done", "failed", "stopped", "died", "stalled", "not started"]
     detail: str = ""
     """The error's text, the signal's name, or the kernel's state of the process."""
     silent_seconds: Seconds = 0.0
-    """How long it had said nothing when the run ended."""
+    """Seconds since its last message when the run ended."""
     waits_in: str = ""
-    """The kernel's function in which it slept when the run ended; empty where that was not asked or not shown."""
+    """The kernel function in which it slept when the run ended; empty if unknown."""
     stack: tuple[str, ...] = ()
-    """Its Python calls when the run ended, innermost first; empty where it did not tell."""
+    """Its Python stack when the run ended, innermost call first; empty if unknown."""
     death: Death | None = None
-    """What its node showed right after it had died; None where it did not."""
+    """Its node's state right after its death; None if it did not die."""
     import_seconds: Seconds | None = None
-    """How long the program that forks the ranks took to import torch; None where it did not come about."""
+    """How long the fork server took to import torch; None if it did not finish."""
     joined_seconds: Seconds | None = None
-    """How long it took to join the process group; None where it did not come about."""
+    """How long it took to join the process group; None if it did not join."""
     first_call_seconds: dict[str, Seconds] = {}
-    """Of each operation, in which the backend sets up what it needs."""
+    """The first call of each operation, in which the backend sets up what it needs."""
     wrong: dict[str, Count] = {}
     """Wrong elements in the correctness pass, by operation."""
     checked: dict[str, Count] = {}
     """Elements compared in the correctness pass, by operation."""
     device: str = "cpu"
     gpu: str | None = None
-    """UUID of the GPU on which it worked, as torch tells; None on CPUs, and where torch does not tell.
+    """UUID of the GPU that it used, as torch reports it; None on CPUs, and if torch does not report it.
 
-    A MIG device's begins with GPU- too."""
+    A MIG device's UUID begins with GPU- too."""
     nccl: NcclLog | Missing | None = None
-    """What NCCL said of itself; None with other backends."""
+    """NCCL's debug log; None with other backends."""
 
 
 class RankFacts(Facts, frozen=True):
-    """One rank: its placement, its variables and the GPU it will take."""
+    """One rank: its placement, its variables and its GPU."""
 
     process: str
-    """Key of a ProcessFacts."""
+    """The uid of its ProcessFacts."""
     placement: Placement
     environment: dict[str, str]
     """The allow-listed variables, secrets redacted."""
     visible_gpus: tuple[str, ...] | Missing | None = None
-    """UUIDs in CUDA's order as CUDA_VISIBLE_DEVICES leaves them; None: not looked at."""
+    """UUIDs in CUDA's order after CUDA_VISIBLE_DEVICES; None: not checked."""
     visible_stop: str = ""
-    """The item of CUDA_VISIBLE_DEVICES at which the list ends early, and why."""
+    """The item that ends the list of CUDA_VISIBLE_DEVICES early, and why."""
     gpu: str | None = None
     """UUID of the GPU that `cuda:LOCAL_RANK` is, or of the only visible one."""
     cuda: CudaView | Missing | None = None
-    """What CUDA itself shows; None: not asked."""
+    """What CUDA itself shows; None: not checked."""
     cpu_list: str = ""
-    """The CPUs on which the rank may run, folded (0-15,32-47); empty where that is not known."""
+    """The CPUs on which the rank may run, folded (0-15,32-47); empty if unknown."""
     cpus: Count | None = None
-    """CPUs on which the rank may run (sched_getaffinity); None where that is not known."""
+    """CPUs on which the rank may run (sched_getaffinity); None if unknown."""
     run: RankRun | None = None

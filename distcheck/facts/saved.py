@@ -1,4 +1,4 @@
-"""Jobs on disk: saved whole or not at all, loaded as data that anybody may have written, merged when of one run."""
+"""Job files: saved atomically, loaded as untrusted data, merged if they are of one launch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST_NAME = 32
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text file: under a temporary name first, so that nobody reads half of it; devices are written directly.
+    """Write a text file atomically, by a temporary file; write directly to devices.
 
     Raises:
         WriteError: it could not be written; the message says why.
@@ -46,26 +46,26 @@ def write(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Find out before anything is measured whether a file can be written.
+    """Check, before anything is measured, that a file can be written.
 
     Raises:
-        UsageError: its folder is not there or may not be written, or it is one itself where a file is meant.
+        UsageError: its folder does not exist or is not writable, or it is a folder itself and must not be.
     """
     if path.is_dir() and option != "--save":
         raise UsageError(f"{option} {path}: this is a folder; name a file in it, for example {path / 'FILE'}")
     if path.exists() and not path.is_dir():
         if not os.access(path, os.W_OK):
-            raise UsageError(f"{option} {path}: the file may not be written; choose another or change its permissions")
+            raise UsageError(f"{option} {path}: the file is not writable; choose another or change its permissions")
         return
     folder = path if path.is_dir() else path.parent
     if not folder.is_dir():
         raise UsageError(f"{option} {path}: the folder {folder} does not exist; create it with: mkdir -p {folder}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {path}: the folder {folder} may not be written; choose another")
+        raise UsageError(f"{option} {path}: the folder {folder} is not writable; choose another")
 
 
 def save(job: Job, path: Path) -> Path:
-    """Save a job; in a folder under a name of its own per process. Returns the file's path."""
+    """Save a job and return the file's path; in a folder, each process has its own file name."""
     if path.is_dir():
         first = min((r.placement.rank for r in job.ranks if r.placement.rank is not None), default=0)
         own = job.processes[0].uid[:8] if job.processes else "0"
@@ -75,27 +75,26 @@ def save(job: Job, path: Path) -> Path:
 
 
 def _plain(name: str) -> str:
-    """Return a name that can be part of a file's: others may have chosen it, such as the roll call's host a run's."""
+    """Return a name that is safe in a file name, because another process may have chosen it."""
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in name[:_LONGEST_NAME])
 
 
 def load(path: Path) -> Job:
-    """Load a job.
+    """Return the job in a file.
 
     Raises:
-        UsageError: the file cannot be read, is no job, holds a value that no job can have, is cut short, or is of a
-            newer schema.
+        UsageError: the file cannot be read, is not a job, has an invalid value, is truncated, or has a newer schema.
     """
     try:
         with path.open("rb") as file:
             raw = b""
-            # A device or a pipe has no size to look at.
+            # A device or a pipe has no size to check.
             while len(raw) <= _LARGEST_BYTES and (more := file.read(max(_CHUNK_BYTES, len(raw)))):
                 raw += more
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror or error}; give a file that --save wrote") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}; give a file written by --save") from error
     if len(raw) > _LARGEST_BYTES:
-        raise UsageError(f"{path} is larger than 1 GiB and no job file of distcheck")
+        raise UsageError(f"{path} is larger than 1 GiB and not a distcheck job file")
     try:
         schema = msgspec.json.decode(raw, type=_Header).schema
         if schema != SCHEMA:
@@ -103,11 +102,11 @@ def load(path: Path) -> Job:
                 f"{path} is a job of schema {schema}; this distcheck reads schema {SCHEMA}: install a matching version"
             )
         job = msgspec.json.decode(raw, type=Job)
-    except msgspec.ValidationError as error:  # it names the field and what it must be
-        raise UsageError(f"{path} is no job file of distcheck: {error}; save it again with --save") from error
+    except msgspec.ValidationError as error:  # it names the field and the expected type
+        raise UsageError(f"{path} is not a distcheck job file: {error}; save it again with --save") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
-            f"{path} is no job file of distcheck, or cut short ({error}); save it again with --save"
+            f"{path} is not a distcheck job file, or is truncated ({error}); save it again with --save"
         ) from error
     return consistent(job, path)
 
@@ -120,31 +119,31 @@ def consistent(job: Job, path: Path) -> Job:
     """Return a job whose ranks, processes and nodes refer to each other.
 
     Raises:
-        UsageError: they do not.
+        UsageError: a reference leads nowhere.
     """
     nodes = {n.key for n in job.nodes}
     uids = {p.uid for p in job.processes}
     for process in job.processes:
         if process.node not in nodes:
-            raise UsageError(f"{path} is no whole job: process {process.pid} is on a node that the file does not hold")
+            raise UsageError(f"{path} is incomplete: the node of process {process.pid} is not in the file")
     for rank in job.ranks:
         if rank.process not in uids:
-            raise UsageError(f"{path} is no whole job: rank {rank.placement.rank} has no process in the file")
+            raise UsageError(f"{path} is incomplete: the process of rank {rank.placement.rank} is not in the file")
     return job
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """Return the job files that are meant: files as they are, folders as the .json files in them.
+    """Return the job files: files as given, and the .json files in folders.
 
     Raises:
-        UsageError: there is none.
+        UsageError: a folder has none.
     """
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
             inside = sorted(path.glob("*.json"))
             if not inside:
-                raise UsageError(f"{path} holds no .json file; give a folder that --save wrote to")
+                raise UsageError(f"{path} contains no .json file; give a folder written by --save")
             found += inside
         else:
             found.append(path)
@@ -152,10 +151,10 @@ def find(paths: Sequence[Path]) -> list[Path]:
 
 
 def merge(jobs: Sequence[Job]) -> Job:
-    """Merge the jobs that processes of one launch saved, the fullest first; one job stays as it is.
+    """Return the merged job of the processes of one launch; a single job stays unchanged.
 
-    A process that never met the others wrote a run of its own; it is of the same launch when it was asked the same
-    and its ranks name the same world. Of two records of one process the fuller job's is kept.
+    A process that did not reach the others wrote its own run. It is of the same launch if it has the same command and
+    world size. Of two records of one process, the one in the more complete job is kept.
 
     Raises:
         UsageError: the files are of different launches.
@@ -165,8 +164,8 @@ def merge(jobs: Sequence[Job]) -> Job:
     for other in ordered[1:]:
         if other.asked.command != whole.asked.command or other.world_size != whole.world_size:
             raise UsageError(
-                f"the files are of different launches: {whole.asked.command} of {whole.world_size} ranks and "
-                f"{other.asked.command} of {other.world_size}; report on them one at a time"
+                f"the files are from different launches: {whole.asked.command} of {whole.world_size} ranks and "
+                f"{other.asked.command} of {other.world_size}; report on one launch at a time"
             )
         whole = _merge_two(whole, other)
     return whole
@@ -174,15 +173,15 @@ def merge(jobs: Sequence[Job]) -> Job:
 
 def _merge_two(whole: Job, other: Job) -> Job:
     joined = join(whole, other.nodes, other.processes, other.ranks)
-    if joined is whole:  # the other saw nothing more, and only ended a little later
+    if joined is whole:  # the other has no more facts and only ended a little later
         return whole
     return msgspec.structs.replace(joined, seconds=max(whole.seconds, other.seconds))
 
 
 def join(whole: Job, nodes: Sequence[NodeFacts], processes: Sequence[ProcessFacts], ranks: Sequence[RankFacts]) -> Job:
-    """Add to a job the processes that it does not know, with their ranks and nodes, where these are told."""
-    known, told = {p.uid for p in whole.processes}, {n.key for n in nodes}
-    new = tuple(p for p in processes if p.uid not in known and p.node in told)
+    """Return a job with the new processes added, with their ranks and their given nodes."""
+    known, keys = {p.uid for p in whole.processes}, {n.key for n in nodes}
+    new = tuple(p for p in processes if p.uid not in known and p.node in keys)
     if not new:
         return whole
     uids = {p.uid for p in new}

@@ -1,4 +1,4 @@
-"""What the nodes showed by themselves: a failure there involves nobody else."""
+"""The tests of each node alone: a failure there involves no other node."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from distcheck.isolation.round import SlowRank, Trial
 from distcheck.isolation.state import State
 
 RUNS = 3
-"""Of a node by itself, at most; as many slow ones convict it."""
+"""The most runs of a node alone; this many slow runs convict it."""
 
 
 class Alone(msgspec.Struct, frozen=True):
-    """The runs of one node by itself, in order."""
+    """The runs of one node alone, in order."""
 
     runs: tuple[Trial, ...]
 
     @property
     def hard(self) -> tuple[Trial, ...]:
-        """The runs that did not work at all."""
+        """The runs that failed, hung or were wrong."""
         return tuple(t for t in self.runs if t.hard)
 
     @property
@@ -30,18 +30,18 @@ class Alone(msgspec.Struct, frozen=True):
 
     @property
     def slow_ranks(self) -> tuple[SlowRank, ...]:
-        """The ranks whose own work was slow in every run, as the last run showed them."""
+        """The ranks whose own work was slow in every run, with the last run's figures."""
         seen = Counter((s.local_rank, s.work) for t in self.runs for s in t.slow_ranks)
         return tuple(s for s in self.runs[-1].slow_ranks if seen[s.local_rank, s.work] == len(self.runs) >= RUNS)
 
     @property
     def convicted(self) -> bool:
-        """Whether it is bad: nobody else was involved when it failed."""
+        """Whether the node is bad: no other node was involved when it failed."""
         return bool(self.hard) or len(self.slow) >= RUNS or bool(self.slow_ranks)
 
     @property
     def again(self) -> bool:
-        """Whether another run would tell more: failing twice is certain, so is being slow every time."""
+        """Whether another run is useful: two failures are certain, as is being always slow."""
         if len(self.runs) >= RUNS:
             return False
         return len(self.hard) == 1 if self.hard else all(t.bad or t.slow_ranks for t in self.runs)
@@ -59,10 +59,10 @@ def alone(state: State) -> dict[str, Alone]:
 
 
 def to_repeat(runs: dict[str, Alone]) -> list[str]:
-    """Return the nodes that shall run by themselves once more."""
+    """Return the nodes to run alone once more."""
     return [node for node, its in runs.items() if its.again]
 
 
 def set_aside(runs: dict[str, Alone]) -> frozenset[str]:
-    """Return the nodes that are no partner for others: convicted, or about to be tried again."""
+    """Return the nodes that cannot be partners: convicted, or about to run again."""
     return frozenset(node for node, its in runs.items() if its.again or its.convicted)

@@ -1,8 +1,8 @@
-"""Who explains the pairs that did not pass: by whom a node fails, and who works with others.
+"""Attributes failing pairs to nodes or links.
 
-A node that never passed is bad when two others, which work elsewhere, fail with it. A failure between two that both
-passed elsewhere is held against the link, unless one of them fails with several: then that one is flaky. Where too many
-failures are left over, no node explains them, and nobody is blamed.
+A node that never passed is bad if two others that work elsewhere fail with it. A failure between two nodes that both
+passed elsewhere counts against the link, unless one of them fails with several: then that node is flaky. If too many
+failures remain, no node explains them, and no node is blamed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distcheck.isolation.state import State
 from distcheck.isolation.together import WITNESSES
 
 REPEATS = 3
-"""Bad tests before a node is convicted, where there are enough others to test it with."""
+"""Bad tests before a node is convicted, if there are enough partners."""
 TIMES = 2
 """Bad tests of one pair before its link is named."""
 
@@ -29,7 +29,7 @@ class Tally(msgspec.Struct, frozen=True):
     """The tests of pairs, by node and by pair; pairs in the order of their nodes."""
 
     order: dict[str, int]
-    """The nodes that can be partners, with their place by name."""
+    """The nodes that can be partners, with their position by name."""
     passed: dict[str, int]
     tests: dict[str, int]
     met: dict[str, set[str]]
@@ -38,17 +38,17 @@ class Tally(msgspec.Struct, frozen=True):
 
 
 class Attribution(msgspec.Struct, frozen=True):
-    """What explains the bad pairs; nodes and pairs in order."""
+    """The explanation of the bad pairs; nodes and pairs in order."""
 
     never: dict[str, tuple[Trial, ...]]
-    """Nodes that never passed, with their failures beside a node that works with others."""
+    """Nodes that never passed, with their failures with a node that works with others."""
     flaky: dict[str, tuple[Trial, ...]]
     """Nodes that passed and failed with several."""
     sometimes_slow: tuple[str, ...]
     left: dict[Edge, list[Trial]]
-    """Pairs whose failure none of these explains, with all their tests."""
+    """Pairs whose failure no node explains, with all their tests."""
     widespread: bool
-    """Whether so much is left over that it is the network's rather than a node's."""
+    """Whether so many failures are unexplained that the network is the likelier cause."""
 
     def convicted(self, node: str) -> bool:
         """Whether a node that never passed failed with enough others that work."""
@@ -56,7 +56,7 @@ class Attribution(msgspec.Struct, frozen=True):
 
 
 def tally(state: State, without: Iterable[str] = ()) -> Tally:
-    """Count the tests of pairs; those with a node that is `without`, or has left, say nothing of the other."""
+    """Count the tests of pairs; those with a node in `without`, or a lost one, do not count."""
     away = frozenset(without)
     order = {n: i for i, n in enumerate(n for n in state.nodes if n not in away)}
     passed, tests = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
@@ -81,7 +81,7 @@ def tally(state: State, without: Iterable[str] = ()) -> Tally:
 
 
 def attribute(known: Tally) -> Attribution:
-    """Explain the bad pairs by as few nodes as possible."""
+    """Return the explanation of the bad pairs by as few nodes as possible."""
     never: dict[str, tuple[Trial, ...]] = {}
     for node in sorted((n for n in known.bad if not known.passed[n]), key=known.order.__getitem__):
         never[node] = tuple(t for t in known.bad[node] if known.passed[t.other(node)])
@@ -103,12 +103,15 @@ def attribute(known: Tally) -> Attribution:
 
 
 def _unexplained(tests: list[Trial]) -> bool:
-    """A pair that was slow once and fast another time is noise; one that failed once is not."""
+    """Whether a pair's tests need an explanation: one failure does.
+
+    A pair that was slow once and fast another time is noise.
+    """
     return any(t.hard for t in tests) or (any(t.bad for t in tests) and all(t.bad for t in tests))
 
 
 def _common_ends(edges: set[Edge]) -> tuple[list[str], set[Edge]]:
-    """Return the nodes in which several of the pairs meet, and the pairs that they explain."""
+    """Return the nodes common to several pairs, and the pairs that they explain."""
     partners: dict[str, set[str]] = {}
     for a, b in edges:
         partners.setdefault(a, set()).add(b)
@@ -125,10 +128,10 @@ def _common_ends(edges: set[Edge]) -> tuple[list[str], set[Edge]]:
 
 
 def cut(known: Tally, found: Attribution, least: int) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Return two sides, by name, such that what passed lies within one and what failed goes across.
+    """Return two sides, by name: passing pairs lie within one side, failing pairs go across.
 
-    Nodes that never passed do not count for it, and are on the side of their name, unless that is unclear and they were
-    tested with it only. None without at least so many failing pairs that share no node, or where no such sides exist.
+    Nodes that never passed do not count and are on the side of their name, unless that is unclear and they were tested
+    only with it. None without `least` failing pairs that share no node, or if there are no such sides.
     """
     nodes = [n for n in known.order if n not in found.never]
     place = {n: i for i, n in enumerate(nodes)}
@@ -158,7 +161,7 @@ def cut(known: Tally, found: Attribution, least: int) -> tuple[tuple[str, ...], 
 
 
 def _disjoint(edges: Sequence[tuple[int, int]]) -> int:
-    """Return how many edges can be found of which no two meet; those that meet the fewest others are taken first."""
+    """Return how many edges share no node; edges with the fewest neighbours are taken first."""
     meets = Counter(end for edge in edges for end in edge)
     used: set[int] = set()
     number = 0

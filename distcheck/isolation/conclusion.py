@@ -1,4 +1,4 @@
-"""From what is known to the verdict."""
+"""Derives the verdict from the tests so far."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distcheck.isolation.state import State
 from distcheck.isolation.verdict import Kind, Suspect, Verdict
 
 SHARED = 3
-"""From so many nodes on, what more than half of them show is nobody's fault in particular."""
+"""From this many nodes on, a fault of more than half of them is not blamed on single nodes."""
 
 
 def conclude(
@@ -26,9 +26,9 @@ def conclude(
     *,
     open_still: bool = False,
 ) -> Verdict:
-    """Sum up a search; without pairs when most nodes failed alone.
+    """Return the verdict of a search; `seen` is None if most nodes failed alone.
 
-    `open_still`: more tests were to come that may show a side of the nodes that never passed.
+    `open_still`: tests are pending that may show that the nodes that never passed form a side.
     """
     of_two = len(state.nodes) < SHARED
     convicted = [culprits.of_alone(node, its, of_two=of_two) for node, its in runs.items() if its.convicted]
@@ -50,7 +50,7 @@ def conclude(
     enough = len(state.nodes) >= SHARED
     shared = widespread or (enough and (nobody or most or 2 * len(blamed | never) > len(state.nodes)))
     if shared:
-        # Who is bad alone is bad whatever the ways between nodes are, unless most are.
+        # A node that is bad alone is bad whatever the paths between nodes are, unless most nodes are.
         alone_counts = not (widespread or most)
         convicted = [
             c if c.part == "link" or (alone_counts and not c.by_others) else replace(c, certain=False)

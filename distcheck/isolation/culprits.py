@@ -14,34 +14,34 @@ from distcheck.isolation.together import SMALL, WITNESSES
 from distcheck.isolation.verdict import Culprit, Evidence, Suspect
 
 CERTAIN_PARTNERS = 3
-"""Partners with which a flaky node failed, before that is certain."""
+"""Partners with which a flaky node must fail before it is certain."""
 CERTAIN_SLOW = 3
 """Slow tests before a slow node is certain."""
 ENOUGH_RANKS = 4
-"""On each of two nodes: so many cannot all have been too good by chance."""
+"""Ranks on each of two nodes: this many cannot all be too fast by chance."""
 BEYOND_CHANCE = 0.15
-"""Of two nodes the other one's figure, a single one, may by chance be several times too good; so slow is certain."""
+"""With two nodes, the other's single figure may by chance be several times too good; below this, slow is certain."""
 
 
 def evidence(tests: Iterable[Trial]) -> tuple[Evidence, ...]:
-    """Return what is told of tests."""
+    """Return the tests as evidence."""
     return tuple(Evidence(t.round, t.nodes, t.purpose, t.outcome, t.ratio, t.said) for t in tests)
 
 
 def worst(tests: Iterable[Trial]) -> Outcome:
-    """Return the worst outcome of some tests."""
+    """Return the worst outcome of these tests."""
     outcomes = {t.outcome for t in tests}
     return next((w for w in WORST_FIRST if w in outcomes), "failed")
 
 
 def rails(tests: Sequence[Trial]) -> tuple[int, ...]:
-    """Return the rails that are bad in every one of these tests, where others are good."""
+    """Return the rails that are bad in all of these tests while other rails are good."""
     common = set.intersection(*(set(t.rails) for t in tests)) if tests else set()
     return tuple(sorted(common))
 
 
 def of_alone(node: str, its: Alone, *, of_two: bool = False) -> Culprit:
-    """Return a node that is bad by itself, or its ranks that are slow at work of their own."""
+    """Return a node that is bad alone, or its ranks whose own work is slow."""
     if not its.hard and its.slow_ranks:
         return _slow_ranks(node, its, of_two=of_two)
     bad = its.hard or its.slow
@@ -79,7 +79,7 @@ def _slow_ranks(node: str, its: Alone, *, of_two: bool) -> Culprit:
 
 
 def of_pairs(seen: Sight) -> list[Culprit]:
-    """Return the nodes and rails that fail with several others which work."""
+    """Return the nodes and rails that fail with several nodes that work with others."""
     never = [_node(n, seen.known, tests) for n, tests in seen.found.never.items() if seen.found.convicted(n)]
     return never + [_node(n, known, tests) for known, found in seen.sides for n, tests in found.flaky.items()]
 
@@ -87,7 +87,7 @@ def of_pairs(seen: Sight) -> list[Culprit]:
 def _node(node: str, known: Tally, shown: tuple[Trial, ...]) -> Culprit:
     partners, fault, at = _with(node, shown), worst(shown), rails(shown)
     passed = known.passed[node]
-    # Among few nodes, to pass with one and fail with three may as well be a matter of sides.
+    # Among few nodes, passing with one and failing with three may also be a boundary.
     enough = len(partners) >= CERTAIN_PARTNERS and len(known.order) > SMALL if passed else len(partners) >= WITNESSES
     certain = enough and (fault != "slow" or len(shown) >= CERTAIN_SLOW)
     sentence = (
@@ -102,7 +102,7 @@ def _node(node: str, known: Tally, shown: tuple[Trial, ...]) -> Culprit:
 
 
 def of_links(seen: Sight) -> list[Culprit]:
-    """Return the links that failed twice, while both ends work with others."""
+    """Return the links that failed twice while both ends work with others."""
     return [_link(edge, tests, its) for _, its in seen.sides for edge, tests in its.left.items() if _persistent(tests)]
 
 
@@ -123,7 +123,7 @@ def _link(edge: tuple[str, str], bad: Sequence[Trial], found: Attribution) -> Cu
 
 
 def of_group(found: Boundary) -> Culprit:
-    """Return the link to which the search in groups has led."""
+    """Return the link that the search in groups found."""
     return Culprit(
         part="link", nodes=(*found.sides[0], *found.sides[1]), fault=worst(found.tests), passed=0,
         tests=len(found.tests), certain=True, evidence=evidence(found.tests), sentence=words.boundary(found),
@@ -131,9 +131,9 @@ def of_group(found: Boundary) -> Culprit:
 
 
 def suspects(seen: Sight, excused: Sequence[Culprit]) -> list[Suspect]:
-    """Return the nodes of which nothing tells whether they are at fault, with both ends of every failure of theirs.
+    """Return the nodes that may be at fault, with both ends of each of their failures.
 
-    `excused` are those whose failures a partition explains as well.
+    `excused` are those whose failures a partition explains equally well.
     """
     known, found = seen.known, seen.found
     nodes = [n for n in found.never if not found.convicted(n)]
@@ -155,7 +155,7 @@ def suspects(seen: Sight, excused: Sequence[Culprit]) -> list[Suspect]:
 
 
 def _linked(nodes: Sequence[str], known: Tally) -> Iterable[list[str]]:
-    """Put together the nodes that failed with each other, directly or by way of others of them; in order."""
+    """Yield groups of nodes that failed with each other, directly or through others, in order."""
     left = dict.fromkeys(nodes)
     while left:
         group = [next(iter(left))]
@@ -171,7 +171,7 @@ def _ends(tests: Iterable[Trial], known: Tally) -> list[str]:
 
 
 def flaky_suspects(seen: Sight) -> list[Suspect]:
-    """Return what failed now and then, or was slow with some only, with both ends of it."""
+    """Return pairs that failed sometimes, and nodes that were slow with some partners only."""
     said: list[Suspect] = []
     for known, found in seen.sides:
         for edge, tests in found.left.items():

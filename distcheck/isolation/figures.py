@@ -1,4 +1,4 @@
-"""Who is slow: figures against those of the same round, with a bound that noise does not reach."""
+"""Judges speeds against those of the same round, with a bound that noise does not reach."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from msgspec.structs import replace
 from distcheck.isolation.round import WORST_FIRST, Compute, Group, Outcome, Result, Round, SlowRank, Trial
 
 SLOW = 0.8
-"""Below this share of the others' median a group or rank is slow, unless the search was told a smaller one."""
+"""Below this share of the others' median a group or rank is slow, unless the settings have a smaller one."""
 SIGMAS = 4.0
-"""And by so many standard deviations of the logarithms, told by their median absolute deviation."""
+"""And by this many standard deviations of the logarithms, estimated by their median absolute deviation."""
 SIGMA_PER_MAD = 1.4826
 """Source: https://en.wikipedia.org/wiki/Median_absolute_deviation (normal distribution)"""
 VERY_SLOW = 0.1
-"""Below this share it is slow, however much the others scatter."""
+"""Below this share it is slow, whatever the spread of the others."""
 SLOW_OF_FEW = 0.5
-"""The same where there are too few figures to tell noise."""
+"""The same with too few figures to estimate noise."""
 ENOUGH = 6
-"""Figures that tell noise."""
+"""Figures that suffice to estimate noise."""
 MANY = 16
-"""So many figures of one round have a median that no few slow ones move."""
+"""From this many figures of one round on, a few slow ones do not move the median."""
 FEW_NODES = 2 * MANY
-"""Up to so many nodes, what was measured before is judged anew beside what came later."""
+"""Up to this many nodes, earlier measurements are judged again together with later ones."""
 
 Kind = tuple[object, ...]
 Figure = tuple[tuple[str, ...], float]
 
 
 class Norm(NamedTuple):
-    """What figures are held against, as ratios: what makes them scatter makes each slower by some factor."""
+    """The reference for figures, as ratios, because noise slows each figure by some factor."""
 
     middle: float
     sigma: float
-    """Of the logarithms."""
+    """The standard deviation of the logarithms."""
     share: float
     """Below this share of the middle, and far from it in sigmas, a figure is slow."""
 
     def slow_below(self, most: float) -> float:
-        """Return the share of the middle below which a figure is slow, where `most` is the largest that counts."""
+        """Return the share of the middle below which a figure is slow, at most `most`."""
         return min(self.share, most, max(exp(-SIGMAS * self.sigma), VERY_SLOW))
 
 
 def trials_of(now: Round, results: Iterable[Result]) -> list[Trial]:
-    """Put what a round gave in the order of its groups; nothing is judged yet.
+    """Return a round's results in the order of its groups, not judged yet.
 
     Raises ValueError for a result that belongs to no group, or a second one of a group.
     """
@@ -68,9 +68,10 @@ def judge(
     slow_share: float = SLOW,
     slow_work_share: float = SLOW,
 ) -> list[Trial]:
-    """Say which of a round's tests, rails and ranks were slow; `floor` is a bus bandwidth in GB/s between nodes.
+    """Return a round's tests with slow tests, rails and ranks marked.
 
-    With `together` these are the tests of several rounds, because one round has too few figures.
+    `floor` is a bus bandwidth in GB/s between nodes. With `together` these are the tests of several rounds, because one
+    round has too few figures.
     """
     shares = (slow_share, slow_share, slow_work_share)
     speeds, rails, work = (_Pool(together=together, most=share) for share in shares)
@@ -88,7 +89,7 @@ def judge(
 
 
 class _Pool:
-    """Figures by what they may be compared with, each with the members that share it."""
+    """Figures grouped by comparability, each with the members that share it."""
 
     def __init__(self, *, together: bool, most: float) -> None:
         self.together, self.most = together, most
@@ -102,10 +103,10 @@ class _Pool:
             self._now.setdefault(kind, []).append(speed)
 
     def held_against(self, kind: Kind, speed: float) -> tuple[float, bool]:
-        """Return the share of what the others show, and whether that is slow."""
+        """Return the figure's share of the reference, and whether it is slow."""
         if kind not in self._known:
             now = self._now.get(kind, [])
-            # A round that mostly repeats the suspects has nobody to hold them against.
+            # A round that mostly repeats suspects has no reference for them.
             many = len(now) >= max(MANY, len(self._all[kind]) / 8) and not self.together
             self._known[kind] = of_many(now) if many else of_few(self._all[kind], self.most)
         norm = self._known[kind]
@@ -113,15 +114,15 @@ class _Pool:
 
 
 def of_many(speeds: Sequence[float]) -> Norm:
-    """Return what the figures of a round are held against; only the upper half tells of noise, without slow ones."""
+    """Return a round's reference; only the upper half, free of slow figures, shows the noise."""
     middle = median_high(speeds)
     return Norm(middle, SIGMA_PER_MAD * median(log(s / middle) for s in speeds if s >= middle), SLOW)
 
 
 def of_few(figures: Sequence[Figure], most: float = SLOW) -> Norm:
-    """Return the same for few: what members show among themselves whose best figure is not slow.
+    """Return the reference for few figures: those among members whose best figure is not slow.
 
-    Of three pairs of three nodes a slow node is in two; but each of the other nodes has one good figure.
+    With three nodes, a slow node is in two of the three pairs, but each other node has one good figure.
     """
     best: dict[str, float] = {}
     for members, speed in figures:
@@ -130,7 +131,7 @@ def of_few(figures: Sequence[Figure], most: float = SLOW) -> Norm:
     among = [speed for members, speed in figures if all(best[m] >= least for m in members)]
     shown = among or [speed for _, speed in figures if speed >= least]
     middle = median_high(shown)
-    # A few figures lie closer together than they would if there were more.
+    # A small sample underestimates the spread.
     sigma = SIGMA_PER_MAD * median(abs(log(s / middle)) for s in shown) * (1 + 2 / len(shown))
     return Norm(middle, sigma, SLOW if len(shown) >= ENOUGH else SLOW_OF_FEW)
 
@@ -157,12 +158,12 @@ def _trial(number: int, group: Group, result: Result | None) -> Trial:
 
 
 def _kind(test: Trial) -> Kind:
-    """Groups whose sizes differ by less than a third or so are alike."""
+    """Return a test's comparison class; sizes that differ by less than a third are alike."""
     return test.like, round(log2(len(test.nodes)) * 2)
 
 
 def _rail_kind(test: Trial, rail: int, *, by_rail: bool) -> Kind:
-    """A rail that is slow everywhere is nobody's fault; of two nodes only the other rails tell what is normal."""
+    """Return a rail's comparison class: the same rail elsewhere; for two nodes, all rails."""
     return (*_kind(test), rail) if by_rail else _kind(test)
 
 

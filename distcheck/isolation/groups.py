@@ -1,7 +1,7 @@
-"""Larger groups of the nodes that are left: what only shows there, and between which two sides.
+"""Tests larger groups of the remaining nodes, for faults that only appear there.
 
-A failing group is halved until its smallest failing part is found. When both halves pass, the group is tested once
-more, and then pieces of one half with pieces of the other, which tells a bad path from a fault of size.
+A failing group is halved until its smallest failing part is found. If both halves pass, the group is tested once more,
+and then pieces of one half with pieces of the other, which separates a bad path from a fault of scale.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ Cause = Literal["boundary", "scale", "flaky", "group", "link"]
 
 
 class Boundary(msgspec.Struct, frozen=True):
-    """Two sides that each work by themselves, and not together; nobody is to blame by name."""
+    """Two sides that each work alone but not together; no node is to blame."""
 
     sides: tuple[Side, Side]
     cause: Cause
     """boundary: every piece of one side fails with every piece of the other; scale: only the whole fails;
-    flaky: they failed and passed at different times; link: two nodes; group: the search ended before it could tell."""
+    flaky: they failed and passed at different times; link: two nodes; group: the search ended before the cause was
+    known."""
     tests: tuple[Trial, ...]
 
 
 class Search(msgspec.Struct, frozen=True):
-    """What to test next, and what was found where nothing more is to be tested."""
+    """What to test next, and what was found so far."""
 
     wanted: tuple[Group, ...]
     found: tuple[Boundary, ...]
 
 
 def sizes(nodes: int, largest: int | None) -> list[int]:
-    """Return the sizes of the groups that are tested in turn: 8, 32, 128, ... and all."""
+    """Return the group sizes to test in turn: 8, 32, 128, ... and all."""
     most = min(nodes, largest or nodes)
     found: list[int] = []
     size = FIRST
@@ -55,7 +56,7 @@ def most_rounds(nodes: int) -> int:
 
 
 def search(state: State, nodes: Sequence[str], sides: tuple[Side, Side] | None = None) -> Search:
-    """Return what comes next among the nodes that are left; `sides` is where pairs already showed a boundary."""
+    """Return the next tests among these nodes; `sides` if pairs already showed a boundary."""
     known: dict[Side, list[Trial]] = {}
     rounds = 0
     for now, tests in state.rounds:
@@ -86,14 +87,14 @@ def search(state: State, nodes: Sequence[str], sides: tuple[Side, Side] | None =
 
 
 def split(nodes: Sequence[str], size: int) -> list[Side]:
-    """Cut nodes into as few groups of at most this size as there must be, as equal as can be."""
+    """Return the nodes in the fewest groups of at most this size, as equal as possible."""
     number = -(-len(nodes) // size)
     bounds = [len(nodes) * i // number for i in range(number + 1)]
     return [tuple(nodes[a:b]) for a, b in pairwise(bounds)]
 
 
 def disjoint(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """Return the first groups that share no node; the others have their turn in a later round."""
+    """Return the first groups that share no node; the others follow in a later round."""
     used: set[str] = set()
     chosen: list[Group] = []
     for group in groups:
@@ -104,7 +105,7 @@ def disjoint(groups: Iterable[Group]) -> tuple[Group, ...]:
 
 
 class _Walk:
-    """One pass over what is known: it collects what to test, and what is certain."""
+    """One pass over the known tests: it collects what to test next and what is certain."""
 
     def __init__(self, known: dict[Side, list[Trial]], order: dict[str, int], passed_before: set[Side]) -> None:
         self.known = known
@@ -115,13 +116,13 @@ class _Walk:
         self.slow = False
 
     def bad(self, nodes: Side) -> bool:
-        """Whether nodes failed together, for which there is a test; one node alone has passed before."""
+        """Whether these nodes failed together in a test; a single node has passed before."""
         tests = self.known.get(nodes, [])
         self.slow = self.slow or any(t.outcome == "slow" for t in tests)
         return any(t.bad for t in tests)
 
     def missing(self, groups: Iterable[Side], purpose: Purpose) -> bool:
-        """Ask for what was not tested yet."""
+        """Request tests of the groups without one; return whether there are any."""
         new = [Group(g, purpose) for g in groups if len(g) > 1 and g not in self.known]
         self.wanted += new
         return bool(new)
@@ -166,7 +167,7 @@ class _Walk:
         self.conclude(pair[:1], pair[1:], "flaky" if pair in self.passed_before else "link")
 
     def across(self, left: Side, right: Side) -> None:
-        """Both sides pass, the whole does not: try their pieces together."""
+        """Test pieces of two sides together: both sides pass, the whole does not."""
         if len(left) == len(right) == 1:
             self.conclude_pair(self.together(left, right))
             return
@@ -187,7 +188,7 @@ class _Walk:
         self.found.append(Boundary((left, right), cause, tuple(self.known.get(self.together(left, right), ()))))
 
     def controls(self, passing: Sequence[Side]) -> None:
-        """Let pieces of healthy groups run beside those of slow ones: they show what is normal at that size."""
+        """Add pieces of healthy groups beside those of slow ones, as a reference for that size."""
         sizes_wanted = {len(g.nodes) for g in self.wanted if g.purpose != "again"}
         if not self.slow or not sizes_wanted:
             return
@@ -195,7 +196,7 @@ class _Walk:
         self.wanted += [Group(g[:size], "half") for g in passing[:4] if len(g) >= size]
 
     def unfinished(self) -> tuple[Boundary, ...]:
-        """Return the smallest failing groups, by halves, when there is no time to go on."""
+        """Return the smallest failing groups, as halves, for a search that ran out of rounds."""
         failing: list[Side] = sorted((g for g in self.known if self.bad(g)), key=_size)
         chosen = disjoint(Group(g, "group") for g in failing)
         return tuple(

@@ -1,4 +1,4 @@
-"""Who is tested with whom: neighbours first, then every suspect with nodes that work, and suspects with each other."""
+"""Chooses the pairs: neighbours, then suspects with working nodes, then with each other."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from distcheck.isolation.state import State
 from distcheck.isolation.together import SMALL, WITNESSES, Together
 
 ROUNDS = 4
-"""Of pairs, unless many nodes do not work with the others."""
+"""Rounds of pairs, unless many nodes do not work with the others."""
 FURTHER_ROUNDS = 8
-"""At most, where many do not."""
+"""The most further rounds, if many nodes do not."""
 MEETINGS, MORE_MEETINGS = 2, SMALL - 1
-"""With how many others that never passed each of these is tested; more where these are many."""
+"""How many others that never passed each such node is tested with; more if there are many."""
 CUT = 2
-"""Failing pairs, no two of the same node, that all cross the same two sides."""
+"""Failing pairs without a common node that all cross the same two sides."""
 CLEAR_CUT = 3
-"""So many that suspects are from then on tested with nodes of their own side only."""
+"""From this many on, suspects are tested only with nodes of their own side."""
 FEW = 3
-"""Of so few nodes every two are tested: no median tells which pair is slow."""
+"""Up to this many nodes every pair is tested: no median shows which pair is slow."""
 
 
 def next_pairs(state: State, seen: Sight) -> list[Group]:
-    """Return the pairs of the next round, none when pairs tell no more."""
+    """Return the pairs of the next round; none if further pairs add nothing."""
     known, joined = seen.known, seen.joined
     done = rounds_of_pairs(state)
     if not done:
@@ -55,10 +55,10 @@ def next_pairs(state: State, seen: Sight) -> list[Group]:
 
 
 def beside_groups(seen: Sight, busy: Iterable[str]) -> list[Group]:
-    """Pair those that never passed while larger groups of the others are tested: it costs no round.
+    """Return pairs of nodes that never passed, to test beside larger groups at no extra round.
 
-    With each other, and with the nodes of small parts, which are not in these groups. One that passed only with a node
-    that has left since is in these groups, and never passed as well.
+    They are paired with each other and with the nodes of small parts, which are not in these groups. A node that passed
+    only with a node that has left is in these groups although it counts as never passed.
     """
     known, joined = seen.known, seen.joined
     taken = frozenset(busy)
@@ -71,7 +71,7 @@ def beside_groups(seen: Sight, busy: Iterable[str]) -> list[Group]:
 
 
 def rounds_of_pairs(state: State) -> int:
-    """Return how many rounds were there for pairs, rather than for larger groups."""
+    """Return how many rounds tested pairs and no larger groups."""
     purposes = ({g.purpose for g in r.groups} for r, _ in state.rounds)
     return sum(not p.isdisjoint(PAIRED) and p.isdisjoint(GROUPED) for p in purposes)
 
@@ -90,7 +90,7 @@ def _unmet(known: Tally, group: Group) -> bool:
 
 
 def _deciding(seen: Sight, *, last: bool, late: bool) -> list[Group]:
-    """Return the pairs that decide about suspects, each with a node that works, and the pairs to be tried again."""
+    """Return pairs of a suspect with a working node, and the pairs to repeat."""
     known, joined = seen.known, seen.joined
     if len(known.order) == TIMES == len(joined.never):
         return [Group(tuple(known.order), "confirming")] if known.tests[joined.never[0]] < TIMES else []
@@ -126,7 +126,7 @@ def _deciding(seen: Sight, *, last: bool, late: bool) -> list[Group]:
 
 
 def _touched(found: Attribution) -> set[str]:
-    """Return the nodes that passed and failed."""
+    """Return the nodes that both passed and failed."""
     return {n for edge in found.left for n in edge} | set(found.flaky) | set(found.sometimes_slow)
 
 
@@ -136,7 +136,7 @@ def _all_met(known: Tally, node: str, reference: frozenset[str]) -> bool:
 
 
 def _wants_reference(seen: Sight, node: str, *, again: bool) -> bool:
-    """Whether a test with a node that works would tell more about one that never passed."""
+    """Whether a node that never passed needs another test with a working node."""
     known, joined = seen.known, seen.joined
     beside = seen.found.never.get(node, ())
     bad = known.bad.get(node, [])
@@ -150,16 +150,16 @@ def _wants_reference(seen: Sight, node: str, *, again: bool) -> bool:
 
 
 def _wants_stranger(known: Tally, joined: Together, node: str) -> bool:
-    """Whether a node that never passed shall be tested with another such: the two may be on a side of their own."""
+    """Whether to test a node that never passed with another one: they may form their own side."""
     others = len(joined.never) - 1
     most = others if not joined.parts else min(others, MORE_MEETINGS if joined.many else MEETINGS)
     return node not in joined.part and len(known.met[node].difference(joined.part)) < most
 
 
 def _strangers(known: Tally, nodes: Sequence[str]) -> list[Group]:
-    """Pair nodes that never passed with such as they did not meet: of few every two in turn, else the loneliest."""
+    """Return new pairs of nodes that never passed: every pair if few, else the least tested."""
     if len(nodes) <= SMALL:
-        # Everybody at a table, with one place empty for an odd number, and the partners change by one place.
+        # A round-robin tournament, with one empty place for an odd number of nodes.
         places = len(nodes) - 1 + len(nodes) % 2
         turns = [[(a, b) for a, b in _turn(nodes, i) if b not in known.met[a]] for i in range(places)]
         return [_pair(known, a, b, "confirming") for a, b in max(turns, key=len, default=[])]
@@ -175,7 +175,10 @@ def _strangers(known: Tally, nodes: Sequence[str]) -> list[Group]:
 
 
 def _turn(nodes: Sequence[str], number: int) -> Iterable[Edge]:
-    """Return one round of those in which every two meet once (https://en.wikipedia.org/wiki/Round-robin_tournament)."""
+    """Yield the pairs of one round of a tournament in which every two meet once.
+
+    Source: https://en.wikipedia.org/wiki/Round-robin_tournament
+    """
     moving = nodes if len(nodes) % 2 else nodes[:-1]
     places = len(moving)
     if len(nodes) > places:
@@ -185,7 +188,7 @@ def _turn(nodes: Sequence[str], number: int) -> Iterable[Edge]:
 
 
 def _to_be_cleared(known: Tally, found: Attribution, node: str, reference: frozenset[str], *, last: bool) -> bool:
-    """Whether a node that passed and failed shall meet another good one, rather than the same one again."""
+    """Whether to test a node that passed and failed with another good one, not the same one."""
     if _all_met(known, node, reference) or known.tests[node] >= ROUNDS:
         return False
     if node in found.flaky or node in found.sometimes_slow:
@@ -197,12 +200,12 @@ def _to_be_cleared(known: Tally, found: Attribution, node: str, reference: froze
 
 
 def _passes(*, last: bool) -> int:
-    """Return how often a node shall have passed with others before a pair of its is repeated."""
+    """Return how often a node must pass with others before its failing pair is repeated."""
     return 1 if last else 2
 
 
 def _to_repeat(known: Tally, found: Attribution, reference: frozenset[str], *, last: bool) -> list[Edge]:
-    """Return the pairs to be tried once more: each of them works with others, and only this failure is left."""
+    """Return the pairs to repeat: both nodes work with others, their failure is unexplained."""
     return [
         edge
         for edge, tests in found.left.items()
@@ -212,7 +215,7 @@ def _to_repeat(known: Tally, found: Attribution, reference: frozenset[str], *, l
 
 
 def _take(free: deque[str], fitting: Iterable[str]) -> str | None:
-    """Take the first of the free nodes that fits."""
+    """Remove and return the first fitting node from `free`; None if there is none."""
     found = next(iter(fitting), None)
     if found is not None:
         free.remove(found)
@@ -220,7 +223,10 @@ def _take(free: deque[str], fitting: Iterable[str]) -> str | None:
 
 
 def _controls(known: Tally, joined: Together, idle: Sequence[str], random: Random, *, far: bool) -> list[Group]:
-    """Pair the good nodes anew: it covers more links, joins parts, and shows what is normal in this round."""
+    """Return new pairs of good nodes, as this round's reference.
+
+    They also cover more links and join parts.
+    """
     groups: list[Group] = []
     rest = list(idle)
     if not far:
@@ -237,13 +243,13 @@ def _controls(known: Tally, joined: Together, idle: Sequence[str], random: Rando
 
 
 def _joining(known: Tally, joined: Together, idle: Sequence[str]) -> tuple[list[Group], list[str]]:
-    """Pair nodes of different parts so that all parts are one if these pass; return who is left over as well."""
+    """Return pairs that join all parts if they pass, and the nodes left over."""
     by_part: dict[int, list[str]] = {}
     for node in idle:
         by_part.setdefault(joined.part[node], []).append(node)
     groups: list[Group] = []
     reached: deque[str] = deque()
-    # The parts with the most idle nodes first: one with a single node can be reached, and leads nowhere.
+    # Parts with the most idle nodes first: a part with one node cannot lead on to another part.
     for number, nodes in sorted(by_part.items(), key=lambda its: -len(its[1])):
         beyond = {
             joined.part[p] for n in joined.parts[number] for p in joined.failed_with.get(n, ()) if p in joined.part

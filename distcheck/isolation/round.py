@@ -1,4 +1,4 @@
-"""What is tested at the same time, and what came of it."""
+"""The groups that are tested at the same time, and their results."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """Disjoint groups to be tested at the same time; results refer to a group by its place.
+    """Disjoint groups to test at the same time; results refer to a group by its position.
 
-    In a group of purpose alone every rank also times work of its own, before any collective.
+    In a group of purpose alone every rank also times its own work before any collective.
     """
 
     number: int
     """From 1, without gaps."""
     groups: tuple[Group, ...]
     left: tuple[tuple[str, ...], ...] = ()
-    """In rounds of larger groups: the nodes that are left for these, in two parts where pairs showed two sides."""
+    """In rounds of larger groups: the remaining nodes, in two parts if pairs showed two sides."""
 
 
 class Compute(msgspec.Struct, frozen=True):
-    """What a rank took for work of its own; compared with ranks of the same device only."""
+    """The times of a rank's own work, compared only with ranks on the same device."""
 
     node: str
     local_rank: int
@@ -47,7 +47,7 @@ class Compute(msgspec.Struct, frozen=True):
 
 
 class Rail(msgspec.Struct, frozen=True):
-    """One local rank of every node of the group, tested among themselves."""
+    """One local rank of every node in the group, tested with each other."""
 
     local_rank: int
     ended: Ended = "passed"
@@ -55,7 +55,7 @@ class Rail(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a member of a group reported; evidence for people, never a reason to blame that member."""
+    """A group member's report: evidence for the reader, never a reason to blame that member."""
 
     node: str
     local_rank: int | None
@@ -63,23 +63,23 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one group; the speed is judged here, not where it was measured."""
+    """The result of one group; speeds are judged in this package, not where they are measured."""
 
     group: int
-    """Its place in the round's groups."""
+    """Its position in the round's groups."""
     ended: Ended
     busbw_GBps: float | None = None  # noqa: N815 - the unit
     seconds: float | None = None
-    """Of the collective; used where there is no bus bandwidth."""
+    """The time of the collective; used without a bus bandwidth."""
     like: str = ""
-    """Figures are compared among groups that say the same, such as the model of GPU and the ranks per node."""
+    """Figures are compared among groups with the same value, such as GPU model and ranks per node."""
     rails: tuple[Rail, ...] = ()
     compute: tuple[Compute, ...] = ()
     said: tuple[Said, ...] = ()
 
 
 class SlowRank(msgspec.Struct, frozen=True):
-    """A rank that took longer than others for work of its own."""
+    """A rank whose own work took longer than others'."""
 
     node: str
     local_rank: int
@@ -98,12 +98,12 @@ class Trial(msgspec.Struct, frozen=True):
     ended: Outcome = "untested"
     """The outcome before speeds were judged."""
     rails: tuple[int, ...] = ()
-    """The local ranks whose rails did not pass, where others did; empty when it is not a matter of rails."""
+    """The local ranks whose rails did not pass while others did; empty if rails do not matter."""
     slow_ranks: tuple[SlowRank, ...] = ()
     speed: float | None = None
     """GB/s of bus bandwidth, else operations per second."""
     ratio: float | None = None
-    """The speed as a share of what groups like this one showed."""
+    """The speed as a share of that of comparable groups."""
     like: str = ""
     rail_speeds: tuple[tuple[int, float], ...] = ()
     compute: tuple[Compute, ...] = ()
@@ -111,12 +111,12 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def bad(self) -> bool:
-        """Whether it did not pass, however."""
+        """Whether it failed, hung, or was wrong or slow."""
         return self.outcome not in {"passed", "untested"}
 
     @property
     def hard(self) -> bool:
-        """Whether it did not work at all, rather than slowly."""
+        """Whether it failed, hung or was wrong, rather than slow."""
         return self.bad and self.outcome != "slow"
 
     def other(self, node: str) -> str:

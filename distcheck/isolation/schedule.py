@@ -1,4 +1,4 @@
-"""The order of the rounds, and when there is nothing more to learn."""
+"""The order of the rounds, and when the search ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def next_round(state: State) -> Round | Verdict:
     again = [Group((n,), "alone") for n in alone.to_repeat(runs)]
     aside = alone.set_aside(runs)
     if 2 * len(aside) > len(state.nodes) >= SHARED:
-        # What most nodes show by themselves is no matter of one node, and pairs of them would show it again.
+        # A fault of most nodes alone is not one node's, and pairs would only show it again.
         return Round(number, tuple(again)) if again else conclude(state, runs)
     seen, pairs = _pairs(state, aside)
     begun = next((r.left for r, _ in state.rounds if r.left), None)
@@ -37,16 +37,16 @@ def next_round(state: State) -> Round | Verdict:
     if search.wanted:
         busy = (n for g in search.wanted for n in g.nodes)
         return Round(number, (*search.wanted, *pairing.beside_groups(seen, busy)), left)
-    # Two that had never passed may have passed together meanwhile.
+    # Two nodes that had never passed may have passed together meanwhile.
     if pairs and seen.joined.many:
         return Round(number, tuple(pairs), left)
     return conclude(state, runs, seen, search.found)
 
 
 def so_far(state: State) -> Verdict:
-    """Return what is known where no time is left for another round.
+    """Return the verdict if no time is left for another round.
 
-    As long as two that never passed are still to be tested with each other, these may be on a side of their own.
+    While two nodes that never passed are not tested with each other, they may form their own side.
     """
     runs = alone.alone(state)
     aside = alone.set_aside(runs)
@@ -60,7 +60,7 @@ def so_far(state: State) -> Verdict:
 
 
 def _pairs(state: State, aside: frozenset[str]) -> tuple[Sight, list[Group]]:
-    """Return what pairs told, and which pairs would tell more."""
+    """Return the results of pairs so far, and the next useful pairs."""
     seen = see(state, aside, pairing.CLEAR_CUT)
     pairs = pairing.next_pairs(state, seen)
     if pairs or len(seen.sides) > 1:
@@ -70,7 +70,7 @@ def _pairs(state: State, aside: frozenset[str]) -> tuple[Sight, list[Group]]:
 
 
 def take(state: State, now: Round, results: Iterable[Result]) -> State:
-    """Remember what came of a round that `next_round` gave; a group without a result is untested.
+    """Return the state with the results of a round; a group without a result is untested.
 
     Raises ValueError for a round out of turn, and for results of groups that it does not have.
     """
@@ -81,7 +81,7 @@ def take(state: State, now: Round, results: Iterable[Result]) -> State:
     if len(state.nodes) > FEW_NODES:
         judged = judge(new, state.tests, floor, slow_share=share, slow_work_share=of_work)
         return replace(state, rounds=(*state.rounds, (now, tuple(judged))))
-    # Few nodes give few figures: what was measured before is judged anew beside what came later.
+    # Few nodes give few figures, so earlier measurements are judged again together with the new ones.
     every = iter(judge([*state.tests, *new], (), floor, together=True, slow_share=share, slow_work_share=of_work))
     rounds = [(r, tuple(islice(every, len(r.groups)))) for r, _ in (*state.rounds, (now, ()))]
     return replace(state, rounds=tuple(rounds))
@@ -94,7 +94,7 @@ def most_rounds(nodes: int) -> int:
 
 
 def _left(state: State, sides: Sequence[Side], joined: Together) -> tuple[tuple[str, ...], ...]:
-    """Return the nodes of each side to be tested in groups: all that work in pairs, of a bad link only one end."""
+    """Return each side's nodes to test in groups: those that work, one end of a bad link."""
     if not state.settings.groups or not joined.parts or any(found.widespread for _, found in sides):
         return ()
     left: list[tuple[str, ...]] = []
@@ -108,7 +108,7 @@ def _left(state: State, sides: Sequence[Side], joined: Together) -> tuple[tuple[
 
 
 def _groups(state: State, left: tuple[tuple[str, ...], ...]) -> groups.Search:
-    """Go on with groups, without the nodes that have left since."""
+    """Return the next tests of groups, without the nodes that have left."""
     present = frozenset(state.nodes)
     parts = [tuple(n for n in part if n in present) for part in left]
     if len(parts) == 2 and all(parts):

@@ -1,4 +1,4 @@
-"""What pairs have told so far, put together: by node, by part, and by side where two sides are seen."""
+"""The results of pairs so far: by node, by part, and by side if there are two sides."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ Side = tuple[Tally, Attribution]
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """The tests of pairs and what explains them."""
+    """The tests of pairs and their explanation."""
 
     known: Tally
-    """Of all nodes that can be partners."""
+    """The tests of all nodes that can be partners."""
     found: Attribution
     joined: Together
     sides: tuple[Side, ...]
-    """Of all nodes, or of each of two sides, what its own nodes showed among themselves."""
+    """The tests within all nodes, or within each of two sides."""
 
 
 def see(state: State, aside: frozenset[str], least: int) -> Sight:
-    """Explain the tests of pairs; of two sides, where so many failures between nodes of their own show these."""
+    """Return the tests of pairs, explained.
+
+    They are split by side if `least` failing pairs without a common node show two sides.
+    """
     known = tally(state, aside)
     found = attribute(known)
     sides = cut(known, found, least)

@@ -1,10 +1,10 @@
-"""Which nodes were seen to work together, whatever their names, and what a partition explains as well as a bad node.
+"""Finds which nodes work together, and which failures a partition explains as well.
 
-What passed joins nodes to parts. In a network that is parted, a healthy node works with everybody on its own side and
-with nobody beyond. So a node is bad only when no side is left on which it could be healthy: not with any part, because
-it failed with each; and not with others that never passed either, because it failed with these too. For two sides of
-any size that is a proof, however early the search ends: the healthy of a side that nobody was seen to work on are just
-those that never passed, so that any two of them would have worked.
+Passing tests join nodes into parts. In a partitioned network, a healthy node works with every node on its own side and
+with none beyond. So a node is bad only if no side is left on which it could be healthy: it failed with every part, and
+it failed with other nodes that never passed. For two sides of any size this is a proof, however early the search ends:
+if no node of a side was seen to work, the side's healthy nodes are all among those that never passed, so any two of
+them would have worked together.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from distcheck.isolation.round import PAIRED
 from distcheck.isolation.state import State
 
 WITNESSES = 2
-"""Partners that work with others and fail with a node, before it is convicted."""
+"""Partners that work with others and fail with a node before it is convicted."""
 MANY = 10
-"""Where more than one node in so many does not work with the others, no round is saved in looking for sides."""
+"""If more than one node in this many does not work with the others, the search for sides takes all rounds."""
 SMALL = 8
-"""Of so many every two meet."""
+"""Up to this many nodes, every pair is tested."""
 TRIED = 3
-"""Nodes that never passed and fail with a part, before it is taken to be no place for others of them."""
+"""Nodes that never passed and fail with a part before the part is ruled out for the others."""
 MEETINGS, MORE_MEETINGS = 1, 3
-"""Others that never passed, with which such a node fails before it is convicted; more where these are more."""
+"""Other nodes that never passed with which such a node fails before it is convicted; more if there are many."""
 
 
 class Together(msgspec.Struct, frozen=True):
-    """What passed and what failed between nodes, in all tests so far."""
+    """The passes and failures between nodes in all tests so far."""
 
     nodes: tuple[str, ...]
-    """Those that can be partners, in the order of their names."""
+    """The nodes that can be partners, by name."""
     part: dict[str, int]
-    """Of each node that passed with others: the number of its part."""
+    """The part number of each node that passed with others."""
     parts: tuple[tuple[str, ...], ...]
     """The nodes of each part, in order."""
     failed_with: dict[str, frozenset[str]]
-    """Of each node: with whom it failed in pairs."""
+    """Each node's partners in failed pairs."""
     never: tuple[str, ...]
-    """Who passed with nobody so far, tested or not, in order."""
+    """Nodes that passed with no other so far, tested or not, in order."""
     settled: frozenset[str]
-    """Those of them that failed with every part on which they could be healthy."""
+    """Those of them that failed with every part in which they could be healthy."""
     many: bool
-    """Whether more than a few are not of the largest part."""
+    """Whether more than a few nodes are outside the largest part."""
 
     def met(self, node: str) -> set[int]:
-        """Return the parts with some of which it failed."""
+        """Return the parts with whose nodes it failed."""
         return {self.part[n] for n in self.failed_with.get(node, frozenset()) if n in self.part}
 
     def strangers(self, node: str) -> frozenset[str]:
-        """Return the others that failed with every part, and with it."""
+        """Return the other nodes that failed with every part and with this node."""
         return self.failed_with.get(node, frozenset()) & self.settled
 
     @property
     def meetings(self) -> int:
-        """With how many others that never passed each of these has to fail, before it is convicted.
+        """How many others that never passed such a node must fail with before it is convicted.
 
-        One is enough against two sides; several sides may each be hidden among these, and a few healthy on each.
+        One is enough for two sides. With more sides, each may have a few healthy nodes among these.
         """
         others = max(0, len(self.never) - 1)
         if self.many and len(self.never) <= SMALL:
@@ -67,7 +67,7 @@ class Together(msgspec.Struct, frozen=True):
         return min(others, MORE_MEETINGS if self.many else MEETINGS)
 
     def excused(self, node: str) -> bool:
-        """Whether a partition explains what a node failed in as well as a fault of its own does."""
+        """Whether a partition explains a node's failures as well as its own fault does."""
         own = self.part.get(node)
         if own is not None:
             return sum(self.part.get(n) == own for n in self.failed_with.get(node, frozenset())) < WITNESSES
@@ -75,13 +75,13 @@ class Together(msgspec.Struct, frozen=True):
             return True
         if len(self.strangers(node)) >= self.meetings:
             return False
-        # One of an odd number has nobody left to meet; that the others failed among themselves tells of it as well.
+        # With an odd number one node has no partner left; the failures among the others count for it too.
         alone = [n for n in self.settled if not self.strangers(n)]
         return self.many or alone != [node] or len(self.settled) < 1 + WITNESSES
 
 
 def together(state: State, without: Iterable[str] = ()) -> Together:
-    """Join the nodes by the tests that passed."""
+    """Return the nodes joined into parts by the tests that passed."""
     away = frozenset(without)
     up = {n: n for n in state.nodes if n not in away}
 
@@ -109,7 +109,7 @@ def together(state: State, without: Iterable[str] = ()) -> Together:
     met = {n: {part[p] for p in failed.get(n, ()) if p in part} for n in never}
     largest = max(parts, key=len, default=())
     many = MANY * (len(up) - len(largest)) > len(up)
-    # Of many nodes a few flaky ones pass with each other, and not everybody can be tested with these few.
+    # Among many nodes a few flaky ones pass with each other, and not every node can be tested with these few.
     tried = Counter(i for its in met.values() for i in its)
     likely = {i for i, its in enumerate(parts) if many or its is largest or tried[i] < TRIED}
     settled = frozenset(n for n in never if n in failed and likely <= met[n])

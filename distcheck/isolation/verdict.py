@@ -1,4 +1,4 @@
-"""What a search found: who is convicted on what evidence, what could not be decided, and one sentence."""
+"""The verdict of a search: culprits with evidence, undecided nodes, one sentence."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from distcheck.isolation.groups import Boundary
 from distcheck.isolation.round import Outcome, Purpose, Said
 
 Kind = Literal["healthy", "found", "undecided", "boundary", "shared", "unmeasured"]
-"""shared: most nodes show the same, so that no node is to blame; unmeasured: no test came to an end."""
+"""shared: most nodes show the same, so no node is to blame; unmeasured: no test finished."""
 Part = Literal["node", "rail", "rank", "link"]
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """One test: which round, who took part, how it ended."""
+    """One test: its round, its nodes and its outcome."""
 
     round: int
     nodes: tuple[str, ...]
     purpose: Purpose
     outcome: Outcome
     ratio: float | None = None
-    """Of a slow one: its speed as a share of what others showed."""
+    """If slow: its speed as a share of the others'."""
     said: tuple[Said, ...] = ()
 
 
@@ -31,14 +31,14 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
     part: Part
     nodes: tuple[str, ...]
-    """One, or the two ends of a link."""
+    """One node, or the two ends of a link."""
     local_ranks: tuple[int, ...] = ()
     """The rails, or the slow ranks."""
     fault: Outcome
-    """The worst that was seen: wrong, hung, failed, slow."""
+    """The worst outcome: wrong, hung, failed, slow."""
     passed: int
     tests: int
-    """How many tests it took part in that tell of it, and how many of these passed: both above 0 is flaky."""
+    """The tests that count for it, and how many of them passed; flaky if some passed and some did not."""
     certain: bool
     evidence: tuple[Evidence, ...]
     sentence: str
@@ -50,12 +50,12 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_others(self) -> bool:
-        """Whether it is convicted because of how it did with others, rather than by itself."""
+        """Whether it is convicted by tests with other nodes, not by tests alone."""
         return self.part != "link" and any(len(e.nodes) > 1 for e in self.evidence)
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """Nodes of which one, or the way between them, did not work, and nothing tells which."""
+    """Nodes one of which, or the path between them, is at fault; it is unknown which."""
 
     nodes: tuple[str, ...]
     evidence: tuple[Evidence, ...]
@@ -63,31 +63,31 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a search."""
+    """The result of a search."""
 
     kind: Kind
     culprits: tuple[Culprit, ...] = ()
     boundaries: tuple[Boundary, ...] = ()
     undecided: tuple[Suspect, ...] = ()
     untested: tuple[str, ...] = ()
-    """Nodes that are present and of which no test came to an end."""
+    """Present nodes without a finished test."""
     only_alone: tuple[str, ...] = ()
-    """Nodes that passed alone and had no other to be tested with."""
+    """Nodes that passed alone and had no partner to be tested with."""
     missing: dict[str, str] = {}
     largest_passed: int = 0
     """The most nodes that passed together."""
     widespread: bool = False
-    """Whether failures are spread over so many pairs that the network is likelier than any node."""
+    """Whether so many pairs fail that the network is a likelier cause than any node."""
     rounds: int = 0
     sentence: str
 
     @property
     def certain(self) -> bool:
-        """Whether everything that went wrong is explained by culprits that are certain."""
+        """Whether certain culprits explain every failure."""
         gaps = self.undecided or self.boundaries or self.untested or self.only_alone
         return not gaps and all(c.certain for c in self.culprits)
 
     def bad_nodes(self, *, certain: bool = True) -> tuple[str, ...]:
-        """Return the nodes to leave out: convicted themselves, by a rail or by a rank; never for a link."""
+        """Return the nodes to exclude: convicted by node, rail or rank, never by link."""
         found = (n for c in self.culprits if c.part != "link" and (c.certain or not certain) for n in c.nodes)
         return tuple(dict.fromkeys(found))

@@ -16,7 +16,7 @@ WORK = {"matmul": "matrix multiplication", "copy": "memory copy"}
 
 
 def names(nodes: Sequence[str]) -> str:
-    """Write a, b and c; of many only the first."""
+    """Return "a, b and c"; only the first names if there are many."""
     shown = list(nodes[:MOST_NAMES])
     if len(nodes) > MOST_NAMES:
         shown.append(f"{len(nodes) - MOST_NAMES} more")
@@ -24,42 +24,42 @@ def names(nodes: Sequence[str]) -> str:
 
 
 def some(sentences: Sequence[str]) -> list[str]:
-    """Return the first sentences, and how many there are beyond."""
+    """Return the first sentences, and the number of further ones."""
     more = len(sentences) - MOST_NAMES
     return [*sentences[:MOST_NAMES], *([f"and {more} more"] if more > 0 else [])]
 
 
 def count(number: int, noun: str) -> str:
-    """Write 1 node, 2 nodes."""
+    """Return "1 node" or "2 nodes"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def rounds(tests: Sequence[Trial]) -> str:
-    """Write (rounds 2, 3 and 4)."""
+    """Return "(rounds 2, 3 and 4)"."""
     numbers = sorted({t.round for t in tests})
     return f"({'round' if len(numbers) == 1 else 'rounds'} {names([str(n) for n in numbers])})"
 
 
 def share(tests: Sequence[Trial]) -> str:
-    """Write how slow: at 41% of what the others show."""
+    """Return how slow: "at 41% of what the others show"."""
     ratios = [t.ratio for t in tests if t.ratio is not None and t.outcome == "slow"]
     return f", at {min(ratios):.0%} of what the others show" if ratios else ""
 
 
 def ranks(local_ranks: Sequence[int], noun: str) -> str:
-    """Write local rank 3 of, or nothing."""
+    """Return "local rank 3 of ", or nothing without ranks."""
     if not local_ranks:
         return ""
     return f"{noun}{'' if len(local_ranks) == 1 else 's'} {names([str(r) for r in local_ranks])} of "
 
 
 def score(passed: int, tests: int) -> str:
-    """Write how often it passed."""
+    """Return how often it passed."""
     return f"flaky, passed {passed} of {tests}" if passed else f"{tests} of {tests} tests"
 
 
 def two_nodes(pair: Sequence[str], fault: Outcome, times: int, rails: Sequence[int]) -> str:
-    """Say what can be said of two nodes without a third."""
+    """Return the sentence about two nodes that fail together, without a third to decide."""
     a, b = pair
     rail = f" on {ranks(rails, 'rail').removesuffix(' of ')}" if rails else ""
     often = f" {times} times" if times > 1 else ""
@@ -71,7 +71,7 @@ def two_nodes(pair: Sequence[str], fault: Outcome, times: int, rails: Sequence[i
 
 
 def never_passed(nodes: Sequence[str], others: Sequence[str]) -> str:
-    """Say why nodes that never passed are not convicted; `others` are those beyond them that they failed with."""
+    """Return why nodes that never passed are not convicted; `others` failed with them."""
     whom = [*(["each other"] if len(nodes) > 1 else []), *others]
     they, are = ("it", "is") if len(nodes) == 1 else ("they", "are")
     return (
@@ -81,7 +81,7 @@ def never_passed(nodes: Sequence[str], others: Sequence[str]) -> str:
 
 
 def other_side(nodes: Sequence[str], partners: Sequence[str]) -> str:
-    """Say why nodes are not convicted that may be on another side of what parts the nodes than their partners are."""
+    """Return why nodes are not convicted that may be on another side than their partners."""
     they, are = ("it", "is") if len(nodes) == 1 else ("they", "are")
     return (
         f"{names(nodes)} failed with {names(partners)}; it is not known whether {they} {are} at fault or on the other "
@@ -90,7 +90,7 @@ def other_side(nodes: Sequence[str], partners: Sequence[str]) -> str:
 
 
 def boundaries(found: Sequence[Boundary]) -> list[str]:
-    """Say between which sides things fail; of many alike only what they have in common."""
+    """Return between which sides tests fail; many boundaries of scale are summarized."""
     by_size = [b for b in found if b.cause == "scale"]
     if len(by_size) < 2:
         return some([boundary(b) for b in found])
@@ -104,7 +104,7 @@ def boundaries(found: Sequence[Boundary]) -> list[str]:
 
 
 def boundary(found: Boundary) -> str:
-    """Say between which sides, and what that hints at; nobody is blamed."""
+    """Return the two sides of a boundary and its likely cause, without blaming a node."""
     left, right = (names(side) for side in found.sides)
     if found.cause == "flaky":
         return f"{left} with {right} failed in one test and passed in another: flaky, and no node can be named"

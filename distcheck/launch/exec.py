@@ -1,4 +1,4 @@
-"""Become the job's command: the same process, in the state in which it was given to distcheck."""
+"""Replaces distcheck by COMMAND, in the process state that distcheck was started with."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from distcheck.selection.placement import exported
 
 
 def original_environment() -> dict[bytes, bytes]:
-    """Return the environment that the kernel gave this process at its start.
+    """Return the environment that this process was started with.
 
-    Python may have changed its own since: in the C locale it sets LC_CTYPE (PEP 538).
+    Python may have changed its copy: in the C locale it sets LC_CTYPE (PEP 538).
     """
     try:
         raw = Path("/proc/self/environ").read_bytes()
@@ -26,15 +26,15 @@ def original_environment() -> dict[bytes, bytes]:
 
 
 def become(program: str, command: list[str], placement: Placement | None) -> NoReturn:
-    """Replace this process by the command; `placement` adds its RANK, WORLD_SIZE and so on to the environment."""
+    """Replace this process by COMMAND; `placement` adds RANK, WORLD_SIZE and so on."""
     environment = original_environment()
     if placement is not None:
         environment |= {k.encode(): v.encode() for k, v in exported(placement).items()}
     sys.stdout.flush()
     sys.stderr.flush()
-    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored stays so
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec keeps ignored signals
         signal.signal(signum, signal.SIG_DFL)
     try:
-        os.execve(program, command, environment)  # noqa: S606 the user's words are no shell's
+        os.execve(program, command, environment)  # noqa: S606 the user's command, without a shell
     except OSError as error:
         raise UsageError(f"COMMAND {command[0]} could not be started: {error.strerror}") from error

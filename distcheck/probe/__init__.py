@@ -1,1 +1,4 @@
-"""What runs on every node: it collects facts and never judges them; it imports neither typer nor torch."""
+"""The code that runs on every node: it collects facts and never judges them.
+
+It imports neither typer nor torch.
+"""

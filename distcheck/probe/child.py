@@ -1,7 +1,7 @@
-"""Ask in a process of its own what may never answer: a driver, a resolver, a file system.
+"""Run a question that may block (driver, resolver, file system) in a child process.
 
-What blocks in the kernel cannot be ended by any signal, and a thread that blocks there keeps its whole process from
-ending. So the question is put by another program, which is killed at the deadline, and left behind when even that
+A process that blocks in the kernel cannot be ended by any signal, and a thread that blocks there keeps its whole
+process from ending. So another program asks the question. It is killed at the deadline, and left behind if even that
 does not end it.
 """
 
@@ -28,16 +28,16 @@ _OUTLIVE_SECONDS = 5
 
 
 class Question(NamedTuple):
-    """Who asks, and the words for an answer that does not come."""
+    """A module to run, and the texts for a missing answer."""
 
     module: str
-    """A module that prints the answer as one line of JSON when it is run with its life's seconds as argument."""
+    """A module that prints the answer as one line of JSON; its first argument is its lifetime in seconds."""
     subject: str
-    """Who is asked: NVML, this node."""
+    """What the module asks: NVML, this node."""
     silent: str
-    """What it may mean when no answer comes in time."""
+    """A possible cause when no answer comes in time."""
     arguments: tuple[str, ...] = ()
-    """What the module is told beside its life's seconds."""
+    """Arguments of the module after its lifetime."""
 
 
 async def ask(
@@ -51,17 +51,19 @@ async def ask(
     until: asyncio.Event | None = None,
     patience: float = 0.0,
 ) -> Any:
-    """Return the child's answer, of type `kind`, or `Missing`, within `timeout` seconds and one more to see it dead.
+    """Return the child's answer of type `kind`, or `Missing`, within `timeout` seconds.
 
-    With `until` the child has a standard input that is closed when the event is set, and answers then, within
-    `patience` seconds.
+    One more second may pass until the child is dead.
 
-    A child may answer several times, each time more fully. When it does not come to its end, `in_part` makes the
-    answer of what it has said last and of why there is no more. Without `environ` it inherits our environment.
+    With `until` the child gets a standard input that is closed when the event is set; it then answers within `patience`
+    seconds.
 
-    The child is polled and not awaited: one that is stuck in the kernel is never reaped, and asyncio's watcher would
-    wait for it. It writes to memory and not to a pipe, so that nothing has to be read while it runs, and it holds
-    none of our descriptors open.
+    A child may answer several times, each time more fully. If it does not finish, `in_part` builds the answer from the
+    last one and the reason why there is no more. Without `environ` the child inherits our environment.
+
+    The child is polled and not awaited: a child stuck in the kernel is never reaped, and asyncio's watcher would wait
+    for it. It writes to memory and not to a pipe, so that nothing has to be read while it runs, and it holds none of
+    our descriptors open.
     """
     import asyncio
 
@@ -77,7 +79,7 @@ async def ask(
                 start_new_session=True,
             )
         except OSError as error:
-            return Missing(reason=f"the process that asks {question.subject} could not be started: {error}")
+            return Missing(reason=f"could not start the process that queries {question.subject}: {error}")
         deadline = time.monotonic() + timeout
         try:
             while child.poll() is None and time.monotonic() < deadline:
@@ -96,7 +98,7 @@ async def ask(
         answer = _last_answer(kind | Missing, written)
         if not reason and answer is not None:
             return answer
-        reason = reason or f"the process that asks {question.subject} gave no answer: {_last_words(written)}"
+        reason = reason or f"the process that queries {question.subject} gave no answer: {_last_line(written)}"
         if in_part is None or answer is None or isinstance(answer, Missing):
             return Missing(reason=reason)
         return in_part(answer, reason)
@@ -105,7 +107,7 @@ async def ask(
 
 
 async def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill what still runs and reap it; leave it behind when not even SIGKILL ends it."""
+    """Kill and reap the child; leave it behind if even SIGKILL does not end it."""
     import asyncio
 
     if child.poll() is not None:
@@ -113,30 +115,31 @@ async def _end(child: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     patience = time.monotonic() + _AFTER_KILL_SECONDS
-    while child.poll() is None and time.monotonic() < patience:  # noqa: ASYNC110 no event tells
+    while child.poll() is None and time.monotonic() < patience:  # noqa: ASYNC110 there is no event
         await asyncio.sleep(0.01)
 
 
 def _failure(question: Question, timeout: float, returncode: int | None, written: bytes) -> str:
-    """Say why the child did not come to its end; '' when it did."""
+    """Return why the child did not finish; '' if it did."""
     if returncode is None:
         return f"{question.subject} did not answer within {timeout:.3g} s: {question.silent}"
     if returncode < 0:
-        return f"{question.subject} crashed the process that asked it: {_signal_name(-returncode)}"
+        return f"{question.subject} crashed the process that queried it: {_signal_name(-returncode)}"
     if returncode:
         return (
-            f"the process that asks {question.subject} gave no answer (exit code {returncode}): {_last_words(written)}"
+            f"the process that queries {question.subject} gave no answer"
+            f" (exit code {returncode}): {_last_line(written)}"
         )
     return ""
 
 
-def _last_words(written: bytes) -> str:
+def _last_line(written: bytes) -> str:
     lines = [line for line in written.splitlines() if line.strip()]
-    return lines[-1].decode("utf-8", "replace")[:200] if lines else "it wrote nothing"
+    return lines[-1].decode("utf-8", "replace")[:200] if lines else "no output"
 
 
 def _last_answer(kind: Any, written: bytes) -> Any:
-    """Find what the child said last: a line of JSON, among whatever else was said."""
+    """Return the child's last answer: the last line of JSON of that type, None without one."""
     for line in reversed(written.splitlines()):
         with suppress(msgspec.DecodeError):
             return msgspec.json.decode(line, type=kind)
@@ -150,8 +153,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def live_no_longer_than_told() -> None:
-    """In the child: die by the clock when nobody can be waiting any more."""
+def exit_after_lifetime() -> None:
+    """In the child: exit by SIGALRM after the lifetime, when no parent can be waiting."""
     if len(sys.argv) > 1:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(sys.argv[1]))

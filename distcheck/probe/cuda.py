@@ -1,12 +1,12 @@
-"""The one gateway to CUDA's driver library: which GPUs it gives to a process with a rank's variables.
+"""The only gateway to CUDA's driver library: which GPUs it shows to a rank.
 
-CUDA reads CUDA_VISIBLE_DEVICES once, when it starts, and a process that has started it may not fork any more. So it is
-asked by this module run as a program, in a child that has the rank's variables and is left behind at the deadline:
-a wedged GPU, or an MPS daemon that does not answer, can hold ``cuInit`` for ever. No context is made on any GPU, so no
-memory of it is used and its compute mode does not matter.
+CUDA reads CUDA_VISIBLE_DEVICES once, when it starts, and a process that has started it may not fork any more. So this
+module runs as a program and asks CUDA in a child that has the rank's variables and is left behind at the deadline: a
+wedged GPU, or an MPS daemon that does not answer, can block ``cuInit`` forever. The child creates no context on any
+GPU, so it uses no GPU memory, and the compute mode does not matter.
 
-The reason of a `Missing` from here begins with ``CUDA`` when CUDA hung or crashed and with ``libcuda.so.1`` when the
-library cannot be loaded; else distcheck could not ask. What CUDA itself answers is a `CudaView`, its errors too.
+The reason of a `Missing` from here begins with ``CUDA`` if CUDA hung or crashed and with ``libcuda.so.1`` if the
+library cannot be loaded; otherwise distcheck could not ask. What CUDA itself answers is a `CudaView`, errors included.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from distcheck.facts import CudaDevice, CudaView, Gpu, Missing
 from distcheck.probe import child
-from distcheck.probe.child import Question, live_no_longer_than_told
+from distcheck.probe.child import Question, exit_after_lifetime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LIBRARY = "libcuda.so.1"
 _CUDA = Question(__name__, "CUDA", "a GPU, its driver or the MPS daemon hangs")
 _DECIDES = ("CUDA_", "NVIDIA_", "LD_LIBRARY_PATH", "LD_PRELOAD")
-"""How the variables begin that can change which GPUs CUDA shows."""
+"""Prefixes of the variables that can change which GPUs CUDA shows."""
 _MAJOR, _MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR (cuda.h)."""
 _WORDS = {
@@ -42,16 +42,16 @@ _WORDS = {
     804: "forward compatibility was attempted on non supported HW",
     999: "unknown error",
 }
-"""What CUDA says of its errors (cuda.h), for libraries that do not tell."""
+"""CUDA's error texts (cuda.h), for libraries that do not return them."""
 
 
 async def views(
     environments: Sequence[Mapping[str, str]], timeout: float, python: str = sys.executable
 ) -> list[CudaView | Missing]:
-    """Return what CUDA shows in each of these environments: the ranks' own, whole.
+    """Return what CUDA shows in each of these environments, the ranks' own.
 
-    One child is asked for all that are alike, and all children at the same time, for at most `timeout` seconds and one
-    more to see them dead.
+    Equal environments share one child. All children run at the same time, for at most `timeout` seconds and one more
+    until they are dead.
     """
     import asyncio
 
@@ -70,11 +70,11 @@ def _deciding(environ: Mapping[str, str]) -> frozenset[tuple[str, str]]:
 
 
 def as_nvml_names(view: CudaView, gpus: tuple[Gpu, ...], predicted: tuple[str, ...] = ()) -> CudaView:
-    """Return the view with its devices named as NVML and `visible` name them; others keep their own.
+    """Return the view with its devices named as NVML and `visible` name them.
 
-    CUDA's UUIDs say nothing of their kind, so each is looked up as a GPU's and as a MIG device's, then by its PCI
-    address. A driver before 470 gives a MIG device the UUID of its GPU: then what was `predicted` names it. Names and
-    addresses that NVML tells alike are left out: they would be said by every rank.
+    CUDA's UUIDs do not have a kind, so each is looked up as a GPU's and as a MIG device's, then by its PCI address;
+    unknown devices keep their own. A driver before 470 gives a MIG device the UUID of its GPU: then `predicted` names
+    it. Names and addresses that NVML reports as well are left out: every rank would repeat them.
     """
     from distcheck.facts.gpu import usable_name
 
@@ -103,27 +103,27 @@ def as_nvml_names(view: CudaView, gpus: tuple[Gpu, ...], predicted: tuple[str, .
 
 
 def collect() -> CudaView | Missing:
-    """Ask CUDA in this process. It can hang, and no fork may follow: `views` is for callers who cannot."""
+    """Ask CUDA in this process. It can hang, and no fork may follow: callers use `views`."""
     try:
         cuda = ctypes.CDLL(_LIBRARY)
     except OSError as error:
         return Missing(reason=f"{_LIBRARY} cannot be loaded: {str(error).removeprefix(f'{_LIBRARY}: ')}")
     try:
         return _ask(cuda)
-    except AttributeError as error:  # a library that lacks a call which every CUDA has
+    except AttributeError as error:  # a library without a function that every CUDA has
         return Missing(reason=f"{_LIBRARY} cannot be used: {error}")
 
 
 def _ask(cuda: ctypes.CDLL) -> CudaView:
     library = _mapped()
     version, count = ctypes.c_int(), ctypes.c_int()
-    told = version.value if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0 else 0
+    known = version.value if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0 else 0
     error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
-    told = version.value if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0 else told
+    known = version.value if cuda.cuDriverGetVersion(ctypes.byref(version)) == 0 else known
     if error:
-        return CudaView((), error=error, words=_words(cuda, error), version=told, library=library)
+        return CudaView((), error=error, words=_words(cuda, error), version=known, library=library)
     devices = tuple(_device(cuda, ordinal) for ordinal in range(count.value))
-    return CudaView(devices, version=told, library=library)
+    return CudaView(devices, version=known, library=library)
 
 
 def _device(cuda: ctypes.CDLL, ordinal: int) -> CudaDevice:
@@ -141,8 +141,8 @@ def _device(cuda: ctypes.CDLL, ordinal: int) -> CudaDevice:
 
 
 def _uuid(cuda: ctypes.CDLL, handle: ctypes.c_int) -> str:
-    """Return a device's UUID as of a GPU; the newer call tells a MIG device's own instead of its GPU's."""
-    for call in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):  # the first is there from CUDA 11.4 on
+    """Return a device's UUID in GPU form; the newer call returns a MIG device's own UUID."""
+    for call in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):  # the first exists from CUDA 11.4 on
         raw = (ctypes.c_ubyte * 16)()
         ask: Any = getattr(cuda, call, None)
         if ask is not None and ask(raw, handle) == 0:
@@ -164,7 +164,7 @@ def _words(cuda: ctypes.CDLL, error: int) -> str:
 
 
 def pci_address(text: str) -> str:
-    """Write a PCI address as sysfs does, 0000:1b:00.0, whatever case and width its numbers have; '' if it is none."""
+    """Return a PCI address as sysfs writes it, 0000:1b:00.0; '' if the text is no address."""
     try:
         domain, bus, rest = text.split(":")
         device, _, function = rest.partition(".")
@@ -174,7 +174,7 @@ def pci_address(text: str) -> str:
 
 
 def _mapped(maps: Path = Path("/proc/self/maps")) -> str:
-    """Return the file of CUDA's library that this process has loaded: the loader has followed all links to it."""
+    """Return the path of the CUDA library loaded in this process, with links resolved."""
     try:
         paths = [line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libcuda.so" in line]
     except (OSError, IndexError):
@@ -183,8 +183,8 @@ def _mapped(maps: Path = Path("/proc/self/maps")) -> str:
 
 
 def main() -> None:
-    """Print what CUDA shows to this process, as one line of JSON."""
-    live_no_longer_than_told()
+    """Print what CUDA shows to this process as one line of JSON."""
+    exit_after_lifetime()
     sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
     sys.stdout.flush()
 

@@ -1,6 +1,6 @@
-"""Collect a rank's variables, and words of command lines, with what looks like a secret redacted before it leaves.
+"""Collect a rank's variables and command lines, with likely secrets redacted first.
 
-Variables are on an allow-list; command lines are shown for what they start.
+Variables are on an allow-list; command lines show which program was started.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _LONGEST = 4096
 
 
 def collect(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that bear on distributed start-up, in the order of their names.
+    """Return the variables that affect distributed start-up, sorted by name.
 
-    Values longer than 4096 characters are cut; a name that sounds like a secret keeps its name and loses its value;
-    credentials inside an URL are cut out.
+    Values longer than 4096 characters are cut. A variable whose name looks like a secret keeps its name and loses its
+    value. Credentials inside a URL are redacted.
     """
     return {
         name: "(redacted)" if _SECRET_NAME.search(name) else _SECRET_VALUE.sub("(redacted)", _clean(environ[name]))
@@ -50,9 +50,9 @@ def collect(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def redacted(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a command line without the values of options and variables that sound like secrets."""
-    said = " ".join(words).lower()
-    if not any(sign in said for sign in _SIGNS):  # as nearly always: no pattern need be made
+    """Return a command line without the values of options and variables that look secret."""
+    line = " ".join(words).lower()
+    if not any(sign in line for sign in _SIGNS):  # the usual case: compile no pattern
         return tuple(words)
     option, given, assigned = _patterns()
     shown = []
@@ -68,7 +68,7 @@ def redacted(words: Sequence[str]) -> tuple[str, ...]:
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Return how a secret's option looks, then the same with its value, and a secret's variable with its value."""
+    """Return the patterns of a secret's option, of the option with value, and of a variable."""
     name = r"[\w-]*(?:token|secret|passw|credential|jwt|[_-]key\b|apikey|auth)[\w-]*"
     return (
         re.compile(rf"--?{name}", re.IGNORECASE),
@@ -78,5 +78,5 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
 
 
 def _clean(value: str) -> str:
-    """Replace what is no valid UTF-8 (surrogates of os.environ) so that the value can travel."""
+    """Replace invalid UTF-8 (surrogates of os.environ) so that the value can be encoded."""
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")[:_LONGEST]

@@ -1,8 +1,7 @@
-"""What NVML says of a node's GPUs, and whose GPUs a node shows without asking it.
+"""What NVML reports about a node's GPUs, and which vendor's GPUs a node has.
 
-`gpus` asks NVML in a child, which is this module run as a program. The reason of a `Missing` from
-here begins with ``NVML`` when NVML failed, with ``NVML error N:`` when it said so itself; else distcheck
-could not ask.
+`gpus` asks NVML in a child, which is this module run as a program. The reason of a `Missing` from here begins with
+``NVML`` if NVML failed, and with ``NVML error N:`` if it returned an error; otherwise distcheck could not ask.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 
 from distcheck.facts import Fabric, Gpu, Gpus, Missing
 from distcheck.probe import child
-from distcheck.probe.child import Question, live_no_longer_than_told
+from distcheck.probe.child import Question, exit_after_lifetime
 from distcheck.probe.nvml import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
@@ -47,11 +46,10 @@ _NVML_PRESENCE = _NVML._replace(arguments=(_PRESENCE,))
 def accelerator(
     root: Path = Path("/"), environ: Mapping[str, str] = os.environ, answer: Gpus | Missing | None = None
 ) -> Literal["nvidia", "amd", "none"]:
-    """Tell whose GPUs a node shows in /dev, /proc, on the PCI bus or through NVML's library.
+    """Return the vendor of a node's GPUs, from /dev, /proc, the PCI bus or NVML's library.
 
-    Container runtimes bring the library to nodes without GPUs too (``singularity --nv`` where the driver's
-    libraries are installed). So where the library is the only sign, NVML's `answer` decides as soon as there
-    is one.
+    Container runtimes bring the library to nodes without GPUs too (``singularity --nv`` where the driver's libraries
+    are installed). So if the library is the only sign, NVML's `answer` decides as soon as there is one.
     """
     if (
         (root / "dev/nvidiactl").exists()
@@ -68,7 +66,7 @@ def accelerator(
 
 
 def _on_pci_bus(root: Path, vendor: str) -> Iterator[str]:
-    """Yield the addresses of a vendor's GPUs."""
+    """Yield the PCI addresses of a vendor's GPUs."""
     for device in (root / "sys/bus/pci/devices").glob("*"):
         with suppress(OSError):
             right = (device / "vendor").read_text().strip() == vendor
@@ -77,7 +75,7 @@ def _on_pci_bus(root: Path, vendor: str) -> Iterator[str]:
 
 
 def _amd_compute_node(root: Path) -> bool:
-    """Tell whether AMD's kernel driver lists a GPU: processors in that list have no SIMD units."""
+    """Return whether AMD's kernel driver lists a GPU; CPUs in its list have no SIMD units."""
     if not (root / "dev/kfd").exists():
         return False
     for properties in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
@@ -89,11 +87,12 @@ def _amd_compute_node(root: Path) -> bool:
 
 
 async def gpus(timeout: float, python: str = sys.executable, *, health: bool = True, others: int = 0) -> Gpus | Missing:
-    """Ask NVML about this node in a child process, for at most `timeout` seconds and one more to see it dead.
+    """Ask NVML about this node in a child process, for at most `timeout` seconds.
 
-    Without `health` it is asked only which GPUs there are. That is known also where their condition cannot be read.
-    With `others`, the number of the node's processes of which another one reads the condition for all, it is read
-    where this process sees fewer GPUs than there are processes or on the PCI bus: then it is kept to its own.
+    One more second may pass until the child is dead. Without `health` the child reports only which GPUs exist; that is
+    known even if their condition cannot be read. `others` is the number of the node's processes when another process
+    reads the condition for all of them. Then this process reads it only if it sees fewer GPUs than there are processes
+    or GPUs on the PCI bus, because it is then restricted to its own GPUs.
     """
     question = _NVML if health else _NVML_PRESENCE
     if others:
@@ -107,7 +106,7 @@ def _unread(found: Gpus, reason: str) -> Gpus:
 
 
 def collect() -> Gpus | Missing:
-    """Ask NVML which GPUs there are, in this process. It can hang: `gpus` is for callers who cannot."""
+    """Ask NVML in this process which GPUs exist. It can hang: callers use `gpus`."""
     nvml = start()
     if isinstance(nvml, Missing):
         return nvml
@@ -123,10 +122,10 @@ def collect() -> Gpus | Missing:
 
 
 def examine(found: Gpus) -> Gpus:
-    """Add the condition of the GPUs that `collect` has found, and what concerns several of them."""
+    """Add the condition of the GPUs that `collect` found, and facts about several of them."""
     from distcheck.probe import gpu_health
 
-    nvml = start()  # once more: NVML counts how often
+    nvml = start()  # NVML counts its starts
     if isinstance(nvml, Missing):
         return msgspec.structs.replace(found, unread=nvml.reason)
     devices, handles = [], {}
@@ -155,7 +154,7 @@ def examine(found: Gpus) -> Gpus:
 def _gpu(nvml: Nvml, index: int) -> Gpu:
     handle = ask(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if isinstance(handle, Missing):
-        # A GPU that a cgroup keeps from this process is not lost but somebody else's; CUDA shows it no more.
+        # A GPU that a cgroup hides from this process is not lost but another job's; CUDA does not show it.
         lost = "" if error_code(handle.reason) == NO_PERMISSION else handle.reason
         return Gpu(index, handle, handle, handle, handle, handle, handle, lost=lost)
     uuid = ask(nvml, lambda: _text(nvml.nvmlDeviceGetUUID(handle)))
@@ -164,7 +163,7 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
     memory = ask(nvml, lambda: _memory(nvml, handle))
     mig = ask(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0] == 1)
     if isinstance(mig, Missing) and error_code(mig.reason) in {NOT_SUPPORTED, FUNCTION_NOT_FOUND}:
-        mig = False  # neither the GPU nor the driver knows of MIG
+        mig = False  # the GPU or the driver does not support MIG
     answers = (uuid, pci, name, memory, mig)
     failures = (a.reason for a in answers if isinstance(a, Missing))
     return Gpu(
@@ -181,7 +180,7 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
 
 
 def _memory(nvml: Nvml, handle: object) -> tuple[int, int]:
-    """Return total and used bytes; used without what the driver reserves, where it tells them apart."""
+    """Return total and used bytes, used without the driver's reserve if NVML separates it."""
     version = getattr(nvml, "nvmlMemory_v2", None)
     if version is not None:
         with suppress(nvml.NVMLError):
@@ -192,7 +191,7 @@ def _memory(nvml: Nvml, handle: object) -> tuple[int, int]:
 
 
 def _mig_uuids(nvml: Nvml, handle: object) -> tuple[str, ...]:
-    """Return the UUIDs of a GPU's MIG devices in NVML's order; the slots between them may be empty."""
+    """Return the UUIDs of a GPU's MIG devices in NVML's order; slots may be empty."""
     slots = ask(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)))
 
     def uuid(slot: int) -> str:
@@ -203,7 +202,7 @@ def _mig_uuids(nvml: Nvml, handle: object) -> tuple[str, ...]:
 
 
 def _text(value: str | bytes) -> str:
-    """Return NVML's text: nvidia-ml-py before 11.515 gave bytes."""
+    """Return NVML's text: nvidia-ml-py before 11.515 returned bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
@@ -212,8 +211,8 @@ def _address(pci: Any) -> str:
 
 
 def main() -> None:
-    """Print NVML's answers, each as one line of JSON: which GPUs there are, then that with their condition."""
-    live_no_longer_than_told()
+    """Print NVML's answers as lines of JSON: which GPUs exist, then also their condition."""
+    exit_after_lifetime()
     found = collect()
     _say(found)
     if isinstance(found, Gpus) and _is_ours_to_examine(found, sys.argv):
@@ -224,7 +223,7 @@ def _is_ours_to_examine(found: Gpus, arguments: Sequence[str], root: Path = Path
     others = next((int(word.removeprefix(_OTHERS)) for word in arguments if word.startswith(_OTHERS)), None)
     if _PRESENCE in arguments or others is None:
         return _PRESENCE not in arguments
-    # NVML also counts those that a cgroup keeps from this process.
+    # NVML also counts GPUs that a cgroup hides from this process.
     ours = sum(1 for gpu in found.devices if gpu.lost or isinstance(gpu.uuid, str))
     return ours < others or ours < sum(1 for _ in _on_pci_bus(root, _PCI_NVIDIA))
 

@@ -1,8 +1,8 @@
-"""What NVML tells of a GPU's condition without special rights, and of the ways between a node's GPUs.
+"""A GPU's condition as NVML reports it to any user, and the links between a node's GPUs.
 
-Every value is asked for by itself, so that what a card, a virtual machine or an old driver lacks costs that value
-alone. Fields of ``nvmlDeviceGetFieldValues`` go by their numbers in nvml.h: an old nvidia-ml-py does not know the
-names that a new driver answers to.
+Each value is a separate call, so that what a card, a virtual machine or an old driver lacks costs that value alone.
+Fields of ``nvmlDeviceGetFieldValues`` are given by their numbers in nvml.h: an old nvidia-ml-py does not know the names
+that a new driver answers to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from distcheck.facts import (
     Remote,
 )
 from distcheck.facts.ranges import fold
-from distcheck.probe.nvml import FUNCTION_NOT_FOUND, VERSION_MISMATCH, Nvml, ask, error_code, refusal, told
+from distcheck.probe.nvml import FUNCTION_NOT_FOUND, VERSION_MISMATCH, Nvml, ask, error_code, refusal, valid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +57,7 @@ _MOST_LINKS = 64
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of NVML's union of values, by nvmlValueType_t."""
 _OTHER_WORDS = {FUNCTION_NOT_FOUND, VERSION_MISMATCH, None}
-"""Errors after which another call for the same thing may be understood; None: nvidia-ml-py does not know the call."""
+"""Errors after which another call for the same value may work; None: nvidia-ml-py does not know the call."""
 _CPU_WORDS, _NODE_WORDS = 32, 16
 _REMOTE: dict[int, Remote] = {0: "gpu", 1: "cpu", 2: "switch"}
 _FABRICS = ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t")
@@ -137,7 +137,7 @@ def read(nvml: Nvml, handle: object) -> GpuHealth:
 
 
 def peer_access(nvml: Nvml, handles: Mapping[int, object]) -> tuple[PeerAccess, ...]:
-    """Ask for every two GPUs, given by their indices, whether they reach each other's memory."""
+    """Return for every pair of GPUs, by index, whether they can access each other's memory."""
 
     def status(first: int, second: int, kind: int) -> int | Missing:
         return ask(nvml, lambda: int(nvml.nvmlDeviceGetP2PStatus(handles[first], handles[second], kind)))
@@ -149,12 +149,12 @@ def peer_access(nvml: Nvml, handles: Mapping[int, object]) -> tuple[PeerAccess, 
 
 
 def confidential_compute(nvml: Nvml) -> bool | Missing:
-    """Tell whether the node's GPUs compute confidentially."""
+    """Return whether the node's GPUs are in confidential computing mode."""
     return ask(nvml, lambda: int(nvml.nvmlSystemGetConfComputeState().ccFeature) == 1)
 
 
 def mps_daemon(root: Path = Path("/")) -> bool:
-    """Tell whether NVIDIA's Multi-Process Service runs; the kernel keeps 15 letters of a program's name."""
+    """Return whether the Multi-Process Service runs; the kernel cuts its name to 15 letters."""
     for path in (root / "proc").glob("[0-9]*/comm"):
         with suppress(OSError):
             if path.read_text().strip() == "nvidia-cuda-mps":
@@ -163,7 +163,7 @@ def mps_daemon(root: Path = Path("/")) -> bool:
 
 
 def imex_channel(root: Path = Path("/")) -> Literal["usable", "denied", "absent"]:
-    """Tell whether this process may use a channel to the memory of other nodes."""
+    """Return whether this process may use an IMEX channel to other nodes' memory."""
     channels = list((root / _IMEX).glob("channel*"))
     if any(os.access(channel, os.R_OK | os.W_OK) for channel in channels):
         return "usable"
@@ -171,7 +171,7 @@ def imex_channel(root: Path = Path("/")) -> Literal["usable", "denied", "absent"
 
 
 def reasons(health: GpuHealth) -> Iterable[str]:
-    """Yield why values are missing."""
+    """Yield the reasons of missing values."""
     for part in (health, health.ecc, health.clocks, health.pcie):
         for name in part.__struct_fields__:
             value = getattr(part, name)
@@ -180,17 +180,20 @@ def reasons(health: GpuHealth) -> Iterable[str]:
 
 
 def _asked(nvml: Nvml, name: str, *args: object) -> Any:
-    """Call one of NVML's functions by its name, which an old nvidia-ml-py may not know."""
+    """Call one of NVML's functions by name; an old nvidia-ml-py may not have it."""
     return ask(nvml, lambda: getattr(nvml, name)(*args))
 
 
 def _known(value: Any, use: Callable[[Any], T]) -> T | Missing:
-    """Work with a value that is there; what is missing stays so."""
+    """Apply `use` to a value; a missing value stays missing."""
     return value if isinstance(value, Missing) else use(value)
 
 
 def _either(*calls: Callable[[], Any]) -> Any:
-    """Return the first answer of calls for the same thing, else why there is none: that a call is not known is none."""
+    """Return the first answer of calls for the same value, else why there is none.
+
+    That a call does not exist is only the reason if no other is known.
+    """
     refused = []
     for call in calls:
         answer = call()
@@ -205,7 +208,7 @@ def _whole(value: float | Missing) -> int | Missing:
 
 
 def _text(value: str | bytes) -> str:
-    """Return NVML's text: nvidia-ml-py before 11.515 gave bytes."""
+    """Return NVML's text: nvidia-ml-py before 11.515 returned bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
@@ -213,8 +216,8 @@ def _processes(found: Iterable[Any]) -> tuple[GpuProcess, ...]:
     return tuple(GpuProcess(int(p.pid), _memory_of(p.usedGpuMemory)) for p in found)
 
 
-def _memory_of(told_bytes: int | None) -> int | None:
-    return None if told_bytes is None or told_bytes > MOST else int(told_bytes)
+def _memory_of(used_bytes: int | None) -> int | None:
+    return None if used_bytes is None or used_bytes > MOST else int(used_bytes)
 
 
 def _bits(words: Iterable[int]) -> list[int]:
@@ -227,15 +230,15 @@ def _only(words: Iterable[int]) -> int | Missing:
 
 
 def _fields(nvml: Nvml, handle: object, links: tuple[int, ...]) -> _Fields:
-    """Read all fields in one call; where the driver refuses that many, those of the links are left out."""
+    """Read all fields in one call, or only the GPU's if the driver refuses that many."""
     of_gpu = [(field, 0) for field in (_RECOVERY_ACTION, _REPLAYS, *_SLOWED_SECONDS.values())]
     of_links = [(field, link) for link in links for field in (_SPEED_MBPS, *_LINK_ERRORS.values())]
     known: _Fields = dict.fromkeys((*of_gpu, *of_links), NOT_SUPPORTED)
-    for wanted in ([*of_gpu, *of_links], of_gpu):
-        answer: Any = _asked(nvml, "nvmlDeviceGetFieldValues", handle, wanted)
+    for keys in ([*of_gpu, *of_links], of_gpu):
+        answer: Any = _asked(nvml, "nvmlDeviceGetFieldValues", handle, keys)
         if not isinstance(answer, Missing):
-            return known | {key: _field(value) for key, value in zip(wanted, answer, strict=True)}
-        known |= dict.fromkeys(wanted, answer)
+            return known | {key: _field(value) for key, value in zip(keys, answer, strict=True)}
+        known |= dict.fromkeys(keys, answer)
     return known
 
 
@@ -244,11 +247,11 @@ def _field(answer: Any) -> float | Missing:
         return refusal(int(answer.nvmlReturn), "no value")
     kind = int(answer.valueType)
     value = getattr(answer.value, _VALUES[kind], None) if kind < len(_VALUES) else None
-    return Missing(reason=f"NVML gave a value of type {kind}, which is unknown") if value is None else told(value)
+    return Missing(reason=f"NVML returned a value of unknown type {kind}") if value is None else valid(value)
 
 
 def _active_links(nvml: Nvml, handle: object) -> tuple[bool, ...] | Missing:
-    """Return whether each NVLink is up; how many there are is known by the first that NVML refuses."""
+    """Return whether each NVLink is up; the first link that NVML refuses ends the list."""
     states: list[bool] = []
     for link in range(_MOST_LINKS):
         state = _asked(nvml, "nvmlDeviceGetNvLinkState", handle, link)
@@ -267,9 +270,9 @@ def _nvlinks(nvml: Nvml, handle: object, active: tuple[bool, ...], up: tuple[int
     if all(isinstance(value, Missing) for values in errors.values() for value in values):
         for name, counter in _OLD_LINK_ERRORS.items():
             errors[name] = [_asked(nvml, "nvmlDeviceGetNvLinkErrorCounter", handle, link, counter) for link in up]
-    told = [value for values in errors.values() for value in values]
-    refused = next((v for v in told if isinstance(v, Missing) and v is not NOT_SUPPORTED), NOT_SUPPORTED)
-    all_missing = bool(told) and all(isinstance(value, Missing) for value in told)
+    counts = [value for values in errors.values() for value in values]
+    refused = next((v for v in counts if isinstance(v, Missing) and v is not NOT_SUPPORTED), NOT_SUPPORTED)
+    all_missing = bool(counts) and all(isinstance(value, Missing) for value in counts)
     return NvLinks(
         active=active,
         remote=tuple(remote(link) if on else "unknown" for link, on in enumerate(active)),
@@ -280,7 +283,7 @@ def _nvlinks(nvml: Nvml, handle: object, active: tuple[bool, ...], up: tuple[int
 
 
 def _by_link(number: int, up: tuple[int, ...], errors: Mapping[str, list[Any]]) -> tuple[LinkErrors, ...]:
-    """Return the counters that are not 0 on some link, with an item for every link."""
+    """Return the counters that are not 0 on some link, with one number per link."""
     counted = []
     for name, values in errors.items():
         row = [0] * number
@@ -292,7 +295,7 @@ def _by_link(number: int, up: tuple[int, ...], errors: Mapping[str, list[Any]]) 
 
 
 def _fabric(nvml: Nvml, handle: object) -> Fabric | Missing:
-    """Ask in the newest words that the driver understands."""
+    """Return the fabric state in the newest form that the driver understands."""
 
     def versioned(kind: Any) -> Any:
         info = kind()

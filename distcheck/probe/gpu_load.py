@@ -1,8 +1,8 @@
-"""What a node's GPUs show while the collectives run: a process of its own watches them through NVML.
+"""What a node's GPUs show while the collectives run, watched through NVML by a child.
 
-An idle GPU lowers its clocks and its PCIe link, and counters that nobody resets say nothing of today. So the counters
-are read before and after, and clocks, link and temperature while there is work. NVML may hang then as at any other
-time: the watcher is a child that is killed.
+An idle GPU lowers its clocks and its PCIe link, and counters that are never reset say nothing about today. So the child
+reads the counters before and after, and clocks, link and temperature under load. NVML may hang then as at any other
+time, so the watcher is a child that can be killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from distcheck.facts import NOT_SUPPORTED, GpuHealth, GpuLoad, GpuLoads, LinkErrors, Missing, NvLinks
 from distcheck.probe import child
-from distcheck.probe.child import Question, live_no_longer_than_told
+from distcheck.probe.child import Question, exit_after_lifetime
 from distcheck.probe.nvml import GPU_IS_LOST, NOT_FOUND, Nvml, ask, error_code, start
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ Number = TypeVar("Number", int, float)
 
 _LOOK_SECONDS = 0.25
 _ANSWER_SECONDS = 5.0
-"""After the end of the collectives; reading 8 GPUs takes a fraction of a second."""
+"""Time to answer after the collectives; reading 8 GPUs takes a fraction of a second."""
 _IDLE = 0x1
 _SM = 1
 _WATCH = Question(__name__, "NVML", "a GPU or its driver hangs")
 
 
 class Look(msgspec.Struct, frozen=True):
-    """One GPU at one moment; None for what NVML does not tell."""
+    """One GPU at one moment; None for values that NVML does not return."""
 
     event_reasons: int | None
     sm_MHz: int | None  # noqa: N815 the unit's own spelling
@@ -47,21 +47,21 @@ class Look(msgspec.Struct, frozen=True):
 
     @property
     def busy(self) -> bool:
-        """Whether the GPU had work, as its clocks show."""
+        """Return whether the GPU had work, by NVML's reasons for its clocks."""
         return self.event_reasons is not None and not self.event_reasons & _IDLE
 
 
 class Watch:
-    """A watch that is being kept; `answer` is what came of it, once it is over."""
+    """A running watch; `answer` holds its result when it is over."""
 
     def __init__(self) -> None:
         self.answer: GpuLoads | Missing | None = None
-        """None: there was nothing to watch."""
+        """None: no GPU to watch."""
 
 
 @contextlib.asynccontextmanager
 async def watching(gpus: Gpus | Missing | None, seconds: float, python: str = sys.executable) -> AsyncIterator[Watch]:
-    """Watch the GPUs whose condition this process has read, until the body is over, or for so many `seconds`."""
+    """Watch the GPUs whose condition this process has read, during the body, up to `seconds`."""
     watch = Watch()
     devices = gpus.devices if gpus is not None and not isinstance(gpus, Missing) else ()
     uuids = tuple(gpu.uuid for gpu in devices if gpu.health is not None and isinstance(gpu.uuid, str))
@@ -82,7 +82,7 @@ async def watching(gpus: Gpus | Missing | None, seconds: float, python: str = sy
 
 
 def watch(nvml: Nvml, uuids: Sequence[str], wait: Callable[[float], bool]) -> GpuLoads:
-    """Watch GPUs until `wait`, which takes seconds, says that it is over."""
+    """Watch GPUs until `wait`, called with seconds, returns True."""
     from distcheck.probe import gpu_health
 
     began = time.monotonic()
@@ -106,12 +106,12 @@ def watch(nvml: Nvml, uuids: Sequence[str], wait: Callable[[float], bool]) -> Gp
 
 
 def _is_gone(refused: Missing) -> bool:
-    """Tell whether NVML no longer has a GPU that it had a moment ago."""
+    """Return whether NVML has lost a GPU that it had a moment ago."""
     return error_code(refused.reason) in {GPU_IS_LOST, NOT_FOUND}
 
 
 def load(before: GpuHealth, after: GpuHealth, looks: Sequence[Look], seconds: float) -> GpuLoad:
-    """Sum up what one GPU showed between two readings of its condition."""
+    """Return what one GPU showed between two readings of its condition."""
     busy = [look for look in looks if look.busy]
     reasons = [1 << bit for bit in range(64) if any((look.event_reasons or 0) >> bit & 1 for look in busy)]
     return GpuLoad(
@@ -145,14 +145,14 @@ def _look(nvml: Nvml, handle: object) -> Look:
 
 
 def _growth(before: Number | Missing, after: Number | Missing) -> Number | Missing:
-    """Return by how much a counter grew; one that began anew meanwhile tells nothing."""
+    """Return how much a counter grew, `Missing` if it was reset in between."""
     if isinstance(before, Missing) or isinstance(after, Missing):
         return after if isinstance(after, Missing) else NOT_SUPPORTED
-    return after - before if after >= before else Missing(reason="the counter was set back meanwhile")
+    return after - before if after >= before else Missing(reason="the counter was reset in between")
 
 
 def _link_growth(before: NvLinks | Missing, after: NvLinks | Missing) -> tuple[LinkErrors, ...]:
-    """Return the growth of the counters that grew on some link; those that were 0 on every link have no row before."""
+    """Return the counters that grew on some link; a counter without a row before was 0."""
     then, now = _link_errors(before), _link_errors(after)
     if then is None or now is None:
         return ()
@@ -174,19 +174,19 @@ def _highest(values: Iterable[int | None]) -> int | Missing:
     return max((value for value in values if value is not None), default=NOT_SUPPORTED)
 
 
-def _until_told(seconds: float) -> bool:
-    """Wait so long; tell whether whoever started this process has closed its standard input."""
+def _until_closed(seconds: float) -> bool:
+    """Wait for `seconds`; return whether the parent has closed this process's standard input."""
     readable, _, _ = select.select([sys.stdin.fileno()], [], [], seconds)
     return bool(readable)
 
 
 def main() -> None:
-    """Watch until standard input is closed, then print what was seen as one line of JSON."""
-    live_no_longer_than_told()
+    """Watch until standard input is closed, then print the result as one line of JSON."""
+    exit_after_lifetime()
     from distcheck.probe.xids import recent
 
     nvml = start()
-    answer = nvml if isinstance(nvml, Missing) else watch(nvml, sys.argv[2:], _until_told)
+    answer = nvml if isinstance(nvml, Missing) else watch(nvml, sys.argv[2:], _until_closed)
     if isinstance(answer, GpuLoads):
         answer = msgspec.structs.replace(answer, xids=recent())
     sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")

@@ -1,4 +1,4 @@
-"""Collect what a node is: its names, boot, network namespace, limits and installed software."""
+"""Collect what a node is: its names, boot, network namespace, limits and software."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def collect(
     network: NetworkFacts | None = None,
     addresses: bool = True,
 ) -> NodeFacts:
-    """Return the facts of the node on which this process runs; `addresses` asks for its interfaces too."""
+    """Return the facts of this process's node; `addresses` includes its interfaces."""
     hostname = socket.gethostname()
     boot_id = _read("/proc/sys/kernel/random/boot_id")
     namespace = _link("/proc/self/ns/net")
@@ -45,7 +45,7 @@ def collect(
         python=sys.version.partition(" ")[0],
         distcheck=__version__,
         torch=torch_build(),
-        interfaces=interfaces() if addresses else Missing(reason="nobody was to be met"),
+        interfaces=interfaces() if addresses else Missing(reason="not read: no other rank to meet"),
         ephemeral_ports=_port_range(),
         unprivileged_port_start=_number("/proc/sys/net/ipv4/ip_unprivileged_port_start"),
         accelerator=accelerator,
@@ -60,7 +60,7 @@ def collect(
 
 
 def torch_build() -> TorchBuild | Missing:
-    """Read the version of the installed torch from its version.py, without the seconds that importing it takes."""
+    """Return the version of the installed torch from its version.py, without a slow import."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return Missing(reason="torch is not installed in this Python")
@@ -71,14 +71,15 @@ def torch_build() -> TorchBuild | Missing:
     found = {name: value or None for name, value in _TORCH_VERSION.findall(text)}
     version = found.get("__version__")
     if version is None:
-        return Missing(reason="torch's version.py names no version")
+        return Missing(reason="torch's version.py has no version")
     return TorchBuild(version=version, cuda=found.get("cuda"), hip=found.get("hip"))
 
 
 def nccl_beside(torch: TorchBuild | Missing) -> str:
-    """Return the version of the NCCL wheel on which this torch depends, by its folder's name; '' where there is none.
+    """Return the version of the NCCL wheel that this torch loads, '' if there is none.
 
     torch's wheels for CUDA load libnccl.so.2 from the package nvidia-nccl-cu12 or -cu13, after CUDA's major version.
+    The folder's name holds the version.
     """
     spec = find_spec("torch") if isinstance(torch, TorchBuild) and torch.cuda else None
     if spec is None or spec.origin is None or isinstance(torch, Missing):
@@ -96,8 +97,8 @@ def interfaces() -> tuple[Interface, ...] | Missing:
         addresses, stats = psutil.net_if_addrs(), psutil.net_if_stats()
         place = {name: n for n, (_, name) in enumerate(socket.if_nameindex())}
     except OSError as error:
-        return Missing(reason=f"the interfaces cannot be listed: {error}")
-    # In this order the kernel lists them; psutil lists first what has an IPv4 address.
+        return Missing(reason=f"cannot list the interfaces: {error}")
+    # This is the kernel's order; psutil lists interfaces with an IPv4 address first.
     families = (socket.AF_INET, socket.AF_INET6)
     names = sorted(addresses, key=lambda name: place.get(_device(name), len(place)))
     return tuple(
@@ -116,7 +117,7 @@ def interfaces() -> tuple[Interface, ...] | Missing:
 
 
 def _device(name: str) -> str:
-    """Return the interface to which an address belongs whose label is, for example, eth0:1."""
+    """Return the interface of an address with a label such as eth0:1."""
     return name.partition(":")[0]
 
 
@@ -128,7 +129,7 @@ def _prefix_bits(mask: str | None, family: int) -> int | None:
 
 
 def _proxy_ports() -> tuple[int, ...]:
-    """Return the ports of a service mesh's sidecar on which somebody listens in this network namespace.
+    """Return the ports of a service mesh's sidecar that listen in this network namespace.
 
     15001 and 15006 take what Istio's iptables rules redirect
     (https://istio.io/latest/docs/ops/deployment/application-requirements/), 4140 and 4143 what Linkerd's do.
@@ -137,7 +138,7 @@ def _proxy_ports() -> tuple[int, ...]:
     for table in ("tcp", "tcp6"):
         text = _read(f"/proc/self/net/{table}")
         lines = text.splitlines()[1:] if isinstance(text, str) else []
-        # The fourth column is the state, 0A for a socket that listens; the second the local address and port in hex.
+        # The fourth column is the state, 0A for a listening socket; the second is the local address and port in hex.
         listening |= {int(f[1].rpartition(":")[2], 16) for line in lines if (f := line.split())[3] == "0A"}
     return tuple(port for port in _PROXY_PORTS if port in listening)
 

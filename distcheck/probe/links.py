@@ -1,4 +1,4 @@
-"""Collect what of a node decides over its network: links, its own name, NCCL's files, and limits that bite at scale."""
+"""Collect a node's network facts: links, its own name, NCCL's files, limits at scale."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ROOT = Path("/")
 _LOOPBACK = "772"  # ARPHRD_LOOPBACK of linux/if_arp.h
 _IBV_SECONDS = 3.0
-_HEARD_OF = re.compile(r"^hca_id:\s*(\S+)|^\s*port:\s*(\d+)|^\s*active_mtu:\s*(\d+)|^\s*state:\s*(\S+)", re.MULTILINE)
+_DEVINFO = re.compile(r"^hca_id:\s*(\S+)|^\s*port:\s*(\d+)|^\s*active_mtu:\s*(\d+)|^\s*state:\s*(\S+)", re.MULTILINE)
 
 
 def collect(
@@ -32,7 +32,7 @@ def collect(
     rendezvous: str = "",
     root: Path = _ROOT,
 ) -> NetworkFacts:
-    """Return a node's network facts; `own_name` is what its host name resolves to, asked where a wait hurts nobody."""
+    """Return a node's network facts; `own_name` is what its host name resolves to."""
     found = links(root)
     return NetworkFacts(
         links=found,
@@ -94,7 +94,7 @@ def _members(folder: Path) -> dict[str, bool]:
 
 
 def _binds(own_name: Resolution | Missing) -> str | Missing:
-    """Return the first address of the own name at which a socket can be bound, as Gloo looks for it.
+    """Return the first address of the own name that a socket can bind, as Gloo does.
 
     Source: pytorch/gloo, gloo/transport/tcp/device.cc (lookupAddrForHostname).
     """
@@ -109,16 +109,18 @@ def _binds(own_name: Resolution | Missing) -> str | Missing:
         except OSError:
             continue
         return address
-    return Missing(reason=f"no socket can be bound to {', '.join(own_name.addresses)}")
+    return Missing(reason=f"cannot bind a socket to {', '.join(own_name.addresses)}")
 
 
 def nccl_files(
     environ: Mapping[str, str], root: Path = _ROOT, names: tuple[str, ...] = ("NCCL_SOCKET_",)
 ) -> dict[str, str]:
-    """Return the settings of NCCL's configuration files that begin so, the user's before the system's.
+    """Return the settings with these prefixes from NCCL's configuration files.
 
-    Source: NVIDIA/nccl, src/misc/param.cc: NCCL_CONF_FILE, else ~/.nccl.conf; then /etc/nccl.conf. A name that is
-    set already stays; nothing is trimmed.
+    The user's file goes before the system's.
+
+    Source: NVIDIA/nccl, src/misc/param.cc: NCCL_CONF_FILE, else ~/.nccl.conf; then /etc/nccl.conf. The first setting of
+    a name wins; nothing is trimmed.
     """
     own = environ.get("NCCL_CONF_FILE") or (f"{environ['HOME']}/.nccl.conf" if environ.get("HOME") else "")
     found: dict[str, str] = {}
@@ -137,14 +139,14 @@ def nccl_files(
 
 
 def rendezvous_file(path: str, root: Path = _ROOT) -> RendezvousFile | Missing:
-    """Look at a rendezvous file and the file system on which it lies; nothing is written.
+    """Return a rendezvous file's size and file system; nothing is written.
 
     Source: proc_pid_mountinfo(5) for the mounts, nfs(5) for nolock and local_lock.
     """
     try:
         lines = (root / "proc/self/mountinfo").read_text().splitlines()
     except OSError as error:
-        return Missing(reason=f"the mounts cannot be read: {error.strerror}")
+        return Missing(reason=f"cannot read the mounts: {error.strerror}")
     size: int | None = None
     try:
         size = (root / path.lstrip("/")).stat().st_size
@@ -171,17 +173,17 @@ def _tracked(root: Path) -> tuple[int, int] | Missing:
 
 
 def _machine_id(root: Path, found: tuple[Link, ...] | Missing) -> str | Missing:
-    """Name the hardware without telling its numbers."""
+    """Return a hash that identifies the hardware without revealing its numbers."""
     uuid = _text(root / "sys/class/dmi/id/product_uuid")
     macs = [] if isinstance(found, Missing) else sorted(link.mac for link in found if link.kind == "physical")
     known = uuid or " ".join(macs)
     if not known:
-        return Missing(reason="neither product_uuid nor a physical network interface can be read")
+        return Missing(reason="no readable product_uuid or physical network interface")
     return hashlib.sha256(known.encode()).hexdigest()[:16]
 
 
 def _ib_mtu(root: Path) -> dict[str, int]:
-    """Ask ibv_devinfo for the active MTU of every active port, where there are such devices and that program."""
+    """Return the active MTU of every active port from ibv_devinfo, empty if not available."""
     program = shutil.which("ibv_devinfo")
     if program is None or not (root / "sys/class/infiniband").is_dir():
         return {}
@@ -195,11 +197,11 @@ def _ib_mtu(root: Path) -> dict[str, int]:
 
 
 def parse_ibv_devinfo(text: str) -> dict[str, int]:
-    """Return the active MTU in bytes by device and port ("mlx5_0/1") of the ports that are active."""
+    """Return the active MTU in bytes of active ports, by device and port ("mlx5_0/1")."""
     found: dict[str, int] = {}
     device = port = ""
     active = False
-    for hca, number, mtu, state in _HEARD_OF.findall(text):
+    for hca, number, mtu, state in _DEVINFO.findall(text):
         if hca:
             device = hca
         elif number:
@@ -212,7 +214,7 @@ def parse_ibv_devinfo(text: str) -> dict[str, int]:
 
 
 def _text(path: Path) -> str:
-    """Return a sysfs file's text, '' where it has none: `speed` of a link that is down cannot be read."""
+    """Return a sysfs file's text, '' if unreadable: `speed` of a link that is down is."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeError):

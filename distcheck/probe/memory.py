@@ -1,4 +1,4 @@
-"""Collect what the kernel counts of memory that ran out: in this process's cgroup and those around it, v1 and v2."""
+"""Read how often memory ran out in this process's cgroup and its parents, v1 and v2."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 from distcheck.facts import Missing
 
 _NO_LIMIT_BYTES = 1 << 60
-"""cgroup v1 shows a limit that nobody set as the largest number of pages."""
+"""cgroup v1 shows no limit as the largest number of pages."""
 _MOST_LEVELS = 32
 
 
 class Files(NamedTuple):
-    """Where a version of cgroups counts; the numbers stand behind a name, or alone in their file."""
+    """The counter files of a cgroup version; a number follows a name, or is alone in its file."""
 
     kills: tuple[str, str]
     shortages: tuple[str, str]
-    """How often the limit was in the way. v1 counts also what could be helped, so it tells only with kills."""
+    """How often the limit was reached. v1 also counts successful reclaims, so it matters only with kills."""
     limit: str
 
 
@@ -33,7 +33,7 @@ class Group(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """What was counted at one moment."""
+    """The counters at one moment."""
 
     kills: int
     groups: tuple[Group, ...]
@@ -41,23 +41,23 @@ class Marks(NamedTuple):
 
 
 class Shortage(NamedTuple):
-    """What happened since."""
+    """The kills since the marks."""
 
     kills: int
     limit_bytes: int | None
-    """Of the innermost cgroup that ran out of memory."""
+    """The limit of the innermost cgroup that ran out of memory."""
     cgroup: str
 
 
 def marks(proc: Path = Path("/proc/self")) -> Marks | Missing:
-    """Read the counters as they stand."""
+    """Read the current counters."""
     place = _place(proc)
     if isinstance(place, Missing):
         return place
     files, root, own = place
     kills = _number(own, *files.kills)
     if kills is None:
-        return Missing(reason=f"{own / files.kills[0]} does not count what was killed for want of memory")
+        return Missing(reason=f"{own / files.kills[0]} does not count OOM kills")
     groups = []
     folder = own
     for _ in range(_MOST_LEVELS):
@@ -71,7 +71,7 @@ def marks(proc: Path = Path("/proc/self")) -> Marks | Missing:
 
 
 def since(before: Marks | Missing, proc: Path = Path("/proc/self")) -> Shortage | Missing:
-    """Return what has happened since `before`."""
+    """Return the kills and the reached limit since `before`."""
     now = marks(proc)
     if isinstance(before, Missing):
         return before
@@ -87,7 +87,7 @@ def since(before: Marks | Missing, proc: Path = Path("/proc/self")) -> Shortage 
 
 
 def _place(proc: Path) -> tuple[Files, Path, Path] | Missing:
-    """Return how this process's memory is counted, where that hierarchy is mounted, and its own place in it."""
+    """Return this process's counter files, the mount of the hierarchy, and its own cgroup."""
     try:
         lines = (proc / "cgroup").read_text().splitlines()
         mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
@@ -101,14 +101,14 @@ def _place(proc: Path) -> tuple[Files, Path, Path] | Missing:
         if root is None or path is None:
             continue
         own = Path(root + path.rstrip("/"))
-        # A container may be shown its own cgroup as the root, and yet its path as the host names it.
+        # A container may see its own cgroup as the root, but the host's path of it.
         own = own if own.is_dir() and ".." not in own.parts else Path(root)
         return files, Path(root), own
     return Missing(reason="no cgroup counts the memory of this process")
 
 
 def _limit(folder: Path, files: Files) -> int | None:
-    """Return a cgroup's limit, None where it has none."""
+    """Return a cgroup's limit, None if it has none."""
     limit = _number(folder, files.limit, "")
     return limit if limit is not None and limit < _NO_LIMIT_BYTES else None
 

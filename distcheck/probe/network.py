@@ -1,4 +1,4 @@
-"""Collect how names resolve and ports bind, the way torch's TCPStore would do it."""
+"""Collect how names resolve and ports bind, as torch's TCPStore does it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distcheck.probe.waiting import waited_for_cpu
 
 
 def resolve(name: str) -> Resolution | Missing:
-    """Resolve a name once; blocks as long as the resolver does, so call it where that hurts nobody."""
+    """Resolve a name once; blocks as long as the resolver does."""
     start = time.monotonic()
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -28,9 +28,10 @@ def resolve(name: str) -> Resolution | Missing:
 
 
 def reverse(address: str) -> ReverseLookup:
-    """Ask what an address is called, as torch's TCPStore asks of every connection; blocks as long as the resolver does.
+    """Look up an address's name, as torch's TCPStore does for every connection.
 
-    Waiting for a CPU is no part of the time.
+    Blocks as long as the resolver does. The time excludes waiting for a CPU.
+
     Source: pytorch, torch/csrc/distributed/c10d/socket.cpp (getnameinfo in the formatting of socket addresses).
     """
     start, waited = time.monotonic(), waited_for_cpu()
@@ -43,10 +44,10 @@ def reverse(address: str) -> ReverseLookup:
 
 
 def listen(port: int, backlog: int = 2048) -> socket.socket:
-    """Listen as torch's TCPStore does: every address, IPv6 with IPv4 on the same socket, else IPv4 alone.
+    """Listen as torch's TCPStore does: dual-stack IPv6 on every address, else IPv4 alone.
 
-    Source: pytorch, torch/csrc/distributed/c10d/socket.cpp (SocketListenOp) and TCPStoreLibUvBackend.cpp.
-    Raises OSError as the kernel gives it; of the two tries the one that tells more.
+    Source: pytorch, torch/csrc/distributed/c10d/socket.cpp (SocketListenOp) and TCPStoreLibUvBackend.cpp. Raises the
+    kernel's OSError, the more specific one of the two tries.
     """
     try:
         return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=backlog)
@@ -57,9 +58,9 @@ def listen(port: int, backlog: int = 2048) -> socket.socket:
 
 
 def bind(port: int, *, agent: bool = False) -> tuple[socket.socket | None, Bind]:
-    """Listen on MASTER_PORT; `agent` says that torchrun's agent should be listening there already.
+    """Listen on MASTER_PORT; `agent`: torchrun's agent should already be listening there.
 
-    Returns the listening socket, None when it could not be had, and what happened.
+    Returns the listening socket, None if it could not be bound, and what happened.
     """
     try:
         return listen(port), Bind(port=port, outcome="bound")
@@ -72,7 +73,7 @@ def bind(port: int, *, agent: bool = False) -> tuple[socket.socket | None, Bind]
 
 
 def knock_at_own(listening: socket.socket, address: str, seconds: float) -> Attempt:
-    """Connect to an address at the port of our own listening socket, and see whether it is we who answer."""
+    """Connect to an address at our own listening port and check that we answer."""
     port = int(listening.getsockname()[1])
 
     def ended(outcome: Literal["met", "stranger", "refused", "timeout", "unreachable"], detail: str = "") -> Attempt:
@@ -94,7 +95,7 @@ def knock_at_own(listening: socket.socket, address: str, seconds: float) -> Atte
 
 
 def port_owner(port: int) -> PortOwner | Missing:
-    """Return who listens on a TCP port of this network namespace."""
+    """Return the owner of the socket listening on a TCP port of this network namespace."""
     import psutil
 
     try:
@@ -104,14 +105,14 @@ def port_owner(port: int) -> PortOwner | Missing:
             if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port
         ]
     except (OSError, psutil.Error) as error:
-        return Missing(reason=f"the listening sockets cannot be listed: {error}")
+        return Missing(reason=f"cannot list the listening sockets: {error}")
     if not listening:
-        return Missing(reason="no listening socket shows; it may have ended, or only be bound")
+        return Missing(reason="no listening socket found; its process may have ended, or only have bound the port")
     pid = next((c.pid for c in listening if c.pid), None)
     if pid is None:
         user = ports.listening_user(port)
         whose = f"it belongs to {user}" if user else "it belongs to another user or container"
-        return Missing(reason=f"{whose} and is hidden from this one")
+        return Missing(reason=f"{whose} and is hidden from this process")
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -126,14 +127,14 @@ def port_owner(port: int) -> PortOwner | Missing:
                 container=container if container != container_of(os.getpid()) else "",
             )
     except (OSError, psutil.Error) as error:
-        return Missing(reason=f"process {pid} cannot be read: {error}")
+        return Missing(reason=f"cannot read process {pid}: {error}")
 
 
 def free_port() -> int:
-    """Return a port that is free now and outside the kernel's ephemeral range where possible.
+    """Return a port that is free now, outside the ephemeral range if possible.
 
-    A kernel-chosen port may be taken by an outgoing connection before the job binds it; ports below the range may
-    not. Falls back to a kernel-chosen one.
+    An outgoing connection may take an ephemeral port before the job binds it; it cannot take a port below the range.
+    Falls back to an ephemeral port.
     """
     start = 20000 + os.getpid() % 9000
     for port in range(start, start + 200):

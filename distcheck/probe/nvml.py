@@ -1,7 +1,7 @@
-"""The one gateway to NVML: it is started, and one call at a time gives a value or NVML's words for why there is none.
+"""The only gateway to NVML: it starts NVML, and each call returns a value or NVML's error.
 
-NVML may block for ever on a wedged GPU, in a system call that no signal ends. So nothing calls it but programs that
-run in a child, which is left behind at its deadline.
+NVML may block forever on a wedged GPU, in a system call that no signal ends. So only programs that run in a child call
+it; the child is left behind at its deadline.
 """
 
 from __future__ import annotations
@@ -30,49 +30,49 @@ _WORDS = {
     NO_PERMISSION: "no permission to use the NVIDIA driver",
     DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded",
     LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found",
-    GPU_IS_LOST: "a GPU is lost: it fell off the bus or cannot be reached",
+    GPU_IS_LOST: "a GPU is lost: it fell off the bus or is unreachable",
     17: "the operating system blocked the request",
-    18: "driver/library version mismatch: the kernel module and libnvidia-ml.so.1 are of different versions",
+    18: "driver/library version mismatch: the kernel module and libnvidia-ml.so.1 have different versions",
     999: "unknown error",
 }
 
 
 def start() -> Nvml | Missing:
-    """Start NVML in this process, which may hang for it, and return its module."""
+    """Start NVML in this process, which may hang, and return its module."""
     try:
         import pynvml
     except ImportError as error:
-        return Missing(reason=f"the Python module pynvml (package nvidia-ml-py) cannot be imported: {error}")
+        return Missing(reason=f"cannot import the Python module pynvml (package nvidia-ml-py): {error}")
     started = ask(pynvml, pynvml.nvmlInit)
     return started if isinstance(started, Missing) else pynvml
 
 
 def ask(nvml: Nvml, call: Callable[[], T]) -> T | Missing:
-    """Make one NVML call; its error is the reason why the fact is missing."""
+    """Make one NVML call; its error becomes the reason of a `Missing`."""
     try:
-        return told(call())
+        return valid(call())
     except nvml.NVMLError as error:
         return refusal(getattr(error, "value", 999), str(error))
     except (AttributeError, TypeError, ValueError) as error:
-        return Missing(reason=f"this version of nvidia-ml-py does not know it: {error}")
+        return Missing(reason=f"this version of nvidia-ml-py does not support it: {error}")
 
 
-def told(answer: T) -> T | Missing:
-    """Return an answer; all 64 bits set is how NVML, and a broken counter, tells none."""
+def valid(answer: T) -> T | Missing:
+    """Return an answer, `Missing` if all 64 bits are set, as NVML and broken counters do."""
     if isinstance(answer, int) and answer == _EVERY_BIT:
-        return Missing(reason=f"NVML told {answer}: every bit is set, so it is no value")
+        return Missing(reason=f"NVML returned {answer}: every bit is set, so it is no value")
     return answer
 
 
 def refusal(code: int, words: str) -> Missing:
-    """Return the fact that NVML answered with an error; `words` are its own."""
+    """Return `Missing` for an NVML error; `words` is NVML's own text."""
     if code == NOT_SUPPORTED:
         return facts.NOT_SUPPORTED
     return Missing(reason=f"NVML error {code}: {_WORDS.get(code) or words}")
 
 
 def error_code(reason: str) -> int | None:
-    """Return the number in a reason that starts with ``NVML error N:``, None when NVML named none."""
+    """Return the number in a reason that begins with ``NVML error N:``, None without one."""
     head, _, _ = reason.partition(":")
     number = head.removeprefix("NVML error ")
     return int(number) if number != head and number.isdecimal() else None

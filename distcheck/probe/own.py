@@ -1,4 +1,4 @@
-"""What a process knows of itself and of the ranks for which it speaks."""
+"""Collect what a process knows about itself and about the ranks for which it reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distcheck.probe import host, ports, process
 def process_facts(
     uid: str, node: NodeFacts, environ: Mapping[str, str] = os.environ, placements: Iterable[Placement] = ()
 ) -> ProcessFacts:
-    """Collect the facts of this process, which speaks for these ranks."""
+    """Collect the facts of this process, which reports for these ranks."""
     first = next((p for p in placements if p.rank in {0, None}), None)
     return ProcessFacts(
         uid=uid,
@@ -38,9 +38,10 @@ def rank_facts(
     variables: dict[str, str],
     cuda: CudaView | Missing | None = None,
 ) -> RankFacts:
-    """Join what is known of a rank, and find the GPU that it will take among those of its node.
+    """Return the facts of a rank, with the GPU that it will take.
 
-    Which GPUs it sees CUDA tells; where it could not be asked or does not start, NVML's list and the rank's variables.
+    CUDA decides which GPUs the rank sees. If CUDA could not be asked or does not start, NVML's list and the rank's
+    variables decide.
     """
     uuids: tuple[str, ...] | Missing | None = None
     stop, device = "", None

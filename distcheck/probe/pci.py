@@ -1,8 +1,8 @@
-"""Collect where a node's NVIDIA GPUs and network adapters hang on the PCI bus, as sysfs shows it.
+"""Collect where a node's NVIDIA GPUs and network adapters are on the PCI bus, from sysfs.
 
-The state of a port is asked of the adapter's firmware and the speed of a card of its driver, under the kernel's network
-lock: where one of them hangs, the read does. So this module runs as a program in a child that `places` leaves behind at
-the deadline.
+The adapter's firmware returns the state of a port, and the card's driver its speed, under the kernel's network lock: if
+one of them hangs, the read does. So this module runs as a program in a child that `places` leaves behind at the
+deadline.
 
 Sources: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci, sysfs-class-infiniband, sysfs-class-net.
 """
@@ -19,7 +19,7 @@ import msgspec
 
 from distcheck.facts import Missing, Nic, Pci, PciPlace
 from distcheck.probe import child
-from distcheck.probe.child import Question, live_no_longer_than_told
+from distcheck.probe.child import Question, exit_after_lifetime
 
 _NVIDIA = "0x10de"
 _GPU = ("0x0300", "0x0302")
@@ -27,18 +27,18 @@ _GPU = ("0x0300", "0x0302")
 _ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 _FUNCTION = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ACTIVE = "4:"
-"""What begins the state of an active port; IBV_PORT_ACTIVE."""
+"""Prefix of an active port's state: IBV_PORT_ACTIVE."""
 _PCI = Question(__name__, "sysfs", "a network adapter or its driver hangs")
 
 
 async def places(timeout: float, python: str = sys.executable) -> Pci | Missing:
-    """Look in a child process, for at most `timeout` seconds and one more to see it dead."""
+    """Read the PCI places in a child, for at most `timeout` seconds and one more to end it."""
     answer: Pci | Missing = await child.ask(_PCI, Pci, timeout, python)
     return answer
 
 
 def collect(root: Path = Path("/")) -> Pci | Missing:
-    """Return what hangs where, in this process. It can hang: `places` is for callers who cannot."""
+    """Read the PCI places in this process. It can hang: callers use `places`."""
     root = root.resolve()
     bus = root / "sys/bus/pci/devices"
     try:
@@ -46,7 +46,7 @@ def collect(root: Path = Path("/")) -> Pci | Missing:
     except OSError as error:
         if not _listed(root / "sys/class"):
             return Missing(reason=f"{bus}: {error.strerror}")
-        addresses = []  # a machine without PCI
+        addresses = []  # no PCI bus
     fast = _infiniband(root)
     taken = {nic.place.path[-1:] for nic in fast if nic.place.path}
     return Pci(
@@ -61,7 +61,7 @@ def _is_gpu(device: Path) -> bool:
 
 
 def _infiniband(root: Path) -> tuple[Nic, ...]:
-    """Return the InfiniBand and RoCE devices, with those of their ports that are up."""
+    """Return the InfiniBand and RoCE devices, with their ports that are up."""
     found = []
     for name in _listed(root / "sys/class/infiniband"):
         device = root / "sys/class/infiniband" / name
@@ -85,13 +85,13 @@ def _infiniband(root: Path) -> tuple[Nic, ...]:
 
 
 def _may_open(root: Path, device: Path) -> bool:
-    """Tell whether this process may open the file by which libibverbs speaks to a device."""
+    """Return whether this process may open a device's file for libibverbs."""
     files = (root / "dev/infiniband" / name for name in _listed(device / "device/infiniband_verbs"))
     return any(os.access(file, os.R_OK | os.W_OK) for file in files)
 
 
 def _ethernet(root: Path) -> tuple[Nic, ...]:
-    """Return the network interfaces that have a device behind them: no bridges, pairs, bonds or loopbacks."""
+    """Return the interfaces backed by a device: no bridges, veth pairs, bonds or loopback."""
     cards = root / "sys/class/net"
     found = []
     for name in _listed(cards):
@@ -112,14 +112,14 @@ def _ethernet(root: Path) -> tuple[Nic, ...]:
 
 
 def _place(root: Path, device: Path) -> PciPlace:
-    """Return where a device hangs; one without PCI hangs nowhere."""
+    """Return a device's place on the PCI bus, empty for a device that is not on it."""
     try:
         parts = device.resolve(strict=True).relative_to(root).parts
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a loop of links
         return PciPlace((), None)
     ours = [n for n, part in enumerate(parts) if _FUNCTION.fullmatch(part)]
-    # A driver may put one level of its own below the PCI function, as virtio does. What is further down, such as a
-    # network card on USB, is no part of the PCI bus.
+    # A driver may add one level below the PCI function, as virtio does. A deeper device, such as a network card on
+    # USB, is not on the PCI bus.
     if not ours or ours[-1] < len(parts) - 2:
         return PciPlace((), None)
     function = root.joinpath(*parts[: ours[-1] + 1])
@@ -127,15 +127,15 @@ def _place(root: Path, device: Path) -> PciPlace:
     return PciPlace(
         path=tuple(part for part in parts if _FUNCTION.fullmatch(part) or _ROOT_COMPLEX.fullmatch(part)),
         numa_node=None if node is None or node < 0 else int(node),
-        # Where the kernel does not know the node it lists every CPU.
+        # If the kernel does not know the node, it lists every CPU.
         cpus=_read(function / "local_cpulist") if node is not None and node >= 0 and _is_gpu(function) else "",
     )
 
 
 def _virtual(root: Path) -> bool:
-    """Tell whether this is a virtual machine: x86 says so among the CPU's flags, others by their firmware's names."""
+    """Return whether this is a virtual machine, by x86 CPU flags or the firmware's names."""
     with suppress(OSError), (root / "proc/cpuinfo").open() as file:
-        first = file.read(8192)  # the first CPU's; the kernel takes milliseconds to write down all of a large node
+        first = file.read(8192)  # the first CPU; reading all CPUs of a large node takes milliseconds
         if re.search(r"^flags\s*:", first, re.MULTILINE):
             return re.search(r"^flags\s*:.*\bhypervisor\b", first, re.MULTILINE) is not None
     names = " ".join(_read(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name"))
@@ -150,12 +150,12 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Have mlx5_2 before mlx5_10."""
+    """Return a sort key that puts mlx5_2 before mlx5_10."""
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]
 
 
 def _read(path: Path) -> str:
-    """Return a file's text; empty where there is none, and where the driver has no answer."""
+    """Return a file's text, '' if there is no file or the driver has no answer."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -168,8 +168,8 @@ def _number(text: str) -> float | None:
 
 
 def main() -> None:
-    """Print what hangs where as one line of JSON."""
-    live_no_longer_than_told()
+    """Print the PCI places as one line of JSON."""
+    exit_after_lifetime()
     sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
     sys.stdout.flush()
 

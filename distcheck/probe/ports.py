@@ -1,4 +1,4 @@
-"""Read from the kernel which TCP ports are listened on; nothing is bound, so that nobody's start is disturbed."""
+"""Read the listening TCP ports from the kernel; binding one could disturb a job's start."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LOWEST, _LINUX_EPHEMERAL = 1024, 32768
 def free_near(
     port: int | None, unprivileged: int | Missing, ephemeral: tuple[int, int] | Missing, number: int = 2
 ) -> tuple[int, ...]:
-    """Return ports on which nobody listens here, nearest above `port` first; none where the kernel does not tell.
+    """Return unused ports, the nearest above `port` first; empty if the kernel hides them.
 
-    They need no privilege and lie below the ephemeral range, where no outgoing connection takes them.
+    They need no privilege and lie below the ephemeral range, where outgoing connections do not take them.
     """
     taken = {number for number, _ in listeners()}
     if not taken and not _TABLES[0].exists():
@@ -33,10 +33,10 @@ def free_near(
 
 
 def listeners() -> Iterator[tuple[int, int]]:
-    """Yield the port and the user's number of every socket that listens in this network namespace.
+    """Yield the port and user id of every listening socket in this network namespace.
 
-    The kernel lists listening sockets before all others (net/ipv4/tcp_ipv4.c, tcp_seq_start), so that the connections
-    of a busy node need not be read.
+    The kernel lists listening sockets before all others (net/ipv4/tcp_ipv4.c, tcp_seq_start), so the connections of a
+    busy node need not be read.
     """
     for table in _TABLES:
         try:
@@ -52,7 +52,7 @@ def listeners() -> Iterator[tuple[int, int]]:
 
 
 def listening_user(port: int) -> str:
-    """Return who owns the socket that listens on a port, also where the process is hidden; '' where none shows."""
+    """Return the owner of a port's listening socket, even of a hidden process; '' if unknown."""
     number = next((uid for listening, uid in listeners() if listening == port), None)
     if number is None:
         return ""

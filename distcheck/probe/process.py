@@ -1,4 +1,4 @@
-"""Collect who a process is, who started it and what state the kernel shows it in."""
+"""Collect who a process is, who started it, and its state in the kernel."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _JOB = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _JOB_ID = b"SLURM_JOB_ID="
 # docker-ID.scope, /docker/ID, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, kubepods/…/ID
 _CONTAINER = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
-# Before the program stand at most an interpreter and its options: python -u -X dev -m torch.distributed.run
+# At most an interpreter and its options precede the program: python -u -X dev -m torch.distributed.run
 _BEFORE_PROGRAM = 6
 
 
 def command_of(pid: int) -> tuple[str, ...]:
-    """Return a process's command line without secrets, empty when it is gone or hidden; long ones are cut."""
+    """Return a process's command line, redacted and cut; empty if it is gone or hidden."""
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -40,19 +40,19 @@ def command_of(pid: int) -> tuple[str, ...]:
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent's pid, 0 when the process is gone or hidden."""
+    """Return the parent's pid, 0 if the process is gone or hidden."""
     fields = _stat(pid)
     return int(fields[1]) if fields else 0
 
 
 def state_of(pid: int) -> str:
-    """Return the kernel's state letter of a process (R, S, D, T, t, Z, …), '' when it is gone."""
+    """Return the kernel's state letter of a process (R, S, D, T, t, Z, …), '' if it is gone."""
     fields = _stat(pid)
     return fields[0] if fields else ""
 
 
 def waits_in(pid: int) -> str:
-    """Return the kernel's function in which a process sleeps, '' when it does not sleep or the kernel hides it."""
+    """Return the kernel function in which a process sleeps, '' if it runs or that is hidden."""
     try:
         name = Path(f"/proc/{pid}/wchan").read_text().strip()
     except OSError:
@@ -71,19 +71,19 @@ def ancestors(pid: int | None = None) -> tuple[str, ...]:
 
 
 def allowed_cpus() -> int:
-    """Return the number of CPUs on which this process, and what it forks, may run."""
+    """Return the number of CPUs on which this process and its forks may run."""
     return len(os.sched_getaffinity(0))
 
 
 def allowed_cpu_list() -> str:
-    """Return those CPUs, folded: 0-15,32-47."""
+    """Return the CPUs on which this process may run, folded: 0-15,32-47."""
     return fold(os.sched_getaffinity(0))
 
 
 def agent(environ: Mapping[str, str], pid: int | None = None) -> Agent | None:
-    """Return the nearest torchelastic agent that started a process whose variables say that one did.
+    """Return the nearest torchelastic agent that started a process, None without one.
 
-    Programs that run an agent of their own, as Lightning and Ray do, are not recognised.
+    Programs that run their own agent, as Lightning and Ray do, are not recognised.
     """
     if not environ.get("TORCHELASTIC_RUN_ID"):
         return None
@@ -104,13 +104,13 @@ def _exported(pid: int) -> Variables | Missing:
     try:
         raw = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError as error:
-        return Missing(reason=f"the environment of process {pid} cannot be read: {error.strerror}")
+        return Missing(reason=f"cannot read the environment of process {pid}: {error.strerror}")
     pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0"))
     return Variables(environment.collect({name: value for name, _, value in pairs if name in RANK_VARIABLES}))
 
 
 def slurm_job_of(pid: int) -> str:
-    """Return the number of a process's Slurm job, by its cgroup, which all may read, or its variables; '' for none."""
+    """Return the id of a process's Slurm job, by its cgroup or its variables; '' for none."""
     found = _JOB.search(_cgroup(pid))
     if found:
         return found[1]
@@ -123,7 +123,7 @@ def slurm_job_of(pid: int) -> str:
 
 
 def container_of(pid: int) -> str:
-    """Return the first characters of the id of a process's container, by its cgroup; '' where it shows none."""
+    """Return the start of the id of a process's container, by its cgroup; '' if unknown."""
     found = _CONTAINER.search(_cgroup(pid))
     return found[1][:12] if found else ""
 
@@ -136,7 +136,7 @@ def _cgroup(pid: int) -> str:
 
 
 def shm_device(environ: Mapping[str, str]) -> int | Missing | None:
-    """Return the device of /dev/shm where it may differ between containers of one host: in a pod."""
+    """Return the device of /dev/shm in a pod, where containers of one host may differ."""
     if "KUBERNETES_SERVICE_HOST" not in environ:
         return None
     try:
@@ -146,7 +146,7 @@ def shm_device(environ: Mapping[str, str]) -> int | Missing | None:
 
 
 def user_name() -> str:
-    """Return this user's name, or its number where no name is known."""
+    """Return this user's name, or its number if it has no name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -154,7 +154,7 @@ def user_name() -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the command name, which may itself hold blanks and brackets."""
+    """Return the fields of /proc/PID/stat after the command name, which may hold blanks."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Collect what a node shows of itself without peers: its own name, the room in its file systems, its limits."""
+"""Collect what a node shows without peers: its own name, file system space, limits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import msgspec
 
 from distcheck.facts import MOST, Missing, NodeState, Resolution, Space
-from distcheck.probe.child import Question, ask, live_no_longer_than_told
+from distcheck.probe.child import Question, ask, exit_after_lifetime
 from distcheck.probe.network import resolve
 
-SHM = "/dev/shm"  # noqa: S108 it is looked at, nothing is written there
+SHM = "/dev/shm"  # noqa: S108 only read
 TMP = "/tmp"  # noqa: S108 as above
 FOLDERS = (SHM, TMP)
 _NAME_SECONDS = 3.0
@@ -22,13 +22,13 @@ _STATE = Question(__name__, "this node", "its resolver or a file system hangs")
 
 
 async def state(timeout: float, python: str = sys.executable) -> NodeState | Missing:
-    """Collect in a child process, for at most `timeout` seconds and one more to see it dead."""
+    """Collect in a child process, for at most `timeout` seconds and one more to end it."""
     answer: NodeState | Missing = await ask(_STATE, NodeState, timeout, python)
     return answer
 
 
 def collect(environ: Mapping[str, str] = os.environ) -> NodeState:
-    """Read all of it, in this process. A file system can hang: `state` is for callers who cannot."""
+    """Collect in this process. A file system can hang: callers use `state`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return NodeState(
         own_name=_own_name(),
@@ -40,18 +40,18 @@ def collect(environ: Mapping[str, str] = os.environ) -> NodeState:
 
 
 def temporary(environ: Mapping[str, str]) -> str:
-    """Return the folder in which a process with these variables makes its temporary files."""
+    """Return the folder for temporary files of a process with these variables."""
     folder = environ.get("TMPDIR", "")
-    return folder if os.path.isdir(folder) else TMP  # noqa: PTH112 any text may stand there
+    return folder if os.path.isdir(folder) else TMP  # noqa: PTH112 it may be any text
 
 
 def space(folder: str) -> Space | Missing:
-    """Return how much room a folder's file system has."""
+    """Return the free and total space of a folder's file system."""
     try:
         found = os.statvfs(folder)
     except OSError as error:
         return Missing(reason=f"{folder}: {error.strerror}")
-    # File systems of clouds claim to be as large as 64 bits can say, and CephFS has -1 files free.
+    # Cloud file systems report the largest 64-bit size, and CephFS reports -1 free files.
     return Space(
         total_bytes=min(found.f_blocks * found.f_frsize, MOST),
         free_bytes=min(found.f_bavail * found.f_frsize, MOST),
@@ -61,7 +61,7 @@ def space(folder: str) -> Space | Missing:
 
 
 def _own_name() -> Resolution | Missing:
-    """Resolve this host's own name, for a few seconds only: a resolver without servers takes half a minute."""
+    """Resolve this host's name with a short timeout: without servers it takes half a minute."""
     name = os.uname().nodename
     found: list[Resolution | Missing] = []
     thread = threading.Thread(target=lambda: found.append(resolve(name)), daemon=True)
@@ -72,8 +72,8 @@ def _own_name() -> Resolution | Missing:
 
 
 def main() -> None:
-    """Print the state as one line of JSON, and end even where the resolver does not answer."""
-    live_no_longer_than_told()
+    """Print the state as one line of JSON, and exit even if the resolver does not answer."""
+    exit_after_lifetime()
     sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
     sys.stdout.flush()
     os._exit(0)

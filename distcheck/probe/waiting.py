@@ -1,4 +1,4 @@
-"""How long this thread waited for a CPU: on a busy host that is no fault of the network, nor of the CPU."""
+"""How long this thread waited for a CPU, which is the fault of neither network nor CPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 def waited_for_cpu(schedstat: Path = _SCHEDSTAT) -> float:
-    """Return the seconds that this thread was ready to run and did not; 0.0 from a kernel that does not count them.
+    """Return the seconds that this thread waited for a CPU; 0.0 if the kernel does not count.
 
     The second of the three numbers, in nanoseconds.
+
     Source: https://docs.kernel.org/scheduler/sched-stats.html
     """
     try:
@@ -20,9 +21,9 @@ def waited_for_cpu(schedstat: Path = _SCHEDSTAT) -> float:
 
 
 def throttled(root: Path = Path("/")) -> float:
-    """Return the seconds for which the limit of this process's cgroup kept it from its CPUs; 0.0 where there is none.
+    """Return the seconds for which the cgroup's CPU limit throttled this process, else 0.0.
 
-    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.stat), and of version 1
+    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.stat), and for version 1
     https://docs.kernel.org/scheduler/sched-bwc.html
     """
     try:
@@ -34,7 +35,7 @@ def throttled(root: Path = Path("/")) -> float:
         if controllers and "cpu" not in controllers.split(","):
             continue
         for folder in ("sys/fs/cgroup", "sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"):
-            # In a container the path is the host's, and the folder itself is the container's.
+            # In a container the path is the host's, and the folder itself is the container's cgroup.
             for place in (root / folder / path.lstrip("/"), root / folder):
                 found = _throttled(place / "cpu.stat")
                 if found is not None:

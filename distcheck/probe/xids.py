@@ -1,4 +1,4 @@
-"""Read from the kernel's log which errors (Xids) NVIDIA's driver has reported of late."""
+"""Read recent errors of NVIDIA's driver (Xids) from the kernel log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distcheck.facts import Missing, Xid
 _KERNEL_LOG = Path("/dev/kmsg")
 _DEVICE = os.makedev(1, 11)
 _RECORD_BYTES = 16384
-"""More than one record has (CONSOLE_EXT_LOG_MAX in the kernel's internal.h is 8192)."""
+"""More than the largest record (CONSOLE_EXT_LOG_MAX in the kernel's internal.h is 8192)."""
 _MOST_BYTES = 64 << 20
 _MOST_KINDS = 128
 _RECENT_SECONDS = 24 * 3600.0
@@ -24,15 +24,15 @@ _HEAD = re.compile(r"[0-9]+,[0-9]+,([0-9]+),")
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-f]+):([0-9a-f]{2}):([0-9a-f]{2})[^)]*\): ([0-9]{1,5})\b(?:, *(.*))?", re.IGNORECASE
 )
-"""NVRM: Xid (PCI:0000:1b:00): 79, pid=77, name=python3, GPU has fallen off the bus. In MIG mode the GPU's instance
-stands behind the address."""
+"""NVRM: Xid (PCI:0000:1b:00): 79, pid=77, name=python3, GPU has fallen off the bus. In MIG mode the GPU instance
+follows the address."""
 
 
 def recent(path: Path = _KERNEL_LOG, seconds: float = 1.0) -> tuple[Xid, ...] | Missing:
-    """Return the Xids of the last day, of each number on each GPU the newest one, newest last.
+    """Return the last day's Xids, the newest of each number and GPU, newest last.
 
-    The log is read without waiting, for at most so many `seconds`. Its clock stands still while the machine sleeps,
-    as CLOCK_MONOTONIC does.
+    The log is read without waiting, for at most `seconds`. Its clock stops while the machine sleeps, as CLOCK_MONOTONIC
+    does.
     """
     try:
         text = _read(path, time.monotonic() + seconds)
@@ -44,13 +44,13 @@ def recent(path: Path = _KERNEL_LOG, seconds: float = 1.0) -> tuple[Xid, ...] | 
 
 
 def _read(path: Path, until: float) -> str | Missing:
-    """Return the lines of the log that tell of Xids."""
-    # Some container runtimes lead the name to a terminal, which would be read empty.
+    """Return the lines of the log with Xids."""
+    # Some container runtimes link the name to a terminal.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) and not (stat.S_ISCHR(status.st_mode) and status.st_rdev == _DEVICE):
-            return Missing(reason=f"{path} is not the kernel's log here, as in containers")
+            return Missing(reason=f"{path} is not the kernel log here, as in containers")
         found, rest, size = [], b"", 0
         while size <= _MOST_BYTES and time.monotonic() < until:
             try:
@@ -58,7 +58,7 @@ def _read(path: Path, until: float) -> str | Missing:
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                continue  # the oldest records were overwritten meanwhile; the next read goes on behind them
+                continue  # the oldest records were overwritten; the next read continues after them
             if not chunk:
                 break
             size += len(chunk)
@@ -66,7 +66,7 @@ def _read(path: Path, until: float) -> str | Missing:
             found += [line for line in lines if b"NVRM: Xid" in line]
         else:
             if not found:
-                return Missing(reason=f"{path} could not be read to its end in time")
+                return Missing(reason=f"reading {path} to its end took too long")
         if b"NVRM: Xid" in rest:
             found.append(rest)
         return b"\n".join(found).decode("utf-8", "replace")
@@ -76,9 +76,9 @@ def _read(path: Path, until: float) -> str | Missing:
 
 def _refusal(path: Path, error: OSError) -> str:
     if error.errno in {errno.EPERM, errno.EACCES}:
-        return f"the kernel's log may not be read ({path}: {error.strerror}; kernel.dmesg_restrict is 1)"
+        return f"no permission to read the kernel log ({path}: {error.strerror}; kernel.dmesg_restrict is 1)"
     if error.errno == errno.ENOENT:
-        return f"there is no {path} here, as in containers"
+        return f"{path} does not exist here, as in containers"
     return f"{path}: {error.strerror}"
 
 
@@ -92,7 +92,7 @@ def _xids(text: str, now: float) -> tuple[Xid, ...]:
         head = _HEAD.match(line)
         ago = None if head is None else now - int(head[1]) / 1e6
         if ago is not None and ago < -1.0:
-            ago = None  # another clock than ours, as in a time namespace
+            ago = None  # not our clock, as in a time namespace
         if ago is not None and ago > _RECENT_SECONDS:
             continue
         pci = f"{int(domain, 16):04x}:{bus.lower()}:{device.lower()}.0"

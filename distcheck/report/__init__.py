@@ -1,7 +1,7 @@
 """The reports: a judged job in, a string out; no input, no output, no judging.
 
-One module per format; only the module of the format that is wanted is imported, because tabulate and jinja2
-cost start-up time.
+One module per format. Only the module of the requested format is imported, because tabulate and jinja2 cost start-up
+time.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from distcheck.facts import Job
 from distcheck.rules.diagnose import Diagnosis
 
 FORMATS = ("text", "json", "html", "junit", "prometheus", "markdown")
-"""Names of the formats, and of the modules of this package."""
+"""Names of the formats and of their modules."""
 
 
 class Detail(NamedTuple):
-    """How much a report shows; formats that machines read always show everything."""
+    """How much a report shows; machine-readable formats always show everything."""
 
     all_ranks: bool = False
-    """Every rank has its row, however many there are."""
+    """Show a row for every rank."""
     legend: bool = False
-    """What the columns and words mean."""
+    """Explain the columns."""
     timings: bool = False
-    """What took how long."""
+    """Show timings."""
     verbose: bool = False
-    """Info findings too, and nothing is shortened."""
+    """Show info findings too, and shorten nothing."""
     quiet: bool = False
-    """Findings and the last line only."""
+    """Show only the findings and the verdict line."""
     color: bool = False
-    """ANSI colours; for terminals only."""
+    """Use ANSI colours; for terminals only."""
 
 
 PLAIN = Detail()
@@ -44,9 +44,9 @@ def render(format: str, job: Job, diagnosis: Diagnosis, *, options: Detail = PLA
     """Return the report of a judged job in one of `FORMATS`, ending with a newline.
 
     Raises:
-        ValueError: there is no such format.
+        ValueError: the format is unknown.
     """
     if format not in FORMATS:
-        raise ValueError(f"there is no format {format!r}; there are {', '.join(FORMATS)}")
+        raise ValueError(f"unknown format {format!r}; choose one of {', '.join(FORMATS)}")
     module = cast("_Format", importlib.import_module(f"{__name__}.{format}"))
     return module.render(job, diagnosis, options)

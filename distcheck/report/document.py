@@ -36,18 +36,18 @@ NO_EXPECTATION = "there is no expectation for parts of the world"
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Common ground of the document's parts: immutable, and strict about what it is read from."""
+    """Base of the document's parts: immutable, and strict when parsed."""
 
 
 class World(Part, frozen=True):
-    """What was looked at."""
+    """What was checked."""
 
     ranks: int
-    """The world size when a rank names one, else the number of ranks that spoke."""
+    """The world size if a rank names one, else the number of ranks that reported."""
     nodes: int
     launcher: str
     backend: str
-    """"auto" when nothing has decided it."""
+    """"auto" if not decided."""
     torch: str | None
     nccl: str | None
 
@@ -70,7 +70,7 @@ class Found(Part, frozen=True):
 
 
 class Unlooked(Part, frozen=True):
-    """What a rule could not look at, and why."""
+    """What a rule could not check, and why."""
 
     rule: str
     ranks: tuple[int, ...]
@@ -79,20 +79,20 @@ class Unlooked(Part, frozen=True):
 
 
 class RankRow(Part, frozen=True):
-    """One rank, present or missing; None where nobody said it."""
+    """One rank, present or missing; unknown fields are None."""
 
     rank: int | None
     node: str | None
     local_rank: int | None
     gpu: RankGpu | None
     master: str
-    """How its process fared at MASTER_ADDR:MASTER_PORT, in a word; "-" when nobody tried."""
+    """Result of its process at MASTER_ADDR:MASTER_PORT, as one word; "-" if not tried."""
     stage: Stage | None
     status: Status
 
 
 class Seconds(Part, frozen=True):
-    """Time per operation: over the ranks, and of each; None where a rank has no figure."""
+    """Time per operation, over the ranks and per rank; None if a rank has no figure."""
 
     mean: float | None
     min: float | None
@@ -101,7 +101,7 @@ class Seconds(Part, frozen=True):
 
 
 class Expected(Part, frozen=True):
-    """The bus bandwidth that was expected, and who says so."""
+    """The expected bus bandwidth and its source."""
 
     value: float | None
     source: str = msgspec.field(name="from")
@@ -119,36 +119,36 @@ class Bandwidth(Part, frozen=True):
     busbw_GBps: float | None  # noqa: N815
     seconds: Seconds
     wrong: int | None
-    """Wrong elements over all ranks; None when it was not checked."""
+    """Wrong elements over all ranks; None if not checked."""
     expected_GBps: Expected  # noqa: N815
     share_of_expected: float | None
     iterations: int = 0
     """Calls in each burst."""
     bursts: int = 1
     uncertainty: float | None = None
-    """By which share of itself the mean may be off (95 % confidence); None where there were too few bursts to tell."""
+    """Relative uncertainty of the mean (95 % confidence); None with too few bursts."""
     ended: Literal["steady", "time", "asked"] = "asked"
-    """Why no more bursts followed: the figure was steady, its share of the time was over, or one was asked for."""
+    """Why the bursts ended: steady figure, no time left, or one burst requested."""
 
 
 class Model(Part, frozen=True):
-    """The straight line t = latency + bytes / rate through the sizes of one operation."""
+    """The fitted line t = latency + bytes / rate over the sizes of one operation."""
 
     op: str
     dtype: str
     ranks: int
     latency_seconds: float
     algbw_GBps: float  # noqa: N815 the unit's own spelling
-    """That large sizes near."""
+    """What large sizes approach."""
     busbw_GBps: float | None  # noqa: N815
     half_bytes: float
     """The size that reaches half of it."""
     error: float
-    """By which share of its time a measured size lies off the line, in the middle over the sizes."""
+    """Relative distance of a measured time from the line, median over the sizes."""
 
 
 class Exclude(Part, frozen=True):
-    """The nodes that a scheduler should leave out."""
+    """The nodes that a scheduler should exclude."""
 
     hostlist: str
     nodes: tuple[str, ...]
@@ -240,7 +240,7 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
         for rank in job.ranks
     ]
     if job.missing_ranks:
-        from distcheck.rules.job.homes import homes  # a start without missing ranks need not wait for it
+        from distcheck.rules.job.homes import homes  # imported late: costs start-up time, rarely used
 
         home = homes(job)
         rows += (RankRow(rank, home.get(rank), None, None, "-", None, "missing") for rank in job.missing_ranks)
@@ -248,7 +248,7 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
 
 
 class _Marks:
-    """Which ranks and nodes the diagnosis names; who names no rank means all ranks of the nodes."""
+    """The ranks and nodes that the diagnosis names; without ranks, all ranks of the nodes."""
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         self.ranks: dict[str, set[int]] = {"error": set(), "warning": set(), "unknown": set()}
@@ -267,7 +267,7 @@ class _Marks:
             self.nodes[status].update(nodes)
 
     def status(self, rank: RankFacts, stage: Stage, node: str) -> Status:
-        """Return a rank's status, the worst first; as for the verdict, unknown is worse than a warning."""
+        """Return the worst status of a rank; unknown is worse than a warning."""
         number = rank.placement.rank
         if number in self.ranks["error"] or node in self.nodes["error"]:
             return "error"
@@ -285,7 +285,7 @@ _BEST_FIRST: tuple[str, ...] = ("met", "agent", "waiting")
 
 
 def _master(process: ProcessFacts) -> str:
-    """Return how a process fared at the master's port: at its best try, when it has several addresses."""
+    """Return the result of a process at the master port; of several, the best."""
     if process.bind is not None:
         return _BIND_WORDS.get(process.bind.outcome, process.bind.outcome)
     tried = [attempt for attempt in process.attempts if attempt.door == "master"]
@@ -307,7 +307,7 @@ def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
         if rank.run is not None:
             wrong.update(dict.fromkeys(rank.run.checked, 0))
             wrong.update(rank.run.wrong)
-    from distcheck.expectation.of_job import expectations  # only where something was measured
+    from distcheck.expectation.of_job import expectations  # only needed for measurements
 
     expected = expectations(job)
     return tuple(
@@ -317,7 +317,7 @@ def _bandwidth(job: Job) -> tuple[Bandwidth, ...]:
 
 
 def _models(measured: tuple[Bandwidth, ...]) -> Iterator[Model]:
-    """Yield a model of every operation over the whole world of which there are enough sizes."""
+    """Yield a model of every operation over the whole world with enough sizes."""
     if not measured:
         return
     from distcheck.collectives.curve import fit

@@ -1,4 +1,4 @@
-"""What the report says of the bandwidth that was expected, and where that comes from."""
+"""The expected bandwidth in a report, and its source."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def any_expected(measured: Iterable[Bandwidth]) -> bool:
-    """Tell whether something is expected of any row."""
+    """Return whether any row has an expected bandwidth."""
     return any(row.expected_GBps.value is not None for row in measured)
 
 
 def percent(share: float | None) -> str:
-    """Write a share of what was expected: 97%."""
+    """Return a share of the expected bandwidth as a percentage: 97%."""
     return "n/a" if share is None else f"{share:.0%}"
 
 
 def provenance(measured: Iterable[Bandwidth]) -> list[str]:
-    """Say once of each source which operations it is for, and whether smaller sizes are held to less."""
+    """Return one line per source: its operations, and whether smaller sizes expect less."""
     operations: dict[str, dict[str, set[float]]] = {}
     for row in measured:
         if row.expected_GBps.value is not None:
@@ -31,6 +31,6 @@ def provenance(measured: Iterable[Bandwidth]) -> list[str]:
             of.add(row.expected_GBps.value)
     lines = []
     for source, values in operations.items():
-        smaller = "; of smaller sizes the share that is usual there" if any(len(v) > 1 for v in values.values()) else ""
-        lines.append(f"expected of {' and '.join(values)}: {source}{smaller}")
+        smaller = "; smaller sizes: the usual share of it" if any(len(v) > 1 for v in values.values()) else ""
+        lines.append(f"expected for {' and '.join(values)}: {source}{smaller}")
     return lines

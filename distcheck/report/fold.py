@@ -1,4 +1,4 @@
-"""Many ranks or nodes in few characters: 0-7,16 and node[1-4]."""
+"""Ranks and nodes folded into ranges: 0-7,16 and node[1-4]."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-# Names with anything else in them mean something to ClusterShell: a range, a set operator or a group.
+# Any other character has a meaning for ClusterShell: a range, a set operator or a group.
 _SIMPLE = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 
 def fold(ranks: Iterable[int], limit: int | None = None) -> str:
-    """Fold ranks into ranges, in ascending order: (0, 1, 2, 5) is 0-2,5.
+    """Return ranks folded into ascending ranges: (0, 1, 2, 5) is 0-2,5.
 
-    After `limit` pieces the rest is only counted. A negative number, which no rank should be, stands alone.
+    After `limit` ranges the rest is only counted. A negative number, which is no valid rank, is never in a range.
     """
     numbers = sorted(set(ranks))
     pieces = _pieces(numbers)
@@ -35,9 +35,9 @@ def _pieces(numbers: list[int]) -> Iterator[str]:
 
 
 def fold_nodes(names: Iterable[str]) -> str:
-    """Fold node names as Slurm, pdsh and ClusterShell write them: node1,node2 is node[1-2].
+    """Return node names folded as Slurm, pdsh and ClusterShell do: node1,node2 is node[1-2].
 
-    Names that could be taken for a range or an operator are joined as they are.
+    Names that could be parsed as a range or an operator are joined unfolded.
     """
     unique = sorted(set(names))
     simple = [name for name in unique if _SIMPLE.fullmatch(name)]

@@ -1,4 +1,4 @@
-"""The GPU of a rank in the report: which it is, and what is next to it."""
+"""The GPU of a rank in the report, and the CPUs and adapters next to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distcheck.selection.pci import Distance, Near, by_gpu
 
 
 class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The GPU that a rank will take; None for what is not known of it."""
+    """The GPU that a rank will use; unknown fields are None."""
 
     index: int | None
     uuid: str
@@ -22,7 +22,7 @@ class RankGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus: str | None = None
     """The CPUs next to it, folded."""
     nic: str | None = None
-    """The network adapter next to it; several at one distance are separated by commas."""
+    """The network adapter next to it; several at the same distance are separated by commas."""
     nic_distance: Distance | None = None
     """PIX, PXB, PHB, NODE or SYS, as nvidia-smi topo -m names it."""
 
@@ -42,7 +42,7 @@ def _row(gpu: Gpu, name: str, node: NodeFacts, near: Mapping[str, Near]) -> Rank
     place = node.pci.gpus.get(address) if isinstance(node.pci, Pci) else None
     numa = gpu.health.numa_node if gpu.health is not None else None
     cpus = gpu.health.cpus if gpu.health is not None else None
-    if isinstance(numa, Missing) or numa is None:  # NVML tells nothing of it in containers with few rights
+    if isinstance(numa, Missing) or numa is None:  # NVML does not report it in containers with few privileges
         numa = place.numa_node if place is not None else None
     if isinstance(cpus, Missing) or not cpus:
         cpus = place.cpus if place is not None else ""

@@ -1,4 +1,4 @@
-"""Strings from other machines, made safe to print: no terminal escapes, no breaks, nothing invisible."""
+"""Makes strings from other machines safe to print: only printable characters."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 
 
 def harmless(text: str) -> str:
-    r"""Return text in which everything that does not print is written as an escape: a newline is ``\n``."""
+    r"""Return text with every unprintable character escaped: a newline is ``\n``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def storable(value: Any) -> Any:
-    """Return evidence as JSON can hold it, the same every time.
+    """Return evidence in a form that JSON can hold; deterministic.
 
-    Sets are sorted, keys are strings, what is not finite is None, and lone surrogates (bytes of an
-    environment variable that are no UTF-8) are written as escapes.
+    Sets are sorted, keys are strings, non-finite numbers are None, and lone surrogates (bytes of an environment
+    variable that are not UTF-8) are escaped.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()

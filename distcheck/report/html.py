@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no script, no font, no network."""
+"""The report as one self-contained HTML file: no script, no font, no network."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from distcheck.report.sections import (
     gaps,
     headline,
     neighbours,
+    outcome_of,
     problems,
     rows,
 )
@@ -37,15 +38,15 @@ LEFT, RIGHT, TOP, BOTTOM = 60, 190, 30, 30
 
 
 class Curve(NamedTuple):
-    """Bus bandwidth of one operation over sizes, in the drawing's coordinates."""
+    """Bus bandwidth of one operation over sizes, in SVG coordinates."""
 
     op: str
     points: list[tuple[float, float, str]]
-    """x, y and what to say of the point."""
+    """x, y and the tooltip of the point."""
 
     @property
     def path(self) -> str:
-        """The points as an SVG polyline wants them."""
+        """The points in the format of an SVG polyline."""
         return " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in self.points)
 
 
@@ -82,6 +83,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     return environment.from_string(template).render(
         report=report,
         headline=headline(job, report),
+        outcome=outcome_of(report),
         advice=advice(report),
         counts=counts(diagnosis),
         problems=problems(diagnosis.findings, everything=options.verbose),
@@ -106,12 +108,12 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
 
 def marked(text: str) -> Markup:
-    """Return a text, escaped, with what stands between backticks as code."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 it was escaped before
+    """Return escaped text, with text between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 already escaped
 
 
 def chart(report: Document) -> Chart | None:
-    """Lay out busbw over size, sizes on a logarithmic axis; None when there is no curve to draw."""
+    """Return the chart of busbw over size (logarithmic); None if there is no curve."""
     figures = [
         (label(row.op, row.dtype), row.bytes, row.busbw_GBps)
         for row in report.bandwidth
@@ -149,6 +151,6 @@ def chart(report: Document) -> Chart | None:
 
 
 def _round_up(speed: float) -> float:
-    """Return the next 1, 2, 4 or 8 times a power of ten: quarters of it are short numbers."""
+    """Return the next 1, 2, 4 or 8 times a power of ten, whose quarters are short numbers."""
     power = 10.0 ** math.floor(math.log10(speed)) if speed > 0 else 1.0
     return next(power * step for step in (1, 2, 4, 8, 10) if power * step >= speed)

@@ -1,4 +1,4 @@
-"""The report as one JSON document on one line, for programs; docs/json.md explains it."""
+"""The report as one JSON document on one line, for programs; docs/json.md describes it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from distcheck.rules.diagnose import Diagnosis
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
-    """Return the document and a newline; the options change nothing."""
+    """Return the document and a newline; `options` has no effect."""
     del options
     report = document(job, diagnosis)
     try:
         line = msgspec.json.encode(report)
-    except UnicodeEncodeError:  # bytes of an environment variable that are no UTF-8
+    except UnicodeEncodeError:  # bytes of an environment variable that are not UTF-8
         line = msgspec.json.encode(storable(report))
     return line.decode() + "\n"

@@ -1,7 +1,7 @@
-"""The report as JUnit XML, for CI systems: a suite for the job, and one for each node that is named.
+"""The report as JUnit XML: a suite for the job, and one for each named node.
 
-A test case is a rule: an error is a failure, a warning is output, what was needed and could not be looked at
-is an error, what was optional is skipped. A rule of which nothing is to be said passes, in the job's suite.
+A test case is a rule. An error is a failure, a warning is output, a required check that could not be made is an error,
+an optional one is skipped. A rule without findings passes, in the job's suite.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, NotChecked
 
 JOB = ""
-"""Where things stand that are said of no node."""
+"""The place of outcomes that name no node."""
 
 
 class Said(NamedTuple):
-    """One outcome of a rule, in words."""
+    """One outcome of a rule, as text."""
 
     result: Literal["failure", "error", "skipped", "system-out"]
     message: str
-    words: str
+    text: str
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
-    """Return the XML; the options change nothing."""
+    """Return the XML; `options` has no effect."""
     del options
     report = document(job, diagnosis)
     root = ET.Element("testsuites", name="distcheck", time=f"{report.seconds:.3f}")
@@ -43,8 +43,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             properties = ET.SubElement(suite, "properties")
             ET.SubElement(properties, "property", name="verdict", value=report.verdict)
             ET.SubElement(properties, "property", name="exit_code", value=str(report.exit_code))
-        for rule, said in rules.items():
-            _result(ET.SubElement(suite, "testcase", classname=f"distcheck.{name}", name=harmless(rule)), said)
+        for rule, outcomes in rules.items():
+            _result(ET.SubElement(suite, "testcase", classname=f"distcheck.{name}", name=harmless(rule)), outcomes)
         if place == JOB:
             ET.SubElement(suite, "system-out").text = conclusion(report, diagnosis)
         counted = {
@@ -63,31 +63,31 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
 
 def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[Said]]]:
-    """Return what is said, by place and rule; the job comes first, then the nodes by name."""
+    """Return the outcomes by place and rule; the job first, then the nodes by name."""
     from distcheck.rules import all_rules
 
     places: defaultdict[str, defaultdict[str, list[Said]]] = defaultdict(lambda: defaultdict(list))
     outcomes: tuple[Finding | NotChecked, ...] = (*diagnosis.findings, *diagnosis.not_checked)
     for outcome in outcomes:
-        said = _found(outcome) if isinstance(outcome, Finding) else _unlooked(outcome)
+        result = _found(outcome) if isinstance(outcome, Finding) else _unlooked(outcome)
         for place in outcome.nodes or (JOB,):
-            places[place][outcome.rule].append(said)
-    spoken = {rule for rules in places.values() for rule in rules}
-    silent = (rule.name for rule in all_rules() if rule.applies(job) and rule.name not in spoken)
-    whole: dict[str, list[Said]] = {**places.pop(JOB, {}), **{rule: [] for rule in silent}}
+            places[place][outcome.rule].append(result)
+    named = {rule for rules in places.values() for rule in rules}
+    passed = (rule.name for rule in all_rules() if rule.applies(job) and rule.name not in named)
+    whole: dict[str, list[Said]] = {**places.pop(JOB, {}), **{rule: [] for rule in passed}}
     return {JOB: whole, **dict(sorted(places.items()))}
 
 
-def _result(case: ET.Element, said: list[Said]) -> None:
-    """Add one element for each kind of outcome; what is skipped only where nothing else is said."""
+def _result(case: ET.Element, outcomes: list[Said]) -> None:
+    """Add one element for each kind of outcome; skipped only if there is no other outcome."""
     for result in ("failure", "error", "system-out", "skipped"):
-        these = [one for one in said if one.result == result]
+        these = [one for one in outcomes if one.result == result]
         if not these or (result == "skipped" and len(case)):
             continue
         element = ET.SubElement(case, result)
         if result != "system-out":
             element.set("message", these[0].message)
-        element.text = "\n\n".join(one.words for one in these)
+        element.text = "\n\n".join(one.text for one in these)
 
 
 def _found(finding: Finding) -> Said:

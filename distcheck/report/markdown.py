@@ -1,4 +1,4 @@
-"""The report as Markdown, for the summary page of a CI run or for an issue."""
+"""The report as Markdown, for a CI job summary or an issue."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from distcheck.report.sections import (
     gaps,
     headline,
     neighbours,
+    outcome_of,
     problems,
     rows,
 )
@@ -31,7 +32,8 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>#~&$|])")
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the report as Markdown."""
     report = document(job, diagnosis)
-    blocks = [f"## distcheck: {report.verdict}", escaped(conclusion(report, diagnosis))]
+    title = escaped(f"distcheck {report.command}: {outcome_of(report)}")
+    blocks = [f"## {title}", escaped(conclusion(report, diagnosis))]
     if not options.quiet:
         blocks += [escaped(line) for line in headline(job, report)]
     for problem in problems(diagnosis.findings, everything=options.verbose):
@@ -42,18 +44,18 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text that Markdown shows as it is: neither markup nor HTML nor a table's next cell."""
+    """Return text that Markdown shows literally, without markup, HTML or table separators."""
     return _MARKUP.sub(r"\\\1", harmless(text))
 
 
 def _prose(text: str) -> str:
-    """Escape a docstring's words, and leave its code in backticks."""
+    """Return a docstring's text escaped, except for code in backticks."""
     pieces = text.split("`")
     return "`".join(piece if n % 2 else escaped(piece) for n, piece in enumerate(pieces))
 
 
 def _fenced(lines: Sequence[str], language: str = "") -> str:
-    """Fence code with more backticks than any line has in a row."""
+    """Return code in a fence longer than any run of backticks in it."""
     clean = [harmless(line) for line in lines]
     runs = [len(run) for line in clean for run in re.findall(r"`+", line)]
     fence = "`" * max(3, 1 + max(runs, default=0))
@@ -109,7 +111,7 @@ def _bandwidth(job: Job, report: Document) -> Iterator[str]:
         )  # fmt: skip
         yield from map(escaped, provenance(report.bandwidth))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
-        yield f"The collectives were ended early: {escaped(job.collectives.ended)}"
+        yield f"Collectives ended early: {escaped(job.collectives.ended)}"
 
 
 def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
@@ -117,7 +119,7 @@ def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
     if found:
         yield "### not checked"
         yield _table(
-            ["reason", "needed", "rules", "where"],
+            ["reason", "required", "rules", "where"],
             [[gap.reason, "yes" if gap.required else "no", ", ".join(gap.rules), gap.where] for gap in found],
         )
 

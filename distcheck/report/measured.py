@@ -1,4 +1,4 @@
-"""What the reports for people share of what was measured: figures chosen and written."""
+"""Shared by the human-readable reports: measured figures, selected and formatted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIDE_BY_SIDE = 16
 
 
 def shared_groups(measured: Iterable[Bandwidth]) -> bool:
-    """Tell whether everything was measured over the whole world."""
+    """Return whether every row was measured over the whole world."""
     return all(row.group == "world" for row in measured)
 
 
@@ -28,7 +28,7 @@ def largest(report: Document) -> list[Bandwidth]:
 
 
 def side_by_side(report: Document, *, everything: bool) -> tuple[list[str], list[list[str]]]:
-    """Return headers and rows of each rank's time at the largest sizes, in ms; none for one rank or many."""
+    """Return a table of each rank's time at the largest sizes; empty for one or many ranks."""
     measured = [row for row in largest(report) if row.ranks > 1 and (row.ranks <= SIDE_BY_SIDE or everything)]
     times = zip(*(row.seconds.by_rank for row in measured), strict=False)
     return (
@@ -38,36 +38,40 @@ def side_by_side(report: Document, *, everything: bool) -> tuple[list[str], list
 
 
 def uncertain(row: Bandwidth) -> str:
-    """Return by how much a figure may be off, and with ``*`` that its time was over before it was steady."""
+    """Return the uncertainty of a figure; ``*`` if its time ran out before it was steady."""
     if row.uncertainty is None:
         return "?" if row.bursts > 1 else "-"
     return f"{row.uncertainty:.1%}{'' if row.ended == 'steady' else '*'}"
 
 
 def first_calls(job: Job) -> list[str]:
-    """Say how long the beginning took, of the slowest rank each: it is no part of the figures."""
+    """Return the start-up times of the slowest rank, which the figures do not include."""
     runs = [rank.run for rank in job.ranks if rank.run is not None]
     joined = [run.joined_seconds for run in runs if run.joined_seconds is not None]
     if not joined:
         return []
     operations = dict.fromkeys(op for run in runs for op in run.first_call_seconds)
     slow = {op: max(run.first_call_seconds.get(op, 0.0) for run in runs) for op in operations}
-    parts = [f"process group {max(joined):.3g} s", *(f"first {op} {seconds:.3g} s" for op, seconds in slow.items())]
-    return [f"until then, on the slowest rank: {', '.join(parts)}"]
+    parts = [f"process group {_duration(max(joined))}", *(f"first {op} {_duration(s)}" for op, s in slow.items())]
+    return [f"start-up, slowest rank: {', '.join(parts)}"]
 
 
 def models(report: Document) -> list[str]:
-    """Say what the sizes of each operation come to: a latency, and the bandwidth that large sizes near."""
+    """Return the fitted latency and bandwidth of each operation, one line each."""
     return [
         f"{label(m.op, m.dtype)}: {figure(m.latency_seconds, 1e3)} ms + size / {figure(m.algbw_GBps)} GB/s"
-        f"{'' if m.busbw_GBps is None else f', busbw {figure(m.busbw_GBps)} GB/s at large sizes'}; half of it at "
-        f"{_roughly(m.half_bytes)} (within {m.error:.0%})"
+        f"{'' if m.busbw_GBps is None else f', busbw {figure(m.busbw_GBps)} GB/s at large sizes'}; half of peak at "
+        f"{_roughly(m.half_bytes)}; fit error {m.error:.0%}"
         for m in report.models
     ]
 
 
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
 def _roughly(size_bytes: float) -> str:
-    """Write a size of which two digits are known: 69 KiB."""
+    """Return a size with two digits: 69 KiB."""
     for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")):
         if size_bytes >= 1 << power or not power:
             return f"{float(f'{size_bytes / (1 << power):.2g}'):g} {unit}"
@@ -75,7 +79,7 @@ def _roughly(size_bytes: float) -> str:
 
 
 def slowest(row: Bandwidth) -> str:
-    """Return the rank with the longest time; outside the world group, its place in the group."""
+    """Return the slowest rank; outside the world group, its position in the group."""
     times = [-1.0 if second is None else second for second in row.seconds.by_rank]
     if len(times) < 2 or max(times) < 0:
         return "-"
@@ -84,7 +88,7 @@ def slowest(row: Bandwidth) -> str:
 
 
 def size(quantity: int) -> str:
-    """Write a number of bytes in binary units: 1 MiB."""
+    """Return a number of bytes in binary units: 1 MiB."""
     for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if quantity >= 1 << power:
             return f"{quantity / (1 << power):.5g} {unit}"
@@ -92,7 +96,7 @@ def size(quantity: int) -> str:
 
 
 def figure(number: float | None, scale: float = 1.0) -> str:
-    """Write a measured quantity with three digits or more; n/a where there is none."""
+    """Return a measured quantity with three digits or more; n/a for None."""
     if number is None:
         return "n/a"
     number *= scale

@@ -1,4 +1,4 @@
-"""The report as metrics for node_exporter's textfile collector, in the text exposition format."""
+"""The report as Prometheus metrics, for node_exporter's textfile collector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sample = tuple[dict[str, str], float | None]
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
-    """Return the metrics; the options change nothing."""
+    """Return the metrics; `options` has no effect."""
     del options
     report = document(job, diagnosis)
     found = Counter((finding.rule, finding.severity) for finding in diagnosis.findings)

@@ -1,4 +1,4 @@
-"""What the reports for people share: findings grouped, rows chosen, sentences written."""
+"""Shared by the human-readable reports: grouped findings, selected rows, verdict line."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from distcheck.report.fold import fold, fold_nodes
 from distcheck.report.gpus import RankGpu
 from distcheck.report.harmless import harmless, storable
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
+from distcheck.rules.finding import Finding, Fix, NotChecked, Severity, outcome
 
 ROWS = 32
-"""With more ranks than this, only the ranks with something to say have a row."""
+"""With more ranks than this, only the first, the last and those with a problem have a row."""
 EDGE = 3
-"""Ranks at either end that have a row all the same."""
+"""Ranks at either end that always have a row."""
 CASES = 8
-"""Findings of one rule that are shown one by one."""
+"""Findings of one rule that are listed."""
 DETAILED = 3
-"""Findings of one rule that are shown with their evidence."""
+"""Findings of one rule that are listed with evidence."""
 PROSE = 400
-"""Characters that say why a problem hurts; `distcheck explain` says all."""
+"""Most characters of a *why*; `distcheck explain` prints the whole text."""
 PIECES = 40
-"""Ranges in a folded list of ranks."""
+"""Most ranges in a folded list of ranks."""
 
 
 class Case(NamedTuple):
-    """One message of a rule and everywhere it holds."""
+    """One message of a rule, and the ranks and nodes that it applies to."""
 
     message: str
     ranks: tuple[int, ...]
@@ -48,9 +48,9 @@ class Problem(NamedTuple):
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
     cases: tuple[Case, ...]
-    """One for each message; only the first `CASES` unless everything is shown."""
+    """One per message; only the first `CASES` unless everything is shown."""
     more: int
-    """How many messages are not among `cases`."""
+    """Number of messages not in `cases`."""
     why: str
     fixes: tuple[Fix, ...]
     docs: str
@@ -62,7 +62,7 @@ class Problem(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """What was not looked at for one reason."""
+    """What was not checked for one reason."""
 
     reason: str
     required: bool
@@ -107,7 +107,7 @@ def _problem(group: list[Finding], *, everything: bool) -> Problem:
 
 
 def _fixes(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
-    """Say the same words once, with all their commands."""
+    """Merge fixes with the same text; keep all their commands."""
     commands: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for fix in fixes:
         commands[fix.text].update(dict.fromkeys(fix.commands))
@@ -115,7 +115,7 @@ def _fixes(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
 
 
 def why(rule: str) -> str:
-    """Return why a problem hurts: the first sentences of its rule's prose, the summary where there is none."""
+    """Return the consequence of a problem: the start of the rule's prose, else its summary."""
     from distcheck.rules import find_rule
 
     known = find_rule(rule)
@@ -129,7 +129,7 @@ def why(rule: str) -> str:
 
 
 def gaps(not_checked: Iterable[NotChecked]) -> list[Gap]:
-    """Group what was not looked at by its reason; what the command is for comes first."""
+    """Group what was not checked by reason; required checks first."""
     groups: defaultdict[tuple[bool, str], list[NotChecked]] = defaultdict(list)
     for unlooked in not_checked:
         groups[unlooked.required, unlooked.reason].append(unlooked)
@@ -146,7 +146,7 @@ def gaps(not_checked: Iterable[NotChecked]) -> list[Gap]:
 
 
 def rows(report: Document, *, everything: bool) -> tuple[list[RankRow], str]:
-    """Return the ranks that have a row, and a sentence about the others."""
+    """Return the ranks to show, and a line that counts the others."""
     if everything or len(report.ranks) <= ROWS:
         return list(report.ranks), ""
     last = len(report.ranks) - EDGE
@@ -155,17 +155,18 @@ def rows(report: Document, *, everything: bool) -> tuple[list[RankRow], str]:
     hidden = [row for n, row in enumerate(report.ranks) if n not in shown]
     by_status = {status: [row.rank for row in hidden if row.status == status] for status in STATUSES}
     folded = "; ".join(
-        f"{len(numbers)} {status} ({fold((n for n in numbers if n is not None), PIECES) or 'without a rank'})"
+        f"{len(numbers)} {status} ({fold((n for n in numbers if n is not None), PIECES) or 'rank unknown'})"
         for status, numbers in by_status.items()
         if numbers
     )
-    return [report.ranks[n] for n in sorted(shown)], f"without a row (--all-ranks shows them): {folded}"
+    return [report.ranks[n] for n in sorted(shown)], f"not shown (use --all-ranks): {folded}"
 
 
 def neighbours(shown: Sequence[RankRow]) -> tuple[list[str], list[list[str]]]:
-    """Return headers and cells of what is next to the GPU of each of these ranks; no column where nobody knows.
+    """Return headers and cells for the NUMA node and adapter next to each rank's GPU.
 
-    The adapter stands with its distance; of more than two at the same distance the first, and how many there are.
+    A column without any known value is left out. The adapter is shown with its distance; of more than two adapters at
+    the same distance, the first is shown with their number.
     """
     cells = {
         "NUMA": ["-" if row.gpu is None or row.gpu.numa_node is None else str(row.gpu.numa_node) for row in shown],
@@ -182,7 +183,7 @@ def _nic(gpu: RankGpu) -> str:
 
 
 def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:
-    """Write ranks and nodes, folded: ranks 0-7,16 on node[1-2]."""
+    """Return ranks and nodes, folded: ranks 0-7,16 on node[1-2]."""
     numbers, names = set(ranks), set(nodes)
     parts = [f"{'ranks' if len(numbers) > 1 else 'rank'} {fold(numbers, PIECES)}"] if numbers else []
     parts += [harmless(fold_nodes(names))] if names else []
@@ -190,7 +191,7 @@ def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:
 
 
 def headline(job: Job, report: Document) -> list[str]:
-    """Return what was looked at, in one to three lines."""
+    """Return what was checked, in one to three lines."""
     if "node" in job.asked.looks:
         return [harmless(line) for line in _lone_nodes(job, report)]
     world = report.world
@@ -201,12 +202,12 @@ def headline(job: Job, report: Document) -> list[str]:
         f"{count(world.ranks, 'rank')}{missing} on {count(world.nodes, 'node')}",
         f"launcher {world.launcher}",
         f"backend {world.backend}",
-        f"torch {world.torch}" if world.torch else "no torch seen",
+        f"torch {world.torch}" if world.torch else "torch not found",
         *([f"NCCL {world.nccl}"] if world.nccl else []),
     ]
     lines = [harmless(f"distcheck {report.distcheck} {report.command}: {', '.join(parts)}")]
     if job.asked.by_default:
-        lines.append("Nobody said how many ranks: 2 local Gloo ranks were taken (--nproc N takes others).")
+        lines.append("No rank count given; using 2 local Gloo ranks. Use --nproc N to set it.")
     models = Counter({row.gpu.uuid: row.gpu.name for row in report.ranks if row.gpu and row.gpu.name}.values())
     if models:
         lines.append("GPUs: " + ", ".join(f"{number} x {harmless(name)}" for name, number in sorted(models.items())))
@@ -214,7 +215,7 @@ def headline(job: Job, report: Document) -> list[str]:
 
 
 def _lone_nodes(job: Job, report: Document) -> list[str]:
-    """Return what was looked at where there are nodes without ranks."""
+    """Return what was checked when nodes have no ranks."""
     began = f"distcheck {report.distcheck} {report.command}:"
     if len(job.nodes) != 1:
         return [f"{began} {count(len(job.nodes), 'node')}"]
@@ -224,9 +225,9 @@ def _lone_nodes(job: Job, report: Document) -> list[str]:
         parts.append(count(len(node.gpus.devices), "GPU"))
         parts += [f"driver {node.gpus.driver}"] if isinstance(node.gpus.driver, str) else []
     else:
-        parts.append("GPUs of AMD" if node.accelerator == "amd" else "GPUs unknown" if node.gpus else "no GPU")
+        parts.append("AMD GPUs" if node.accelerator == "amd" else "GPUs unknown" if node.gpus else "no GPU")
     if isinstance(node.state, NodeState) and node.state.slurm_context:
-        parts.append(f"in Slurm's {node.state.slurm_context} of job {node.state.slurm_job or '?'}")
+        parts.append(f"Slurm {node.state.slurm_context} of job {node.state.slurm_job or '?'}")
     models = Counter(
         gpu.name for gpu in (node.gpus.devices if isinstance(node.gpus, Gpus) else ()) if isinstance(gpu.name, str)
     )
@@ -235,25 +236,25 @@ def _lone_nodes(job: Job, report: Document) -> list[str]:
 
 
 _ADVICE = {
-    0: "start the job",
-    10: "warnings fail because of --strict",
-    20: "it is not sure that the job can start; a retry may help, on other nodes if it does not",
-    30: "mend the job's or the site's configuration first; a retry will not help",
-    40: "leave {nodes} out{doubtful} and start again",
-    70: "distcheck itself broke; save the job with --save and report it",
+    0: "Start the job",
+    10: "Warnings fail because of --strict; fix them or drop --strict",
+    20: "Could not confirm that the job will start; retry, preferably on other nodes",
+    30: "Fix the job or site configuration; retrying will not help",
+    40: "Exclude {nodes}{doubtful} and restart the job",
+    70: "distcheck itself failed; save the job with --save and report the failure",
 }
 
 
 def advice(report: Document) -> str:
-    """Return what to do now."""
+    """Return the next step."""
     errors = (f for f in report.findings if f.severity == "error" and f.scope in {"node", "gpu"})
     others = fold_nodes({node for f in errors for node in f.nodes} - set(report.exclude.nodes))
-    doubtful = f", fix or leave out {harmless(others)} (not confirmed)" if others else ""
+    doubtful = f", fix or exclude {harmless(others)} (not confirmed)" if others else ""
     return _ADVICE[report.exit_code].format(nodes=harmless(report.exclude.hostlist), doubtful=doubtful)
 
 
 def counts(diagnosis: Diagnosis) -> str:
-    """Return how much was found: 1 error, 2 warnings."""
+    """Return the number of findings: 1 error, 2 warnings."""
     severities = Counter(finding.severity for finding in diagnosis.findings)
     unlooked = len({n.rule for n in diagnosis.not_checked})
     return ", ".join(
@@ -266,15 +267,20 @@ def counts(diagnosis: Diagnosis) -> str:
 
 
 def conclusion(report: Document, diagnosis: Diagnosis) -> str:
-    """Return the report's last line."""
+    """Return the verdict line: outcome, exit code, next step, number of findings and duration."""
     return (
-        f"{report.verdict} (exit code {report.exit_code}): {advice(report)}. "
+        f"{outcome_of(report)}: exit code {report.exit_code}. {advice(report)}. "
         f"{counts(diagnosis)}, {report.seconds:.1f} s"
     )
 
 
+def outcome_of(report: Document) -> str:
+    """Return the start of the verdict line: PASS, WARN, UNKNOWN, FAIL (node3)."""
+    return harmless(outcome(report.verdict, report.exclude.nodes))
+
+
 def evidence_lines(evidence: dict[str, Any], *, everything: bool, limit: int = 12, width: int = 200) -> list[str]:
-    """Write evidence as `name: value` lines; without `everything` long values and long lists are cut."""
+    """Return evidence as `name: value` lines, cut unless `everything`."""
     lines: list[str] = []
     for name, value in evidence.items():
         first, *more = _value(value).splitlines() or [""]
@@ -300,5 +306,5 @@ def _value(value: Any) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Write a number of things: 1 rank, 2 ranks."""
+    """Return a number with its noun: 1 rank, 2 ranks."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

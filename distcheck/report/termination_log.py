@@ -1,7 +1,7 @@
-"""What Kubernetes shows of a container that has ended: verdict, findings and fixes in its termination log.
+"""Verdict, findings and fixes for the termination log of a Kubernetes container.
 
-``kubectl describe pod`` prints the file's first 4096 bytes as the message of the last state. The kubelet makes the
-file; a ``terminationMessagePath`` other than the usual one is named by DISTCHECK_TERMINATION_LOG.
+``kubectl describe pod`` prints the first 4096 bytes of the file as the message of the last state. The kubelet creates
+the file. DISTCHECK_TERMINATION_LOG names a ``terminationMessagePath`` other than the default.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from distcheck.facts import Job
 from distcheck.report.harmless import harmless
 from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import excluded_nodes, outcome
 
 LARGEST_BYTES = 4096
 _USUAL = Path("/dev/termination-log")
@@ -21,18 +22,18 @@ _CUT = "\n…\n"
 
 
 def write(job: Job, diagnosis: Diagnosis, environ: Mapping[str, str] = os.environ) -> None:
-    """Write the termination log where there is one; that it cannot be written changes nothing."""
+    """Write the termination log if there is one; ignore write errors."""
     path = log_of(environ)
     if path is not None:
         with suppress(OSError):
-            # The kubelet made the file and mounts it: it is written in place, and never through a link.
+            # The kubelet created and mounts the file: write in place, and never follow a link.
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             with os.fdopen(fd, "wb") as log:
                 log.write(message(job, diagnosis))
 
 
 def log_of(environ: Mapping[str, str]) -> Path | None:
-    """Return the termination log, None outside of a pod."""
+    """Return the path of the termination log, None outside a pod."""
     named = environ.get("DISTCHECK_TERMINATION_LOG")
     if named:
         return Path(named)
@@ -40,9 +41,10 @@ def log_of(environ: Mapping[str, str]) -> Path | None:
 
 
 def message(job: Job, diagnosis: Diagnosis) -> bytes:
-    """Return verdict, errors, warnings and what is unknown, the worst first, in at most 4096 bytes of UTF-8."""
+    """Return verdict, findings (worst first) and gaps, in at most 4096 bytes of UTF-8."""
     verdict = diagnosis.verdict
-    lines = [f"distcheck {job.asked.command}: {verdict.name} (exit code {verdict.exit_code})"]
+    first = outcome(verdict.name, excluded_nodes(diagnosis.findings))
+    lines = [f"{first}: distcheck {job.asked.command}, exit code {verdict.exit_code}"]
     for finding in diagnosis.findings:
         if finding.severity != "info":
             lines.append(f"{finding.severity}: {finding.rule}: {finding.message}")

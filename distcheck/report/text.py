@@ -1,4 +1,4 @@
-"""The report for a person at a terminal or in a job's log."""
+"""The report as text, for a terminal or a job log."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from distcheck.report.sections import (
     gaps,
     headline,
     neighbours,
+    outcome_of,
     problems,
     rows,
     where,
@@ -30,9 +31,9 @@ from distcheck.report.sections import (
 from distcheck.rules.diagnose import Diagnosis
 
 WIDTH = 100
-"""Columns of prose; messages, evidence and commands are never wrapped."""
+"""Columns of prose; evidence and commands are never wrapped."""
 _NAMED_RULES = 12
-"""When nearly nothing was looked at, a list of nearly all rules would hide what is said beside it."""
+"""With more unchecked rules than this, only their number is shown."""
 _ALIGN = {"NUMA": "right", "NIC": "left"}
 
 _COLORS = {
@@ -48,7 +49,7 @@ _COLORS = {
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
-    """Return the report as lines of text."""
+    """Return the report as text."""
     report = document(job, diagnosis)
     parts: list[list[str]] = []
     if not options.quiet:
@@ -67,17 +68,18 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
         parts += [
             [
-                "what the columns mean",
+                "columns",
                 *(line for entry in LEGEND.items() for line in _wrapped(": ".join(entry), 2, 4)),
             ]
         ]
-    last = conclusion(report, diagnosis)
-    parts += [[_colored(report.verdict, options) + last.removeprefix(report.verdict)]]
+    label = outcome_of(report)
+    last = conclusion(report, diagnosis).removeprefix(label)
+    parts += [[_colored(label, options, _COLORS[report.verdict]) + last]]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _colored(word: str, options: Detail) -> str:
-    return f"\x1b[1;{_COLORS[word]}m{word}\x1b[0m" if options.color else word
+def _colored(text: str, options: Detail, color: int) -> str:
+    return f"\x1b[1;{color}m{text}\x1b[0m" if options.color else text
 
 
 def _wrapped(prose: str, first: int, rest: int) -> list[str]:
@@ -100,7 +102,7 @@ def _table(headers: Sequence[str], align: Sequence[str], cells: Sequence[Sequenc
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
     shown, others = rows(report, everything=options.all_ranks)
     looked = any(row.gpu for row in report.ranks)
-    one_node = report.command == "node" and len(shown) == 1  # the headline and the verdict say all that its row would
+    one_node = report.command == "node" and len(shown) == 1  # its row would repeat the headline and the verdict
     if shown and not one_node:
         near, beside = neighbours(shown)
         headers = ["rank", "node", "local", *(["GPU"] if looked else []), *near, "master", "stage", "status"]
@@ -127,7 +129,7 @@ def _ranks(report: Document, options: Detail) -> Iterator[str]:
 
 
 def _gpu(gpu: RankGpu | None, options: Detail) -> str:
-    """Write a GPU: index, PCI address and the UUID's first characters, which tell any two GPUs apart."""
+    """Return index, PCI address and the start of the UUID, which is unique."""
     if gpu is None:
         return "-"
     index = "?" if gpu.index is None else str(gpu.index)
@@ -139,11 +141,11 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
         yield from _sweep(report)
         yield from (line for text in provenance(report.bandwidth) for line in _wrapped(harmless(text), 0, 2))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
-        yield f"the collectives were ended early: {harmless(job.collectives.ended)}"
-    told = [line for text in (*models(report), *first_calls(job)) for line in _wrapped(harmless(text), 0, 2)]
-    if told:
+        yield f"collectives ended early: {harmless(job.collectives.ended)}"
+    summary = [line for text in (*models(report), *first_calls(job)) for line in _wrapped(harmless(text), 0, 2)]
+    if summary:
         yield ""
-        yield from told
+        yield from summary
     headers, times = side_by_side(report, everything=options.all_ranks)
     if times:
         yield ""
@@ -180,7 +182,7 @@ def _sweep(report: Document) -> Iterator[str]:
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:
     doubt = "" if problem.confirmed else " (not confirmed)"
     place = f" - {problem.where}" if problem.where else ""
-    yield f"{_colored(problem.severity, options)}: {harmless(problem.rule)}{doubt}{place}"
+    yield f"{_colored(problem.severity, options, _COLORS[problem.severity])}: {harmless(problem.rule)}{doubt}{place}"
     alone = len(problem.cases) == 1 and not problem.more
     for n, case in enumerate(problem.cases):
         place = "" if alone else where(case.ranks, case.nodes)
@@ -201,28 +203,28 @@ def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
     for gap in gaps(diagnosis.not_checked):
         if gap.required != required:
             required = gap.required
-            yield "not checked, and needed for a verdict" if required else "not checked"
+            yield "not checked (required)" if required else "not checked"
         place = f" - {gap.where}" if gap.where else ""
         yield f"  {harmless(gap.reason)}{place}"
         if len(gap.rules) > _NAMED_RULES and not options.verbose:
-            yield f"    {len(gap.rules)} rules; -v names them"
+            yield f"    {len(gap.rules)} rules (-v lists them)"
         else:
             yield from _wrapped(", ".join(map(harmless, gap.rules)), 4, 4)
 
 
 def _timings(job: Job) -> Iterator[str]:
-    yield "what took how long"
-    yield f"  the whole run: {job.seconds:.2f} s"
+    yield "timings"
+    yield f"  whole run: {job.seconds:.2f} s"
     resolved = [p.master_resolution for p in job.processes if isinstance(p.master_resolution, Resolution)]
     if resolved:
         slow = max(resolved, key=lambda r: r.seconds)
-        yield f"  the slowest resolution of {harmless(slow.name)}: {slow.seconds:.3f} s"
+        yield f"  slowest resolution of {harmless(slow.name)}: {slow.seconds:.3f} s"
     met: list[PeerTrial] = [trial for trial in job.peers if trial.outcome == "met"]
     if met:
         far = max(met, key=lambda t: t.seconds)
         names = job.node_names
         on = {process.uid: names[process.node] for process in job.processes}
         path = f"{on.get(far.source, far.source)} to {on.get(far.target, far.target)}"
-        yield f"  the slowest connection between peers: {far.seconds:.3f} s ({harmless(path)})"
+        yield f"  slowest connection between peers: {far.seconds:.3f} s ({harmless(path)})"
     if isinstance(job.collectives, Collectives) and job.collectives.first_figure_seconds is not None:
-        yield f"  from the start to the first figure: {job.collectives.first_figure_seconds:.2f} s"
+        yield f"  start to first figure: {job.collectives.first_figure_seconds:.2f} s"

@@ -1,27 +1,32 @@
-"""The meeting at which all ranks hand their facts to rank 0; that it succeeds is itself the reachability test.
+"""The roll call: all processes send their facts to the leader, rank 0's process.
+
+That it succeeds is itself the reachability test.
+
+The leader listens (`server`), the followers connect to it (`client`). In facts and in saved jobs the leader has the
+role "host" and a follower the role "guest".
 
 =========  ==========================================  ================================================
-who        says                                        and means
+sender     message                                     meaning
 =========  ==========================================  ================================================
-guest      Hello                                       who I am, and a nonce that proves you understood
-host       Challenge                                   with a DISTCHECK_TOKEN: prove that you know it
-guest      Proof                                       I do; from here on every frame is sealed (seal.py)
-host       Welcome | NotYet | Refused                  come in | another master address | another job
-a guest    Elsewhere                                   the host is at this address
-guest      Report                                      the facts of my node, process and ranks
-host       Roster                                      the nodes' peer doors; try them
-guest      PeerReport                                  which doors opened and what they carry
-host, guest  Roster, PeerReport                        once more, quietly, where data went far more slowly than usual
-guest      Ready                                       torch is imported
-host       Start                                       run these collectives
-guest      Trouble                                     a rank of mine cannot finish
-host       Abort                                       end the collectives and report
-guest      RunReport                                   what my ranks measured and how they ended
-host       Trial                                       once more, in a part of the world
-guest      StoreAt                                     the part's store is open
-host       Halt                                        end the trial and report
-host       LastCall                                    who is still there?
-guest      Here                                        I am
-host       Bye                                         the report is written: leave with this exit code
+follower   Hello                                       who I am, with a nonce that the answer must repeat
+leader     Challenge                                   with a DISTCHECK_TOKEN: prove that you know it
+follower   Proof                                       the proof; every later frame is sealed (seal.py)
+leader     Welcome | NotYet | Refused                  admitted | another master address | another job
+follower   Elsewhere                                   the leader is at this address
+follower   Report                                      the facts of my node, process and ranks
+leader     Roster                                      the nodes' peer endpoints; test them
+follower   PeerReport                                  which endpoints answered, and how data went there
+both       Roster, PeerReport                          the same again where data went far too slowly
+follower   Ready                                       torch is imported
+leader     Start                                       run these collectives
+follower   Trouble                                     a rank of mine cannot finish
+leader     Abort                                       end the collectives and report
+follower   RunReport                                   what my ranks measured and how they ended
+leader     Trial                                       run the collectives in a subset of the ranks
+follower   StoreAt                                     the subset's store is open
+leader     Halt                                        end the trial and report
+leader     LastCall                                    are you still there?
+follower   Here                                        yes
+leader     Bye                                         the report is written: exit with this code
 =========  ==========================================  ================================================
 """

@@ -1,4 +1,4 @@
-"""The guest's side of the roll call: knock on every door until one opens, and remember how each one answered."""
+"""The follower's side: try every endpoint until the leader answers; record attempts."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ _QUICK_SECONDS = 0.5
 _MASTER_PATIENCE_SECONDS = 2.0
 _MOST_DOORS = 256
 _LEAD_SECONDS = 1.0
-"""Between two knocks at a door where the host is only perhaps, and the longest that a connection to it may take."""
+"""Between two attempts at an endpoint where the leader only may be, and the longest time for one connection."""
 _LEAST_MASTER_SECONDS = 1.5
-"""A door that did not answer for so long counts as shut; the kernel has sent its second SYN by then."""
+"""An endpoint that does not answer for this long counts as a timeout; the kernel has sent a second SYN by then."""
 _STORE_SECONDS = 0.5
 _STORE_PING = b"\x00" + (0x3C85F7CE).to_bytes(4, "little") + b"\x0d"
 _SETTLED = {"met", "agent", "foreign", "silent"}
-"""What a door that is tried again will not do otherwise."""
-_UNKNOWING = "a roll call that does not know this DISTCHECK_TOKEN"
+"""Outcomes that another attempt at the same endpoint does not change."""
+_UNKNOWING = "a roll call without this DISTCHECK_TOKEN"
 _UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL}
 _T = TypeVar("_T")
 
 
 class Door(NamedTuple):
-    """One way in."""
+    """One endpoint where the leader may listen."""
 
     address: str
     port: int
     side: bool
     only_connect: bool = False
-    """True where another program listens by right, such as torchrun's agent: nothing is said to it."""
+    """True where another program rightly listens, such as torchrun's agent: connect, but send nothing."""
     found: Found = "master"
 
 
 class Connection(NamedTuple):
-    """An open door: the host has welcomed us."""
+    """A connection after the handshake: the leader has admitted this process."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -76,35 +76,35 @@ class Connection(NamedTuple):
     theirs: Seal | None = None
 
     def say(self, word: Word) -> None:
-        """Send a word."""
+        """Send a message."""
         self.writer.write(encode(word, self.ours))
 
     async def hear(self) -> FromHost:
-        """Wait for the host's next word; raises as `framing.read` does."""
+        """Return the leader's next message; raises as `framing.read` does."""
         return await framing.read(self.reader, protocol.host_decoder, seal=self.theirs)
 
     @property
     def local_address(self) -> str:
-        """The address from which we reach the host."""
+        """Our address on this connection."""
         return connection.plain_address(self.writer.get_extra_info("sockname")[0])
 
     @property
     def host_address(self) -> str:
-        """The address under which the host is reached."""
+        """The leader's address on this connection."""
         return connection.plain_address(self.writer.get_extra_info("peername")[0])
 
 
 class Attendance(NamedTuple):
-    """How trying to attend ended."""
+    """The result of trying to join the roll call."""
 
     connection: Connection | None
     attempts: tuple[Attempt, ...]
 
 
 async def in_thread(call: Callable[[], _T]) -> _T:
-    """Run a call that may block for ever in a daemon thread; cancelling the wait leaves the thread behind.
+    """Run a call that may block forever in a daemon thread; a cancelled wait abandons it.
 
-    asyncio's own executor is joined when the loop ends, so that a resolver that hangs would hang distcheck too.
+    asyncio joins its own executor when the loop ends, so a hanging resolver would hang distcheck too.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_T] = loop.create_future()
@@ -121,7 +121,7 @@ async def in_thread(call: Callable[[], _T]) -> _T:
         result, failed = None, None
         try:
             result = call()
-        except BaseException as error:  # noqa: BLE001 carried to whoever waits
+        except BaseException as error:  # noqa: BLE001 raised in the waiting task
             failed = error
         with contextlib.suppress(RuntimeError):  # the loop may have ended
             loop.call_soon_threadsafe(settle, result, failed)
@@ -131,9 +131,9 @@ async def in_thread(call: Callable[[], _T]) -> _T:
 
 
 async def resolve(name: str, seconds: float, patience: float = 0.0, again: int = 0) -> Resolution | Missing:
-    """Resolve a name within a time limit; a name that is not known is asked for again while patience lasts.
+    """Resolve a name within `seconds`; an unknown name is retried for `patience` seconds.
 
-    One that is known is asked for `again` times more, unless that takes long: its answers may change.
+    A known name is resolved `again` more times, unless that is slow, because its answers may change.
     """
     loop = asyncio.get_running_loop()
     start, tries = loop.time(), 0
@@ -142,7 +142,7 @@ async def resolve(name: str, seconds: float, patience: float = 0.0, again: int =
         try:
             found = await connection.within(in_thread(lambda: network.resolve(name)), seconds)
         except asyncio.TimeoutError:
-            return Missing(reason=f"the resolver gave no answer within {seconds:.0f} s")
+            return Missing(reason=f"no answer from the resolver within {seconds:.0f} s")
         if isinstance(found, Resolution):
             if tries > 1:
                 found = msgspec.structs.replace(found, tries=tries, seconds=loop.time() - start)
@@ -153,7 +153,7 @@ async def resolve(name: str, seconds: float, patience: float = 0.0, again: int =
 
 
 async def _resolve_again(found: Resolution, again: int) -> Resolution:
-    """Return a resolution with the addresses in which further answers differ from it."""
+    """Return a resolution with the addresses that differ in further answers."""
     changing: set[str] = set()
     for _ in range(again if found.seconds < _QUICK_SECONDS else 0):
         try:
@@ -166,7 +166,7 @@ async def _resolve_again(found: Resolution, again: int) -> Resolution:
 
 
 def doors(addresses: Iterable[str], port: int, job: str, *, agent: bool = False, side: bool = True) -> tuple[Door, ...]:
-    """Return the doors at these addresses: MASTER_PORT first, then the side doors."""
+    """Return the endpoints at these addresses: MASTER_PORT first, then the side ports."""
     found = tuple(addresses)
     master = tuple(Door(address, port, side=False, only_connect=agent) for address in found)
     if not side:
@@ -184,12 +184,12 @@ async def attend(
     secret: bytes | None = None,
     leads: list[Door] | None = None,
 ) -> Attendance:
-    """Knock on all doors, again and again, until one opens or the time is over.
+    """Try all endpoints repeatedly until the leader admits this process or `seconds` are over.
 
-    Where the job has a `secret`, nobody is met who does not know it. The master door goes on being tried for a moment
-    when a side door opened first: whether MASTER_PORT can be reached is what the ranks want to know. `leads` are doors
-    at which the host is perhaps; they are knocked at once a second, others may add to them meanwhile, and those that a
-    guest names who has met the host are added here.
+    If the job has a `secret`, only a leader that knows it counts. If a side port answers first, MASTER_PORT is tried
+    for a moment longer, because the report needs to know whether it is reachable. `leads` are endpoints where the
+    leader may be. They are tried once a second. The caller may add to them meanwhile, and endpoints that another
+    follower names are added here.
     """
     leads = [] if leads is None else leads
     asked_at: dict[Door, float] = {}
@@ -206,7 +206,7 @@ async def attend(
         nonlocal met, until
         seen = last.get(door)
         if seen is not None and seen.outcome == attempt.outcome == "timeout":
-            attempt = seen  # the last try is cut short by the end of the roll call
+            attempt = seen  # the end of the roll call cuts the last attempt short
         last[door] = msgspec.structs.replace(attempt, tries=seen.tries + 1 if seen else 1)
         if attempt.outcome == "elsewhere":
             leads.extend(_named(attempt.detail, (*ways, *leads)))
@@ -216,7 +216,7 @@ async def attend(
             connection.writer.close()
             return
         met = connection
-        # torch tries a name's addresses one after the other, so each that does not answer is worth knowing.
+        # torch tries a name's addresses one after the other, so every address without an answer matters.
         others = any(not d.side and d not in last for d in ways)
         unsure = not connection.welcome.of_node and (others or (door.side and not master_settled()))
         until = min(until, loop.time() + (_MASTER_PATIENCE_SECONDS if unsure else 0.0))
@@ -252,7 +252,7 @@ async def attend(
 
 
 def _named(address: str, known: Sequence[Door]) -> list[Door]:
-    """Return the side doors at an address that another guest names, where it is one and was not known."""
+    """Return the side endpoints at an address that another follower names, if new."""
     side = [door for door in known if door.side]
     if address in {d.address for d in side} or not connection.is_address(address) or len(side) > _MOST_DOORS:
         return []
@@ -261,13 +261,16 @@ def _named(address: str, known: Sequence[Door]) -> list[Door]:
 
 
 def _after(hello: Hello, seconds: float) -> Hello:
-    """Return what a guest says after it has knocked for so long."""
+    """Return a follower's Hello after `seconds` of attempts."""
     left = max(0.0, hello.seconds_left - seconds)
     return msgspec.structs.replace(hello, waited_seconds=hello.waited_seconds + seconds, seconds_left=left)
 
 
 def _worth_telling(last: dict[Door, Attempt]) -> tuple[Attempt, ...]:
-    """Leave out side doors that were simply shut, as a host opens one of them only, and what else is elsewhere."""
+    """Return the attempts to report: without closed side ports.
+
+    A leader opens only one of its side ports.
+    """
     by_chance = {"met", "waiting", "elsewhere"}
     return tuple(
         a
@@ -297,7 +300,7 @@ def _attempt(door: Door, outcome: str, detail: str = "") -> Attempt:
 
 
 async def _is_store(door: Door) -> bool:
-    """Return whether torch's TCPStore listens there: it answers a ping, which changes nothing in it.
+    """Return whether a torch TCPStore listens there; the ping does not change it.
 
     Source: pytorch, torch/csrc/distributed/c10d/TCPStoreBackend.hpp (QueryType::VALIDATE, QueryType::PING).
     """
@@ -316,9 +319,9 @@ async def _is_store(door: Door) -> bool:
 
 
 def _turned_away(answer: Answer, nonce: str) -> tuple[str, str]:
-    """Return how a try is called that was answered and not welcomed, and the words with it."""
+    """Return the outcome and the detail of an attempt that was answered without a Welcome."""
     if answer.nonce != nonce:
-        return "stranger", "a roll call that answered another's nonce"
+        return "stranger", "a roll call that answered with a wrong nonce"
     if isinstance(answer, NotYet):
         return "waiting", f"the roll call there is for {answer.master}"
     if isinstance(answer, Elsewhere):
@@ -329,10 +332,10 @@ def _turned_away(answer: Answer, nonce: str) -> tuple[str, str]:
 async def _ask(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, secret: bytes | None
 ) -> tuple[Answer, Seal | None, Seal | None]:
-    """Say Hello and return the answer, with the guest's seal and the host's where there is a secret.
+    """Do the handshake; return the answer and, with a secret, both sides' seals.
 
     Raises:
-        ProtocolError: the answer, or what followed it, is none.
+        ProtocolError: the answer, or a later frame, is invalid.
         EOFError: the other side has closed.
         OSError: the connection broke.
     """
@@ -345,7 +348,7 @@ async def _ask(
     if not isinstance(answer, Challenge):
         return (answer if secret is None else Refused(hello.nonce, _UNKNOWING)), None, None
     if secret is None:
-        return Refused(hello.nonce, "the roll call there asks for a DISTCHECK_TOKEN"), None, None
+        return Refused(hello.nonce, "the roll call there requires a DISTCHECK_TOKEN"), None, None
     from distcheck.rollcall import seal
 
     ours, theirs = seal.seals(secret, said[HEADER.size :], heard)
@@ -362,7 +365,7 @@ async def _try(
     connect = connection.connect if door.side else connection.connect_again
     try:
         reader, writer = await connection.within(connect(door.address, door.port), seconds)
-    except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
+    except (asyncio.TimeoutError, TimeoutError):  # our timeout, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s"), None
     except ConnectionRefusedError as error:
         return ended("refused", connection.words_of(error)), None
@@ -383,7 +386,7 @@ async def _try(
     except asyncio.TimeoutError:
         store = not door.side and await _is_store(door)
         return ended(
-            "silent", A_STORE if store else f"accepted the connection and said nothing for {patience:.0f} s"
+            "silent", A_STORE if store else f"accepted the connection and sent nothing for {patience:.0f} s"
         ), None
     except ProtocolError as error:
         return ended("foreign", str(error)), None

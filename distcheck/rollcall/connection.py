@@ -1,4 +1,4 @@
-"""The connections of the roll call: small segments, a few tries, an end when the other side is gone."""
+"""The connections of the roll call: small segments, retries, dead peers detected."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ SEGMENT_BYTES = 536
 _OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    # Who has lost its power or its cable closes nothing: after 14 s without an answer the kernel does.
+    # A host without power or cable closes nothing; the kernel closes the connection after 14 s without an answer.
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 14_000),
 )
-"""Maximum TCP segment: a path that loses large packets must not lose the facts that tell of it."""
+"""Maximum TCP segment: a path that drops large packets must still carry the facts about it."""
 
 _CONNECT_TRIES, _CONNECT_PAUSE_SECONDS = 4, 0.5
 _T = TypeVar("_T")
 
 
 async def within(work: Coroutine[Any, Any, _T], seconds: float) -> _T:
-    """Return what `work` returns, or raise asyncio.TimeoutError when it takes longer.
+    """Return the result of `work`, or raise asyncio.TimeoutError after `seconds`.
 
-    Unlike asyncio.wait_for it loses no exception when it is itself cancelled while `work` ends; the loop would print
-    one that is lost.
+    Unlike asyncio.wait_for it keeps the exception of `work` when it is cancelled at that moment; the loop would print a
+    lost one.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -47,9 +47,9 @@ async def within(work: Coroutine[Any, Any, _T], seconds: float) -> _T:
 
 
 def prepare(sock: socket.socket) -> None:
-    """Keep the segments small and the answers quick, and notice a host that is gone without a word.
+    """Set small segments, no delay, and keepalive to detect a host that is gone.
 
-    Sockets that cannot are used as they are.
+    Options that a socket does not support are skipped.
     """
     for level, option, value in _OPTIONS:
         with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ async def connect(address: str, port: int) -> tuple[asyncio.StreamReader, asynci
     """Connect to a numeric address in small segments.
 
     Raises:
-        OSError: as the kernel says it.
+        OSError: the kernel's error.
     """
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -74,9 +74,9 @@ async def connect(address: str, port: int) -> tuple[asyncio.StreamReader, asynci
 
 
 async def connect_again(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect as `connect` does, beginning anew every half second, a few times, while there is no answer.
+    """Connect as `connect` does; without an answer, retry every half second, a few times.
 
-    On a path that loses packets the kernel alone tries too rarely, and that is no shut door.
+    On a path that loses packets the kernel alone retries too rarely, which would look like a blocked port.
     """
     tries: list[asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []
     kept = None
@@ -102,22 +102,22 @@ def _close_connection(task: asyncio.Task[tuple[asyncio.StreamReader, asyncio.Str
 
 
 def words_of(error: OSError) -> str:
-    """Return the system's own words for an error; asyncio's repeat the address instead."""
+    """Return the system's text for an error; asyncio's text repeats the address instead."""
     return f"{os.strerror(error.errno)} (errno {error.errno})" if error.errno else str(error)
 
 
 def plain_address(address: str) -> str:
-    """Return the IPv4 address inside an IPv6-mapped one, any other address as it is."""
+    """Return the IPv4 address inside an IPv6-mapped one, any other address unchanged."""
     return address.removeprefix("::ffff:")
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address reaches its own host only."""
+    """Whether an address reaches only its own host."""
     return address.startswith("127.") or address == "::1"
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an IP address, for which no resolver is asked."""
+    """Whether a text is an IP address, which needs no resolver."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError, ValueError):
             socket.inet_pton(family, text)

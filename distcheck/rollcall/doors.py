@@ -1,4 +1,7 @@
-"""The doors for peers: at every address that NCCL, Gloo or the roll call uses, a TCP and a UDP port of the kernel's."""
+"""The endpoints for peers: ephemeral TCP and UDP ports at every address in use.
+
+These are the addresses of NCCL, Gloo and the roll call.
+"""
 
 from __future__ import annotations
 
@@ -19,33 +22,33 @@ _ROSTER_SECONDS = 10.0
 _KNOCK_SECONDS = 5.0
 _CONVERSATION_SECONDS = 10.0
 _MOST_TALKING = 512
-"""A node is tried by 64 others at most, a few doors each; beyond that the oldest has to go."""
+"""At most 64 others test a node, at a few endpoints each; beyond that the oldest connection is closed."""
 _CHUNK_BYTES = 1 << 18
 _MOST_BYTES = 1 << 24
-"""Whoever sends more than a peer does is none."""
+"""The most bytes read from one connection; a peer sends less."""
 COUNT_BYTES = 8
 ANSWER = struct.Struct("!Qd")
-"""What is said after a transfer: the bytes that came, and the seconds for which the reader waited for a CPU."""
+"""The reply after a transfer: the bytes received, and the seconds for which the reader waited for a CPU."""
 
 
 class Words(NamedTuple):
-    """What is said at a door."""
+    """The handshake at a peer endpoint."""
 
     knock: bytes
-    """By the peer, before the door says anything; empty where there is no token."""
+    """Sent by the peer first; empty without a token."""
     answer: bytes
-    """By the door: who is there, so that nobody takes himself for another."""
+    """Sent by the endpoint: who listens here, so that a process does not take itself for a peer."""
 
     @property
     def datagram(self) -> bytes:
-        """What a datagram begins with."""
+        """The bytes that a datagram begins with."""
         return self.knock or self.answer
 
 
 def words(nonce: str, uid: str, secret: bytes | None = None) -> Words:
-    """Return what a peer says at the door of `uid` in the round that the roster's nonce names, and what it then hears.
+    """Return the handshake at the endpoint of `uid` in the round of this nonce.
 
-    Where there is a token, both show that they know it, and neither can be used a second time.
+    With a token both sides prove that they know it, and neither proof can be replayed.
     """
     if secret is None:
         return Words(b"", f"{nonce} {uid}\n".encode())
@@ -56,7 +59,7 @@ def words(nonce: str, uid: str, secret: bytes | None = None) -> Words:
 
 
 class PeerListener:
-    """Doors for peers: each says who is there, swallows what it is sent, and answers datagrams with their size."""
+    """Endpoints for peers: they identify themselves and count the data that arrives."""
 
     def __init__(self, uid: str, secret: bytes | None = None) -> None:
         self._uid, self._secret = uid, secret
@@ -67,7 +70,7 @@ class PeerListener:
         self.doors: tuple[PeerDoor, ...] = ()
 
     async def open(self, addresses: Mapping[str, tuple[Use, ...]]) -> None:
-        """Listen at these addresses, given with their uses; those that cannot be had are left out."""
+        """Listen at these addresses, given with their uses; skip those that cannot be bound."""
         for address, uses in addresses.items():
             with contextlib.suppress(OSError):
                 self.doors += (await self._open(address, uses),)
@@ -100,7 +103,7 @@ class PeerListener:
         self._nonce.cancel()
 
     def _answer_to(self, data: bytes) -> bytes | None:
-        """Return what is answered to a datagram of a peer; None to a stranger's, and as long as there is no roster."""
+        """Return the answer to a datagram; None for a stranger's, or without a roster."""
         if not self._nonce.done() or self._nonce.cancelled():
             return None
         nonce = self._nonce.result()
@@ -132,7 +135,7 @@ class PeerListener:
             writer.close()
 
     async def _greeting(self, reader: asyncio.StreamReader, nonce: str) -> bytes:
-        """Return what the door says; where there is a token, only to who has said that it knows it."""
+        """Return the endpoint's answer; with a token, the peer must prove it first."""
         if self._secret is None:
             return words(nonce, self._uid).answer
         from distcheck.rollcall import seal
@@ -144,7 +147,7 @@ class PeerListener:
 
 
 class _Echo(asyncio.DatagramProtocol):
-    """Answers a peer's datagram with the word of the door and the datagram's size: always less than was sent."""
+    """Answers a peer's datagram with a shorter one: the endpoint's answer and the size."""
 
     def __init__(self, answer_to: Callable[[bytes], bytes | None]) -> None:
         self._answer_to = answer_to
@@ -160,7 +163,7 @@ class _Echo(asyncio.DatagramProtocol):
 
 
 async def _swallow(reader: asyncio.StreamReader) -> int:
-    """Read to the end and return how many bytes came; a peer that only knocks sends none."""
+    """Read to the end and return the number of bytes; after a mere handshake it is 0."""
     count = 0
     while count < _MOST_BYTES and (chunk := await reader.read(_CHUNK_BYTES)):
         count += len(chunk)

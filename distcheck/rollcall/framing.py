@@ -1,4 +1,4 @@
-"""How the words of the roll call cross a socket: in frames of magic, length, MessagePack and, with a token, a seal."""
+"""The frames of the roll call: magic, length, MessagePack and, with a token, a seal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 def encode(word: Word, seal: Seal | None = None) -> bytes:
-    """Return the frame of a word: magic, length, MessagePack, and where there is a token its seal."""
+    """Return the frame of a message: magic, length, MessagePack and, with a token, its seal."""
     body = msgspec.msgpack.encode(word)
     frame = HEADER.pack(MAGIC, len(body)) + body
     return frame if seal is None else seal.close(frame)
@@ -38,18 +38,18 @@ async def read(
     seal: Seal | None = None,
     expect: Callable[[int], None] | None = None,
 ) -> _T:
-    """Read one frame.
+    """Read one frame and return its message.
 
     Args:
-        reader: what comes from the other side.
-        decoder: for the words that it may say now.
-        limit: the largest body that is taken.
-        seal: the other side's, where there is a token.
-        expect: told the size of the body before it is read; a ProtocolError of it ends the reading.
+        reader: the connection.
+        decoder: for the messages that the other side may send now.
+        limit: the largest body that is accepted.
+        seal: the other side's, with a token.
+        expect: called with the size of the body before it is read; its ProtocolError ends the reading.
 
     Raises:
-        ProtocolError: the bytes are no frame, the frame is larger than `limit`, holds what the decoder refuses, or its
-            seal does not fit.
+        ProtocolError: the bytes are not a frame, the frame is larger than `limit`, the decoder refuses it, or its seal
+            is invalid.
         EOFError: the other side has closed.
         OSError: the connection broke.
     """
@@ -58,7 +58,7 @@ async def read(
 
 
 async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[int], None] | None = None) -> bytes:
-    """Read one frame as `read` does, and return its body as it came."""
+    """Read one frame as `read` does, and return its body undecoded."""
     try:
         header = await reader.readexactly(HEADER.size)
     except asyncio.IncompleteReadError as error:
@@ -68,12 +68,12 @@ async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[
     magic, length = HEADER.unpack(header)
     if magic != MAGIC:
         if magic.startswith(_EVERY_MAGIC):
-            raise ProtocolError(f"distcheck of another version, whose frames begin with {banner(magic)}, not DCK1")
+            raise ProtocolError(f"another version of distcheck: its frames begin with {banner(magic)}, not DCK1")
         with contextlib.suppress(asyncio.TimeoutError, OSError):
             header += await asyncio.wait_for(reader.read(200), 0.2)
         raise ProtocolError(banner(header))
     if length > limit:
-        raise ProtocolError(f"a frame of {length} bytes where at most {limit} are taken")
+        raise ProtocolError(f"a frame of {length} bytes; the limit is {limit}")
     if expect is not None:
         expect(length)
     try:
@@ -83,7 +83,7 @@ async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[
 
 
 def decode(body: bytes, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
-    """Return the word of a frame's body.
+    """Return the message in a frame's body.
 
     Raises:
         ProtocolError: the decoder refuses it.
@@ -91,10 +91,10 @@ def decode(body: bytes, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"a frame that this version does not read: {error}") from None
+        raise ProtocolError(f"a frame that this version cannot read: {error}") from None
 
 
 def banner(raw: bytes) -> str:
-    """Return another program's first words so that they can be printed: one line, no control characters."""
+    """Return another program's first bytes as printable text: one line, no control characters."""
     text = raw[:120].decode("latin-1")
     return "".join(c if c.isprintable() else " " for c in text).strip() or f"{len(raw)} unprintable bytes"

@@ -1,4 +1,4 @@
-"""Which job a process belongs to, and what the network may learn of it."""
+"""The job that a process belongs to, and what the network may see of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SIDE_DOORS = 4
 
 
 def job_key(environ: Mapping[str, str], placement: Placement) -> str:
-    """Name the job that a process belongs to: the scheduler's job and step, torchrun's run, or by hand the user.
+    """Return the job's name: from the scheduler, torchrun's run, or by hand the user.
 
-    MASTER_ADDR and MASTER_PORT are not part of it: a job whose ranks disagree about them must still be able to meet.
-    A DISTCHECK_TOKEN tells two jobs of one user apart that were started by hand on one host.
+    MASTER_ADDR and MASTER_PORT are not part of it: ranks that disagree about them must still find each other.
+    A DISTCHECK_TOKEN separates two jobs that one user starts by hand on one host.
     """
     token = environ.get("DISTCHECK_TOKEN")
     if token:
@@ -32,7 +32,7 @@ def job_key(environ: Mapping[str, str], placement: Placement) -> str:
 
 
 def job_secret(environ: Mapping[str, str]) -> bytes | None:
-    """Return what only the processes of this job know, None where there is no DISTCHECK_TOKEN."""
+    """Return the secret that the job's processes share, None without a DISTCHECK_TOKEN."""
     token = environ.get("DISTCHECK_TOKEN")
     if not token:
         return None
@@ -42,11 +42,11 @@ def job_secret(environ: Mapping[str, str]) -> bytes | None:
 
 
 def side_ports(job: str) -> tuple[int, ...]:
-    """Return the ports of the side doors: below the ephemeral range, the same on every rank of a job."""
+    """Return the side ports: below the ephemeral range, the same on every rank of a job."""
     first = 21000 + zlib.crc32(job.encode()) % 2500 * SIDE_DOORS
     return tuple(range(first, first + SIDE_DOORS))
 
 
 def public_key(job: str) -> str:
-    """Return the job's name as it crosses the network: nobody who listens learns a user or job id."""
+    """Return the job's name as sent over the network: a hash, which hides user and job ids."""
     return hashlib.sha256(job.encode()).hexdigest()[:32]

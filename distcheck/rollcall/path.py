@@ -1,4 +1,4 @@
-"""What a path between two nodes carries: a transfer in full segments, and datagrams that must not be fragmented."""
+"""Tests a path between two nodes: a full-size transfer, and unfragmented datagrams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distcheck.rollcall.protocol import PeerDoor
 TRANSFER_BYTES = 1 << 21
 _CHUNK_BYTES = 1 << 18
 _LONGEST_SECONDS = 2.0
-"""A link of 10 Mbit/s is known for what it is by then."""
+"""Long enough to recognize a link of 10 Mbit/s."""
 _STALL_SECONDS = 1.5
 """Longer than the kernel needs to send a lost segment three times."""
 _LOOK_SECONDS = 0.05
@@ -26,12 +26,12 @@ _DATAGRAM_TRIES = 4
 _DATAGRAM_SECONDS = 0.15
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_DO = 10, 23, 2  # linux/in.h, linux/in6.h
 _SETTLE_SECONDS = 0.1
-"""In which the other side's word arrives that a repeated segment had come before."""
+"""Time for the other side to report that a repeated segment had arrived before (DSACK)."""
 # struct tcp_info of linux/tcp.h: tcpi_total_retrans, tcpi_bytes_acked, tcpi_segs_out, tcpi_min_rtt, tcpi_busy_time,
 # tcpi_rwnd_limited, tcpi_dsack_dups.
 _TCP_INFO = struct.Struct("=100xI16xQ8xI8xI16xQQ32xI")
 _NO_ROUND_TRIP = 0xFFFFFFFF
-"""What tcpi_min_rtt is as long as nothing was measured."""
+"""The value of tcpi_min_rtt while nothing was measured."""
 
 
 class _TcpInfo(NamedTuple):
@@ -39,15 +39,15 @@ class _TcpInfo(NamedTuple):
     bytes_confirmed: int
     segments: int
     busy_seconds: float
-    """In which something was under way, and not only because the other side did not read."""
+    """Time with data in flight, without the time in which the other side did not read."""
     round_trip_seconds: float | None
-    """The shortest so far, the handshake's included; both kernels answer by themselves, however busy a process is."""
+    """The shortest so far, including the handshake's; the kernels answer, so a busy process does not matter."""
 
 
 def tcp_info(sock: socket.socket) -> _TcpInfo | None:
-    """Return the kernel's counters of a connection, None from a kernel that does not count all of them (before 4.19).
+    """Return the kernel's counters of a connection, None if some are missing (before 4.19).
 
-    Segments that were sent again although the first copy arrived, as on a busy host, are not counted as repeated.
+    Segments that were repeated although the first copy arrived, as on a busy host, do not count as repeated.
     """
     try:
         raw = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
@@ -66,10 +66,10 @@ def tcp_info(sock: socket.socket) -> _TcpInfo | None:
 
 
 async def transfer(door: PeerDoor, words: Words, seconds: float, singly: int = 0) -> Transfer | None:
-    """Send data to a door for `seconds` at most; None when the connection did not come about.
+    """Send data to an endpoint for at most `seconds`; None if the connection failed.
 
-    With `singly` it is that many bytes, packet by packet. Else the kernel hands on up to 64 KB at a time, which a
-    filter in software loses whole or not at all: of 2 MB in 32 such pieces 2 % of loss often take none.
+    With `singly` it sends that many bytes, packet by packet. Otherwise the kernel passes on up to 64 KB at a time, and
+    a software filter drops such a piece whole or not at all: of 2 MB in 32 pieces, 2 % loss often drops none.
     """
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in door.address else socket.AF_INET
@@ -80,7 +80,7 @@ async def transfer(door: PeerDoor, words: Words, seconds: float, singly: int = 0
             await asyncio.wait_for(_greeted(sock, words), seconds)
         except (OSError, EOFError, asyncio.TimeoutError):
             return None
-        greeted = tcp_info(sock)  # what it took to be let in is no part of the transfer
+        greeted = tcp_info(sock)  # the handshake is not part of the transfer
         start, waited = loop.time(), waited_for_cpu()
         sending = asyncio.ensure_future(_send(sock, singly))
         stalled = False
@@ -104,7 +104,7 @@ async def transfer(door: PeerDoor, words: Words, seconds: float, singly: int = 0
             stalled=stalled,
             segments=counters.segments if counters else 0,
             repeated=max(0, counters.repeated - greeted.repeated) if counters and greeted else 0,
-            # A process that waits is no excuse for a network that was at work meanwhile.
+            # Waiting for a CPU does not excuse time in which the network was busy.
             waited_seconds=min(waited + reader_waited, max(0.0, took - (counters.busy_seconds if counters else 0.0))),
             round_trip_seconds=counters.round_trip_seconds if counters else None,
         )
@@ -125,11 +125,11 @@ async def _greeted(sock: socket.socket, words: Words) -> None:
 
 
 async def _send(sock: socket.socket, singly: int) -> tuple[int, float]:
-    """Send all of it, and return the other side's word: the bytes that came, the seconds it waited for a CPU."""
+    """Send all data; return the bytes that arrived and how long the reader waited for a CPU."""
     loop = asyncio.get_running_loop()
     chunk, count = bytes(_CHUNK_BYTES), TRANSFER_BYTES // _CHUNK_BYTES
     if singly:
-        # What the kernel must not keep back is never joined: each write is a packet, or waits for its turn.
+        # The kernel must not hold back and merge writes: each write is one packet, or waits for its turn.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1)
         chunk = bytes(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
@@ -144,12 +144,12 @@ async def _send(sock: socket.socket, singly: int) -> tuple[int, float]:
             raise EOFError
         heard += more
     arrived, waited = ANSWER.unpack(heard)
-    # A stranger can have sent it.
+    # A stranger may have sent it: clamp it.
     return min(arrived, TRANSFER_BYTES), waited if 0 <= waited <= _LONGEST_SECONDS else 0.0
 
 
 async def _watch(sock: socket.socket, sending: asyncio.Future[tuple[int, float]], until: float) -> bool:
-    """Wait for the end of a transfer, or until nothing more is confirmed; return whether it stalled."""
+    """Wait until a transfer ends or no more data is acknowledged; return whether it stalled."""
     loop = asyncio.get_running_loop()
     confirmed, since = -1, loop.time()
     while not sending.done():
@@ -165,7 +165,7 @@ async def _watch(sock: socket.socket, sending: asyncio.Future[tuple[int, float]]
 
 
 async def datagrams(door: PeerDoor, words: Words, mtu_bytes: int) -> dict[int, bool]:
-    """Return whether datagrams of a small size and of the interface's own come through whole, by size of the packet."""
+    """Return, by packet size, whether small and MTU-sized datagrams arrive unfragmented."""
     if door.datagram_port is None:
         return {}
     ipv6 = ":" in door.address
@@ -186,7 +186,7 @@ async def datagrams(door: PeerDoor, words: Words, mtu_bytes: int) -> dict[int, b
                 try:
                     sock.send(words.datagram.ljust(size - headers, b"\0"))
                 except OSError as error:
-                    if error.errno == errno.EMSGSIZE:  # a router has said what the path takes, as it should
+                    if error.errno == errno.EMSGSIZE:  # a router has reported the path's MTU, as it should
                         sizes = {_SMALL_BYTES}
             until = loop.time() + _DATAGRAM_SECONDS
             while answered != sizes and (left := until - loop.time()) > 0:

@@ -1,4 +1,4 @@
-"""The peer round: nodes try each other, both ways, on ports that the kernel chose, as NCCL and Gloo will."""
+"""The peer round: nodes test each other both ways on ephemeral ports, like NCCL and Gloo."""
 
 from __future__ import annotations
 
@@ -20,31 +20,30 @@ _ALL_PAIRS_UP_TO = 64
 _AT_ONCE = 64
 _LEAST_SECONDS = 0.5
 _ALONE_SECONDS = 0.5
-"""A transfer that takes longer is slow or stands still, and does not keep the next one from being fast."""
+"""A transfer that takes longer is slow or stalled, and does not slow down the next one."""
 _USUAL_MTU_BYTES = 1500
 _QUICK_BYTES_PER_SECOND = 1e8
-"""What an otherwise idle link of 1 Gbit/s carries."""
+"""The rate of an otherwise idle link of 1 Gbit/s."""
 _MORE_TRIES = 2
 _MORE_LOSING = 5
 _SINGLY_BYTES = 3 << 21
-"""What a node sends packet by packet, to all doors together: of 4,000 packets 2 % are told from chance."""
+"""Bytes that a node sends packet by packet, to all endpoints together: in 4,000 packets, 2 % loss is not chance."""
 _FEW_REPEATED = 0.005
-"""Of the segments; with more, once is no proof: a busy host repeats what is only late."""
+"""Share of the segments; with more, one transfer proves nothing: a busy host repeats segments that are only late."""
 _LOSING_SECONDS = 0.5
-"""How much later what loses packets may be sent again: a slow port loses many at the moment when several send to it."""
+"""Extra time to repeat a transfer with losses: a slow port drops many packets while several nodes send to it."""
 _DOUBTFUL = 0.5
-"""Of the usual rate; rules call a node slow at less than half of that."""
+"""Share of the usual rate; rules call a node slow below half of it."""
 _MOST_DOUBTFUL = 32
 AGAIN_SECONDS, _AGAIN_ALONE_SECONDS = 0.3, 0.1
-"""How long data may be sent once more, and until when even once again."""
+"""Time for a repeated transfer, and for the start of a further one."""
 
 
 def choose(doors: Mapping[str, Sequence[PeerDoor]]) -> dict[str, tuple[PeerDoor, ...]]:
-    """Return which doors every process tries, given everybody's own.
+    """Return which endpoints every process tests, given the endpoints of all.
 
-    Those of all others up to 64 processes, beyond that of those 1, 2, 4, 8, … places further on: with the doubling
-    distances every process is tried by as many others as it tries itself. Everybody begins with the next one, so that
-    nobody is everybody's first.
+    Up to 64 processes test all others; beyond that each tests those 1, 2, 4, 8, … places after it, so that as many
+    others test a process as it tests itself. Each starts with the next process, so that no process is first for all.
     """
     uids = list(doors)
     count = len(uids)
@@ -63,9 +62,9 @@ async def try_peers(
     seconds: float | None = None,
     secret: bytes | None = None,
 ) -> tuple[PeerTrial, ...]:
-    """Try the doors of a roster, each for the seconds that the roster gives, or fewer; then what the open ones carry.
+    """Test the endpoints of a roster, then transfer data to those that answered.
 
-    `mtu_bytes` are this node's, by the address from which a door is tried; `secret` is the job's, where it has one.
+    `mtu_bytes` is this node's MTU by local address; `secret` is the job's, if it has one.
     """
     limit = asyncio.Semaphore(_AT_ONCE)
     most = roster.seconds if seconds is None else min(seconds, roster.seconds)
@@ -85,7 +84,10 @@ async def try_peers(
 async def _transfer(
     roster: Roster, trials: Sequence[PeerTrial], seconds: float, secret: bytes | None
 ) -> tuple[PeerTrial, ...]:
-    """Send data through the doors that opened, one after the other; whatever happens, all of them have their turn."""
+    """Send data to the endpoints that answered, one after the other.
+
+    Whatever happens, each of them gets its turn.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     todo = [n for n, tried in enumerate(trials) if tried.outcome == "met"]
@@ -105,16 +107,16 @@ async def _transfer(
 
 
 def _carrying(tried: PeerTrial, sent: Transfer | None) -> PeerTrial:
-    """Return a trial with its transfer; the shorter of the round trips seen is that of the path."""
+    """Return a trial with its transfer and the shortest round trip seen, which is the path's."""
     seen = [s for s in (tried.round_trip_seconds, sent.round_trip_seconds if sent else None) if s is not None]
     return replace(tried, transfer=sent, round_trip_seconds=min(seen, default=None))
 
 
 def doubtful(trials: Iterable[PeerTrial]) -> list[list[PeerTrial]]:
-    """Return what is to be sent once more, in turns that leave each process to one transfer.
+    """Return the transfers to repeat, in turns in which each process has only one transfer.
 
-    Of every process to which, or from which, even the fastest transfer was far slower than is usual, that one: when it
-    goes well the second time, the process and not the network was slow. What a long round trip explains is left out.
+    For every process whose fastest transfer, to it or from it, was far slower than usual, that transfer is repeated. If
+    the repeat is fast, the process was slow, not the network. Transfers that a long round trip explains are left out.
     """
     sent = [t for t in trials if t.transfer and not t.transfer.stalled and not t.transfer.latency_bound]
     usual = median([_rate(t) for t in sent]) if sent else 0.0
@@ -138,7 +140,7 @@ def _rate(trial: PeerTrial) -> float:
 
 
 async def send_again(uid: str, roster: Roster, secret: bytes | None = None) -> tuple[PeerTrial, ...]:
-    """Send data to the doors of a roster once more; those that took none are left out."""
+    """Repeat the transfer to the endpoints of a roster; leave out those that accepted none."""
     loop = asyncio.get_running_loop()
     trials = []
     for door in roster.doors:
@@ -150,7 +152,7 @@ async def send_again(uid: str, roster: Roster, secret: bytes | None = None) -> t
 
 
 def better_of(trial: PeerTrial, again: PeerTrial | None) -> PeerTrial:
-    """Return a trial with the better of its transfer and of the one that was sent again."""
+    """Return a trial with the better of its transfer and the repeated one."""
     first, second = trial.transfer, again.transfer if again else None
     if first is None or second is None or second.stalled:
         return trial
@@ -160,11 +162,13 @@ def better_of(trial: PeerTrial, again: PeerTrial | None) -> PeerTrial:
 
 
 async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float, singly: int = 0) -> Transfer | None:
-    """Send data, and `singly` bytes packet by packet; return the fastest transfer, with what was repeated in all.
+    """Send data, then `singly` bytes packet by packet; return the fastest transfer.
 
-    What goes slowly is sent again: on a busy host a process may have had to wait for its turn. So is what was repeated;
-    those segments that made it look count no longer, for a busy host loses many at one moment. Nothing is begun much
-    after `until` (of the loop's clock), so that others have their time.
+    Its segment counts are sums over the transfers.
+
+    A slow transfer is repeated, because a process on a busy host may have waited for a CPU. So is one with repeated
+    segments; the segments of the transfer that raised the doubt no longer count, because a busy host loses many at one
+    moment. No transfer starts much after `until` (the loop's clock), so that the others get their time.
     """
     loop = asyncio.get_running_loop()
     best = last = await transfer(door, said, seconds)
@@ -188,7 +192,7 @@ async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float
 
 
 async def _try(uid: str, door: PeerDoor, said: Words, seconds: float) -> tuple[PeerTrial, str]:
-    """Connect in small segments and hear who is there; return how it went, and our own address."""
+    """Connect in small segments and do the handshake; return the trial and our own address."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     source, round_trip = "", None
@@ -202,7 +206,7 @@ async def _try(uid: str, door: PeerDoor, said: Words, seconds: float) -> tuple[P
     )
     writer = None
     try:
-        ipaddress.ip_address(door.address)  # a name would be asked of a resolver, which can block
+        ipaddress.ip_address(door.address)  # a name would need a resolver, which can block
         reader, writer = await connection.within(connection.connect_again(door.address, door.port), seconds)
         source = connection.plain_address(writer.get_extra_info("sockname")[0])
         writer.write(said.knock)
@@ -210,7 +214,7 @@ async def _try(uid: str, door: PeerDoor, said: Words, seconds: float) -> tuple[P
         counters = tcp_info(writer.get_extra_info("socket"))
         round_trip = counters.round_trip_seconds if counters else None
         return ended("met") if heard == said.answer else ended("foreign", framing.banner(heard))
-    except (asyncio.TimeoutError, TimeoutError):  # ours, or the kernel's
+    except (asyncio.TimeoutError, TimeoutError):  # our timeout, or the kernel's
         return ended("timeout", f"no answer within {seconds:.1f} s")
     except ConnectionRefusedError as error:
         return ended("refused", connection.words_of(error))

@@ -1,4 +1,4 @@
-"""The words of the roll call: typed, limited in size, never unpickled."""
+"""The messages of the roll call: typed, limited in size, never unpickled."""
 
 from __future__ import annotations
 
@@ -27,73 +27,73 @@ Name = Annotated[str, Meta(max_length=256)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Found = Literal["master", "job", "node"]
-"""How a guest found a door: its MASTER_ADDR means that host; it is a host of its job; it is its own node."""
+"""How a follower found an endpoint: by its MASTER_ADDR, as a host of its job, or on its own node."""
 
 
 class Word(msgspec.Struct, frozen=True, tag_field="word"):
-    """Common ground of everything said at the roll call."""
+    """Base of all messages of the roll call."""
 
 
 class Hello(Word, frozen=True):
-    """A guest at the door."""
+    """A follower's first message."""
 
     nonce: Name
     version: Name
     job: Name
     master: Name
-    """MASTER_ADDR:MASTER_PORT as the guest has them."""
+    """The follower's MASTER_ADDR:MASTER_PORT."""
     uid: Name
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=4096)]
     world_size: Rank
     seconds_left: Seconds
-    """What is left of the guest's --timeout; the host ends before the first guest must leave."""
+    """What is left of the follower's --timeout; the leader ends before the first follower must leave."""
     waited_seconds: Seconds = 0.0
-    """How long it has knocked at doors so far."""
+    """How long it has been trying endpoints."""
     found: Found = "master"
     line_end: Name = "\r\n\r\n"
-    """Makes servers of line protocols, HTTP above all, answer at once and so show what they are."""
+    """Makes servers of line protocols, above all HTTP, answer at once and so identify themselves."""
 
 
 class Challenge(Word, frozen=True):
-    """The host knows a DISTCHECK_TOKEN and asks whether the guest does; every frame from here on is sealed."""
+    """The leader asks for a proof of the DISTCHECK_TOKEN; every later frame is sealed."""
 
     nonce: Name
     fresh: Name
-    """The host's own nonce."""
+    """The leader's own nonce."""
 
 
 class Proof(Word, frozen=True):
-    """I do: the seal of this frame shows it."""
+    """The follower's proof: the seal of this frame."""
 
 
 class Welcome(Word, frozen=True):
-    """The host lets the guest in and proves with the nonce that it read the Hello."""
+    """The leader admits the follower; the nonce proves that it read the Hello."""
 
     nonce: Name
     run: Name
     uid: Name
     of_node: bool = False
-    """True where rank 0 was not met: those of one node meet to report together."""
+    """True where rank 0 was not reached and the processes of one node report together."""
     rank: Rank = 0
-    """The host's first: another than 0 where it stands in for rank 0's process."""
+    """The leader's first rank: not 0 if it stands in for rank 0's process."""
 
 
 class NotYet(Word, frozen=True):
-    """The guest looks for another MASTER_ADDR:MASTER_PORT; it may be let in when the roll stays incomplete."""
+    """The follower looks for another master; it may be admitted if ranks stay missing."""
 
     nonce: Name
     master: Name
 
 
 class Elsewhere(Word, frozen=True):
-    """This is a guest like you; it has met the host at this address."""
+    """A redirect from another follower: it reached the leader at this address."""
 
     nonce: Name
     address: Name
 
 
 class Refused(Word, frozen=True):
-    """Another job, or the roll call is closed."""
+    """The leader refuses: another job, or the roll call is closed."""
 
     nonce: Name
     reason: Name
@@ -116,24 +116,24 @@ class Report(Word, frozen=True):
     process: ProcessFacts
     ranks: tuple[RankFacts, ...]
     peer_doors: Annotated[tuple[PeerDoor, ...], Meta(max_length=8)] = ()
-    """Where it listens for its peers."""
+    """Its endpoints for peers."""
     clock_seconds: Offset | None = None
     """time.time() when it is sent, after the Welcome."""
 
 
 class Roster(Word, frozen=True):
-    """The doors that this guest tries, and the word to say there."""
+    """The endpoints that this follower tests, and the nonce for the handshake there."""
 
     nonce: Name
     doors: tuple[PeerDoor, ...]
     seconds: Seconds
-    """How long one door may take."""
+    """How long one endpoint may take."""
     again: bool = False
-    """Only send data once more to these doors, while most others are quiet."""
+    """Only repeat the transfer to these endpoints, while most other nodes are quiet."""
 
 
 class PeerReport(Word, frozen=True):
-    """Which doors opened, and how long the addresses of others took to look up."""
+    """The tests of peer endpoints, and the reverse look-ups of the others' addresses."""
 
     trials: tuple[PeerTrial, ...]
     reverse: Annotated[tuple[ReverseLookup, ...], Meta(max_length=64)] = ()
@@ -146,16 +146,16 @@ class Start(Word, frozen=True):
     seconds: Seconds
     world_size: int
     store: tuple[Name, Port] | None
-    """Where rank 0's store listens; an empty host stands for the one that the guest has reached. None: rank 0 could not
-    begin; only say whether you could."""
+    """Where rank 0's store listens; an empty host stands for the leader's. None: rank 0 could not start; only report
+    whether you could."""
 
 
 class Ready(Word, frozen=True):
-    """Torch is imported here, or never will be."""
+    """Torch is imported here, or the import has failed."""
 
 
 class Trouble(Word, frozen=True):
-    """A rank of this process cannot finish; the others would wait for it in vain."""
+    """A rank of this process cannot finish, so the others need not wait for it."""
 
     reason: str
 
@@ -167,28 +167,28 @@ class Abort(Word, frozen=True):
 
 
 class RunReport(Word, frozen=True):
-    """What became of this process's ranks in the collectives."""
+    """How this process's ranks ended in the collectives, and what they measured."""
 
     runs: dict[Rank, RankRun]
     timings: tuple[tuple[Rank, Timing], ...]
     software: Software | None = None
     computed: dict[Rank, Computed] = {}
     gpus: GpuLoads | Missing | None = None
-    """What the node's GPUs showed meanwhile, said by the process that has read their condition."""
+    """What the node's GPUs showed meanwhile, from the process that reads their health."""
     trial: Count = 0
-    """Which trial it was; 0 is the run of all ranks."""
+    """The number of the trial; 0 is the run of all ranks."""
 
 
 class Trial(Word, frozen=True):
-    """Run the collectives once more, in fresh processes and in a part of the world."""
+    """Run the collectives again, in new rank processes and in a subset of the ranks."""
 
     number: int
     plan: Plan
     seconds: Seconds
     parts: dict[int, tuple[int, int]]
-    """Of each rank: its number in the part, and how many ranks the part has."""
+    """Per rank: its number in the subset, and the subset's size."""
     store: tuple[Name, Port] | None = None
-    """Where the part's store listens (an empty host stands for the one that the guest has reached); None: open it."""
+    """Where the subset's store listens (an empty host stands for the leader's); None: open it."""
 
 
 class StoreAt(Word, frozen=True):
@@ -205,15 +205,15 @@ class Halt(Word, frozen=True):
 
 
 class LastCall(Word, frozen=True):
-    """The verdict is next: say whether you are still there to take it."""
+    """The verdict is next: answer if you are still there to receive it."""
 
 
 class Here(Word, frozen=True):
-    """I am."""
+    """The answer to LastCall."""
 
 
 class Bye(Word, frozen=True):
-    """The report is written: leave with this exit code, as everybody does."""
+    """The report is written: exit with this code, as all processes do."""
 
     exit_code: int
 

@@ -1,8 +1,8 @@
-"""Sealed frames: whoever does not know the job's DISTCHECK_TOKEN can neither say nor change anything at a roll call.
+"""Sealed frames: without the job's DISTCHECK_TOKEN no process can send or change one.
 
-Guest and host each make a nonce anew. The token and the first two frames, which carry the nonces, come to two keys, one
-for each direction. Every frame from then on ends in an HMAC over its number, its header and its body: what is altered,
-repeated, left out, put in another order or sent back to where it came from does not fit. Frames are sealed, not hidden.
+Follower and leader each make a new nonce. Two keys, one per direction, are derived from the token and the first two
+frames, which carry the nonces. Every later frame ends in an HMAC over its number, its header and its body. A frame that
+is altered, repeated, dropped, reordered or reflected fails the check. Frames are authenticated, not encrypted.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _FRESH_BYTES = 16
 KNOCK_BYTES = _FRESH_BYTES + TAG_BYTES
 _MADE = re.compile(r"distcheck-[0-9a-f]{32}")
 _STRETCH = 100_000
-"""Every guess at a person's token costs what this costs, about 0.05 s: who listens can try tokens at home."""
+"""Rounds of PBKDF2, about 0.05 s per guess: an eavesdropper can try tokens offline."""
 _SALT = b"distcheck roll call 2"
 
 
 def make_token() -> str:
-    """Return a token that nobody guesses; it is known as such by its form, and costs nothing to use."""
+    """Return a random token; its form shows that it needs no key stretching."""
     return f"distcheck-{os.urandom(16).hex()}"
 
 
 @cache
 def secret_of(token: str) -> bytes:
-    """Return the secret that a token stands for."""
+    """Return the secret derived from a token."""
     raw = os.fsencode(token)
     if _MADE.fullmatch(token):
         return hmac.digest(_SALT, raw, "sha256")
@@ -39,12 +39,12 @@ def secret_of(token: str) -> bytes:
 
 
 def name_of(token: str) -> str:
-    """Return a name for the job that nobody else's has, and that does not tell the secret."""
+    """Return a unique name for the job that does not reveal the secret."""
     return hmac.digest(secret_of(token), b"name", "sha256").hex()
 
 
 class Seal:
-    """One direction of a connection."""
+    """The seal of one direction of a connection."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -57,14 +57,14 @@ class Seal:
         return head + body + self._tag(head + body)
 
     def open(self, body: bytes) -> bytes:
-        """Return the body of the next frame that came, without its seal.
+        """Return the body of the next received frame, without its seal.
 
         Raises:
-            ProtocolError: the seal does not fit.
+            ProtocolError: the seal is invalid.
         """
         head = HEADER.pack(MAGIC, len(body))
         if not hmac.compare_digest(body[-TAG_BYTES:], self._tag(head + body[:-TAG_BYTES])):
-            raise ProtocolError("a frame whose seal does not fit: it is not of this job, or was changed on the way")
+            raise ProtocolError("a frame with an invalid seal: it is from another job, or was altered in transit")
         return body[:-TAG_BYTES]
 
     def _tag(self, frame: bytes) -> bytes:
@@ -74,25 +74,25 @@ class Seal:
 
 
 def seals(secret: bytes, hello: bytes, challenge: bytes) -> tuple[Seal, Seal]:
-    """Return the guest's seal and the host's, given the bodies of the first two frames as they crossed the network."""
+    """Return the follower's and the leader's seal, from the bodies of the first two frames."""
     spoken = len(hello).to_bytes(8, "big") + hello + challenge
     key = hmac.digest(secret, spoken, "sha256")
     return Seal(hmac.digest(key, b"guest", "sha256")), Seal(hmac.digest(key, b"host", "sha256"))
 
 
 def knock(secret: bytes, nonce: str) -> bytes:
-    """Return what a peer says at a door in the round that the roster's nonce names: something new, and its tag."""
+    """Return a peer's first message in a round: random bytes and their tag."""
     fresh = os.urandom(_FRESH_BYTES)
     return fresh + _door_tag(secret, nonce, b"knock", fresh)
 
 
 def is_knock(secret: bytes, nonce: str, said: bytes) -> bool:
-    """Whether a peer of this round said it."""
+    """Whether a peer of this round sent it."""
     return hmac.compare_digest(said[_FRESH_BYTES:], _door_tag(secret, nonce, b"knock", said[:_FRESH_BYTES]))
 
 
 def answer(secret: bytes, nonce: str, uid: str, said: bytes) -> bytes:
-    """Return what the door of `uid` answers to a knock."""
+    """Return the answer of the endpoint of `uid` to a peer's first message."""
     return f"{_door_tag(secret, nonce, b'door', said + uid.encode()).hex()} {uid}\n".encode()
 
 

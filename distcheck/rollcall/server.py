@@ -1,4 +1,4 @@
-"""The host's side of the roll call: doors, guests, and words to all of them."""
+"""The leader's side: listen, admit followers, and exchange messages with them."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _HELLO_SECONDS = 5.0
 _REPORT_SECONDS = 10.0
 _BACKLOG = 4096
 _MOST_WORDS = 64
-"""A guest says a handful of words; whoever says more that nobody waits for is none."""
+"""The most unread messages of a follower, which sends only a handful; a flood ends the connection."""
 _MOST_BYTES, _MOST_BYTES_A_RANK = 1 << 28, 1 << 18
-"""What is heard of all guests in a run, at most. A report has about 2 kB for each of its ranks."""
+"""The most bytes received from all followers in a run. A report has about 2 kB per rank."""
 _MOST_RANKS = 1 << 16
 _MORE_GUESTS = 64
-"""Processes beyond one for each rank: some say a rank that another has said."""
+"""Processes admitted beyond one per rank, because two may claim the same rank."""
 _T = TypeVar("_T", bound=Word)
 
 
 class Guest:
-    """One process that came in and reported."""
+    """A follower: a process that was admitted and has reported."""
 
     def __init__(
         self, hello: Hello, report: Report, writer: asyncio.StreamWriter, seals: tuple[Seal, Seal] | None = None
@@ -59,32 +59,32 @@ class Guest:
         self.ranks = frozenset(hello.ranks)
         now = asyncio.get_running_loop().time()
         self.arrived_at = now - hello.waited_seconds
-        """When it first knocked: what it then waited for us is not its own delay."""
+        """The time of its first attempt: what it then waited for the leader is not its own delay."""
         self.leaves_at = now + hello.seconds_left
         self.report = report
         self.writer = writer
         self.hears_by = seals[0] if seals else None
         self.says_by = seals[1] if seals else None
         self.words: asyncio.Queue[FromGuest | None] = asyncio.Queue()
-        """What it said since; None when it is gone."""
+        """Its messages since then; None when it is gone."""
         self.ready = asyncio.Event()
-        """Set when its torch is imported, or it is gone."""
+        """Set when its torch is imported, or when it is gone."""
         self.gone = False
         self.left = asyncio.Event()
         """Set together with `gone`."""
 
     def say(self, word: Word) -> None:
-        """Send a word; a guest that is gone does not hear it, which `words` tells."""
+        """Send a message; nothing is sent to a follower that is gone."""
         self.send(encode(word))
 
     def send(self, frame: bytes) -> None:
-        """Send a word that is encoded already."""
+        """Send an encoded message."""
         if not self.gone:
             self.writer.write(frame if self.says_by is None else self.says_by.close(frame))
 
 
 class Server:
-    """The roll call's host: accepts guests until its doors close and passes words to and fro."""
+    """The leader's listener: it admits followers and exchanges messages with them."""
 
     def __init__(
         self,
@@ -103,13 +103,13 @@ class Server:
         self.world_size = world_size
         self.guests: dict[str, Guest] = {}
         self.admit_strangers = False
-        """Whether guests with another MASTER_ADDR:MASTER_PORT come in to fill a gap in the roll."""
+        """Whether followers with another MASTER_ADDR:MASTER_PORT are admitted for missing ranks."""
         self.host_at = ""
-        """Of a signpost, which lets nobody in: the address at which the roll call's host is."""
+        """The leader's address, where this server only redirects to it and admits no follower."""
         self.of_node = False
-        """Whether only those of this node come in, who did not find rank 0 either."""
+        """Whether only processes of this node that did not find rank 0 either are admitted."""
         self.most_at_the_door = 4096
-        """Connections that have not yet said who they are; beyond that the oldest is closed for the newest."""
+        """The most connections before their Hello; beyond that the oldest is closed."""
         self.on_trouble: Callable[[str], None] = lambda _reason: None
         self.opened_at = asyncio.get_running_loop().time()
         self._rank = min(own := frozenset(ranks), default=0)
@@ -125,13 +125,13 @@ class Server:
         self._bytes_left = _MOST_BYTES + _MOST_BYTES_A_RANK * min(world_size, _MOST_RANKS)
 
     async def open(self, sock: socket.socket) -> None:
-        """Let guests in through a listening socket."""
+        """Admit followers through a listening socket."""
         connection.prepare(sock)
-        # asyncio listens again with this backlog; its own 100 would drop the crowd of a large job for a second.
+        # asyncio calls listen() again with this backlog; its default of 100 would delay large jobs by a second.
         self._servers.append(await asyncio.start_server(self._welcome, sock=sock, backlog=_BACKLOG))
 
     async def open_side_door(self, most: int | None = None) -> int | None:
-        """Listen on the first side port, or of `most` of them, that can be had; None when there is none."""
+        """Listen on the first free side port of `most` and return it; None if none is free."""
         for port in identity.side_ports(self.job)[:most]:
             with contextlib.suppress(OSError):
                 await self.open(network.listen(port))
@@ -140,18 +140,18 @@ class Server:
 
     @property
     def complete(self) -> bool:
-        """Whether somebody spoke for every rank of the world."""
+        """Whether a process has reported for every rank of the world."""
         return len(self._present) >= self.world_size
 
     def missing(self, most: int) -> tuple[int, ...]:
-        """Return the first ranks of whom nobody spoke."""
+        """Return the first `most` ranks that no process has reported."""
         absent: Iterator[int] = (n for n in range(self.world_size) if n not in self._present)
         return tuple(islice(absent, most))
 
     async def wait_for_all(self, seconds: float, reserve: float = 0.0, ranks: int | None = None) -> bool:
-        """Wait until every rank of the world is there, or so many; False when the time is over first.
+        """Wait until every rank is present, or this many `ranks`; False if time runs out.
 
-        It is over at the latest `reserve` seconds before the first guest's own time is, and after `close_roll`.
+        The wait ends at the latest `reserve` seconds before the first follower's own timeout, and at `close_roll`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
@@ -167,18 +167,18 @@ class Server:
         return False
 
     def close_roll(self) -> None:
-        """Wait for nobody else: it is known that whoever is not here will not come."""
+        """Stop waiting: processes that are missing now will not come."""
         self._closes_at = asyncio.get_running_loop().time()
         self._changed.set()
 
     def say_to_all(self, word: Word, uids: Iterable[str] | None = None) -> None:
-        """Send a word to every guest that is still there, or to those named."""
+        """Send a message to every follower that is still connected, or to those in `uids`."""
         frame = encode(word)
         for uid in self.guests if uids is None else uids:
             self.guests[uid].send(frame)
 
     async def hear_all(self, kind: type[_T], seconds: float, uids: Iterable[str] | None = None) -> dict[str, _T]:
-        """Wait for one word of this kind from every guest (or those named); silent and gone guests are left out."""
+        """Return one message of this kind per follower; silent and gone ones are left out."""
         wanted = [self.guests[uid] for uid in (self.guests if uids is None else uids)]
         heard: dict[str, _T] = {}
 
@@ -200,13 +200,13 @@ class Server:
         return heard
 
     async def see_off(self, seconds: float, uids: Iterable[str]) -> None:
-        """Wait until guests have closed their connections: none shall lose our last word to our leaving first."""
+        """Wait until followers have closed their connections: each has the last message then."""
         leaving = asyncio.gather(*(self.guests[uid].left.wait() for uid in uids))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(leaving, seconds)
 
     async def close_doors(self) -> None:
-        """Stop listening: whoever comes now finds the ports as free as they were, and nobody half-way in stays."""
+        """Stop listening, free the ports, and drop connections before their handshake."""
         self._open = False
         for server in self._servers:
             server.close()
@@ -215,7 +215,7 @@ class Server:
             writer.transport.abort()
 
     async def close(self) -> None:
-        """Stop listening and let everybody go."""
+        """Stop listening and close all connections."""
         await self.close_doors()
         for guest in self.guests.values():
             guest.writer.close()
@@ -224,7 +224,7 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection; whatever a stranger sends ends its own connection and nothing else."""
+        """Serve one connection; whatever a stranger sends ends only its own connection."""
         task = asyncio.current_task()
         if task is not None:
             self._tasks.add(task)
@@ -235,7 +235,7 @@ class Server:
             if guest is not None:
                 await self._listen_to(guest, reader)
         except (ProtocolError, EOFError, OSError, asyncio.TimeoutError, asyncio.CancelledError):
-            # Cancelled is how `close` ends this; asyncio's streams would print a traceback for it.
+            # `close` cancels this task; asyncio's streams would print a traceback for it.
             pass
         finally:
             if guest is not None:
@@ -260,13 +260,13 @@ class Server:
                 await connection.within(writer.drain(), _HELLO_SECONDS)
                 return None
             if seals is not None:
-                self._at_the_door.pop(writer, None)  # it is one of us: a crowd of strangers does not push it out
+                self._at_the_door.pop(writer, None)  # it knows the token: a crowd of strangers must not push it out
             reading = framing.read(
                 reader, guest_decoder, seal=seals[0] if seals else None, expect=lambda n: self._expect(n, announced)
             )
             report = await connection.within(reading, _REPORT_SECONDS)
             if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):
-                raise ProtocolError("not the report of the guest that was welcomed")
+                raise ProtocolError("the report does not match the Hello")
             announced.clear()
         finally:
             self._at_the_door.pop(writer, None)
@@ -281,9 +281,9 @@ class Server:
     async def _challenge(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, said: bytes
     ) -> tuple[Seal, Seal] | None:
-        """Where there is a token, let the guest prove that it knows it; return its seal and ours.
+        """With a token, make the follower prove that it knows it; return its seal and ours.
 
-        The guest proves it first: whoever only knocks hears nothing by which a token could be guessed.
+        The follower proves it first, so that a mere attempt yields nothing that helps to guess the token.
         """
         if self._secret is None or hello.job != identity.public_key(self.job):
             return None
@@ -297,15 +297,15 @@ class Server:
         return seals
 
     def _expect(self, size: int, announced: list[int] | None = None) -> None:
-        """Take note that a frame of this size comes; what all guests together say has a limit."""
+        """Count a frame of this size against the byte limit of all followers together."""
         if size > self._bytes_left:
-            raise ProtocolError("more than is heard in a run")
+            raise ProtocolError("the byte limit of this run is used up")
         self._bytes_left -= size
         if announced is not None:
             announced.append(size)
 
     def _let_wait(self, writer: asyncio.StreamWriter) -> None:
-        """Keep a place at the door; a crowd that says nothing does not keep out those who do."""
+        """Queue a connection before its Hello; silent connections do not keep followers out."""
         self._at_the_door[writer] = None
         if len(self._at_the_door) > self.most_at_the_door:
             oldest = next(iter(self._at_the_door))
@@ -320,13 +320,13 @@ class Server:
 
     def _answer(self, hello: Hello) -> Welcome | NotYet | Elsewhere | Refused:
         if hello.job != identity.public_key(self.job):
-            or_token = ", or its DISTCHECK_TOKEN is another" if self._secret is not None else ""
+            or_token = ", or its DISTCHECK_TOKEN differs" if self._secret is not None else ""
             return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
         if len(self.guests) >= self.world_size + _MORE_GUESTS:
-            return Refused(hello.nonce, "more processes than ranks are here already")
+            return Refused(hello.nonce, "more processes than ranks have joined already")
         if hello.uid in self.guests or not self._open:
-            return Refused(hello.nonce, "this process is there already, or the roll call is closed")
-        if self.host_at:  # an address that leads to a signpost is not its host's: the writing alone tells
+            return Refused(hello.nonce, "this process has joined already, or the roll call is closed")
+        if self.host_at:  # this address is not the leader's, so only the same spelling counts
             alike = hello.master == self.master
             return Elsewhere(hello.nonce, self.host_at) if alike else NotYet(hello.nonce, self.master)
         alike = self._is_its_master(hello)
@@ -337,16 +337,16 @@ class Server:
         return Welcome(hello.nonce, self.run, self.uid, self.of_node, self._rank)
 
     def _is_its_master(self, hello: Hello) -> bool:
-        """Whether a guest looks for this MASTER_ADDR:MASTER_PORT, however it writes the address.
+        """Whether a follower looks for this master, however it spells MASTER_ADDR.
 
         An address that led it here is this host's: torch would start at once, and two jobs that share host and port
-        are in each other's way under any name.
+        conflict under any name.
         """
         same_port = hello.master.rpartition(":")[2] == self.master.rpartition(":")[2]
         return hello.master == self.master or (same_port and hello.found == "master")
 
     def _fits(self, hello: Hello) -> bool:
-        """Whether a guest fills a gap in the roll."""
+        """Whether a follower has a missing rank."""
         absent = (n for n in hello.ranks if 0 <= n < self.world_size and n not in self._present)
         return hello.world_size == self.world_size and any(True for _ in absent)
 
@@ -360,21 +360,21 @@ class Server:
             elif guest.words.qsize() < _MOST_WORDS:
                 guest.words.put_nowait(word)
             else:
-                raise ProtocolError("more words than anybody asked for")
+                raise ProtocolError("too many unexpected messages")
 
 
 def _with_clock(report: Report, welcomed: float, heard: float) -> Report:
-    """Note by how much a guest's clock is surely wrong against ours: it sent its report between these two moments."""
-    told = report.clock_seconds
-    if told is None:
+    """Return a report with the least offset of its clock; it was sent between the two times."""
+    sent = report.clock_seconds
+    if sent is None:
         return report
-    ahead = told - heard if told > heard else min(0.0, told - welcomed)
+    ahead = sent - heard if sent > heard else min(0.0, sent - welcomed)
     process = msgspec.structs.replace(report.process, clock_ahead_seconds=round(ahead, 3))
     return msgspec.structs.replace(report, process=process)
 
 
 def _is_of(report: Report, hello: Hello) -> bool:
-    """Whether a report holds together: one process, its node and doors, and the ranks that were announced."""
+    """Whether a report is consistent: one process, its node, and the ranks of its Hello."""
     uid = report.process.uid
     return (
         uid == hello.uid

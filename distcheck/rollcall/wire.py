@@ -1,4 +1,4 @@
-"""The form of a frame, which sealed and open ones share, and the error where the other side keeps to none."""
+"""The frame header, shared by sealed and plain frames, and the error for anything else."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ HEADER = struct.Struct("!4sI")
 
 
 class ProtocolError(Exception):
-    """The other side does not speak our protocol; the message says what it said instead."""
+    """The other side does not follow the protocol; the message says what it sent instead."""

@@ -1,8 +1,8 @@
 """The rules: pure functions from a job to findings, each named after the problem it finds.
 
-A rule is one decorated function. Its name, with dashes, is the rule; its docstring is what ``distcheck explain`` and
-the docs page show: a summary line, why it hurts, how it is found, ``Fix:`` and ``See:``. Adding a rule is adding one
-function to a family module and its test; nothing else is registered anywhere.
+A rule is one decorated function. Its name, with dashes, is the rule's name. ``distcheck explain`` and the docs page
+show its docstring: a summary line, why it matters, how it is found, ``Fix:`` and ``See:``. To add a rule, add one
+function to a family module, and its test; nothing else needs to be registered.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from distcheck.rules.finding import Finding, NotChecked
 
 
 class Family(NamedTuple):
-    """A module of rules: what it judges, and of which launcher it speaks."""
+    """A module of rules: what it judges, and under which launchers."""
 
     module: str
-    """Its place in distcheck.rules; the docs' pages and reports call it by its name in `FAMILIES`, whatever moves."""
+    """Its path in distcheck.rules; docs pages and reports use its key in `FAMILIES`, which stays when files move."""
     looks: tuple[Look, ...]
-    """The looks that its rules judge; when nothing of them was looked at it need not be imported."""
+    """The looks that its rules judge; it is imported only if the job asked for one of them."""
     variables: tuple[str, ...] = ()
-    """How the variables begin by which its launcher shows; without one of them in any rank's environment it has
-    nothing to say and is not imported. Empty: it speaks under every launcher."""
+    """Prefixes of the variables of its launcher; it is imported only if a rank's environment has one of them.
+    Empty: it applies under every launcher."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -84,14 +84,14 @@ FAMILIES: dict[str, Family] = {
     "isolation": Family("collectives.isolation", ("isolation",)),
     "probe": Family("host.probe", ("environment", "meeting")),
 }
-"""The modules of rules in the order in which a report shows them: causes before consequences."""
+"""The modules of rules in the order of a report: causes before consequences."""
 
 Outcome = Finding | NotChecked
 Judge = Callable[[Job], Iterator[Outcome]]
 
 
 class Rule(NamedTuple):
-    """A rule as the engine, `explain` and the docs see it."""
+    """A rule as the engine, `explain` and the docs use it."""
 
     name: str
     family: str
@@ -99,18 +99,18 @@ class Rule(NamedTuple):
     aliases: tuple[str, ...]
     judge: Judge
     also: tuple[Look, ...] = ()
-    """Further looks that each are reason enough to judge it: by what is known before they begin."""
+    """Further looks, each sufficient to judge the rule: it needs only facts known before they begin."""
     always: bool = False
-    """Judged also where its look was cut short: it tells of what cut it short."""
+    """Judged even if its look was cut short, because it reports the cause."""
     consequence: bool = False
-    """What it finds is mostly what other faults bring about, so that a report shows it after them."""
+    """Its finding is usually a consequence of other faults, so a report shows it after them."""
 
     def applies(self, job: Job) -> bool:
-        """Whether the job looked at what this rule judges."""
+        """Whether the job asked for a look that this rule judges."""
         return not {self.look, *self.also}.isdisjoint(job.asked.looks)
 
     def unlooked(self, job: Job) -> str:
-        """Return why what this rule judges was not looked at in the end; empty where it was."""
+        """Return why this rule's look was skipped; empty if it was not."""
         return "" if self.always or self.look not in job.asked.looks else job.skipped.get(self.look, "")
 
     @property
@@ -125,7 +125,7 @@ class Rule(NamedTuple):
 
     @property
     def page(self) -> str:
-        """Where the docs explain the rule."""
+        """The rule's address in the docs."""
         return f"docs/rules/{self.family}.md#{self.name}"
 
 
@@ -137,9 +137,9 @@ def rule(
 ) -> Callable[[Judge], Judge]:
     """Register a function as a rule.
 
-    `look` is what must have been looked at for the rule to say anything, or one of `also`; `aliases` are other names
-    for the problem in the field's catalogues that this rule covers. `always`: also where the look was cut short.
-    `consequence`: a report shows it after other findings of its severity.
+    The rule is judged if the job asked for `look` or one of `also`. `aliases` are other names of the problem in the
+    field's catalogues. `always`: judged even if the look was cut short. `consequence`: a report shows it after other
+    findings of the same severity.
     """
 
     def register(judge: Judge) -> Judge:
@@ -154,7 +154,7 @@ def rule(
 
 
 def _family_of(module: str) -> str:
-    """Return the family of a module; a module that is none of `FAMILIES` is a family by itself."""
+    """Return the family of a module; a module outside `FAMILIES` is its own family."""
     place = module.removeprefix(f"{__name__}.")
     return next((name for name, family in FAMILIES.items() if family.module == place), place)
 
@@ -165,9 +165,9 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 def rules_for(job: Job) -> tuple[Rule, ...]:
-    """Import the families that have something to say of a job and return their rules, in the order of `all_rules`.
+    """Import the families that apply to a job and return their rules, in the order of `all_rules`.
 
-    Rules that the user selected are judged whatever the launcher.
+    Rules that the user selected are judged under every launcher.
     """
     shown = {name for rank in job.ranks for name in rank.environment}
     return _rules_of(
@@ -188,5 +188,5 @@ def _rules_of(families: tuple[str, ...]) -> tuple[Rule, ...]:
 
 
 def find_rule(name: str) -> Rule | None:
-    """Return the rule with this name or alias, None when there is none."""
+    """Return the rule with this name or alias, None if there is none."""
     return _registered.get(name) or next((r for r in all_rules() if name == r.name or name in r.aliases), None)

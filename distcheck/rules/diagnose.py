@@ -1,4 +1,4 @@
-"""Run the rules over a job: facts in, findings and one verdict out, the same ones every time."""
+"""Apply the rules to a job: facts in, findings and one verdict out; deterministic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Verdic
 
 
 class Diagnosis(NamedTuple):
-    """Everything that the rules say about a job."""
+    """All findings about a job, what was not checked, and the verdict."""
 
     findings: tuple[Finding, ...]
     not_checked: tuple[NotChecked, ...]
@@ -21,7 +21,7 @@ class Diagnosis(NamedTuple):
 
 
 def judge(job: Job) -> Diagnosis:
-    """Judge a job by the rules that its user chose."""
+    """Judge a job by the rules that the user selected."""
     return diagnose(job, strict=job.asked.strict, select=job.asked.select, ignore=job.asked.ignore)
 
 
@@ -33,14 +33,14 @@ def diagnose(
     ignore: Collection[str] = (),
     rules: Iterable[Rule] | None = None,
 ) -> Diagnosis:
-    """Judge a job.
+    """Return the diagnosis of a job.
 
     Args:
         job: the facts.
         strict: let warnings fail (exit code 10).
-        select: judge by these rules only; what is not selected is not judged.
-        ignore: leave these rules out.
-        rules: the rules to judge by; all that there are for what was looked at when None.
+        select: apply only these rules; all when empty.
+        ignore: do not apply these rules.
+        rules: the rules to apply; when None, all rules for what the job looked at.
     """
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
@@ -69,14 +69,17 @@ def diagnose(
 
 
 def _out_of_sight(job: Job, select: Collection[str], ignore: Collection[str]) -> list[NotChecked]:
-    """Return the rules that the user chose and that this command does not look for: to see nothing is no pass."""
+    """Return the selected rules that this command does not check; they cannot pass."""
     chosen = [rule for name in select if name not in ignore for rule in [find_rule(name)] if rule is not None]
-    reason = f"{job.asked.command} does not look at this; gate looks at everything"
+    reason = f"{job.asked.command} does not check this; gate checks everything"
     return [NotChecked(rule=rule.name, reason=reason) for rule in chosen if not rule.applies(job)]
 
 
 def _unmeasured(job: Job, judging: Iterable[Rule]) -> list[NotChecked]:
-    """Return the rules that had no figures to judge by: those that say why there are none may not have been chosen."""
+    """Return the rules without figures.
+
+    The rule that reports why there are none may not be selected.
+    """
     reasons = {look: why(job) for look, why in _FIGURES.items() if look in job.asked.looks and look not in job.skipped}
     return [NotChecked(rule=rule.name, reason=reasons[rule.look]) for rule in judging if reasons.get(rule.look)]
 
@@ -97,11 +100,11 @@ def _no_verdict(job: Job) -> str:
 
 
 _FIGURES: dict[Look, Callable[[Job], str]] = {"collectives": _no_figures, "isolation": _no_verdict}
-"""By look, what says why there is nothing to judge by; empty where there is something."""
+"""By look: returns why there are no figures, empty when there are some."""
 
 
 def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
-    """Run one rule; a crash of it is a finding of its own, and what it found before counts."""
+    """Run one rule; a crash becomes a finding, and what the rule found before it counts."""
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
     try:
@@ -117,7 +120,7 @@ def _judge(rule: Rule, job: Job) -> tuple[list[Finding], list[NotChecked]]:
                 )
             else:
                 not_checked.append(msgspec.structs.replace(outcome, rule=rule.name))
-    except Exception as error:  # noqa: BLE001 whatever a rule throws must not take the others along
+    except Exception as error:  # noqa: BLE001 a rule that crashes must not stop the others
         findings.append(_crashed(rule, error))
     return findings, not_checked
 
@@ -127,17 +130,17 @@ def _crashed(rule: Rule, error: Exception) -> Finding:
         rule="probe-rule-crashed",
         scope="tool",
         owner="unknown",
-        message=f"the rule {rule.name} crashed ({type(error).__name__}: {error}); the other rules were run",
+        message=f"rule {rule.name} crashed ({type(error).__name__}: {error}); the other rules ran",
         evidence={"rule": rule.name, "error": f"{type(error).__name__}: {error}"},
-        fix=Fix("Save the job with --save and report it to distcheck's developers.", ()),
+        fix=Fix("Save the job with --save and report this to distcheck's developers.", ()),
         docs="docs/rules/probe.md#probe-rule-crashed",
     )
 
 
 def _systemic(findings: list[Finding], nodes: int) -> list[Finding]:
-    """Turn node faults that more than half of at least three nodes share into one fault of the system each.
+    """Give node faults that more than half of at least three nodes share the scope system.
 
-    A fault that most nodes show is the site's: excluding most of a cluster would mend nothing.
+    A fault on most nodes is a fault of the site: excluding most of a cluster fixes nothing.
     """
     if nodes < 3:
         return findings

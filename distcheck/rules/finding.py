@@ -1,8 +1,8 @@
-"""What is wrong, where, the evidence and the fix; and how findings become one verdict and one exit code."""
+"""Findings, and how they become one verdict and one exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -13,17 +13,18 @@ Owner = Literal["user", "admin", "unknown"]
 VerdictName = Literal["pass", "warn", "unknown", "job", "node"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+_MOST_NAMES = 4
 
 
 class Fix(msgspec.Struct, frozen=True):
-    """What mends a finding: words, and commands that can be pasted."""
+    """How to fix a finding: a text, and commands that can be pasted."""
 
     text: str
     commands: tuple[str, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem; the engine fills in `rule`, `aliases` and `docs`."""
+    """One problem; `diagnose` fills in `rule`, `aliases` and `docs`."""
 
     rule: str = ""
     aliases: tuple[str, ...] = ()
@@ -38,31 +39,31 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fix: Fix
     docs: str = ""
     excludes: bool = False
-    """True when the verdict holds without these nodes only (--need)."""
+    """True when the verdict assumes that these nodes are excluded (--need)."""
 
 
 class NotChecked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule could not look at, and why."""
+    """What a rule could not check, and why."""
 
     rule: str = ""
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     reason: str
     required: bool = True
-    """True when the command is for this: then the verdict cannot be a pass."""
+    """True when checking this is the command's purpose; the verdict cannot be a pass then."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The one answer that all ranks give."""
+    """The verdict and exit code that all ranks share."""
 
     name: VerdictName
     exit_code: int
 
 
 def verdict(findings: Iterable[Finding], not_checked: Iterable[NotChecked], *, strict: bool = False) -> Verdict:
-    """Sum up findings: the job's faults (30) before a bad node (40) before what is unknown (20) before our own (70).
+    """Return the verdict: job faults (30), then bad nodes (40), unknown (20), own faults (70).
 
-    Only errors decide; a warning is a pass unless `strict`; what is required and was not checked is never a pass.
+    Only errors decide. A warning passes unless `strict`. A required check that was not made never passes.
     """
     found = tuple(findings)
     errors = [f for f in found if f.severity == "error"]
@@ -82,6 +83,17 @@ def verdict(findings: Iterable[Finding], not_checked: Iterable[NotChecked], *, s
 
 
 def excluded_nodes(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Return the nodes that a scheduler should leave out: those with a confirmed node or gpu error, or left out."""
+    """Return the nodes to exclude: confirmed node or gpu errors, or left out by --need."""
     bad = (f for f in findings if f.excludes or (f.severity == "error" and f.scope in {"node", "gpu"} and f.confirmed))
     return tuple(sorted({node for f in bad for node in f.nodes}))
+
+
+def outcome(name: VerdictName, nodes: Sequence[str] = ()) -> str:
+    """Return the start of a verdict line: PASS, WARN, UNKNOWN, FAIL (node3)."""
+    if name == "job":
+        return "FAIL (job configuration)"
+    if name != "node":
+        return name.upper()
+    if not nodes:
+        return "FAIL"
+    return f"FAIL ({', '.join(nodes) if len(nodes) <= _MOST_NAMES else f'{len(nodes)} nodes'})"

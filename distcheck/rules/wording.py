@@ -1,4 +1,4 @@
-"""How rules name ranks, processes, nodes and launchers, and how they compare groups of ranks."""
+"""Names of ranks, nodes and launchers in messages; comparison of groups of ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sized
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distcheck.facts.ranges import fold as fold  # noqa: PLC0414 the rules have it from here
+from distcheck.facts.ranges import fold as fold  # noqa: PLC0414 re-exported to the rules
 from distcheck.rules.finding import Finding, Fix, Owner, Scope, Severity
 from distcheck.selection.placement import Table, find_table
 
@@ -33,12 +33,12 @@ STARTERS: Mapping[Launcher, str] = {
 
 
 def once(work: Callable[[Job], T]) -> Callable[[Job], T]:
-    """Have something worked out once for a job, for all the rules that ask for it."""
+    """Cache the result of `work` in the job, for all rules that need it."""
     name = f"{work.__module__}.{work.__qualname__}"
 
     @wraps(work)
     def kept(job: Job) -> T:
-        found: dict[str, T] = vars(job)  # where cached properties keep theirs
+        found: dict[str, T] = vars(job)  # cached properties are stored here too
         if name not in found:
             found[name] = work(job)
         return found[name]
@@ -47,7 +47,7 @@ def once(work: Callable[[Job], T]) -> Callable[[Job], T]:
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Group items, in the order in which their keys come up."""
+    """Return items grouped by key, in the order in which keys first occur."""
     groups: defaultdict[K, list[T]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -55,20 +55,20 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def listed(words: Sequence[str], most: int = 4) -> str:
-    """Join words as prose does; more than `most` are counted."""
+    """Join words with commas and "and"; beyond `most`, return the first and a count."""
     if len(words) > most:
         return f"{', '.join(words[:most])} and {len(words) - most} more"
     return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
 
 
 def brief(words: str, most: int = 80) -> str:
-    """Return the first line of words that others wrote, cut where a message would grow too long by it."""
+    """Return the first line of another program's output, cut to `most` characters."""
     line = next(iter(words.strip().splitlines()), "")
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def by_name(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return evidence with a line for each name; a name that comes twice has two."""
+    """Return evidence with one entry per name; a repeated name gets a further line."""
     evidence: dict[str, str] = {}
     for name, line in lines:
         evidence[name] = f"{evidence[name]}\n{line}" if name in evidence else line
@@ -76,23 +76,23 @@ def by_name(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def are(things: Sized) -> str:
-    """Return the verb for one thing or for several."""
+    """Return "is" for one thing, else "are"."""
     return "is" if len(things) == 1 else "are"
 
 
 def numbered(numbers: Iterable[int]) -> str:
-    """Name ranks by their numbers alone: rank 1, ranks 0-3,7."""
+    """Return ranks by number: rank 1, ranks 0-3,7."""
     distinct = set(numbers)
     return f"{'rank' if len(distinct) == 1 else 'ranks'} {fold(distinct)}"
 
 
 def numbers_of(ranks: Iterable[RankFacts]) -> tuple[int, ...]:
-    """Return the numbers of ranks, in order; a rank whose number is unknown has none."""
+    """Return the numbers of ranks, sorted, without those whose number is unknown."""
     return tuple(sorted({r.placement.rank for r in ranks if r.placement.rank is not None}))
 
 
 def rank_name(job: Job, rank: RankFacts) -> str:
-    """Name one rank, by its process where its number is unknown: rank 1, node2 pid 123."""
+    """Return a rank, or its process if its number is unknown: rank 1, node2 pid 123."""
     return process_name(job, rank) if rank.placement.rank is None else f"rank {rank.placement.rank}"
 
 
@@ -102,21 +102,21 @@ def nodes_of(job: Job, ranks: Iterable[RankFacts]) -> tuple[str, ...]:
 
 
 def process_name(job: Job, rank: RankFacts) -> str:
-    """Name the process that speaks for a rank: node2 pid 123."""
+    """Return the name of the process that reports a rank: node2 pid 123."""
     return f"{job.node_of(rank).name} pid {job.process_of(rank).pid}"
 
 
 def named(job: Job, ranks: Sequence[RankFacts]) -> str:
-    """Name ranks in a message: rank 1 (node2 pid 123), ranks 0-7 (node1 and node2), process node1 pid 5."""
+    """Return ranks for a message: rank 1 (node2 pid 123), ranks 0-7 (node1 and node2)."""
     nameless = [process_name(job, r) for r in ranks if r.placement.rank is None]
     known = [r for r in ranks if r.placement.rank is not None]
-    words = []
+    parts = []
     if known:
         where = process_name(job, known[0]) if len(known) == 1 else listed(nodes_of(job, known))
-        words.append(f"{numbered(numbers_of(known))} ({where})")
+        parts.append(f"{numbered(numbers_of(known))} ({where})")
     if nameless:
-        words.append(f"{'process' if len(nameless) == 1 else 'processes'} {listed(nameless)}")
-    return listed(words)
+        parts.append(f"{'process' if len(nameless) == 1 else 'processes'} {listed(nameless)}")
+    return listed(parts)
 
 
 def found(
@@ -146,16 +146,16 @@ def found(
 
 
 def odd_ones(groups: Mapping[K, list[RankFacts]]) -> list[RankFacts]:
-    """Return the ranks outside the largest group; all of them when no group is the largest."""
+    """Return the ranks outside the largest group; all ranks if there is a tie."""
     sizes = sorted((len(g) for g in groups.values()), reverse=True)
     tie = len(sizes) > 1 and sizes[0] == sizes[1]
     return [r for g in groups.values() if tie or len(g) < sizes[0] for r in g]
 
 
 def majority(votes: Mapping[K, Sized], of: int | None = None) -> K | None:
-    """Return what more than half of all votes are for, two at least; None where nothing is, as with one against one.
+    """Return the value with more than half of the votes and at least two, else None.
 
-    Where voters may be for several things, `of` says how many there are.
+    If a voter can vote for several values, `of` is the number of voters.
     """
     total = sum(map(len, votes.values())) if of is None else of
     largest = sorted(votes, key=lambda value: len(votes[value]))[-2:]
@@ -166,7 +166,7 @@ def majority(votes: Mapping[K, Sized], of: int | None = None) -> K | None:
 
 
 def spread(job: Job, variable: str, groups: Mapping[K, list[RankFacts]]) -> str:
-    """Say who has which value of a variable, the most common value first."""
+    """Return which ranks have which value of a variable, the most common value first."""
     in_order = sorted(groups.items(), key=lambda item: -len(item[1]))
     return "; ".join(
         f"{named(job, ranks)} {'has' if len(ranks) == 1 else 'have'} {variable} {value}" for value, ranks in in_order
@@ -174,11 +174,11 @@ def spread(job: Job, variable: str, groups: Mapping[K, list[RankFacts]]) -> str:
 
 
 def table_of(rank: RankFacts) -> Table | None:
-    """Return the table of the launcher whose variables a rank shows."""
+    """Return the variable table of the launcher that started a rank."""
     return find_table(rank.environment)
 
 
 def starter(rank: RankFacts) -> str:
-    """Name the command that started a rank, '' when no launcher did."""
+    """Return the command that started a rank, '' if no launcher did."""
     table = table_of(rank)
     return STARTERS[table.launcher] if table else ""

@@ -1,1 +1,1 @@
-"""One run of distcheck in one process: alone, as leader, as follower, or from outside the job."""
+"""One run in one process: alone, as leader, as follower, or from outside the job."""

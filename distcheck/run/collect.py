@@ -1,4 +1,4 @@
-"""What a process collects before it meets anybody: the facts of its node, of itself and of its ranks."""
+"""Collects the facts of the node, the process and its ranks, before the roll call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWN_NAME_SECONDS = 2.0
 
 
 async def start_ranks(run: Session) -> None:
-    """Start this process's ranks, where it has any to start."""
+    """Start this process's ranks, if it has any."""
     if run.request.starts_ranks:
         measures = run.asked.measures
         run.local = LocalRanks(run.request.placements, torch=measures, inherit=not run.asked.started_here)
@@ -33,7 +33,7 @@ async def collect(run: Session) -> None:
     """Collect this node's, this process's and its ranks' facts."""
     environ = run.request.environ
     looks_at_gpus = "gpu" in run.asked.looks
-    # Which of NCCL's and Gloo's interfaces matters depends on it.
+    # The accelerator decides whether NCCL's or Gloo's interface matters.
     accelerator = gpu.accelerator() if looks_at_gpus or "peers" in run.asked.looks else "none"
     gpus = None
     shown: list[CudaView | Missing] | list[None] = [None] * len(run.request.placements)
@@ -60,10 +60,10 @@ async def collect(run: Session) -> None:
 
 
 async def _ask_drivers(run: Session) -> tuple[Gpus | Missing, list[CudaView | Missing] | list[None]]:
-    """Ask NVML what this node has and, at the same time, CUDA what it gives to each rank."""
+    """Query NVML for the node's GPUs and, at the same time, CUDA for the GPUs of each rank."""
     seconds = min(_DRIVER_SECONDS, run.remaining(5.0))
     ranks, environ = run.request.placements, run.request.environ
-    # The process of local rank 0 reads the GPUs' condition for all of its node.
+    # The process of local rank 0 reads the GPUs' health for the whole node.
     local = ranks[0].local_rank or 0
     nvml = gpu.gpus(seconds, others=ranks[0].local_world_size or 0 if local and len(ranks) == 1 else 0)
     if run.asked.backend not in {"auto", "nccl"}:
@@ -77,7 +77,7 @@ async def _ask_drivers(run: Session) -> tuple[Gpus | Missing, list[CudaView | Mi
 async def _network_facts(run: Session) -> NetworkFacts | None:
     if "peers" not in run.asked.looks:
         return None
-    files = links.open_files()  # before our own is raised
+    files = links.open_files()  # before distcheck raises its own limit
     limit = min(_OWN_NAME_SECONDS, run.remaining(3.0))
     own_name = await client.resolve(socket.gethostname(), limit)
     environ, path = run.request.environ, run.asked.rendezvous_file
@@ -85,7 +85,7 @@ async def _network_facts(run: Session) -> NetworkFacts | None:
 
 
 async def _seen_by_ranks(run: Session) -> list[dict[str, str]]:
-    """Return the variables of each rank: told by its own process, or read here when we are the rank."""
+    """Return each rank's variables, as its own process sees them if distcheck started it."""
     if not run.asked.started_here or run.local is None:
         return [environment.collect(run.request.environ) for _ in run.request.placements]
     born = await run.local.wait_born(min(10.0, run.remaining(5.0)))

@@ -1,4 +1,4 @@
-"""What the steps of a run share: its request, how much time is left, what is known so far, and what is open."""
+"""The state that the steps of a run share: request, time left, facts, open resources."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from distcheck.rules.diagnose import Diagnosis
 
 _GPU_BURST_SECONDS, _CPU_BURST_SECONDS = 0.2, 0.05
-"""Of one operation at one size: on GPUs the ranks' unequal starts weigh less than 0.1 % then."""
+"""One burst of one operation at one size: on GPUs the ranks' unequal starts then add less than 0.1 %."""
 _GPU_SIZE_SECONDS, _CPU_SIZE_SECONDS = 2.0, 0.6
-"""In which bursts are repeated until the figure is steady."""
+"""Time in which bursts are repeated until the figure is steady."""
 _GATE_BURST_SECONDS = 0.1
-"""The one burst of a gate on CPUs, which wants to know whether it is well, not how fast to the last percent."""
+"""The one burst of a gate on CPUs: a gate checks health and needs no precise speed."""
 
 
 class Session:
-    """The state of a run: the record, the open doors and the local ranks; `driver` closes them however the run ends."""
+    """The state of a run: record, endpoints and local ranks; `driver` always closes them."""
 
     def __init__(self, request: Request, publish: Publish, dog: Watchdog) -> None:
         self.request = request
@@ -47,37 +47,37 @@ class Session:
         self.watcher = Watcher(quiet=request.quiet)
         self.server: Server | None = None
         self.signpost: Server | None = None
-        """Tells others of the job, who ask at this node, where the host is."""
+        """Sends processes of the job that connect to this node to the leader's address."""
         self.connection: Connection | None = None
         self.peer_listener: PeerListener | None = None
         self.interrupted: signal.Signals | None = None
         self.join_deadline = self.deadline
         self.complete = False
-        """Whether it is known that nobody else will come to the roll call."""
+        """Whether no other process will join the roll call."""
         self._last = self.deadline + 2.0
         self.file_limit: tuple[int, int] | None = None
 
     # -- limits ------------------------------------------------------------------------------------------------
 
     def remaining(self, reserve: float = 0.0) -> float:
-        """Return the seconds left of --timeout, less a reserve for what must still follow."""
+        """Return the seconds left of --timeout, less a reserve for the remaining steps."""
         return max(0.0, self.deadline - time.monotonic() - reserve)
 
     def join_seconds(self) -> float:
-        """Return the seconds left of --join-timeout, within those of --timeout."""
+        """Return the seconds left of --join-timeout, at most those of --timeout."""
         return min(max(0.0, self.join_deadline - time.monotonic()), self.remaining(3.0))
 
     def last_moment(self, seconds: float) -> float:
-        """Return these seconds, or fewer where --timeout is over already and the run must end."""
+        """Return these seconds, or fewer if --timeout has expired and the run must end."""
         return min(seconds, max(0.1, self._last - time.monotonic()))
 
     def say(self, text: str) -> None:
-        """Tell the user on stderr what is going on."""
+        """Print a progress line to stderr."""
         if not self.request.quiet:
             print(f"distcheck: {text}", file=sys.stderr, flush=True)  # noqa: T201 progress belongs to stderr
 
     def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> RunResult:
-        """Publish the report, once, and return how the run ended."""
+        """Publish the report, once, and return the run's result."""
         self.watcher.close()
         self.outcome = RunResult(job, self._publish(job, diagnosis, code), reported=True)
         return self.outcome
@@ -95,7 +95,7 @@ class Session:
         )
         if self.request.time_limit_seconds is not None:
             size_seconds = self.request.time_limit_seconds / (len(operations) * len(dtypes) * len(sizes))
-            burst = min(burst, size_seconds / 2)  # warming up takes about as long as a burst at large sizes
+            burst = min(burst, size_seconds / 2)  # at large sizes the warm-up takes about as long as a burst
         elif self.asked.command == "gate" and on_cpu:
             burst, size_seconds = _GATE_BURST_SECONDS, 0.0
         return Plan(
@@ -111,14 +111,17 @@ class Session:
         )
 
     def watching_gpus(self, backend: str) -> contextlib.AbstractAsyncContextManager[Watch]:
-        """Watch this node's GPUs while collectives run, if they use GPUs and it is for this process to do."""
+        """Watch this node's GPUs during collectives that use them.
+
+        Only the process that reads the GPUs' health watches them.
+        """
         from distcheck.probe import gpu_load
 
         gpus = self.record.node.gpus if self.record.node is not None and backend != "gloo" else None
         return gpu_load.watching(gpus, self.remaining(1.0))
 
     def cuda_ordinals(self, backend: str) -> dict[int, int | None]:
-        """Return the CUDA ordinal that each rank takes: LOCAL_RANK, or 0 where it sees GPUs of its own only."""
+        """Return each rank's CUDA ordinal: LOCAL_RANK, or 0 if the rank sees only its own GPUs."""
         ordinals: dict[int, int | None] = {}
         for rank in self.record.ranks:
             seen, local_rank = rank.visible_gpus, rank.placement.local_rank or 0
@@ -128,7 +131,7 @@ class Session:
         return ordinals
 
     async def keep_own_runs(self) -> None:
-        """Note what became of this process's ranks in the collectives, where they are in them, and where they are."""
+        """Record how this process's ranks ended in the collectives, or where they hang."""
         if self.local is None or self.record.process is None or self.record.process.stage != "collectives":
             return
         await self.local.look_closer()

@@ -1,4 +1,4 @@
-"""A run that meets others or starts ranks, driven to its end: collect, meet, measure, one verdict, and all closed."""
+"""Drives a run from the start to the verdict and closes everything."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_O
 from distcheck.run.watchdog import Watchdog
 
 _INTERRUPT_SECONDS = 5.0
-"""How long the ending may take after a signal before the watchdog ends it."""
+"""Time to end after a signal before the watchdog ends the process."""
 _CLOSE_SECONDS = 2.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_to_end(request: Request, publish: Publish, dog: Watchdog) -> RunResult:
-    """Run to the end, whatever happens; the outcome holds all that was collected until then."""
+    """Run to the end, whatever happens; the result holds everything collected until then."""
     run = Session(request, publish, dog)
     outcome = asyncio.run(_bounded(run))
     return outcome._replace(exit_code=128 + run.interrupted) if run.interrupted else outcome
@@ -34,7 +34,7 @@ async def _bounded(run: Session) -> RunResult:
     loop.set_exception_handler(_without_strangers)
 
     def interrupt(signum: int, _frame: FrameType | None) -> None:
-        # A handler of Python's own, not of the loop's: it runs even where the loop is blocked in a write.
+        # Python's own handler, not the loop's: it runs even while the loop is blocked in a write.
         run.interrupted = run.interrupted or signal.Signals(signum)
         run.dog.hasten(_INTERRUPT_SECONDS, 128 + run.interrupted)
         loop.call_soon_threadsafe(main.cancel)
@@ -47,18 +47,18 @@ async def _bounded(run: Session) -> RunResult:
     for signum, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(signum, interrupt)
-    if run.request.on_collected is not None:  # started from outside, where it is known who cannot come
+    if run.request.on_collected is not None:  # started from outside: the starter knows which processes cannot join
         signal.signal(NOBODY_ELSE, nobody_else)
     try:
         await asyncio.wait({main}, timeout=run.remaining() + 0.5)
         if main.done() and not main.cancelled():
             return main.result()
-        words = run.interrupted.name if run.interrupted else f"--timeout of {run.asked.timeout_seconds:g} s"
+        cause = run.interrupted.name if run.interrupted else f"--timeout of {run.asked.timeout_seconds:g} s"
         main.cancel()
         await asyncio.wait({main}, timeout=0.5)
         if main.done() and not main.cancelled():
             return main.result()
-        return await _cut_short(run, f"the run was ended by {words}")
+        return await _cut_short(run, f"the run was ended by {cause}")
     finally:
         await _close(run)
         for signum, handler in before.items():
@@ -93,14 +93,14 @@ async def _run(run: Session) -> RunResult:
 
 
 async def _lead(run: Session) -> RunResult:
-    from distcheck.run.leader import lead  # which judges: whoever only follows loads no rules
+    from distcheck.run.leader import lead  # imports the rules, which followers do not load
 
     return await lead(run)
 
 
 async def _cut_short(run: Session, reason: str) -> RunResult:
-    """End now with all that is known; what was measured before stays valid."""
-    if run.outcome is not None:  # the report is out; only the goodbyes were cut short
+    """End now with the facts so far; earlier measurements stay valid."""
+    if run.outcome is not None:  # the report is out; only the goodbyes are missing
         return run.outcome
     await run.keep_own_runs()
     if run.record.met and run.connection is None:
@@ -109,13 +109,13 @@ async def _cut_short(run: Session, reason: str) -> RunResult:
     else:
         if run.connection is not None and not run.interrupted:
             seconds = f"{run.asked.timeout_seconds:g}"
-            run.record.note(host_lost=f"it gave no verdict within the {seconds} s of --timeout")
+            run.record.note(host_lost=f"no verdict within the --timeout of {seconds} s")
         run.record.skip(run.asked.looks, reason)
     return await _end_alone(run)
 
 
 async def _end_alone(run: Session) -> RunResult:
-    """Publish what this process knows; tell whoever listens that it is over."""
+    """Publish what this process knows and dismiss its followers, if any."""
     from distcheck.rules.diagnose import judge
     from distcheck.run import leader
 
@@ -133,7 +133,7 @@ async def _end_alone(run: Session) -> RunResult:
 
 
 async def _close(run: Session) -> None:
-    """Close every door and end every process of ours; nobody is waited for longer than a moment."""
+    """Close every endpoint and end every process of ours, each within a short timeout."""
     run.watcher.close()
     closing = (
         run.local.close() if run.local else None,
@@ -152,6 +152,6 @@ async def _close(run: Session) -> None:
 
 
 def _without_strangers(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Pass over what others do to our sockets, such as more connections than files may be open; show the rest."""
+    """Ignore socket errors that others cause, such as too many connections; report the rest."""
     if not isinstance(context.get("exception"), OSError):
         loop.default_exception_handler(context)

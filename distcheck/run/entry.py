@@ -1,4 +1,4 @@
-"""One run of distcheck in one process: from outside the job, with others, or alone."""
+"""The entry to a run: from outside the job, with other processes, or alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNKNOWN = 20
 
 
 def run(request: Request, publish: Publish) -> RunResult:
-    """Run a preflight to its end and return how it ended."""
+    """Run a preflight to its end and return its result."""
     with armed(request.start + request.asked.timeout_seconds + GRACE_SECONDS, _UNKNOWN) as dog:
         if request.outside is not None:
             from distcheck.run.outside import run_outside
@@ -36,8 +36,8 @@ def run(request: Request, publish: Publish) -> RunResult:
 
 
 def _run_alone(request: Request, publish: Publish) -> RunResult:
-    """Look at what can be seen without waiting for anybody; asyncio's start-up is not paid for."""
-    from distcheck.rules.diagnose import judge  # whoever only follows loads no rules
+    """Check what needs no other process, without the cost of starting asyncio."""
+    from distcheck.rules.diagnose import judge  # followers do not load rules
 
     record = Record(request)
     place = request.placements[0]
@@ -67,7 +67,7 @@ class _OwnMaster(NamedTuple):
 
 
 def _try_own_master(place: Placement, seconds: float, *, agent: bool) -> _OwnMaster:
-    """Resolve MASTER_ADDR, bind MASTER_PORT, and see whether the one leads to the other."""
+    """Resolve MASTER_ADDR, bind MASTER_PORT, and check that the address leads to this port."""
     resolution = network.resolve(place.master_addr or "")
     sock, bind = network.bind(place.master_port or 0, agent=agent)
     attempts: tuple[Attempt, ...] = ()

@@ -1,4 +1,4 @@
-"""What a guest of the roll call does: it reports, does what the host says, and leaves with the common verdict."""
+"""What a follower does: report, do what the leader sends, exit with the common verdict."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
 
 
 class LeaderLostError(Exception):
-    """The process that leads was lost before it gave the verdict; what this one knows is in its record."""
+    """The leader was lost before the verdict; the record holds what this process knows."""
 
 
 async def follow(run: Session) -> RunResult:
-    """Follow the host until it says goodbye.
+    """Follow the leader until it says goodbye.
 
     Raises:
-        LeaderLostError: it was lost before the verdict, which is noted.
+        LeaderLostError: the leader was lost before the verdict; the record notes it.
     """
     connection = run.connection
     if connection is None:
-        raise RuntimeError("a guest has met nobody")
+        raise RuntimeError("a follower needs a connection to the leader")
     try:
         return await _follow(run, connection)
     except (EOFError, OSError, ProtocolError) as error:
-        how = str(error) or "it closed"
+        how = str(error) or "closed by the other side"
         if connection.welcome.of_node:
             run.record.skip(WITH_OTHERS, NEVER_MET)
             raise LeaderLostError from error
         await run.keep_own_runs()
-        run.record.note(host_lost=f"the connection to {connection.host_address} was lost: {how}")
-        run.record.skip(run.asked.looks, f"the connection to rank 0's host was lost: {how}")
+        run.record.note(host_lost=f"connection to {connection.host_address} lost: {how}")
+        run.record.skip(run.asked.looks, f"connection to rank 0 lost: {how}")
         raise LeaderLostError from error
 
 
@@ -91,7 +91,7 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
                 case LastCall():
                     connection.say(Here())
                 case Bye():
-                    connection.writer.close()  # the host waits for it
+                    connection.writer.close()  # the leader waits for it
                     await asyncio.sleep(0)  # lets the loop close it before this process ends
                     run.record.note(stage="done")
                     return RunResult(run.record.job(), word.exit_code, reported=False)
@@ -104,14 +104,14 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
 
 
 async def _say_when_ready(run: Session, connection: Connection) -> None:
-    """Say when torch is imported: until then a trial would find nobody to run it."""
+    """Send Ready when torch is imported: no trial can run before."""
     if run.local is not None and run.asked.measures:
         await asyncio.shield(run.local.imported)
     connection.say(Ready())
 
 
 async def _try(run: Session, connection: Connection, trial: Trial, halted: asyncio.Event) -> None:
-    """Take part in a trial and report."""
+    """Take part in a trial and send its report."""
     connection.say(
         await trials.take_part(
             run, trial, connection.host_address, halted, lambda port: connection.say(StoreAt(trial.number, port))
@@ -120,17 +120,17 @@ async def _try(run: Session, connection: Connection, trial: Trial, halted: async
 
 
 async def _measure(run: Session, connection: Connection, start: Start, aborted: asyncio.Event) -> None:
-    """Run this process's ranks through the collectives and report."""
+    """Run the collectives on this process's ranks and send their report."""
     local = run.local
     if local is None:
         node = run.record.node.name if run.record.node else "?"
-        connection.say(Trouble(f"{node}: distcheck {run.asked.command} was started there, which measures nothing"))
+        connection.say(Trouble(f"{node} runs distcheck {run.asked.command}, which does not measure"))
         connection.say(RunReport({}, ()))
         return
     seconds = min(start.seconds, run.remaining(2.0))
     imported, loads = await local.wait_imported(seconds, aborted), None
     if start.store is None:
-        # Who has merely not imported torch yet, and could still do so in time, is not to blame for anything.
+        # A slow import that could still finish in time is no fault.
         late = imported and not local.imported.done() and start.seconds > 0
         connection.say(local.report(error="the run was ended while torch was being imported" if late else imported))
         return

@@ -1,4 +1,4 @@
-"""How a process comes to the roll call: as host, as guest, in rank 0's stead, or not at all."""
+"""How a process joins the roll call: as leader, as follower, or not at all."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ if TYPE_CHECKING:
 _AWAITED_AFTER_SECONDS = 9.0
 _FILES_BESIDE_GUESTS = 512
 _MATES_SECONDS = 3.0
-"""How long the first of a node that did not find rank 0 waits for the others."""
+"""How long the first process of a node that did not find rank 0 waits for the others."""
 
 Role = Literal["host", "guest", "alone"]
 Doors = tuple[client.Door, ...]
 
 
 async def arrive(run: Session) -> Role:
-    """Become host (rank 0's process, or whoever stands in for it), guest, or stay alone."""
+    """Return this process's role: "host" is the leader, "guest" a follower, "alone" neither.
+
+    The leader is rank 0's process, or another one that stands in for it.
+    """
     place = run.request.placements[0]
     run.record.note(stage="meeting")
     run.join_deadline = time.monotonic() + run.asked.join_timeout_seconds
-    # A pod may start before the service that names rank 0 is there; torch asks again too.
+    # A pod may start before the service that names rank 0 exists; torch retries as well.
     patience = run.join_seconds() / 2 if "KUBERNETES_SERVICE_HOST" in run.request.environ else 0.0
     limit = min(run.request.connect_seconds + 2, run.remaining(3))
     again = 2 if "peers" in run.asked.looks else 0
@@ -43,7 +46,7 @@ async def arrive(run: Session) -> Role:
     addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
     ways = client.doors(addresses, place.master_port or 0, _job_name(run), agent=_agent(run))
     if place.master_derived and 0 in run.request.own_ranks and _is_elsewhere(run, addresses):
-        return "alone"  # the others look for this rank there, and would do so until --join-timeout
+        return "alone"  # the others look for rank 0 at those addresses until --join-timeout
     if 0 in run.request.own_ranks:
         return await _open_as_rank_0(run, ways, place.master_port or 0)
     role: Role = "alone"
@@ -53,17 +56,17 @@ async def arrive(run: Session) -> Role:
 
 
 def _job_name(run: Session) -> str:
-    """The name by which processes of one job know each other."""
+    """Return the name by which processes of one job recognize each other."""
     return identity.job_key(run.request.environ, run.request.placements[0])
 
 
 def _secret(run: Session) -> bytes | None:
-    """What only the processes of this job know, where there is a token."""
+    """Return the secret that the processes of this job share, None without a token."""
     return identity.job_secret(run.request.environ)
 
 
 def _hello(run: Session) -> Hello:
-    """Return what this process says at a door."""
+    """Return the Hello that this process sends to an endpoint."""
     place = run.request.placements[0]
     return Hello(
         nonce="",
@@ -79,7 +82,7 @@ def _hello(run: Session) -> Hello:
 
 
 def _agent(run: Session) -> bool:
-    """Whether torchrun's agent says that it listens on MASTER_PORT."""
+    """Whether torchrun's agent listens on MASTER_PORT, by its own variable."""
     return run.request.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not run.asked.started_here
 
 
@@ -87,12 +90,12 @@ async def _open_as_rank_0(run: Session, ways: Doors, port: int) -> Role:
     sock, bound = network.bind(port, agent=_agent(run))
     run.record.note(bind=bound)
     lone = run.request.speaks_for_all
-    # A second rank 0 finds the first one where it wanted to listen.
+    # A second rank 0 finds the first one on MASTER_PORT.
     if bound.outcome == "in-use" and not lone and await _knock_once(run, ways):
         return "guest"
     server = run.server = _new_server(run)
     if not lone:
-        # Somebody may stand in for rank 0 already. Until that is known nobody is let in at MASTER_PORT.
+        # Another process may stand in for rank 0 already. Open MASTER_PORT only once that is known.
         taken = await server.open_side_door()
         first = identity.side_ports(_job_name(run))[0]
         others = tuple(d for d in ways if d.side and d.port != taken)
@@ -111,7 +114,7 @@ async def _open_as_rank_0(run: Session, ways: Doors, port: int) -> Role:
 
 
 async def _try_own_door(run: Session, ways: Doors) -> Attendance:
-    """Try MASTER_ADDR:MASTER_PORT from here, as the other ranks of this node will."""
+    """Connect to MASTER_ADDR:MASTER_PORT from here, as the other ranks of this node will."""
     if not ways:
         return Attendance(None, ())
     tried = await client.attend(
@@ -128,7 +131,7 @@ async def _try_own_door(run: Session, ways: Doors) -> Attendance:
 
 
 async def _knock_once(run: Session, ways: Doors) -> bool:
-    """Knock where another process may hold the roll call already, and attend it if one does."""
+    """Return whether another process leads the roll call already; if so, join it."""
     if not ways:
         return False
     attendance = await client.attend(
@@ -147,7 +150,7 @@ async def _knock_once(run: Session, ways: Doors) -> bool:
 
 
 def _new_server(run: Session) -> Server:
-    """Return a server for the roll call, with as many open files as its guests may need."""
+    """Return a server for the roll call, with as many open files as its followers may need."""
     files = _raise_file_limit(run, run.request.placements[0].world_size or 0)
     server = _server(run)
     server.most_at_the_door = max(64, files // 4)
@@ -170,7 +173,7 @@ def _server(run: Session) -> Server:
 
 
 def _raise_file_limit(run: Session, guests: int) -> int:
-    """Allow this process the open files that a host of so many guests may need; return how many it has."""
+    """Raise the open-file limit for this many followers; return the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 1 << 20 if hard == resource.RLIM_INFINITY else hard
     wanted = min(most, 4 * guests + _FILES_BESIDE_GUESTS)
@@ -183,7 +186,7 @@ def _raise_file_limit(run: Session, guests: int) -> int:
 
 
 async def _attend_as_guest(run: Session, ways: Doors, addresses: tuple[str, ...]) -> Role:
-    """Attend within --join-timeout; half-way, stand in for a rank 0 that does not come to its own host."""
+    """Join within --join-timeout; half-way, stand in for a missing rank 0 on its own host."""
     patience = run.join_seconds()
     ours = not set(addresses).isdisjoint(_own_addresses(run))
     halves = (patience / 2, patience / 2) if ours else (patience,)
@@ -191,7 +194,7 @@ async def _attend_as_guest(run: Session, ways: Doors, addresses: tuple[str, ...]
     seeking = asyncio.ensure_future(lost.seek(leads, run.request.environ, _job_name(run), addresses))
     try:
         for number, seconds in enumerate(halves):
-            # Whoever has met the roll call of its job, though it is for another MASTER_ADDR, waits to be let in.
+            # A process that reached its job's roll call, but for another MASTER_ADDR, waits to be admitted.
             waits = any(a.outcome == "waiting" for a in run.record.attempts) and lost.to_ask(run.request.environ)
             if number == 1 and not waits and await _stand_in(run):
                 return "host"
@@ -206,7 +209,7 @@ async def _attend_as_guest(run: Session, ways: Doors, addresses: tuple[str, ...]
 
 
 async def _gather_here(run: Session) -> Role:
-    """Meet the others of this node that did not find rank 0 either, so that they give one report for it."""
+    """Join the processes of this node that did not find rank 0, for one report of the node."""
     mates = (run.request.placements[0].local_world_size or 0) - len(run.request.placements)
     seconds = min(_MATES_SECONDS, run.remaining(1.0))
     if mates < 1 or seconds < 1:
@@ -228,9 +231,9 @@ async def _gather_here(run: Session) -> Role:
 
 
 async def put_up_signpost(run: Session, connection: Connection) -> None:
-    """Tell those of the job who ask at this node, one of whose processes has met the host, where it is.
+    """Send processes of the job that connect to this node to the leader's address.
 
-    They are sent there by a MASTER_ADDR that means this node to them, or look everywhere.
+    They come here because their MASTER_ADDR leads to this node, or because they try every node.
     """
     at = connection.host_address
     if at in _own_addresses(run) or is_loopback(at):
@@ -242,13 +245,13 @@ async def put_up_signpost(run: Session, connection: Connection) -> None:
 
 
 async def _attend(run: Session, ways: Doors, seconds: float, leads: list[client.Door]) -> Attendance:
-    """Attend, and say before 10 s are over who is awaited."""
+    """Join the roll call; before 10 s are over, print that rank 0 is awaited."""
     place = run.request.placements[0]
 
     async def remind() -> None:
         await asyncio.sleep(_AWAITED_AFTER_SECONDS)
         run.say(
-            f"rank {place.rank} still tries to reach rank 0 at {place.master_addr}:{place.master_port}; "
+            f"rank {place.rank} is still trying to reach rank 0 at {place.master_addr}:{place.master_port}; "
             f"the roll call closes in {max(0.0, seconds - _AWAITED_AFTER_SECONDS):.0f} s"
         )
 
@@ -272,13 +275,13 @@ def _own_addresses(run: Session) -> set[str]:
 
 
 def _is_elsewhere(run: Session, addresses: tuple[str, ...]) -> bool:
-    """Whether these are surely another host's addresses."""
+    """Whether all of these addresses certainly belong to another host."""
     own = _own_addresses(run)
     return bool(own and addresses) and not any(a in own or a.startswith("127.") or a == "::1" for a in addresses)
 
 
 async def _stand_in(run: Session) -> bool:
-    """Hold the roll call in rank 0's stead, on a side door, so that one report says who is missing."""
+    """Lead the roll call in place of rank 0, on a side port, to report the missing ranks."""
     server = _new_server(run)
     if await server.open_side_door() != identity.side_ports(_job_name(run))[0]:
         await server.close()

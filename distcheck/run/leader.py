@@ -1,4 +1,4 @@
-"""What rank 0's process does: it gathers everybody's facts, decides stage by stage, and speaks the one verdict."""
+"""What the leader does: gather all facts, decide stage by stage, and give the one verdict."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from distcheck.run.request import RunResult
 _AWAITED_AFTER_SECONDS = 9.0
 _LATECOMER_SECONDS = 0.5
 _LAST_CALL_SECONDS = 10.0
-"""On a busy host a process may need several to get a CPU; who is dead has closed its connection."""
+"""On a busy host a live process may wait seconds for a CPU; a dead one has closed its connection."""
 _GOODBYE_SECONDS = 2.0
 _HINTS = frozenset({"net-nic-down-or-slow"})
-"""What is a warning only, but worth a search: a network that is slow for a moment is not slow in every round."""
+"""Warnings that are worth a search: a network that is slow for a moment is not slow in every round."""
 
 
 async def lead(run: Session) -> RunResult:
-    """Lead the run to its end."""
+    """Lead the run to its end and return its result."""
     server = run.server
     if server is not None:
         await _gather(run, server)
@@ -50,7 +50,7 @@ async def lead(run: Session) -> RunResult:
 
 
 async def _gather(run: Session, server: Server) -> None:
-    """Wait for the ranks that are not here, for --join-timeout at most; say before 10 s are over who is awaited."""
+    """Wait for missing ranks, at most --join-timeout; print them before 10 s are over."""
     loop = asyncio.get_running_loop()
     patience = run.join_seconds()
     until = loop.time() + patience
@@ -67,7 +67,7 @@ async def _gather(run: Session, server: Server) -> None:
             server.admit_strangers = True
             await server.wait_for_all(max(0.0, until - loop.time()), REPORT_RESERVE_SECONDS)
         if run.request.placements[0].launcher == "by hand" and server.guests:
-            # People start processes one by one: a rank that is there twice should be seen, not left at a shut door.
+            # Processes started by hand come one by one: wait for a duplicate rank, so that it is reported.
             await asyncio.sleep(min(_LATECOMER_SECONDS, run.remaining(REPORT_RESERVE_SECONDS)))
     finally:
         reminder.cancel()
@@ -75,21 +75,24 @@ async def _gather(run: Session, server: Server) -> None:
     run.record.note_arrivals({uid: guest.arrived_at for uid, guest in server.guests.items()}, server.opened_at)
     binds = [g.report.process.bind for g in server.guests.values() if 0 in g.ranks]
     if any(bind is not None and bind.outcome == "bound" for bind in binds):
-        run.record.forget_refusals()  # we stood in for rank 0 until it came
+        run.record.forget_refusals()  # this process stood in for rank 0 until rank 0 came
     for guest in server.guests.values():
         run.deadline = min(run.deadline, guest.leaves_at)
 
 
 def _take_note_of_guests(run: Session, server: Server) -> None:
-    """Take the facts of those who came late (a rank may be there twice) and note who is gone already."""
+    """Take the facts of late followers and note which followers are gone.
+
+    A late follower may have a rank that is already present.
+    """
     run.record.take_late_reports(g.report for g in server.guests.values())
     for uid, guest in server.guests.items():
         if guest.gone:
-            run.record.note_lost(uid, "its connection was closed")
+            run.record.note_lost(uid, "connection closed")
 
 
 def _reason_to_stop(job: Job) -> str:
-    """Return why the collectives would mean nothing on this job, '' when they may run."""
+    """Return why the collectives cannot run on this job, '' if they can."""
     diagnosis = judge(job)
     errors = tuple(dict.fromkeys(f.rule for f in diagnosis.findings if f.severity == "error"))
     if errors:
@@ -97,16 +100,16 @@ def _reason_to_stop(job: Job) -> str:
     unseen = tuple(dict.fromkeys(n.rule for n in diagnosis.not_checked if n.required))
     if unseen:
         return f"not run because {', '.join(unseen)} could not be checked"
-    # The rules may have been left out by --select or --ignore; the ranks would wait for each other all the same.
+    # --select or --ignore may have left out the rules; the ranks would still wait for each other.
     if job.missing_ranks or len(job.ranks) != job.world_size:
-        return "not run because the ranks that are here are not the ranks of the world"
+        return "not run because the ranks present do not match WORLD_SIZE"
     if any(p.lost for p in job.processes):
         return "not run because a process of the job was lost"
     return ""
 
 
 def _is_bad(run: Session) -> bool:
-    """Whether the collectives failed, hung, were wrong or slow, and there are time and nodes to find out by whom."""
+    """Whether the collectives went wrong and a search has enough time and nodes."""
     job = run.record.job()
     if not isinstance(job.collectives, Collectives) or len(job.nodes) < FEWEST_NODES:
         return False
@@ -115,12 +118,12 @@ def _is_bad(run: Session) -> bool:
     found = judge(job).findings
     errors = [f for f in found if f.severity == "error"]
     if any(f.scope in {"job", "rank", "system"} for f in errors):
-        return False  # it is known what is wrong, and that no node is
+        return False  # the cause is known, and it is not a node
     return any(f.rule in _HINTS for f in found) or any(f.rule.startswith(("collective-", "perf-below")) for f in errors)
 
 
 async def _isolate(run: Session) -> None:
-    """Find out which node, link or rank is bad, and record it."""
+    """Search for the bad node, link or rank, and record the result."""
     from distcheck.run import search
 
     job = run.record.job()
@@ -135,7 +138,7 @@ async def _isolate(run: Session) -> None:
 
 
 async def _conclude(run: Session) -> RunResult:
-    """Free the ports, see who is still there, judge, publish, and let everybody leave with the same code."""
+    """Free the ports, check which followers are alive, judge, publish, and end the run."""
     server = run.server
     if server is not None:
         await server.close_doors()
@@ -151,17 +154,17 @@ async def _conclude(run: Session) -> RunResult:
 
 
 async def _call_last(run: Session, server: Server) -> None:
-    """Ask who is still there: a verdict holds for those only who can take it."""
+    """Ask which followers are alive: the verdict covers only processes that receive it."""
     asked = run.record.guests
     server.say_to_all(LastCall(), asked)
     patience = max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5)))
     heard = await server.hear_all(Here, patience, asked)
-    silent = f"it did not answer within {patience:.0f} s when the verdict was about to be given"
+    silent = f"no answer within {patience:.0f} s to the last call before the verdict"
     run.record.note_silent(server, set(asked) - heard.keys(), silent)
 
 
 async def dismiss(run: Session, code: int) -> None:
-    """Tell everybody to leave with this code; nobody is waited for longer than a moment."""
+    """Tell all followers to exit with this code, and wait only briefly for them."""
     server = run.server
     if server is None:
         return

@@ -1,4 +1,4 @@
-"""Where a process looks for rank 0 when MASTER_ADDR did not lead to it: at hosts that its launcher names."""
+"""Where a process looks for rank 0 if MASTER_ADDR does not lead there."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from distcheck.selection.placement import integer
 _LOST_AFTER_SECONDS = 1.0
 _RESOLVE_SECONDS = 1.0
 _MOST = 8
-"""Hosts that are asked."""
+"""The most hosts to try."""
 _ADDRESSES = re.compile(r"tcp4?://([\d.,]+):")
 
 
 def to_ask(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return hosts of this process's job, by name or address, at which rank 0 may be or is known.
+    """Return hosts of the job where rank 0 may run or a process may know its address.
 
-    Of a Slurm step that is its first node, which runs task 0 unless the distribution is arbitrary, and those that lie
-    1, 2, 4, … nodes further on than this one: whoever has met rank 0 there tells where, so that a few steps lead to it
-    from everywhere. Where srun or mpirun itself runs is most often the first node as well, and is known as an address,
-    which no wrong entry for a name spoils.
+    In a Slurm step these are the first node, which runs task 0 unless the distribution is arbitrary, and the nodes 1,
+    2, 4, … places after this one: a process there that reached rank 0 sends this one on, so a few steps lead to rank 0
+    from any node. The host of srun or mpirun is usually the first node too. Its address is known as a number, so a
+    wrong name entry does not matter.
     Source: https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
     """
     nodes = expand(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", ""))
@@ -39,20 +39,20 @@ def to_ask(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 async def seek(leads: list[Door], environ: Mapping[str, str], job: str, known: Collection[str]) -> None:
-    """After a second add further doors to `leads`: this node's own, and those of hosts to ask.
+    """After a second, add this node's endpoints and those of `to_ask` to `leads`.
 
-    Those at the addresses that are `known` are knocked at anyway.
+    Endpoints at `known` addresses are tried anyway and are left out.
     """
     await asyncio.sleep(_LOST_AFTER_SECONDS)
     leads += side_doors(["127.0.0.1"], job, "node", set(known))
     hosts = to_ask(environ)
-    told = await asyncio.gather(*(client.resolve(host, _RESOLVE_SECONDS) for host in hosts))
-    for answer in told:
+    answers = await asyncio.gather(*(client.resolve(host, _RESOLVE_SECONDS) for host in hosts))
+    for answer in answers:
         if isinstance(answer, Resolution):
             leads += side_doors(answer.addresses, job, "job", {*known, *(door.address for door in leads)})
 
 
 def side_doors(addresses: Collection[str], job: str, found: Found, known: Collection[str]) -> list[Door]:
-    """Return the side doors at those of the addresses that are not known yet."""
+    """Return the side endpoints at the addresses that are not `known`."""
     new = (address for address in dict.fromkeys(addresses) if address not in known)
     return [Door(address, port, side=True, found=found) for address in new for port in identity.side_ports(job)]

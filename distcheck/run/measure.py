@@ -1,4 +1,4 @@
-"""The collectives as rank 0's process has them run: on all ranks, ended for all at the first trouble, and joined."""
+"""How the leader runs the collectives on all ranks and joins their results."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from distcheck.run.stall import Pace
 REPORT_RESERVE_SECONDS = 3.0
 FEWEST_NODES = 2
 ISOLATION_SECONDS = 10.0
-"""With less than that left, a gate does not begin to look for who is bad."""
+"""With less time left, a gate does not start a search for the bad node."""
 _RUN_REPORT_SECONDS = 20.0
-"""How much later than rank 0's process another one may be over; they end within one operation of each other."""
+"""How long after rank 0's process another one may end; they end within one operation of each other."""
 _ABORTED_REPORT_SECONDS = 5.0
-"""The same for one that was told to end, and only has to say so."""
+"""The same for a process that was told to end and only has to report."""
 _IMPORT_WORDS_SECONDS = 5.0
-"""How long the others may take to say whether they could import torch, where this process could not."""
+"""If this process cannot import torch: the time for the others to report whether they can."""
 _ABORT_GRACE_SECONDS = 1.0
-"""Between the first sign of trouble and the end for all: time for others to say what they saw."""
+"""Between the first failure and the end for all: time for the others to report what they saw."""
 
 
 def choose_backend(job: Job) -> tuple[str, str]:
-    """Return the backend and why: what was asked for, else NCCL where there are GPUs and Gloo where there are none."""
+    """Return the backend and the reason: --backend, else NCCL with GPUs and Gloo without."""
     if job.asked.backend != "auto":
         return job.asked.backend, "--backend"
     return job.made_for, "there are GPUs" if job.made_for == "nccl" else "there are no GPUs"
 
 
 async def collectives(run: Session) -> None:
-    """Run the collectives on all ranks and record what they measured."""
+    """Run the collectives on all ranks and record the measurements."""
     run.record.note(stage="collectives")
     if run.server is not None:
         run.record.set_stage_of_guests("collectives", run.record.guests)
@@ -63,7 +63,7 @@ async def collectives(run: Session) -> None:
 
     local = run.local
     if local is None:
-        raise RuntimeError("rank 0's process has no rank")
+        raise RuntimeError("rank 0's process started no ranks")
     run.watcher.begin(len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes))
     pace = Pace(run.watcher.step)
     local.on_step = pace.step
@@ -85,13 +85,13 @@ async def collectives(run: Session) -> None:
     if run.server is not None:
         run.server.on_trouble = lambda _reason: None
     if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
-        ended.append("the time for it was over")
+        ended.append("time limit reached")
     _keep(run, plan, reason, reports, ended[0] if ended else "")
     run.record.looked.add("collectives")
 
 
 async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunReport, error: str) -> None:
-    """Record that this process's ranks could not begin, and which of the others' could not either."""
+    """Record that this process's ranks could not start, and which other ranks could not."""
     reports = {run.uid: own}
     if run.server is not None:
         guests = run.record.guests
@@ -104,7 +104,7 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
 
 
 def _may_search(run: Session) -> bool:
-    """Whether a search for who is bad may follow."""
+    """Whether a search for the bad node may follow."""
     return run.asked.command == "gate" and len(run.record.job().nodes) >= FEWEST_NODES
 
 
@@ -127,7 +127,10 @@ def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport
 
 
 def keep_measured(run: Session, reason: str) -> None:
-    """Record what was measured until the run was cut short; that of other processes is lost with them."""
+    """Record what this process measured before the run was cut short.
+
+    The other processes' figures are lost.
+    """
     if run.local is None or run.record.process is None or run.record.process.stage != "collectives":
         return
     backend, why = choose_backend(run.record.job())
@@ -142,7 +145,10 @@ async def _measure(
     trouble: Callable[[str], None],
     pace: Pace,
 ) -> dict[str, RunReport]:
-    """Open the store on a rank of ours, start everybody, and gather what they say; silent guests are left out."""
+    """Open the store on a rank of ours, start all ranks, and return the reports.
+
+    Silent followers are left out.
+    """
     seconds, world_size = run.remaining(REPORT_RESERVE_SECONDS), run.record.job().world_size or 1
     template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
     gpus = run.cuda_ordinals(plan.backend)
@@ -166,7 +172,7 @@ async def _measure(
     reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
     if run.server is not None:
         if run.remaining(REPORT_RESERVE_SECONDS) == 0:
-            run.server.say_to_all(Abort("the time is over"), guests)
+            run.server.say_to_all(Abort("time limit reached"), guests)
         most = _ABORTED_REPORT_SECONDS if pace.stands_still else _RUN_REPORT_SECONDS
         patience = min(most, max(1.0, run.remaining(REPORT_RESERVE_SECONDS - 1)))
         reports |= await run.server.hear_all(RunReport, patience, guests)
@@ -175,7 +181,7 @@ async def _measure(
 
 
 def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: float) -> None:
-    """Note what is known of the ranks of which nobody said how they ended."""
+    """Record a run for the ranks whose process did not report how they ended."""
     gone = RankRun(
         pid=None, step="an unknown step", outcome="died", detail="was lost when the connection to its node closed"
     )
@@ -183,11 +189,14 @@ def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: fl
     for uid in uids:
         ended = gone if server.guests[uid].gone else silent
         run.record.take_runs(dict.fromkeys(run.record.ranks_of(uid), ended), uid)
-    run.record.note_silent(server, uids, "it did not say in time how its ranks ended")
+    run.record.note_silent(server, uids, "no report in time of how its ranks ended")
 
 
 def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
-    """Join the ranks' timings; a size that not all ranks finished is left out, and what one says of another's rank."""
+    """Join the ranks' timings; leave out sizes that some rank did not finish.
+
+    A process's timings for another process's rank do not count.
+    """
     world_size = run.record.job().world_size or 1
     by_size: dict[tuple[str, str, int], dict[int, Timing]] = {}
     for uid, report in reports.items():
@@ -200,7 +209,7 @@ def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measu
 
 
 def _measurement(timings: Sequence[Timing]) -> Measurement:
-    """Join what all ranks, in their order, measured of one size; they all made the same bursts."""
+    """Join all ranks' timings of one size, in rank order; all ranks ran the same bursts."""
     first = timings[0]
     bursts = [fmean(of_ranks) for of_ranks in zip(*(timing.bursts for timing in timings), strict=False)]
     return Measurement(

@@ -1,8 +1,10 @@
-"""A node by itself: no ranks, no peers, no torch, and an end within --timeout whatever hangs.
+"""`distcheck node`: checks one node without ranks, peers or torch.
 
-It is run where no job is: by slurmd before one (Prolog), from time to time (HealthCheckProgram), or as a DaemonSet;
-as root, with next to no environment, with standard streams that may be closed. Whatever of ranks stands in the
-environment is not looked at.
+It ends within --timeout whatever hangs.
+
+It runs outside jobs: by slurmd before a job (Prolog) or periodically (HealthCheckProgram), or as a DaemonSet. It runs
+as root, with a nearly empty environment and possibly closed standard streams. Rank variables in the environment are
+ignored.
 """
 
 from __future__ import annotations
@@ -22,21 +24,21 @@ from distcheck.probe import gpu, host, pci
 from distcheck.probe.own import process_facts
 from distcheck.probe.state import state
 from distcheck.rules.diagnose import Diagnosis, judge
-from distcheck.rules.finding import Finding
+from distcheck.rules.finding import Finding, outcome
 from distcheck.run.record import Record
 from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import armed
 
 _UNKNOWN = 20
 _RESERVE_SECONDS = 2.5
-"""What is kept of --timeout: one second in which a child that hangs should die, the rest to judge and to report."""
+"""Kept back from --timeout: one second to kill a child that hangs, the rest to judge and report."""
 _REASON_LENGTH = 200
 _PREFIX = "distcheck: "
-"""By this a HealthCheckProgram knows the nodes that it drained itself."""
+"""A HealthCheckProgram recognizes the nodes that it drained by this prefix."""
 
 
 def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> RunResult:
-    """Look at this node, judge it, publish the report, and return how it ended."""
+    """Check this node, judge it, publish the report, and return the result."""
     start = time.monotonic()
     _hold_standard_streams()
     with armed(start + asked.timeout_seconds, _UNKNOWN):
@@ -47,7 +49,7 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> RunResult
         node = host.collect(environ, accelerator=seen.accelerator, gpus=seen.gpus, pci=seen.pci, state=seen.state)
         record.node = node
         record.process = process_facts(record.uid, node)
-        # One row in the report: the node's. Nothing of the environment is said to be a rank's.
+        # The report has one row, the node's; no variable counts as a rank's.
         record.ranks = (RankFacts(process=record.uid, placement=Placement(), environment={}),)
         record.met = True
         record.note(stage="done")
@@ -57,7 +59,7 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> RunResult
 
 
 class _Seen(NamedTuple):
-    """What was asked of the node, its drivers and its buses."""
+    """The answers of the node, its drivers and its buses."""
 
     accelerator: Literal["nvidia", "amd", "none"]
     gpus: Gpus | Missing | None
@@ -66,7 +68,7 @@ class _Seen(NamedTuple):
 
 
 async def _look(environ: Mapping[str, str], seconds: float, *, needed: bool) -> _Seen:
-    """Ask NVML, the PCI bus and the node itself at the same time, each in a child that can be killed."""
+    """Query NVML, the PCI bus and the node at the same time, each in a killable child."""
     accelerator = gpu.accelerator(environ=environ)
     if accelerator != "nvidia" and not (needed and accelerator == "none"):
         return _Seen(accelerator, None, None, await state(seconds))
@@ -75,7 +77,7 @@ async def _look(environ: Mapping[str, str], seconds: float, *, needed: bool) -> 
 
 
 def _hold_standard_streams() -> None:
-    """Open /dev/null where a standard stream is closed, so that no file of ours becomes standard output."""
+    """Open /dev/null for closed standard streams, so that none becomes a file of ours."""
     for descriptor in range(3):
         with suppress(OSError):
             try:
@@ -85,22 +87,22 @@ def _hold_standard_streams() -> None:
 
 
 def tell(job: Job, diagnosis: Diagnosis, reason_file: Path | None, *, syslog: bool) -> str:
-    """Write the reason file and the line in the system's log; return what went wrong, empty when nothing did."""
-    words = reason(diagnosis)
+    """Write the reason file and the syslog line; return the error, empty if there was none."""
+    why = reason(diagnosis)
     if syslog:
-        _tell_syslog(job, diagnosis, words)
+        _tell_syslog(job, diagnosis, why)
     if reason_file is not None:
         try:
-            write(reason_file, f"{words}\n" if words else "")
+            write(reason_file, f"{why}\n" if why else "")
         except WriteError as error:
             return str(error)
     return ""
 
 
 def reason(diagnosis: Diagnosis, environ: Mapping[str, str] = os.environ) -> str:
-    """Return why the node is not healthy, as ``scontrol update Reason=`` takes it; empty when it is healthy.
+    """Return why the node is unhealthy, for ``scontrol update Reason=``; empty if healthy.
 
-    One line of printable ASCII without quotes, 200 characters at most, that begins with ``distcheck: ``.
+    The reason is one line of printable ASCII without quotes, at most 200 characters, and begins with ``distcheck: ``.
     """
     if diagnosis.verdict.exit_code == 0:
         return ""
@@ -117,20 +119,23 @@ def reason(diagnosis: Diagnosis, environ: Mapping[str, str] = os.environ) -> str
 
 
 def _worst(diagnosis: Diagnosis) -> Finding | None:
-    """Return the finding that made the verdict, a confirmed one first; None when what is not known made it."""
+    """Return the finding that decided the verdict, None if a missing check decided it.
+
+    A confirmed finding comes first.
+    """
     severity = "warning" if diagnosis.verdict.name == "warn" else "error"
     deciding = [f for f in diagnosis.findings if f.severity == severity]
     return min(deciding, key=lambda f: not f.confirmed, default=None)
 
 
-def _tell_syslog(job: Job, diagnosis: Diagnosis, words: str) -> None:
-    """Write one line to the system's log, as daemon.err, .warning or .info."""
+def _tell_syslog(job: Job, diagnosis: Diagnosis, why: str) -> None:
+    """Write one line to syslog, as daemon.err, .warning or .info."""
     import syslog
 
     name = job.nodes[0].name if job.nodes else "this node"
     code = diagnosis.verdict.exit_code
     level = {0: syslog.LOG_INFO, 10: syslog.LOG_WARNING, 20: syslog.LOG_WARNING}.get(code, syslog.LOG_ERR)
-    said = f": {words.removeprefix(_PREFIX)}" if words else ""
+    detail = f": {why.removeprefix(_PREFIX)}" if why else ""
     syslog.openlog("distcheck", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(level, f"{name}: {diagnosis.verdict.name} (exit code {code}){said}")
+    syslog.syslog(level, f"{outcome(diagnosis.verdict.name)}: {name}, exit code {code}{detail}")
     syslog.closelog()

@@ -1,4 +1,4 @@
-"""A run from outside the job: start the probes on its nodes, hear what they tell, and judge it here."""
+"""A run from outside the job: starts probes on its nodes and judges their facts."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 _ENGINES: dict[str, Any] = {"ssh": ssh, "slurm": slurm, "mpi": mpi}
 _START_UP_SECONDS = 3.0
-"""Kept back from the probes' --timeout: for starting them, and for what they tell to come home."""
+"""Kept back from the probes' --timeout, to start them and to receive their facts."""
 _LAST_WORDS_SECONDS = 1.0
-"""Between the wish that the probes stop and their end."""
+"""Between the stop signal to the probes and their end."""
 _LINGER_SECONDS = 3.0
-"""How long a probe may stay after the roll call's host has told the whole job."""
+"""How long a probe may stay after the leader has sent the whole job."""
 _INTERRUPT_SECONDS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchdog) -> RunResult:
-    """Run a preflight through probes on other nodes; where --need allows it, once more without the bad ones."""
+    """Run a preflight through probes; if --need allows, repeat it without the bad nodes."""
     start = _Start(request, dog)
     with start.signals():
         job = start.round(launch)
         diagnosis = judge(job)
         spare = _left_out(job, diagnosis, launch)
         if spare and not start.interrupted:
-            start.say(f"{', '.join(s.name for s in spare)} left out; looking at the other nodes")
+            start.say(f"excluding {', '.join(s.name for s in spare)}; checking the other nodes")
             job = start.round(launch.without(tuple(s.name for s in spare)))
             job = msgspec.structs.replace(job, left_out=spare)
             diagnosis = judge(job)
@@ -66,13 +66,13 @@ class _Start:
         self._nobody_else_at = 0.0
 
     def say(self, text: str) -> None:
-        """Tell the user on stderr what is going on."""
+        """Print a progress line to stderr."""
         if not self.request.quiet:
             print(f"distcheck: {text}", file=sys.stderr, flush=True)  # noqa: T201 progress belongs to stderr
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Take the signals that end a run as the wish to end with what is known."""
+        """On SIGINT, SIGTERM and SIGHUP, end the run with what is known."""
 
         def interrupt(signum: int, _frame: object) -> None:
             if self.interrupted is None:
@@ -90,7 +90,7 @@ class _Start:
                 signal.signal(signum, signal.SIG_DFL if handler is None else handler)
 
     def round(self, launch: Outside) -> Job:
-        """Start the probes once and return the job that came home."""
+        """Start the probes once and return the job from the facts that they sent."""
         request, module = self.request, _ENGINES[launch.engine]
         token = request.environ.get("DISTCHECK_TOKEN") or make_token()
         if launch.engine == "ssh":
@@ -150,12 +150,12 @@ class _Start:
 
 
 def _shown(command: Command) -> tuple[str, ...]:
-    """Return a command as it may be shown: without the assignment at its end, and without secrets."""
+    """Return a command for display: without its assignment, secrets redacted."""
     return redacted((command.argv or tuple(shlex.split(command.line)))[:-1])
 
 
 def _left_out(job: Job, diagnosis: Diagnosis, launch: Outside) -> tuple[LeftOut, ...]:
-    """Return the nodes that are bad, where the others are good and suffice; none where nothing is gained by it."""
+    """Return the bad nodes if the remaining nodes are good and suffice for --need, else none."""
     need, launched = job.asked.need, job.launched
     errors = [f for f in diagnosis.findings if f.severity == "error"]
     if need is None or launched is None or not errors or any(f.scope not in {"node", "gpu"} for f in errors):

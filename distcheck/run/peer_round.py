@@ -1,4 +1,4 @@
-"""How a process takes part in the peer round: its doors, what it tries, and as host who tries whom."""
+"""A process's part in the peer round: its endpoints, its tests, and the leader's plan."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 _REVERSE_SECONDS = 2.0
 _MOST_LOOKED_UP = 4
 _LOOK_UPS, _QUICK_SECONDS, _SLOW_SECONDS = 3, 0.1, 0.5
-"""A look-up that is somewhat slow is made again: on a busy host a process waits, and a slow resolver is slow again."""
+"""A somewhat slow look-up is repeated: a busy host is slow once, a slow resolver is slow again."""
 _REPORT_RESERVE_SECONDS = 3.0
 _ALL_AGAIN_SECONDS = 0.5
-"""No turn of what is sent again begins later than this after the first."""
+"""No repeated transfer starts later than this after the first one."""
 _PATIENCE_AGAIN_SECONDS = 1.0
 
 
 def addresses(run: Session, met_at: str) -> dict[str, tuple[Use, ...]]:
-    """Return the addresses at which this process is looked for, with their uses: where it was met, NCCL's, Gloo's.
+    """Return this process's addresses with their uses: the one to rank 0, NCCL's, Gloo's.
 
-    An address that means every host itself, or that needs a zone, says nothing about others; rules judge it as it is.
+    Loopback addresses and those that need a zone are left out, because peers cannot use them; rules judge them.
     """
     node = run.record.node
     known = node.interfaces if node and not isinstance(node.interfaces, Missing) else ()
@@ -50,7 +50,7 @@ def addresses(run: Session, met_at: str) -> dict[str, tuple[Use, ...]]:
 
 
 def _nccl(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) -> Sequence[Interface]:
-    """Return the interface of NCCL's bootstrap; the ranks of a process share their variables."""
+    """Return NCCL's bootstrap interface; all ranks of a process have the same variables."""
     if facts is None or not run.record.ranks:
         return ()
     return interfaces.nccl(known, interfaces.settings(run.record.ranks[0].environment, facts.nccl_files))[:1]
@@ -64,14 +64,14 @@ def _gloo(run: Session, known: Sequence[Interface], facts: NetworkFacts | None) 
 
 
 async def open_doors(run: Session, met_at: str) -> tuple[PeerDoor, ...]:
-    """Open this process's doors; nobody will knock where there is none."""
+    """Open this process's endpoints and return those that could be opened."""
     run.peer_listener = PeerListener(run.uid, identity.job_secret(run.request.environ))
     await run.peer_listener.open(addresses(run, met_at))
     return run.peer_listener.doors
 
 
 async def take_part(run: Session, roster: Roster, seconds: float, others: Sequence[str]) -> PeerReport:
-    """Answer at our doors, try the roster's, and look up what the addresses of `others` are called."""
+    """Serve our endpoints, test the roster's, and look up the names of `others`."""
     if run.peer_listener is not None:
         run.peer_listener.expect(roster.nonce)
     if roster.again:
@@ -108,7 +108,7 @@ async def _look_up(others: Sequence[str], seconds: float) -> tuple[ReverseLookup
 
 
 async def hold(run: Session, server: Server) -> None:
-    """Let every node try every other node's doors, and keep what they tell."""
+    """Let every node test every other node's endpoints, and record the results."""
     run.record.note(stage="peers")
     here = {uid: server.guests[uid] for uid in run.record.guests if server.guests[uid].report.peer_doors}
     run.record.set_stage_of_guests("peers", here)
@@ -120,7 +120,7 @@ async def hold(run: Session, server: Server) -> None:
     doors |= {uid: guest.report.peer_doors for uid, guest in here.items()}
     doors = {uid: doors[uid] for uid in _representatives(run, here, doors)}
     nonce, choice = secrets.token_hex(8), choose(doors)
-    # A trial connects and then listens, transfers follow, and the last of them may take as long again.
+    # A test connects, then reads; transfers follow, and the last of them may take as long again.
     seconds = min(run.request.connect_seconds, max(0.5, (run.remaining(_REPORT_RESERVE_SECONDS) - 2) / 4))
     for uid, guest in here.items():
         guest.say(Roster(nonce, choice.get(uid, ()), seconds))
@@ -137,7 +137,10 @@ async def hold(run: Session, server: Server) -> None:
 
 
 async def _send_again(run: Session, server: Server, nonce: str, trials: tuple[PeerTrial, ...]) -> tuple[PeerTrial, ...]:
-    """Have data sent once more where it went so slowly that a node would be blamed: once is no proof on a busy host."""
+    """Repeat transfers so slow that a node would be blamed.
+
+    One slow transfer on a busy host proves nothing.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + min(_ALL_AGAIN_SECONDS, run.remaining(_REPORT_RESERVE_SECONDS))
     sent: dict[tuple[str, str, str], PeerTrial] = {}
@@ -161,7 +164,7 @@ def _door(trial: PeerTrial) -> PeerDoor:
 
 
 def _representatives(run: Session, here: Mapping[str, Guest], doors: Mapping[str, Sequence[PeerDoor]]) -> list[str]:
-    """Return one process for each node; where there is one node only, two of its processes."""
+    """Return one process for each node; on a single node, two of its processes."""
     node_of = {run.uid: run.record.node.key if run.record.node else ""}
     node_of |= {uid: guest.report.process.node for uid, guest in here.items()}
     first: dict[str, str] = {}

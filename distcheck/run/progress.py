@@ -1,4 +1,4 @@
-"""What is being measured and how much is left, on stderr, when a person watches."""
+"""The progress bar of a measurement, on stderr if it is a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """A line on the terminal that goes away when it is closed; on anything but a terminal nothing is written."""
+    """A progress line that disappears on close; written only if stderr is a terminal."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
@@ -18,7 +18,7 @@ class Watcher:
         self._task: TaskID | None = None
 
     def begin(self, steps: int) -> None:
-        """Show that `steps` steps lie ahead."""
+        """Show a bar of `steps` steps."""
         if not self._shown or self._progress is not None:
             return
         from rich.console import Console
@@ -36,12 +36,12 @@ class Watcher:
         self._progress.start()
 
     def step(self, text: str, done: int) -> None:
-        """Say what is done now, after `done` steps."""
+        """Show the current step, after `done` steps."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, description=text, completed=done)
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

@@ -1,4 +1,4 @@
-"""The facts collected so far: filled in as a run goes on, turned into a job at any moment, whole or not."""
+"""The facts collected so far; they form a job at any moment, complete or not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """What one distcheck process knows: its own facts, and as host those of the guests."""
+    """What one process knows: its own facts and, on the leader, those of the followers."""
 
     def __init__(self, request: Request) -> None:
         self.asked, self.start = request.asked, request.start
@@ -46,7 +46,7 @@ class Record:
         self.run = _name()
         self.met = False
         self.looked: set[Look] = set()
-        """Looks that were taken to their end."""
+        """Looks that are complete."""
         self.skipped: dict[str, str] = {}
         self.peers: tuple[PeerTrial, ...] = ()
         self.collectives: Collectives | Missing | None = None
@@ -67,7 +67,7 @@ class Record:
         host_lost: str | None = None,
         host_rank: int | None = None,
     ) -> None:
-        """Note how far this process has come and what it met with on the way."""
+        """Note this process's stage and how its roll call went; None leaves a field as it is."""
         if self.process is None:
             return
         changes = {
@@ -84,13 +84,13 @@ class Record:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """How this process fared at the doors of the roll call."""
+        """How this process's attempts at the roll call's endpoints ended."""
         return self.process.attempts if self.process is not None else ()
 
     def report(self, peer_doors: tuple[PeerDoor, ...] = ()) -> Report:
-        """Return this process's own facts as they are said at the roll call."""
+        """Return this process's own facts as the roll call sends them."""
         if self.node is None or self.process is None:
-            raise RuntimeError("nothing was collected yet")
+            raise RuntimeError("no facts collected yet")
         from distcheck.rollcall.protocol import Report
 
         return Report(
@@ -102,15 +102,15 @@ class Record:
         )
 
     def take_reports(self, reports: Iterable[Report]) -> None:
-        """Add the facts of guests."""
+        """Add the facts of followers."""
         self._reports.update({r.process.uid: r for r in reports})
 
     def take_late_reports(self, reports: Iterable[Report]) -> None:
-        """Add the facts of guests that came after the roll was called; what is known of the others stays."""
+        """Add the facts of late followers; facts of known followers stay as they are."""
         self._reports.update({r.process.uid: r for r in reports if r.process.uid not in self._reports})
 
     def forget_refusals(self) -> None:
-        """Leave out that nobody listened on MASTER_PORT: it was tried before rank 0 came and says nothing of it."""
+        """Drop refused attempts at MASTER_PORT, which were made before rank 0 came."""
 
         def without(process: ProcessFacts) -> ProcessFacts:
             kept = tuple(a for a in process.attempts if a.door != "master" or a.outcome != "refused")
@@ -122,7 +122,7 @@ class Record:
             self._reports[uid] = msgspec.structs.replace(report, process=without(report.process))
 
     def take_runs(self, runs: Mapping[int, RankRun], uid: str) -> None:
-        """Add what became of a process's ranks in the collectives."""
+        """Add how a process's ranks ended in the collectives."""
 
         def with_runs(ranks: tuple[RankFacts, ...]) -> tuple[RankFacts, ...]:
             return tuple(msgspec.structs.replace(r, run=runs.get(r.placement.rank or 0, r.run)) for r in ranks)
@@ -134,7 +134,7 @@ class Record:
             self._reports[uid] = msgspec.structs.replace(report, ranks=with_runs(report.ranks))
 
     def take_loads(self, loads: GpuLoads | Missing | None, uid: str) -> None:
-        """Add what a process saw of its node's GPUs while the collectives ran."""
+        """Add what a process read from its node's GPUs while the collectives ran."""
         node = self.node if uid == self.uid else self._reports[uid].node if uid in self._reports else None
         if node is None or loads is None:
             return
@@ -146,11 +146,11 @@ class Record:
 
     @property
     def guests(self) -> tuple[str, ...]:
-        """The guests whose facts are here and who were not lost."""
+        """The followers that reported and were not lost."""
         return tuple(uid for uid, report in self._reports.items() if not report.process.lost)
 
     def ranks_of(self, uid: str) -> frozenset[int]:
-        """Return the ranks for which a process speaks."""
+        """Return the ranks that a process reports for."""
         if self.process is not None and uid == self.process.uid:
             ranks = self.ranks
         else:
@@ -158,24 +158,27 @@ class Record:
         return frozenset(r.placement.rank for r in ranks if r.placement.rank is not None)
 
     def note_lost(self, uid: str, how: str) -> None:
-        """Note that a guest is lost; its stage stays what it was, and so does what was said of it first."""
+        """Note that a follower is lost; its stage and an earlier reason stay."""
         report = self._reports.get(uid)
         if report is not None and not report.process.lost:
             self._change({uid: {"lost": how}})
 
     def note_silent(self, server: Server, uids: Iterable[str], what: str) -> None:
-        """Note that guests did not say what was asked of them."""
+        """Note followers that did not answer, with `what` as the reason."""
         for uid in uids:
-            self.note_lost(uid, "its connection was closed" if server.guests[uid].gone else what)
+            self.note_lost(uid, "connection closed" if server.guests[uid].gone else what)
 
     def note_arrivals(self, arrived_at: Mapping[str, float], opened_at: float) -> None:
-        """Note when everybody came, counted from the first of them; the host comes when it opens its doors."""
+        """Note when each process arrived, counted from the first.
+
+        The leader arrives when it starts to listen.
+        """
         first = min(opened_at, *arrived_at.values()) if arrived_at else opened_at
         self._change({self.uid: {"arrived_seconds": opened_at - first}})
         self._change({uid: {"arrived_seconds": moment - first} for uid, moment in arrived_at.items()})
 
     def note_reverse(self, reverse: Mapping[str, tuple[ReverseLookup, ...]]) -> None:
-        """Note what processes have looked up."""
+        """Note the processes' reverse look-ups."""
         self._change({uid: {"reverse": found} for uid, found in reverse.items()})
 
     def _change(self, changes: Mapping[str, dict[str, Any]]) -> None:
@@ -189,17 +192,17 @@ class Record:
                 self._reports[uid] = msgspec.structs.replace(report, process=process)
 
     def set_stage_of_guests(self, stage: Stage, uids: Iterable[str]) -> None:
-        """Note how far guests have come."""
+        """Note the stage of followers."""
         self._change({uid: {"stage": stage} for uid in uids})
 
     def skip(self, looks: Iterable[Look], reason: str) -> None:
-        """Note that looks are not taken, and why; the first reason stays."""
+        """Note that looks are skipped, and why; the first reason stays."""
         for look in looks:
             if look in self.asked.looks:
                 self.skipped.setdefault(look, reason)
 
     def job(self, looks: Iterable[Look] | None = None) -> Job:
-        """Return what is known now, judged as far as `looks` goes (everything asked when None)."""
+        """Return the job as known now, limited to `looks`; None means all requested looks."""
         asked = self.asked if looks is None else msgspec.structs.replace(self.asked, looks=tuple(looks))
         known = [(self.node, self.process, self.ranks)] if self.node and self.process else []
         known += [(r.node, r.process, r.ranks) for r in self._reports.values()]
@@ -208,7 +211,7 @@ class Record:
             key=lambda r: (r.placement.rank is None, r.placement.rank or 0, r.process),
         )
         home = {process.uid: (node, process) for node, process, _ in known}
-        # The process of the lowest rank on a node speaks for it.
+        # The process of a node's lowest rank reports for the node.
         pairs = {uid: home[uid] for uid in (*(r.process for r in ranks), *home)}
         nodes, processes = combine(pairs.values())
         order = {uid: place for place, uid in enumerate(home)}
@@ -229,5 +232,5 @@ class Record:
 
 
 def _name() -> str:
-    """Return a name that nobody else has; the secrets module would cost a start-up's 6 ms of hashing imports."""
+    """Return a unique name; os.urandom avoids the 6 ms of imports of the secrets module."""
     return os.urandom(8).hex()

@@ -1,9 +1,9 @@
-"""A probe that distcheck started on another node: ``python -m distcheck.run.remote_probe ASSIGNMENT``.
+"""A probe on another node: ``python -m distcheck.run.remote_probe ASSIGNMENT``.
 
-It does what it does inside a launcher, and sends what it knows home on standard output: who it is at once, its own
-facts as soon as it has them, and, from the process that concludes, the whole job. So the report is whole even where no
-two nodes can reach each other, and as whole as can be where a node dies. It ends with exit code 0 however the job is
-judged: the launcher must not end the others for it.
+It works as inside a launcher, and also sends its facts home on standard output: its identity at once, its own facts as
+soon as it has them, and, from the process that concludes, the whole job. So the report is complete even if no two nodes
+can reach each other, and as complete as possible if a node dies. Its exit code is 0 whatever the verdict, so that the
+launcher does not end the other probes.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from distcheck.launch.remote.engine import CLOSE
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Message
 
 STOP = signal.SIGUSR1
-"""srun, Open MPI's mpirun and MPICH's mpiexec hand it on to every task; SIGTERM they answer with everybody's end."""
+"""srun, Open MPI's mpirun and MPICH's mpiexec forward it to every task; on SIGTERM they end all tasks."""
 _BROKEN = 70
 
 
 class _Home:
-    """The way home: the standard output that this process was started with."""
+    """The channel home: the standard output that this process was started with."""
 
     def __init__(self) -> None:
         self._fd = os.dup(1)
-        os.dup2(2, 1)  # what anything else prints must not come between the frames
+        os.dup2(2, 1)  # other output must not mix with the frames
         self._sender = os.urandom(4).hex()
         self._number = 0
 
@@ -94,7 +94,7 @@ def _probe(assignment: Assignment, home: _Home, start: float) -> int:
 
 
 def _end_with_stdin() -> None:
-    """End, with what is known, when the starting distcheck has gone or has told us to stop; hear what it says."""
+    """Read commands from stdin; at its end, which means stop, end with what is known."""
     while heard := os.read(0, 4096):
         if CLOSE in heard:
             from distcheck.run.request import NOBODY_ELSE

@@ -1,4 +1,4 @@
-"""What is asked of one run of distcheck in one process, and how it ends."""
+"""The request and the result of one run of distcheck in one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from distcheck.facts import Asked, Job, Look, Placement
 
-if TYPE_CHECKING:  # whoever only follows loads no rules, and nothing of other processes before it meets one
+if TYPE_CHECKING:  # followers do not load rules, and load the roll call only when they join it
     from distcheck.launch.remote.spec import Outside
     from distcheck.rollcall.protocol import Report
     from distcheck.rules.diagnose import Diagnosis
@@ -19,7 +19,7 @@ class Request(NamedTuple):
 
     asked: Asked
     placements: tuple[Placement, ...]
-    """The ranks for which it speaks."""
+    """The ranks that it reports for."""
     environ: Mapping[str, str]
     connect_seconds: float = 3.0
     iterations: int | None = None
@@ -29,45 +29,45 @@ class Request(NamedTuple):
     """time.monotonic() when the process started."""
     quiet: bool = False
     outside: Outside | None = None
-    """How to start the probes when this process is none itself."""
+    """How to start the probes if this process is not one itself."""
     on_collected: Callable[[Report], None] | None = None
-    """Told what this process knows of itself, before it meets anybody."""
+    """Called with this process's own facts, before the roll call."""
 
     @property
     def own_ranks(self) -> frozenset[int]:
-        """The ranks for which this process speaks."""
+        """The ranks that this process reports for."""
         return frozenset(p.rank for p in self.placements if p.rank is not None)
 
     @property
     def speaks_for_all(self) -> bool:
-        """Whether nobody else belongs to the job."""
+        """Whether this process reports for every rank of the job."""
         return self.placements[0].world_size == len(self.placements) == len(self.own_ranks)
 
     @property
     def meets(self) -> bool:
-        """Whether other processes, or at least a MASTER_PORT to bind, belong to this job."""
+        """Whether this job has other processes, or at least a MASTER_PORT to bind."""
         return any(p.can_meet for p in self.placements) and "meeting" in self.asked.looks
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether this process has ranks to start: its own from outside, or the one that measures."""
+        """Whether this process starts ranks: those of --nproc, or its own rank to measure."""
         return self.asked.started_here or (self.asked.measures and bool(self.own_ranks))
 
 
 class RunResult(NamedTuple):
-    """How it ended."""
+    """The result of a run."""
 
     job: Job
     exit_code: int
     reported: bool
-    """Whether this process had to publish the report, alone or for all."""
+    """Whether this process published the report, its own or the common one."""
 
 
-NOBODY_TO_MEET = "the placement is not valid, so nobody could be met"
-NEVER_MET = "rank 0 was never met"
+NOBODY_TO_MEET = "the placement is not valid, so there was no roll call"
+NEVER_MET = "this process did not reach rank 0"
 WITH_OTHERS: tuple[Look, ...] = ("peers", "collectives", "isolation")
-"""Looks that a process cannot take alone."""
+"""Looks that need other processes."""
 Publish: TypeAlias = "Callable[[Job, Diagnosis, int], int]"
 """Writes the report; returns the exit code, 70 instead of the verdict's when it could not be written."""
 NOBODY_ELSE = signal.SIGUSR2
-"""Tells a probe that was started from outside that whoever has not come to the roll call will not."""
+"""Tells a probe started from outside that no further process will join the roll call."""

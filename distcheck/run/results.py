@@ -1,4 +1,4 @@
-"""What the processes of a group reported, put together to the one result that the search judges."""
+"""Joins the reports of a group's processes into the one result that the search judges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distcheck.rollcall.protocol import RunReport
 
 
 def result_of(number: int, group: Group, members: Members, reports: Mapping[str, RunReport], backend: str) -> Result:
-    """Return what came of the group of this number; of a process only what it says of its own ranks counts."""
+    """Return the result of group `number`; a process's report counts for its own ranks only."""
     parts = members.parts(group.nodes)
     size = sum(map(len, parts.values()))
     runs: dict[int, RankRun] = {}
@@ -78,7 +78,10 @@ def _seconds(timings: Collection[Timing], ranks: int) -> float | None:
 
 
 def _ended(runs: Mapping[int, RankRun], wrong: set[int], size: int) -> Ended:
-    """Return how a group's test ended, the worst first; the others are not asked where there is no store to meet in."""
+    """Return how a group's test ended, the worst outcome first.
+
+    Without a store the other processes do not run, so missing runs count as failed.
+    """
     outcomes = {run.outcome for run in runs.values()}
     if wrong:
         return "wrong"
@@ -90,9 +93,9 @@ def _ended(runs: Mapping[int, RankRun], wrong: set[int], size: int) -> Ended:
 
 
 def _words(run: RankRun, *, wrong: bool) -> str:
-    """Return what became of a rank, for people; empty where all went well."""
+    """Return how a rank failed, as text; empty if it passed."""
     if wrong:
-        return f"wrong numbers in {', '.join(op for op, count in run.wrong.items() if count) or 'a product of its own'}"
+        return f"wrong numbers in {', '.join(op for op, count in run.wrong.items() if count) or 'its own matmul'}"
     if run.outcome == "done":
         return ""
     return f"{run.outcome} in {run.step}" + (f": {run.detail}" if run.detail else "")

@@ -1,4 +1,4 @@
-"""The search for a bad node, link or rank: the host has groups of nodes tested, round by round, until it knows."""
+"""The search for a bad node, link or rank, round by round, as the leader runs it."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ if TYPE_CHECKING:
     from distcheck.run.context import Session
 
 _RESERVE_SECONDS = 4.0
-"""Of --timeout, in which the report is made."""
+"""Kept back from --timeout for the report."""
 _FIRST_ON_CPUS_SECONDS, _FIRST_ON_GPUS_SECONDS = 12.0, 30.0
-"""In which the first group of a round must have ended, forks and connections included; CUDA starts anew in each."""
+"""Limit for the first group of a round to end, forks and connections included; CUDA restarts in each."""
 _TIMES_THE_FIRST, _LEAST_SECONDS = 4.0, 8.0
-"""A group that is still busy so many times as long again as the first one that passed took, and so long, hangs."""
+"""A group hangs if it takes this many times as long again as the first one that passed, and at least this long."""
 _LONGEST_TRIAL_SECONDS = 60.0
 _MOST_TOLD = 8
 _LEAST_ROUND_SECONDS = 4.0
-"""With less than that left, no other round is begun."""
+"""With less time left, no further round starts."""
 _TROUBLE_SECONDS = 0.5
 _LOOK_SECONDS = 0.2
 _LAST_WORDS_SECONDS = 4.0
-"""In which a process that was told to end a trial must have answered; it only waits for its ranks to be killed."""
+"""Limit for a process to answer a Halt; it only has to kill its ranks."""
 _SLOW_ON_CPUS, _SLOW_WORK_ON_CPUS = 0.35, 0.2
-"""Of the others' median: Gloo's ranks use the CPUs for everything, and whatever else runs there shows. A rank's own
-work is repeated beside other groups than the first time, so that noise may come three times."""
+"""Shares of the others' median: Gloo's ranks do everything on the CPUs, so other load on them shows. A rank's own work
+is repeated beside other groups, so noise may appear three times."""
 _CPU_BYTES, _GPU_BYTES = 1 << 20, 64 << 20
 _CPU_BURST_SECONDS, _GPU_BURST_SECONDS = 0.1, 0.2
 
 
 async def search(run: Session, server: Server | None, backend: str) -> Isolation:
-    """Test groups of nodes until it is known who is bad, or the time is over."""
+    """Test groups of nodes until the bad ones are known or the time is up; return the result."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     job = run.record.job()
     members = Members(job)
     missing = {}
     if job.missing_ranks:
-        missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "nobody spoke for them"}
+        missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "no process reported them"}
     settings = (
         Settings(slow_share=_SLOW_ON_CPUS, slow_work_share=_SLOW_WORK_ON_CPUS) if backend == "gloo" else Settings()
     )
@@ -78,7 +78,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
 
 
 async def _without_torch(run: Session, server: Server | None, members: Members) -> dict[str, str]:
-    """Wait until torch is imported everywhere, for half of the time at most; return the nodes where it is not."""
+    """Return the nodes where torch is not imported after half of the remaining time."""
     waiting: dict[asyncio.Future[Any], str] = {}
     for node, here in members.by_node.items():
         for uid in here:
@@ -94,7 +94,7 @@ async def _without_torch(run: Session, server: Server | None, members: Members) 
 
 
 def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
-    # What every node shows may be the job's own configuration; with one or two there is nobody to tell them by.
+    # A fault on every node may be the job's own configuration; one or two nodes have no reference.
     everybody = {n for c in verdict.culprits if c.part != "link" for n in c.nodes} >= set(nodes)
     return Isolation(
         kind=verdict.kind,
@@ -115,7 +115,7 @@ def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
         ),
         boundaries=tuple(Sides(b.sides, b.cause) for b in verdict.boundaries),
         undecided=tuple(Suspects(s.nodes, _tests(s.evidence), s.sentence) for s in verdict.undecided),
-        # Whoever is lost is known to be lost, and nothing else of it is known.
+        # Lost nodes count as untested: nothing else is known about them.
         untested=(*verdict.untested, *verdict.missing),
         widespread=verdict.widespread,
         rounds=verdict.rounds,
@@ -124,9 +124,9 @@ def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
 
 
 def _ended_early(found: Isolation) -> Isolation:
-    """Keep whom it had convicted and what it had not decided: the next round would have told more."""
+    """Return the result of a search that ran out of time: what is found and undecided."""
     named = [*(c.sentence for c in found.culprits), *(s.sentence for s in found.undecided)][:_MOST_TOLD]
-    return replace(found, kind="ended", sentence="; ".join(["the time for it was over", *named]), boundaries=())
+    return replace(found, kind="ended", sentence="; ".join(["time limit reached", *named]), boundaries=())
 
 
 def _tests(evidence: Sequence[Evidence]) -> tuple[GroupTest, ...]:
@@ -142,7 +142,7 @@ def _announced(step: Round, state: State) -> str:
 
 
 class _Round:
-    """One round: all groups at the same time, each with the processes of its nodes."""
+    """One round: all groups are tested at the same time, each by the processes of its nodes."""
 
     def __init__(
         self, run: Session, server: Server | None, members: Members, backend: str, step: Round, seconds: float
@@ -150,12 +150,12 @@ class _Round:
         self.run, self.server, self.members, self.backend, self.step = run, server, members, backend, step
         self.until = asyncio.get_running_loop().time() + seconds
         self.halted = asyncio.Event()
-        """Ends what this process's own ranks do in the round."""
+        """Set to end this process's own ranks in the round."""
         self.lost: dict[str, str] = {}
-        """Nodes of which a process did not answer, with the reason."""
+        """Nodes with a process that did not answer, with the reason."""
 
     async def hold(self) -> list[Result]:
-        """Have every group tested and return what came of each."""
+        """Test every group and return the results."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         testing = [asyncio.ensure_future(self._test(number, group)) for number, group in enumerate(self.step.groups)]
@@ -169,7 +169,7 @@ class _Round:
                 break
         else:
             self.until = loop.time() + max(_TIMES_THE_FIRST * (loop.time() - began), _LEAST_SECONDS)
-        # Every group ends by `until` of its own accord, and says so within moments.
+        # Every group ends by itself at `until` and reports soon after.
         _, late = await asyncio.wait(testing, timeout=self._left() + 2 * _LAST_WORDS_SECONDS)
         for task in late:
             task.cancel()
@@ -211,18 +211,21 @@ class _Round:
         return result_of(number, group, self.members, reports, self.backend)
 
     def _without(self, number: int, group: Group, silent: Sequence[str]) -> Result:
-        """Note who did not answer: whoever is lost did no bad work, nor did those who waited for it."""
+        """Record the processes that did not answer; their group counts as untested.
+
+        A lost process did no bad work, and neither did those that waited for it.
+        """
         guests = [uid for uid in silent if uid != self.run.uid]
         if self.server is not None:
-            self.run.record.note_silent(self.server, guests, "it did not answer during the search for a bad node")
+            self.run.record.note_silent(self.server, guests, "no answer during the search for a bad node")
             for uid in guests:
                 node = next(node for node in group.nodes if uid in self.members.by_node[node])
                 gone = self.server.guests[uid].gone
-                self.lost[node] = "its connection was closed" if gone else "it did not answer"
+                self.lost[node] = "connection closed" if gone else "no answer"
         return rounds.Result(group=number, ended="untested")
 
     async def _first_of(self, waiting: Iterable[asyncio.Future[Any]]) -> tuple[set[Any], set[Any]]:
-        """Wait until one is done, or the round's time is over, which may come to be earlier meanwhile."""
+        """Wait until one is done or the round's time is up, which may be shortened meanwhile."""
         while True:
             done, pending = await asyncio.wait(
                 waiting, timeout=min(_LOOK_SECONDS, self._left()), return_when="FIRST_COMPLETED"
@@ -235,7 +238,7 @@ class _Round:
 
     def _trial(self, group: Group, parts: Mapping[int, tuple[int, int]], store: tuple[str, int] | None) -> Trial:
         on_cpu = self.backend == "gloo"
-        # GPUs have adapters of their own; Gloo has one interface for all ranks.
+        # GPUs have their own adapters; Gloo uses one interface for all ranks.
         rails = len(self.members.facing(group.nodes)) if self.backend == "nccl" else 0
         plan = Plan(
             backend=self.backend,  # type: ignore[arg-type]  # one of the backends of --backend
@@ -249,14 +252,14 @@ class _Round:
         return Trial(self.step.number, plan, _LONGEST_TRIAL_SECONDS, dict(parts), store)
 
     def _address(self, uid: str) -> str:
-        """Return where others reach a process; empty for this host, which every guest has reached."""
+        """Return where others reach a process; empty for the leader's own host."""
         if self.server is None or uid == self.run.uid:
             return ""
         address = connection.plain_address(self.server.guests[uid].writer.get_extra_info("peername")[0])
         return "" if connection.is_loopback(address) else address
 
     async def _member(self, uid: str, trial: Trial, opened: asyncio.Future[int] | None) -> tuple[str, RunReport | None]:
-        """Have one process take part; None when it has gone."""
+        """Have one process take part; return its report, None if the process is gone."""
 
         def tell(port: int) -> None:
             if opened is not None and not opened.done():

@@ -1,4 +1,4 @@
-"""Whether collectives go on: when they hang, the time that is left is for finding out by whom."""
+"""Detects collectives that hang, so that a gate has time left to search for the cause."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from distcheck.collectives.plan import Plan
 
 STALL_SECONDS, LOOK_SECONDS = 10.0, 0.5
-"""Collectives in which nothing goes on for so long, after the first figure, hang."""
+"""Seconds without progress, after the first figure, that count as a hang."""
 
 
 class Pace:
-    """Whether the collectives go on, as rank 0 shows it: they go at the pace of the slowest."""
+    """The progress of the collectives at rank 0; all ranks go at the slowest one's pace."""
 
     def __init__(self, tell: Callable[[str, int], None]) -> None:
         self._tell = tell
@@ -21,10 +21,10 @@ class Pace:
         self._longest = 0.0
         self._figures = 0
         self.stands_still = False
-        """Whether it was told that nothing goes on."""
+        """Whether a hang was reported."""
 
     def step(self, text: str, figures: int) -> None:
-        """Take note of what rank 0 does next, and of how many figures it has."""
+        """Note rank 0's next step and its number of figures."""
         now = time.monotonic()
         if figures:
             self._longest = max(self._longest, now - self._last)
@@ -32,14 +32,14 @@ class Pace:
         self._tell(text, figures)
 
     async def watch(self, plan: Plan, trouble: Callable[[str], None], first_seconds: float) -> None:
-        """Tell when nothing goes on any more; the first figure may take `first_seconds`."""
+        """Call `trouble` once when progress stops; the first figure may take `first_seconds`."""
         began = time.monotonic()
         while not self.stands_still:
             await asyncio.sleep(LOOK_SECONDS)
-            # A size is four times the last one, and a slow network is no hang.
+            # Each size is four times the last one, and a slow network is not a hang.
             patience = max(STALL_SECONDS, 4 * plan.size_seconds, 10 * self._longest)
             now = time.monotonic()
             silent = now - (self._last if self._figures else began)
             if silent > (patience if self._figures else first_seconds):
                 self.stands_still = True
-                trouble(f"nothing went on for {silent:.0f} s" if self._figures else f"no figure came in {silent:.0f} s")
+                trouble(f"no progress for {silent:.0f} s" if self._figures else f"no figure within {silent:.0f} s")

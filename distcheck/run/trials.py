@@ -1,4 +1,4 @@
-"""A trial: the collectives once more, in fresh processes, in a part of the world; as each process takes part in it."""
+"""A trial: each process runs the collectives again in a subset of the ranks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from distcheck.run.context import Session
 
 _GRACE_SECONDS = 0.5
-"""Between the first sign of trouble and the end of this process's ranks: time for them to say what they saw."""
+"""Between the first failure and the end of this process's ranks: time for them to report what they saw."""
 
 
 async def take_part(
     run: Session, trial: Trial, host_address: str, halted: asyncio.Event, opened: Callable[[int], None]
 ) -> RunReport:
-    """Run this process's ranks in a trial and return what came of it.
+    """Run this process's ranks in a trial and return their report.
 
     Args:
-        run: this process's run, whose ranks are forked anew.
-        trial: what to do.
-        host_address: where the roll call's host is, which an empty address in the trial stands for.
-        halted: ends the trial when it is set.
-        opened: told the port of the store where this process is to open it.
+        run: this process's run, whose ranks are forked again.
+        trial: what to run.
+        host_address: the leader's address; an empty address in the trial stands for it.
+        halted: ends the trial when set.
+        opened: called with the store's port if this process opens the store.
     """
     local = run.local
     if local is None:

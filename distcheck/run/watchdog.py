@@ -1,7 +1,7 @@
-"""The last resort: a thread that ends this process when its time is over and something still blocks it.
+"""The last resort: a thread that ends the process if a call blocks past the deadline.
 
-Whatever can block is bounded where it is called. What is left are the calls that nobody expected to block: a report
-written into a pipe that nobody reads, a file system that does not answer, a driver that never returns.
+Calls that are known to block have their own timeouts. The watchdog covers the rest: a report written to a pipe without
+a reader, a file system that does not answer, a driver that never returns.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 GRACE_SECONDS = 4.0
-"""What a run may take beyond its --timeout before it is ended from here."""
+"""How long a run may exceed its --timeout before the watchdog ends it."""
 _LOOK_SECONDS = 0.25
 _WITHOUT_US_SECONDS = 0.7
-"""How much later the kernel ends a process in which not even this thread can run."""
+"""How much later the kernel ends a process in which this thread cannot run."""
 _MOST_CALLS = 4
-_MESSAGE = "something blocks and the time is over; no whole report was written"
+_MESSAGE = "a call is blocked past the deadline; the report is incomplete"
 
 
 def _where() -> str:
-    """Say in which of our own calls the main thread is, innermost first; empty where that cannot be told."""
+    """Return the main thread's innermost calls, innermost first; empty if they are unknown."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 public in all but name
     calls: list[str] = []
     while frame is not None and len(calls) < _MOST_CALLS:
         calls.append(f"{frame.f_code.co_name} ({PurePath(frame.f_code.co_filename).name}:{frame.f_lineno})")
         frame = frame.f_back
-    return f": it is in {' < '.join(calls)}" if calls else ""
+    return f": the main thread is in {' < '.join(calls)}" if calls else ""
 
 
 class Watchdog:
-    """Ends the process at a given time; it is changed by plain assignments, so that signal handlers may do it too."""
+    """Ends the process at a given time; signal handlers may assign its attributes."""
 
     def __init__(self, at: float, code: int) -> None:
         self.at = at
-        """time.monotonic() at which it bites."""
+        """time.monotonic() at which it ends the process."""
         self.code = code
-        """The exit code that is then taken."""
+        """The exit code for that case."""
         self.group: int | None = None
-        """A process group that is ended as well."""
+        """A process group to kill as well."""
 
     def hasten(self, seconds: float, code: int) -> None:
-        """Bite after so many seconds at the latest, and with this exit code."""
+        """End the process after this many seconds at the latest, with this exit code."""
         self.at, self.code = min(self.at, time.monotonic() + seconds), code
         self.arm_the_kernel()
 
     def arm_the_kernel(self) -> None:
-        """Have the kernel end this process, by SIGALRM, a moment after the time is over.
+        """Set a timer: the kernel ends this process by SIGALRM shortly after the deadline.
 
-        A call into C that keeps the interpreter to itself stops every thread of Python's, this class's included.
+        A call into C that holds the interpreter lock stops every Python thread, including the watchdog's.
         """
         signal.setitimer(signal.ITIMER_REAL, max(0.0, self.at - time.monotonic()) + _WITHOUT_US_SECONDS)
 
@@ -71,17 +71,17 @@ class Watchdog:
             with contextlib.suppress(OSError):
                 os.killpg(self.group, signal.SIGKILL)
         with contextlib.suppress(OSError, ValueError):
-            if select.select([], [2], [], 0)[1]:  # a pipe that is full would keep us here
+            if select.select([], [2], [], 0)[1]:  # a full pipe would block
                 os.write(2, f"distcheck: error: {_MESSAGE}{_where()}\n".encode())
         os._exit(self.code)
 
 
 @contextlib.contextmanager
 def armed(at: float, code: int) -> Iterator[Watchdog]:
-    """Watch over the body: it ends before `at` (time.monotonic()), or the process does, with this exit code."""
+    """Run the body under a watchdog that ends the process at `at` with this exit code."""
     dog = Watchdog(at, code)
     threading.Thread(target=dog._watch, name="distcheck-watchdog", daemon=True).start()  # noqa: SLF001 its own class
-    # One that was ignored, by nohup's like, would not end us; COMMAND gets it back as it was.
+    # An ignored SIGALRM would not end the process; COMMAND gets the old disposition back.
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     dog.arm_the_kernel()
     try:

@@ -1,8 +1,8 @@
-"""Which InfiniBand and RoCE adapters NCCL may use, worked out as NCCL does it.
+"""Which InfiniBand and RoCE adapters NCCL may use, by NCCL's own rules.
 
-NCCL (src/transport/net_ib, src/misc/socket.cc, src/misc/utils.cc): only ports that are active and whose link is
-InfiniBand or Ethernet count. NCCL_IB_HCA is a comma list of what names begin with, each with a port after a colon where
-one is meant; a leading ``^`` excludes, a ``=`` after that asks for whole names. An empty list is every adapter.
+NCCL (src/transport/net_ib, src/misc/socket.cc, src/misc/utils.cc) uses only ports that are active and whose link is
+InfiniBand or Ethernet. NCCL_IB_HCA is a comma-separated list of name prefixes, each with an optional port after a
+colon. A leading ``^`` excludes; a ``=`` after that requires whole names. An empty list means every adapter.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class _Item(NamedTuple):
 
 
 def served(nic: Nic) -> bool:
-    """Whether NCCL's own InfiniBand transport can work with an adapter, once a port of it is active."""
+    """Return whether NCCL's InfiniBand transport can use an adapter once a port is active."""
     return nic.kind == "ib" and nic.usable and nic.link_layer in _LINKS
 
 
 def chosen(nic: Nic, value: str | None) -> bool:
-    """Whether NCCL_IB_HCA of this value leaves NCCL an adapter: one of its active ports, or of all when none is."""
+    """Return whether this NCCL_IB_HCA allows an adapter: an active port, or any if none is."""
     if not value:
         return True
     without = value.startswith("^")
@@ -53,14 +53,14 @@ def chosen(nic: Nic, value: str | None) -> bool:
 
 
 def off(environment: Mapping[str, str]) -> bool:
-    """Whether variables keep NCCL from its InfiniBand transport: NCCL_IB_DISABLE, or NCCL_NET of another name."""
+    """Return whether NCCL_IB_DISABLE or NCCL_NET turns NCCL's InfiniBand transport off."""
     match = _NUMBER.match(environment.get("NCCL_IB_DISABLE", ""))
     disabled = match is not None and int(match[1], 16 if match[1][:2].lower() == "0x" else 10) != 0
     return disabled or environment.get("NCCL_NET", "IB").upper() != "IB"
 
 
-def told_otherwise(environment: Mapping[str, str]) -> bool:
-    """Whether a plugin of somebody's choice or a topology file decides which adapter a GPU uses."""
+def overridden(environment: Mapping[str, str]) -> bool:
+    """Return whether a net plugin or a topology file decides which adapter a GPU uses."""
     return environment.get("NCCL_NET_PLUGIN", "none") not in {"", "none"} or bool(environment.get("NCCL_TOPO_FILE"))
 
 
@@ -70,7 +70,7 @@ def _items(listed: str) -> tuple[_Item, ...]:
     for entry in listed.split(","):
         name, _, rest = entry.partition(":")
         port = rest.partition(":")[0]
-        if name:  # nothing after the colon: 0, which no port is, until NCCL 2.28; every port since
+        if name:  # nothing after the colon: until NCCL 2.28 port 0, which does not exist; every port since
             found.append(_Item(name, _atoi(port) if port else None))
     return tuple(found[:_MOST])
 

@@ -1,14 +1,14 @@
-"""Which network interfaces NCCL and Gloo take on a node, worked out as the libraries do it.
+"""Which network interfaces NCCL and Gloo use on a node, by the libraries' own rules.
 
 NCCL (src/misc/socket.cc, src/os/linux.cc, src/misc/utils.cc, src/bootstrap.cc): NCCL_SOCKET_IFNAME of more than one
-character decides alone. A leading ``^`` excludes, a ``=`` after that asks for whole names; commas separate what names
-begin with, a colon ends an item. Without it ``ib*``, then the subnet of NCCL_COMM_ID, then all but ``docker*``, ``lo*``
-and ``virbr*``, then ``docker*``, ``lo*``, ``virbr*``. Of every name counts the first address that the kernel lists, if
-the interface is running; the bootstrap takes the first of all, the socket transport takes them all.
+character decides alone. A leading ``^`` excludes, a ``=`` after that requires whole names; commas separate name
+prefixes, and a colon ends an item. Without it NCCL tries ``ib*``, then the subnet of NCCL_COMM_ID, then all but
+``docker*``, ``lo*`` and ``virbr*``, then ``docker*``, ``lo*``, ``virbr*``. For each name it uses the first address that
+the kernel lists, if the interface is running. The bootstrap uses the first interface, the socket transport all of them.
 
 Gloo (torch's ProcessGroupGloo; gloo/transport/tcp/device.cc; measured with torch 2.13): GLOO_SOCKET_IFNAME of more than
-one character is a comma list of exact names; without it the first address of the own host name that can be bound, else
-127.0.0.1.
+one character is a comma-separated list of exact names. Without it Gloo uses the first address of the host's own name
+that can be bound, else 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FAMILY = "NCCL_SOCKET_FAMILY"
 COMM_ID = "NCCL_COMM_ID"
 GLOO_IFNAME = "GLOO_SOCKET_IFNAME"
 FAMILIES = {"AF_INET": 4, "AF_INET6": 6}
-"""What NCCL_SOCKET_FAMILY may be; any other text is ignored."""
+"""Valid values of NCCL_SOCKET_FAMILY; NCCL ignores any other text."""
 _MOST = 16
-"""Items of a list, and interfaces, that NCCL takes at most (MAX_IFS in src/include/socket.h)."""
+"""NCCL's limit for items of a list and for interfaces (MAX_IFS in src/include/socket.h)."""
 _LOOPBACK = "127.0.0.1"
 _LOOPBACK_6 = bytes(15) + b"\1"
 _LOOPBACK_MTU = 65536
 
 
 def settings(environment: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-    """Return NCCL's settings that decide over the interface: a variable, even an empty one, goes before the files."""
+    """Return NCCL's interface settings; a variable, even an empty one, overrides the files."""
     return {
         name: environment.get(name, files.get(name, ""))
         for name in (IFNAME, FAMILY, COMM_ID)
@@ -46,14 +46,14 @@ def settings(environment: Mapping[str, str], files: Mapping[str, str]) -> dict[s
 
 
 def decides(value: str | None) -> bool:
-    """Whether a value of NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is looked at: one character alone is not."""
+    """Return whether the libraries read this interface variable: one character is ignored."""
     return value is not None and len(value) > 1
 
 
 def nccl(interfaces: Sequence[Interface], settings: Mapping[str, str]) -> tuple[Interface, ...]:
-    """Return the interfaces that NCCL takes, one address for each name; the first is its bootstrap's.
+    """Return the interfaces that NCCL uses, one address per name, the bootstrap's first.
 
-    Empty when NCCL finds none and gives up. A host name in NCCL_COMM_ID, which only a resolver could read, counts as
+    Empty if NCCL finds none and gives up. A host name in NCCL_COMM_ID, which only a resolver could read, counts as
     unset.
     """
     taken = _taken(interfaces, settings)
@@ -65,7 +65,7 @@ def nccl(interfaces: Sequence[Interface], settings: Mapping[str, str]) -> tuple[
     meeting = _numeric(place)
     if meeting is None:
         return taken
-    # The bootstrap then looks at nothing but the subnet, not even at NCCL_SOCKET_IFNAME.
+    # The bootstrap then uses only the subnet and ignores NCCL_SOCKET_IFNAME.
     first = _near(interfaces, meeting)
     return (*first, *(i for i in taken if i.name != first[0].name)) if first else ()
 
@@ -73,7 +73,7 @@ def nccl(interfaces: Sequence[Interface], settings: Mapping[str, str]) -> tuple[
 def gloo(
     interfaces: Sequence[Interface], environment: Mapping[str, str], own_name_binds: str | Missing
 ) -> tuple[Interface, ...] | Missing:
-    """Return the addresses on which Gloo listens, Missing with torch's error when it fails to find one."""
+    """Return the addresses on which Gloo listens, `Missing` with torch's error if it fails."""
     value = environment.get(GLOO_IFNAME, "")
     if not decides(value):
         return (_own(interfaces, own_name_binds),)
@@ -89,7 +89,7 @@ def gloo(
 
 
 def matches(name: str, value: str) -> bool:
-    """Whether NCCL takes an interface of this name, given a value of NCCL_SOCKET_IFNAME."""
+    """Return whether this NCCL_SOCKET_IFNAME selects an interface of this name."""
     whole = value.removeprefix("^").startswith("=")
     items = items_of(value)
     hit = not items or any(name == item if whole else name.startswith(item) for item in items)
@@ -98,14 +98,14 @@ def matches(name: str, value: str) -> bool:
 
 @lru_cache(256)
 def items_of(value: str) -> tuple[str, ...]:
-    """Return the names, or their beginnings, in a value of NCCL_SOCKET_IFNAME, without the ports that may follow."""
+    """Return the names or prefixes in an NCCL_SOCKET_IFNAME, without ports."""
     listed = value.removeprefix("^").removeprefix("=")
     heads = (entry.partition(":")[0] for entry in listed.split(","))
     return tuple(head for head in heads if head)[:_MOST]
 
 
 def packed(address: str) -> bytes | None:
-    """Return the 4 or 16 bytes of an address, None of anything else: ten times as fast as ip_address."""
+    """Return the 4 or 16 bytes of an address, else None; ten times as fast as ip_address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.inet_pton(family, address)
@@ -114,12 +114,12 @@ def packed(address: str) -> bytes | None:
 
 
 def unpacked(address: bytes) -> str:
-    """Write the 4 or 16 bytes of an address in the one usual way."""
+    """Return the canonical text of an address of 4 or 16 bytes."""
     return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
 
 
 def subnet(interface: Interface) -> str | None:
-    """Return the subnet of an interface's address, None where the facts do not tell it."""
+    """Return the subnet of an interface's address, None if unknown."""
     own, bits = packed(interface.address), interface.prefix_bits
     if own is None or bits is None or not 0 <= bits <= 8 * len(own):
         return None
@@ -157,7 +157,7 @@ def _matching(usable: Iterable[Interface], value: str) -> tuple[Interface, ...]:
 
 
 def _near(interfaces: Iterable[Interface], meeting: tuple[IPv4Address | IPv6Address, str]) -> tuple[Interface, ...]:
-    """Return the first interface, running or not, in whose subnet an address with its zone lies."""
+    """Return the first interface, running or not, whose subnet contains an address and zone."""
     ip, zone = meeting
     for interface in interfaces:
         net = subnet(interface)
@@ -171,7 +171,7 @@ def _near(interfaces: Iterable[Interface], meeting: tuple[IPv4Address | IPv6Addr
 
 
 def _numeric(place: str) -> tuple[IPv4Address | IPv6Address, str] | None:
-    """Return the address, and its zone, of ``<IPv4>:<port>`` or ``[<IPv6>%<zone>]:<port>``, None of anything else."""
+    """Return address and zone of ``<IPv4>:<port>`` or ``[<IPv6>%<zone>]:<port>``, else None."""
     if place.startswith("["):
         text, bracket, _ = place[1:].partition("]")
         text, _, zone = text.partition("%")
@@ -187,12 +187,12 @@ def _own(interfaces: Sequence[Interface], own_name_binds: str | Missing) -> Inte
     if here is not None:
         return here
     ip = ip_of(address)
-    # All of 127.0.0.0/8 can be bound, although only 127.0.0.1 is listed.
+    # A socket can bind all of 127.0.0.0/8, although only 127.0.0.1 is listed.
     return Interface("lo" if ip is not None and ip.is_loopback else "", address, up=True, mtu_bytes=_LOOPBACK_MTU)
 
 
 def ip_of(text: str) -> IPv4Address | IPv6Address | None:
-    """Return an address, None for text that is none, as facts of a stranger may hold."""
+    """Return an address, None for other text, which a foreign file of facts may hold."""
     try:
         return ip_address(text)
     except ValueError:

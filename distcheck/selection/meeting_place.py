@@ -1,7 +1,7 @@
-"""Where the ranks of a launcher can meet when MASTER_ADDR or MASTER_PORT is not set, as every rank can work it out.
+"""Derive where ranks can meet if MASTER_ADDR or MASTER_PORT is unset.
 
-srun, mpirun and horovodrun number their processes and do not say where rank 0 listens. Each of them leaves a trace of
-the host on which it placed rank 0, or on which it runs itself, which is the same host unless it was started elsewhere.
+srun, mpirun and horovodrun number their processes but do not say where rank 0 listens. Each leaves a trace of the host
+on which it placed rank 0, or on which it runs itself; that is the same host unless it was started elsewhere.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from distcheck.facts import Launcher
 from distcheck.selection.nodelist import first_host
 
 _FIRST_PORT, _PORTS = 20000, 10000
-"""A job's own port where nobody chose one: below those of outgoing connections, by its number."""
+"""A job's default port, by its id, below the ephemeral range."""
 _PRTE = re.compile(r"prterun-(.+)-\d+@\d+")
-# Bridges that Docker and libvirt make on every host alike: an address there is another host's as well.
+# Bridges of Docker and libvirt have the same addresses on every host.
 _BRIDGES = ("172.17.", "192.168.122.")
 
 
 def derived(launcher: Launcher, environ: Mapping[str, str], mpiexec: str = "") -> tuple[str, int | None]:
-    """Return the host and the port at which ranks can meet; '' and None where nothing tells.
+    """Return the host and port at which ranks can meet; '' and None if unknown.
 
     Slurm gives task 0 to the first host of the step. Open MPI 4 has its daemon's addresses in OMPI_MCA_orte_hnp_uri
     (``1260060672.0;tcp://10.77.0.11,10.78.0.11:34979``), Open MPI 5 mpirun's host in PMIX_NAMESPACE
-    (``prterun-node1-4711@1``), horovodrun its own address in HOROVOD_GLOO_RENDEZVOUS_ADDR; all seen or in their source.
-    Inside a Slurm allocation mpirun starts at its first node wherever it runs itself.
+    (``prterun-node1-4711@1``), horovodrun its own address in HOROVOD_GLOO_RENDEZVOUS_ADDR; all observed or in their
+    source. Inside a Slurm allocation mpirun starts at its first node wherever it runs itself.
 
     Args:
         launcher: what started the ranks.
@@ -51,20 +51,20 @@ def derived(launcher: Launcher, environ: Mapping[str, str], mpiexec: str = "") -
 
 
 def control_port(ancestors: Sequence[str]) -> str:
-    """Return ``HOST:PORT`` of the mpiexec whose Hydra proxy is among the command lines; '' where none is."""
+    """Return ``HOST:PORT`` of mpiexec from a Hydra proxy's command line, '' without one."""
     words = (re.search(r"hydra_pmi_proxy .*--control-port ([\w.-]+:\d+)", line) for line in ancestors)
     return next((match[1] for match in words if match), "")
 
 
 def _address_in(uri: str) -> str:
-    """Return the first address of a daemon's URI that another host can use."""
+    """Return the first address of a daemon's URI that other hosts can use."""
     listed = re.search(r"tcp://([\d.,]+):\d+", uri)
     addresses = listed[1].split(",") if listed else []
     return next((a for a in addresses if not a.startswith(_BRIDGES)), "")
 
 
 def _port(environ: Mapping[str, str], job: str = "") -> int | None:
-    """Return a port of the job's own, by Slurm's number of it or else by the name that its launcher gave it."""
+    """Return the job's port, from its Slurm id or else from its launcher's name for it."""
     number = environ.get("SLURM_JOB_ID", "")
     if number.isdecimal():
         return _FIRST_PORT + int(number) % _PORTS

@@ -1,13 +1,13 @@
-"""Environments that describe a whole node, or pod, of a job and none of its ranks: torchrun is to make the ranks.
+"""Environments that describe a node or pod of a job, in which torchrun starts the ranks.
 
-| who | node rank | nodes | ranks per node | meeting place |
+| platform | node rank | nodes | ranks per node | meeting place |
 |---|---|---|---|---|
 | Kubeflow PyTorchJob v1 | PET_NODE_RANK (RANK is the same number) | PET_NNODES | PET_NPROC_PER_NODE | MASTER_ADDR |
 | Kubeflow Trainer v2 | PET_NODE_RANK | PET_NNODES | PET_NPROC_PER_NODE | PET_MASTER_ADDR |
-| Indexed Job, JobSet | JOB_COMPLETION_INDEX | PET_NNODES, when somebody sets it | | MASTER_ADDR |
+| Indexed Job, JobSet | JOB_COMPLETION_INDEX | PET_NNODES, if set | | MASTER_ADDR |
 | SageMaker | the place of SM_CURRENT_HOST in SM_HOSTS | SM_HOSTS | SM_NUM_GPUS | the first of SM_HOSTS |
 
-PyTorchJob's WORLD_SIZE counts processes and its RANK counts pods, so the two do not belong together
+PyTorchJob's WORLD_SIZE counts processes and its RANK counts pods, so the two do not match
 (https://github.com/kubeflow/trainer/blob/release-1.9/pkg/controller.v1/pytorch/envvar.go).
 """
 
@@ -23,7 +23,7 @@ from distcheck.facts import Launcher, Placement
 from distcheck.selection.placement import as_text, find_table, integer
 
 _SAGEMAKER_PORT = 7777
-"""Where SageMaker's own containers let rank 0 listen (sagemaker-pytorch-training-toolkit)."""
+"""Rank 0's port in SageMaker's own containers (sagemaker-pytorch-training-toolkit)."""
 
 
 class NodeLevel(NamedTuple):
@@ -32,20 +32,20 @@ class NodeLevel(NamedTuple):
     launcher: Launcher
     node_rank: int
     nodes: int | None
-    """None when nothing says how many there are."""
+    """None if unknown."""
     nproc: str
-    """Ranks per node as somebody set it: a number, auto, gpu or cpu; '' when nobody did."""
+    """Ranks per node as set: a number, auto, gpu or cpu; '' if unset."""
     master_addr: str | None
     master_port: int | None
 
     @property
     def needs_ranks(self) -> bool:
-        """Whether the ranks of the node are still to be made: the environment is not that of a rank itself."""
+        """Return whether the node's ranks must still be started: this process is not a rank."""
         return self.nodes is not None and self.nproc not in {"", "1"}
 
 
 def node_level(environ: Mapping[str, str] = os.environ) -> NodeLevel | None:
-    """Return what the environment says of this node; None where it places a rank, or says nothing of nodes."""
+    """Return the node that the environment describes; None for a rank or without a node."""
     if "LOCAL_RANK" in environ or find_table(environ) is not None:
         return None
     if environ.get("SM_HOSTS") and environ.get("SM_CURRENT_HOST"):
@@ -58,7 +58,7 @@ def node_level(environ: Mapping[str, str] = os.environ) -> NodeLevel | None:
     return NodeLevel(
         launcher="kubernetes",
         node_rank=node_rank,
-        nodes=integer(environ.get("PET_NNODES")),  # an elastic 1:4 leaves it open
+        nodes=integer(environ.get("PET_NNODES")),  # None for an elastic 1:4
         nproc=environ.get("PET_NPROC_PER_NODE", ""),
         master_addr=as_text(environ.get("MASTER_ADDR") or environ.get("PET_MASTER_ADDR")) or None,
         master_port=integer(environ.get("MASTER_PORT") or environ.get("PET_MASTER_PORT")),
@@ -69,7 +69,7 @@ def _sagemaker(environ: Mapping[str, str]) -> NodeLevel | None:
     try:
         hosts = sorted(msgspec.json.decode(environ["SM_HOSTS"], type=list[str]))
         node_rank = hosts.index(environ["SM_CURRENT_HOST"])
-    except ValueError:  # no list, or one that this host is not on; msgspec's errors are among them
+    except ValueError:  # no list, or one without this host; msgspec's errors are ValueErrors
         return None
     return NodeLevel(
         launcher="sagemaker",
@@ -82,7 +82,7 @@ def _sagemaker(environ: Mapping[str, str]) -> NodeLevel | None:
 
 
 def placements(node: NodeLevel, number: int, given: Placement) -> tuple[Placement, ...]:
-    """Return the `number` ranks of this node; an address and a port given by hand win."""
+    """Return the `number` ranks of this node; `given` address and port take precedence."""
     nodes = node.nodes or 1
     return tuple(
         Placement(

@@ -1,6 +1,6 @@
-"""Slurm's short forms: the hosts of a node list, the tasks of each node of a step, and which node has which task.
+"""Parse Slurm's short forms: node lists, tasks per node, and task distributions.
 
-ClusterShell reads node lists too, but its import alone takes 20 ms of a start, and it sorts them.
+ClusterShell reads node lists too, but its import alone takes 20 ms at start-up, and it sorts them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Iterator, Sequence
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?", re.ASCII)
 _LONGEST = 1 << 20
-"""No step has more nodes than this; a number that says so is a mistake."""
+"""No step has more nodes or tasks than this; a larger number is a mistake."""
 
 
 def first_host(nodes: str) -> str:
-    """Return the first host of a list such as ``node[01-04,7],login``, '' for what is no list of hosts."""
+    """Return the first host of a list such as ``node[01-04,7],login``, '' if invalid."""
     host = re.sub(r"\[(\w+)[^\[\]]*\]", r"\1", next(_parts(nodes)).strip())
     return host if re.fullmatch(r"[\w.:-]+", host) else ""
 
 
 def expand(nodes: str) -> tuple[str, ...]:
-    """Return the hosts of such a list in its own order; nothing for what is no list of hosts."""
+    """Return the hosts of such a list in its own order, empty if invalid."""
     hosts: list[str] = []
     for part in _parts(nodes):
         texts = re.split(r"\[([^\[\]]*)\]", part.strip())
@@ -37,7 +37,7 @@ def expand(nodes: str) -> tuple[str, ...]:
 
 
 def _parts(nodes: str) -> Iterator[str]:
-    """Split a list at the commas that stand outside of brackets."""
+    """Split a list at the commas outside brackets."""
     depth, start = 0, 0
     for i, letter in enumerate(nodes):
         depth += (letter == "[") - (letter == "]")
@@ -48,7 +48,7 @@ def _parts(nodes: str) -> Iterator[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    """Return the numbers of ``01-04,7`` as they are written; nothing for what is not written so."""
+    """Return the numbers of ``01-04,7`` with their leading zeros, empty if invalid."""
     found: list[str] = []
     for piece in text.split(","):
         match = _RANGE.fullmatch(piece)
@@ -60,7 +60,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def tasks_per_node(tasks: str) -> tuple[int, ...]:
-    """Return the tasks of each node of ``5,1(x3)``: 5, 1, 1 and 1; nothing for what is not written so."""
+    """Return the tasks of each node of ``5,1(x3)``: 5, 1, 1 and 1; empty if invalid."""
     counts: list[int] = []
     for part in tasks.split(","):
         match = _TASKS.fullmatch(part.strip())
@@ -71,15 +71,15 @@ def tasks_per_node(tasks: str) -> tuple[int, ...]:
 
 
 def deal(tasks: Sequence[int], distribution: str, plane: int | None = None) -> tuple[int, ...]:
-    """Return the node, by its place in the step, of every task; nothing where the distribution does not tell.
+    """Return the node index of every task, empty if the distribution does not determine it.
 
     Args:
-        tasks: how many each node has.
+        tasks: tasks of each node.
         distribution: SLURM_DISTRIBUTION, such as ``cyclic:block`` or ``plane=4``; '' is Slurm's default, block.
         plane: SLURM_DIST_PLANESIZE.
 
-    Source: slurm, src/common/slurm_step_layout.c (_task_layout_block, _cyclic and _plane). How many tasks each node has
-    is settled first; nodes then get theirs in turn, a block, one, or a plane at a time.
+    Source: slurm, src/common/slurm_step_layout.c (_task_layout_block, _cyclic and _plane). Slurm first
+    decides how many tasks each node has; nodes then get theirs in turn, a block, one, or a plane at a time.
     """
     kind, _, own = re.split("[:,]", distribution)[0].partition("=")
     plane = int(own) if own.isdecimal() else plane

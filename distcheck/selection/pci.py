@@ -2,7 +2,7 @@
 
 Distances have the names of ``nvidia-smi topo -m``:
 
-| name | the way between two devices |
+| name | the path between two devices |
 |---|---|
 | PIX | below one PCIe switch |
 | PXB | over several PCIe switches, without the CPU |
@@ -10,7 +10,7 @@ Distances have the names of ``nvidia-smi topo -m``:
 | NODE | between two root complexes of one NUMA node |
 | SYS | between NUMA nodes |
 
-Where a hypervisor makes up the tree it shows a switch only when it passes one on; every other way there is unknown.
+A hypervisor that makes up the tree shows a switch only if it passes one through; every other path is then unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Distance = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
 DISTANCES: tuple[Distance, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """The shortest first."""
 ON_SWITCH: tuple[Distance, ...] = ("PIX", "PXB")
-"""Ways that keep off the CPU."""
+"""Paths that avoid the CPU."""
 _BELOW_ROOT = 3
 """Root complex, root port, device: the shortest path of a card in a slot."""
 
@@ -38,10 +38,10 @@ class Near(NamedTuple):
 
 
 def distance(one: PciPlace, other: PciPlace, *, virtual: bool = False) -> Distance | None:
-    """Return how far two devices are from each other; None where their places do not tell.
+    """Return how far two devices are from each other, None if unknown.
 
-    A device that hangs at its root complex without any port was put there by a hypervisor, as every GPU of Azure's
-    ND H100 v5 is, or is part of the chipset.
+    A device directly at its root complex, without any port, was put there by a hypervisor, as every GPU of Azure's ND
+    H100 v5 is, or is part of the chipset.
     """
     if min(len(one.path), len(other.path)) < _BELOW_ROOT:
         return None
@@ -51,7 +51,7 @@ def distance(one: PciPlace, other: PciPlace, *, virtual: bool = False) -> Distan
             break
         shared += 1
     if shared > 1:
-        # A switch is two bridges deep: the port to the CPU, which both share, and one port for each device.
+        # A switch is two bridges deep: the shared port to the CPU, and one port for each device.
         return "PIX" if max(len(one.path), len(other.path)) - shared <= 2 else "PXB"
     if virtual:
         return None
@@ -63,10 +63,10 @@ def distance(one: PciPlace, other: PciPlace, *, virtual: bool = False) -> Distan
 
 
 def nearest(gpu: PciPlace, nics: tuple[Nic, ...], *, virtual: bool = False) -> Near | None:
-    """Return the usable adapters at the smallest distance from a GPU; None where that is not known.
+    """Return the usable adapters at the smallest distance from a GPU, None if unknown.
 
-    An adapter without a place on the PCI bus is near to nothing. One whose distance is unknown could be the nearest,
-    unless others are on the GPU's own switches.
+    An adapter without a place on the PCI bus is skipped. An adapter at an unknown distance could be the nearest, unless
+    others are on the GPU's own switches.
     """
     ways = [
         (nic, distance(gpu, nic.place, virtual=virtual)) for nic in nics if nic.active and nic.usable and nic.place.path
@@ -79,15 +79,16 @@ def nearest(gpu: PciPlace, nics: tuple[Nic, ...], *, virtual: bool = False) -> N
 
 
 def fabric_nics(pci: Pci) -> tuple[Nic, ...]:
-    """Return the adapters that NCCL takes: InfiniBand and RoCE where one can be used, else the Ethernet cards."""
+    """Return the adapters that NCCL uses: usable InfiniBand and RoCE, else the Ethernet cards."""
     fast = tuple(nic for nic in pci.nics if nic.kind == "ib")
     return fast if any(nic.active and nic.usable for nic in fast) else tuple(n for n in pci.nics if n.kind != "ib")
 
 
 def by_gpu(pci: Pci) -> Mapping[str, Near]:
-    """Return for every GPU's address the adapters next to it.
+    """Return the nearest adapters by GPU address.
 
-    GPUs that are as many as the adapters next to them all take one each, in the order of their addresses.
+    If GPUs and the adapters nearest to all of them are equal in number, each GPU gets one, in the order of their
+    addresses.
     """
     return _paired(tuple(pci.gpus.items()), fabric_nics(pci), virtual=pci.virtual)
 

@@ -1,8 +1,8 @@
-"""Who this process is: launcher variables in, `Placement` out, by one table per launcher.
+"""Who this process is: launcher variables in, `Placement` out, one table per launcher.
 
-torch itself reads only RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; scripts read LOCAL_RANK beside them
-(https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization). What a launcher sets in
-their stead stands in `TABLES`.
+torch itself reads only RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; scripts also read LOCAL_RANK
+(https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization). `TABLES` lists the
+variables that each launcher sets instead.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ RANK_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""The variables that place a rank: ignored, when inherited, by the ranks that distcheck starts."""
+"""The variables that place a rank; ranks that distcheck starts ignore inherited ones."""
 
 
 class Table(NamedTuple):
-    """Which variables of a launcher say what; `marker` is there if, and only if, it started the process as a rank."""
+    """A launcher's variables; `marker` is set if and only if it started the process as a rank."""
 
     launcher: Launcher
     marker: str
@@ -44,9 +44,9 @@ class Table(NamedTuple):
     node_rank: str = ""
 
 
-# Nearest first: a torchrun inside an srun inside an mpirun decides. A Slurm batch script has SLURM_PROCID=0 without
-# being a rank; only a step has SLURM_STEP_ID (seen with Slurm 22.05). OMPI_COMM_WORLD_NODE_RANK is the rank on the
-# node and not the node's rank, so it is not in the table.
+# Innermost first: a torchrun inside an srun inside an mpirun decides. A Slurm batch script has SLURM_PROCID=0 but is
+# not a rank; only a step has SLURM_STEP_ID (seen with Slurm 22.05). OMPI_COMM_WORLD_NODE_RANK is the rank on the
+# node, not the node's rank, so it is not in the table.
 TABLES = (
     Table("torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
     Table(
@@ -94,12 +94,12 @@ TABLES = (
     Table("pals", "PALS_RANKID", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PMI_LOCAL_SIZE", "PALS_NODEID"),
     Table("hydra", "PMI_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
-# The step of salloc's own shell (LaunchParameters=use_interactive_step; slurm.h: SLURM_INTERACTIVE_STEP): as little a
-# rank as a batch script is.
+# The step of salloc's own shell (LaunchParameters=use_interactive_step; slurm.h: SLURM_INTERACTIVE_STEP) is not a
+# rank, like a batch script.
 _INTERACTIVE_STEP = ("SLURM_STEP_ID", "4294967290")
 
 
-# Who set torch's own variables, where none of the tables applies: the first whose mark is there beside a RANK.
+# What set torch's own variables if no table applies: the first whose mark is set beside RANK.
 _MARKS: tuple[tuple[Launcher, str], ...] = (
     ("deepspeed", "CROSS_RANK"),  # deepspeed/launcher/launch.py
     ("ray", "RAY_JOB_ID"),  # in every worker process, beside what Ray Train sets in it at run time
@@ -111,7 +111,7 @@ _MARKS: tuple[tuple[Launcher, str], ...] = (
 
 
 def integer(text: str | None) -> int | None:
-    """Return the number that torch's ``int()`` would read, None when it would not or when no job is so large."""
+    """Return the number that torch's ``int()`` would read, None if invalid or too large."""
     try:
         number = int(text) if text else None
     except ValueError:
@@ -120,7 +120,7 @@ def integer(text: str | None) -> int | None:
 
 
 def find_table(environ: Mapping[str, str]) -> Table | None:
-    """Return the table of the launcher that started this process, None when no launcher did."""
+    """Return the table of the launcher that started this process, None without a launcher."""
     for table in TABLES:
         value = environ.get(table.marker)
         if value and (table.marker, value) != _INTERACTIVE_STEP:
@@ -129,10 +129,10 @@ def find_table(environ: Mapping[str, str]) -> Table | None:
 
 
 def place(environ: Mapping[str, str] = os.environ, options: Placement | None = None, mpiexec: str = "") -> Placement:
-    """Read a process's placement.
+    """Return a process's placement.
 
-    What the user gave by hand (`options`) wins, then the variables that torch reads, then the launcher's own. Where to
-    meet is derived where it is not set (`mpiexec`: see `meeting_place.derived`); a wrong value stays, for the rules.
+    Options given by the user win, then the variables that torch reads, then the launcher's own. If the meeting place is
+    not set it is derived (`mpiexec`: see `meeting_place.derived`). A wrong value stays, for the rules.
     """
     options = options or Placement()
     table = find_table(environ)
@@ -185,22 +185,23 @@ def _local_world_size(environ: Mapping[str, str], table: Table | None) -> int | 
 
 
 def _node_rank(environ: Mapping[str, str], table: Table | None) -> int | None:
-    # NODE_RANK is Ray's and AzureML's; scripts that start torchrun use it as well, for the same number.
+    # Ray and AzureML set NODE_RANK; scripts that start torchrun use it for the same number.
     names = ("GROUP_RANK", table.node_rank) if table else ("GROUP_RANK", "NODE_RANK", "CROSS_RANK", "PET_NODE_RANK")
     return next((integer(environ[name]) for name in names if name in environ), None)
 
 
 def tasks_here(environ: Mapping[str, str]) -> int | None:
-    """Return how many tasks of its step Slurm placed on this node, None when it does not say."""
+    """Return how many tasks of its step Slurm placed on this node, None if unknown."""
     node = integer(environ.get("SLURM_NODEID"))
     tasks = tasks_per_node(environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", ""))
     return tasks[node] if node is not None and 0 <= node < len(tasks) else None
 
 
 def beside(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return this task's number among the launcher's tasks on its node, and how many those are; 0 and 1 if unknown.
+    """Return this task's index among the launcher's tasks on its node, and their number.
 
-    By the launcher's own variables alone: LOCAL_WORLD_SIZE may be meant for the ranks that a task will start.
+    0 and 1 if unknown. Only the launcher's own variables count: LOCAL_WORLD_SIZE may be meant for ranks that a task
+    will start.
     """
     table = find_table(environ)
     if table is None:
@@ -211,12 +212,12 @@ def beside(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def as_text(text: str | None) -> str:
-    """Return a variable's value in which bytes that are no UTF-8 are replaced, so that it can be encoded."""
+    """Return a variable's value with invalid UTF-8 replaced, so that it can be encoded."""
     return (text or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def local_placements(nproc: int, master_addr: str, master_port: int) -> tuple[Placement, ...]:
-    """Return the placements of `nproc` ranks on this machine, as ``torchrun --standalone`` would number them."""
+    """Return placements of `nproc` ranks on this machine, as ``torchrun --standalone`` does."""
     return tuple(
         Placement(
             rank=i,
@@ -233,14 +234,14 @@ def local_placements(nproc: int, master_addr: str, master_port: int) -> tuple[Pl
 
 
 def rank_environment(environ: Mapping[str, str], placement: Placement) -> dict[str, str]:
-    """Return a rank's environment: the inherited one without foreign rank variables, with the placement's own."""
+    """Return a rank's environment: the inherited one with only the placement's rank variables."""
     foreign = ("TORCHELASTIC_", "PET_")
     kept = {k: v for k, v in environ.items() if k not in RANK_VARIABLES and not k.startswith(foreign)}
     return kept | exported(placement)
 
 
 def exported(placement: Placement) -> dict[str, str]:
-    """Return the variables that torch and scripts read, as far as the placement knows them."""
+    """Return the variables that torch and scripts read, as far as the placement has them."""
     values = {
         "RANK": placement.rank,
         "LOCAL_RANK": placement.local_rank,

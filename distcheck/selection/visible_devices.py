@@ -1,14 +1,13 @@
-"""Which GPUs a value of CUDA_VISIBLE_DEVICES leaves to a process, and at which item the list goes wrong.
+"""Which GPUs a CUDA_VISIBLE_DEVICES leaves to a process, and the item that ends the list.
 
 The grammar (CUDA programming guide, "CUDA Environment Variables", and torch's own reading of it in
-``torch.cuda._parse_visible_devices``): commas separate the items; the value's beginning decides whether they
-are indices, ``GPU-`` UUIDs or ``MIG-`` UUIDs; the first item that cannot be read ends the list; an item that
-occurs twice empties it.
+``torch.cuda._parse_visible_devices``): commas separate the items; the value's beginning decides whether they are
+indices, ``GPU-`` UUIDs or ``MIG-`` UUIDs; the first unreadable item ends the list; a repeated item empties it.
 
-It differs from torch 2.13 where torch does not look: MIG devices are resolved (torch leaves that to CUDA),
-GPUs that NVML lists and CUDA cannot open are not counted, digits are ASCII only, and a sign without a
-number, on which torch raises ValueError, ends the list. Indices are NVML's: CUDA's own order is the same
-where all GPUs of a node are of one model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+Differences from torch 2.13, where torch does not look: MIG devices are resolved (torch leaves that to CUDA), GPUs that
+NVML lists but CUDA cannot open are not counted, digits are ASCII only, and a sign without a number, on which torch
+raises ValueError, ends the list. Indices are NVML's: CUDA's own order is the same if all GPUs of a node are of one
+model, or with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,4000}")  # int() refuses more than 4300 digits
 _OLD_MIG = re.compile(r"MIG-(GPU-[^/]+)/[0-9]+/[0-9]+")
-_BLANKS = " \t\n\v\f\r"  # what C's isspace() knows: str.strip() alone would take more
+_BLANKS = " \t\n\v\f\r"  # C's isspace(); str.strip() alone removes more
 _UUID = ("GPU-", "MIG-")
 
 
 class Fault(NamedTuple):
-    """The first item that is not what its author can have meant."""
+    """The first item that is probably a mistake."""
 
     kind: Literal["empty", "minus-one", "duplicate", "bad-item", "mixed", "stale"]
     item: int
-    """Counted from 1; 0 when it is the whole value."""
+    """Counted from 1; 0 for the whole value."""
     text: str
     why: str
 
@@ -44,13 +43,13 @@ class Visible(NamedTuple):
     """What CUDA shows of a node's GPUs."""
 
     uuids: tuple[str, ...]
-    """UUIDs of GPUs or MIG devices in CUDA's order; ``PCI-`` and the address where NVML tells no UUID."""
+    """UUIDs of GPUs or MIG devices in CUDA's order; ``PCI-`` and the address if NVML has no UUID."""
     stop: str = ""
-    """The item at which the list ends early and why; empty when all of it was used."""
+    """The item at which the list ends early, and why; '' if all of it was used."""
 
 
 class _Reading(NamedTuple):
-    """Positions of the GPUs that the items name, what stopped the reading, and the first fault."""
+    """Positions of the GPUs in the list, what ended it, and the first fault."""
 
     positions: tuple[int, ...]
     stop: str = ""
@@ -58,7 +57,10 @@ class _Reading(NamedTuple):
 
 
 def visible(value: str | None, gpus: tuple[Gpu, ...]) -> Visible:
-    """Return what a process with this CUDA_VISIBLE_DEVICES (None: unset) sees of a node's GPUs."""
+    """Return the GPUs of a node that a process with this CUDA_VISIBLE_DEVICES sees.
+
+    None means unset.
+    """
     usable = tuple(gpu for gpu in gpus if usable_name(gpu))
     picked = _read(value, gpus)
     if value is not None and value.startswith("MIG-"):
@@ -67,19 +69,17 @@ def visible(value: str | None, gpus: tuple[Gpu, ...]) -> Visible:
 
 
 def fault_in(value: str | None, gpus: tuple[Gpu, ...]) -> Fault | None:
-    """Return the first item that is at fault, None when the value is fine.
+    """Return the first faulty item, None if the value is fine.
 
-    A node without a usable GPU, or an index that would be right if no GPU were lost, is not the value's
-    fault.
+    A node without a usable GPU, or an index that would be right if no GPU were lost, is not the value's fault.
     """
     return _read(value, gpus).fault
 
 
 def device_of(local_rank: int | None, visible: tuple[str, ...]) -> str | None:
-    """Return the GPU that ``cuda:LOCAL_RANK`` is, or the only visible one; None when neither exists.
+    """Return the GPU that ``cuda:LOCAL_RANK`` is, or the only visible one, else None.
 
-    Where every rank sees one GPU of its own (``srun --gpus-per-task=1``) scripts take it whatever LOCAL_RANK
-    says.
+    If every rank sees one GPU of its own (``srun --gpus-per-task=1``), scripts take it whatever LOCAL_RANK is.
     """
     if local_rank is not None and 0 <= local_rank < len(visible):
         return visible[local_rank]
@@ -93,7 +93,7 @@ def _read(value: str | None, gpus: tuple[Gpu, ...]) -> _Reading:
     if value is None:
         return _Reading(tuple(range(len(usable))))
     if not value.strip(_BLANKS + ","):
-        return _Reading((), "it names no GPU", Fault("empty", 0, value, "it is set and names no GPU"))
+        return _Reading((), "it names no GPU", Fault("empty", 0, value, "it is set but names no GPU"))
     if value.startswith("MIG-"):
         return _by_uuid(value, "MIG-", _mig_devices(value, gpus), gpus)
     if value.startswith("GPU-"):
@@ -121,9 +121,9 @@ def _by_index(value: str, count: int, gpus: tuple[Gpu, ...]) -> _Reading:
         indices.append(index)
     for position, index in enumerate(indices):
         if index >= count:
-            why = f"there is no GPU {index}, only {_range(count)}; it ends the list"
+            why = f"GPU {index} does not exist, only {_range(count)}; it ends the list"
             found = Fault("bad-item", position + 1, items[position], why)
-            # Of 8 GPUs with one lost CUDA counts 7: the index is right then, and the GPU is at fault.
+            # With one of 8 GPUs lost CUDA counts 7: the index is right, and the GPU is at fault.
             known = index < len(gpus) and any(gpu.lost for gpu in gpus)
             earlier = fault if fault and fault.item <= found.item else None
             return _Reading(tuple(indices[:position]), str(found), earlier or (None if known else found))
@@ -132,19 +132,19 @@ def _by_index(value: str, count: int, gpus: tuple[Gpu, ...]) -> _Reading:
 
 def _by_uuid(value: str, prefix: str, pool: tuple[str, ...], gpus: tuple[Gpu, ...]) -> _Reading:
     items = value.split(",")
-    wanted: list[str] = []
+    prefixes: list[str] = []
     stop, fault = "", None
     for number, item in enumerate(items, start=1):
-        if item in wanted:
+        if item in prefixes:
             return _emptied(number, item)
         if not item.startswith(prefix):
             if any(rest.strip(_BLANKS) for rest in items[number - 1 :]):
                 fault = _unreadable(number, item, first=prefix)
                 stop = str(fault)
             break
-        wanted.append(item)
+        prefixes.append(item)
     positions: list[int] = []
-    for number, item in enumerate(wanted, start=1):
+    for number, item in enumerate(prefixes, start=1):
         fits = [position for position, uuid in enumerate(pool) if uuid.startswith(item)]
         if len(fits) != 1:
             found = _unknown(number, item, [pool[position] for position in fits])
@@ -157,10 +157,10 @@ def _by_uuid(value: str, prefix: str, pool: tuple[str, ...], gpus: tuple[Gpu, ..
 
 
 def _mig_devices(value: str, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
-    """Return a node's MIG devices, among them one that the value names in the old form MIG-GPU-UUID/GI/CI.
+    """Return a node's MIG devices, with those that the value names as MIG-GPU-UUID/GI/CI.
 
-    Today's drivers give another name for it, and its instance numbers are not collected: it is taken at its
-    word.
+    Today's drivers give another name to such a device, and its instance numbers are not collected, so the value is
+    trusted.
     """
     devices = tuple(uuid for gpu in gpus if not gpu.lost for uuid in gpu.mig_uuids)
     old = [
@@ -172,33 +172,33 @@ def _mig_devices(value: str, gpus: tuple[Gpu, ...]) -> tuple[str, ...]:
 
 
 def _first_of(pool: tuple[str, ...], picked: _Reading) -> Visible:
-    """Return the first MIG device that was picked.
+    """Return the first MIG device that was selected.
 
-    A process gets no more (MIG user guide, "CUDA Device Enumeration").
+    A process sees only one (MIG user guide, "CUDA Device Enumeration").
     """
     uuids = tuple(pool[position] for position in picked.positions)
-    return Visible(uuids[:1], "item 2: a process sees one MIG device only" if len(uuids) > 1 else picked.stop)
+    return Visible(uuids[:1], "item 2: a process sees only one MIG device" if len(uuids) > 1 else picked.stop)
 
 
 def _whole_or_mig(chosen: list[Gpu], stop: str) -> Visible:
-    """Name the chosen GPUs; where one is divided, its first MIG device takes the place of all of them."""
+    """Name the selected GPUs; if one is divided, its first MIG device replaces all of them."""
     devices = [uuid for gpu in chosen if gpu.mig is True for uuid in gpu.mig_uuids]
     if devices:
         alone = len(devices) == 1 and len(chosen) == 1
-        return Visible((devices[0],), stop if alone else "a process sees one MIG device only, and no GPU beside it")
+        return Visible((devices[0],), stop if alone else "a process sees only one MIG device, and no GPU beside it")
     whole = tuple(usable_name(gpu) for gpu in chosen if gpu.mig is not True)
     if len(whole) < len(chosen):
-        return Visible(whole, stop or "a GPU in MIG mode on which no MIG device was made is not visible")
+        return Visible(whole, stop or "a GPU in MIG mode without a MIG device is not visible")
     return Visible(whole, stop)
 
 
 def _emptied(number: int, item: str) -> _Reading:
-    fault = Fault("duplicate", number, item, "it names a GPU a second time, and CUDA then shows none at all")
+    fault = Fault("duplicate", number, item, "it repeats a GPU, so CUDA shows no GPU at all")
     return _Reading((), str(fault), fault)
 
 
 def _unreadable(number: int, item: str, first: str) -> Fault:
-    """Say what is wrong with an item not of the list's kind; `first` is that kind's prefix, if it has one."""
+    """Return the fault of an item that is not of the list's kind, whose prefix is `first`."""
     text = item.strip(_BLANKS)
     if _NUMBER.match(text):
         if text.startswith("-"):
@@ -213,17 +213,17 @@ def _unreadable(number: int, item: str, first: str) -> Fault:
     if not text:
         why = "an empty item ends the list"
     elif text.lower() in {"all", "none", "void", "nodevfiles"}:
-        why = f"CUDA knows no word {text!r} here, and it ends the list"
+        why = f"CUDA does not accept {text!r}; it ends the list"
     elif text[0] in "[({\"'":
         why = "a bracket or quote ends the list"
     elif text.upper().startswith(_UUID):
-        why = "UUIDs begin with GPU- or MIG- in capitals; this one ends the list"
+        why = "UUIDs begin with GPU- or MIG- in capitals; this item ends the list"
     return Fault("bad-item", number, item, why)
 
 
 def _unknown(number: int, item: str, fits: list[str]) -> Fault:
     if fits:
-        why = f"it fits {' and '.join(fits)}, so CUDA takes none of them; it ends the list"
+        why = f"it matches {' and '.join(fits)}, so CUDA takes none of them; it ends the list"
         return Fault("bad-item", number, item, why)
     if item != item.strip(_BLANKS):
         return Fault("bad-item", number, item, "the blank after the UUID ends the list")
@@ -231,7 +231,7 @@ def _unknown(number: int, item: str, fits: list[str]) -> Fault:
 
 
 def _may_be(gpu: Gpu, prefix: str) -> bool:
-    """Tell whether a UUID that fits no usable GPU can be of one that is lost or does not tell its own."""
+    """Return whether a UUID that matches no usable GPU may belong to a lost or unreadable one."""
     return gpu.uuid.startswith(prefix) if isinstance(gpu.uuid, str) else True
 
 

@@ -59,7 +59,7 @@ def dropped(cluster: Cluster) -> tuple[float, float]:
     start = time.perf_counter()
     running = cluster.start("node2", "distcheck", "env", env=RANK_1)
     said = ""
-    while "still tries to reach rank 0" not in said:
+    while "still trying to reach rank 0" not in said:
         said = running.process.stderr.readline()
         if not said:
             sys.exit("the rank ended without a word of MASTER_ADDR")

@@ -22,19 +22,19 @@ def test_an_alias_explains_its_rule():
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("probe-version-difers", "close to it: probe-version-differs"),
+        ("probe-version-difers", "similar: probe-version-differs"),
         ("version", "probe-version-differs"),
         ("", "`distcheck explain` lists all rules"),
         ("xyz", "`distcheck explain` lists all rules"),
     ],
 )
-def test_an_unknown_name_is_told_what_is_close(name, hint):
+def test_an_unknown_name_gets_similar_names(name, hint):
     with pytest.raises(LookupError, match="no rule is named") as error:
         explain(name)
     assert hint in str(error.value)
 
 
-def test_the_list_has_every_rule_once_under_its_family():
+def test_the_list_has_every_rule_once_in_its_family():
     lines = listing().splitlines()
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     assert names == [rule.name for rule in all_rules()]

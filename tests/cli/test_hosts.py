@@ -1,11 +1,11 @@
-"""Which nodes take part: lists of hosts, hostfiles of every dialect, and what starts the probes."""
+"""Host lists, hostfiles of every dialect, and how the probes are started."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distcheck.cli import hosts
@@ -19,7 +19,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "8", "LOCAL_R
 
 @pytest.fixture(autouse=True)
 def _srun(tmp_path, monkeypatch):
-    """Put an srun on PATH: Slurm is there."""
+    """Put an srun on PATH, so that Slurm seems installed."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "srun").chmod(0o755)
@@ -55,7 +55,7 @@ def refused(environ=None, **options) -> str:
         ("fd00::1,user@b", "fd00::1 user@b"),
     ],
 )
-def test_a_list_is_expanded_in_its_own_order(text, expected):
+def test_a_host_list_keeps_its_order(text, expected):
     assert hosts.expand(text, "--hosts") == tuple(expected.split())
 
 
@@ -74,19 +74,21 @@ def test_a_list_is_expanded_in_its_own_order(text, expected):
         ("rack[1-1000]node[1-1000]", "more than 65536 hosts"),
     ],
 )
-def test_what_is_no_list_is_said_with_the_value(text, remedy):
-    words = refused(hosts=text)
-    assert repr(text) in words
-    assert remedy in words
+def test_an_invalid_host_list_is_reported_with_its_value(text, remedy):
+    message = refused(hosts=text)
+    assert repr(text) in message
+    assert remedy in message
 
 
+@settings(deadline=None)
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9]{0,5}(-[a-z])?", fullmatch=True), min_size=1, max_size=8))
-def test_plain_names_stay_as_they_are_each_once(names):
+def test_plain_names_are_kept_once_each(names):
     assert hosts.expand(",".join(names), "--hosts") == tuple(dict.fromkeys(names))
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab19[]-,:. \t\\!&^%#\x00é", max_size=12))
-def test_any_text_is_a_list_or_said_to_be_none(text):
+def test_any_text_is_a_host_list_or_a_usage_error(text):
     try:
         found = hosts.expand(text, "--hosts")
     except UsageError as error:
@@ -115,7 +117,7 @@ def test_any_text_is_a_list_or_said_to_be_none(text):
     ],
     ids=["plain", "DeepSpeed", "limits", "no-slots", "comments", "MPICH", "ranges", "PBS", "twice"],
 )
-def test_a_hostfile_of_every_dialect_is_read(tmp_path, text, expected):
+def test_hostfiles_of_every_dialect_are_read(tmp_path, text, expected):
     path = tmp_path / "hosts"
     path.write_text(text)
     names, slots = hosts.read_hostfile(path)
@@ -124,35 +126,36 @@ def test_a_hostfile_of_every_dialect_is_read(tmp_path, text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "problem"),
     [
         ("", "names no host"),
-        ("# nobody\n", "names no host"),
-        ("a\nb:x\n", "line 2: 'b:x' is no host; expected something like node1 slots=8"),
+        ("# a comment\n", "names no host"),
+        ("a\nb:x\n", "line 2: 'b:x' is not a host; expected, for example, node1 slots=8"),
         ("a slots=many", "line 1: many ranks; give 1 to 4096"),
         ("a slots=0", "line 1: 0 ranks; give 1 to 4096"),
         ("a slots=99999999999", "line 1: 99999999999 ranks"),
-        ("a two words", "line 1: 'a two words' is no host"),
-        ("node[1-", "line 1: 'node[1-' is no list of hosts"),
+        ("a two words", "line 1: 'a two words' is not a host"),
+        ("node[1-", "line 1: 'node[1-' is not a list of hosts"),
         ("-x", "line 1: '-x': a host cannot begin with a dash"),
     ],
 )
-def test_what_is_no_hostfile_is_said_with_its_line(tmp_path, text, words):
+def test_an_invalid_hostfile_is_reported_with_its_line(tmp_path, text, problem):
     path = tmp_path / "hosts"
     path.write_text(text)
-    said = refused(hostfile=path)
-    assert str(path) in said
-    assert words in said
+    message = refused(hostfile=path)
+    assert str(path) in message
+    assert problem in message
 
 
-def test_a_hostfile_that_cannot_be_read_is_said(tmp_path):
+def test_an_unreadable_hostfile_is_reported(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     assert "cannot be read: No such file or directory" in refused(hostfile=tmp_path / "absent")
     assert "cannot be read" in refused(hostfile=tmp_path / "binary")
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), st.integers(1, 64), min_size=1), st.booleans())
-def test_every_host_has_the_slots_that_it_was_given(tmp_path_factory, counts, colon):
+def test_every_host_has_the_slots_of_its_line(tmp_path_factory, counts, colon):
     path = tmp_path_factory.getbasetemp() / "counts"
     path.write_text("".join(f"{h}:{n}\n" if colon else f"{h} slots={n}\n" for h, n in counts.items()))
     assert hosts.read_hostfile(path) == (tuple(counts), counts)
@@ -182,12 +185,12 @@ def test_every_host_has_the_slots_that_it_was_given(tmp_path_factory, counts, co
         (TORCHRUN, {}, None),
     ],
 )
-def test_what_starts_the_probes_follows_from_options_and_allocation(environ, options, engine):
+def test_options_and_allocation_select_how_to_start_the_probes(environ, options, engine):
     launch = outside(environ, **options)
     assert (launch and launch.engine) == engine
 
 
-def test_an_allocation_without_srun_is_left_to_this_machine(monkeypatch):
+def test_an_allocation_without_srun_runs_on_this_machine(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert outside(BATCH) is None
 
@@ -196,10 +199,10 @@ def test_an_allocation_without_srun_is_left_to_this_machine(monkeypatch):
     ("environ", "options", "value", "remedy"),
     [
         ({}, {"launcher": "pbs"}, "--launcher pbs", "auto, local, ssh, slurm, mpi"),
-        ({}, {"launcher": "local", "hosts": "a"}, "--launcher local", "leave --hosts and --hostfile out"),
+        ({}, {"launcher": "local", "hosts": "a"}, "--launcher local", "drop --hosts and --hostfile"),
         ({}, {"launcher": "slurm"}, "--launcher slurm", "use sbatch or salloc"),
-        ({}, {"launcher": "ssh"}, "--launcher ssh", "give --hosts or --hostfile"),
-        ({}, {"hosts": "a", "hostfile": "f"}, "--hosts and --hostfile", "give one"),
+        ({}, {"launcher": "ssh"}, "--launcher ssh", "use --hosts or --hostfile"),
+        ({}, {"hosts": "a", "hostfile": "f"}, "--hosts and --hostfile", "give only one"),
         ({}, {"hosts": "a", "nproc": "0"}, "--nproc 0", "give 1 to 4096"),
         ({}, {"hosts": "a", "nproc": "auto"}, "--nproc auto", "give a number"),
         ({}, {"hosts": "a,b", "need": 3}, "--need 3", "from 1 to 2"),
@@ -216,16 +219,16 @@ def test_an_allocation_without_srun_is_left_to_this_machine(monkeypatch):
         (BATCH | {"SLURM_JOB_NODELIST": ""}, {}, "SLURM_JOB_NODELIST is empty", "inside salloc"),
     ],
 )
-def test_what_cannot_be_meant_is_said_with_value_and_remedy(environ, options, value, remedy):
-    words = refused(environ, **options)
-    assert value in words
-    assert remedy in words
+def test_invalid_options_are_reported_with_value_and_fix(environ, options, value, remedy):
+    message = refused(environ, **options)
+    assert value in message
+    assert remedy in message
 
 
 # -- the launch
 
 
-def test_ssh_has_a_rank_per_host_or_as_many_as_nproc_says():
+def test_ssh_starts_one_rank_per_host_or_nproc():
     assert outside(hosts="b,a").ranks_by_host == (1, 1)
     launch = outside(hosts="b,a", nproc="3")
     assert (launch.ranks_by_host, launch.multiplies, launch.master_addr, launch.master_port) == (
@@ -237,21 +240,21 @@ def test_ssh_has_a_rank_per_host_or_as_many_as_nproc_says():
     assert launch.python == sys.executable
 
 
-def test_slots_are_ranks_and_nproc_wins_over_them(tmp_path):
+def test_slots_are_ranks_and_nproc_overrides_them(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("a slots=3\nb\n")
     assert outside(hostfile=path).ranks_by_host == (3, 1)
     assert outside(hostfile=path, nproc="2").ranks_by_host == (2, 2)
 
 
-def test_a_scheduler_s_own_hostfile_is_found(tmp_path):
+def test_the_scheduler_hostfile_is_found(tmp_path):
     path = tmp_path / "nodes"
     path.write_text("a\na\nb\nb\n")
     launch = outside({"PBS_NODEFILE": str(path)}, launcher="ssh")
     assert (launch.hosts, launch.ranks_by_host) == (("a", "b"), (2, 2))
 
 
-def test_an_allocation_says_hosts_tasks_and_port():
+def test_an_allocation_defines_hosts_tasks_and_port():
     launch = outside(BATCH)
     assert (launch.hosts, launch.ranks_by_host, launch.multiplies) == (
         ("node1", "node2", "node3", "node4"),
@@ -273,7 +276,7 @@ def test_an_allocation_says_hosts_tasks_and_port():
         ({}, "--distribution plane=1"),
     ],
 )
-def test_srun_s_distribution_says_which_node_has_which_task(environ, arguments):
+def test_srun_distribution_maps_tasks_to_nodes(environ, arguments):
     launch = outside(BATCH | environ, launcher_args=arguments)
     assert launch.host_of_task == ("node1", "node2", "node3", "node4") + ("node1",) * 4
     assert launch.ranks_by_name() == {"node1": (0, 4, 5, 6, 7), "node2": (1,), "node3": (2,), "node4": (3,)}
@@ -281,20 +284,20 @@ def test_srun_s_distribution_says_which_node_has_which_task(environ, arguments):
     assert outside(BATCH | environ, launcher_args=arguments, nproc="2").ranks_by_name()["node2"] == (2, 3)
 
 
-def test_a_distribution_of_one_s_own_leaves_open_which_node_has_which_task():
+def test_a_custom_distribution_leaves_the_task_map_unknown():
     launch = outside(BATCH | {"SLURM_DISTRIBUTION": "arbitrary"})
     assert (launch.host_of_task, set(launch.ranks_by_name().values())) == ((), {()})
 
 
-def test_where_the_ranks_meet_is_the_users_word_before_the_environments():
+def test_the_master_options_override_the_environment():
     there = {"MASTER_ADDR": "env", "MASTER_PORT": "1234"}
     launch = outside(there, hosts="a")
     assert (launch.master_addr, launch.master_port) == ("env", 1234)
-    launch = outside(there, hosts="a", master_addr="said", master_port=5)
-    assert (launch.master_addr, launch.master_port) == ("said", 5)
+    launch = outside(there, hosts="a", master_addr="option", master_port=5)
+    assert (launch.master_addr, launch.master_port) == ("option", 5)
 
 
-def test_a_host_that_is_left_out_takes_its_ranks_along_and_the_meeting_place_when_it_was_there():
+def test_excluding_a_host_removes_its_ranks_and_moves_the_master():
     launch = outside(hosts="a,b,c", nproc="2").without(("a",))
     assert (launch.hosts, launch.master_addr, launch.ranks_by_name()["c"]) == (("b", "c"), "b", (2, 3))
     assert outside(hosts="a,b,c", master_addr="head").without(("a",)).master_addr == "head"
@@ -310,6 +313,6 @@ def test_a_host_that_is_left_out_takes_its_ranks_along_and_the_meeting_place_whe
         ("?CX_TLS", "UCX_TLS"),
     ],
 )
-def test_the_variables_that_match_are_carried(patterns, names):
+def test_matching_variables_are_passed_on(patterns, names):
     environ = {"NCCL_DEBUG": "INFO", "UCX_TLS": "tcp", "HOME": "/root"}
     assert list(hosts.carried(patterns, environ)) == names.split()

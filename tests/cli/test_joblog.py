@@ -1,4 +1,4 @@
-"""The errors in a job's log lead to the rules that explain them."""
+"""Finding rules by the errors in a job log."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def named(text):
 
 
 @pytest.mark.parametrize("message", KNOWN, ids=lambda m: m.text[:40])
-def test_a_message_is_found_as_its_rules_quote_it(message):
+def test_a_quoted_message_is_found(message):
     (found,) = search(io.BytesIO(f"{TRAINING}[rank3]: {message.text}\n{TRAINING}".encode()), KNOWN)
     assert {rule.name for rule in message.rules} <= {rule.name for rule in found.message.rules}
     assert (found.line_number, found.times) == (7, 1)
 
 
-def test_the_log_of_a_healthy_training_names_nothing():
+def test_the_log_of_a_healthy_job_matches_no_rule():
     assert named(TRAINING * 100) == []
 
 
@@ -51,22 +51,22 @@ def test_the_log_of_a_healthy_training_names_nothing():
         ("cuda error: invalid device ordinal", "gpu-fewer-than-needed"),
     ],
 )
-def test_messages_with_other_numbers_names_and_colours_are_known(line, rule):
+def test_messages_match_with_other_numbers_names_and_colours(line, rule):
     (rules,) = named(f"{TRAINING}{line}\n")
     assert rule in rules
 
 
-def test_every_message_is_told_once_with_its_first_line_and_how_often_it_stands_there():
+def test_a_message_is_reported_once_with_its_first_line_and_count():
     log = TRAINING + "CUDA error: invalid device ordinal\n" * 3 + "No CUDA GPUs are available\n"
     found = search(io.BytesIO(log.encode()), KNOWN)
     assert [(f.line_number, f.times) for f in found] == [(7, 3), (10, 1)]
     text = tell(found, "job.log")
     assert "job.log:7 (3 times): CUDA error: invalid device ordinal\n" in text
     assert "job.log:10: No CUDA GPUs are available\n" in text
-    assert "`distcheck explain RULE` says more" in text
+    assert "`distcheck explain RULE` has details" in text
 
 
-def test_a_long_log_is_read_piece_by_piece_and_its_lines_are_counted():
+def test_line_numbers_are_right_in_a_log_read_in_pieces():
     filler = ("x" * 99 + "\n") * 30_000
     log = filler + "No CUDA GPUs are available\n" + filler
     (found,) = search(io.BytesIO(log.encode()), KNOWN)
@@ -74,7 +74,7 @@ def test_a_long_log_is_read_piece_by_piece_and_its_lines_are_counted():
 
 
 @pytest.mark.parametrize("junk", [b"", b"\n\n", bytes(range(256)) * 50, b"\xff" * 5_000_000, b"no newline at the end"])
-def test_whatever_a_file_holds_is_read_to_its_end(junk):
+def test_any_file_is_read_to_its_end(junk):
     assert search(io.BytesIO(junk), KNOWN) == []
     assert "none of the error messages" in tell([], "job.log")
 
@@ -85,7 +85,7 @@ def test_a_progress_bar_is_one_line():
     assert found.line_number == 2
 
 
-def test_the_end_of_a_log_without_a_newline_counts():
+def test_a_last_line_without_a_newline_is_searched():
     (found,) = search(io.BytesIO(b"start\nNo CUDA GPUs are available"), KNOWN)
     assert found.line_number == 2
 

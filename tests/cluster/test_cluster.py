@@ -46,7 +46,7 @@ def test_nodes_have_names_and_process_ids_of_their_own(cluster):
         assert cluster.run(node, "cat", "/proc/1/comm").out == "bash\n"
 
 
-def test_namespaces_are_shared_with_nobody(cluster):
+def test_namespaces_are_not_shared(cluster):
     kinds = ("net", "uts", "ipc", "pid", "mnt")
     owners = {kind: {str(Path(f"/proc/self/ns/{kind}").readlink())} for kind in kinds}
     for node in _everyone(cluster):
@@ -280,7 +280,7 @@ def test_a_head_that_was_lost_comes_back(cluster):
     assert len(cluster.run("node1", "srun", "-N4", "hostname").out.split()) == 4
 
 
-def test_a_frozen_node_takes_connections_and_says_nothing_until_it_thaws(cluster):
+def test_a_frozen_node_accepts_connections_and_is_silent_until_it_thaws(cluster):
     cluster.freeze("node3")
     login = cluster.start("node1", "ssh", "-o", "ConnectTimeout=60", "node3", "hostname")
     assert cluster.run("node1", "ping", "-c1", "-W5", "node3").code == 0

@@ -77,7 +77,7 @@ def test_every_nodes_gpus_are_watched_while_the_collectives_run(cluster, gpu):
     assert ("gpu-pcie-replay", "warning", [21], ["node3"]) in told(report), report["findings"]
 
 
-def test_an_xid_in_one_nodes_kernel_log_is_told_with_its_gpu_and_rank(cluster, gpu):
+def test_an_xid_in_one_nodes_kernel_log_is_reported_with_its_gpu_and_rank(cluster, gpu):
     """The nodes have no /dev/kmsg of their own: a file stands in for node2's."""
     microseconds = int((time.clock_gettime(time.CLOCK_MONOTONIC) - 600) * 1e6)
     line = f"3,99,{microseconds},-;NVRM: Xid (PCI:0000:61:00): 119, pid=7, name=python3, Timeout after 6s of waiting"
@@ -91,6 +91,6 @@ def test_an_xid_in_one_nodes_kernel_log_is_told_with_its_gpu_and_rank(cluster, g
     (unseen,) = [n for n in report["not_checked"] if n["rule"] == "gpu-xid-recent"]
     assert (unseen["nodes"], unseen["reason"]) == (
         ["node1", "node3", "node4"],
-        "there is no /dev/kmsg here, as in containers",
+        "/dev/kmsg does not exist here, as in containers",
     )
     assert report["exit_code"] == 20

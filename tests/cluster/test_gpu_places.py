@@ -62,11 +62,11 @@ def test_a_port_that_is_down_on_one_node_is_named_with_its_rank(gpu):
     report = gpu(machines.change(machines.DGX_H100, "mlx5_9", up=False))
     found = finding(report, "gpu-far-from-nic")
     assert (found["ranks"], found["nodes"], found["severity"]) == ([21], ["node3"], "warning")
-    assert "mlx5_9 is down, which would be on its switch" in found["message"]
+    assert "mlx5_9 is on its switch but down" in found["message"]
     assert (report["verdict"], len(report["findings"])) == ("warn", 1)
 
 
-def test_a_list_that_leaves_one_adapter_names_all_who_are_far_from_it(gpu):
+def test_a_list_with_one_adapter_names_all_ranks_far_from_it(gpu):
     found = finding(gpu(NCCL_IB_HCA="=mlx5_0"), "gpu-far-from-nic")
     assert found["ranks"] == [rank for rank in range(32) if rank % 8]
     assert found["nodes"] == list(NODES)

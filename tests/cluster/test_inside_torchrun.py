@@ -153,7 +153,7 @@ def test_under_srun_a_torchrun_per_node_is_healthy(cluster):
     assert len(done.summed) == 8
 
 
-def test_an_address_exported_for_torchrun_is_said_to_be_ignored(cluster):
+def test_an_address_exported_for_torchrun_is_reported_as_ignored(cluster):
     ended = cluster.run(
         "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "--kill-on-bad-exit=0",
         *_TORCHRUN, "--nproc-per-node", "2", "--no-python", "distcheck", "env", "--format", "json",
@@ -196,7 +196,7 @@ def test_agents_that_wait_for_different_numbers_of_nodes_are_the_jobs_error_and_
     assert report["findings"][0]["evidence"]["in no world"] == "node4"
 
 
-def test_a_rendezvous_that_drops_a_node_by_its_clock_is_no_pass_and_the_one_left_out_is_named(cluster):
+def test_a_node_dropped_by_its_clock_is_named_and_the_run_does_not_pass(cluster):
     skewed = f"{sys.executable} {Path(__file__).parent / 'skewed_agent.py'}"
     agent = f"[ $SLURM_NODEID = 2 ] && agent='{skewed}' || agent={_TORCHRUN[0]}; $agent --nnodes 4"
     report = _step_of_agents(cluster, f"{agent} {' '.join(_C10D)}")
@@ -235,7 +235,7 @@ def test_the_same_node_rank_on_all_nodes_is_found_before_torchrun_starts(cluster
     assert found["ranks"] == [0, 1, 2, 3]
 
 
-def test_a_host_name_that_the_others_do_not_know_is_named(cluster, launched):
+def test_a_host_name_unknown_to_the_others_is_named(cluster, launched):
     # The agents meet by address; the ranks are sent to node1's own name, which the others no longer resolve.
     address = f"{cluster.networks[0]}.11"
     for node in ("node2",):

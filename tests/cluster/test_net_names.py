@@ -118,13 +118,13 @@ def test_a_master_addr_that_leads_elsewhere_on_one_node(bare, launched):
     assert f"node1 is {bare.networks[0]}.14 there" in finding(report, "net-dns-differs")["message"]
 
 
-def test_a_master_addr_that_leads_to_nobody_of_the_job_is_said_by_name(bare):
+def test_a_master_addr_outside_the_job_is_reported_by_name(bare):
     rename(bare, "node3", "node1", f"{bare.networks[0]}.10")
     (zero, (report,)), _, (_, (lost,)), _ = by_hand(bare, "--join-timeout", "4")
     assert (zero.code, blamed(report)) == (20, {"env-rank-missing": ([2], [])})
     assert blamed(lost) == {"net-master-refused": ([2], ["node3"])}  # who is alone cannot know better
     found = finding(lost, "net-master-refused")
-    assert f"found nobody listening at node1 ({bare.networks[0]}.10:29500)" in found["message"]
+    assert f"connection refused at node1 ({bare.networks[0]}.10:29500)" in found["message"]
     assert found["fix"]["commands"] == ["ssh node3 getent ahosts node1"]
 
 
@@ -142,7 +142,7 @@ def test_a_master_addr_of_another_node_than_rank_0s(cluster):
     assert "MASTER_ADDR node2 is 10.77.0.12" in found["message"]
 
 
-def test_every_address_of_the_master_is_the_same_master_and_met_at_once(bare):
+def test_every_address_of_the_master_is_the_same_master_and_joined_at_once(bare):
     first, second = bare.networks
     own = {"node1": "127.0.0.1", "node2": f"{first}.11", "node3": "node1-data", "node4": "node1.cluster.example"}
     rename(bare, "node4", "node1.cluster.example", f"{first}.11")
@@ -178,7 +178,7 @@ def test_names_with_an_ipv6_address_that_one_node_has_not(dual):
     assert (ended.code, blamed(report)) == (0, {}), report["findings"]
 
 
-def test_an_ipv6_address_of_master_addr_that_leads_nowhere_is_told_by_every_node_that_tries_it(dual):
+def test_a_dead_ipv6_address_of_master_addr_is_reported_by_every_node_that_tries_it(dual):
     drop = "table ip6 t { chain in { type filter hook input priority 0; iifname eth0 tcp dport 29500 drop; }; }"
     assert dual.netns("node1", "nft", "-f", "-", text=drop).code == 0
     ended, report = net(dual)
@@ -189,7 +189,7 @@ def test_an_ipv6_address_of_master_addr_that_leads_nowhere_is_told_by_every_node
 # -- names of hosts
 
 
-def test_equal_host_names_of_two_machines_are_an_error_only_where_nccl_takes_them_for_one(bare):
+def test_equal_host_names_of_two_machines_are_an_error_only_if_nccl_confuses_them(bare):
     for node in ("node3", "node4"):
         bare.write(
             node,
@@ -211,7 +211,7 @@ def test_equal_host_names_of_two_machines_are_an_error_only_where_nccl_takes_the
     assert list(blamed(report, "info")) == ["net-duplicate-hostname"]
 
 
-def test_reverse_dns_that_hangs_is_a_warning_and_holds_nobody_up_for_long(bare):
+def test_hanging_reverse_dns_is_a_warning_and_delays_only_briefly(bare):
     silent = "table inet t { chain c {\ntype filter hook input priority 0\nudp dport 53 drop\n}\n}\n"
     assert bare.netns("head", "nft", "-f", "-", text=silent).code == 0
     network = bare.networks[0]

@@ -48,7 +48,7 @@ def test_an_ill_gloo_socket_ifname(cluster, value):
     assert finding(report, "net-gloo-ifname-wrong")["fix"]["commands"] == GLOO_ETH0
 
 
-def test_gloos_variable_is_no_matter_of_a_job_with_nccl_and_nccls_none_of_one_with_gloo(cluster):
+def test_gloos_variable_does_not_matter_with_nccl_nor_nccls_with_gloo(cluster):
     for backend, name in (("nccl", "GLOO_SOCKET_IFNAME"), ("gloo", "NCCL_SOCKET_IFNAME")):
         ended, report = net(cluster, "--backend", backend, **{name: "eth9"})
         assert (ended.code, findings(report, "error", "warning", "info")) == (0, []), report["findings"]
@@ -70,7 +70,7 @@ def test_a_variable_that_one_node_alone_has(cluster, name, value, rule):
     assert blamed(report) == {rule: ([2], ["node3"])}
 
 
-def test_another_network_on_one_node_that_all_reach_is_no_fault(cluster):
+def test_a_reachable_extra_network_on_one_node_is_not_a_fault(cluster):
     ended = by_hand(cluster, only={"node3": {"NCCL_SOCKET_IFNAME": "eth1", "GLOO_SOCKET_IFNAME": "eth1"}})
     assert [e.code for e, _ in ended] == [0] * 4
     assert blamed(ended[0][1][0]) == {}
@@ -140,7 +140,7 @@ def test_a_nodes_cable_pulled_before_a_start_by_hand(bare, down):
         assert blamed(own) == {"net-master-unreachable": ([rank], [NODES[rank]])}
 
 
-def test_rank_0s_interface_that_is_down_is_said_of_its_node(bare):
+def test_rank_0s_interface_that_is_down_is_reported_for_its_node(bare):
     assert bare.netns("node1", "ip", "link", "set", "eth0", "down").code == 0
     ended, report = net(bare, "--join-timeout", "6")
     assert (ended.code, report["verdict"]) == (20, "unknown")
@@ -148,7 +148,7 @@ def test_rank_0s_interface_that_is_down_is_said_of_its_node(bare):
     assert set(blamed(report)) <= {"launch-node-unreachable", "launch-probe-silent"}
 
 
-def test_a_cable_pulled_from_the_network_that_the_libraries_were_told_to_use(bare):
+def test_a_pulled_cable_of_the_configured_network(bare):
     link(bare, "node3", "eth1", "down")
     ended, report = net(bare, NCCL_SOCKET_IFNAME="eth1", GLOO_SOCKET_IFNAME="eth1")
     assert (ended.code, blamed(report)) == (

@@ -11,7 +11,7 @@ from cluster.inside import NODES, finding, findings, reports
 from cluster.reaching import by_hand, net
 
 TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
-BOTH_WAYS = "on ports that the kernel chooses"
+BOTH_WAYS = "on ephemeral ports"
 ONE_WAY = f"{BOTH_WAYS}, but the other direction works"
 NEW = "tcp flags & (syn|ack) == syn"
 CLOSED = "net-master-unreachable"
@@ -68,12 +68,12 @@ def test_a_shut_master_port_is_named_with_the_manner_and_the_ranks(cluster, rule
     assert report["missing_ranks"] == []
 
 
-def test_a_master_that_drops_everything_is_said_on_standard_error_before_the_roll_call_closes(cluster):
+def test_a_master_that_drops_all_packets_is_reported_on_stderr_before_the_roll_call_closes(cluster):
     filtered(cluster, "node1", "iifname eth0 tcp dport != 22 drop")
     ended, report = net(cluster, "--join-timeout", "12")
     assert "distcheck: waiting for ranks 2, 3, 4, 5, 6, 7; the roll call closes in" in ended.err
     for rank in (2, 4, 6):
-        assert f"distcheck: rank {rank} still tries to reach rank 0 at node1:29500; the roll call" in ended.err
+        assert f"distcheck: rank {rank} is still trying to reach rank 0 at node1:29500; the roll call" in ended.err
     found = only(report, CLOSED, [2, 3, 4, 5, 6, 7])
     assert "packets are dropped, no answer within 3.0 s" in found["message"]
     assert (ended.code, ended.seconds >= 12) == (20, True)
@@ -104,7 +104,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize(("filters", "rule", "ranks", "words", "nature"), WAYS.values(), ids=WAYS)
-def test_a_way_that_is_shut_is_named_with_its_direction_and_the_others_are_innocent(
+def test_a_blocked_path_is_named_with_its_direction_and_no_other_is_blamed(
     cluster, filters, rule, ranks, words, nature
 ):
     for node, shut in filters.items():
@@ -126,7 +126,7 @@ def test_only_ssh_and_master_port_open_everywhere_is_the_site_s_fault(cluster, m
     ended, report = net(cluster)
     found = only(report, "net-firewall-ephemeral", [*range(8)])
     assert (ended.code, found["scope"], report["exclude"]["nodes"]) == (30, "system", [])
-    assert f"no node can reach any other on ports that the kernel chooses ({words}" in found["message"]
+    assert f"no node can reach any other on ephemeral ports ({words}" in found["message"]
 
 
 # -- MASTER_PORT taken
@@ -164,14 +164,14 @@ def taken(cluster):
 @pytest.mark.parametrize(
     ("program", "user", "behaves"),
     [
-        (("-c", TALKING), "root", "it answers the others '220 mail.example.org ESMTP'"),
-        (("-c", SILENT), "root", "it says nothing to the others, so that they would wait for ever"),
-        (("-m", "http.server", "29500"), "nobody", "it answers the others '<!DOCTYPE HTML>"),
+        (("-c", TALKING), "root", "it answers the other ranks with '220 mail.example.org ESMTP'"),
+        (("-c", SILENT), "root", "it does not answer the other ranks, so they would hang"),
+        (("-m", "http.server", "29500"), "nobody", "it answers the other ranks with '<!DOCTYPE HTML>"),
         (("-c", STORE), "root", "it is a store of torch.distributed (TCPStore), of another job or an earlier one"),
     ],
     ids=["talking", "silent", "HTTP", "store of torch"],
 )
-def test_who_has_taken_master_port_is_named_and_how_he_treats_the_others(cluster, taken, program, user, behaves):
+def test_the_owner_of_a_taken_master_port_is_named_with_its_answer(cluster, taken, program, user, behaves):
     pid = taken(*program, user=user)
     ended, report = net(cluster)
     assert ended.code == 30
@@ -190,13 +190,13 @@ def test_who_has_taken_master_port_is_named_and_how_he_treats_the_others(cluster
     assert found["fix"]["commands"][0] == (f"ssh node1 kill {pid}" if user == "root" else "export MASTER_PORT=29501")
 
 
-def test_an_ssh_server_on_master_port_is_named_and_nobody_is_told_to_kill_it(cluster):
+def test_an_ssh_server_on_master_port_is_named_without_a_fix_that_kills_it(cluster):
     ended, report = net(cluster, "--master-port", "22")
     assert (ended.code, findings(report)) == (30, ["net-port-in-use"])
     found = finding(report, "net-port-in-use")
     assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
     assert "(sshd: " in found["message"]
-    assert "it answers the others 'SSH-2.0-" in found["message"]
+    assert "it answers the other ranks with 'SSH-2.0-" in found["message"]
     assert not any("kill" in command for command in found["fix"]["commands"])
 
 
@@ -219,7 +219,7 @@ def test_a_privileged_master_port_is_rank_0_s_fault_alone(cluster):
     assert ({e.code for e in ended}, findings(report)) == ({30}, ["env-master-port-privileged"])
     found = finding(report, "env-master-port-privileged")
     assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
-    assert "may not listen on MASTER_PORT 888; expected a port from 1024 on" in found["message"]
+    assert "permission denied to listen on MASTER_PORT 888; expected a port of 1024 or higher" in found["message"]
 
 
 def test_a_holder_that_cannot_be_seen_is_looked_for_by_its_port(cluster, taken):
@@ -228,14 +228,14 @@ def test_a_holder_that_cannot_be_seen_is_looked_for_by_its_port(cluster, taken):
     assert ({e.code for e in ended}, findings(report)) == ({30}, ["net-port-in-use"])
     found = finding(report, "net-port-in-use")
     assert (found["ranks"], found["nodes"]) == ([0], ["node1"])
-    assert "is taken on rank 0's host by a process that cannot be seen (" in found["message"]
+    assert "is taken on rank 0's host by a process that is not visible (" in found["message"]
     assert found["fix"]["commands"] == ["export MASTER_PORT=29501", "ssh node1 sudo ss -ltnp 'sport = :29500'"]
 
 
-def test_a_port_among_those_of_outgoing_connections_is_told_and_stops_nobody(cluster):
+def test_an_ephemeral_master_port_is_reported_and_stops_no_job(cluster):
     ended = by_hand(cluster, "--master-port", "40000")
     ((report,), *others) = [told for _, told in ended]
     assert ({e.code for e, _ in ended}, findings(report), others) == ({0}, [], [[]] * 3)
     found = finding(report, "env-master-port-ephemeral")
     assert (found["severity"], found["ranks"]) == ("info", [0])
-    assert "MASTER_PORT 40000 lies in the range of outgoing connections of node1" in found["message"]
+    assert "MASTER_PORT 40000 is in the ephemeral range of node1" in found["message"]

@@ -46,7 +46,7 @@ def test_the_prolog_lets_a_healthy_job_run(cluster, recipes):
     assert recipes.state("node3")[1] == "none"
 
 
-def test_the_prolog_refuses_a_node_that_has_lost_a_gpu_and_says_why(cluster, recipes):
+def test_the_prolog_refuses_a_node_with_a_lost_gpu_and_gives_the_reason(cluster, recipes):
     recipes.everywhere()
     recipes.nvml("node2", BAD)
     log = cluster.start("node2", sys.executable, "-c", LOG)
@@ -62,13 +62,13 @@ def test_the_prolog_refuses_a_node_that_has_lost_a_gpu_and_says_why(cluster, rec
     assert "[job=" in told
     (line,) = log.wait().out.splitlines()
     assert "distcheck[" in line
-    assert "node2: node (exit code 40): gpu-fell-off-bus: " in line
+    assert "FAIL: node2, exit code 40: gpu-fell-off-bus: " in line
     good = cluster.run("node1", "srun", "--nodes=3", "hostname")
     assert sorted(good.out.split()) == ["node1", "node3", "node4"]
 
 
 @pytest.mark.parametrize("trouble", ["distcheck is not there", "only suspected"])
-def test_the_prolog_stops_no_job_for_what_is_not_sure(cluster, recipes, trouble):
+def test_the_prolog_stops_no_job_for_an_unknown_verdict(cluster, recipes, trouble):
     recipes.everywhere()
     if trouble == "only suspected":
         recipes.nvml("node2", "init !999\n")

@@ -85,7 +85,7 @@ def test_with_a_spare_node_the_good_ones_pass_and_the_bad_one_is_named(cluster, 
     assert cluster.read("node1", "/tmp/exclude") == "node1\n"
 
 
-def test_srun_s_own_words_are_given_when_it_starts_nothing(cluster):
+def test_sruns_own_output_is_shown_when_it_starts_nothing(cluster):
     ended, report = salloc(
         cluster, ("--nodes=2", "--ntasks-per-node=1"),
         "distcheck", "env", "--launcher-args=--constraint=no-such-feature", "--format", "json",

@@ -73,7 +73,7 @@ def test_another_port_of_ssh_and_other_networks_are_ssh_configs_and_the_hosts_ma
 # -- nodes of which nothing comes
 
 
-def test_nodes_that_cannot_be_logged_in_to_are_named_with_ssh_s_words_and_the_others_facts_are_there(cluster):
+def test_nodes_without_login_are_named_with_sshs_output_beside_the_others_facts(cluster):
     cluster.cut("node3")
     cluster.kill_service("node4", "sshd")
     ended, report = look(cluster, "env", "--join-timeout", "100", "--timeout", "110")
@@ -170,12 +170,12 @@ def test_variables_setup_and_python_are_the_jobs_and_ranks_of_the_starting_shell
     assert {cluster.run(node, "test", "-e", "/tmp/used").code for node in NODES} == {0}
 
 
-def test_a_setup_that_fails_on_one_node_is_said_with_its_code(cluster):
+def test_a_setup_that_fails_on_one_node_is_reported_with_its_code(cluster):
     ended, report = look(cluster, "env", "--setup", "test $(hostname) != node3", "--join-timeout", "8")
     assert (ended.code, findings(report)) == (20, ["launch-probe-failed"]), report
     found = finding(report, "launch-probe-failed")
     assert (found["nodes"], found["ranks"]) == (["node3"], [4, 5])
-    assert "--setup ended with exit code 1" in found["message"]
+    assert "--setup failed with exit code 1" in found["message"]
 
 
 # -- endings

@@ -60,7 +60,7 @@ def by_hand(cluster):
 
 
 @pytest.mark.parametrize("fault", ["freeze", "cut"])
-def test_a_node_lost_in_the_collectives_is_named_by_all_and_no_other(cluster, by_hand, fault):
+def test_only_a_node_lost_in_the_collectives_is_named_by_all(cluster, by_hand, fault):
     runs = by_hand()
     getattr(cluster, fault)("node3")
     first, second = (run.wait(TIMEOUT + 30) for run in runs[:2])
@@ -72,14 +72,14 @@ def test_a_node_lost_in_the_collectives_is_named_by_all_and_no_other(cluster, by
 
 
 @pytest.mark.parametrize("fault", ["freeze", "cut", "stop"])
-def test_when_rank_0s_node_is_lost_the_others_end_alike_and_say_so(cluster, by_hand, fault):
+def test_all_others_report_the_loss_of_rank_0s_node_and_end_alike(cluster, by_hand, fault):
     runs = by_hand()
     getattr(cluster, fault)("node1")
     ended = [run.wait(TIMEOUT + 30) for run in runs[1:]]
     for rank, end in enumerate(ended, start=1):
         (report,) = reports(end)
         assert errors(report) == [("probe-process-lost", [0], [])], report["findings"]
-        assert f"in the stage 'collectives', says rank {rank}" in report["findings"][0]["message"]
+        assert f"in stage 'collectives', reported by rank {rank}" in report["findings"][0]["message"]
         assert end.code == 20
         assert end.seconds < TIMEOUT + BEYOND_SECONDS
 
@@ -144,7 +144,7 @@ def test_the_node_with_a_small_dev_shm_is_named_before_anything_dies_of_it(clust
     assert found["nodes"] == ["node3"]
 
 
-def test_the_node_whose_tmp_is_full_is_named_and_no_other(cluster):
+def test_only_the_node_with_a_full_tmp_is_named(cluster):
     fill = "mount -t tmpfs -o size=4m tmpfs /tmp && dd if=/dev/zero of=/tmp/full bs=1M; df /tmp"
     assert "100%" in cluster.run("node3", "sh", "-c", fill).out
     ended, report = gate(cluster)
@@ -153,7 +153,7 @@ def test_the_node_whose_tmp_is_full_is_named_and_no_other(cluster):
     assert "node3: /tmp has 0.0 MiB free of 4" in found["message"]
 
 
-def test_the_node_whose_small_dev_shm_kills_a_rank_is_named_and_no_other(cluster):
+def test_only_the_node_whose_small_dev_shm_kills_a_rank_is_named(cluster):
     shrink(cluster, "node3")
     for node in NODES:  # what data loaders and NCCL would take everywhere
         cluster.write(node, SITE, site(tuple(range(8)), SHARED_MEMORY, bytes=32 << 20))

@@ -1,4 +1,4 @@
-"""Run a task in forked ranks and print what they say: a program, because a pytest process may have threads.
+"""Run a task in forked ranks and print their messages: a program, because a pytest process may have threads.
 
 ``python forked_ranks.py '{"backend": "gloo", "ranks": 2}'`` prints, per rank, pairs of seconds and message.
 """

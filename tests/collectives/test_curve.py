@@ -29,7 +29,7 @@ def test_a_straight_line_is_found(latency, rate):
     rate=st.floats(1e8, 1e11),
     noise=st.lists(st.floats(0.95, 1.05), min_size=21, max_size=21),
 )
-def test_noise_moves_it_by_no_more_than_itself(latency, rate, noise):
+def test_noise_moves_it_by_at_most_itself(latency, rate, noise):
     curve = fit([(size, seconds * n) for (size, seconds), n in zip(sweep(latency, rate), noise, strict=True)])
     assert curve.bytes_per_second == pytest.approx(rate, rel=0.08)
     assert curve.latency_seconds == pytest.approx(latency, rel=0.08)
@@ -46,7 +46,7 @@ def test_one_size_that_was_disturbed_does_not_bend_it(odd):
     assert curve.latency_seconds == pytest.approx(5e-5, rel=0.01)
 
 
-def test_three_sizes_tell_nearly_what_the_whole_sweep_tells():
+def test_three_sizes_give_nearly_the_line_of_the_whole_sweep():
     whole, quick = fit(sweep(5e-5, 4e10)), fit(sweep(5e-5, 4e10, QUICK))
     assert quick.bytes_per_second == pytest.approx(whole.bytes_per_second, rel=0.01)
 
@@ -60,15 +60,15 @@ def test_a_published_sweep_has_the_plateau_that_was_published():
 
 
 @pytest.mark.parametrize("points", [[], [(1, 1.0)], [(1, 1.0), (2, 2.0)], [(4, 1.0)] * 5])
-def test_fewer_than_three_sizes_make_no_line(points):
+def test_fewer_than_three_sizes_give_no_line(points):
     assert fit(points) is None
 
 
-def test_where_larger_sizes_take_no_longer_there_is_no_bandwidth():
+def test_without_longer_times_for_larger_sizes_there_is_no_bandwidth():
     assert fit([(size, 1.0 / size) for size in SIZES]) is None
 
 
 @given(st.lists(st.tuples(st.integers(1, 1 << 37), st.floats(1e-9, 1e3)), max_size=40))
-def test_whatever_was_measured_is_no_error(points):
+def test_any_measured_values_are_accepted(points):
     curve = fit(points)
     assert curve is None or (curve.latency_seconds >= 0 and curve.bytes_per_second > 0)

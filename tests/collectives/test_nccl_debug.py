@@ -116,7 +116,7 @@ def test_nothing_is_written_while_something_is_timed(writer):
     closed(debug)
 
 
-def test_quiet_does_nothing_where_there_is_no_log_of_ours_and_with_other_backends(writer):
+def test_quiet_does_nothing_without_a_log_of_ours_or_with_other_backends(writer):
     before = descriptors()
     with quiet():
         assert descriptors() == before
@@ -226,7 +226,7 @@ def test_what_the_files_of_nccl_set_counts_as_the_users(tmp_path):
     assert environ == {}
 
 
-def test_a_process_that_cannot_tell_any_more_is_read_from_outside_and_leaves_nothing():
+def test_the_log_of_a_hanging_process_is_read_from_outside():
     program = (
         "from distcheck.collectives.nccl_debug import prepare\n"
         "prepare(os.environ)\n"
@@ -270,7 +270,7 @@ def test_the_end_of_a_long_log_is_read_and_its_middle_is_not(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
-def test_a_rank_tells_what_nccl_said_and_a_gloo_run_is_not_touched(backend):
+def test_a_rank_reports_nccls_log_and_gloo_runs_are_unchanged(backend):
     program = (
         "from distcheck.collectives import worker\n"
         "from distcheck.collectives.plan import NcclSaid, Plan, Task\n"

@@ -76,7 +76,7 @@ UNDERSTOOD = {
 
 
 def said(*lines, rank=0, ranks=2):
-    """Return what these lines, each with NCCL's prefix, tell after a communicator of this size was begun."""
+    """Return the facts in these lines, with NCCL's prefix, after a communicator of this size was started."""
     begin = f"comm 0x1 rank {rank} nranks {ranks} cudaDev 0 nvmlDev 0 busId 30 commId 0x4 - Init START"
     return parse("".join(f"node1:100:101 [0] NCCL INFO {line}\n" for line in (begin, *lines)))
 
@@ -119,7 +119,7 @@ def test_an_operation_that_used_several_algorithms_shows_them_all():
     assert log.used_nvls is True
 
 
-def test_buffers_for_nvls_are_no_proof_that_it_is_used():
+def test_nvls_buffers_do_not_prove_its_use():
     log = said(
         "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)",
         "NVLS comm 0x1 headRank 0 nHeads 4 nvlsRanks 4 buffSize 1048576 nvlsPerRankSize 1 nvlsTotalSize 4",
@@ -301,7 +301,7 @@ _words = st.one_of(st.text(max_size=60), st.integers().map(str), st.sampled_from
 
 
 @given(st.text())
-def test_no_text_makes_it_fail(text):
+def test_arbitrary_text_does_not_make_it_fail(text):
     assert isinstance(parse(text + "\n"), NcclLog)
 
 
@@ -309,7 +309,7 @@ def test_no_text_makes_it_fail(text):
     st.sampled_from("\n".join(_RECORDED.values()).splitlines()),
     st.lists(st.tuples(st.integers(0, 250), _words), max_size=4),
 )
-def test_no_damage_to_a_real_line_makes_it_fail(line, damage):
+def test_a_damaged_real_line_does_not_make_it_fail(line, damage):
     for at, words in damage:
         line = line[:at] + words + line[at + len(words) // 2 :]
     log = parse(line + "\n")

@@ -15,7 +15,7 @@ def group(ranks, rank=0, dtype="float32", **more):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_type_holds_every_whole_number_up_to_its_limit(dtype):
+def test_a_type_holds_every_integer_up_to_its_limit(dtype):
     exact = EXACT[dtype]
     whole = operations.torch.arange(max(0, exact.limit - 4000), exact.limit + 1)
     assert (whole.to(exact.dtype).to(whole.dtype) == whole).all()

@@ -1,4 +1,4 @@
-"""What a rank's process says of the torch and the device that it has."""
+"""What a rank's process reports about its torch and device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UUID = "ffc79498-8ff3-4a5b-9c0d-0123456789ab"
 
 @pytest.fixture
 def device(monkeypatch):
-    """Have torch tell the properties of a GPU that this machine need not have."""
+    """Have torch report the properties of a GPU that this machine need not have."""
 
     def device(hip=None, **properties):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
@@ -31,12 +31,12 @@ def device(monkeypatch):
     return device
 
 
-def test_a_gpu_is_told_by_its_uuid(device):
+def test_a_gpu_is_identified_by_its_uuid(device):
     told = software(device(uuid=UUID))
     assert (told.device, told.gpu) == ("NVIDIA H200", f"GPU-{UUID}")
 
 
-def test_an_older_torch_tells_no_uuid(device):
+def test_an_older_torch_has_no_uuid(device):
     assert software(device()).gpu is None
 
 

@@ -1,4 +1,4 @@
-"""How sure a median is."""
+"""The confidence interval of a median."""
 
 import random
 from statistics import median
@@ -21,7 +21,7 @@ def test_the_median_lies_between_the_tabulated_places(number, places):
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_fewer_than_six_samples_cannot_tell(number):
+def test_fewer_than_six_samples_do_not_suffice(number):
     assert interval([1.0] * number) is None
     assert uncertainty([1.0] * number) is None
 
@@ -48,7 +48,7 @@ def test_uncertainty_is_a_share_of_the_median():
     assert uncertainty([0.0] * 7) is None
 
 
-def test_slow_bursts_make_a_median_no_smaller():
+def test_slow_bursts_do_not_lower_a_median():
     jittery = [90, 95, 100, 110, 1500, 2000]
     assert uncertainty(jittery) > 10
     assert at_least(jittery) == pytest.approx(90 / 105)

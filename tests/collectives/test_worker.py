@@ -19,7 +19,7 @@ OTHERS = [op for op in ("all_gather", "reduce_scatter", "all_to_all", "send_recv
 
 
 def ranks_say(**asked):
-    """Return what forked ranks said, messages only, and the program's stderr."""
+    """Return the messages of forked ranks, and the program's stderr."""
     run = subprocess.run(
         [sys.executable, PROGRAM, json.dumps({"backend": "gloo", **asked})],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -64,7 +64,7 @@ def test_every_rank_checks_and_times_everything_in_silence(ranks):
     assert len(agreed) == 1
 
 
-def test_the_steps_are_told_in_order():
+def test_the_steps_are_reported_in_order():
     said, _ = ranks_say(ranks=2, operations=["broadcast"], sizes_bytes=[1024])
     assert [s["text"] for s in only(said[1], "Step")] == [
         "process group",
@@ -133,7 +133,7 @@ def test_wrong_elements_are_counted_on_the_rank_that_has_them():
     assert [messages[-1]["said"] for messages in said] == ["Finished", "Finished"]
 
 
-def test_an_exception_is_told_on_one_line_and_the_other_rank_learns_of_it():
+def test_an_exception_is_reported_on_one_line_and_the_other_rank_gets_it():
     said, _ = ranks_say(ranks=2, broken_rank=1, broken="raises")
     assert said[1][-1] == {
         "said": "Failed",
@@ -145,7 +145,7 @@ def test_an_exception_is_told_on_one_line_and_the_other_rank_learns_of_it():
     assert not said[0][-1]["unavailable"]
 
 
-def test_a_rank_that_waits_says_that_it_is_alive():
+def test_a_waiting_rank_reports_that_it_is_alive():
     said, _ = ranks_say(ranks=2, broken_rank=1, broken="sleeps", operations=["all_reduce"], sizes_bytes=[])
     assert len(only(said[0], "Alive")) >= 2
     assert said[0][-1]["said"] == "Finished"
@@ -161,7 +161,7 @@ def test_a_backend_that_torch_lacks_is_unavailable_on_every_rank():
         assert "it has gloo" in messages[-1]["error"]
 
 
-def test_one_rank_alone_sends_to_nobody():
+def test_a_single_rank_sends_to_no_other():
     said, _ = ranks_say(ranks=1, operations=["send_recv"])
     assert said[0][-1]["error"] == "ValueError: send_recv needs at least 2 ranks"
 
@@ -174,7 +174,7 @@ def test_one_rank_alone_sends_to_nobody():
         ({"nccl": False, "gloo": False}, "this torch {} has no NCCL; it has no backend at all"),
     ],
 )
-def test_what_torch_lacks_and_has_is_said(monkeypatch, built, error):
+def test_missing_and_present_backends_of_torch_are_reported(monkeypatch, built, error):
     dist = software.dist
     monkeypatch.setattr(software.torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: built["nccl"])
@@ -193,7 +193,7 @@ def test_nccl_version_codes_are_spelt_out(code, version):
     assert software._dotted(code) == version
 
 
-def test_no_nccl_is_found_in_a_process_that_mapped_none(tmp_path):
+def test_a_process_without_nccl_has_no_nccl_version(tmp_path):
     maps = tmp_path / "maps"
     maps.write_text("7f00-7f01 r-xp 00 00:00 0 \n7f02-7f03 r-xp 00 08:01 12  /usr/lib/libc.so.6\n")
     assert software.nccl_version(maps) == ""

@@ -48,7 +48,7 @@ class Running:
 
 
 def _clean(environ: dict[str, str]) -> dict[str, str]:
-    """Return an environment in which no launcher and no test runner has left anything."""
+    """Return an environment without variables of a launcher or a test runner."""
     prefixes = (
         "SLURM",
         "OMPI",
@@ -72,7 +72,7 @@ def mark():
 
 @pytest.fixture
 def start(mark, tmp_path):
-    """Start distcheck; whatever the test does, nothing that it started survives it."""
+    """Start distcheck; whatever the test does, none of its processes survives it."""
     started: list[subprocess.Popen[str]] = []
     before = set(Path("/dev/shm").iterdir())
     temporary = tmp_path / "temporary"

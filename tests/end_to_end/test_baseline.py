@@ -1,4 +1,4 @@
-"""A run is saved, and a later one is held to it."""
+"""A saved run as the baseline of a later one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def saved(distcheck, tmp_path):
 
 
 def quicker(path, factor):
-    """Rewrite a saved job as if it had been quicker, and sure of it."""
+    """Rewrite a saved job as if it had been quicker and certain."""
     job = json.loads(path.read_text())
     for row in job["collectives"]["measurements"]:
         row["seconds_by_rank"] = [seconds / factor for seconds in row["seconds_by_rank"]]
@@ -54,7 +54,7 @@ def test_a_saved_run_is_held_to_another_one_later(distcheck, saved, tmp_path):
     assert distcheck("report", "now.json", "--baseline", "before.json").code == 20
 
 
-def test_other_ranks_are_said_and_not_compared(distcheck, saved):
+def test_other_ranks_are_reported_and_not_compared(distcheck, saved):
     quicker(saved, 1000)
     ended = distcheck(*RUN[:2], "3", *RUN[3:], "--baseline", "before.json")
     assert ended.code == 20, "unknown is never a pass"
@@ -63,8 +63,8 @@ def test_other_ranks_are_said_and_not_compared(distcheck, saved):
     assert "ranks on each node: 1 x 2, now 1 x 3" in unlooked["reason"]
 
 
-@pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("{}", "is no job file of distcheck")])
-def test_a_baseline_that_is_none_is_refused_before_anything_is_measured(distcheck, tmp_path, text, words):
+@pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("{}", "is not a distcheck job file")])
+def test_an_invalid_baseline_is_refused_before_anything_is_measured(distcheck, tmp_path, text, words):
     if text is not None:
         (tmp_path / "other.json").write_text(text)
     ended = distcheck(*RUN, "--baseline", "other.json")

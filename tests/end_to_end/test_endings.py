@@ -52,7 +52,7 @@ def test_an_interrupt_gives_a_partial_report_with_what_was_measured(start, signu
     assert any(signum.name in n["reason"] for n in ended.report["not_checked"])
 
 
-def test_an_interrupt_while_waiting_for_ranks_keeps_who_is_there(by_hand):
+def test_an_interrupt_while_waiting_for_ranks_keeps_the_present_ones(by_hand):
     (first,) = by_hand("env", [0], 3, "--format", "json")
     until = time.monotonic() + 30
     while not psutil.Process(first.process.pid).net_connections() and time.monotonic() < until:
@@ -90,7 +90,7 @@ def test_signals_that_the_starting_shell_ignores_are_ignored(start):
     assert run.wait().code == 0
 
 
-def test_a_torch_that_fails_to_import_is_said_with_its_error(distcheck, tmp_path):
+def test_a_failed_import_of_torch_shows_its_error(distcheck, tmp_path):
     broken = tmp_path / "broken" / "torch"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')\n")
@@ -111,7 +111,7 @@ def test_env_net_and_gpu_never_import_torch(distcheck, tmp_path):
         assert ended.code == 0, (command, ended)
 
 
-def test_the_host_of_the_roll_call_killed_leaves_the_others_with_a_partial_report(by_hand):
+def test_followers_of_a_killed_leader_give_a_partial_report(by_hand):
     runs = by_hand("bandwidth", [0, 1], 2, "--timeout", "30", "--format", "json", *LONG)
     runs[1].ranks(1)
     time.sleep(1)
@@ -122,7 +122,7 @@ def test_the_host_of_the_roll_call_killed_leaves_the_others_with_a_partial_repor
     assert "was lost" in ended.out
 
 
-def test_a_program_that_writes_to_a_closed_pipe_is_told_in_one_line(start):
+def test_a_closed_pipe_is_reported_in_one_line(start):
     reader, writer = os.pipe()
     os.close(reader)
     run = start("env", "--nproc", "1", stdout=writer)

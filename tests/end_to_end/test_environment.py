@@ -1,4 +1,4 @@
-"""What people see when their variables are wrong."""
+"""The report for wrong variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_empty_and_malformed_variables_are_named_and_only_they(distcheck):
     assert all(f["fix"]["commands"] for f in by_rule.values())
 
 
-def test_a_bare_shell_is_told_what_is_missing_and_what_to_type(distcheck):
+def test_a_bare_shell_gets_the_missing_variables_and_the_fix(distcheck):
     ended = distcheck("env")
     assert ended.code == 30
     assert "env-rank-unset" in ended.out
@@ -50,7 +50,7 @@ def test_secrets_never_leave_the_process(distcheck, tmp_path):
     assert not any(secret in saved for secret in ("eyJhbGciOi", "hunter2", "me:pass"))
 
 
-def test_alone_nobody_is_waited_for_or_missed(distcheck):
+def test_alone_waits_for_no_rank_and_misses_none(distcheck):
     env = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
     ended = distcheck("env", "--alone", "--format", "json", env=env)
     assert (ended.code, ended.report["missing_ranks"], ended.report["findings"]) == (0, [], [])

@@ -1,4 +1,4 @@
-"""The main job: real ranks, a report, an exit code, and the job's command started untouched."""
+"""The gate: real ranks, a report, an exit code, and COMMAND in an unchanged process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 TABLE = ["--sizes", "64K:256K", "--iters", "3"]
 
 
-def test_four_healthy_ranks_pass_and_nothing_is_found(distcheck):
+def test_four_healthy_ranks_pass_without_findings(distcheck):
     ended = distcheck("gate", "--nproc", "4", "--format", "json", *TABLE)
     report = ended.report
     assert (ended.code, report["verdict"], report["findings"], report["missing_ranks"]) == (0, "pass", [], [])
@@ -28,11 +28,11 @@ def test_the_text_report_shows_ranks_figures_and_the_verdict(distcheck):
     assert "gate" in first
     assert "4 ranks on 1 node" in first
     assert "gloo" in first
-    assert last.startswith("pass (exit code 0)")
+    assert last.startswith("PASS: exit code 0. ")
     assert "error" not in ended.out.replace("0 errors", "")
 
 
-def test_without_a_launcher_or_nproc_two_gloo_ranks_run_and_the_report_says_so(distcheck):
+def test_without_a_launcher_or_nproc_two_gloo_ranks_run_and_are_reported(distcheck):
     ended = distcheck("gate", *TABLE)
     assert ended.code == 0
     assert "2 ranks" in ended.out.splitlines()[0]
@@ -52,7 +52,7 @@ def test_ranks_are_set_as_torchrun_sets_them_and_inherited_ones_are_ignored(dist
     assert not any("GROUP_RANK" in e or "PET_NNODES" in e for e in seen)
 
 
-def test_a_rendezvous_file_that_command_names_is_looked_at(distcheck, tmp_path):
+def test_a_rendezvous_file_in_command_is_checked(distcheck, tmp_path):
     meeting = tmp_path / "meet"
     meeting.write_text("a former run's key")
     ended = distcheck(
@@ -64,11 +64,11 @@ def test_a_rendezvous_file_that_command_names_is_looked_at(distcheck, tmp_path):
     assert [f["rule"] for f in report["findings"]] == ["net-file-rendezvous-nfs"]
 
 
-def test_a_command_runs_once_after_a_pass_with_its_stdout_to_itself(distcheck, tmp_path):
+def test_a_command_runs_once_after_a_pass_and_owns_stdout(distcheck, tmp_path):
     ended = distcheck("gate", "--nproc", "2", *TABLE, "--", "sh", "-c", "echo started >> ran; echo hello")
     assert ended.code == 0
     assert ended.out == "hello\n"
-    assert "pass (exit code 0)" in ended.err
+    assert "PASS: exit code 0. " in ended.err
     assert (tmp_path / "ran").read_text() == "started\n"
 
 
@@ -90,7 +90,7 @@ print(json.dumps({
 """
 
 
-def test_the_command_finds_its_process_as_it_was_given_to_distcheck(start, tmp_path):
+def test_the_command_gets_its_process_unchanged(start, tmp_path):
     script = tmp_path / "state.py"
     script.write_text(STATE)
     bare = start(program=[sys.executable, str(script)], env={"LC_ALL": "", "LANG": "C"}).wait()
@@ -101,7 +101,7 @@ def test_the_command_finds_its_process_as_it_was_given_to_distcheck(start, tmp_p
     assert json.loads(gated.out) == json.loads(bare.out)
 
 
-def test_export_gives_the_command_the_placement(distcheck):
+def test_export_sets_the_placement_of_the_command(distcheck):
     ended = distcheck(
         "gate",
         "--nproc",
@@ -117,7 +117,7 @@ def test_export_gives_the_command_the_placement(distcheck):
 
 
 @pytest.mark.parametrize("command", [(), ("--", "true")], ids=["without COMMAND", "with COMMAND"])
-def test_export_silences_the_warning_about_unset_variables_only_where_a_command_gets_them(distcheck, tmp_path, command):
+def test_export_silences_the_unset_warning_only_with_a_command(distcheck, tmp_path, command):
     task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}
     words = ("gate", "--export", *TABLE, "--format", "json", "--output", "report", *command)
     assert distcheck(*words, env=task | {"SLURM_STEP_NODELIST": "localhost"}).code == 0
@@ -126,13 +126,13 @@ def test_export_silences_the_warning_about_unset_variables_only_where_a_command_
     assert all("gate --export -- COMMAND" in f["fix"]["text"] for f in report["findings"])
 
 
-def test_a_shortfall_against_min_busbw_is_a_finding(distcheck):
+def test_a_bandwidth_below_min_busbw_is_a_finding(distcheck):
     ended = distcheck("bandwidth", "--nproc", "2", *TABLE, "--min-busbw", "100000", "--format", "json")
     assert ended.code == 20
     assert set(ended.rules) == {"perf-below-min-busbw"}
 
 
-def test_nccl_on_a_torch_without_it_is_a_fault_of_the_job(distcheck):
+def test_nccl_with_a_torch_without_nccl_is_a_job_fault(distcheck):
     ended = distcheck("bandwidth", "--nproc", "2", "--backend", "mpi", "--format", "json", *TABLE)
     assert ended.code == 30
     assert ended.rules == ["torch-backend-missing"]

@@ -111,12 +111,12 @@ def test_a_hang_ends_within_the_deadline_and_may_pass_elsewhere(gpu):
 
 
 @pytest.mark.parametrize("text", [H100 + "init !9\n", H100 + "count 0\n"], ids=["no driver", "no GPU"])
-def test_nccl_without_a_gpu_is_no_pass(gpu, text):
+def test_nccl_without_a_gpu_is_not_a_pass(gpu, text):
     ended = gpu(2, "--backend", "nccl", text=text)
     assert ended.code == 30
     assert [rule for rule, _ in named(ended)] == ["gpu-none-visible"]
 
 
-def test_nccl_without_nvmls_library_is_no_pass(distcheck):
+def test_nccl_without_nvmls_library_is_not_a_pass(distcheck):
     ended = distcheck("gpu", "--nproc", "2", "--backend", "nccl", "--format", "json")
     assert ended.code != 0 or all(row["gpu"] for row in ended.report["ranks"])

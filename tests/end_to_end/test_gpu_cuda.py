@@ -1,4 +1,4 @@
-"""`distcheck gpu` where CUDA has a word of its own: the libraries are ours, the rest is real."""
+"""`distcheck gpu` where CUDA differs from NVML: the libraries are ours, the rest is real."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def indices(ended):
     return [row["gpu"] and row["gpu"]["index"] for row in ended.report["ranks"]]
 
 
-def test_the_report_tells_the_gpus_in_cudas_order(gpu):
+def test_the_report_lists_gpus_in_cudas_order(gpu):
     ended = gpu(4, MIXED)
     assert indices(ended) == [1, 2, 0, 3]
     (finding,) = [f for f in ended.report["findings"] if f["rule"] == "gpu-order-mismatch"]
@@ -58,7 +58,7 @@ def test_cuda_that_does_not_start_is_one_finding(gpu, number, code, rule):
     assert indices(ended) == [0, 1], "predicted by NVML and the variables"
 
 
-def test_cuda_that_hangs_is_told_and_everything_else_is_reported(gpu):
+def test_a_hanging_cuda_is_reported_with_everything_else(gpu):
     ended = gpu(2, H200 + "cuda.init hang\n", "--timeout", "8")
     (finding,) = findings(ended, "gpu-cuda-init-failed")
     assert (ended.code, finding["ranks"]) == (20, [0, 1])
@@ -67,7 +67,7 @@ def test_cuda_that_hangs_is_told_and_everything_else_is_reported(gpu):
     assert ended.seconds < 13
 
 
-def test_a_gpu_that_cuda_hides_is_told_with_the_rank_that_misses_it(gpu):
+def test_a_gpu_hidden_by_cuda_is_reported_with_its_rank(gpu):
     ended = gpu(8, H200 + "cuda.hidden 7\n")
     (finding,) = findings(ended, "gpu-hidden-from-cuda")
     assert (ended.code, finding["severity"], finding["ranks"]) == (20, "error", [7])

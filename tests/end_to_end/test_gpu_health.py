@@ -32,7 +32,7 @@ def test_a_healthy_machine_passes_in_silence(gpu, profile, nproc):
         ("memory.total 70000000000", 0, "gpu-mixed-models", "warning"),
     ],
 )
-def test_a_fault_is_told_with_its_rank_and_decides_the_exit_code(gpu, line, code, rule, severity):
+def test_a_fault_is_reported_with_its_rank_and_decides_the_exit_code(gpu, line, code, rule, severity):
     ended = gpu(8, H200 + f"3.{line}\n")
     (finding,) = ended.report["findings"]
     assert (ended.code, finding["rule"], finding["severity"], finding["ranks"]) == (code, rule, severity, [3])
@@ -48,7 +48,7 @@ def test_the_gpu_is_the_one_that_the_rank_takes(gpu):
     assert (ended.code, [f["severity"] for f in ended.report["findings"]]) == (0, ["info"])
 
 
-def test_a_call_that_hangs_is_told_and_everything_else_is_reported(gpu):
+def test_a_hanging_call_is_reported_with_everything_else(gpu):
     ended = gpu(2, H200 + "3.processes hang\n", "--timeout", "8")
     assert ended.code == 20
     assert [f["rule"] for f in ended.report["findings"]] == ["gpu-nvml-init-failed"]

@@ -1,4 +1,4 @@
-"""Things that never return: the run ends within --timeout and 5 s more, and says who hung where."""
+"""Calls that never return: the run ends within --timeout and 5 s more, and names who hung where."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def error_of(ended):
 @pytest.mark.parametrize(
     ("body", "sign", "told"),
     [
-        (HOLD, "fell silent", "calls: fault"),
+        (HOLD, "stopped reporting", "calls: fault"),
         (UNINTERRUPTIBLE, "hung in an uninterruptible system call", "state D"),
     ],
     ids=["keeps the interpreter", "uninterruptible"],
@@ -69,7 +69,7 @@ def test_shared_memory_of_ranks_that_are_killed_is_removed(distcheck, tmp_path):
     assert not [name for name in made if Path(name).exists()]
 
 
-def test_an_import_of_torch_that_takes_longer_than_the_deadline_says_where_it_is(distcheck, tmp_path):
+def test_an_import_of_torch_past_the_deadline_shows_its_stack(distcheck, tmp_path):
     slow = tmp_path / "slow" / "torch"
     slow.mkdir(parents=True)
     (slow / "__init__.py").write_text("import time\ndef load():\n    time.sleep(600)\nload()\n")
@@ -78,7 +78,7 @@ def test_an_import_of_torch_that_takes_longer_than_the_deadline_says_where_it_is
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-failed", [0, 1]), ended
     assert "torch was not imported within" in found["message"]
-    assert "it is in load (torch/__init__.py:3)" in found["message"]
+    assert "the import is in load (torch/__init__.py:3)" in found["message"]
     assert ended.seconds < 8 + BEYOND_SECONDS
 
 
@@ -94,7 +94,7 @@ def test_what_keeps_the_interpreter_of_distcheck_itself_is_ended_by_the_kernel(s
     assert run.process.returncode == -signal.SIGALRM
 
 
-def test_a_guest_whose_distcheck_is_frozen_is_named_and_everybody_else_ends_alike(by_hand):
+def test_a_frozen_follower_is_named_and_all_others_end_alike(by_hand):
     runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "30", "--format", "json", *LONG)
     for run in runs:
         run.ranks(1)
@@ -110,7 +110,7 @@ def test_a_guest_whose_distcheck_is_frozen_is_named_and_everybody_else_ends_alik
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
-def test_rank_0s_process_that_is_lost_in_the_collectives_is_said_by_everybody_else_alike(by_hand, signum):
+def test_a_leader_lost_in_the_collectives_is_reported_by_all_others_alike(by_hand, signum):
     runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "30", "--format", "json", *LONG)
     for run in runs:
         run.ranks(1)
@@ -122,7 +122,7 @@ def test_rank_0s_process_that_is_lost_in_the_collectives_is_said_by_everybody_el
     for rank, end in enumerate(ended, start=1):
         found = error_of(end)
         assert (end.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), end
-        assert f"rank 0's process was lost in the stage 'collectives', says rank {rank}" in found["message"]
+        assert f"rank 0's process was lost in stage 'collectives', reported by rank {rank}" in found["message"]
         assert end.seconds < 30 + BEYOND_SECONDS
         (own,) = [r for r in end.report["ranks"] if r["rank"] == rank]
         assert own["stage"] == "collectives"
@@ -137,7 +137,7 @@ def test_a_rank_that_never_starts_is_named_as_missing_and_the_roll_call_ends(by_
 
 
 @pytest.mark.parametrize("body", [HOLD, FREEZE, DIE], ids=["keeps the interpreter", "is stopped", "dies"])
-def test_a_rank_that_has_delivered_everything_and_cannot_leave_is_no_fault(distcheck, tmp_path, body):
+def test_a_rank_that_delivered_everything_and_cannot_leave_is_not_a_fault(distcheck, tmp_path, body):
     env = spoiled(tmp_path, (1,), f"    open('{tmp_path}/left', 'w').close()\n{body}", leaving=True)
     ended = distcheck("gate", "--nproc", "3", "--timeout", "40", "--format", "json", *SMALL, env=env)
     assert (ended.code, ended.report["verdict"], ended.report["findings"]) == (0, "pass", []), ended

@@ -1,4 +1,4 @@
-"""`distcheck node` as a daemon runs it: no environment, no streams, and an end in time whatever hangs."""
+"""`distcheck node` as a daemon runs it: no environment, no streams, an end in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROLOG = {
 
 @pytest.fixture
 def node(tmp_path, fake_nvml):
-    """Run ``distcheck node`` with nothing in its environment but what is given; `text` is what NVML says."""
+    """Run ``distcheck node`` with only the given environment; `text` is NVML's answer."""
 
     def node(*args, text=None, env=None, **more):
         told = fake_nvml.environ(text) if text else {}
@@ -47,10 +47,10 @@ def test_a_node_without_gpus_passes_with_an_empty_environment(node):
     done = node()
     assert (done.returncode, done.stderr) == (0, "")
     assert "no GPU" in done.stdout or "GPU" in done.stdout
-    assert "\npass (exit code 0)" in done.stdout
+    assert "\nPASS: exit code 0. " in done.stdout
 
 
-def test_eight_gpus_pass_and_nine_do_not(node):
+def test_eight_of_eight_gpus_pass_and_eight_of_nine_do_not(node):
     done = node("--gpus", "8", text=H100)
     assert done.returncode == 0
     assert "8 GPUs, driver 550.54.15\nGPUs: 8 x NVIDIA H100 80GB HBM3\n" in done.stdout
@@ -58,13 +58,13 @@ def test_eight_gpus_pass_and_nine_do_not(node):
     assert (done.returncode, rules(done)) == (40, ["gpu-fewer-than-needed"])
 
 
-def test_a_lost_gpu_is_told_in_every_way_that_was_asked_for(node, tmp_path):
+def test_a_lost_gpu_is_reported_in_every_requested_way(node, tmp_path):
     env = PROLOG
     done = node(
         "--reason-file", "reason", "--exclude-file", "bad", "--save", "job.json", text=H100 + "5.lost yes\n", env=env
     )
     assert done.returncode == 40
-    assert "node3, 8 GPUs, driver 550.54.15, in Slurm's prolog_slurmd of job 77" in done.stdout
+    assert "node3, 8 GPUs, driver 550.54.15, Slurm prolog_slurmd of job 77" in done.stdout
     (reason,) = (tmp_path / "reason").read_text().splitlines()
     assert reason.startswith("distcheck: gpu-fell-off-bus: node3: GPU 5: NVML error 15")
     assert reason.endswith(" [job=77]")
@@ -76,13 +76,13 @@ def test_a_lost_gpu_is_told_in_every_way_that_was_asked_for(node, tmp_path):
     assert again.returncode == 40
 
 
-def test_the_reason_is_gone_when_the_node_is_well_again(node, tmp_path):
+def test_the_reason_file_is_empty_when_the_node_is_healthy_again(node, tmp_path):
     (tmp_path / "reason").write_text("distcheck: gpu-fell-off-bus\n")
     assert node("--reason-file", "reason", text=H100).returncode == 0
     assert (tmp_path / "reason").read_text() == ""
 
 
-def test_variables_of_ranks_are_not_looked_at(node):
+def test_variables_of_ranks_are_ignored(node):
     ranks = {"RANK": "x", "WORLD_SIZE": "0", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1", "SLURM_PROCID": "3"}
     began = time.monotonic()
     done = node("--format", "json", env=PROLOG | ranks | {"SLURM_NTASKS": "8", "CUDA_VISIBLE_DEVICES": "0,0"})
@@ -94,7 +94,7 @@ def test_variables_of_ranks_are_not_looked_at(node):
 
 
 @pytest.mark.parametrize("key", ["init", "3.name"])
-def test_an_nvml_that_hangs_ends_in_time_and_is_no_pass(node, key):
+def test_a_hanging_nvml_ends_in_time_and_is_not_a_pass(node, key):
     began = time.monotonic()
     done = node("--format", "json", "--reason-file", "reason", text=H100 + f"{key} hang\n")
     seconds = time.monotonic() - began
@@ -103,7 +103,7 @@ def test_an_nvml_that_hangs_ends_in_time_and_is_no_pass(node, key):
     assert seconds < SECONDS + 2, "and the interpreter's own start"
 
 
-def test_a_file_that_nobody_reads_does_not_hold_it(node, tmp_path):
+def test_a_pipe_without_a_reader_does_not_block_it(node, tmp_path):
     os.mkfifo(tmp_path / "nobody")
     began = time.monotonic()
     done = node("--output", "nobody", "--timeout", "3")
@@ -111,7 +111,7 @@ def test_a_file_that_nobody_reads_does_not_hold_it(node, tmp_path):
     assert time.monotonic() - began < 15
 
 
-def test_closed_streams_do_no_harm(tmp_path):
+def test_closed_streams_are_harmless(tmp_path):
     script = 'exec "$0" -m distcheck node --save job.json --reason-file reason <&- >&- 2>&-'
     done = subprocess.run(["/bin/sh", "-c", script, sys.executable], env={}, cwd=tmp_path, check=False, timeout=60)
     assert done.returncode == 0
@@ -119,7 +119,7 @@ def test_closed_streams_do_no_harm(tmp_path):
     assert (tmp_path / "reason").read_text() == ""
 
 
-def test_no_torch_is_imported(tmp_path):
+def test_torch_is_not_imported(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')")
     done = subprocess.run(
@@ -128,7 +128,7 @@ def test_no_torch_is_imported(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nothing_of_it_listens_or_connects(node):
+def test_it_neither_listens_nor_connects(node):
     done = node("--format", "json", env=PROLOG)
     assert {row["master"] for row in json.loads(done.stdout)["ranks"]} == {"-"}
 
@@ -144,21 +144,21 @@ def test_nothing_of_it_listens_or_connects(node):
         (("--nproc", "2"), "--nproc"),
     ],
 )
-def test_what_cannot_be_meant_is_a_usage_error(node, args, words):
+def test_invalid_options_are_usage_errors(node, args, words):
     done = node(*args)
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_reason_file_that_cannot_be_written_is_told(node):
+def test_a_reason_file_that_cannot_be_written_is_reported(node):
     done = node("--reason-file", "/dev/full", text=H100 + "5.lost yes\n")
     assert done.returncode == 70
     assert "/dev/full could not be written: No space left on device" in done.stderr
 
 
-def test_the_systems_log_has_one_line(node, tmp_path):
-    """The log's socket is put in place in a mount namespace of its own."""
+def test_the_system_log_has_one_line(node, tmp_path):
+    """The log socket is mounted in a separate mount namespace."""
     if os.getuid() != 0:
         pytest.skip("needs root, to mount")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
@@ -172,11 +172,12 @@ def test_the_systems_log_has_one_line(node, tmp_path):
     assert "distcheck[" in line
     # A /dev of its own has no shm: this node is suspected.
     assert done.returncode == 20
-    assert "unknown (exit code 20): host-shm-not-writable: " in line
+    assert "UNKNOWN: " in line
+    assert ", exit code 20: host-shm-not-writable: " in line
     assert line.startswith("<28>")
 
 
-def test_an_interruption_is_no_traceback(tmp_path, fake_nvml):
+def test_an_interrupt_prints_no_traceback(tmp_path, fake_nvml):
     told = fake_nvml.environ(H100 + "init hang\n") | {"DISTCHECK_TIMEOUT": "60"}
     process = subprocess.Popen(
         [sys.executable, "-m", "distcheck", "node"],

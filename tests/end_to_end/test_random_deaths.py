@@ -1,4 +1,4 @@
-"""Rank 0 is killed at a moment that nobody chose: all others end alike and name it, and nothing of the run stays."""
+"""Rank 0 is killed at a random moment: all others end alike and name it, and nothing of the run stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that people start by hand, one shell each: they meet, or the report says who did not come and why."""
+"""Ranks started by hand, one shell each: they meet, or the report names the missing ranks and the reason."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_missing_rank_0_is_named_by_one_report_of_the_others(by_hand):
     assert [f["rule"] for f in report["findings"]] == ["env-rank-missing"]
 
 
-def test_two_processes_that_both_say_rank_1_are_both_identified(by_hand):
+def test_two_processes_with_rank_1_are_both_identified(by_hand):
     runs = by_hand("env", [1, 1], 2, "--join-timeout", "5", "--format", "json")
     pids = {r.process.pid for r in runs}
     ended = [r.wait() for r in runs]
@@ -74,7 +74,7 @@ def test_two_processes_that_both_say_rank_1_are_both_identified(by_hand):
 
 
 @pytest.mark.parametrize("ranks", [[0, 1, 1], [0, 0, 1]])
-def test_a_rank_that_is_there_twice_beside_a_whole_world_is_found(by_hand, ranks):
+def test_a_duplicate_rank_beside_a_complete_world_is_found(by_hand, ranks):
     ended = [r.wait() for r in by_hand("env", ranks, 2, "--join-timeout", "6", "--format", "json")]
     assert 30 in {e.code for e in ended}
     report = next(r for r in _reports(ended) if r["findings"])
@@ -111,7 +111,7 @@ def test_a_taken_master_port_is_named_with_its_owner_and_the_report_covers_all_r
     assert "http.server" in evidence["command"]
 
 
-def test_a_silent_listener_on_master_port_stalls_nobody(by_hand, port):
+def test_a_silent_listener_on_master_port_does_not_stall_the_run(by_hand, port):
     with socket.create_server(("127.0.0.1", port)):
         ended = [r.wait() for r in by_hand("env", [0, 1], 2, "--format", "json")]
     assert [e.code for e in ended] == [30, 30]
@@ -128,7 +128,7 @@ def test_with_nproc_a_taken_master_port_is_named_too(distcheck, port):
     assert len(ended.report["ranks"]) == 2
 
 
-def test_ranks_with_another_master_port_are_let_in_to_say_so(by_hand, port, start):
+def test_ranks_with_another_master_port_are_admitted_and_reported(by_hand, port, start):
     first = by_hand("env", [0], 2, "--join-timeout", "6", "--format", "json")
     second = by_hand("env", [1], 2, "--join-timeout", "6", "--format", "json", master_port=port + 2000)
     ended = [r.wait() for r in (*first, *second)]

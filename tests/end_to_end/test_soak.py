@@ -1,4 +1,4 @@
-"""One healthy gate after another: none finds anything, and nothing of any of them stays."""
+"""One healthy gate after another: none reports a fault, and nothing is left behind."""
 
 from __future__ import annotations
 

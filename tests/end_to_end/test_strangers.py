@@ -1,4 +1,4 @@
-"""Strangers on the loopback while a real run meets: it ends in time, and with a token as if nobody had been there."""
+"""Strangers on the loopback during a real roll call: it ends in time, and with a token unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RANKS = 3
 
 
 class Job:
-    """What strangers know of a job: all that crosses the network, and whatever else is no secret."""
+    """What strangers know of a job: all that crosses the network, and all that is not secret."""
 
     def __init__(self, token: str, port: int) -> None:
         self.place = Placement(
@@ -63,7 +63,7 @@ class Job:
         return Report(self.node, process, (rank_facts(uid, self.node, place, {}),))
 
     async def record(self) -> None:
-        """Record what a guest that knows the token says to a host that does, in a roll call like this job's."""
+        """Record the messages between a follower and a leader that know the token, in a roll call like this job's."""
         server = Server(
             run="run", uid="host", job=self.name, master=f"127.0.0.1:{self.port}", ranks=[0], world_size=RANKS,
             secret=self.secret,
@@ -123,7 +123,7 @@ async def huge_frame(job: Job, port: int) -> None:
 
 
 async def replay(job: Job, port: int) -> None:
-    """All that a guest said in another run with the same token; without one a guest of our own making."""
+    """All messages of a follower in another run with the same token; without one, of a made-up follower."""
     reader, writer = await _connect(job, port)
     writer.write(b"".join(job.recorded))
     await asyncio.wait_for(reader.read(4096), 2)
@@ -188,7 +188,7 @@ Stranger = Callable[[Job, int], Coroutine[Any, Any, None]]
 
 
 async def _besiege(job: Job, strangers: tuple[Stranger, ...], doors: Callable[[], set[int]]) -> None:
-    """Let strangers come to every door, again and again, until they are cancelled."""
+    """Let strangers connect to every endpoint repeatedly until they are cancelled."""
 
     async def come(stranger: Stranger, port: int) -> None:
         with contextlib.suppress(OSError, EOFError, asyncio.TimeoutError, wire.ProtocolError):
@@ -234,7 +234,7 @@ def besieged(job: Job, strangers: tuple[Stranger, ...], doors: Callable[[], set[
 
 
 def doors_of(job: Job, pids: Callable[[], list[int]]) -> Callable[[], set[int]]:
-    """Find the doors as a port scanner would: MASTER_PORT, the side doors, and whatever else the processes open."""
+    """Find the ports as a port scanner would: MASTER_PORT, the side ports, and all others that the processes open."""
 
     def doors() -> set[int]:
         found = set(job.ports)
@@ -281,7 +281,7 @@ def test_with_a_token_strangers_change_nothing(run_besieged, mark, command, args
     assert max(e.seconds for e in ended) < 65
 
 
-def test_without_a_token_strangers_who_are_no_distcheck_of_this_job_change_nothing(run_besieged):
+def test_without_a_token_strangers_outside_this_job_change_nothing(run_besieged):
     ended, _ = run_besieged("net", "", HARMLESS, "--timeout", "60")
     assert [e.code for e in ended] == [0, 0, 0], ended
     report = ended[0].report
@@ -289,7 +289,7 @@ def test_without_a_token_strangers_who_are_no_distcheck_of_this_job_change_nothi
     assert max(e.seconds for e in ended) < 65
 
 
-def test_without_a_token_a_stranger_who_says_that_it_is_a_rank_makes_no_pass_and_breaks_nothing(run_besieged):
+def test_without_a_token_a_stranger_that_claims_a_rank_prevents_a_pass_and_breaks_nothing(run_besieged):
     ended, _ = run_besieged("env", "", HARMLESS + PRETENDERS, "--timeout", "30", "--join-timeout", "8")
     assert {e.code for e in ended} <= {20, 30}, ended
     assert max(e.seconds for e in ended) < 35

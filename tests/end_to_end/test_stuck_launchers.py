@@ -1,4 +1,4 @@
-"""srun, mpirun and ssh that never return, print for ever or leave children: ended in time, with nothing left."""
+"""srun, mpirun and ssh that never return, print forever or leave children: ended in time, with nothing left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchrun and its kin on this machine: agents on loopback, what they were told, and what distcheck says of it."""
+"""torchrun and similar launchers on this machine: agents on loopback, their options, and distcheck's report."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_exported_address_that_torchrun_ignores_is_named(agents, port):
     assert (report["exit_code"], report["findings"][0]["ranks"]) == (30, [0, 1])
 
 
-def test_an_exported_address_does_no_harm_to_an_agent_that_is_alone_on_purpose(agents):
+def test_an_exported_address_does_not_harm_a_single_agent(agents):
     codes, (report,), ended = agents(
         TORCHRUN, ["--standalone", "--nproc-per-node=2"], env={"MASTER_ADDR": "node7", "NNODES": "2"}
     )
@@ -100,7 +100,7 @@ def test_a_pet_variable_that_was_left_over_is_named(agents, port):
     assert (codes, said(report)) == ([0], ["env-pet-leak"]), ended
 
 
-def test_an_elastic_agent_that_waits_for_others_at_localhost_is_worth_knowing(agents, port):
+def test_an_elastic_agent_that_waits_for_others_at_localhost_is_reported(agents, port):
     elastic = ["--nnodes=1:2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}"]
     codes, (report,), ended = agents(TORCHRUN, [*elastic, "--rdzv-id=7", "--rdzv-conf=last_call_timeout=1"])
     assert (codes, said(report)) == ([0], ["torchrun-localhost-name-ambiguous"]), ended

@@ -1,4 +1,4 @@
-"""What a run is held to: another run of the same kind, with the noise of both."""
+"""Comparing a run with a baseline of the same kind, with the noise of both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_saved_run_is_loaded_with_its_figures(job, tmp_path):
     ]
 
 
-def test_a_run_in_which_nothing_was_measured_is_refused_with_the_remedy(job, tmp_path):
+def test_a_run_without_measurements_is_rejected_with_the_fix(job, tmp_path):
     path = save(job, tmp_path / "env.json")
     with pytest.raises(UsageError, match=r"nothing was measured in that run; save one with: distcheck bandwidth"):
         baseline.load(path)
@@ -57,13 +57,13 @@ def test_runs_of_one_kind_do_not_differ(job):
         (2, 2, 2, "GPUs: none, now 4 x NVIDIA H100"),
     ],
 )
-def test_another_layout_or_other_gpus_are_another_kind(job, nodes, per_node, gpus, words):
+def test_a_different_layout_or_other_gpus_are_not_comparable(job, nodes, per_node, gpus, words):
     before = baseline.of(ran(job, measured()), "f")
     other = baseline.of(ran(healthy_job(nodes, per_node, gpus=gpus), measured()), "f")
     assert baseline.differences(before, other) == [words]
 
 
-def test_another_backend_and_another_root_are_another_kind(job):
+def test_a_different_backend_or_root_is_not_comparable(job):
     before = baseline.of(ran(job, measured()), "f")
     rotating = replace(job, asked=replace(job.asked, rotate_root=True))
     assert baseline.differences(before, baseline.of(ran(rotating, measured(), backend="mpi"), "")) == [
@@ -72,7 +72,7 @@ def test_another_backend_and_another_root_are_another_kind(job):
     ]
 
 
-def test_only_what_both_have_is_compared(job):
+def test_only_figures_of_both_runs_are_compared(job):
     before = baseline.of(ran(job, measured(), measured(size=4 * MIB), measured(dtype="int32")), "f")
     changes = baseline.compare(before, (measured(0.02), measured(op="broadcast"), measured(0.01, dtype="int32")))
     assert [(c.name, c.row.bytes, c.share) for c in changes] == [
@@ -94,7 +94,7 @@ def test_only_what_both_have_is_compared(job):
         (0.01, 8.0, 10.0, True),
     ],
 )
-def test_a_figure_fell_when_it_is_lower_by_more_than_both_may_be_off(job, then, now, seconds, fell):
+def test_a_figure_fell_if_it_is_lower_by_more_than_both_uncertainties(job, then, now, seconds, fell):
     before = baseline.of(ran(job, measured(uncertainty=then)), "f")
     (change,) = baseline.compare(before, (measured(seconds, now),))
     assert change.fell is fell

@@ -1,4 +1,4 @@
-"""Bounds: the published rules of thumb, and what must hold for any machine."""
+"""Bounds: the published rules of thumb, and properties that hold for any machine."""
 
 import math
 
@@ -42,7 +42,7 @@ def machines(draw):
 
 
 @given(machines(), st.sampled_from(OPERATIONS), ALGORITHMS)
-def test_what_is_usual_is_ordered_and_below_the_bound(where, op, algorithm):
+def test_the_usual_range_is_ordered_and_below_the_bound(where, op, algorithm):
     found = expect(op, where, ranks=where.ranks, algorithm=algorithm)
     assert found.source
     if found.value_GBps is None:
@@ -78,20 +78,20 @@ def test_more_adapters_never_lower_an_expectation(nodes, per_node, number, op, a
 
 
 @given(st.integers(2, 64), st.integers(1, 16), st.floats(1, 1000))
-def test_a_ring_over_nodes_is_never_faster_than_in_one_node_and_a_tree_never_slower_than_the_ring(nodes, m, rate):
+def test_a_ring_over_nodes_is_never_faster_than_in_a_node_nor_than_a_tree(nodes, m, rate):
     assert bounds.ring(nodes, rate, 400.0) <= bounds.ring(1, rate, 400.0)
     assert bounds.across(nodes * m, nodes, rate) >= bounds.ring(nodes, math.inf, rate) * (1 - 1e-9)
 
 
 @given(st.integers(2, 1000), st.floats(1, 1000))
-def test_adding_switches_come_near_to_twice_the_links(ranks, rate):
+def test_reducing_switches_approach_twice_the_links(ranks, rate):
     assert bounds.in_switch(ranks, rate) < 2 * rate
     assert bounds.within(ranks, ranks, rate, adding_switches=True) >= bounds.in_switch(ranks, rate) * (1 - 1e-9)
     assert bounds.within(ranks, ranks, rate, adding_switches=False) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(("nodes", "factor"), [(2, 1.875), (4, 1.29), (16, 1.06)])
-def test_trees_exceed_the_adapters_by_what_maintainers_say(nodes, factor):
+def test_trees_exceed_the_adapters_by_the_documented_factor(nodes, factor):
     assert bounds.across(8 * nodes, nodes, 1.0) == pytest.approx(factor, abs=0.005)
 
 
@@ -106,7 +106,7 @@ def test_operations_over_two_nodes_of_eight_are_bounded_by_their_adapters(op, mo
     assert bounds.at_most(op, 16, 2, per_gpu=400.0, per_node=50.0) == pytest.approx(most, abs=0.01)
 
 
-def test_adding_networks_raise_the_bound_of_many_nodes_only():
+def test_reducing_networks_raise_only_the_bound_of_many_nodes():
     def at_most(nodes, *, adding):
         return bounds.at_most("all_reduce", 8 * nodes, nodes, per_gpu=900, per_node=400, adding_network=adding)
 
@@ -122,13 +122,13 @@ def test_a_generation_of_nvlink_is_known_by_nvmls_number(version, speed, name):
     assert nvlink_kind(version, speed).name == name
 
 
-def test_slow_links_of_ampere_cards_are_told_apart_and_unknown_generations_are_unknown():
+def test_slow_ampere_links_are_recognised_and_unknown_generations_stay_unknown():
     assert nvlink_kind(4, 14062).rate_GBps == 12.0
     assert nvlink_kind(99) is None
 
 
 @pytest.mark.parametrize(("generation", "rate"), [(3, 12), (4, 24), (5, 48), (6, 96)])
-def test_pcie_x16_has_nccls_figure_below_the_wires(generation, rate):
+def test_nccls_figure_for_pcie_x16_is_below_the_wire_rate(generation, rate):
     assert pcie_rate(generation, 16) == rate < pcie_wire(generation, 16)
 
 
@@ -142,11 +142,11 @@ H100_NODE = Hardware("nccl", 8, 1, 8, inside=NvLinkWay(HOPPER, 18))
         (280, 0.85, "ok"), (None, 1.0, "not judged"), (361, None, "not judged"),
     ],
 )  # fmt: skip
-def test_a_figure_stands_to_what_is_usual_at_its_size(measured, share, standing):
+def test_a_figure_is_judged_by_the_usual_figure_at_its_size(measured, share, standing):
     assert judge(measured, expect("broadcast", H100_NODE, ranks=8), share) == standing
 
 
-def test_the_ladder_takes_the_best_rung_there_is():
+def test_the_ladder_uses_the_best_available_rung():
     given, saved, graph = Figure(300, "--min-busbw"), Figure(350, "job.json"), Figure(355, "graph")
     assert expect("broadcast", H100_NODE, ranks=8, given=given, baseline=saved, nccl=graph).rung == "given"
     assert expect("broadcast", H100_NODE, ranks=8, baseline=saved, nccl=graph).rung == "baseline"
@@ -156,7 +156,7 @@ def test_the_ladder_takes_the_best_rung_there_is():
     assert expect("broadcast", unread, ranks=8).rung == "none"
 
 
-def test_a_threshold_above_the_bound_is_no_rung():
+def test_a_threshold_above_the_bound_is_ignored():
     found = expect("broadcast", H100_NODE, ranks=8, given=Figure(406, "--min-busbw"))
     assert found.rung == "derived"
     assert impossible(406, found)
@@ -170,7 +170,7 @@ def test_other_backends_have_no_expectation(backend):
     assert expect("all_reduce", where, ranks=8).source == f"there is no expectation for {backend}"
 
 
-def test_links_from_gpu_to_gpu_and_few_ranks_leave_doubt():
+def test_direct_links_and_few_ranks_are_not_certain():
     direct = Hardware("nccl", 8, 1, 8, inside=NvLinkWay(HOPPER, 18, switched=False, exact=False))
     assert not expect("all_reduce", direct, ranks=8).certain
     assert expect("all_reduce", direct, ranks=8).most_GBps < 371
@@ -178,7 +178,7 @@ def test_links_from_gpu_to_gpu_and_few_ranks_leave_doubt():
     assert not expect("broadcast", two, ranks=2).certain
 
 
-def test_uneven_nodes_and_slots_of_virtual_machines_have_no_bound():
+def test_uneven_nodes_and_pcie_in_virtual_machines_have_no_bound():
     uneven = Hardware("nccl", 9, 2, 1, inside=NvLinkWay(HOPPER, 18), outside=Adapters(8, 400.0), even=False)
     assert expect("all_to_all", uneven, ranks=9).high_GBps is None
     assert not expect("all_reduce", uneven, ranks=9, algorithm="RING").certain
@@ -186,7 +186,7 @@ def test_uneven_nodes_and_slots_of_virtual_machines_have_no_bound():
     assert expect("all_reduce", virtual, ranks=4).high_GBps is None
 
 
-def test_gloo_crosses_a_link_as_often_as_the_order_of_the_ranks_leaves_its_node():
+def test_gloo_crosses_a_link_as_often_as_rank_order_leaves_its_node():
     slow = Socket("node2", "eth0", 1000)
     once = expect("all_reduce", Hardware("gloo", 8, 2, 4, outside=slow), ranks=8)
     often = expect("all_reduce", Hardware("gloo", 8, 2, 4, outside=Socket("node2", "eth0", 1000, 4)), ranks=8)

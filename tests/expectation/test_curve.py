@@ -17,7 +17,7 @@ CURVES = [
 
 
 @pytest.mark.parametrize("each", CURVES)
-def test_a_size_of_the_table_has_its_own_share_and_the_largest_is_the_plateau(each):
+def test_a_size_in_the_table_has_its_share_and_the_largest_is_the_plateau(each):
     for size, share in each.items():
         assert curve.share_at(each, size) == pytest.approx(share)
     assert curve.share_at(each, 1 << 40) == 1.0

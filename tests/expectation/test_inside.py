@@ -1,4 +1,4 @@
-"""Over what the GPUs of a node reach each other, by what NVML says of them."""
+"""How the GPUs of a node are connected, by what NVML reports."""
 
 import pytest
 
@@ -35,12 +35,12 @@ def used(gpus, *indices):
     return [gpus.devices[n] for n in indices] if indices else list(gpus.devices)
 
 
-def test_gpus_on_switches_use_all_their_links_however_many_are_used():
+def test_gpus_on_switches_use_all_their_links_with_any_number_of_gpus():
     gpus = node(8, links(18))
     assert inside(gpus, used(gpus)) == inside(gpus, used(gpus, 0, 5)) == NvLinkWay(HOPPER, 18)
 
 
-def test_switches_that_nvml_does_not_see_joining_gpus_leave_doubt():
+def test_switches_without_reported_peer_access_are_not_exact():
     gpus = node(8, links(18), pairs=set())
     assert inside(gpus, used(gpus)) == NvLinkWay(HOPPER, 18, exact=False)
 
@@ -51,7 +51,7 @@ def test_the_gpu_with_the_fewest_active_links_counts():
     assert inside(gpus, used(gpus, 0, 1)).links == 18
 
 
-def test_a_virtual_machine_that_hides_the_switches_shows_them_by_the_number_of_links():
+def test_hidden_switches_are_recognised_by_the_number_of_links():
     gpus = node(8, links(12, "unknown", 4, 12), pairs=mesh(8))
     assert inside(gpus, used(gpus)) == NvLinkWay(AMPERE, 12)
 
@@ -61,17 +61,17 @@ def test_two_joined_cards_use_the_links_between_them():
     assert inside(gpus, used(gpus)) == NvLinkWay(AMPERE, 12, switched=False)
 
 
-def test_of_a_mesh_only_the_links_to_used_gpus_count():
+def test_in_a_mesh_only_the_links_to_used_gpus_count():
     gpus = node(4, links(12, "gpu", 4, 12), pairs=mesh(4))
     assert inside(gpus, used(gpus, 0, 1)) == NvLinkWay(AMPERE, 4, switched=False, exact=False)
     assert inside(gpus, used(gpus)) == NvLinkWay(AMPERE, 12, switched=False, exact=False)
 
 
-def test_a_cube_mesh_that_is_used_whole_has_all_links_with_doubt_and_a_part_of_it_none():
+def test_a_whole_cube_mesh_has_all_links_and_a_part_of_it_is_unknown():
     pairs = {(a, b) for a, b in mesh(8) if b - a in {1, 2, 3, 4}}
     gpus = node(8, links(6, "gpu", 2, 6), pairs=pairs)
     assert inside(gpus, used(gpus)) == NvLinkWay(VOLTA, 6, switched=False, exact=False)
-    assert "not known" in inside(gpus, used(gpus, 0, 1, 2)).reason
+    assert "unknown which NVLinks" in inside(gpus, used(gpus, 0, 1, 2)).reason
 
 
 def test_pairs_of_cards_reach_each_other_over_pcie_by_two_links():
@@ -80,9 +80,9 @@ def test_pairs_of_cards_reach_each_other_over_pcie_by_two_links():
     assert inside(gpus, used(gpus, 0, 2)) == PcieWay(4, 16)
 
 
-def test_which_cards_are_joined_is_not_guessed():
+def test_an_unread_nvlink_topology_is_not_guessed():
     gpus = node(4, links(4, "gpu", 4, 12))
-    assert inside(gpus, used(gpus)) == Missing(reason="which GPUs NVLink joins was not read")
+    assert inside(gpus, used(gpus)) == Missing(reason="the NVLink topology was not read")
 
 
 @pytest.mark.parametrize("nvlinks", [NOT_SUPPORTED, links(0)])
@@ -101,11 +101,14 @@ def test_a_card_that_lost_lanes_is_slower():
     [
         (node(2, Missing("NVML error 15: GPU is lost")), "could not be read"),
         (node(2, [links(18), NOT_SUPPORTED]), "others have none"),
-        (node(2, links(18, version=99)), "version 99 is not known"),
+        (node(2, links(18, version=99)), "NVLink version 99"),
         (node(2, links(18, version=Missing("NVML error 999"))), "generation"),
         (node(2, pcie=PcieLink()), "PCIe links could not be read"),
-        (node(2, pcie=PcieLink(width=16, max_width=16, max_generation=42)), "not known to distcheck"),
+        (
+            node(2, pcie=PcieLink(width=16, max_width=16, max_generation=42)),
+            "distcheck does not know a GPU's PCIe generation",
+        ),
     ],
 )
-def test_what_could_not_be_read_is_missing(gpus, reason):
+def test_unreadable_facts_are_missing(gpus, reason):
     assert reason in inside(gpus, used(gpus)).reason

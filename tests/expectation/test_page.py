@@ -1,4 +1,4 @@
-"""docs/bandwidth.md shows the tables that the code judges by."""
+"""docs/bandwidth.md shows the tables that the code uses."""
 
 import importlib.util
 from pathlib import Path
@@ -36,6 +36,6 @@ def test_every_published_figure_is_on_it(build_bandwidth):
         assert f"{row.low_GBps:g}" in text
 
 
-def test_a_page_without_a_tables_place_is_refused(build_bandwidth):
+def test_a_page_without_a_place_for_the_table_is_rejected(build_bandwidth):
     with pytest.raises(ValueError, match="no place for the table"):
         build_bandwidth.page("# Bandwidth")

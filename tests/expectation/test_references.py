@@ -1,4 +1,4 @@
-"""The model against what others have measured, and the table itself."""
+"""The model against published results, and the table itself."""
 
 import re
 
@@ -13,7 +13,7 @@ MEASURED = [row for row in REFERENCES if row.kind == "measured" and not row.unli
 GATES = [row for row in REFERENCES if row.kind == "gate" and not row.unlike]
 UNLIKE = [row for row in REFERENCES if row.unlike]
 BANDS = {"A100 PCIe", "RTX 5090"}
-"""GPUs in slots, of which only a band is expected."""
+"""GPUs in PCIe slots, for which only a band is expected."""
 
 
 def name_of(row: Reference):
@@ -29,7 +29,7 @@ def test_the_model_reproduces_a_published_figure(row):
     usual, middle = expected(row), (row.low_GBps + row.high_GBps) / 2
     share = 1.0 if row.bytes is None else usual.share(row.bytes)
     if share is None:
-        # Latency decides there, and nothing is judged.
+        # Latency dominates there, so the size is not judged.
         assert middle < 0.67 * usual.value_GBps
     elif row.gpu in BANDS:
         assert usual.low_GBps <= row.low_GBps <= row.high_GBps <= usual.most_GBps
@@ -38,19 +38,19 @@ def test_the_model_reproduces_a_published_figure(row):
 
 
 @pytest.mark.parametrize("row", GATES, ids=name_of)
-def test_what_is_usual_passes_the_operators_gates_and_is_not_far_above_them(row):
+def test_the_usual_figure_passes_operator_gates_and_is_not_far_above(row):
     usual = expected(row)
     assert row.low_GBps <= usual.most_GBps
     assert usual.low_GBps <= row.low_GBps / 0.8
 
 
 @pytest.mark.parametrize("row", MEASURED + GATES, ids=name_of)
-def test_nothing_published_is_taken_for_impossible(row):
+def test_no_published_figure_is_impossible(row):
     assert row.high_GBps <= expected(row).high_GBps
 
 
 @pytest.mark.parametrize("row", [row for row in UNLIKE if row.hardware], ids=name_of)
-def test_what_the_model_does_not_reproduce_says_why_and_gives_no_false_alarm(row):
+def test_exceptions_to_the_model_have_a_reason_and_cause_no_false_alarm(row):
     usual = expected(row)
     faults = ("4 x A100 PCIe, IOMMU on", "GKE A3 Mega fallen back to TCP")
     if row.system in faults:
@@ -97,7 +97,7 @@ def hardware(gpu, ranks, nodes=1):
     return type(where)("nccl", ranks, nodes, ranks // nodes, gpu, Missing("not read"))
 
 
-def test_published_figures_stand_in_for_links_that_could_not_be_read():
+def test_published_figures_replace_unreadable_links():
     found = published("all_reduce", hardware("NVIDIA H200", 8))
     assert (found.rung, found.certain) == ("published", False)
     assert (found.low_GBps, found.high_GBps, found.most_GBps) == (367.2, None, 482.26)
@@ -115,5 +115,5 @@ def test_published_figures_stand_in_for_links_that_could_not_be_read():
         ("all_reduce", "NVIDIA H200", 16, 2),
     ],
 )
-def test_what_nobody_published_or_another_network_decides_is_not_made_up(op, gpu, ranks, nodes):
+def test_without_published_figures_there_is_no_expectation(op, gpu, ranks, nodes):
     assert published(op, hardware(gpu, ranks, nodes)) is None

@@ -68,7 +68,7 @@ def test_one_that_sees_all_beside_one_that_does_not():
     assert [gpu.index for gpu in processes[1].gpus.devices] == [0]
 
 
-def test_what_nvml_did_not_tell_the_first_stays_said():
+def test_an_nvml_failure_of_one_process_stays_reported():
     pairs = views(range(4), range(4))
     silent = replace(pairs[0][0], gpus=Missing(reason="NVML did not answer"))
     nodes, _ = combine([(silent, pairs[0][1]), pairs[1]])
@@ -108,7 +108,7 @@ ALL = range(4)
         pytest.param(views([0], [1], health=(0,), missing=(1,)), id="each its own, one of two not there"),
     ],
 )
-def test_a_condition_that_could_not_be_read_is_told_whoever_was_to_read_it(pairs):
+def test_unreadable_health_is_reported_for_any_reader(pairs):
     assert verdict_on(pairs) == (["gpu-nvml-init-failed"], {HUNG}, 20)
 
 
@@ -126,12 +126,12 @@ def test_where_all_that_is_used_was_read_nothing_is_missing(pairs):
     assert verdict_on(pairs) == ([], set(), 0)
 
 
-def test_a_used_gpu_that_nobody_has_read_beside_others_is_told():
+def test_a_used_gpu_without_health_is_reported():
     errors, missed, code = verdict_on(views([0], [1], [2], health=(0, 1)))
-    assert (errors, missed, code) == ([], {"nobody has read the condition of GPU 2 (0000:03:00.0)"}, 20)
+    assert (errors, missed, code) == ([], {"no process has read the condition of GPU 2 (0000:03:00.0)"}, 20)
 
 
-def test_an_unused_gpu_that_nobody_has_read_matters_to_nobody():
+def test_an_unused_gpu_without_health_does_not_matter():
     pairs = views([0], [1], [2, 3], health=(0, 1, 2))
     whole = pairs[2][0].gpus
     own = replace(whole, devices=(whole.devices[0], replace(whole.devices[1], health=None)))
@@ -139,7 +139,7 @@ def test_an_unused_gpu_that_nobody_has_read_matters_to_nobody():
 
 
 def isolated_job(variable):
-    """Four tasks of which each opens its own GPU, which NVML calls 0 there."""
+    """Four tasks that each see only their own GPU, which NVML numbers 0 there."""
     job = healthy_job(1, 4, launcher="slurm", looks=("environment", "meeting", "gpu"), gpus=4)
     whole = job.nodes[0].gpus
     pairs = []
@@ -169,7 +169,7 @@ def test_an_index_is_read_in_the_view_of_its_own_process():
     assert said(isolated_job("1")) == {"gpu-cvd-bad-item"}
 
 
-def test_files_of_processes_that_never_met_are_merged_the_same_way():
+def test_files_of_processes_without_a_roll_call_are_merged_the_same_way():
     job = isolated_job("0")
     apart = [
         replace(

@@ -23,5 +23,5 @@ def test_any_text_can_be_read(text):
 
 
 @pytest.mark.parametrize("text", ["", "x", "1-", "-1", "1,,2", "0-99999999999", "9" * 5000, "٣"])
-def test_what_is_no_list_of_ranges_is_none(text):
+def test_other_text_than_ranges_gives_no_numbers(text):
     assert unfold(text) == frozenset()

@@ -49,7 +49,7 @@ def test_partial_jobs_of_one_launch_are_merged():
     assert merged.met
 
 
-def test_a_member_that_saved_later_does_not_make_the_whole_job_longer():
+def test_a_later_file_of_a_member_does_not_lengthen_the_job():
     whole, member = job_of(0, 1, met=True), job_of(1)
     member = msgspec.structs.replace(member, seconds=whole.seconds + 1)
     assert saved.merge([member, whole]) == whole
@@ -60,7 +60,7 @@ def test_jobs_of_different_launches_are_not_merged():
         saved.merge([job_of(0), job_of(1, world=8)])
 
 
-def test_a_write_leaves_no_half_file_behind(tmp_path):
+def test_a_failed_write_leaves_no_partial_file(tmp_path):
     (tmp_path / "file").mkdir()
     with pytest.raises(WriteError):
         saved.write(tmp_path / "file", "text")
@@ -71,12 +71,12 @@ def test_references_within_a_job_must_hold(tmp_path):
     broken = msgspec.structs.replace(job_of(0), nodes=())
     path = tmp_path / "job.json"
     path.write_bytes(msgspec.json.encode(broken))
-    with pytest.raises(UsageError, match="does not hold"):
+    with pytest.raises(UsageError, match="is not in the file"):
         saved.load(path)
 
 
 @pytest.mark.parametrize("run", ["../../x", "/etc/x", "a/b", "..", "x" * 5000, "a\0b", "é"])
-def test_a_name_from_elsewhere_leads_out_of_no_folder(tmp_path, run):
+def test_a_foreign_name_cannot_leave_the_folder(tmp_path, run):
     folder = tmp_path / "jobs"
     folder.mkdir()
     job = msgspec.structs.replace(job_of(0), run=run)
@@ -95,7 +95,7 @@ def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch):
             saved.load(endless)
 
 
-def test_a_file_is_written_whole_under_a_name_of_its_own_and_then_renamed(tmp_path, monkeypatch):
+def test_a_file_is_written_under_a_temporary_name_and_then_renamed(tmp_path, monkeypatch):
     opened: list[tuple[Path, str]] = []
     opens, replaces = Path.open, Path.replace
 
@@ -119,8 +119,8 @@ def test_a_file_is_written_whole_under_a_name_of_its_own_and_then_renamed(tmp_pa
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_what_somebody_put_in_the_way_is_replaced_and_never_followed(tmp_path, monkeypatch):
-    """A link in a folder that everybody may write, such as /tmp, leads to a file of ours."""
+def test_a_planted_link_is_replaced_and_never_followed(tmp_path, monkeypatch):
+    """A link in a world-writable folder, such as /tmp, leads to a file of ours."""
     precious, target = tmp_path / "precious", tmp_path / "report"
     precious.write_text("precious")
     target.symlink_to(precious)
@@ -164,22 +164,22 @@ def _job_text():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "no job file"),
-        (_job_text()[:-200], "no job file"),
-        ("{}", "no job file"),
-        ("[1, 2]", "no job file"),
-        ('{"schema": 1}', "no job file"),
+        ("", "not a distcheck job file"),
+        (_job_text()[:-200], "not a distcheck job file"),
+        ("{}", "not a distcheck job file"),
+        ("[1, 2]", "not a distcheck job file"),
+        ('{"schema": 1}', "not a distcheck job file"),
         ('{"schema": 2}', "schema 2; this distcheck reads schema 1"),
         (_job_text().replace('"schema":1', '"schema":7'), "schema 7; this distcheck reads schema 1"),
-        ("[" * 100_000, "no job file"),
-        ('{"schema":1,"skipped":' + '{"a":' * 100_000, "no job file"),
-        ("\udcff".join("ab"), "no job file"),
-        ("PK\x03\x04", "no job file"),
+        ("[" * 100_000, "not a distcheck job file"),
+        ('{"schema":1,"skipped":' + '{"a":' * 100_000, "not a distcheck job file"),
+        ("\udcff".join("ab"), "not a distcheck job file"),
+        ("PK\x03\x04", "not a distcheck job file"),
     ],
     ids=["empty", "cut", "no fields", "a list", "nothing but a schema", "a newer schema", "a newer job", "nested lists",
          "nested objects", "no UTF-8", "an archive"],
 )  # fmt: skip
-def test_what_is_no_job_of_this_version_is_refused_in_one_line(tmp_path, text, words):
+def test_a_file_that_is_not_a_job_of_this_version_is_refused_in_one_line(tmp_path, text, words):
     path = tmp_path / "job.json"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UsageError, match=words) as told:

@@ -1,4 +1,4 @@
-"""Runs on real NVIDIA hardware; without it they are skipped, and the fake libraries stand in elsewhere."""
+"""Tests on real NVIDIA hardware; skipped without it, where the fake libraries are used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 class Card(NamedTuple):
-    """A GPU as nvidia-smi, another program than ours, tells it."""
+    """A GPU as nvidia-smi reports it, independently of distcheck."""
 
     index: int
     uuid: str
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items):
     here = [item for item in items if HERE in item.path.parents]
     for item in here:
         item.add_marker(pytest.mark.gpu)
-        # One process at a time: they share the GPUs.
+        # One process at a time, because they share the GPUs.
         item.add_marker(pytest.mark.xdist_group("gpu"))
     if here and not _cards():
         for item in here:

@@ -1,4 +1,4 @@
-"""The whole of distcheck on real GPUs, held against what nvidia-smi and torch say of them."""
+"""All of distcheck on real GPUs, compared with nvidia-smi and torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 RECORD = os.environ.get("DISTCHECK_RECORD_GPU")
-"""A folder into which the facts of these runs are saved, to become test data."""
+"""A folder that receives the facts of these runs, to become test data."""
 
 
 def saved(tmp_path, name):
@@ -17,7 +17,7 @@ def saved(tmp_path, name):
 
 
 def unexpected(report):
-    """Return errors, and what a verdict needed and could not be had; a used machine may give cause for warnings."""
+    """Return errors and missing required facts; a machine in use may give warnings."""
     return [f for f in report["findings"] if f["severity"] == "error"]
 
 
@@ -78,7 +78,7 @@ def test_two_ranks_on_one_gpu_are_named_before_nccl_starts(by_hand):
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_ranks_that_may_share_a_gpu_get_exact_results(by_hand, ranks):
-    # NCCL 2.30 and later; the figures mean nothing, the ranks take turns on the GPU.
+    # NCCL 2.30 and later; the figures mean nothing because the ranks take turns on the GPU.
     allowed = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": str(max(1, 8 // ranks))}
     words = ("--sizes", "1M", "--iters", "3", "--timeout", "200")
     ended = two_on_one(by_hand, "bandwidth", *words, ranks=ranks, **allowed)
@@ -87,7 +87,7 @@ def test_ranks_that_may_share_a_gpu_get_exact_results(by_hand, ranks):
     assert [(row["op"], row["wrong"]) for row in report["bandwidth"]] == [("all_reduce", 0), ("broadcast", 0)]
 
 
-def test_ranks_that_nccl_takes_for_hosts_of_their_own_get_exact_results(by_hand, port):
+def test_ranks_with_their_own_nccl_hostid_get_exact_results(by_hand, port):
     # NCCL 2.5.6 and later; over sockets of the loopback, so the figures mean nothing.
     words = ("bandwidth", "--local-rank", "0", "--format", "json", "--sizes", "1M", "--iters", "3", "--timeout", "200")
     running = [

@@ -130,7 +130,7 @@ class Run:
 
     @property
     def pair_rounds(self) -> int:
-        """Rounds that were there for pairs; beside larger groups they cost none."""
+        """Rounds of pairs; beside larger groups pairs cost no round."""
         return rounds_of_pairs(self.state)
 
 

@@ -1,4 +1,4 @@
-"""What only shows in larger groups: a boundary, a limit of size, a link that no pair met; nobody is blamed."""
+"""Faults only of larger groups: a boundary, a limit of scale, an untested link; no node is blamed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_nodes_are_split_evenly_and_none_is_left_out():
 
 @pytest.mark.parametrize("n", [4, 6, 8, 16, 64, 1024])
 @pytest.mark.parametrize("part", [2, 4])
-def test_a_boundary_names_its_two_sides_and_nobody(n, part):
+def test_a_boundary_names_its_two_sides_and_no_node(n, part):
     if n // part < 2:
         part = 2
     side = names(n)[: n // part]
@@ -45,7 +45,7 @@ def test_a_boundary_names_its_two_sides_and_nobody(n, part):
 
 
 @pytest.mark.parametrize("n", [4, 5, 6, 7, 8, 10, 17, 33, 64])
-def test_wherever_the_boundary_is_nobody_is_confirmed_to_be_bad(n):
+def test_no_boundary_confirms_a_bad_node(n):
     told = trials = 0
     for k in range(2, n - 1):
         for seed in range(20 if n < 12 else 3):
@@ -58,7 +58,7 @@ def test_wherever_the_boundary_is_nobody_is_confirmed_to_be_bad(n):
 
 @pytest.mark.parametrize("n", [16, 64, 100, 1024])
 @pytest.mark.parametrize("largest", [4, 8, 31, 40, 200])
-def test_what_only_fails_above_a_size_is_said_to_be_of_scale(n, largest):
+def test_a_failure_only_above_a_size_is_reported_as_scale(n, largest):
     run = search(Cluster(names(n), largest=largest))
     if largest >= n:
         assert run.verdict.kind == "healthy"
@@ -70,20 +70,20 @@ def test_what_only_fails_above_a_size_is_said_to_be_of_scale(n, largest):
     assert len(run.rounds) <= most_rounds(n) + 4
 
 
-def test_bad_nodes_and_a_limit_of_size_are_both_told():
+def test_bad_nodes_and_a_limit_of_scale_are_both_reported():
     run = search(Cluster(names(64), bad={"node9": 0.0, "node40": 0.0}, largest=16))
     assert set(run.verdict.bad_nodes()) == {"node9", "node40"}
     assert {b.cause for b in run.verdict.boundaries} == {"scale"}
 
 
-def test_bad_nodes_and_a_boundary_are_both_told():
+def test_bad_nodes_and_a_boundary_are_both_reported():
     run = search(Cluster(names(64), bad={"node9": 0.0, "node40": 0.0}, side=frozenset(names(32))))
     assert {"node9", "node40"} == set(run.verdict.bad_nodes())
     assert [b.cause for b in run.verdict.boundaries] == ["boundary"]
 
 
 @pytest.mark.parametrize("n", range(4, 17))
-def test_where_two_groups_of_nodes_are_parted_nobody_is_named_whatever_their_names(n):
+def test_a_partition_into_two_groups_names_no_node_whatever_their_names(n):
     for seed in range(25):
         random = Random(f"{n} {seed}")
         side = frozenset(random.sample(names(n), n // 2 if n > 8 else random.randint(2, n - 2)))
@@ -95,13 +95,13 @@ def test_where_two_groups_of_nodes_are_parted_nobody_is_named_whatever_their_nam
         assert run.verdict.bad_nodes() == (), (k, run.verdict.sentence)
 
 
-def test_who_fails_with_one_side_only_is_said_to_be_perhaps_of_the_other():
+def test_a_node_that_fails_with_one_side_only_may_be_on_the_other():
     run = search(Cluster(names(6), side=frozenset({"node3", "node4", "node6"})))
     assert run.verdict.bad_nodes(certain=False) == ()
     assert not run.verdict.certain
 
 
-def test_a_link_that_no_pair_met_is_found_through_the_groups():
+def test_a_bad_link_that_no_pair_tested_is_found_by_groups():
     run = search(Cluster(names(64), links=frozenset({link("node1", "node30")})))
     assert not any(set(g.nodes) == {"node1", "node30"} for r in run.rounds[:3] for g in r.groups)
     assert [(c.part, set(c.nodes)) for c in run.verdict.culprits] == [("link", {"node1", "node30"})]

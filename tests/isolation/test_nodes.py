@@ -1,4 +1,4 @@
-"""Bad nodes are found and good ones never blamed, whatever the number of nodes."""
+"""Bad nodes are found and good ones never blamed, for any number of nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_healthy_nodes_pass_alone_in_two_rounds_of_pairs_and_all_together(n):
 
 @pytest.mark.parametrize("ended", ["failed", "wrong", "hung"])
 @pytest.mark.parametrize("n", [3, 4, 5, 6, 8, 13, 64, 1024])
-def test_the_one_bad_node_is_named_with_how_it_failed_and_no_other(n, ended):
+def test_only_the_bad_node_is_named_with_its_fault(n, ended):
     for seed in range(3):
         bad = Random(seed).choice(names(n))
         run = search(Cluster(names(n), bad={bad: 0.0}, ended=ended, noise=0.05), seed)
@@ -45,7 +45,7 @@ def test_the_one_bad_node_is_named_with_how_it_failed_and_no_other(n, ended):
 @pytest.mark.parametrize(
     ("n", "trials"), [(4, 300), (7, 300), (10, 300), (16, 300), (33, 200), (64, 200), (250, 60), (1024, 12)]
 )
-def test_up_to_29_percent_bad_nodes_are_all_found_and_nobody_else_in_thousands_of_trials(n, trials):
+def test_up_to_29_percent_bad_nodes_are_all_found_and_no_others_in_thousands_of_trials(n, trials):
     for seed in range(trials):
         random = Random(f"{n} {seed}")
         bad = random.sample(names(n), random.randint(1, int(0.29 * n)))
@@ -66,7 +66,7 @@ def test_up_to_10_percent_bad_nodes_take_at_most_four_rounds_of_pairs(n):
 
 
 @pytest.mark.parametrize("share", [0.4, 0.5, 0.7, 0.9, 1.0])
-def test_with_too_few_good_nodes_still_nobody_innocent_is_blamed_and_the_rounds_are_bounded(share):
+def test_with_too_few_good_nodes_no_good_one_is_blamed_and_rounds_are_bounded(share):
     for n in (4, 9, 40, 200):
         for seed in range(40 if n < 200 else 5):
             bad = Random(f"{n} {seed}").sample(names(n), round(share * n))
@@ -88,7 +88,7 @@ def test_two_bad_nodes_of_four_are_both_named_wherever_they_are():
             assert set(run.verdict.bad_nodes()) == bad, run.verdict.sentence
 
 
-def test_a_node_that_fails_alone_is_convicted_without_any_partner_and_is_nobodys_partner():
+def test_a_node_that_fails_alone_is_convicted_and_never_a_partner():
     for n in (2, 3, 8, 64):
         run = search(Cluster(names(n), bad_alone={"node2": 0.0}))
         assert run.verdict.bad_nodes() == ("node2",)
@@ -96,14 +96,14 @@ def test_a_node_that_fails_alone_is_convicted_without_any_partner_and_is_nobodys
         assert not any("node2" in g.nodes and len(g.nodes) > 1 for r in run.rounds for g in r.groups)
 
 
-def test_when_most_nodes_fail_alone_it_is_shared_and_nobody_is_to_be_excluded():
+def test_a_fault_of_most_nodes_alone_is_shared_and_excludes_none():
     run = search(Cluster(names(8), bad_alone=dict.fromkeys(names(5), 0.0)))
     assert run.verdict.kind == "shared"
     assert run.verdict.bad_nodes() == ()
     assert "something that they share" in run.verdict.sentence
 
 
-def test_when_no_two_nodes_pass_together_nobody_is_blamed():
+def test_if_no_pair_passes_no_node_is_blamed():
     for n in (3, 4, 12, 100):
         run = search(Cluster(names(n), loss=1.0))
         assert run.verdict.kind == "shared"
@@ -111,7 +111,7 @@ def test_when_no_two_nodes_pass_together_nobody_is_blamed():
         assert {n for s in run.verdict.undecided for n in s.nodes} == set(names(n))
 
 
-def test_two_nodes_cannot_tell_and_the_verdict_says_what_a_spare_node_would_decide():
+def test_two_nodes_stay_undecided_and_the_verdict_suggests_a_spare_node():
     run = search(Cluster(names(2), bad={"node1": 0.0}))
     assert run.verdict.kind == "undecided"
     assert run.verdict.bad_nodes(certain=False) == ()
@@ -120,13 +120,13 @@ def test_two_nodes_cannot_tell_and_the_verdict_says_what_a_spare_node_would_deci
     assert "a spare node would decide: test it with node1 and with node2" in run.verdict.sentence
 
 
-def test_of_two_nodes_a_bad_rail_is_named_without_saying_whose():
+def test_a_bad_rail_of_two_nodes_is_named_without_blaming_a_node():
     run = search(Cluster(names(2), rails={"node2": 5}, local_ranks=8))
     assert run.verdict.kind == "undecided"
     assert "together fail on rail 5" in run.verdict.sentence
 
 
-def test_three_nodes_name_the_bad_one_and_with_two_bad_ones_nobody():
+def test_of_three_nodes_one_bad_is_named_and_two_bad_are_not():
     for bad in names(3):
         run = search(Cluster(names(3), bad={bad: 0.0}))
         others = [n for n in names(3) if n != bad]
@@ -164,7 +164,7 @@ def test_a_bad_link_beside_bad_nodes_blames_these_nodes_only():
         assert blamed(run) == set(bad)
 
 
-def test_flaky_nodes_are_not_absolved_by_one_pass_and_nobody_else_is_blamed():
+def test_one_pass_does_not_clear_a_flaky_node_and_no_other_is_blamed():
     noticed = named = trials = 0
     for seed in range(400):
         bad = Random(seed).choice(names(64))

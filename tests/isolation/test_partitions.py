@@ -1,4 +1,4 @@
-"""Where the network is parted nobody is convicted for the side it is on, whenever the search ends."""
+"""A partitioned network convicts no node for its side, whenever the search ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def verdicts(cluster: Cluster) -> Iterator[tuple[State, Verdict]]:
-    """Yield what is said after every round if the time ends there, and at last the verdict."""
+    """Yield the verdict for a time limit after every round, and at last the final one."""
     state, random = start(cluster.nodes), Random(0)
     while isinstance(now := next_round(state), Round):
         state = take(state, now, [measured(cluster, i, g, random) for i, g in enumerate(now.groups)])
@@ -39,8 +39,8 @@ def assert_nobody_is_convicted(part: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("n", range(4, 8))
-def test_however_few_nodes_are_parted_nobody_is_convicted_at_any_time(n):
-    """Every way to part them: into two parts or three, of two nodes at least."""
+def test_a_partition_of_few_nodes_never_convicts_a_node(n):
+    """Every partition into two or three parts of at least two nodes."""
     ways = {
         tuple({p: i for i, p in enumerate(dict.fromkeys(way))}[p] for p in way) for way in product(range(3), repeat=n)
     }
@@ -52,8 +52,8 @@ def test_however_few_nodes_are_parted_nobody_is_convicted_at_any_time(n):
 
 @given(st.integers(8, 48), st.data())
 @settings(max_examples=80, deadline=None)
-def test_into_whatever_parts_the_nodes_are_cut_nobody_is_convicted_at_any_time(n, data):
-    """From two to eight parts whose names tell nothing; small ones are as likely as large ones."""
+def test_a_partition_into_any_parts_never_convicts_a_node(n, data):
+    """From two to eight parts independent of names; small ones are as likely as large ones."""
     sizes = data.draw(
         st.lists(st.integers(2, max(2, n // 2)), min_size=1, max_size=7).filter(lambda s: sum(s) <= n - 2)
     )
@@ -71,8 +71,8 @@ def test_of_many_nodes_neither_a_few_nor_a_half_are_convicted_for_being_cut_off_
 
 
 @pytest.mark.parametrize("parts", [(60, 2, 2), (58, 2, 2, 2), (55, 3, 3, 3), (48, 4, 4, 4, 4)])
-def test_several_sides_of_which_nobody_was_seen_to_work_are_found_among_those_that_never_passed(parts):
-    """Without a test of their own they look like that many bad nodes: they meet while larger groups are tested."""
+def test_several_unseen_sides_are_found_among_nodes_that_never_passed(parts):
+    """Without their own tests they look like many bad nodes: they are paired while larger groups are tested."""
     for seed in range(15):
         numbers = [i for i, size in enumerate(parts) for _ in range(size)]
         Random(seed).shuffle(numbers)
@@ -99,7 +99,7 @@ def test_two_bad_nodes_are_certain_only_when_they_failed_with_each_other_too():
 
 
 @pytest.mark.parametrize("n", [4, 8, 16, 64])
-def test_who_never_passed_is_tested_with_others_such_without_another_round(n):
+def test_nodes_that_never_passed_are_tested_with_each_other_at_no_extra_round(n):
     healthy = len(search(Cluster(names(n))).rounds)
     bad = Random(n).sample(names(n), max(1, n // 10))
     run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0)))
@@ -125,7 +125,7 @@ def test_what_is_undecided_names_both_ends_of_every_failure(part):
 
 
 def test_an_end_of_the_one_pair_that_failed_is_never_named_alone():
-    """The time ends before it is known which of the two it is, or that it is the way between them."""
+    """Time runs out before it is known which of the two it is, or the path between them."""
     for n in (3, 4, 5, 8):
         state = start(names(n))
         now = next_round(state)

@@ -50,7 +50,7 @@ def finish(state: State, data: st.DataObject) -> tuple[State, Verdict]:
 
 @given(st.integers(0, 40), st.integers(0, 5), st.data())
 @settings(max_examples=300, deadline=None)
-def test_any_results_whatever_lead_to_a_verdict_within_the_bound(n, seed, data):
+def test_any_results_lead_to_a_verdict_within_the_bound(n, seed, data):
     state, verdict = finish(start(names(n), seed=seed), data)
     assert verdict.sentence
     assert set(verdict.bad_nodes(certain=False)) <= set(state.nodes)
@@ -98,7 +98,7 @@ def test_nodes_are_neighbours_by_their_numbers():
     assert len({by_name(n) for n in ["a", "a0", "a00", "0", "00", "9" * 5000]}) == 6
 
 
-def test_the_missing_are_told_and_take_no_part():
+def test_missing_nodes_are_reported_and_take_no_part():
     state = start(names(4), missing={"node2": "no answer on port 29500", "node9": "could not log in"})
     assert state.nodes == ("node1", "node3", "node4")
     while isinstance(now := next_round(state), Round):
@@ -107,7 +107,7 @@ def test_the_missing_are_told_and_take_no_part():
     assert "missing: node2 (no answer on port 29500)" in now.sentence
 
 
-def test_a_node_that_leaves_is_missing_and_its_partner_is_not_held_for_it():
+def test_a_node_that_leaves_is_missing_and_its_partner_is_not_blamed():
     state = start(names(8))
     while isinstance(now := next_round(state), Round):
         ended = ["hung" if "node4" in g.nodes and now.number > 1 else "passed" for g in now.groups]
@@ -120,7 +120,7 @@ def test_a_node_that_leaves_is_missing_and_its_partner_is_not_held_for_it():
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 9, 40])
-def test_whenever_the_time_ends_nobody_innocent_is_named_and_who_is_convicted_stays_so(n):
+def test_at_any_time_limit_only_bad_nodes_are_named_and_convictions_stay(n):
     for seed in range(10):
         bad = {Random(f"{n} {seed}").choice(names(n)): 0.0}
         state, random, known = start(names(n), seed=seed), Random(seed), set()
@@ -134,7 +134,7 @@ def test_whenever_the_time_ends_nobody_innocent_is_named_and_who_is_convicted_st
 
 
 @pytest.mark.parametrize("n", range(5, 17))
-def test_whenever_the_time_ends_nobody_is_named_for_being_on_a_side(n):
+def test_at_any_time_limit_no_node_is_named_for_its_side(n):
     sides = [names(n)[:k] for k in range(2, n - 1)]
     # Of more nodes a few stand out by chance in pairs only, where neighbours by name are no neighbours.
     sides += [Random(f"{n} {seed}").sample(names(n), n // 2) for seed in range(10 if n <= 12 else 0)]
@@ -146,7 +146,7 @@ def test_whenever_the_time_ends_nobody_is_named_for_being_on_a_side(n):
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 8, 16, 64])
-def test_a_bad_node_of_which_no_pair_would_tell_more_is_named_when_the_time_ends(n):
+def test_a_decided_bad_node_is_named_at_the_time_limit(n):
     for seed in range(10):
         bad = Random(f"{n} {seed}").choice(names(n))
         cluster, state, random = Cluster(names(n), bad={bad: 0.0}), start(names(n)), Random(0)
@@ -156,7 +156,7 @@ def test_a_bad_node_of_which_no_pair_would_tell_more_is_named_when_the_time_ends
 
 
 def test_a_node_whose_only_partner_left_is_in_one_group_a_round():
-    """It is in the groups, which began with it, and it passed with nobody who is still there."""
+    """It is in the groups, which started with it, and passed with no node that is still present."""
     state, in_groups = start(names(8)), False
     while isinstance(now := next_round(state), Round):
         members = [n for g in now.groups for n in g.nodes]
@@ -173,7 +173,7 @@ def test_a_node_whose_only_partner_left_is_in_one_group_a_round():
     assert in_groups
 
 
-def test_when_nothing_could_be_tested_the_verdict_is_no_pass():
+def test_without_any_test_the_verdict_is_not_a_pass():
     state = start(names(4))
     while isinstance(now := next_round(state), Round):
         state = take(state, now, [])
@@ -182,7 +182,7 @@ def test_when_nothing_could_be_tested_the_verdict_is_no_pass():
     assert next_round(start([])).kind == "unmeasured"
 
 
-def test_a_group_without_a_result_is_no_pass():
+def test_a_group_without_a_result_is_not_a_pass():
     state = start(names(8))
     while isinstance(now := next_round(state), Round):
         state = take(
@@ -192,7 +192,7 @@ def test_a_group_without_a_result_is_no_pass():
     assert "no result of 1 group of up to 8 nodes" in now.sentence
 
 
-def test_results_that_belong_to_no_group_are_refused():
+def test_results_without_a_group_are_refused():
     state = start(names(2))
     now = next_round(state)
     for wrong in (

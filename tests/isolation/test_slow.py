@@ -17,7 +17,7 @@ MORE = [(n, speed) for n in (8, 12, 20, 64, 300) for speed in (0.1, 0.4, 0.7)]
 
 
 @pytest.mark.parametrize(("n", "speed"), FEW + MORE)
-def test_a_slow_node_is_named_after_three_slow_tests_and_no_other(n, speed):
+def test_only_a_slow_node_is_named_after_three_slow_tests(n, speed):
     for seed in range(5):
         slow = Random(seed).choice(names(n))
         run = search(Cluster(names(n), slow={slow: speed}, noise=0.02, seconds_only=seed % 2 == 0), seed)
@@ -40,7 +40,7 @@ def test_several_slow_nodes_are_all_named(share):
 @pytest.mark.parametrize(
     ("n", "noise"), [*((n, s) for n in (2, 3, 4, 8, 64, 512) for s in (0.02, 0.1, 0.2)), (64, 0.4), (512, 0.4)]
 )
-def test_noise_convicts_nobody(n, noise):
+def test_noise_convicts_no_node(n, noise):
     for seed in range(30 if n < 64 else 6):
         run = search(Cluster(names(n), noise=noise, local_ranks=2 if n < 64 else 0), seed)
         assert run.verdict.bad_nodes() == (), (seed, run.verdict.sentence)
@@ -59,7 +59,7 @@ def test_a_node_behind_a_link_of_a_twentieth_is_found_among_figures_that_scatter
     assert sum(found == slow for slow, found in verdicts) >= 0.9 * runs
 
 
-def test_of_three_nodes_every_two_meet_before_nobody_is_called_slow():
+def test_of_three_nodes_a_slow_one_is_found_by_testing_every_pair():
     for seed in range(30):
         for slow in names(3):
             run = search(Cluster(names(3), slow={slow: 0.1}, noise=0.02), seed)
@@ -76,7 +76,7 @@ def test_a_slow_rail_and_a_slow_link_are_named_as_such():
 
 @pytest.mark.parametrize("n", [3, 4, 8, 40])
 @pytest.mark.parametrize(("rails", "share"), [({0, 1}, 0.5), ({7}, 0.75)])
-def test_rails_that_are_slow_on_every_node_are_nobodys_fault(n, rails, share):
+def test_rails_that_are_slow_on_every_node_blame_no_node(n, rails, share):
     random, state = Random(1), start(names(n))
     while isinstance(now := next_round(state), Round):
         results = []
@@ -105,7 +105,7 @@ def test_a_rank_that_computes_slowly_is_named_after_a_repetition(n):
     assert "(rounds 1, 2 and 3)" in culprit.sentence
 
 
-def test_ranks_of_another_device_are_not_held_against_each_other():
+def test_ranks_on_different_devices_are_not_compared():
     state = start(names(2))
     for _ in range(4):
         now = next_round(state)
@@ -119,7 +119,7 @@ def test_ranks_of_another_device_are_not_held_against_each_other():
     assert next_round(state).kind == "healthy"
 
 
-def test_groups_that_say_they_are_unlike_are_not_held_against_each_other():
+def test_unlike_groups_are_not_compared():
     now = Round(1, tuple(Group((f"a{i}", f"b{i}"), "pair") for i in range(6)))
     results = [Result(group=i, ended="passed", busbw_GBps=[40.0, 8.0][i % 2], like="ab"[i % 2]) for i in range(6)]
     assert {t.outcome for t in judge(trials_of(now, results), ())} == {"passed"}
@@ -138,8 +138,8 @@ def test_a_floor_makes_every_pair_below_it_slow_even_of_two_nodes():
     assert everywhere.bad_nodes(certain=False) == ()
 
 
-def test_who_reports_a_failure_is_not_blamed_for_it():
-    """In every failing pair it is the good node that complains, as it is in fact: the bad one is silent."""
+def test_a_node_that_reports_a_failure_is_not_blamed_for_it():
+    """In every failing pair the good node complains, as in practice: the bad one is silent."""
     state = start(names(8))
     while isinstance(now := next_round(state), Round):
         results = []
@@ -153,7 +153,7 @@ def test_who_reports_a_failure_is_not_blamed_for_it():
 
 
 @pytest.mark.parametrize(("too_good", "certain"), [(2.1, False), (5.1, False), (12.0, True)])
-def test_of_two_nodes_with_a_rank_each_one_lucky_figure_excludes_nobody(too_good, certain):
+def test_one_lucky_figure_of_two_nodes_excludes_no_node(too_good, certain):
     """The other one was measured once, and may have been several times too good by chance, but not ten times."""
     state = start(["node1", "node2"])
     while isinstance(now := next_round(state), Round):

@@ -1,4 +1,4 @@
-"""What CUDA itself shows to a process: the library is ours, the child process, ctypes and the facts are real."""
+"""What CUDA shows to a process: a fake library; the child, ctypes and facts are real."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOUR = H100 + "count 4\n" + MIXED + "cuda.order 1 2 0 3\n"
 
 @pytest.fixture
 def views(fake_nvml):
-    """Ask CUDA on the node that `text` describes, once for each of some ranks' further variables."""
+    """Ask CUDA on the node that `text` describes, once per rank, with its own variables added."""
 
     def views(text, *ranks, seconds=20.0):
         environ = fake_nvml.environ(text)
@@ -43,7 +43,7 @@ def uuids(view):
     return [device.uuid for device in view.devices]
 
 
-def test_every_device_is_told_with_its_uuid_and_place(views, fake_nvml):
+def test_every_device_has_its_uuid_and_address(views, fake_nvml):
     (view,) = views(H100)
     assert uuids(view) == [h100(i) for i in range(8)]
     assert view.devices[0] == CudaDevice(h100(0), "0000:1b:00.0", "NVIDIA H100 80GB HBM3", (9, 0))
@@ -65,7 +65,7 @@ def test_every_device_is_told_with_its_uuid_and_place(views, fake_nvml):
         ("all", None),
     ],
 )
-def test_the_fake_and_the_prediction_read_a_list_alike(views, fake_nvml, monkeypatch, value, expected):
+def test_the_fake_and_the_prediction_read_a_list_the_same_way(views, fake_nvml, monkeypatch, value, expected):
     (view,) = views(H100, {"CUDA_VISIBLE_DEVICES": value})
     shown = uuids(view) if expected else []
     assert (view.error == 100) is (expected is None)
@@ -76,7 +76,7 @@ def test_the_fake_and_the_prediction_read_a_list_alike(views, fake_nvml, monkeyp
     assert list(visible(value, devices).uuids) == shown
 
 
-def test_ranks_whose_variables_differ_are_asked_apart_and_the_others_once(views, tmp_path):
+def test_equal_environments_share_one_child(views, tmp_path):
     log = tmp_path / "started"
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" >> {log}\nexec {sys.executable} "$@"\n')
@@ -89,13 +89,13 @@ def test_ranks_whose_variables_differ_are_asked_apart_and_the_others_once(views,
     assert sorted(log.read_text().split()) == ["1", "2"]
 
 
-def test_the_fastest_is_first_unless_the_bus_decides(views):
+def test_the_fastest_gpu_is_first_unless_the_bus_decides(views):
     by_speed, by_bus = views(FOUR, {}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
     assert uuids(by_speed) == [h100(i) for i in (1, 2, 0, 3)]
     assert uuids(by_bus) == [h100(i) for i in range(4)]
 
 
-def test_what_cuda_leaves_out_is_not_there(views):
+def test_gpus_that_cuda_hides_are_missing(views):
     (view,) = views(H100 + "3.lost yes\ncuda.hidden 5\n")
     assert uuids(view) == [h100(i) for i in (0, 1, 2, 4, 6, 7)]
 
@@ -114,12 +114,12 @@ def test_what_cuda_leaves_out_is_not_there(views):
         (12345, "unrecognized error code"),
     ],
 )
-def test_an_error_keeps_its_number_and_has_words(views, number, words):
+def test_an_error_keeps_its_number_and_has_a_text(views, number, words):
     (view,) = views(H100 + f"cuda.init !{number}\n")
     assert (view.devices, view.error, view.words) == ((), number, words)
 
 
-def test_no_library_is_missing_with_a_reason(tmp_path):
+def test_a_missing_library_has_a_reason(tmp_path):
     environ = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(tmp_path)}
     (tmp_path / "libcuda.so.1").write_text("no library\n")
     (view,) = asyncio.run(cuda.views([environ], 20.0))
@@ -127,11 +127,11 @@ def test_no_library_is_missing_with_a_reason(tmp_path):
     assert view.reason.startswith("libcuda.so.1 cannot be loaded: ")
 
 
-def test_a_hang_ends_at_the_deadline_and_a_crash_is_told(views):
+def test_a_hang_ends_at_the_deadline_and_a_crash_is_reported(views):
     (hung,) = views(H100 + "cuda.init hang\n", seconds=1.0)
     assert hung == Missing(reason="CUDA did not answer within 1 s: a GPU, its driver or the MPS daemon hangs")
     (crashed,) = views(H100 + "cuda.init crash\n")
-    assert crashed == Missing(reason="CUDA crashed the process that asked it: SIGSEGV")
+    assert crashed == Missing(reason="CUDA crashed the process that queried it: SIGSEGV")
 
 
 # -- names
@@ -150,7 +150,7 @@ def test_a_mig_device_is_named_as_nvml_names_it(views, fake_nvml, monkeypatch):
     assert uuids(named) == ["MIG-00000000-aaaa-bbbb-cccc-dddddddddddd"]
 
 
-def test_a_gpu_whose_uuid_nvml_does_not_tell_is_found_by_its_place():
+def test_a_gpu_without_nvml_uuid_is_found_by_its_address():
     view = CudaView((CudaDevice("GPU-x", "0000:01:00.0"), CudaDevice("GPU-y", "0000:09:00.0"), CudaDevice("", "")))
     named = cuda.as_nvml_names(view, (gpu_of(1, Missing(reason="NVML error 3: Not Supported")),))
     assert uuids(named) == ["PCI-0000:01:00.0", "GPU-y", ""]
@@ -171,7 +171,7 @@ def test_addresses_are_compared_as_numbers(domain, bus, device, upper, width):
 
 
 @given(st.text())
-def test_what_is_no_address_is_none(text):
+def test_an_invalid_address_is_empty(text):
     found = cuda.pci_address(text)
     assert found == "" or found.count(":") == 2
 
@@ -181,7 +181,7 @@ def test_what_is_no_address_is_none(text):
 
 @pytest.fixture
 def rank_of(fake_nvml, monkeypatch):
-    """Return rank 1's facts on the node that `text` describes, with CUDA's word `view`."""
+    """Return rank 1's facts on the node that `text` describes, with CUDA's answer `view`."""
 
     def rank_of(text, view, **variables):
         for name, value in fake_nvml.environ(text).items():
@@ -192,7 +192,7 @@ def rank_of(fake_nvml, monkeypatch):
     return rank_of
 
 
-def test_the_gpu_of_a_rank_is_cudas_word(views, rank_of):
+def test_cuda_decides_the_gpu_of_a_rank(views, rank_of):
     (view,) = views(FOUR)
     rank = rank_of(FOUR, view)
     assert rank.visible_gpus == tuple(h100(i) for i in (1, 2, 0, 3))
@@ -204,13 +204,13 @@ def test_the_gpu_of_a_rank_is_cudas_word(views, rank_of):
 @pytest.mark.parametrize(
     "view", [None, Missing(reason="CUDA hangs"), CudaView((), error=999), CudaView((CudaDevice("", ""),))]
 )
-def test_without_cudas_word_it_is_predicted(rank_of, view):
+def test_without_cuda_the_gpu_is_predicted(rank_of, view):
     rank = rank_of(FOUR, view)
     assert rank.visible_gpus == tuple(h100(i) for i in range(4))
     assert rank.gpu == h100(1)
 
 
-def test_cuda_tells_the_gpu_where_nvml_does_not(views, rank_of):
+def test_cuda_decides_the_gpu_without_nvml(views, rank_of):
     (view,) = views(FOUR)
     assert rank_of(FOUR + "init !999\n", view).gpu == h100(2)
 
@@ -226,5 +226,5 @@ def test_cuda_tells_the_gpu_where_nvml_does_not(views, rank_of):
         ("None", None),
     ],
 )
-def test_torchs_uuid_is_written_as_nvml_does(text, expected):
+def test_torchs_uuid_has_nvmls_form(text, expected):
     assert gpu_uuid(text) == expected

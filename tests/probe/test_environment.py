@@ -6,7 +6,7 @@ import pytest
 from distcheck.probe.environment import collect, redacted
 
 
-def test_only_variables_that_bear_on_start_up_are_collected():
+def test_only_variables_that_affect_start_up_are_collected():
     environ = {
         "RANK": "0",
         "NCCL_DEBUG": "INFO",
@@ -19,21 +19,21 @@ def test_only_variables_that_bear_on_start_up_are_collected():
 
 
 @pytest.mark.parametrize("name", ["SLURM_JWT", "NCCL_API_TOKEN", "DISTCHECK_TOKEN", "UCX_PASSWORD", "FI_SECRET"])
-def test_a_name_that_sounds_like_a_secret_keeps_its_name_and_loses_its_value(name):
+def test_a_variable_that_looks_like_a_secret_loses_its_value(name):
     assert collect({name: "hunter2"}) == {name: "(redacted)"}
 
 
-def test_credentials_in_a_url_are_cut_out():
+def test_credentials_in_a_url_are_redacted():
     assert collect({"https_proxy": "http://me:pass@proxy:3128"}) == {"https_proxy": "http://(redacted)@proxy:3128"}
 
 
-def test_values_that_are_no_text_or_very_long_can_travel():
+def test_invalid_or_very_long_values_can_be_encoded():
     seen = collect({"NCCL_X": "a\udcffb", "NCCL_LONG": "x" * 10000})
     msgspec.json.encode(seen)
     assert len(seen["NCCL_LONG"]) == 4096
 
 
-def test_empty_is_told_from_unset():
+def test_empty_and_unset_differ():
     assert collect({"RANK": ""}) == {"RANK": ""}
 
 
@@ -66,5 +66,5 @@ def test_secrets_on_a_command_line_keep_their_name_and_lose_their_value(words, s
         ["curl", "https://host/x"],
     ],
 )
-def test_other_words_of_a_command_line_stay_as_they_are(words):
+def test_other_arguments_of_a_command_line_are_unchanged(words):
     assert list(redacted(words)) == words

@@ -1,4 +1,4 @@
-"""The real nvidia-ml-py, in a real child process, on a library that says what the test wrote down."""
+"""The real nvidia-ml-py in a real child process, on a fake library with the test's values."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def test_a_node_of_eight_h100(ask):
 
 
 @pytest.mark.parametrize(("others", "read"), [(0, True), (4, False), (8, False), (9, True)])
-def test_a_process_reads_the_condition_for_all_others_or_where_it_is_kept_to_fewer_gpus(ask, others, read):
+def test_one_process_reads_the_health_for_all_unless_it_sees_fewer_gpus(ask, others, read):
     answer = ask(H100, others=others)
     assert len(answer.devices) == 8
     assert [device.health is not None for device in answer.devices] == [read] * 8
     assert answer.unread == ""
 
 
-def test_a_gpu_without_memory_of_its_own(ask):
+def test_a_gpu_without_its_own_memory(ask):
     answer = ask(H100 + "0.memory.used !3\n")
     assert answer.devices[0].memory_bytes == Missing(reason="NVML error 3: Not Supported")
     assert answer.devices[0].memory_used_bytes == answer.devices[0].memory_bytes
     assert answer.devices[1].memory_used_bytes == 1048576
 
 
-def test_a_driver_that_does_not_tell_reserved_memory_apart(ask):
+def test_a_driver_that_does_not_separate_reserved_memory(ask):
     answer = ask(H100 + "0.memory.reserved !13\n")
     assert answer.devices[0].memory_used_bytes == 581828608
 
@@ -70,7 +70,7 @@ def test_mig_devices_are_named_and_empty_slots_are_skipped(ask):
     assert answer.devices[3].mig is False
 
 
-def test_a_gpu_that_knows_no_mig_is_not_in_mig_mode(ask):
+def test_a_gpu_without_mig_support_is_not_in_mig_mode(ask):
     assert ask(H100 + "mig !3\n").devices[0].mig is False
 
 
@@ -82,31 +82,31 @@ def test_a_lost_gpu_is_recorded_and_the_others_are_read(ask):
     assert all(isinstance(device.uuid, str) for device in answer.devices if device.index != 3)
 
 
-def test_a_gpu_that_is_lost_behind_its_handle(ask):
+def test_a_gpu_that_is_lost_after_its_handle_was_read(ask):
     device = ask(H100 + "5.name !15\n").devices[5]
     assert device.lost.startswith("NVML error 15")
     assert isinstance(device.uuid, str)
 
 
-def test_a_gpu_without_a_handle_is_lost_in_nvmls_words(ask):
+def test_a_gpu_without_a_handle_is_lost_with_nvmls_error(ask):
     assert ask(H100 + "0.handle !999\n").devices[0].lost == "NVML error 999: unknown error"
 
 
-def test_a_gpu_of_somebody_else_is_not_lost(ask):
+def test_a_gpu_of_another_job_is_not_lost(ask):
     device = ask(H100 + "6.handle !4\n").devices[6]
     assert device.lost == ""
     assert device.uuid == Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
 
 
 @pytest.mark.parametrize("key", ["driver", "cuda"])
-def test_a_fact_of_the_node_that_may_not_be_read(ask, key):
+def test_a_node_fact_without_permission_is_missing(ask, key):
     answer = ask(H100 + f"{key} !4\n")
     assert isinstance(answer, Gpus)
     assert isinstance(answer.driver if key == "driver" else answer.cuda_driver, Missing)
 
 
 @pytest.mark.parametrize(("key", "field"), [("uuid", "uuid"), ("pci", "pci"), ("name", "name"), ("mig", "mig")])
-def test_a_fact_of_a_gpu_that_may_not_be_read(ask, key, field):
+def test_a_gpu_fact_without_permission_is_missing(ask, key, field):
     device = ask(H100 + f"4.{key} !4\n").devices[4]
     assert getattr(device, field) == Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
     missing = [name for name in device.__struct_fields__ if isinstance(getattr(device, name), Missing)]
@@ -127,7 +127,7 @@ def test_a_fact_of_a_gpu_that_may_not_be_read(ask, key, field):
         (4242, "fake error 4242"),
     ],
 )
-def test_each_error_at_the_start_has_its_words_and_number(ask, code, words):
+def test_each_start_error_has_its_text_and_number(ask, code, words):
     answer = ask(H100 + f"init !{code}\n")
     assert isinstance(answer, Missing)
     assert answer.reason.startswith(f"NVML error {code}: ")
@@ -135,11 +135,11 @@ def test_each_error_at_the_start_has_its_words_and_number(ask, code, words):
     assert gpu.error_code(answer.reason) == code
 
 
-def test_gpus_that_cannot_be_counted(ask):
+def test_gpus_that_cannot_be_counted_are_missing(ask):
     assert ask(H100 + "count !999\n") == Missing(reason="NVML error 999: unknown error")
 
 
-def test_no_library(monkeypatch):
+def test_a_missing_library_is_a_reason(monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     answer = asyncio.run(gpu.gpus(30.0))
     if isinstance(answer, Gpus):
@@ -175,7 +175,7 @@ def test_a_child_that_cannot_be_killed_is_left_behind(ask, monkeypatch):
         os.waitpid(spared[0], 0)
 
 
-def test_giving_up_ends_the_child_too(fake_nvml, monkeypatch):
+def test_cancelling_ends_the_child(fake_nvml, monkeypatch):
     for name, value in fake_nvml.environ("init hang\n").items():
         monkeypatch.setenv(name, value)
     born = []
@@ -190,7 +190,7 @@ def test_giving_up_ends_the_child_too(fake_nvml, monkeypatch):
     assert born[0].returncode == -signal.SIGKILL
 
 
-def test_the_child_dies_by_itself_when_nobody_waits(fake_nvml):
+def test_the_child_exits_by_itself_without_a_parent(fake_nvml):
     command = [sys.executable, "-m", "distcheck.probe.gpu", "1"]
     done = subprocess.run(command, env=fake_nvml.environ("init hang\n"), check=False, timeout=30)
     assert done.returncode == -signal.SIGALRM
@@ -198,7 +198,7 @@ def test_the_child_dies_by_itself_when_nobody_waits(fake_nvml):
 
 def test_a_crash_is_named(ask):
     answer = ask(H100 + "2.uuid crash\n")
-    assert answer == Missing(reason="NVML crashed the process that asked it: SIGSEGV")
+    assert answer == Missing(reason="NVML crashed the process that queried it: SIGSEGV")
 
 
 def program(tmp_path, text):
@@ -208,26 +208,26 @@ def program(tmp_path, text):
     return str(path)
 
 
-def test_garbage_is_no_answer(ask, tmp_path):
+def test_garbage_is_not_an_answer(ask, tmp_path):
     answer = ask(H100, python=program(tmp_path, 'echo \'{"fact": "gpus"}\'; echo hello; exit 3'))
-    assert answer == Missing(reason="the process that asks NVML gave no answer (exit code 3): hello")
+    assert answer == Missing(reason="the process that queries NVML gave no answer (exit code 3): hello")
 
 
-def test_silence_is_no_answer(ask, tmp_path):
-    assert "it wrote nothing" in ask(H100, python=program(tmp_path, "exit 0")).reason
+def test_no_output_is_not_an_answer(ask, tmp_path):
+    assert "no output" in ask(H100, python=program(tmp_path, "exit 0")).reason
 
 
-def test_an_answer_among_other_words_is_found(ask, tmp_path):
+def test_an_answer_among_other_output_is_found(ask, tmp_path):
     line = msgspec.json.encode(Gpus("1", "2", ())).decode()
     answer = ask(H100, python=program(tmp_path, f"echo welcome; echo '{line}'; echo 'a warning' >&2"))
     assert answer == Gpus("1", "2", ())
 
 
-def test_a_python_that_is_not_there(ask):
-    assert ask(H100, python="/nowhere/python").reason.startswith("the process that asks NVML could not be started")
+def test_a_missing_python_is_a_reason(ask):
+    assert ask(H100, python="/nowhere/python").reason.startswith("could not start the process that queries NVML")
 
 
-def test_the_module_says_first_which_gpus_there_are(fake_nvml):
+def test_the_module_first_prints_which_gpus_exist(fake_nvml):
     command = [sys.executable, "-m", "distcheck.probe.gpu"]
     done = subprocess.run(command, env=fake_nvml.environ(H100), check=True, capture_output=True)
     first, whole = (msgspec.json.decode(line, type=Gpus) for line in done.stdout.splitlines())
@@ -237,7 +237,7 @@ def test_the_module_says_first_which_gpus_there_are(fake_nvml):
     assert done.stderr == b""
 
 
-def test_the_old_bindings_bytes_are_read_and_what_they_lack_is_missing():
+def test_bytes_of_old_bindings_are_read_and_unsupported_values_are_missing():
     class NVMLError(Exception):
         pass
 
@@ -255,7 +255,7 @@ def test_the_old_bindings_bytes_are_read_and_what_they_lack_is_missing():
     assert isinstance(device.mig, Missing)
 
 
-def test_an_nvml_that_counts_gpus_of_others_or_a_bus_with_more_of_them_shows_who_is_kept_to_its_own(tmp_path):
+def test_a_process_restricted_to_its_own_gpus_is_recognised(tmp_path):
     denied = Missing(reason="NVML error 4: Insufficient Permissions")
     mine = [Gpu(n, f"GPU-{n}", f"0000:0{n}:00.0", "H100", 80, 0) for n in range(2)]
     theirs = [Gpu(n, denied, denied, denied, denied, denied) for n in (2, 3)]
@@ -288,12 +288,12 @@ def pci(root, vendor, kind):
     put(root, "sys/bus/pci/devices/0000:9b:00.0/class", kind + "\n")
 
 
-def test_nothing_there(tmp_path):
+def test_a_node_without_gpus_has_no_accelerator(tmp_path):
     assert gpu.accelerator(tmp_path, {}) == "none"
 
 
 @pytest.mark.parametrize("path", ["dev/nvidiactl", "proc/driver/nvidia/version"])
-def test_nvidias_driver(tmp_path, path):
+def test_nvidias_driver_shows_nvidia(tmp_path, path):
     put(tmp_path, path)
     assert gpu.accelerator(tmp_path, {}) == "nvidia"
 
@@ -311,7 +311,7 @@ def test_nvidias_driver(tmp_path, path):
         ("0x8086", "0x030000", "none"),
     ],
 )
-def test_the_pci_bus(tmp_path, vendor, kind, whose):
+def test_the_pci_bus_shows_the_vendor(tmp_path, vendor, kind, whose):
     pci(tmp_path, vendor, kind)
     assert gpu.accelerator(tmp_path, {}) == whose
 
@@ -327,7 +327,7 @@ def test_amds_driver_lists_processors_too(tmp_path, simd_count, whose):
     assert gpu.accelerator(tmp_path, {}) == whose
 
 
-def test_a_library_that_was_brought_along(tmp_path):
+def test_a_library_from_the_container_runtime_is_not_enough(tmp_path):
     put(tmp_path, "opt/lib/libnvidia-ml.so.1")
     environ = {"LD_LIBRARY_PATH": ":/nowhere:/opt/lib"}
     assert gpu.accelerator(tmp_path, {"LD_LIBRARY_PATH": "/nowhere"}) == "none"
@@ -337,13 +337,13 @@ def test_a_library_that_was_brought_along(tmp_path):
     assert gpu.accelerator(tmp_path, environ, Missing(reason="NVML error 9: no driver")) == "none"
 
 
-def test_a_device_outweighs_what_nvml_says(tmp_path):
+def test_a_device_outweighs_nvmls_answer(tmp_path):
     put(tmp_path, "dev/nvidiactl")
     assert gpu.accelerator(tmp_path, {}, Missing(reason="NVML error 9: no driver")) == "nvidia"
 
 
-def test_a_counter_with_every_bit_set_is_missing_and_costs_nothing_else(ask):
-    """The kernel of a broken GPU, and NVML of what it cannot tell, give a number that no fact holds."""
+def test_a_counter_with_every_bit_set_is_missing_and_affects_no_other(ask):
+    """The kernel and NVML return such a number for a value of a broken GPU."""
     found = ask(H100 + f"0.ecc.0.0 {(1 << 64) - 1}\n0.reasons {1 << 63}\n")
     assert isinstance(found, Gpus)
     health = found.devices[0].health

@@ -1,4 +1,4 @@
-"""The condition of a GPU as the real nvidia-ml-py reads it from a library that says what the test wrote down."""
+"""The condition of a GPU, read by the real nvidia-ml-py from a fake library."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def ask(fake_nvml, monkeypatch):
 
 @pytest.fixture
 def health(ask):
-    """Return the condition of the one GPU that `text` describes."""
+    """Return the condition of the only GPU that `text` describes."""
     return lambda text: ask(text + ALONE).devices[0].health
 
 
-# Every value is another one, so that a field in the wrong place of a structure would show.
+# All values differ, so that a field in the wrong place of a structure is noticed.
 DISTINCT = """
 driver 580.65.06
 cuda 13000
@@ -125,7 +125,7 @@ confidential 1
 """
 
 
-def test_every_value_arrives_where_it_belongs(ask):
+def test_every_value_is_stored_in_its_field(ask):
     answer = ask(DISTINCT)
     assert answer.devices[0].health == GpuHealth(
         recovery_action=4,
@@ -186,76 +186,76 @@ def test_every_value_arrives_where_it_belongs(ask):
     assert answer.imex_channel in {"absent", "denied", "usable"}
 
 
-def test_what_a_card_does_not_have_is_not_supported_and_does_not_travel(ask):
+def test_unsupported_values_are_not_encoded(ask):
     answer = ask("driver 1\ncuda 12000\ncount 1\nuuid GPU-1\n")
-    told = answer.devices[0].health
-    assert told == GpuHealth()
-    assert told.ecc.uncorrected_volatile == NOT_SUPPORTED
-    assert len(msgspec.json.encode(told)) < 120
+    result = answer.devices[0].health
+    assert result == GpuHealth()
+    assert result.ecc.uncorrected_volatile == NOT_SUPPORTED
+    assert len(msgspec.json.encode(result)) < 120
     assert (answer.peer_access, answer.imex_channel) == ((), None)
 
 
 def test_every_value_has_its_own_reason(health):
-    told = health(
+    result = health(
         H200 + "ecc !4\nrows !999\nfield.230 !15\nfabric.state !999\nlink.state !4\nprocesses !4\nclock !4242\n"
     )
     refused = Missing(reason="NVML error 4: no permission to use the NVIDIA driver")
-    assert (told.ecc.enabled, told.processes, told.nvlinks) == (refused, refused, refused)
-    assert told.remapped_rows == told.fabric == Missing(reason="NVML error 999: unknown error")
-    assert told.clocks.sm_MHz == Missing(reason="NVML error 4242: fake error 4242")
-    assert told.ecc.uncorrected_volatile == 0
+    assert (result.ecc.enabled, result.processes, result.nvlinks) == (refused, refused, refused)
+    assert result.remapped_rows == result.fabric == Missing(reason="NVML error 999: unknown error")
+    assert result.clocks.sm_MHz == Missing(reason="NVML error 4242: fake error 4242")
+    assert result.ecc.uncorrected_volatile == 0
 
 
-def test_values_from_the_future_are_kept(health):
-    told = health(
+def test_unknown_future_values_are_kept(health):
+    result = health(
         H200 + "field.230 type 1 99\ncompute_mode 42\nfabric.state 9\nlink.remote 200\nreasons 0xf000000000000000\n"
     )
-    assert (told.recovery_action, told.compute_mode, told.fabric.state) == (99, 42, 9)
-    assert set(told.nvlinks.remote) == {"unknown"}
-    assert told.clocks.event_reasons == 0xF000000000000000
+    assert (result.recovery_action, result.compute_mode, result.fabric.state) == (99, 42, 9)
+    assert set(result.nvlinks.remote) == {"unknown"}
+    assert result.clocks.event_reasons == 0xF000000000000000
     assert health(H200 + "field.230 type 99 1\n").recovery_action == Missing(
-        reason="NVML gave a value of type 99, which is unknown"
+        reason="NVML returned a value of unknown type 99"
     )
 
 
-def test_the_old_structures_of_the_fabric_are_understood(health):
-    told = health(H200 + "fabric.version 2\n")
-    assert (told.fabric.state, told.fabric.health_mask, told.fabric.health_summary) == (3, 0x1AA, NOT_SUPPORTED)
-    told = health(H200 + "fabric.version 1\nfabric.clique 5\n")
-    assert told.fabric == Fabric(3, 0, "", 5, health_mask=NOT_SUPPORTED, health_summary=NOT_SUPPORTED)
+def test_old_fabric_structures_are_read(health):
+    result = health(H200 + "fabric.version 2\n")
+    assert (result.fabric.state, result.fabric.health_mask, result.fabric.health_summary) == (3, 0x1AA, NOT_SUPPORTED)
+    result = health(H200 + "fabric.version 1\nfabric.clique 5\n")
+    assert result.fabric == Fabric(3, 0, "", 5, health_mask=NOT_SUPPORTED, health_summary=NOT_SUPPORTED)
 
 
-def test_a_driver_that_refuses_many_fields_at_once_is_asked_for_those_of_the_gpu(health):
-    told = health(H200 + "fields 5\n")
-    assert (told.recovery_action, told.clocks.power_brake_seconds) == (0, 0.0)
-    assert isinstance(told.nvlinks.speed_MBps, Missing)
+def test_a_driver_that_refuses_many_fields_is_asked_for_the_gpus_alone(health):
+    result = health(H200 + "fields 5\n")
+    assert (result.recovery_action, result.clocks.power_brake_seconds) == (0, 0.0)
+    assert isinstance(result.nvlinks.speed_MBps, Missing)
 
 
-def test_a_driver_without_fields(health):
-    told = health(H200 + "fields !13\n" + "".join(f"link.errors.{n} 0\n" for n in range(4)))
-    assert told.recovery_action == Missing(reason="NVML error 13: Function Not Found")
-    assert told.nvlinks.errors == ()
+def test_a_driver_without_fields_has_missing_values(health):
+    result = health(H200 + "fields !13\n" + "".join(f"link.errors.{n} 0\n" for n in range(4)))
+    assert result.recovery_action == Missing(reason="NVML error 13: Function Not Found")
+    assert result.nvlinks.errors == ()
 
 
-def test_link_counters_that_nobody_tells_are_missing(health):
+def test_unsupported_link_counters_are_missing(health):
     assert health(A100 + "".join(f"link.errors.{n} !4\n" for n in range(4))).nvlinks.errors == Missing(
         reason="NVML error 4: no permission to use the NVIDIA driver"
     )
 
 
-def test_older_names_of_the_clocks_reasons(health):
+def test_older_names_of_the_clock_reasons_are_read(health):
     assert health(H200 + "reasons !13\nthrottle_reasons 0x20\n").clocks.event_reasons == 0x20
 
 
-def test_links_end_where_nvml_says_so(health):
-    told = health(A100)
-    assert (len(told.nvlinks.active), sum(told.nvlinks.active)) == (12, 12)
-    assert told.fabric == NOT_SUPPORTED
+def test_links_end_at_the_first_that_nvml_refuses(health):
+    result = health(A100)
+    assert (len(result.nvlinks.active), sum(result.nvlinks.active)) == (12, 12)
+    assert result.fabric == NOT_SUPPORTED
     assert health(GH200).nvlinks.active == (False,) * 18
     assert health(GH200).own_numa_node == 1
 
 
-def test_every_pair_of_gpus_is_asked_once(ask):
+def test_every_pair_of_gpus_is_read_once(ask):
     pairs = ask(H200 + "2.p2p.read.5 4\n6.p2p.nvlink !4\n").peer_access
     assert [pair.gpus for pair in pairs] == [(i, j) for i in range(8) for j in range(i + 1, 8)]
     assert PeerAccess((2, 5), 4, 0, 0) in pairs
@@ -269,52 +269,52 @@ def test_a_lost_gpu_has_no_condition_and_the_others_have(ask):
     assert len(answer.peer_access) == 21
 
 
-def test_who_only_counts_gpus_does_not_pay_for_their_condition(ask):
+def test_counting_gpus_does_not_read_their_health(ask):
     answer = ask(H200 + "reasons hang\np2p.read hang\n", health=False)
     assert len(answer.devices) == 8
     assert {device.health for device in answer.devices} == {None}
 
 
 @pytest.mark.parametrize("key", ["reasons", "fields", "p2p.read", "processes"])
-def test_where_their_condition_cannot_be_read_the_gpus_are_known(ask, key):
+def test_gpus_with_unreadable_health_are_still_known(ask, key):
     answer = ask(H200 + f"5.{key} hang\n", timeout=2.0)
     assert answer.unread == "NVML did not answer within 2 s: a GPU or its driver hangs"
     assert [device.uuid[:12] for device in answer.devices] == [f"GPU-0000000{i}" for i in range(8)]
     assert {device.health for device in answer.devices} == {None}
 
 
-def test_a_crash_while_their_condition_is_read(ask):
+def test_a_crash_while_reading_health_keeps_the_gpus(ask):
     answer = ask(H200 + "5.reasons crash\n")
-    assert (len(answer.devices), answer.unread) == (8, "NVML crashed the process that asked it: SIGSEGV")
+    assert (len(answer.devices), answer.unread) == (8, "NVML crashed the process that queried it: SIGSEGV")
 
 
-def test_an_examination_that_breaks_off_is_not_taken_for_the_whole(ask, tmp_path):
+def test_an_incomplete_examination_is_recorded_as_incomplete(ask, tmp_path):
     line = msgspec.json.encode(Gpus("1", "2", ())).decode()
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho '{line}'\necho 'TypeError: what' >&2\nexit 1\n")
     python.chmod(0o755)
     answer = ask(H200, python=str(python))
     assert answer == Gpus(
-        "1", "2", (), unread="the process that asks NVML gave no answer (exit code 1): TypeError: what"
+        "1", "2", (), unread="the process that queries NVML gave no answer (exit code 1): TypeError: what"
     )
 
 
-def test_an_old_binding_lacks_most_of_it():
+def test_an_old_binding_has_few_values():
     class NVMLError(Exception):
         pass
 
     old = SimpleNamespace(
         NVMLError=NVMLError, nvmlDeviceGetComputeMode=lambda _: 0, nvmlDeviceGetModuleId=lambda _handle, _module: 0
     )
-    told = gpu_health.read(old, object())
-    assert told.compute_mode == 0
-    assert "this version of nvidia-ml-py does not know it" in told.recovery_action.reason
-    assert "this version of nvidia-ml-py does not know it" in told.fabric.reason
-    assert "this version of nvidia-ml-py does not know it" in told.module.reason
+    result = gpu_health.read(old, object())
+    assert result.compute_mode == 0
+    assert "this version of nvidia-ml-py does not support it" in result.recovery_action.reason
+    assert "this version of nvidia-ml-py does not support it" in result.fabric.reason
+    assert "this version of nvidia-ml-py does not support it" in result.module.reason
     assert gpu_health.confidential_compute(old).reason.startswith("this version of nvidia-ml-py")
 
 
-def test_the_fakes_structures_are_nvmls_own():
+def test_the_fakes_structures_match_nvmls():
     pynvml = pytest.importorskip("pynvml")
     sizes = {
         "c_nvmlFieldValue_t": 40,
@@ -325,7 +325,7 @@ def test_the_fakes_structures_are_nvmls_own():
     assert {name: ctypes.sizeof(getattr(pynvml, name)) for name in sizes} == sizes
 
 
-def test_the_channel_between_nodes(tmp_path):
+def test_the_imex_channel_is_usable_denied_or_absent(tmp_path):
     assert gpu_health.imex_channel(tmp_path) == "absent"
     channel = tmp_path / "dev/nvidia-caps-imex-channels/channel0"
     channel.parent.mkdir(parents=True)
@@ -336,7 +336,7 @@ def test_the_channel_between_nodes(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "runs"), [("nvidia-cuda-mps", True), ("nvidia-persiste", False)])
-def test_the_multi_process_service(tmp_path, name, runs):
+def test_the_mps_daemon_is_found_by_its_name(tmp_path, name, runs):
     (tmp_path / "proc/17").mkdir(parents=True)
     (tmp_path / "proc/17/comm").write_text(name + "\n")
     assert gpu_health.mps_daemon(tmp_path) is runs

@@ -8,7 +8,7 @@ from distcheck.facts import Interface, Missing, NetworkFacts, TorchBuild
 from distcheck.probe import host
 
 
-def test_a_node_is_the_schedulers_name_or_the_hosts_with_boot_and_network():
+def test_a_nodes_key_is_its_name_with_boot_and_network():
     mine, slurms = host.collect({}), host.collect({"SLURMD_NODENAME": "node7"})
     assert mine.name == mine.hostname
     assert slurms.name == "node7"
@@ -29,7 +29,7 @@ def test_a_missing_torch_is_a_fact(monkeypatch):
     assert host.torch_build() == Missing(reason="torch is not installed in this Python")
 
 
-def test_the_nccl_of_torchs_own_cuda_is_read_by_its_folder(monkeypatch, tmp_path):
+def test_the_nccl_version_is_read_from_the_wheels_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(host, "find_spec", lambda _: SimpleNamespace(origin=str(tmp_path / "torch" / "__init__.py")))
     for name in ("nvidia_nccl_cu12-2.27.3", "nvidia_nccl_cu13-2.29.7", "nvidia_cuda_runtime_cu13-13.0.96"):
         (tmp_path / f"{name}.dist-info").mkdir()
@@ -40,13 +40,13 @@ def test_the_nccl_of_torchs_own_cuda_is_read_by_its_folder(monkeypatch, tmp_path
     assert host.nccl_beside(Missing(reason="torch is not installed in this Python")) == ""
 
 
-def test_the_loopback_interface_is_seen():
+def test_the_loopback_interface_is_listed():
     interfaces = host.interfaces()
     assert not isinstance(interfaces, Missing)
     assert any(i.address == "127.0.0.1" and i.mtu_bytes > 1000 for i in interfaces)
 
 
-def test_the_ports_of_a_meshs_sidecar_are_looked_at_in_pods_only(monkeypatch):
+def test_the_ports_of_a_meshs_sidecar_are_read_in_pods_only(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as sidecar:
         port = sidecar.getsockname()[1]
         monkeypatch.setattr(host, "_PROXY_PORTS", (port, 1))
@@ -55,7 +55,7 @@ def test_the_ports_of_a_meshs_sidecar_are_looked_at_in_pods_only(monkeypatch):
 
 
 def _listed(monkeypatch, *addresses, down=()):
-    """Let psutil list these, each a name, a family, an address and a mask; the kernel counts lo, eth0, eth1, wg0."""
+    """Have psutil list these (name, family, address, mask); the kernel: lo, eth0, eth1, wg0."""
     import psutil
 
     found: dict[str, list[SimpleNamespace]] = {}
@@ -68,7 +68,7 @@ def _listed(monkeypatch, *addresses, down=()):
     monkeypatch.setattr(psutil, "net_if_stats", lambda: stats)
 
 
-def test_addresses_stand_in_the_order_of_getifaddrs_ipv4_first(monkeypatch):
+def test_addresses_are_in_the_order_of_getifaddrs_ipv4_first(monkeypatch):
     _listed(
         monkeypatch,
         ("lo", socket.AF_INET, "127.0.0.1", "255.0.0.0"),
@@ -90,7 +90,7 @@ def test_addresses_stand_in_the_order_of_getifaddrs_ipv4_first(monkeypatch):
     )
 
 
-def test_what_has_no_ipv4_address_keeps_its_place_among_those_of_ipv6(monkeypatch):
+def test_an_interface_without_ipv4_keeps_its_place_among_ipv6(monkeypatch):
     _listed(
         monkeypatch,
         ("lo", socket.AF_INET, "127.0.0.1", "255.0.0.0"),
@@ -125,7 +125,7 @@ def test_interfaces_that_cannot_be_listed_are_missing(monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(psutil, "net_if_addrs", denied)
-    assert host.interfaces() == Missing(reason="the interfaces cannot be listed: [Errno 13] Permission denied")
+    assert host.interfaces() == Missing(reason="cannot list the interfaces: [Errno 13] Permission denied")
 
 
 def test_the_loopbacks_subnet_is_known():
@@ -133,7 +133,7 @@ def test_the_loopbacks_subnet_is_known():
     assert (loopback.name, loopback.prefix_bits, loopback.up) == ("lo", 8, True)
 
 
-def test_what_was_found_of_the_network_stands_with_the_node():
+def test_network_facts_are_part_of_the_node():
     network = NetworkFacts(links=(), own_name=Missing(reason="-"), own_name_binds=Missing(reason="-"))
     node = host.collect({}, network=network)
     assert node.network == network

@@ -1,4 +1,4 @@
-"""What /sys, /proc and NCCL's files say of a node's network, from made-up trees."""
+"""What /sys, /proc and NCCL's files show of a node's network, from made-up trees."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def interface(tmp_path, write):
-    """Write an interface as the kernel shows one."""
+    """Write an interface as the kernel shows it."""
 
     def interface(name: str, *, device: bool = True, **files: str) -> None:
         usual = {
@@ -53,7 +53,7 @@ def interface(tmp_path, write):
 
 @pytest.fixture
 def one(tmp_path, interface):
-    """Write one interface and return what is seen of it."""
+    """Write one interface and return the link that is read."""
 
     def one(name: str = "eth0", **files) -> Link:
         interface(name, **files)
@@ -63,7 +63,7 @@ def one(tmp_path, interface):
     return one
 
 
-def test_a_card_is_told_with_all_that_it_negotiated(one):
+def test_a_card_has_its_negotiated_speed_and_duplex(one):
     assert one() == Link(
         name="eth0",
         mac="02:00:00:00:00:01",
@@ -75,17 +75,17 @@ def test_a_card_is_told_with_all_that_it_negotiated(one):
     )
 
 
-def test_half_duplex_is_told(one):
+def test_half_duplex_is_recorded(one):
     assert one(duplex="half").full_duplex is False
 
 
 @pytest.mark.parametrize(("speed", "duplex"), [("-1", "unknown"), ("", ""), ("0", "unknown"), ("4294967295x", "?")])
-def test_a_link_that_does_not_say_how_fast_it_is(one, speed, duplex):
+def test_a_link_without_a_speed(one, speed, duplex):
     seen = one(speed=speed, duplex=duplex)
     assert (seen.speed_Mbps, seen.full_duplex) == (None, None)
 
 
-def test_the_loopback_and_what_no_device_stands_behind(tmp_path, interface):
+def test_the_loopback_and_virtual_links(tmp_path, interface):
     interface("lo", device=False, type="772", operstate="unknown", mtu="65536", flags="0x9")
     interface("docker0", device=False, speed="-1")
     interface("ib0", type="32")
@@ -112,7 +112,7 @@ def test_a_link_that_is_down_or_without_a_cable_does_not_run(one, files):
     assert not one(**files).running
 
 
-def test_what_cannot_be_read_of_a_link_is_left_open(tmp_path):
+def test_unreadable_values_of_a_link_are_unknown(tmp_path):
     (tmp_path / "sys/class/net/eth0").mkdir(parents=True)
     (tmp_path / "sys/class/net/bonding_masters").write_text("bond0\n")
     assert links.links(tmp_path) == (Link(name="eth0", mac="", kind="virtual", running=False, mtu_bytes=0),)
@@ -135,7 +135,7 @@ def test_a_bond_names_its_members_and_which_of_them_are_down(tmp_path, interface
     assert [member.members for member in members] == [{}, {}, {}]
 
 
-def test_this_hosts_loopback_is_seen():
+def test_the_loopback_of_this_host_is_found():
     (lo,) = [link for link in links.links() if link.name == "lo"]
     assert (lo.kind, lo.mtu_bytes > 1000) == ("loopback", True)
 
@@ -152,16 +152,16 @@ def test_this_hosts_loopback_is_seen():
         (("2001:db8::9", "::1"), "::1"),
     ],
 )
-def test_the_own_name_binds_at_its_first_address_that_is_here(tmp_path, addresses, binds):
+def test_the_own_name_binds_to_its_first_local_address(tmp_path, addresses, binds):
     own = Resolution(name="node1", addresses=addresses, seconds=0.001)
     assert links.collect({}, own, open_files=(1, 2), root=tmp_path).own_name_binds == binds
 
 
-def test_an_own_name_that_is_elsewhere_or_unknown_binds_nowhere(tmp_path):
+def test_a_remote_or_unknown_own_name_does_not_bind(tmp_path):
     elsewhere = Resolution(name="node1", addresses=("203.0.113.9", "2001:db8::9"), seconds=0.001)
     found = links.collect({}, elsewhere, open_files=(1, 2), root=tmp_path)
     assert found.own_name == elsewhere
-    assert found.own_name_binds == Missing(reason="no socket can be bound to 203.0.113.9, 2001:db8::9")
+    assert found.own_name_binds == Missing(reason="cannot bind a socket to 203.0.113.9, 2001:db8::9")
     unknown = Missing(reason="[Errno -2] Name or service not known")
     found = links.collect({}, unknown, open_files=(1, 2), root=tmp_path)
     assert (found.own_name, found.own_name_binds) == (unknown, unknown)
@@ -170,7 +170,7 @@ def test_an_own_name_that_is_elsewhere_or_unknown_binds_nowhere(tmp_path):
 # -- NCCL's files
 
 
-def test_the_users_file_goes_before_the_systems(tmp_path, write):
+def test_the_users_file_overrides_the_systems(tmp_path, write):
     write("home/eve/.nccl.conf", "NCCL_SOCKET_IFNAME=eth1\nNCCL_DEBUG=INFO\n")
     write("etc/nccl.conf", "NCCL_SOCKET_IFNAME=eth0\nNCCL_SOCKET_FAMILY=AF_INET\n")
     assert links.nccl_files({"HOME": "/home/eve"}, tmp_path) == {
@@ -180,7 +180,7 @@ def test_the_users_file_goes_before_the_systems(tmp_path, write):
     assert links.nccl_files({}, tmp_path)["NCCL_SOCKET_IFNAME"] == "eth0"
 
 
-def test_the_file_of_a_variable_stands_for_the_users_own(tmp_path, write):
+def test_nccl_conf_file_replaces_the_users_file(tmp_path, write):
     write("home/eve/.nccl.conf", "NCCL_SOCKET_IFNAME=eth1\n")
     write("site/nccl.conf", "NCCL_SOCKET_IFNAME=eth2\n")
     environ = {"HOME": "/home/eve", "NCCL_CONF_FILE": "/site/nccl.conf"}
@@ -189,7 +189,7 @@ def test_the_file_of_a_variable_stands_for_the_users_own(tmp_path, write):
     assert links.nccl_files(environ | {"NCCL_CONF_FILE": ""}, tmp_path) == {"NCCL_SOCKET_IFNAME": "eth1"}
 
 
-def test_nothing_is_trimmed_and_only_the_first_word_on_a_name_counts(tmp_path, write):
+def test_nothing_is_trimmed_and_the_first_setting_of_a_name_wins(tmp_path, write):
     lines = [
         "# NCCL_SOCKET_FAMILY=AF_INET",
         "#NCCL_SOCKET_FAMILY=AF_INET",
@@ -204,7 +204,7 @@ def test_nothing_is_trimmed_and_only_the_first_word_on_a_name_counts(tmp_path, w
     assert links.nccl_files({}, tmp_path) == {"NCCL_SOCKET_IFNAME": " eth0 ", "NCCL_SOCKET_NTHREADS": "a=b"}
 
 
-def test_files_that_cannot_be_read_say_nothing(tmp_path, write):
+def test_unreadable_files_are_skipped(tmp_path, write):
     (tmp_path / "etc/nccl.conf").mkdir(parents=True)
     assert links.nccl_files({"HOME": "/nowhere"}, tmp_path) == {}
     shutil.rmtree(tmp_path / "etc/nccl.conf")
@@ -215,7 +215,7 @@ def test_files_that_cannot_be_read_say_nothing(tmp_path, write):
 # -- limits
 
 
-def test_the_limits_that_bite_at_scale(tmp_path, write):
+def test_the_limits_that_matter_at_scale(tmp_path, write):
     write("proc/sys/net/core/somaxconn", "4096\n")
     write("proc/sys/net/netfilter/nf_conntrack_count", "12\n")
     write("proc/sys/net/netfilter/nf_conntrack_max", "262144\n")
@@ -224,7 +224,7 @@ def test_the_limits_that_bite_at_scale(tmp_path, write):
 
 
 @pytest.mark.parametrize("files", [{}, {"count": "12"}, {"max": "262144"}, {"count": "-", "max": "262144"}])
-def test_a_kernel_that_tracks_nothing_or_hides_it(tmp_path, write, files):
+def test_a_kernel_without_connection_tracking(tmp_path, write, files):
     for what, text in files.items():
         write(f"proc/sys/net/netfilter/nf_conntrack_{what}", text)
     found = links.collect({}, OWN, open_files=(1, 2), root=tmp_path)
@@ -241,7 +241,7 @@ def test_open_files_are_those_of_this_process(monkeypatch):
 # -- the hardware
 
 
-def test_hardware_is_told_apart_without_its_numbers(tmp_path, interface, write):
+def test_hardware_is_identified_without_its_numbers(tmp_path, interface, write):
     def machine() -> str | Missing:
         return links.collect({}, OWN, open_files=(1, 2), root=tmp_path).machine_id
 
@@ -291,16 +291,16 @@ hca_id:	mlx5_1
 """
 
 
-def test_the_active_mtu_of_the_ports_that_are_active():
+def test_the_mtu_of_active_ports_is_read():
     assert links.parse_ibv_devinfo(IBV) == {"mlx5_0/1": 4096, "mlx5_1/2": 1024}
 
 
 @pytest.mark.parametrize("text", ["", "No IB devices found\n", "\0\xff", "active_mtu: 4096", IBV[:80]])
-def test_other_words_tell_of_no_port(text):
+def test_other_output_has_no_ports(text):
     assert links.parse_ibv_devinfo(text) == {}
 
 
-def test_the_program_is_asked_where_there_are_such_devices_only(tmp_path, monkeypatch):
+def test_the_program_runs_only_if_there_are_such_devices(tmp_path, monkeypatch):
     program = tmp_path / "bin/ibv_devinfo"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{IBV}\nEND\n")
@@ -321,7 +321,7 @@ def test_the_program_is_asked_where_there_are_such_devices_only(tmp_path, monkey
     assert asked() == {}
 
 
-def test_a_program_that_hangs_is_ended(tmp_path, monkeypatch):
+def test_a_program_that_hangs_is_killed(tmp_path, monkeypatch):
     program = tmp_path / "bin/ibv_devinfo"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -332,7 +332,7 @@ def test_a_program_that_hangs_is_ended(tmp_path, monkeypatch):
     assert links.collect({}, OWN, open_files=(1, 2), root=tmp_path).ib_mtu_bytes == {}
 
 
-def test_a_real_host_is_looked_at_without_complaint():
+def test_a_real_host_can_be_read():
     found = links.collect(dict(os.environ), OWN, open_files=links.open_files())
     assert isinstance(found, NetworkFacts)
     assert found.own_name_binds == "127.0.0.1"
@@ -353,7 +353,7 @@ MOUNTS = """\
         ("/shared/old one/meet", "nfs", False, None), ("/sharedness", "ext4", True, None),
     ],
 )  # fmt: skip
-def test_a_rendezvous_file_is_looked_at_with_its_mount(tmp_path, path, kind, locks, size):
+def test_a_rendezvous_file_is_read_with_its_mount(tmp_path, path, kind, locks, size):
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mountinfo").write_text(MOUNTS)
     (tmp_path / "shared").mkdir()
@@ -362,5 +362,5 @@ def test_a_rendezvous_file_is_looked_at_with_its_mount(tmp_path, path, kind, loc
     assert (seen.path, seen.file_system, seen.locks, seen.bytes) == (path, kind, locks, size)
 
 
-def test_without_a_list_of_mounts_nothing_is_known_of_a_rendezvous_file(tmp_path):
+def test_without_mounts_a_rendezvous_file_is_missing(tmp_path):
     assert isinstance(links.rendezvous_file("/tmp/meet", tmp_path), Missing)

@@ -1,4 +1,4 @@
-"""What cgroups count of memory that ran out: both versions, containers, and where nothing counts."""
+"""How cgroups count memory shortages: both versions, containers, and missing counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIB = 1 << 20
 
 
 class Machine:
-    """A /proc/self and a cgroup hierarchy of one version, in a folder."""
+    """Return a /proc/self and a cgroup hierarchy of one version, in a folder."""
 
     def __init__(self, folder: Path, version: int, own: str = "/job/step") -> None:
         self.version, self.proc, self.root = version, folder / "proc", folder / "cgroup"
@@ -41,14 +41,14 @@ def machine(request, tmp_path):
     return Machine(tmp_path, request.param)
 
 
-def test_where_nothing_was_killed_nothing_is_said(machine):
+def test_without_a_kill_there_is_no_shortage(machine):
     machine.group("/job", limit=512 * MIB, kills=3)
     machine.group("/job/step", kills=3)
     before = marks(machine.proc)
     assert since(before, machine.proc) == Shortage(0, None, "")
 
 
-def test_a_limit_that_was_in_the_way_without_a_kill_is_none_of_a_deaths_causes(machine):
+def test_a_reached_limit_without_a_kill_is_not_reported(machine):
     machine.group("/job/step", limit=512 * MIB)
     before = marks(machine.proc)
     machine.group("/job/step", limit=512 * MIB, shortages=40)
@@ -73,21 +73,21 @@ def test_an_inner_limit_is_preferred_to_an_outer_one(machine):
     assert since(before, machine.proc) == Shortage(2, 64 * MIB, str(machine.root / "job" / "step"))
 
 
-def test_a_kill_without_a_limit_is_the_nodes_want(machine):
+def test_a_kill_without_a_limit_is_a_shortage_of_the_node(machine):
     machine.group("/job/step")
     before = marks(machine.proc)
     machine.group("/job/step", kills=1)
     assert since(before, machine.proc) == Shortage(1, None, "")
 
 
-def test_a_container_that_is_shown_its_own_cgroup_as_the_root_is_read_there(machine):
+def test_a_container_that_sees_its_cgroup_as_the_root_is_read_there(machine):
     machine.group("/", limit=64 * MIB)  # /job/step is not to be seen
     before = marks(machine.proc)
     machine.group("/", limit=64 * MIB, shortages=1, kills=1)
     assert since(before, machine.proc) == Shortage(1, 64 * MIB, str(machine.root))
 
 
-def test_where_nothing_counts_that_is_said(tmp_path):
+def test_missing_counters_have_a_reason(tmp_path):
     machine = Machine(tmp_path, 2)
     (machine.root / "memory.events").unlink()
     assert isinstance(marks(machine.proc), Missing)

@@ -14,7 +14,7 @@ def test_binding_a_free_port_listens_for_both_families():
             socket.create_connection((address, port), timeout=2).close()
 
 
-def test_a_taken_port_is_named_with_its_owner():
+def test_a_port_in_use_has_its_owner():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         sock, bound = network.bind(port)
@@ -25,13 +25,13 @@ def test_a_taken_port_is_named_with_its_owner():
     assert "pytest" in bound.owner.command or "python" in bound.owner.command
 
 
-def test_where_torchruns_agent_should_listen_a_taken_port_is_its():
+def test_a_port_in_use_under_torchrun_belongs_to_its_agent():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         _, bound = network.bind(taken.getsockname()[1], agent=True)
     assert bound.outcome == "agent"
 
 
-def test_nobody_owns_a_free_port():
+def test_a_free_port_has_no_owner():
     assert isinstance(network.port_owner(network.free_port()), Missing)
 
 
@@ -45,14 +45,14 @@ def test_a_name_resolves_to_its_addresses():
     assert {"127.0.0.1", "::1"} & set(found.addresses)
 
 
-def test_names_that_cannot_resolve_give_the_resolvers_words():
+def test_a_name_that_does_not_resolve_has_the_resolvers_error():
     for name in ("no-such-host.invalid", "", "a" * 300, "bad\0name"):
         found = network.resolve(name)
         assert isinstance(found, (Missing, Resolution))
     assert isinstance(network.resolve("no-such-host.invalid"), Missing)
 
 
-def test_knocking_at_our_own_port_meets_ourselves_and_nobody_else():
+def test_connecting_to_our_own_port_reaches_only_ourselves():
     with network.listen(0) as sock, socket.create_server(("127.0.0.2", 0)) as other:
         assert network.knock_at_own(sock, "127.0.0.1", 2).outcome == "met"
         other_port = other.getsockname()[1]
@@ -75,7 +75,7 @@ def _named(monkeypatch, answer):
     return asked
 
 
-def test_what_an_address_is_called_is_asked_as_torch_asks_it(monkeypatch):
+def test_a_reverse_lookup_works_as_in_torch(monkeypatch):
     asked = _named(monkeypatch, "node2.cluster")
     found = network.reverse("10.0.0.2")
     assert (found.address, found.name) == ("10.0.0.2", "node2.cluster")
@@ -89,6 +89,6 @@ def test_an_address_without_a_name_has_an_empty_one(monkeypatch):
         assert network.reverse("fd00::2").name == ""
 
 
-def test_the_loopbacks_name_is_known_or_not_but_no_error():
+def test_a_reverse_lookup_of_the_loopback_does_not_fail():
     assert network.reverse("127.0.0.1").address == "127.0.0.1"
     assert network.reverse("no address").name == ""

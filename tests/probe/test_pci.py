@@ -1,4 +1,4 @@
-"""Where GPUs and network adapters hang, from made-up trees of /sys."""
+"""Where GPUs and network adapters are on the PCI bus, from made-up trees of /sys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distcheck.selection import pci as tree
 
 @pytest.fixture
 def collect(tmp_path):
-    """Return what is collected of a machine."""
+    """Return the facts collected on a machine."""
 
     def collect(machine):
         found = pci.collect(machines.write(tmp_path / "root", machine))
@@ -27,7 +27,7 @@ def collect(tmp_path):
     return collect
 
 
-def test_the_places_of_a_dgx_h100_are_read_from_the_root_complex_down(collect):
+def test_the_pci_places_of_a_dgx_h100_are_read_from_the_root_complex_down(collect):
     found = collect(machines.DGX_H100)
     assert list(found.gpus) == [f"0000:{bus}:00.0" for bus in ("1b", "43", "52", "61", "9d", "c3", "d1", "df")]
     path = ("pci0000:15", "0000:15:01.0", "0000:16:00.0", "0000:17:02.0", "0000:1b:00.0")
@@ -36,7 +36,7 @@ def test_the_places_of_a_dgx_h100_are_read_from_the_root_complex_down(collect):
     assert not found.virtual
 
 
-def test_the_adapters_are_the_infiniband_devices_and_the_ethernet_cards_that_are_none(collect):
+def test_the_adapters_are_infiniband_devices_and_other_ethernet_cards(collect):
     found = collect(machines.DGX_H100)
     assert [nic.name for nic in found.nics] == [
         *(f"mlx5_{n}" for n in range(12)), "eno3", "enxbe3af2b6059f",
@@ -50,12 +50,12 @@ def test_the_adapters_are_the_infiniband_devices_and_the_ethernet_cards_that_are
     assert (card.kind, card.active, card.rate_Gbps, card.place.path[-1]) == ("ethernet", True, 10.0, "0000:0b:00.0")
 
 
-def test_what_hangs_on_usb_is_no_part_of_the_pci_bus(collect):
+def test_usb_devices_are_not_on_the_pci_bus(collect):
     nic = next(nic for nic in collect(machines.DGX_H100).nics if nic.name.startswith("enx"))
     assert nic.place == PciPlace((), None)
 
 
-def test_a_driver_may_put_a_level_of_its_own_below_the_function(collect):
+def test_a_driver_may_add_a_level_below_the_pci_function(collect):
     found = collect(machines.VIRTIO)
     (nic,) = found.nics
     assert nic.place == PciPlace(("pci0000:00", "0000:00:03.0", "0000:02:00.0"), None)
@@ -63,32 +63,32 @@ def test_a_driver_may_put_a_level_of_its_own_below_the_function(collect):
     assert found.virtual
 
 
-def test_a_numa_node_that_the_kernel_does_not_know_is_none_and_its_cpus_too(collect):
+def test_an_unknown_numa_node_is_none_and_has_no_cpus(collect):
     assert collect(machines.VIRTIO).gpus["0000:01:00.0"] == PciPlace(
         ("pci0000:00", "0000:00:02.0", "0000:01:00.0"), None, cpus=""
     )
 
 
-def test_azures_devices_have_roots_of_their_own(collect):
+def test_azures_devices_have_their_own_root_complexes(collect):
     found = collect(machines.AZURE_H100)
     assert found.gpus["0001:00:00.0"] == PciPlace(("pci0001:00", "0001:00:00.0"), 0, cpus="0-47")
     assert found.virtual
     assert len(found.gpus) == len(found.nics) == 8
 
 
-def test_virtual_functions_are_adapters_of_their_own(collect):
+def test_virtual_functions_are_separate_adapters(collect):
     card = next(card for card in machines.DGX_H100.cards if card.ib == "mlx5_0")
     virtual = card._replace(path=(*card.path[:-1], "0000:18:00.1"), ib="mlx5_12", net="ibp24s0v0")
     found = collect(machines.DGX_H100._replace(cards=(*machines.DGX_H100.cards, virtual)))
     assert [nic.name for nic in found.nics if nic.place.path[:4] == card.path[:4]] == ["mlx5_0", "mlx5_12"]
 
 
-def test_an_adapter_whose_device_file_is_not_there_cannot_be_used(collect):
+def test_an_adapter_without_its_device_file_is_unusable(collect):
     found = collect(machines.change(machines.DGX_H100, "mlx5_3", file=False))
     assert [nic.name for nic in found.nics if not nic.usable] == ["mlx5_3"]
 
 
-def test_software_devices_hang_nowhere(collect, tmp_path):
+def test_software_devices_have_no_pci_place(collect, tmp_path):
     collect(machines.VIRTIO)
     folder = tmp_path / "root/sys/class/infiniband/rxe0/ports/1"
     folder.mkdir(parents=True)
@@ -98,17 +98,17 @@ def test_software_devices_hang_nowhere(collect, tmp_path):
     assert [(nic.name, nic.place.path) for nic in found.nics if nic.kind == "ib"] == [("rxe0", ())]
 
 
-def test_a_machine_without_pci_has_nothing_on_it(tmp_path):
+def test_a_machine_without_pci_has_no_devices(tmp_path):
     (tmp_path / "sys/class/net/lo").mkdir(parents=True)
     assert pci.collect(tmp_path) == Pci({}, ())
 
 
-def test_a_container_without_sys_says_so(tmp_path):
+def test_a_container_without_sysfs_has_a_reason(tmp_path):
     assert pci.collect(tmp_path) == Missing(reason=f"{tmp_path}/sys/bus/pci/devices: No such file or directory")
 
 
 @pytest.mark.parametrize("gone", ["numa_node", "local_cpulist", "class", "vendor", "ports", "device", "speed"])
-def test_whatever_file_is_not_there_nothing_breaks(collect, tmp_path, gone):
+def test_any_missing_file_is_tolerated(collect, tmp_path, gone):
     collect(machines.DGX_H100)
     for path in sorted((tmp_path / "root/sys/devices").rglob(gone)):
         if path.is_dir() and not path.is_symlink():
@@ -120,7 +120,7 @@ def test_whatever_file_is_not_there_nothing_breaks(collect, tmp_path, gone):
     assert bool(found.gpus) == (gone not in {"class", "vendor"})
 
 
-def test_links_that_lead_in_a_circle_or_nowhere_break_nothing(tmp_path):
+def test_circular_and_dangling_links_are_tolerated(tmp_path):
     bus = tmp_path / "sys/bus/pci/devices"
     bus.mkdir(parents=True)
     (bus / "0000:01:00.0").symlink_to(bus / "0000:01:00.0")
@@ -128,7 +128,7 @@ def test_links_that_lead_in_a_circle_or_nowhere_break_nothing(tmp_path):
     assert pci.collect(tmp_path) == Pci({}, ())
 
 
-def test_firmware_tells_of_a_virtual_machine_where_the_cpu_has_no_flags(tmp_path):
+def test_firmware_reveals_a_virtual_machine_without_cpu_flags(tmp_path):
     machines.write(tmp_path, machines.PCIE_L40S)
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")
     folder = tmp_path / "sys/class/dmi/id"
@@ -141,7 +141,7 @@ def test_firmware_tells_of_a_virtual_machine_where_the_cpu_has_no_flags(tmp_path
         assert found.virtual is virtual
 
 
-def test_a_child_tells_of_this_machine():
+def test_a_child_reads_this_machine():
     found = asyncio.run(pci.places(60.0))
     assert found == pci.collect()
 
@@ -173,14 +173,14 @@ def test_each_gpu_has_the_adapter_next_to_it(collect, machine, expected):
     assert [(nic.name, found.distance) for found in near.values() for nic in found.nics] == expected
 
 
-def test_the_addresses_are_those_that_nvml_tells_in_the_profiles():
+def test_the_addresses_match_nvmls_in_the_profiles():
     for name, machine in {
         "dgx_h100": machines.DGX_H100,
         "dgx_a100": machines.DGX_A100,
         "pcie_l40s": machines.PCIE_L40S,
     }.items():
         text = (Path(__file__).parents[1] / "nvml" / f"{name}.txt").read_text()
-        told = [line.split()[1][4:].lower() for line in text.splitlines() if line[1:].startswith(".pci ")]
-        assert told == machines.gpus(machine)
+        addresses = [line.split()[1][4:].lower() for line in text.splitlines() if line[1:].startswith(".pci ")]
+        assert addresses == machines.gpus(machine)
         numa = [int(line.split()[1]) for line in text.splitlines() if line[1:].startswith(".numa ")]
         assert numa == [card.numa for card in machine.cards if card.kind == machines.GPU]

@@ -21,7 +21,7 @@ def listening():
         yield sock.getsockname()[1]
 
 
-def test_who_listens_is_seen_with_its_user_and_who_does_not_is_not(listening):
+def test_only_listening_sockets_are_listed_with_their_user(listening):
     assert dict(ports.listeners())[listening] == os.getuid()
     assert ports.listening_user(listening) == pwd.getpwuid(os.getuid()).pw_name
     with socket.socket() as bound:
@@ -30,7 +30,7 @@ def test_who_listens_is_seen_with_its_user_and_who_does_not_is_not(listening):
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_a_port_that_is_taken_on_one_address_is_not_free(family):
+def test_a_port_in_use_on_one_address_is_not_free(family):
     with socket.socket(family) as sock:
         sock.bind(("127.0.0.1" if family == socket.AF_INET else "::1", 0))
         sock.listen()
@@ -48,21 +48,21 @@ def test_the_nearest_free_port_comes_first_and_can_be_listened_on(monkeypatch):
 
 
 @pytest.mark.parametrize("port", [None, 0, 70000, 80, 40000, -5])
-def test_for_a_port_that_cannot_be_meant_others_are_looked_for_where_torchrun_takes_its_own(monkeypatch, port):
+def test_for_an_invalid_port_the_search_starts_at_torchruns_default(monkeypatch, port):
     monkeypatch.setattr(ports, "listeners", lambda: iter([(29501, 0)]))
     assert ports.free_near(port, 1024, RANGE) == (29500, 29502)
     unknown = Missing(reason="not read")
     assert ports.free_near(port, unknown, unknown) == (29500, 29502)
 
 
-def test_none_is_named_where_there_is_none_or_the_kernel_does_not_tell(monkeypatch, tmp_path):
+def test_without_free_ports_or_kernel_tables_none_is_returned(monkeypatch, tmp_path):
     assert ports.free_near(29500, 1024, (1024, 65535)) == ()
     monkeypatch.setattr(ports, "_TABLES", (tmp_path / "tcp", tmp_path / "tcp6"))
     assert ports.free_near(29500, 1024, RANGE) == ()
     assert ports.listening_user(29500) == ""
 
 
-def test_whose_process_listens_is_told_with_its_slurm_job(monkeypatch, listening):
+def test_the_owner_of_a_port_has_its_slurm_job(monkeypatch, listening):
     monkeypatch.setattr(network, "slurm_job_of", lambda _: "7")
     owner = network.port_owner(listening)
     assert isinstance(owner, PortOwner)

@@ -33,7 +33,7 @@ def test_a_stopped_process_shows_state_t():
     assert process.state_of(child.pid) == ""
 
 
-def test_a_process_that_is_gone_has_no_command_parent_or_state():
+def test_a_process_that_ended_has_no_command_parent_or_state():
     child = subprocess.Popen(["true"])
     child.wait()
     assert (process.command_of(child.pid), process.parent_of(child.pid), process.state_of(child.pid)) == ((), 0, "")
@@ -49,10 +49,10 @@ def test_a_process_that_is_gone_has_no_command_parent_or_state():
         (["/x/bin/accelerate", "launch", "t.py"], "accelerate", ("launch", "t.py")),
     ],
 )
-def test_the_nearest_agent_is_found_with_its_arguments_and_what_it_was_exported(words, program, arguments):
+def test_the_nearest_agent_is_found_with_its_arguments_and_variables(words, program, arguments):
     script = "import subprocess, sys; subprocess.run(['sleep', '60'])"
     environ = {"MASTER_ADDR": "node1", "RANK": "3", "NCCL_DEBUG": "INFO", "HOME": "/root"}
-    # An interpreter that runs a script shows whatever words follow it: the agent's command line, without the agent.
+    # An interpreter that runs a script shows its arguments: the agent's command line without the agent.
     agent = subprocess.Popen([sys.executable, "-c", script, *words], env=environ)
     try:
         child = _only_child(agent.pid)
@@ -75,7 +75,7 @@ def test_a_process_that_no_agent_started_has_none():
 
 
 @pytest.mark.parametrize(("environ", "known"), [({}, False), ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, True)])
-def test_the_device_of_shared_memory_is_looked_at_in_pods_only(environ, known):
+def test_the_device_of_shared_memory_is_read_in_pods_only(environ, known):
     assert isinstance(process.shm_device(environ), int) == known
 
 
@@ -114,7 +114,7 @@ def test_a_process_s_slurm_job_and_container_are_in_its_cgroup(monkeypatch, cgro
     assert (process.slurm_job_of(gone), process.container_of(gone)) == (job, container)
 
 
-def test_where_the_cgroup_does_not_tell_the_slurm_job_the_variables_do(monkeypatch):
+def test_without_a_cgroup_the_variables_give_the_slurm_job(monkeypatch):
     monkeypatch.setattr(process, "_cgroup", lambda _: "0::/\n")
     sleeper = ["sleep", "30"]
     with subprocess.Popen(sleeper, env={"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}) as running:

@@ -1,4 +1,4 @@
-"""What a node shows of itself, asked of this one."""
+"""What a node shows of itself, read on this one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_this_node_answers():
     assert isinstance(found.own_name, Resolution | Missing)
 
 
-def test_a_folder_that_is_not_there_has_a_reason(tmp_path):
+def test_a_missing_folder_has_a_reason(tmp_path):
     gone = state.space(str(tmp_path / "gone"))
     assert isinstance(gone, Missing)
     assert gone.reason == f"{tmp_path}/gone: No such file or directory"
 
 
-def test_a_file_system_that_claims_more_than_a_number_holds_is_as_large_as_one_holds(monkeypatch):
-    """CephFS has -1 files free, and file systems of clouds are as large as 64 bits can say."""
+def test_a_size_beyond_64_bits_is_clamped(monkeypatch):
+    """CephFS reports -1 free files, and cloud file systems report the largest 64-bit size."""
     endless = SimpleNamespace(f_blocks=1 << 53, f_frsize=1 << 20, f_bavail=1 << 53, f_files=9, f_favail=(1 << 64) - 1)
     monkeypatch.setattr(state.os, "statvfs", lambda _folder: endless)
     space = state.space("/tmp")
@@ -39,13 +39,13 @@ def test_a_file_system_that_claims_more_than_a_number_holds_is_as_large_as_one_h
     assert msgspec.json.decode(msgspec.json.encode(space), type=Space) == space
 
 
-def test_temporary_files_go_to_tmpdir_where_that_is_a_folder(tmp_path):
+def test_temporary_files_go_to_tmpdir_if_it_is_a_folder(tmp_path):
     assert state.temporary({"TMPDIR": str(tmp_path)}) == str(tmp_path)
     for elsewhere in ({}, {"TMPDIR": ""}, {"TMPDIR": str(tmp_path / "gone")}):
         assert state.temporary(elsewhere) == "/tmp"
 
 
-def test_a_resolver_that_hangs_costs_seconds_and_not_the_rest(monkeypatch):
+def test_a_resolver_that_hangs_costs_seconds_but_no_other_fact(monkeypatch):
     monkeypatch.setattr(state, "_NAME_SECONDS", 0.2)
     monkeypatch.setattr(state, "resolve", lambda _name: time.sleep(2.0))
     found = state.collect({})
@@ -62,12 +62,12 @@ def test_the_module_prints_one_line_without_an_environment():
     assert done.stderr == b""
 
 
-def test_the_prolog_of_a_job_shows():
+def test_a_slurm_prolog_is_recognised():
     found = state.collect({"SLURM_SCRIPT_CONTEXT": "prolog_slurmd", "SLURM_JOB_ID": "77"})
     assert (found.slurm_context, found.slurm_job) == ("prolog_slurmd", "77")
 
 
-def test_a_child_that_hangs_is_ended(tmp_path):
+def test_a_child_that_hangs_is_killed(tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 60\n")
     python.chmod(0o755)

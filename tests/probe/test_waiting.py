@@ -1,4 +1,4 @@
-"""Waiting for a CPU, as the kernel counts it."""
+"""Time spent waiting for a CPU, as the kernel counts it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(waited_for_cpu() - before)
 """
 
 
-def test_two_that_share_a_cpu_wait_for_each_other():
+def test_two_threads_on_one_cpu_wait_for_each_other():
     both = [
         subprocess.Popen(
             [sys.executable, "-c", _WORK, str(min(os.sched_getaffinity(0)))],
@@ -41,7 +41,7 @@ def test_two_that_share_a_cpu_wait_for_each_other():
 
 
 @pytest.mark.parametrize("text", [None, "", "12", "12 many 3"])
-def test_a_kernel_that_does_not_count_it_gives_none(tmp_path, text):
+def test_a_kernel_without_the_counter_gives_zero(tmp_path, text):
     schedstat = tmp_path / "schedstat"
     if text is not None:
         schedstat.write_text(text)

@@ -1,4 +1,4 @@
-"""What is read of the kernel's log: NVIDIA's Xids with their GPU and age, and why nothing could be read."""
+"""What is read from the kernel log: Xids with GPU and age, or why it could not be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _clock(monkeypatch):
 
 
 def record(ago, text, level=3):
-    """Return a record of /dev/kmsg that was written so many seconds ago."""
+    """Return a record of /dev/kmsg that was written this many seconds ago."""
     return f"{level},1234,{int((BOOTED - ago) * 1e6)},-;{text}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:1b:00.0\n"
 
 
@@ -51,7 +51,7 @@ def test_each_form_of_the_line_is_read(tmp_path, line, number, pci, text):
     assert xids.recent(log(tmp_path, other, record(90, line), other)) == (Xid(number, pci, 90.0, text),)
 
 
-def test_of_a_storm_the_newest_of_each_number_and_gpu_is_kept_newest_last(tmp_path):
+def test_the_newest_xid_of_each_number_and_gpu_is_kept_newest_last(tmp_path):
     storm = [record(1000 - n, f"NVRM: Xid (PCI:0000:1b:00): {13 + n % 2}, n={n}") for n in range(900)]
     late = record(1, "NVRM: Xid (PCI:0000:43:00): 13, late")
     found = xids.recent(log(tmp_path, *storm, late))
@@ -62,7 +62,7 @@ def test_of_a_storm_the_newest_of_each_number_and_gpu_is_kept_newest_last(tmp_pa
     ]
 
 
-def test_what_is_older_than_a_day_is_left_out(tmp_path):
+def test_xids_older_than_a_day_are_left_out(tmp_path):
     assert xids.recent(log(tmp_path, record(90_000, "NVRM: Xid (PCI:0000:1b:00): 79, gone"))) == ()
 
 
@@ -84,7 +84,7 @@ def test_a_record_of_another_clock_has_no_age(tmp_path):
         "\xff\xfe\0",
     ],
 )
-def test_what_is_no_xid_is_none(tmp_path, text):
+def test_other_lines_are_not_xids(tmp_path, text):
     assert xids.recent(log(tmp_path, text)) == ()
 
 
@@ -93,7 +93,7 @@ def test_a_long_text_is_cut_and_a_last_line_may_lack_its_end(tmp_path):
     assert (found.number, len(found.text)) == (13, 160)
 
 
-def test_records_that_are_overwritten_while_they_are_read_are_passed_over(tmp_path, monkeypatch):
+def test_records_overwritten_during_the_read_are_skipped(tmp_path, monkeypatch):
     path = log(tmp_path, record(9, "NVRM: Xid (PCI:0000:1b:00): 79, x"))
     read, first = os.read, [OSError(errno.EPIPE, "Broken pipe")]
 
@@ -114,7 +114,7 @@ def test_records_that_are_overwritten_while_they_are_read_are_passed_over(tmp_pa
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),
     ],
 )
-def test_why_it_cannot_be_read_is_told(tmp_path, monkeypatch, error, words):
+def test_an_unreadable_log_has_a_reason(tmp_path, monkeypatch, error, words):
     def refuse(*_):
         raise error
 
@@ -125,16 +125,16 @@ def test_why_it_cannot_be_read_is_told(tmp_path, monkeypatch, error, words):
     assert str(tmp_path / "kmsg") in answer.reason
 
 
-def test_a_name_that_leads_elsewhere_is_not_read():
-    """Container runtimes let /dev/kmsg be a terminal or /dev/null; a terminal's input is not ours to take."""
-    assert xids.recent(Path("/dev/null")) == Missing(reason="/dev/null is not the kernel's log here, as in containers")
+def test_a_kmsg_that_is_another_file_is_not_read():
+    """Container runtimes link /dev/kmsg to a terminal or /dev/null; a terminal's input must not be consumed."""
+    assert xids.recent(Path("/dev/null")) == Missing(reason="/dev/null is not the kernel log here, as in containers")
 
 
-def test_a_log_that_never_ends_is_left_in_time(tmp_path):
+def test_reading_an_endless_log_stops_in_time(tmp_path):
     path = log(tmp_path, record(9, "NVRM: Xid (PCI:0000:1b:00): 79, x"))
-    assert xids.recent(path, seconds=0.0) == Missing(reason=f"{path} could not be read to its end in time")
+    assert xids.recent(path, seconds=0.0) == Missing(reason=f"reading {path} to its end took too long")
 
 
-def test_this_machines_own_log_is_read_or_refused_with_a_reason():
+def test_the_log_of_this_machine_is_read_or_has_a_reason():
     answer = xids.recent()
     assert isinstance(answer, tuple) or answer.reason

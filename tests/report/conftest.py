@@ -1,4 +1,4 @@
-"""Jobs to report on, judged by hand so that the goldens do not move when a rule does."""
+"""Jobs to report on, with fixed diagnoses, so that the goldens do not depend on the rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GATE = ("environment", "meeting", "peers", "gpu", "collectives")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-goldens", action="store_true", help="write tests/report/golden anew")
+    parser.addoption("--update-goldens", action="store_true", help="rewrite tests/report/golden")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def fixed_rules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Judged(NamedTuple):
-    """A job and what was said about it."""
+    """A job and its diagnosis."""
 
     job: Job
     diagnosis: Diagnosis

@@ -29,7 +29,7 @@ KEYS = {
 }
 
 
-def test_names_and_order_of_all_keys_are_the_contract(failing, healthy):
+def test_names_and_order_of_all_keys_match_the_contract(failing, healthy):
     raw = {
         **msgspec.to_builtins(document(*failing)),
         "models": msgspec.to_builtins(document(*healthy).models),
@@ -94,10 +94,10 @@ def test_one_rank_has_no_bus_bandwidth(single):
     row = document(*single).bandwidth[0]
     assert row.busbw_GBps is None
     assert row.share_of_expected is None
-    assert row.expected_GBps.source == "one rank alone has no bus bandwidth"
+    assert row.expected_GBps.source == "a single rank has no bus bandwidth"
 
 
-def test_wrong_elements_are_summed_and_null_when_nobody_checked(job_of, judge):
+def test_wrong_elements_are_summed_and_null_if_not_checked(job_of, judge):
     job = job_of(1, 2)
     bad = [
         replace(r, run=RankRun(1, "", "done", wrong={"all_reduce": 3}, checked={"all_reduce": 9})) for r in job.ranks
@@ -132,7 +132,7 @@ def test_a_rank_without_a_figure_is_null(job_of, judge):
         (None, ("foreign",), "foreign"),
     ],
 )
-def test_master_is_the_word_for_the_master_port(job_of, judge, bind, attempts, word):
+def test_master_is_the_result_at_the_master_port(job_of, judge, bind, attempts, word):
     job = job_of(1, 1)
     process = replace(
         job.processes[0],
@@ -206,7 +206,7 @@ def test_a_gpu_is_found_by_its_uuid_and_by_its_mig_instances(job_of, judge):
         (("b1", "1", "b1", "1"), ["pod (k0)", "pod (k1)"]),
     ],
 )
-def test_nodes_that_share_a_name_are_told_apart(job_of, judge, fields, names):
+def test_nodes_with_the_same_name_get_distinct_names(job_of, judge, fields, names):
     job = job_of(2, 1)
     boots, nets = fields[::2], fields[1::2]
     nodes = tuple(
@@ -223,7 +223,7 @@ def test_the_exclude_list_names_confirmed_bad_nodes_folded(job_of, judge):
     assert (report.exclude.hostlist, report.exclude.nodes) == ("node[1-2]", ("node1", "node2"))
 
 
-def test_a_world_of_bare_shells_counts_who_spoke(job_of, judge):
+def test_a_world_without_a_size_counts_the_ranks_that_reported(job_of, judge):
     job = job_of(1, 1, measure=False)
     unset = replace(job.ranks[0].placement, rank=None, world_size=None, local_rank=None, launcher="none")
     report = document(*judge(replace(job, ranks=(replace(job.ranks[0], placement=unset),))))
@@ -231,6 +231,6 @@ def test_a_world_of_bare_shells_counts_who_spoke(job_of, judge):
     assert report.ranks[0].rank is None
 
 
-def test_the_options_change_nothing(healthy):
+def test_options_have_no_effect(healthy):
     everything = SimpleNamespace()
     assert render("json", *healthy, options=everything) == render("json", *healthy)

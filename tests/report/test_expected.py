@@ -1,4 +1,4 @@
-"""What was expected of the bandwidth, and where that comes from, in every format."""
+"""Expected bandwidth and its source, in every format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINKS = NvLinks(active=(True,) * 18, remote=("switch",) * 18, version=6)
 
 @pytest.fixture
 def h200(job_of, judge):
-    """Judge a node of 8 H200 whose links were read, and which measured broadcasts at these GB/s by MiB."""
+    """Judge a node of 8 H200 with known links and these broadcasts, in GB/s by MiB."""
 
     def build(figures=None, **asked):
         job = job_of(1, 8)
@@ -43,7 +43,7 @@ def rows(judged):
     return {row.bytes // MIB: row for row in document(*judged).bandwidth}
 
 
-def test_the_row_holds_what_its_size_usually_reaches(h200):
+def test_a_row_has_the_usual_bandwidth_of_its_size(h200):
     found = rows(h200())
     assert found[8192].expected_GBps.value == pytest.approx(361.5, abs=3)
     assert found[8192].share_of_expected == pytest.approx(1.0, abs=0.01)
@@ -54,30 +54,30 @@ def test_the_row_holds_what_its_size_usually_reaches(h200):
 
 
 @pytest.mark.parametrize("name", ["text", "markdown", "html"])
-def test_the_table_shows_it_and_says_once_where_it_comes_from(h200, name):
+def test_the_table_shows_expectations_and_names_the_source_once(h200, name):
     text = " ".join(render(name, *h200()).replace("\\", "").replace("&#39;", "'").split())
     assert "expected" in text
     assert "share" in text
     assert "100%" in text
-    assert text.count("expected of broadcast: 18 NVLinks x 20.6 GB/s (NCCL's figure for Hopper)") == 1
-    assert "of smaller sizes the share that is usual there" in text
+    assert text.count("expected for broadcast: 18 NVLinks x 20.6 GB/s (NCCL's figure for Hopper)") == 1
+    assert "; smaller sizes: the usual share of it" in text
 
 
 @pytest.mark.parametrize("name", ["text", "markdown", "html"])
-def test_where_nothing_is_expected_nothing_is_shown(healthy, name):
-    assert "expected of" not in render(name, *healthy)
+def test_without_expectations_no_source_is_shown(healthy, name):
+    assert "expected for" not in render(name, *healthy)
 
 
-def test_the_users_figure_goes_before_the_hardwares(h200):
+def test_min_busbw_overrides_the_hardware_figure(h200):
     found = rows(h200(min_busbw_GBps=300.0))
     assert {(row.expected_GBps.value, row.expected_GBps.source) for row in found.values()} == {(300.0, "--min-busbw")}
 
 
-def test_a_figure_that_no_hardware_reaches_is_no_expectation(h200):
+def test_an_impossible_min_busbw_is_not_an_expectation(h200):
     assert rows(h200(min_busbw_GBps=900.0))[8192].expected_GBps.value < 370
 
 
-def test_a_run_of_before_is_expected_size_by_size(h200):
+def test_a_baseline_is_the_expectation_of_each_size(h200):
     before = of(h200({1: 25.0, 8192: 365.0}).job, "before.json")
     found = rows(h200(baseline=before))
     assert found[1].expected_GBps.value == pytest.approx(25.0)
@@ -86,6 +86,6 @@ def test_a_run_of_before_is_expected_size_by_size(h200):
     assert {row.expected_GBps.source for row in found.values()} == {"before.json"}
 
 
-def test_a_run_of_before_on_other_hardware_says_nothing(h200, job_of):
+def test_a_baseline_of_other_hardware_is_not_used(h200, job_of):
     before = replace(of(h200().job, "before.json"), gpus={"NVIDIA A100": 8})
     assert "NVLinks" in rows(h200(baseline=before))[8192].expected_GBps.source

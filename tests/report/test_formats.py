@@ -1,4 +1,4 @@
-"""The formats beside text and JSON; what all formats owe is tested over all of them."""
+"""All formats; those other than text and JSON in detail."""
 
 import re
 import subprocess
@@ -54,12 +54,22 @@ def test_every_format_renders_every_job(name, any_job):
         assert text.encode()
 
 
+@pytest.mark.parametrize("name", ["text", "markdown", "html", "junit"])
+@pytest.mark.parametrize(
+    ("fixture", "beginning"),
+    [("healthy", "PASS: exit code 0. "), ("failing", "FAIL (job configuration): exit code 30. ")],
+)
+def test_the_verdict_line_can_be_searched_for(name, fixture, beginning, request):
+    plain = re.sub(r"</?(p|b|system-out)>", "", render(name, *request.getfixturevalue(fixture)).replace("\\", ""))
+    assert [line.strip() for line in plain.splitlines() if line.strip().startswith(beginning)], name
+
+
 def test_an_unknown_format_is_refused(empty):
-    with pytest.raises(ValueError, match="no format 'yaml'; there are text, json"):
+    with pytest.raises(ValueError, match="unknown format 'yaml'; choose one of text, json"):
         render("yaml", *empty)
 
 
-def test_only_the_format_that_is_wanted_is_imported():
+def test_only_the_requested_format_is_imported():
     heavy = "{'tabulate', 'jinja2', 'ClusterShell'}"
     code = f"import sys, distcheck.report.json; print(*sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
@@ -73,7 +83,7 @@ def test_goldens(kind, suffix, name, request, golden):
     golden(f"{name}.{suffix}", render(kind, *request.getfixturevalue(name)))
 
 
-def test_html_is_balanced_and_asks_nothing_of_the_network(any_job):
+def test_html_is_balanced_and_loads_nothing_from_the_network(any_job):
     page = render("html", *any_job, options=Detail(verbose=True, legend=True))
     tags = Tags()
     tags.feed(page)
@@ -82,7 +92,7 @@ def test_html_is_balanced_and_asks_nothing_of_the_network(any_job):
     assert not any(name in {"src", "href", "onload"} for _, attributes in tags.seen for name in attributes)
 
 
-def test_html_shows_hostile_strings_as_they_are(hostile):
+def test_html_shows_hostile_strings_literally(hostile):
     page = render("html", *hostile)
     tags = Tags()
     tags.feed(page)
@@ -91,7 +101,7 @@ def test_html_shows_hostile_strings_as_they_are(hostile):
     assert "{{ 7*7 }}" in text
 
 
-def test_html_says_what_text_says(failing):
+def test_html_has_the_contents_of_text(failing):
     page = render("html", *failing)
     for words in (
         "gpu-duplicate",
@@ -102,14 +112,14 @@ def test_html_says_what_text_says(failing):
         assert words in page
 
 
-def test_html_shows_quoted_words_as_code_and_nothing_of_others_as_markup(failing):
+def test_html_shows_backticks_as_code_and_escapes_other_markup(failing):
     page = render("html", *failing)
     assert "have one device: <code>Duplicate GPU detected</code>. Every" in page
     assert marked("`<b>` & <i>") == "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"
     assert "`" not in page.partition("<h2>Findings</h2>")[2]
 
 
-def test_html_has_a_column_of_uncertainty_only_where_bursts_were_repeated(healthy):
+def test_html_has_an_uncertainty_column_only_for_repeated_bursts(healthy):
     job, diagnosis = healthy
     for bursts, column in ((1, False), (9, True)):
         figures = tuple(msgspec.structs.replace(m, bursts=bursts) for m in job.collectives.measurements)
@@ -118,7 +128,7 @@ def test_html_has_a_column_of_uncertainty_only_where_bursts_were_repeated(health
         assert ('<th class="number">±</th>' in page) is column
 
 
-def test_the_colours_of_html_can_be_read_on_light_and_on_dark(healthy):
+def test_html_colours_are_readable_on_light_and_dark(healthy):
     style = render("html", *healthy).partition("<style>")[2].partition("</style>")[0]
     light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     for colours, ground in ((light, "#ffffff"), (dark, "#121212")):
@@ -173,7 +183,7 @@ def test_junit_has_a_suite_for_the_job_and_one_for_each_node_named(failing):
     assert suites["job"].find("properties/property[@name='exit_code']").get("value") == "30"
 
 
-def test_junit_leaves_out_rules_that_were_not_asked_for(empty):
+def test_junit_leaves_out_rules_that_do_not_apply(empty):
     root = ET.fromstring(render("junit", *empty))
     assert [case.get("name") for case in root.iter("testcase")] == ["env-rank-unset", "probe-rule-crashed"]
 
@@ -206,7 +216,7 @@ def test_prometheus_escapes_labels(job_of, judge):
     assert "distcheck_exit_code 30" in text
 
 
-def test_markdown_has_neither_html_nor_markup_of_others(hostile):
+def test_markdown_escapes_html_and_markup(hostile):
     text = render("markdown", *hostile, options=Detail(verbose=True))
     outside = re.sub(r"(?ms)^(`{3,}).*?^\1$", "", text)
     assert re.findall(r"(?<!\\)<[a-z/]+", outside) == ["<details", "<summary", "</summary", "</details"]
@@ -215,12 +225,12 @@ def test_markdown_has_neither_html_nor_markup_of_others(hostile):
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} <= {5, 8}
 
 
-def test_markdown_fences_are_longer_than_any_backticks_within(job_of, judge):
+def test_markdown_fences_are_longer_than_backticks_inside(job_of, judge):
     ticks = Finding(rule="r", message="m", fix=Fix("f", ("echo ````", "true")))
     assert "`````sh\necho ````\ntrue\n`````" in render("markdown", *judge(job_of(1, 1), ticks))
 
 
-def test_what_was_needed_is_told_from_what_was_optional(job_of, judge):
+def test_required_gaps_are_distinguished_from_optional_ones(job_of, judge):
     judged = judge(job_of(1, 1), NotChecked(rule="a", reason="x"), NotChecked(rule="b", reason="y", required=False))
     assert "| x | yes | a |" in render("markdown", *judged)
     assert "| y | no | b |" in render("markdown", *judged)

@@ -1,4 +1,4 @@
-"""What is next to a rank's GPU, in every format."""
+"""NUMA node and adapter next to a GPU, in every format."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(judged: tuple[Job, Diagnosis]):
     return [row.gpu for row in document(*judged).ranks]
 
 
-def test_the_row_names_the_adapter_that_pairs_off_with_the_gpu(on):
+def test_the_row_names_the_adapter_next_to_the_gpu(on):
     found = rows(on(machines.DGX_H100))
     assert [(gpu.nic, gpu.nic_distance, gpu.numa_node) for gpu in found] == [
         (name, "PIX", n // 4) for name in (NICS, NICS) for n, name in enumerate(name)
@@ -48,14 +48,14 @@ def test_the_row_names_the_adapter_that_pairs_off_with_the_gpu(on):
     assert found[0].cpus == "0-55,112-167"
 
 
-def test_nvml_is_believed_before_sysfs_where_it_tells(on):
-    told = rows(on(machines.DGX_H100, health=GpuHealth(cpus="0-3", numa_node=7)))[0]
-    assert (told.cpus, told.numa_node) == ("0-3", 7)
+def test_nvml_is_preferred_to_sysfs(on):
+    known = rows(on(machines.DGX_H100, health=GpuHealth(cpus="0-3", numa_node=7)))[0]
+    assert (known.cpus, known.numa_node) == ("0-3", 7)
     silent = rows(on(machines.DGX_H100, health=GpuHealth()))[0]
     assert (silent.cpus, silent.numa_node) == ("0-55,112-167", 0)
 
 
-def test_adapters_that_are_shared_are_all_named(on):
+def test_all_shared_adapters_are_named(on):
     lone = machines.only(machines.DGX_A100, ["mlx5_0", "mlx5_1", "mlx5_2"])
     found = rows(on(lone))
     assert [(gpu.nic, gpu.nic_distance) for gpu in found[:4]] == [
@@ -63,14 +63,14 @@ def test_adapters_that_are_shared_are_all_named(on):
     ]  # fmt: skip
 
 
-def test_where_nothing_is_known_nothing_is_said(on, healthy):
+def test_unknown_values_are_none(on, healthy):
     found = rows(on(machines.AZURE_H100))
     assert {(gpu.nic, gpu.nic_distance) for gpu in found} == {(None, None)}
     assert [gpu.numa_node for gpu in found[:8]] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert {(gpu.nic, gpu.numa_node, gpu.cpus) for gpu in rows(healthy)} == {(None, None, None)}
 
 
-def test_the_tables_show_it_only_where_it_is_known(on, healthy):
+def test_the_tables_have_columns_for_known_values_only(on, healthy):
     for name in ("text", "markdown", "html"):
         shown = render(name, *on(machines.DGX_H100))
         assert "NUMA" in shown
@@ -79,13 +79,13 @@ def test_the_tables_show_it_only_where_it_is_known(on, healthy):
         assert "NIC" not in render(name, *healthy)
 
 
-def test_the_text_of_an_h100_job_fits_into_120_columns(on):
+def test_the_text_of_an_h100_job_fits_in_120_columns(on):
     text = render("text", *on(machines.DGX_H100))
     assert "0 0000:1b:00.0 GPU-node1-0       0  mlx5_0 PIX   listening" in text
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_many_adapters_at_one_distance_are_counted(on):
+def test_many_adapters_at_the_same_distance_are_counted(on):
     away = machines.only(machines.PCIE_L40S, [])
     cards = tuple(machines.Card(("pci0000:70", "0000:70:01.0", f"0000:71:00.{n}"), 0, ib=f"mlx5_{n}") for n in range(3))
     judged = on(away._replace(cards=(*away.cards, *cards)))
@@ -93,7 +93,7 @@ def test_many_adapters_at_one_distance_are_counted(on):
     assert "mlx5_0,… (3) NODE" in render("text", *judged)
 
 
-def test_a_tree_that_could_not_be_read_leaves_the_rest(on):
+def test_an_unreadable_pci_tree_leaves_the_rest(on):
     job, diagnosis = on(machines.DGX_H100)
     job = replace(job, nodes=tuple(replace(node, pci=Missing(reason="sysfs did not answer")) for node in job.nodes))
     gpu = document(job, diagnosis).ranks[0].gpu
@@ -101,7 +101,7 @@ def test_a_tree_that_could_not_be_read_leaves_the_rest(on):
     assert (gpu.pci, gpu.nic) == ("0000:1b:00.0", None)
 
 
-def test_a_hostile_name_stays_a_name(on):
+def test_a_hostile_name_is_escaped(on):
     machine = machines.only(machines.change(machines.DGX_H100, "mlx5_0", ib="<i>|`x`", net=""), ["<i>|`x`"])
     judged = on(machine)
     assert rows(judged)[0].nic == "<i>|`x`"

@@ -1,4 +1,4 @@
-"""What Kubernetes shows of a pod that distcheck ended."""
+"""The termination log of a Kubernetes pod."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def diagnosis(*findings, gaps=(), verdict=Verdict("node", 40)):  # noqa: B008 it
     return Diagnosis(findings, gaps, verdict)
 
 
-def test_verdict_findings_fixes_and_gaps_in_few_lines():
+def test_the_message_has_verdict_findings_fixes_and_gaps():
     optional = NotChecked(rule="b", reason="not asked for", required=False)
     assert termination_log.message(JOB, diagnosis(BAD, HINT, gaps=(GAP, GAP, optional))).decode() == (
-        "distcheck gate: node (exit code 40)\n"
+        "FAIL (node1): distcheck gate, exit code 40\n"
         "error: gpu-fell-off-bus: node1: GPU 3 is lost\n"
         "  fix: Reboot it.\n"
         "    sudo reboot\n"
@@ -39,25 +39,25 @@ def test_verdict_findings_fixes_and_gaps_in_few_lines():
 
 
 @pytest.mark.parametrize("length", range(3990, 4080, 7))
-def test_it_is_cut_at_a_whole_character(length):
+def test_a_long_message_is_cut_at_a_whole_character(length):
     long = Finding(rule="x", message="m" * length + "ü€𝄞" * 100, fix=Fix("f" * 5000))
-    said = termination_log.message(JOB, diagnosis(long))
-    assert 4000 < len(said) <= 4096
-    assert said.decode().endswith("\n…\n")
+    message = termination_log.message(JOB, diagnosis(long))
+    assert 4000 < len(message) <= 4096
+    assert message.decode().endswith("\n…\n")
 
 
-def test_control_characters_and_half_characters_do_no_harm():
+def test_control_characters_and_surrogates_are_escaped():
     evil = Finding(rule="x", message="a\x1b[31m\ud800b", fix=Fix("c\nd"))
     assert rb"error: x: a\x1b[31m\ud800b" in termination_log.message(JOB, diagnosis(evil))
 
 
-def test_it_is_written_where_the_variable_says(tmp_path):
+def test_the_variable_names_the_file(tmp_path):
     log = tmp_path / "log"
     termination_log.write(JOB, diagnosis(BAD), {"DISTCHECK_TERMINATION_LOG": str(log)})
     assert log.read_bytes() == termination_log.message(JOB, diagnosis(BAD))
 
 
-def test_outside_of_a_pod_there_is_none(tmp_path, monkeypatch):
+def test_outside_a_pod_there_is_no_termination_log(tmp_path, monkeypatch):
     usual = tmp_path / "termination-log"
     monkeypatch.setattr(termination_log, "_USUAL", usual)
     assert termination_log.log_of({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) is None, "the kubelet makes the file"
@@ -66,7 +66,7 @@ def test_outside_of_a_pod_there_is_none(tmp_path, monkeypatch):
     assert termination_log.log_of({}) is None
 
 
-def test_a_log_that_cannot_be_written_changes_nothing():
+def test_an_unwritable_log_is_ignored():
     termination_log.write(JOB, diagnosis(BAD), {"DISTCHECK_TERMINATION_LOG": "/nowhere/log"})
 
 

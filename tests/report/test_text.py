@@ -26,25 +26,25 @@ def test_golden_timings(healthy, golden):
 
 
 def test_every_rank_has_a_row_up_to_32(job_of, judge):
-    assert "without a row" not in text(judge(job_of(4, 8)))
+    assert "not shown" not in text(judge(job_of(4, 8)))
     assert len(re.findall(r"(?m)^ +\d+ +node\d", text(judge(job_of(4, 8))))) == 32
 
 
-def test_beyond_32_ranks_the_odd_ones_and_the_ends_have_one(job_of, judge):
+def test_beyond_32_ranks_only_bad_ones_and_the_ends_have_a_row(job_of, judge):
     bad = Finding(rule="r", ranks=(17,), message="m", fix=Fix("f"))
     judged = judge(job_of(5, 8), bad)
     shown = re.findall(r"(?m)^ +(\d+) +node\d", text(judged))
     assert shown == ["0", "1", "2", "17", "37", "38", "39"]
-    assert "without a row (--all-ranks shows them): 33 ok (3-16,18-36)" in text(judged)
+    assert "not shown (use --all-ranks): 33 ok (3-16,18-36)" in text(judged)
     assert len(re.findall(r"(?m)^ +\d+ +node\d+ +\d", text(judged, all_ranks=True))) == 40
 
 
-def test_commands_stand_unbroken_on_lines_of_their_own(failing):
+def test_commands_are_not_wrapped(failing):
     command = failing.diagnosis.findings[0].fix.commands[0]
     assert [line.strip() for line in text(failing).splitlines()].count(command) == 1
 
 
-def test_the_same_message_on_many_ranks_is_one(job_of, judge):
+def test_the_same_message_on_many_ranks_is_shown_once(job_of, judge):
     many = [Finding(rule="r", ranks=(n,), message="same", fix=Fix("f")) for n in range(8)]
     report = text(judge(job_of(1, 8), *many))
     assert report.count("same") == 1
@@ -60,31 +60,31 @@ def test_many_messages_of_a_rule_are_counted(job_of, judge):
     assert text(judged, verbose=True).count("message ") == 20
 
 
-def test_info_only_with_verbose(failing):
+def test_info_findings_are_shown_with_verbose_only(failing):
     assert "NCCL_DEBUG" not in text(failing)
     assert "info: env-nccl-set" in text(failing, verbose=True)
 
 
-def test_quiet_is_findings_and_the_last_line(failing):
+def test_quiet_shows_findings_and_the_verdict_line(failing):
     report = text(failing, quiet=True)
     assert report.startswith("error: gpu-duplicate")
     assert "not checked\n" not in report
-    assert report.splitlines()[-1].startswith("job (exit code 30)")
+    assert report.splitlines()[-1].startswith("FAIL (job configuration): exit code 30. ")
 
 
-def test_two_ranks_by_default_are_said(single):
+def test_the_default_of_two_ranks_is_reported(single):
     job = msgspec.structs.replace(single.job, asked=Asked("gate", (), started_here=True, by_default=True))
-    assert "2 local Gloo ranks were taken" in text((job, single.diagnosis))
+    assert "No rank count given; using 2 local Gloo ranks." in text((job, single.diagnosis))
 
 
-def test_colour_is_only_on_severities_and_the_verdict(failing):
+def test_only_severities_and_the_verdict_are_coloured(failing):
     colored = text(failing, color=True)
     assert "\x1b[1;31merror\x1b[0m: gpu-duplicate" in colored
-    assert "\x1b[1;31mjob\x1b[0m (exit code 30)" in colored
+    assert "\x1b[1;31mFAIL (job configuration)\x1b[0m: exit code 30. " in colored
     assert re.sub(r"\x1b\[[\d;]*m", "", colored) == text(failing)
 
 
-def test_the_same_every_time(any_job):
+def test_the_report_is_deterministic(any_job):
     assert text(any_job) == text(any_job)
     assert "\x1b" not in text(any_job)
     assert text(any_job).endswith("s\n")

@@ -1,4 +1,4 @@
-"""A host of the roll call and guests for it, on the loopback only."""
+"""A leader of the roll call and its followers, on the loopback only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hello_of(uid: str, *ranks: int, **fields) -> Hello:
 
 
 class Host:
-    """A server and the port of its door."""
+    """A server and its port."""
 
     def __init__(self, world_size: int, secret: bytes | None = None) -> None:
         self.server = Server(
@@ -60,7 +60,7 @@ class Host:
         found: Found = "master",
         **fields,
     ) -> Attendance:
-        """Attend as a well-behaved guest, through another `port` than the host's own where one is given."""
+        """Join as a well-behaved follower, through another `port` than the leader's own if one is given."""
         ways = client.doors(["127.0.0.1"], port or self.port, JOB, side=False)
         came = await client.attend(
             tuple(door._replace(found=found) for door in ways),
@@ -75,7 +75,7 @@ class Host:
         return came
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect without a word."""
+        """Connect and send nothing."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         self.writers.append(writer)
         return reader, writer
@@ -134,7 +134,7 @@ def live() -> Callable[..., object]:
 
 @pytest.fixture
 def closed_port():
-    """A port at which nobody listens, kept by a socket that is bound only."""
+    """A port without a listener, kept by a socket that is bound only."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         yield int(sock.getsockname()[1])

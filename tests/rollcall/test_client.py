@@ -1,4 +1,4 @@
-"""Every way in which a door can answer."""
+"""Every way in which an endpoint can answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _attend(hello, *ways: Door, seconds: float = 0.5, connect_seconds: flo
 
 @contextlib.asynccontextmanager
 async def _program(answer: bytes | None, *, close: bool = False):
-    """Serve something that is no roll call."""
+    """Serve something that is not a roll call."""
 
     async def serve(reader, writer):
         if close:
@@ -61,7 +61,7 @@ def _door(port: int, **fields) -> Door:
     return Door("127.0.0.1", port, **{"side": False, **fields})
 
 
-def test_a_door_that_opens_is_met_at_once(hosting, live, hello):
+def test_an_open_endpoint_is_joined_at_once(hosting, live, hello):
     async def main():
         async with hosting() as host:
             came, seconds = await _attend(hello, _door(host.port), seconds=9)
@@ -79,14 +79,14 @@ def test_a_door_that_opens_is_met_at_once(hosting, live, hello):
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", False, "foreign", "SSH-2.0-OpenSSH_9.6"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "foreign", "HTTP/1.1 400 Bad Request"),
-        (encode(Welcome("stale nonce", "r", "u")), False, "stranger", "another's nonce"),
-        (None, False, "silent", "said nothing"),
+        (encode(Welcome("stale nonce", "r", "u")), False, "stranger", "a wrong nonce"),
+        (None, False, "silent", "sent nothing"),
         (None, True, "closed", ""),
         (wire.HEADER.pack(wire.MAGIC, 5000), False, "foreign", "5000 bytes"),
     ],
     ids=["ssh", "http", "stale", "silent", "closed", "huge"],
 )
-def test_what_is_no_roll_call_is_told_as_what_it_is(live, hello, answer, close, outcome, detail):
+def test_other_servers_are_reported_as_what_they_are(live, hello, answer, close, outcome, detail):
     async def main():
         async with _program(answer, close=close) as port:
             came, seconds = await _attend(hello, _door(port))
@@ -100,7 +100,7 @@ def test_what_is_no_roll_call_is_told_as_what_it_is(live, hello, answer, close, 
 
 @pytest.mark.parametrize("side", [False, True])
 def test_a_store_of_torch_is_known_by_its_answer_to_a_ping(live, hello, side):
-    """It waits for more of what it takes for a request of its own, and so says nothing to a Hello."""
+    """A TCPStore waits for the rest of what it takes for a request, and so does not answer a Hello."""
 
     async def main():
         heard: list[bytes] = []
@@ -124,7 +124,7 @@ def test_a_store_of_torch_is_known_by_its_answer_to_a_ping(live, hello, side):
     live(main())
 
 
-def test_a_shut_door_is_refused_and_tried_again(live, hello, closed_port):
+def test_a_closed_port_is_refused_and_retried(live, hello, closed_port):
     async def main():
         came, _ = await _attend(hello, _door(closed_port))
         assert [a.outcome for a in came.attempts] == ["refused"]
@@ -133,7 +133,7 @@ def test_a_shut_door_is_refused_and_tried_again(live, hello, closed_port):
     live(main())
 
 
-def test_a_door_that_swallows_the_connection_is_a_timeout(live, hello):
+def test_an_endpoint_that_drops_packets_is_a_timeout(live, hello):
     async def main():
         with _full_port() as port:
             came, seconds = await _attend(hello, _door(port))
@@ -143,7 +143,7 @@ def test_a_door_that_swallows_the_connection_is_a_timeout(live, hello):
     live(main())
 
 
-def test_an_agent_is_connected_to_and_nothing_is_said(live, hello):
+def test_an_agent_gets_a_connection_and_no_data(live, hello):
     async def main():
         heard: list[bytes] = []
 
@@ -161,8 +161,8 @@ def test_an_agent_is_connected_to_and_nothing_is_said(live, hello):
     live(main())
 
 
-def test_a_side_door_is_taken_within_moments_when_the_master_door_swallows(hosting, live, hello):
-    """A firewall that drops MASTER_PORT, a long --connect-timeout, and a host that waits ten seconds for the report."""
+def test_a_side_port_is_used_soon_if_the_master_port_drops_packets(hosting, live, hello):
+    """A firewall that drops MASTER_PORT, a long --connect-timeout, and a leader that waits 10 s for the report."""
 
     async def main():
         with _full_port() as port:
@@ -178,7 +178,7 @@ def test_a_side_door_is_taken_within_moments_when_the_master_door_swallows(hosti
                 came.connection.writer.close()
 
 
-def test_a_master_door_that_had_no_time_to_answer_is_not_called_shut(hosting, live, hello, monkeypatch):
+def test_a_master_port_without_time_to_answer_is_not_called_closed(hosting, live, hello, monkeypatch):
     """The kernel sends a second SYN after a second: one that is lost is no firewall."""
     monkeypatch.setattr(client, "_MASTER_PATIENCE_SECONDS", 0.2)
 
@@ -193,7 +193,7 @@ def test_a_master_door_that_had_no_time_to_answer_is_not_called_shut(hosting, li
     live(main())
 
 
-def test_a_master_door_that_refuses_while_a_side_door_opens_is_told(hosting, live, hello, closed_port):
+def test_a_refused_master_port_is_reported_though_a_side_port_answers(hosting, live, hello, closed_port):
     async def main():
         async with hosting() as host:
             ways = _door(closed_port), _door(host.port, side=True)
@@ -205,7 +205,7 @@ def test_a_master_door_that_refuses_while_a_side_door_opens_is_told(hosting, liv
     live(main())
 
 
-def test_a_master_door_goes_on_being_tried_for_a_moment_after_a_side_door_opened(hosting, live, hello):
+def test_the_master_port_is_tried_briefly_after_a_side_port_answered(hosting, live, hello):
     async def main():
         async def greet(_reader, writer):
             writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
@@ -226,7 +226,7 @@ def test_a_master_door_goes_on_being_tried_for_a_moment_after_a_side_door_opened
     live(main())
 
 
-def test_side_doors_that_are_shut_are_not_worth_telling(live, hello, closed_port):
+def test_closed_side_ports_are_not_reported(live, hello, closed_port):
     async def main():
         came, _ = await _attend(hello, _door(closed_port), _door(closed_port, side=True))
         assert [a.door for a in came.attempts] == ["master"]
@@ -234,7 +234,7 @@ def test_side_doors_that_are_shut_are_not_worth_telling(live, hello, closed_port
     live(main())
 
 
-def test_a_guest_finds_the_host_by_a_lead_that_is_added_while_it_knocks(hosting, live, hello, closed_port):
+def test_a_follower_finds_the_leader_by_an_endpoint_added_meanwhile(hosting, live, hello, closed_port):
     async def main():
         async with hosting() as host:
             leads = []
@@ -253,7 +253,7 @@ def test_a_guest_finds_the_host_by_a_lead_that_is_added_while_it_knocks(hosting,
     live(main())
 
 
-def test_a_guest_goes_where_a_signpost_sends_it_and_tells_so(hosting, live, hello, closed_port):
+def test_a_follower_follows_a_redirect_and_reports_it(hosting, live, hello, closed_port):
     async def main():
         async with hosting() as host, hosting() as post:
             # Both listen on one port, as side doors do, at different addresses.
@@ -276,7 +276,7 @@ def test_a_guest_goes_where_a_signpost_sends_it_and_tells_so(hosting, live, hell
 
 
 @pytest.mark.parametrize("named", ["a name that a resolver would be asked for", "", "127.0.0.1:80", "[::1]"])
-def test_a_signpost_that_names_no_address_is_not_followed(hosting, live, hello, named):
+def test_a_redirect_without_a_valid_address_is_ignored(hosting, live, hello, named):
     async def main():
         async with hosting() as post:
             post.server.host_at = named or "x"
@@ -288,7 +288,7 @@ def test_a_signpost_that_names_no_address_is_not_followed(hosting, live, hello, 
     live(main())
 
 
-def test_what_is_knocked_at_by_chance_is_knocked_at_once_a_second_and_told_only_when_it_answers(live, hello):
+def test_possible_endpoints_are_tried_once_a_second_and_reported_only_if_they_answer(live, hello):
     knocks = []
 
     async def serve(_reader, writer):
@@ -307,7 +307,7 @@ def test_what_is_knocked_at_by_chance_is_knocked_at_once_a_second_and_told_only_
     live(main())
 
 
-def test_all_doors_are_listed_master_first():
+def test_all_endpoints_are_listed_with_the_master_port_first():
     found = client.doors(["127.0.0.1", "::1"], 5, "job", agent=True)
     assert [d.port for d in found[:2]] == [5, 5]
     assert all(d.only_connect and not d.side for d in found[:2])
@@ -354,7 +354,7 @@ def test_a_name_that_comes_late_is_asked_for_again_while_patience_lasts(live, mo
 
 
 def _answering(monkeypatch, *answers):
-    """Let the resolver give these answers, one after the other, the last one for ever."""
+    """Let the resolver give these answers, one after the other, the last one forever."""
     asked: list[str] = []
 
     def answer(name):
@@ -368,7 +368,7 @@ def _answering(monkeypatch, *answers):
     return asked
 
 
-def test_a_name_is_asked_for_again_and_what_changes_is_told(live, monkeypatch):
+def test_a_name_is_resolved_again_and_changes_are_reported(live, monkeypatch):
     asked = _answering(monkeypatch, ("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.3"))
     found = live(client.resolve("trainer", 5, again=2))
     assert asked == ["trainer"] * 3
@@ -377,7 +377,7 @@ def test_a_name_is_asked_for_again_and_what_changes_is_told(live, monkeypatch):
 
 
 @pytest.mark.parametrize("answers", [[("10.0.0.1", "fd00::1"), ("fd00::1", "10.0.0.1")], [("10.0.0.1",), None]])
-def test_another_order_and_a_question_without_an_answer_are_no_change(live, monkeypatch, answers):
+def test_another_order_or_a_missing_answer_is_no_change(live, monkeypatch, answers):
     _answering(monkeypatch, *answers)
     assert live(client.resolve("trainer", 5, again=2)).changing == ()
 

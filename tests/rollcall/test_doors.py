@@ -1,4 +1,4 @@
-"""What stands at a peer's door: who answers, what is swallowed, and what datagrams are answered."""
+"""The endpoints for peers: who answers, what is discarded, and which datagrams are answered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def _opened(*addresses: str) -> PeerListener:
     return listener
 
 
-def test_a_door_for_each_address_with_a_port_for_streams_and_one_for_datagrams(live):
+def test_each_address_has_a_tcp_and_a_udp_endpoint(live):
     async def main():
         listener = PeerListener("b")
         await listener.open({"127.0.0.1": ("master", "gloo"), "::1": ("nccl",)})
@@ -34,7 +34,7 @@ def test_a_door_for_each_address_with_a_port_for_streams_and_one_for_datagrams(l
 
 
 @pytest.mark.parametrize("address", ["203.0.113.9", "2001:db8::9", "node1.invalid"])
-def test_an_address_that_this_host_does_not_have_is_left_out(live, address):
+def test_an_address_of_another_host_is_left_out(live, address):
     async def main():
         listener = await _opened(address, "127.0.0.1")
         assert [d.address for d in listener.doors] == ["127.0.0.1"]
@@ -43,7 +43,7 @@ def test_an_address_that_this_host_does_not_have_is_left_out(live, address):
     live(main())
 
 
-def test_a_door_says_who_is_there_and_how_much_it_has_swallowed(live):
+def test_an_endpoint_identifies_itself_and_reports_the_bytes_received(live):
     async def main():
         listener = await _opened()
         listener.expect("nonce")
@@ -74,7 +74,7 @@ def test_the_first_roster_counts(live):
     live(main())
 
 
-def test_whoever_sends_without_end_is_shut_out(live, monkeypatch):
+def test_a_peer_that_sends_endlessly_is_dropped(live, monkeypatch):
     monkeypatch.setattr(doors, "_MOST_BYTES", 1 << 16)
 
     async def main():
@@ -96,7 +96,7 @@ def test_whoever_sends_without_end_is_shut_out(live, monkeypatch):
     live(main())
 
 
-def test_whoever_says_nothing_is_not_waited_for(live, monkeypatch):
+def test_a_silent_peer_is_dropped_after_a_timeout(live, monkeypatch):
     monkeypatch.setattr(doors, "_CONVERSATION_SECONDS", 0.1)
 
     async def main():
@@ -110,7 +110,7 @@ def test_whoever_says_nothing_is_not_waited_for(live, monkeypatch):
     live(main())
 
 
-def test_without_a_roster_a_door_says_nothing_and_closes_in_the_end(live, monkeypatch):
+def test_without_a_roster_an_endpoint_sends_nothing_and_closes_in_the_end(live, monkeypatch):
     monkeypatch.setattr(doors, "_ROSTER_SECONDS", 0.1)
 
     async def main():
@@ -155,8 +155,8 @@ def test_a_datagram_of_a_peer_is_answered_with_its_size(live, size):
 @pytest.mark.parametrize(
     "data", [b"", b"hello", words("other", "b").answer.ljust(100), words("nonce", "c").answer.ljust(100)]
 )
-def test_a_datagram_of_a_stranger_is_not_answered(live, data):
-    """It could have another's address for its sender: nobody is to be flooded from here."""
+def test_a_strangers_datagram_is_not_answered(live, data):
+    """Its sender's address may be forged: no host may be flooded from here."""
 
     async def main():
         listener = await _opened()
@@ -182,7 +182,7 @@ def test_datagrams_before_the_roster_are_not_answered(live):
     live(main())
 
 
-def test_what_is_closed_answers_nobody_any_more(live):
+def test_a_closed_endpoint_answers_no_more(live):
     async def main():
         listener = await _opened("127.0.0.1", "::1")
         listener.expect("nonce")
@@ -209,7 +209,7 @@ async def _sealed() -> PeerListener:
     return listener
 
 
-def test_where_there_is_a_token_a_door_answers_who_knows_it_and_says_who_it_is(live):
+def test_with_a_token_an_endpoint_answers_a_peer_that_knows_it(live):
     async def main():
         listener = await _sealed()
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
@@ -236,7 +236,7 @@ def test_where_there_is_a_token_a_door_answers_who_knows_it_and_says_who_it_is(l
     ],
     ids=["nothing", "http", "no token", "another token", "another round"],
 )
-def test_where_there_is_a_token_a_door_says_nothing_to_who_does_not_know_it(live, monkeypatch, said):
+def test_with_a_token_an_endpoint_does_not_answer_a_process_without_it(live, monkeypatch, said):
     monkeypatch.setattr(doors, "_KNOCK_SECONDS", 0.2)
 
     async def main():
@@ -261,7 +261,7 @@ def test_where_there_is_a_token_a_door_says_nothing_to_who_does_not_know_it(live
     live(main())
 
 
-def test_a_crowd_at_a_door_does_not_keep_peers_out(live, monkeypatch):
+def test_many_connections_to_an_endpoint_do_not_keep_peers_out(live, monkeypatch):
     monkeypatch.setattr(doors, "_MOST_TALKING", 8)
 
     async def main():

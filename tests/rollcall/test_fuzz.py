@@ -1,4 +1,4 @@
-"""Frames as they were recorded, and then spoilt: they are refused, and the roll call goes on."""
+"""Recorded frames, damaged: they are refused, and the roll call goes on."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _read_all(raw: bytes, decoder) -> None:
         asyncio.run(run())
 
 
-def test_no_spoilt_frame_does_more_than_be_refused(hello, report):
+def test_damaged_frames_are_only_refused(hello, report):
     frames = recorded(hello, report)
 
     @given(spoilt(frames))
@@ -158,7 +158,7 @@ def test_a_small_frame_takes_neither_much_memory_nor_much_time(hello, report):
     assert time.process_time() - start < 30
 
 
-def test_no_spoilt_frames_change_a_roll_call_that_has_a_token(hosting, live, hello, report):
+def test_damaged_frames_do_not_change_a_roll_call_with_a_token(hosting, live, hello, report):
     frames = recorded(hello, report)
 
     async def meet(streams):
@@ -181,8 +181,8 @@ def test_no_spoilt_frames_change_a_roll_call_that_has_a_token(hosting, live, hel
     fuzz()
 
 
-def test_without_a_token_no_spoilt_frames_keep_guests_from_meeting(hosting, live, hello, report):
-    """A stranger who says all that a guest says is taken for one; nothing else is."""
+def test_damaged_frames_do_not_keep_followers_out_without_a_token(hosting, live, hello, report):
+    """Only a stranger that sends all messages of a follower is taken for one."""
     frames = recorded(hello, report)
 
     async def meet(streams):
@@ -204,8 +204,8 @@ def test_without_a_token_no_spoilt_frames_keep_guests_from_meeting(hosting, live
     fuzz()
 
 
-def test_a_report_of_absurd_facts_ends_its_own_connection_and_the_others_meet(hosting, live, hello, report):
-    """Numbers with which no arithmetic works: they never come to those who judge."""
+def test_a_report_with_absurd_facts_ends_only_its_own_connection(hosting, live, hello, report):
+    """Numbers that break arithmetic: they never reach the rules."""
     absurd = msgspec.msgpack.decode(msgspec.msgpack.encode(report("absurd", 1)))
     absurd["node"]["cpus"] = -(2**63)
     body = msgspec.msgpack.encode(absurd)
@@ -223,7 +223,7 @@ def test_a_report_of_absurd_facts_ends_its_own_connection_and_the_others_meet(ho
     live(main())
 
 
-def test_what_all_guests_say_together_has_a_limit(hosting, live, monkeypatch, hello, report):
+def test_the_bytes_of_all_followers_together_are_limited(hosting, live, monkeypatch, hello, report):
     async def main():
         async with hosting(2) as host:
             host.server._bytes_left = 100_000

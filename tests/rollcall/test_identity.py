@@ -32,7 +32,7 @@ def test_a_token_does_not_cross_the_network_as_a_plain_hash():
 
 @given(st.text())
 @settings(max_examples=50)
-def test_side_doors_lie_below_the_ephemeral_range(job):
+def test_side_ports_are_below_the_ephemeral_range(job):
     ports = identity.side_ports(job)
     assert len(set(ports)) == identity.SIDE_DOORS
     assert 1024 < min(ports) <= max(ports) < 32768

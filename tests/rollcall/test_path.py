@@ -86,7 +86,7 @@ def test_what_was_sent_again_before_the_transfer_is_not_held_against_it(live, mo
     live(main())
 
 
-def test_who_never_reads_makes_it_stall(live):
+def test_a_peer_that_never_reads_stalls_the_transfer(live):
     async def greet(connection):
         await asyncio.get_running_loop().sock_sendall(connection, WORD.answer)
         await asyncio.sleep(60)
@@ -101,7 +101,7 @@ def test_who_never_reads_makes_it_stall(live):
     live(main())
 
 
-def test_who_reads_slowly_is_slow_and_does_not_stall(live, monkeypatch):
+def test_a_peer_that_reads_slowly_is_slow_but_does_not_stall(live, monkeypatch):
     monkeypatch.setattr(path, "_LONGEST_SECONDS", 0.4)
 
     async def sip(connection):
@@ -121,7 +121,7 @@ def test_who_reads_slowly_is_slow_and_does_not_stall(live, monkeypatch):
     live(main())
 
 
-def test_who_hangs_up_in_between_has_got_a_part_and_made_nobody_wait(live):
+def test_a_peer_that_closes_early_got_a_part_and_causes_no_wait(live):
     async def leave(connection):
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(connection, WORD.answer)
@@ -138,7 +138,7 @@ def test_who_hangs_up_in_between_has_got_a_part_and_made_nobody_wait(live):
 
 
 @pytest.mark.parametrize("said", [b"", b"nonce c\n", b"220 mail.example ESMTP\r\n", WORD.answer[:-1]])
-def test_whoever_is_not_the_peer_is_sent_nothing(live, said):
+def test_a_process_that_is_not_the_peer_gets_no_data(live, said):
     heard: list[bytes] = []
 
     async def speak(connection):
@@ -159,7 +159,7 @@ def test_whoever_is_not_the_peer_is_sent_nothing(live, said):
     assert heard == [b""]
 
 
-def test_where_nobody_listens_or_nobody_speaks_there_is_no_transfer(live, closed_port):
+def test_without_a_listener_or_an_answer_there_is_no_transfer(live, closed_port):
     async def hush(_connection):
         await asyncio.sleep(60)
 
@@ -214,7 +214,7 @@ def test_segments_that_arrived_twice_are_not_counted_as_lost():
     assert tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 0, 0, 0, 7))).repeated == 0
 
 
-def test_as_long_as_the_kernel_has_measured_no_round_trip_none_is_known():
+def test_the_round_trip_is_unknown_until_the_kernel_has_measured_one():
     assert tcp_info(_Telling(path._TCP_INFO.pack(3, 1, 9, 0xFFFFFFFF, 0, 0, 7))).round_trip_seconds is None
 
 
@@ -235,7 +235,7 @@ def test_without_a_port_for_datagrams_nothing_is_known(live):
     assert live(datagrams(PeerDoor("b", "127.0.0.1", 5), WORD, 1500)) == {}
 
 
-def test_datagrams_that_nobody_answers_are_lost(live, closed_port):
+def test_unanswered_datagrams_are_lost(live, closed_port):
     async def main():
         assert await datagrams(PeerDoor("b", "127.0.0.1", 5, ("nccl",), closed_port), WORD, 1500) == {
             256: False,
@@ -248,7 +248,7 @@ def test_datagrams_that_nobody_answers_are_lost(live, closed_port):
 
 
 class _Narrow(asyncio.DatagramProtocol):
-    """Answers as a door does, and only what a narrow path carries, from the second time on."""
+    """Answers as an endpoint does, and from the second time on only what a narrow path carries."""
 
     def __init__(self, most: int, heard: list[int]) -> None:
         self._most, self._heard = most, heard
@@ -280,7 +280,7 @@ def test_a_path_that_eats_large_packets_lets_the_small_ones_through(live):
 
 
 def test_a_size_that_the_kernel_knows_to_be_too_large_is_not_tried(live, monkeypatch):
-    """A router has said what the path takes: nothing is eaten without a word."""
+    """A router reports the path's MTU: no packet is dropped silently."""
 
     class Knowing(socket.socket):
         def send(self, data, *flags):

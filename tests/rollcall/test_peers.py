@@ -1,4 +1,4 @@
-"""The peer round: who tries whom, and what each door says."""
+"""The peer round: which process tests which, and how each endpoint answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _doors(count: int, each: int = 1) -> dict[str, list[PeerDoor]]:
 
 @pytest.mark.parametrize("each", [1, 3])
 @pytest.mark.parametrize("count", [1, 2, 3, 64])
-def test_up_to_64_everybody_tries_all_doors_of_everybody_else(count, each):
+def test_up_to_64_processes_test_all_endpoints_of_all_others(count, each):
     doors = _doors(count, each)
     chosen = choose(doors)
     assert {uid: sorted(tried, key=str) for uid, tried in chosen.items()} == {
@@ -29,12 +29,12 @@ def test_up_to_64_everybody_tries_all_doors_of_everybody_else(count, each):
     }
 
 
-def test_nobody_is_everybodys_first():
+def test_no_process_is_the_first_target_of_all():
     assert len({tried[0].uid for tried in choose(_doors(64)).values()}) == 64
 
 
 @pytest.mark.parametrize("count", [65, 100, 128, 1024, 8192])
-def test_beyond_64_everybody_is_tried_often_enough_and_as_often_as_it_tries(count):
+def test_beyond_64_each_process_is_tested_as_often_as_it_tests(count):
     chosen = choose(_doors(count))
     tried = Counter(d.uid for doors in chosen.values() for d in doors)
     tries = {uid: len({d.uid for d in doors} - {uid}) for uid, doors in chosen.items()}
@@ -68,7 +68,7 @@ def test_two_processes_find_each_other_on_every_kind_of_address(live):
     live(main())
 
 
-def test_with_a_token_two_processes_find_each_other_and_nobody_else(live):
+def test_with_a_token_only_processes_of_the_job_find_each_other(live):
     secret, other = seal.secret_of("distcheck-" + 32 * "0"), seal.secret_of("distcheck-" + 32 * "1")
 
     async def main():
@@ -89,7 +89,7 @@ def test_with_a_token_two_processes_find_each_other_and_nobody_else(live):
     live(main())
 
 
-def test_the_uses_of_a_door_are_those_of_its_trial(live):
+def test_a_trial_has_the_uses_of_its_endpoint(live):
     async def main():
         listener = PeerListener("b")
         await listener.open({"127.0.0.1": ("master", "nccl"), "127.0.0.2": ("gloo",)})
@@ -102,7 +102,7 @@ def test_the_uses_of_a_door_are_those_of_its_trial(live):
     live(main())
 
 
-def test_whoever_knocks_before_the_roster_is_there_waits_for_it(live):
+def test_a_peer_that_connects_before_the_roster_waits_for_it(live):
     async def main():
         listener = await _listener("b", nonce=None)
         trying = asyncio.ensure_future(try_peers("a", Roster("nonce", listener.doors, 5.0)))
@@ -115,7 +115,7 @@ def test_whoever_knocks_before_the_roster_is_there_waits_for_it(live):
     live(main())
 
 
-def test_a_shut_a_foreign_a_silent_and_an_impossible_door_are_told_apart(live, closed_port):
+def test_closed_foreign_silent_and_invalid_endpoints_are_distinguished(live, closed_port):
     async def main():
         async def greet(_reader, writer):
             writer.write(b"220 mail.example ESMTP ready\r\n")
@@ -150,7 +150,7 @@ def test_a_shut_a_foreign_a_silent_and_an_impossible_door_are_told_apart(live, c
     live(main())
 
 
-def test_a_door_of_another_process_or_of_another_roster_is_foreign(live):
+def test_an_endpoint_of_another_process_or_roster_is_foreign(live):
     """Two nodes that have the same address."""
 
     async def main():
@@ -168,7 +168,7 @@ def test_a_door_of_another_process_or_of_another_roster_is_foreign(live):
     live(main())
 
 
-def test_hundreds_of_doors_are_tried_in_moments(live, monkeypatch):
+def test_hundreds_of_endpoints_are_tested_quickly(live, monkeypatch):
     async def nothing(*_arguments):
         return None
 
@@ -183,7 +183,7 @@ def test_hundreds_of_doors_are_tried_in_moments(live, monkeypatch):
     live(main())
 
 
-def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(live, monkeypatch):
+def test_every_open_endpoint_gets_its_transfer_though_others_stall(live, monkeypatch):
     turns: list[str] = []
     good = Transfer(bytes=1 << 21, seconds=0.001, stalled=False)
 
@@ -208,7 +208,7 @@ def test_every_open_door_has_its_turn_though_transfers_to_others_stand_still(liv
     live(main())
 
 
-def test_what_was_repeated_is_sent_again_because_once_is_no_proof(live, monkeypatch):
+def test_transfers_with_losses_are_repeated_because_one_proves_nothing(live, monkeypatch):
     async def main():
         repeated = iter([60, 0, 0, 0, 0, 0, *[60] * 6])
 
@@ -279,7 +279,7 @@ def test_after_the_transfers_that_show_the_speed_some_is_sent_packet_by_packet_a
 
 
 @pytest.mark.parametrize(("count", "each"), [(1, 1 << 21), (3, 1 << 21), (12, 1 << 19), (63, 99864)])
-def test_a_node_sends_as_many_single_packets_whatever_the_number_of_doors(live, monkeypatch, count, each):
+def test_a_nodes_number_of_single_packets_does_not_depend_on_its_endpoints(live, monkeypatch, count, each):
     told = []
 
     async def best(door, _said, _seconds, _until, singly):
@@ -328,7 +328,7 @@ def test_of_a_slow_process_the_fastest_way_of_each_direction_is_sent_again_one_a
     assert _ways(doubtful(_trials(4, lambda s, _t: 0.15 if s == 1 else 0.02))) == [{("p1", "p0")}]
 
 
-def test_several_slow_processes_are_looked_at_side_by_side_and_nobody_twice_at_once():
+def test_slow_processes_are_tested_in_parallel_and_none_twice_at_once():
     turns = doubtful(_trials(12, lambda s, t: 0.2 + 0.01 * ((s + t) % 11) if {s, t} & {1, 4, 7} else 0.02))
     for turn in turns:
         ends = [end for t in turn for end in (t.source, t.target)]
@@ -358,7 +358,7 @@ def test_the_better_of_both_counts_with_all_that_was_repeated():
     assert not first.transfer.repeats
 
 
-def test_data_is_sent_again_to_a_door_that_is_there_and_the_others_are_left_out(live, closed_port):
+def test_transfers_are_repeated_only_to_open_endpoints(live, closed_port):
     async def main():
         listener = await _listener("b")
         gone = PeerDoor("c", "127.0.0.1", closed_port)

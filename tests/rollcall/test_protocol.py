@@ -1,4 +1,4 @@
-"""Words in their frames: what goes in comes out, and whatever else comes is refused in one of two ways."""
+"""Messages in frames: they survive encoding, and anything else is refused in one of two ways."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_report_comes_out_as_it_went_in(report):
     assert read(framing.encode(said), protocol.guest_decoder) == said
 
 
-def test_the_end_of_a_connection_is_told_from_words_of_another_protocol():
+def test_a_closed_connection_differs_from_another_protocol():
     with pytest.raises(EOFError):
         read(b"", protocol.hello_decoder)
     with pytest.raises(EOFError):
@@ -94,15 +94,15 @@ def test_another_programs_first_line_is_quoted_without_control_characters():
 
 
 @pytest.mark.parametrize("magic", [b"DCK2", b"DCK0"])
-def test_another_version_of_distcheck_is_told_from_another_program(magic):
-    with pytest.raises(ProtocolError, match=f"distcheck of another version.*{magic.decode()}"):
+def test_another_version_of_distcheck_differs_from_another_program(magic):
+    with pytest.raises(ProtocolError, match=f"another version of distcheck.*{magic.decode()}"):
         read(magic + bytes(20), protocol.answer_decoder)
 
 
 def test_a_huge_frame_is_refused_by_its_header_alone():
     with pytest.raises(ProtocolError, match="a frame of 4294967295 bytes"):
         read(wire.HEADER.pack(wire.MAGIC, 0xFFFFFFFF), protocol.guest_decoder)
-    with pytest.raises(ProtocolError, match="at most 4"):
+    with pytest.raises(ProtocolError, match="the limit is 4"):
         read(frame(b"12345"), protocol.hello_decoder, 4)
 
 
@@ -130,13 +130,13 @@ def test_a_hello_with_impossible_seconds_is_refused(hello, seconds):
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
-def test_a_datagram_door_without_a_possible_port_is_refused(report, port):
+def test_a_datagram_endpoint_with_an_invalid_port_is_refused(report, port):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, datagram_port=port),))
     with pytest.raises(ProtocolError):
         read(framing.encode(said), protocol.guest_decoder)
 
 
-def test_doors_with_their_uses_and_trials_with_all_they_found_come_out_as_they_went_in(report):
+def test_endpoints_and_trials_survive_encoding_unchanged(report):
     doors = (PeerDoor("u", "::1", 5, ("master", "nccl", "gloo"), 6), PeerDoor("u", "10.0.0.1", 7, ("nccl",)))
     said = msgspec.structs.replace(report("u", 0), peer_doors=doors, clock_seconds=1.5e9)
     assert read(framing.encode(said), protocol.guest_decoder) == said
@@ -146,20 +146,20 @@ def test_doors_with_their_uses_and_trials_with_all_they_found_come_out_as_they_w
     assert read(framing.encode(told), protocol.guest_decoder) == told
 
 
-def test_more_doors_than_any_process_has_are_refused(report):
+def test_too_many_endpoints_are_refused(report):
     doors = tuple(PeerDoor("u", "127.0.0.1", 1 + n) for n in range(9))
     with pytest.raises(ProtocolError):
         read(framing.encode(msgspec.structs.replace(report("u", 0), peer_doors=doors)), protocol.guest_decoder)
 
 
-def test_a_door_for_an_unknown_use_is_refused(report):
+def test_an_endpoint_with_an_unknown_use_is_refused(report):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, ("mail",)),))
     with pytest.raises(ProtocolError):
         read(framing.encode(said), protocol.guest_decoder)
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
-def test_a_door_without_a_possible_port_is_refused(report, port):
+def test_an_endpoint_with_an_invalid_port_is_refused(report, port):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", port),))
     with pytest.raises(ProtocolError):
         read(framing.encode(said), protocol.guest_decoder)
@@ -175,19 +175,19 @@ def survives(raw: bytes) -> None:
 
 @given(st.binary(max_size=400))
 @settings(max_examples=150, deadline=None)
-def test_no_bytes_do_more_than_be_refused(raw):
+def test_arbitrary_bytes_are_only_refused(raw):
     survives(raw)
 
 
 @given(st.binary(max_size=400))
 @settings(max_examples=150, deadline=None)
-def test_no_frame_does_more_than_be_refused(body):
+def test_arbitrary_frames_are_only_refused(body):
     survives(frame(body))
 
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_no_change_of_a_good_frame_does_more_than_be_refused(data):
+def test_changed_frames_are_only_refused(data):
     word = data.draw(
         st.sampled_from(
             [

@@ -1,4 +1,4 @@
-"""A token: whoever does not know it is not heard, and whoever is in between can break a conversation, not change it."""
+"""A token: processes without it are refused, and an attacker on the path can end a conversation, not change it."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_what_one_side_seals_the_other_opens_in_order():
 
 
 @pytest.mark.parametrize("which", ["hello", "challenge", "secret"])
-def test_whoever_heard_another_beginning_or_knows_another_token_opens_nothing(which):
+def test_another_handshake_or_another_token_opens_no_frame(which):
     (says, _) = both()
     (hears, _) = both(**{which: OTHER})
-    with pytest.raises(ProtocolError, match="does not fit"):
+    with pytest.raises(ProtocolError, match="invalid seal"):
         hears.open(body_of(encode(Here(), says)))
 
 
@@ -77,7 +77,7 @@ def test_a_frame_that_is_repeated_left_out_overtaken_or_sent_back_does_not_fit()
 
 @given(st.data())
 @settings(max_examples=200, deadline=None)
-def test_no_change_of_a_frame_fits(data):
+def test_a_changed_frame_has_an_invalid_seal(data):
     (says, _), (hears, _) = both(), both()
     good = body_of(encode(Trouble("rank 1 died"), says))
     raw = bytearray(good)
@@ -102,7 +102,7 @@ def test_a_token_that_distcheck_made_is_new_each_time_and_costs_nothing(monkeypa
 
 
 @pytest.mark.parametrize("token", ["open sesame", TOKEN + "0", TOKEN.upper(), "distcheck-" + "g" * 32])
-def test_a_token_that_somebody_chose_is_stretched(monkeypatch, token):
+def test_a_token_chosen_by_a_person_is_stretched(monkeypatch, token):
     rounds: list[int] = []
     monkeypatch.setattr(hashlib, "pbkdf2_hmac", lambda *args: rounds.append(args[3]) or b"stretched")
     seal.secret_of.cache_clear()
@@ -114,7 +114,7 @@ def test_a_token_that_somebody_chose_is_stretched(monkeypatch, token):
 # -- who comes in --------------------------------------------------------------------------------------------
 
 
-def test_guests_that_know_the_token_meet_a_host_that_does(hosting, live):
+def test_followers_and_a_leader_with_the_token_meet(hosting, live):
     async def main():
         async with hosting(3, SECRET) as host:
             one, two = [await host.come(f"guest {n}", n, secret=SECRET) for n in (1, 2)]
@@ -132,7 +132,7 @@ def test_guests_that_know_the_token_meet_a_host_that_does(hosting, live):
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(SECRET, None), (SECRET, OTHER), (None, SECRET)])
-def test_whoever_knows_no_or_another_token_is_turned_away_and_changes_nothing(hosting, live, ours, theirs):
+def test_a_process_without_the_token_is_refused_and_changes_nothing(hosting, live, ours, theirs):
     async def main():
         async with hosting(2, ours) as host:
             host.server.on_trouble = pytest.fail
@@ -145,7 +145,7 @@ def test_whoever_knows_no_or_another_token_is_turned_away_and_changes_nothing(ho
     live(main())
 
 
-def test_a_recorded_conversation_said_again_is_not_heard(hosting, live, hello, report):
+def test_a_replayed_conversation_is_refused(hosting, live, hello, report):
     async def main():
         async with hosting(3, SECRET) as host, relay(host.port) as (port, said):
             await host.come("one", 1, secret=SECRET, port=port)
@@ -166,8 +166,8 @@ def test_a_recorded_conversation_said_again_is_not_heard(hosting, live, hello, r
     "answer", [lambda nonce: Welcome(nonce, "run", "host"), lambda nonce: NotYet(nonce, "127.0.0.1:1")]
 )
 @pytest.mark.parametrize("challenges", [False, True])
-def test_a_host_that_does_not_know_the_token_is_not_met(hosting, live, answer, challenges):
-    """It answers as a host would that saw the Hello, with or without asking for a proof that it cannot check."""
+def test_a_leader_without_the_token_is_not_joined(hosting, live, answer, challenges):
+    """It answers as a leader would that saw the Hello, with or without asking for a proof that it cannot check."""
 
     async def main():
         async def pretend(reader, writer):
@@ -217,8 +217,8 @@ MISCHIEF = {
 
 @pytest.mark.parametrize("mischief", MISCHIEF)
 @pytest.mark.parametrize(("who", "number"), [("guest", n) for n in range(4)] + [("host", n) for n in range(4)])
-def test_whoever_is_in_between_can_end_a_conversation_and_not_change_it(hosting, live, mischief, who, number):
-    """Frames 0 to 3: a guest's Hello, Proof, Report and Here, a host's Challenge, Welcome, LastCall and Bye."""
+def test_an_attacker_on_the_path_can_end_a_conversation_but_not_change_it(hosting, live, mischief, who, number):
+    """Frames 0 to 3: a follower's Hello, Proof, Report and Here, a leader's Challenge, Welcome, LastCall and Bye."""
 
     def change(speaker, n, frame):
         return MISCHIEF[mischief](frame) if (speaker, n) == (who, number) else [frame]

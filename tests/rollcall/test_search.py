@@ -1,4 +1,4 @@
-"""The search for a bad node over a real roll call: guests that do as told, leave, fall silent, or import for ever."""
+"""The search for a bad node over a real roll call: followers that behave, leave, fall silent, or import forever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUESTS = (1, 2, 3, 4)
 
 
 def ranks_of(number):
-    """Return the two ranks of a guest; rank 0 is nobody's."""
+    """Return the two ranks of a follower; rank 0 belongs to none."""
     return 2 * number - 1, 2 * number
 
 
@@ -33,7 +33,7 @@ def job_of_guests(report):
 
 
 async def attend(host, number, does, *, ready=True):
-    """Come as the guest of one node, and do with each trial what `does` says of its number and of how many nodes."""
+    """Join as the follower of one node, and run each trial as `does` says for its number and node count."""
     ranks = ranks_of(number)
     connection = (await host.come(f"guest {number}", *ranks)).connection
     if ready:
@@ -61,7 +61,7 @@ async def attend(host, number, does, *, ready=True):
 
 def report_of_trial(ranks, trial, what):
     if what == "dies":
-        run = RankRun(1, "all_reduce", "died", "was ended by SIGKILL")
+        run = RankRun(1, "all_reduce", "died", "was killed by SIGKILL")
         return RunReport(dict.fromkeys(ranks, run), (), trial=trial.number)
     figures = [(rank, timing(op, 0.01)) for op in trial.plan.operations for rank in ranks]
     with_rails = "send_recv" in trial.plan.operations
@@ -78,7 +78,7 @@ def timing(op, seconds):
 
 @pytest.fixture
 def searched(hosting, live, report, monkeypatch):
-    """Search among four guests; returns what was found, and the processes that were noted as lost."""
+    """Search among four followers; return the result and the processes noted as lost."""
     monkeypatch.setattr(search, "_LEAST_SECONDS", 1.0)
     monkeypatch.setattr(search, "_LAST_WORDS_SECONDS", 0.5)
 
@@ -111,49 +111,49 @@ def searched(hosting, live, report, monkeypatch):
     return searched
 
 
-def test_guests_that_do_as_told_are_healthy(searched):
+def test_well_behaved_followers_are_healthy(searched):
     found, lost = searched(lambda *_: "done")
     assert (found.kind, found.untested, lost) == ("healthy", (), set())
 
 
-def test_a_guest_whose_ranks_die_is_the_bad_one(searched):
+def test_a_follower_whose_ranks_die_is_the_bad_one(searched):
     found, lost = searched(lambda n, *_: "dies" if n == 3 else "done")
     assert ([c.nodes for c in found.culprits], found.undecided, lost) == ([("node3",)], (), set())
     assert found.culprits[0].certain
 
 
-def test_a_guest_whose_ranks_hang_with_others_is_the_bad_one(searched):
+def test_a_follower_whose_ranks_hang_with_others_is_the_bad_one(searched):
     found, lost = searched(lambda n, _, nodes: "hangs" if n == 2 and nodes > 1 else "done")
     assert ([c.nodes for c in found.culprits], lost) == ([("node2",)], set())
 
 
-def test_whoever_is_convicted_when_the_time_ends_is_named_and_the_rest_is_unknown(searched):
+def test_culprits_found_before_the_time_limit_are_named_and_the_rest_is_unknown(searched):
     def does(n, number, nodes):
         return "dies" if n == 3 and nodes == 1 else "hangs" if number > 3 else "done"
 
     found, _ = searched(does, seconds=9.5)
     assert (found.kind, [c.nodes for c in found.culprits]) == ("ended", [("node3",)])
     assert not any("node3" in s.nodes for s in found.undecided)
-    assert found.sentence.startswith("the time for it was over; node3 fails alone")
+    assert found.sentence.startswith("time limit reached; node3 fails alone")
 
 
-def test_what_is_undecided_when_the_time_ends_is_told():
+def test_undecided_nodes_at_the_time_limit_are_reported():
     open_still = Suspects(("node1", "node4"), (), "node1 with node4 hangs now and then")
     found = search._ended_early(Isolation("undecided", "x", undecided=(open_still,)))
     assert (found.kind, found.undecided) == ("ended", (open_still,))
-    assert found.sentence == "the time for it was over; node1 with node4 hangs now and then"
+    assert found.sentence == "time limit reached; node1 with node4 hangs now and then"
 
 
 @pytest.mark.parametrize("does", ["leaves", "is silent"])
 @pytest.mark.parametrize("which", [1, 4])
 @pytest.mark.parametrize("trial", [1, 2])
-def test_a_guest_that_is_lost_during_the_search_did_no_bad_work(searched, does, which, trial):
+def test_a_follower_lost_during_the_search_is_not_blamed(searched, does, which, trial):
     found, lost = searched(lambda n, number, _: does if n == which and number >= trial else "done")
     assert (found.culprits, found.undecided, found.boundaries) == ((), (), ())
     assert (found.untested, lost) == ((f"node{which}",), {f"guest {which}"})
 
 
-def test_where_torch_is_not_imported_in_time_the_others_are_searched_and_nobody_is_blamed(searched):
+def test_nodes_without_torch_in_time_are_left_out_and_not_blamed(searched):
     found, lost = searched(lambda n, *_: "hangs" if n == 4 else "done", seconds=16.0, late=[4])
     assert (found.culprits, found.undecided, found.untested, lost) == ((), (), ("node4",), set())
     assert "node4 (torch was not imported within 6 s)" in found.sentence
@@ -166,6 +166,6 @@ def test_a_bad_rail_is_named_by_its_local_rank(searched, does, fault):
     assert (culprit.part, culprit.nodes, culprit.local_ranks, culprit.fault) == ("rail", ("node3",), (1,), fault)
 
 
-def test_of_healthy_rails_none_is_named_and_gloo_has_none(searched):
+def test_healthy_rails_are_not_named_and_gloo_has_no_rails(searched):
     assert searched(lambda *_: "done", backend="nccl")[0].kind == "healthy"
     assert searched(lambda n, *_: "has a slow rail" if n == 3 else "done")[0].kind == "healthy"

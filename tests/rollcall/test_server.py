@@ -1,4 +1,4 @@
-"""The host under fire: whatever strangers do, the guests meet, and nothing is printed."""
+"""The leader under attack: whatever strangers do, the followers join, and nothing is printed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def _stranger_job(host):
 @pytest.mark.parametrize(
     "stranger", [_random_bytes, _half_open, _slow_writer, _huge_header, _reset, _poison, _stranger_job]
 )
-def test_guests_meet_whatever_a_stranger_does(hosting, live, capfd, stranger):
+def test_followers_join_whatever_a_stranger_does(hosting, live, capfd, stranger):
     async def main():
         async with hosting(4) as host:
             mischief = asyncio.ensure_future(stranger(host))
@@ -85,7 +85,7 @@ def test_guests_meet_whatever_a_stranger_does(hosting, live, capfd, stranger):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_crowd_that_says_nothing_does_not_keep_guests_out(hosting, live):
+def test_many_silent_connections_do_not_keep_followers_out(hosting, live):
     async def main():
         async with hosting(2) as host:
             host.server.most_at_the_door = 16
@@ -97,7 +97,7 @@ def test_a_crowd_that_says_nothing_does_not_keep_guests_out(hosting, live):
     live(main())
 
 
-def test_a_guest_for_another_master_waits_until_strangers_may_fill_a_gap(hosting, live):
+def test_a_follower_with_another_master_waits_until_missing_ranks_may_be_filled(hosting, live):
     async def main():
         async with hosting(2) as host:
             other = {"master": "127.0.0.1:1", "world_size": 2}
@@ -114,7 +114,7 @@ def test_a_guest_for_another_master_waits_until_strangers_may_fill_a_gap(hosting
 
 
 @pytest.mark.parametrize("name", ["localhost", "node1-data", "10.78.0.1", "::1", "fd00::1"])
-def test_a_guest_whose_own_name_for_the_master_led_it_here_comes_in_at_once(hosting, live, name):
+def test_a_follower_whose_master_name_led_here_is_admitted_at_once(hosting, live, name):
     async def main():
         async with hosting(2) as host:
             came = await host.come("guest", 1, seconds=0.3, master=f"{name}:29500", world_size=2)
@@ -125,7 +125,7 @@ def test_a_guest_whose_own_name_for_the_master_led_it_here_comes_in_at_once(host
 
 
 @pytest.mark.parametrize("found", ["job", "node"])
-def test_a_guest_that_did_not_come_by_its_master_addr_must_look_for_the_same_one(hosting, live, found):
+def test_a_follower_that_came_by_another_way_must_have_the_same_master(hosting, live, found):
     async def main():
         async with hosting(3) as host:
             assert (await host.come("same", 1, found=found)).connection is not None
@@ -140,7 +140,7 @@ def test_a_guest_that_did_not_come_by_its_master_addr_must_look_for_the_same_one
 
 
 @pytest.mark.parametrize("secret", [None, b"secret"])
-def test_a_signpost_lets_nobody_in_and_tells_those_of_its_master_where_the_host_is(hosting, live, secret):
+def test_a_redirect_admits_no_follower_and_sends_those_of_its_master_to_the_leader(hosting, live, secret):
     async def main():
         async with hosting(4, secret) as host:
             host.server.host_at = "127.0.0.2"
@@ -155,7 +155,7 @@ def test_a_signpost_lets_nobody_in_and_tells_those_of_its_master_where_the_host_
     live(main())
 
 
-def test_the_lost_of_a_node_meet_those_of_their_node_only(hosting, live):
+def test_lost_processes_of_a_node_join_only_their_own_node(hosting, live):
     async def main():
         async with hosting(8) as host:
             host.server.of_node = True
@@ -168,7 +168,7 @@ def test_the_lost_of_a_node_meet_those_of_their_node_only(hosting, live):
     live(main())
 
 
-def test_what_a_guest_waited_for_the_host_is_not_its_delay(hosting, live):
+def test_waiting_for_the_leader_is_not_a_followers_delay(hosting, live):
     async def main():
         async with hosting(3) as host:
             await host.come("at once", 1)
@@ -262,7 +262,7 @@ def test_the_missing_of_a_world_without_end_are_named_at_once(hosting, live):
     live(main())
 
 
-def test_a_roll_that_is_closed_is_waited_for_no_longer(hosting, live):
+def test_a_closed_roll_call_is_not_waited_for(hosting, live):
     async def main():
         async with hosting(world_size=3) as host:
             waiting = asyncio.ensure_future(host.server.wait_for_all(60))
@@ -275,7 +275,7 @@ def test_a_roll_that_is_closed_is_waited_for_no_longer(hosting, live):
     live(main())
 
 
-def test_the_roll_call_closes_before_the_first_guest_has_to_leave(hosting, live):
+def test_the_roll_call_closes_before_the_first_follower_must_leave(hosting, live):
     async def main():
         async with hosting(3) as host:
             await host.come("hasty", 1, seconds_left=3.0)
@@ -286,7 +286,7 @@ def test_the_roll_call_closes_before_the_first_guest_has_to_leave(hosting, live)
     live(main())
 
 
-def test_a_guest_that_leaves_is_gone_and_makes_trouble(hosting, live):
+def test_a_follower_that_leaves_is_gone_and_is_reported(hosting, live):
     async def main():
         async with hosting(2) as host:
             trouble = []
@@ -303,7 +303,7 @@ def test_a_guest_that_leaves_is_gone_and_makes_trouble(hosting, live):
     live(main())
 
 
-def test_silent_guests_are_left_out_when_the_time_is_over(hosting, live):
+def test_silent_followers_are_left_out_at_the_timeout(hosting, live):
     async def main():
         async with hosting(3) as host:
             talks, silent = await host.come("talks", 1), await host.come("silent", 2)
@@ -319,7 +319,7 @@ def test_silent_guests_are_left_out_when_the_time_is_over(hosting, live):
     live(main())
 
 
-def test_a_guest_that_never_stops_talking_is_shut_out(hosting, live):
+def test_a_follower_that_floods_messages_is_dropped(hosting, live):
     async def main():
         async with hosting(2) as host:
             came = await host.come("chatterbox", 1)
@@ -331,7 +331,7 @@ def test_a_guest_that_never_stops_talking_is_shut_out(hosting, live):
     live(main())
 
 
-def test_whoever_is_half_way_in_when_the_doors_close_is_not_let_in(hosting, live, hello, report):
+def test_a_handshake_that_is_unfinished_at_the_close_is_refused(hosting, live, hello, report):
     async def main():
         async with hosting(3) as host:
             reader, writer = await host.connect()
@@ -349,7 +349,7 @@ def test_whoever_is_half_way_in_when_the_doors_close_is_not_let_in(hosting, live
 
 
 @pytest.mark.parametrize(("wrong", "least", "most"), [(0.0, 0.0, 0.0), (60.0, 50.0, 60.0), (-60.0, -60.0, -50.0)])
-def test_a_guests_clock_is_compared_with_the_moments_between_which_it_spoke(
+def test_a_followers_clock_is_compared_with_the_times_around_its_report(
     live, hosting, hello, report, wrong, least, most
 ):
     async def main():
@@ -370,7 +370,7 @@ def test_a_guests_clock_is_compared_with_the_moments_between_which_it_spoke(
     live(main())
 
 
-def test_a_guest_that_tells_no_time_has_no_clock(live, hosting):
+def test_a_follower_that_sends_no_time_has_no_clock_offset(live, hosting):
     async def main():
         async with hosting(2) as host:
             await host.come("guest", 1)

@@ -1,4 +1,4 @@
-"""Where a process looks for rank 0 when MASTER_ADDR did not lead to it."""
+"""Where a process looks for rank 0 if MASTER_ADDR does not lead there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def step(nodes, number):
         (step("node1", 0), ("node1",)),
     ],
 )
-def test_the_hosts_that_the_launcher_names_are_asked(environ, hosts):
+def test_the_hosts_named_by_the_launcher_are_tried(environ, hosts):
     assert lost.to_ask(environ) == hosts
 
 
@@ -44,7 +44,7 @@ def test_of_a_large_step_few_nodes_are_asked_and_all_lie_within_some_steps_of_ea
     assert asked[97][1:4] == [98, 99, 101]
 
 
-def test_a_process_that_meets_rank_0_within_a_second_asks_nobody(monkeypatch):
+def test_a_process_that_reaches_rank_0_within_a_second_tries_no_other_host(monkeypatch):
     async def resolve(*_):
         raise AssertionError("somebody was asked")
 

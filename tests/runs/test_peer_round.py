@@ -1,4 +1,4 @@
-"""At which addresses a process is looked for, and who takes part in the peer round."""
+"""The addresses of a process's endpoints, and who takes part in the peer round."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def run(interfaces=PLAIN, *, binds=ETH0, files=None, ranks=1, network=True, **en
     return SimpleNamespace(uid="host", record=SimpleNamespace(node=node, ranks=(rank,) * ranks))
 
 
-def test_where_all_take_the_same_address_there_is_one_door_with_all_uses():
+def test_one_address_for_all_uses_is_one_endpoint():
     assert addresses(run(), ETH0) == {ETH0: ("master", "nccl", "gloo")}
 
 
-def test_each_library_is_looked_for_where_it_listens():
+def test_each_library_has_an_endpoint_at_its_own_address():
     cards = (*PLAIN, at("eth1", "10.1.0.1"), at("ib0", "10.8.0.1"))
     found = addresses(run(cards, GLOO_SOCKET_IFNAME="eth1"), ETH0)
     assert found == {ETH0: ("master",), "10.8.0.1": ("nccl",), "10.1.0.1": ("gloo",)}
@@ -49,7 +49,7 @@ def test_of_several_interfaces_the_first_counts():
     assert found == {ETH0: ("master", "nccl"), "10.1.0.1": ("gloo",)}
 
 
-def test_nccls_files_count_where_no_variable_is_set():
+def test_nccls_files_count_if_no_variable_is_set():
     cards = (*PLAIN, at("eth1", "10.1.0.1"))
     files = {"NCCL_SOCKET_IFNAME": "eth1"}
     assert addresses(run(cards, files=files), ETH0)["10.1.0.1"] == ("nccl",)
@@ -57,7 +57,7 @@ def test_nccls_files_count_where_no_variable_is_set():
 
 
 @pytest.mark.parametrize("binds", ["127.0.1.1", "127.0.0.1", "::1", Missing(reason="[Errno -2] unknown")])
-def test_a_loopback_that_gloo_takes_says_nothing_about_others(binds):
+def test_a_loopback_that_gloo_selects_is_no_endpoint_for_peers(binds):
     assert addresses(run(binds=binds), ETH0) == {ETH0: ("master", "nccl")}
 
 
@@ -67,12 +67,12 @@ def test_an_address_that_needs_a_zone_cannot_be_tried(address):
     assert addresses(run(cards, NCCL_SOCKET_IFNAME="eth0"), ETH0) == {ETH0: ("master", "gloo")}
 
 
-def test_a_loopback_at_which_the_process_was_met_is_a_door():
+def test_a_loopback_that_reached_rank_0_is_an_endpoint():
     only_here = (at("lo", "127.0.0.1", 8),)
     assert addresses(run(only_here, binds="127.0.0.1"), "127.0.0.1") == {"127.0.0.1": ("master", "nccl", "gloo")}
 
 
-def test_a_wrong_choice_has_no_door_of_its_own():
+def test_a_wrong_choice_has_no_endpoint():
     found = addresses(run(NCCL_SOCKET_IFNAME="eth9", GLOO_SOCKET_IFNAME="eth9"), ETH0)
     assert found == {ETH0: ("master",)}
 
@@ -82,11 +82,11 @@ def test_a_wrong_choice_has_no_door_of_its_own():
     [{"network": False}, {"ranks": 0}, {"interfaces": Missing(reason="denied"), "binds": Missing(reason="denied")}],
     ids=str,
 )
-def test_where_nothing_is_known_the_address_of_the_meeting_is_left(known):
+def test_without_facts_only_the_roll_calls_address_remains(known):
     assert addresses(run(**known), ETH0) == {ETH0: ("master",)}
 
 
-def test_before_the_node_is_known_the_address_of_the_meeting_is_left():
+def test_before_the_node_is_known_only_the_roll_calls_address_remains():
     session = run()
     session.record.node = None
     assert addresses(session, "::1") == {"::1": ("master",)}
@@ -104,12 +104,12 @@ def chosen(here, *, own=True):
     return _representatives(run(), here, doors)
 
 
-def test_one_process_stands_for_each_node_the_host_for_its_own():
+def test_one_process_represents_each_node_and_the_leader_its_own():
     here = guests(a="node1", b="node2", c="node2", d="node3", e="node1")
     assert chosen(here) == ["host", "b", "d"]
 
 
-def test_where_the_host_has_no_door_a_neighbour_stands_for_its_node():
+def test_a_leader_without_an_endpoint_is_represented_by_another_process_of_its_node():
     assert chosen(guests(a="node1", b="node2", c="node2"), own=False) == ["a", "b"]
 
 
@@ -120,7 +120,7 @@ def test_on_one_node_two_processes_try_each_other(others):
     assert chosen(here, own=False) == [f"p{n}" for n in range(min(others, 2))]
 
 
-def test_whoever_has_no_door_is_not_chosen():
+def test_a_process_without_an_endpoint_is_not_chosen():
     here = guests(a="node2", b="node2")
     assert _representatives(run(), here, {"host": (), "b": ()}) == ["host", "b"]
 
@@ -129,7 +129,7 @@ def test_whoever_has_no_door_is_not_chosen():
 
 
 class Server:
-    """A host's server whose guests do what they are told at once: data then takes these seconds."""
+    """A leader's server whose followers answer at once: data then takes these seconds."""
 
     def __init__(self, trials, seconds):
         self.asked, self._trials, self._seconds, self._told = [], trials, seconds, {}
@@ -152,7 +152,7 @@ def sent(seconds):
 
 
 def around(slow, seconds=0.5):
-    """Return the trials between the host and three guests; what `slow` sends and hears takes longer."""
+    """Return the trials between the leader and three followers; what `slow` sends and receives takes longer."""
     return tuple(
         PeerTrial(s, t, f"10.0.0.{t}", 5, "met", 0.01, transfer=sent(seconds if slow in (s, t) else 0.02))
         for s in ("host", *"abc")
@@ -162,7 +162,7 @@ def around(slow, seconds=0.5):
 
 
 @pytest.mark.parametrize("again", [0.03, 0.4])
-def test_a_guest_that_is_slow_is_looked_at_once_more_and_the_better_time_counts(again, monkeypatch):
+def test_a_slow_follower_is_tested_again_and_the_better_time_counts(again, monkeypatch):
     async def take_part(_run, roster, _seconds, _others):
         (door,) = roster.doors
         trial = next(t for t in trials if (t.source, t.target) == ("host", door.uid))
@@ -180,7 +180,7 @@ def test_a_guest_that_is_slow_is_looked_at_once_more_and_the_better_time_counts(
 
 
 @pytest.mark.parametrize(("slow", "left"), [("nobody", 30.0), ("b", 0.0)])
-def test_where_nobody_is_slow_or_no_time_is_left_nobody_is_asked_again(slow, left):
+def test_nothing_is_repeated_if_none_is_slow_or_no_time_is_left(slow, left):
     trials = around(slow)
     server = Server(trials, 0.02)
     session = SimpleNamespace(uid="host", remaining=lambda _reserve: left)

@@ -38,7 +38,7 @@ def nodes_with(*models, ranks=8, boots=None):
 
 
 def reports_of(members, group, work=None, busbw=None):
-    """Return what the processes of a group say: `work` is the speed of each node, `busbw` that of the collective."""
+    """Return the reports of a group's processes: `work` is the speed of each node, `busbw` that of the collective."""
     parts = members.parts(group.nodes)
     size = sum(map(len, parts.values()))
     seconds = BYTES / 1e9 / (busbw or FULL_GBPS) * 2 * (size - 1) / size

@@ -1,4 +1,4 @@
-"""Collectives that go on, slowly or not, are left alone; that they stand still is told, once there was a figure."""
+"""Collectives that make progress are left alone; a hang after the first figure is reported once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distcheck.run.stall import Pace
 
 @pytest.fixture
 def told(monkeypatch):
-    """Take steps of (pause, figures so far) and return what is told of them, and what a terminal was told."""
+    """Take steps of (pause, figures so far) and return the reports, and the terminal's lines."""
     monkeypatch.setattr(stall, "STALL_SECONDS", 0.4)
     monkeypatch.setattr(stall, "LOOK_SECONDS", 0.05)
 
@@ -37,18 +37,18 @@ def told(monkeypatch):
     return told
 
 
-def test_a_stand_still_after_a_figure_is_told_once(told):
+def test_a_hang_after_a_figure_is_reported_once(told):
     (trouble,) = told((0.05, 0), (0.05, 1))
-    assert trouble.startswith("nothing went on for ")
+    assert trouble.startswith("no progress for ")
 
 
 def test_the_first_figure_has_a_time_of_its_own(told):
     assert told((0.05, 0)) == []
     (trouble,) = told((0.05, 0), (0.05, 0), first_seconds=0.3)
-    assert trouble.startswith("no figure came in ")
+    assert trouble.startswith("no figure within ")
     assert told((0.1, 1), (0.4, 2), first_seconds=0.3) == [], "it came in time"
 
 
-def test_who_was_slow_before_is_given_longer(told):
+def test_slow_earlier_steps_extend_the_limit(told):
     assert told((0.7, 1)) == []
     assert told((0.05, 1), size_seconds=0.3) == []

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.facts import Nic, PciPlace
-from distcheck.selection.adapters import chosen, off, served, told_otherwise
+from distcheck.selection.adapters import chosen, off, overridden, served
 
 NOWHERE = PciPlace((), None)
 
@@ -29,7 +29,7 @@ ALL = tuple(nic(f"mlx5_{n}", 1) for n in range(12))
         ("=mlx5_1", (1,)),
         ("^mlx5_1", (0, 2, 3, 4, 5, 6, 7, 8, 9)),
         ("^=mlx5_1", (0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)),
-        # The sign stands once, at the beginning, and in this order.
+        # The sign appears once, at the beginning, and in this order.
         ("=^mlx5_1", ()),
         ("=mlx5_1,=mlx5_2", (1,)),
         ("mlx5_2,mlx5_3", (2, 3)),
@@ -49,7 +49,7 @@ def test_the_list_is_read_as_nccl_does(value, taken):
     assert [n.name for n in ALL if chosen(n, value)] == [f"mlx5_{n}" for n in taken]
 
 
-def test_of_several_ports_one_that_is_up_must_be_meant():
+def test_of_several_ports_an_active_one_must_match():
     two = nic("mlx4_0", 1, 2)
     assert chosen(two, "mlx4_0:2")
     assert not chosen(nic("mlx4_0", 1), "mlx4_0:2")
@@ -57,7 +57,7 @@ def test_of_several_ports_one_that_is_up_must_be_meant():
     assert not chosen(nic("mlx4_0", 2), "^mlx4_0:2")
 
 
-def test_an_adapter_that_is_down_is_meant_by_its_name():
+def test_an_adapter_that_is_down_matches_by_name():
     assert chosen(nic("mlx5_0"), "mlx5_0:1")
 
 
@@ -68,7 +68,7 @@ def test_no_more_than_32_items_are_read():
 
 
 @given(st.text(alphabet="mlx5_01=^:,;- ", max_size=20))
-def test_what_is_excluded_is_what_would_be_taken(value):
+def test_the_caret_excludes_the_matching_adapters(value):
     for one in ALL:
         if value and not value.startswith("^"):
             assert chosen(one, value) != chosen(one, f"^{value}")
@@ -91,9 +91,9 @@ def test_whether_the_infiniband_transport_is_off(variables, expected):
 
 
 def test_a_plugin_or_a_topology_file_decides_otherwise():
-    assert told_otherwise({"NCCL_NET_PLUGIN": "aws-ofi"})
-    assert told_otherwise({"NCCL_TOPO_FILE": "/opt/topo.xml"})
-    assert not told_otherwise({"NCCL_NET_PLUGIN": "none", "NCCL_TOPO_FILE": ""})
+    assert overridden({"NCCL_NET_PLUGIN": "aws-ofi"})
+    assert overridden({"NCCL_TOPO_FILE": "/opt/topo.xml"})
+    assert not overridden({"NCCL_NET_PLUGIN": "none", "NCCL_TOPO_FILE": ""})
 
 
 def test_an_adapter_of_another_kind_of_link_or_without_its_file_is_not_served():

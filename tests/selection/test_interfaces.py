@@ -84,7 +84,7 @@ def test_a_value_of_nccl_socket_ifname_is_read_as_nccl_reads_it(value, names):
         ((LO, at("bond0", "10.0.0.1"), at("bond0", "10.0.0.2")), (at("bond0", "10.0.0.1"),)),
     ],
 )
-def test_without_it_nccl_takes_what_is_no_loopback_docker_or_libvirt_bridge(interfaces, chosen):
+def test_without_it_nccl_skips_loopback_docker_and_libvirt_bridges(interfaces, chosen):
     assert nccl(interfaces, {}) == chosen
 
 
@@ -102,7 +102,7 @@ def test_the_family_is_forced_by_its_exact_name_only(family, chosen):
     assert nccl(NODE, {FAMILY: family}) == chosen
 
 
-def test_a_forced_family_leaves_nothing_of_a_named_interface():
+def test_a_forced_family_may_exclude_the_named_interface():
     assert nccl((LO, ETH1), {FAMILY: "AF_INET6", IFNAME: "eth1"}) == ()
 
 
@@ -127,16 +127,16 @@ def test_the_bootstrap_takes_the_subnet_of_nccl_comm_id(place, more, chosen):
     assert nccl(NODE, {COMM_ID: place, **more}) == chosen
 
 
-def test_infiniband_goes_before_the_subnet_of_nccl_comm_id_for_the_sockets():
+def test_infiniband_precedes_the_subnet_of_nccl_comm_id_for_sockets():
     assert nccl((LO, IB, ETH1), {COMM_ID: "10.1.0.9:5000"}) == (ETH1, IB)
 
 
-def test_a_subnet_that_is_not_known_matches_no_nccl_comm_id():
+def test_an_unknown_subnet_matches_no_nccl_comm_id():
     assert nccl((at("eth1", "10.1.0.1", None),), {COMM_ID: "10.1.0.1:5000"}) == ()
     assert subnet(at("eth1", "10.1.0.1", 99)) is None
 
 
-def test_variables_go_before_files_even_when_they_are_empty():
+def test_variables_override_files_even_if_empty():
     files = {IFNAME: "eth0", FAMILY: "AF_INET", "NCCL_SOCKET_NTHREADS": "4"}
     assert settings({IFNAME: "", "PATH": "/bin"}, files) == {IFNAME: "", FAMILY: "AF_INET"}
     assert settings({COMM_ID: "10.0.0.1:1"}, {}) == {COMM_ID: "10.0.0.1:1"}
@@ -165,7 +165,7 @@ def test_gloo_takes_the_first_address_of_each_name(value, chosen):
 
 
 @pytest.mark.parametrize("value", ["eth", "eth99", "^lo", "=eth0", "eth0, eth1", " eth0", "eth0,eth99", "eth0:1"])
-def test_gloo_does_not_find_what_is_no_exact_name(value):
+def test_gloo_needs_exact_names(value):
     chosen = gloo(NODE, {"GLOO_SOCKET_IFNAME": value}, "10.0.0.1")
     assert isinstance(chosen, Missing)
     assert chosen.reason.startswith("Unable to find address for: ")
@@ -189,7 +189,7 @@ def test_gloo_refuses_an_empty_name(value):
         (Missing(reason="Name or service not known"), "lo", "127.0.0.1"),
     ],
 )
-def test_gloo_takes_the_own_names_address_otherwise(environment, binds, name, address):
+def test_gloo_takes_the_address_of_its_own_name_by_default(environment, binds, name, address):
     (chosen,) = gloo(NODE, environment, binds)
     assert (chosen.name, chosen.address) == (name, address)
 
@@ -230,7 +230,7 @@ def test_nccl_takes_running_interfaces_once_each_in_the_kernels_order(there, wis
 
 
 @given(interfaces, st.text(alphabet="lethbr01", min_size=2, max_size=5))
-def test_exact_is_part_of_prefix_and_the_caret_is_the_rest(there, name):
+def test_exact_matches_are_prefix_matches_and_the_caret_inverts_them(there, name):
     def taken(value):
         return {i.name for i in nccl(there, {IFNAME: value})}
 
@@ -241,7 +241,7 @@ def test_exact_is_part_of_prefix_and_the_caret_is_the_rest(there, name):
 
 
 @given(interfaces, values)
-def test_a_value_that_is_looked_at_decides_alone(there, value):
+def test_a_value_that_counts_decides_alone(there, value):
     chosen = nccl(there, {IFNAME: value})
     if len(value) > 1:
         assert all(matches(i.name, value) for i in chosen)
@@ -250,7 +250,7 @@ def test_a_value_that_is_looked_at_decides_alone(there, value):
 
 
 @given(interfaces)
-def test_the_automatic_choice_finds_something_wherever_there_is_something(there):
+def test_the_default_finds_an_interface_if_there_is_one(there):
     usable = [i for i in there if i.up and i.address != "::1"]
     assert bool(nccl(there, {})) == bool(usable)
 

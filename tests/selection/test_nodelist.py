@@ -57,7 +57,7 @@ _numbers = st.lists(st.integers(0, 120), min_size=1, max_size=6)
 
 
 @given(st.sampled_from(["node", "gpu-a", "n"]), _numbers, st.integers(1, 4))
-def test_it_is_the_host_that_clustershell_names_first(prefix, numbers, width):
+def test_the_first_host_matches_clustershells(prefix, numbers, width):
     folded = str(NodeSet(",".join(f"{prefix}{n:0{width}}" for n in sorted(numbers))))
     assert first_host(folded) in set(NodeSet(folded))
     if "," not in folded.partition("]")[2] and len({len(f"{n:0{width}}") for n in numbers}) == 1:
@@ -65,7 +65,7 @@ def test_it_is_the_host_that_clustershell_names_first(prefix, numbers, width):
 
 
 @given(st.sampled_from(["node", "gpu-a", "n"]), _numbers, st.integers(1, 4))
-def test_it_has_the_hosts_that_clustershell_finds(prefix, numbers, width):
+def test_the_expanded_hosts_match_clustershells(prefix, numbers, width):
     folded = str(NodeSet(",".join(f"{prefix}{n:0{width}}" for n in numbers)))
     assert sorted(expand(folded)) == sorted(NodeSet(folded))
 

@@ -1,4 +1,4 @@
-"""How far devices are from each other: the definitions, and what holds for any two places."""
+"""How far devices are from each other: definitions, and properties of any two places."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def nic(name, *path, numa=0, **fields):
 GPU = place(*ROOT, "0000:17:02.0", "0000:1b:00.0")
 
 
-def test_the_names_are_those_of_nvidia_smi():
+def test_the_distance_names_match_nvidia_smi():
     assert distance(GPU, place(*ROOT, "0000:17:00.0", "0000:18:00.0")) == "PIX"
     deeper = place(*ROOT, "0000:17:00.0", "0000:18:00.0", "0000:19:00.0", "0000:1a:00.0")
     assert distance(GPU, deeper) == "PXB"
@@ -35,20 +35,20 @@ def test_functions_of_one_card_are_on_one_switch():
     assert distance(place(*ROOT[:2], "0000:16:00.0"), place(*ROOT[:2], "0000:16:00.1")) == "PIX"
 
 
-def test_what_the_places_do_not_tell_is_unknown():
+def test_incomplete_places_have_an_unknown_distance():
     far = ("pci0000:37", "0000:37:01.0", "0000:38:00.0")
     assert distance(GPU, place(*far, numa=None)) is None
     assert distance(GPU, place()) is None
     assert distance(place("pci0001:00", "0001:00:00.0"), place("pci0101:00", "0101:00:00.0")) is None
 
 
-def test_of_a_hypervisors_tree_only_switches_are_believed():
+def test_in_a_hypervisors_tree_only_switches_count():
     assert distance(GPU, place(*ROOT, "0000:17:00.0", "0000:18:00.0"), virtual=True) == "PIX"
     assert distance(GPU, place("pci0000:15", "0000:15:02.0", "0000:30:00.0"), virtual=True) is None
     assert distance(GPU, place("pci0000:37", "0000:37:01.0", "0000:38:00.0"), virtual=True) is None
 
 
-# Trees: what a bridge is called tells its parent, so that equal beginnings are one way down, as in sysfs.
+# Trees: a bridge's name includes its parent, so equal prefixes are one path down, as in sysfs.
 ways = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 numas = st.sampled_from([None, 0, 1])
 places = st.builds(
@@ -57,17 +57,17 @@ places = st.builds(
 
 
 @given(places, places, st.booleans())
-def test_a_way_is_as_long_back_as_forth(one, other, virtual):
+def test_the_distance_is_symmetric(one, other, virtual):
     assert distance(one, other, virtual=virtual) == distance(other, one, virtual=virtual)
 
 
 @given(places, places)
-def test_a_hypervisor_only_takes_knowledge_away(one, other):
+def test_a_hypervisor_only_makes_distances_unknown(one, other):
     assert distance(one, other, virtual=True) in {distance(one, other), None}
 
 
 @given(places, places)
-def test_the_name_says_which_part_of_the_way_is_shared(one, other):
+def test_the_name_shows_which_part_of_the_path_is_shared(one, other):
     found = distance(one, other)
     together = one.path[:1] == other.path[:1]
     if found in ON_SWITCH:
@@ -81,7 +81,7 @@ def test_the_name_says_which_part_of_the_way_is_shared(one, other):
 
 
 @given(places, st.lists(places, max_size=6), st.booleans())
-def test_nothing_is_nearer_than_the_nearest(gpu, others, virtual):
+def test_no_adapter_is_nearer_than_the_nearest(gpu, others, virtual):
     nics = tuple(Nic(f"mlx5_{n}", other, "ib") for n, other in enumerate(others))
     found = nearest(gpu, nics, virtual=virtual)
     ways = [distance(gpu, nic.place, virtual=virtual) for nic in nics]
@@ -101,7 +101,7 @@ def test_an_adapter_that_is_down_or_cannot_be_opened_is_not_near():
     assert nearest(GPU, (near, other)) is None
 
 
-def test_an_adapter_in_software_is_near_to_nothing_and_hides_nothing():
+def test_a_software_adapter_is_skipped():
     far = nic("mlx5_2", "pci0000:97", "0000:97:01.0", "0000:98:00.0", numa=1)
     found = nearest(GPU, (nic("rxe0"), far))
     assert found is not None

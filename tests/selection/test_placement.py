@@ -16,7 +16,7 @@ _FOLDER = Path(__file__).parents[1] / "recorded"
 
 
 def recorded(name):
-    """Return an environment as it was seen, or as its launcher documents it; the first line names the source."""
+    """Return an environment as observed or documented; the first line names the source."""
     lines = (_FOLDER / f"{name}.txt").read_text().splitlines()
     assert lines[0].startswith("# ")
     return dict(line.split("=", 1) for line in lines[1:])
@@ -53,12 +53,12 @@ def test_a_launchers_variables_place_a_rank(name):
 
 
 @pytest.mark.parametrize("name", PLACED)
-def test_what_places_a_rank_describes_no_node_whose_ranks_are_to_be_made(name):
+def test_the_environment_of_a_rank_describes_no_node(name):
     node = node_level(recorded(name))
     assert node is None or not node.needs_ranks
 
 
-def test_every_recorded_environment_is_looked_at():
+def test_every_recorded_environment_is_tested():
     assert {path.stem for path in _FOLDER.glob("*.txt")} == {*PLACED, *PODS, "indexed_job", "pytorchjob_elastic"}
 
 
@@ -71,7 +71,7 @@ PODS = {
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_a_pods_variables_are_those_of_a_node_and_its_ranks_are_numbered_as_torchrun_does(name):
+def test_a_pods_ranks_are_numbered_as_torchrun_does(name):
     launcher, nproc, address, port = PODS[name]
     node = node_level(recorded(name))
     assert (node.launcher, node.node_rank, node.nodes, node.nproc) == (launcher, 1, 2, nproc)
@@ -81,32 +81,32 @@ def test_a_pods_variables_are_those_of_a_node_and_its_ranks_are_numbered_as_torc
     assert {(p.master_addr, p.master_port) for p in placed} == {(address, port)}
 
 
-def test_what_is_given_by_hand_wins_over_a_pods_meeting_place():
+def test_a_given_address_overrides_a_pods_meeting_place():
     given = Placement(master_addr="node9", master_port=1234)
     (placed,) = placements(node_level(recorded("trainjob")), 1, given)
     assert (placed.master_addr, placed.master_port) == ("node9", 1234)
 
 
 @pytest.mark.parametrize("name", ["indexed_job", "pytorchjob_elastic"])
-def test_a_pod_of_a_job_of_unknown_size_has_no_ranks_to_make(name):
+def test_a_pod_of_a_job_of_unknown_size_starts_no_ranks(name):
     node = node_level(recorded(name))
     assert node is None or (node.nodes is None and not node.needs_ranks)
     assert place(recorded(name)).rank is None
 
 
 @pytest.mark.parametrize("environ", [{}, {"PET_NNODES": "2"}, {"RANK": "0", "PET_NNODES": "2"}, {"SM_HOSTS": "["}])
-def test_a_shell_with_leftovers_is_no_pod(environ):
+def test_a_shell_with_leftover_variables_is_not_a_pod(environ):
     assert node_level(environ) is None
 
 
-def test_a_host_that_is_not_listed_is_no_node():
+def test_a_host_outside_the_list_is_not_a_node():
     assert node_level(recorded("sagemaker") | {"SM_CURRENT_HOST": "algo-9"}) is None
 
 
 # -- where to meet under srun
 
 
-def test_srun_tasks_without_a_meeting_place_can_all_work_one_out():
+def test_srun_tasks_without_a_meeting_place_derive_the_same_one():
     places = [place(recorded("slurm") | {"SLURM_PROCID": str(i)}) for i in range(8)]
     assert {(p.master_addr, p.master_port, p.master_derived) for p in places} == {("node1", 20001, True)}
     assert place(recorded("slurm_uneven")).master_port == 20002
@@ -122,18 +122,18 @@ def test_srun_tasks_without_a_meeting_place_can_all_work_one_out():
         ({"MASTER_ADDR": "node9", "MASTER_PORT": "x"}, ("node9", None, False)),
     ],
 )
-def test_what_was_said_of_the_meeting_place_stays(given, expected):
+def test_a_given_meeting_place_is_kept(given, expected):
     placed = place(recorded("slurm") | given)
     assert (placed.master_addr, placed.master_port, placed.master_derived) == expected
 
 
-def test_an_option_leaves_nothing_to_work_out():
+def test_an_option_prevents_the_derivation():
     placed = place(recorded("slurm"), Placement(master_addr="node9"))
     assert (placed.master_addr, placed.master_port, placed.master_derived) == ("node9", None, False)
 
 
 PRTE = {"OMPI_MCA_orte_hnp_uri": "", "PMIX_NAMESPACE": "prterun-login-1-4711@1"}
-"""As Open MPI 5 names a job: prte_plm_base_set_hnp_name in prte's src/mca/plm/base/plm_base_jobid.c."""
+"""Open MPI 5's name of a job: prte_plm_base_set_hnp_name in prte's src/mca/plm/base/plm_base_jobid.c."""
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_mpi_and_horovod_ranks_meet_where_their_launcher_runs(name, more, mpiexe
     assert port == 20007 if "SLURM_JOB_ID" in more else 20000 <= port < 30000
 
 
-def test_two_jobs_of_mpi_have_two_ports():
+def test_two_mpi_jobs_have_different_ports():
     assert (
         place(recorded("mpich"), mpiexec="node1:1").master_port
         != place(recorded("mpich"), mpiexec="node1:2").master_port
@@ -163,44 +163,44 @@ def test_two_jobs_of_mpi_have_two_ports():
 
 
 @pytest.mark.parametrize("name", ["mpich", "intel_mpi", "mvapich2", "pals", "jsrun"])
-def test_where_a_launcher_leaves_no_trace_of_rank_0_nothing_is_derived(name):
+def test_without_a_trace_of_rank_0_no_meeting_place_is_derived(name):
     placed = place(recorded(name))
     assert (placed.master_addr, placed.master_port, placed.master_derived) == (None, None, False)
 
 
 @pytest.mark.parametrize("uri", ["9.0;tcp://", "tcp6://[fd00::1]:3", "9.0;tcp://172.17.0.1:3", "x"])
-def test_a_daemons_address_that_no_other_host_can_use_is_no_meeting_place(uri):
+def test_a_local_only_daemon_address_is_not_a_meeting_place(uri):
     assert place(recorded("openmpi") | {"OMPI_MCA_orte_hnp_uri": uri}).master_addr is None
 
 
-def test_a_hydra_proxy_among_the_ancestors_tells_where_mpiexec_runs():
+def test_a_hydra_proxy_among_the_ancestors_gives_the_host_of_mpiexec():
     proxy = "/usr/bin/hydra_pmi_proxy --control-port node1:43153 --rmk user --launcher ssh --proxy-id 1"
     assert control_port(("bash -c distcheck", proxy, "sshd: root@notty")) == "node1:43153"
     assert control_port(("python train.py --control-port node9:1", "bash")) == ""
 
 
-def test_a_task_knows_how_many_stand_beside_it_by_its_launcher_alone():
+def test_a_tasks_neighbours_are_counted_by_launcher_variables_alone():
     assert beside(recorded("slurm") | {"LOCAL_WORLD_SIZE": "8"}) == (1, 4)
     assert beside(recorded("openmpi")) == (1, 4)
     assert beside(recorded("torchrun") | {"LOCAL_RANK": ""}) == (0, 1)
     assert beside({}) == (0, 1)
 
 
-def test_the_variables_that_torch_reads_win_over_the_launchers():
+def test_the_variables_that_torch_reads_override_the_launchers():
     environ = recorded("slurm") | {"RANK": "0", "WORLD_SIZE": "2"}
     assert (place(environ).rank, place(environ).world_size) == (0, 2)
 
 
-def test_options_win_over_everything():
+def test_options_override_everything():
     placed = place({"RANK": "0", "WORLD_SIZE": "2"}, Placement(rank=3, world_size=4))
     assert (placed.rank, placed.world_size, placed.by_options) == (3, 4, True)
 
 
-def test_a_batch_script_is_no_rank():
+def test_a_batch_script_is_not_a_rank():
     assert place({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}).launcher == "none"
 
 
-def test_the_shell_of_salloc_is_no_rank_and_what_it_starts_is():
+def test_the_shell_of_salloc_is_not_a_rank_but_its_steps_are():
     shell = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "4294967290", "SLURM_JOB_ID": "7"}
     assert (place(shell).launcher, place(shell).rank) == ("none", None)
     assert place(shell | {"SLURM_STEP_ID": "0"}).launcher == "slurm"
@@ -216,7 +216,7 @@ def test_numbers_are_read_as_torch_reads_them(text, number):
     assert integer(text) == number
 
 
-def test_a_rank_set_to_something_else_than_a_number_has_none():
+def test_a_rank_that_is_not_a_number_is_none():
     assert place({"RANK": "abc", "SLURM_PROCID": "3", "SLURM_STEP_ID": "0"}).rank is None
 
 
@@ -229,7 +229,7 @@ def test_only_a_whole_placement_can_meet():
     assert place(whole | {"RANK": "2"}).can_meet
 
 
-def test_local_ranks_get_what_torchrun_would_set_and_nothing_inherited():
+def test_local_ranks_get_torchruns_variables_and_no_inherited_ones():
     inherited = {"RANK": "9", "GROUP_RANK": "1", "TORCHELASTIC_RUN_ID": "x", "PET_NNODES": "2", "HOME": "/root"}
     second = local_placements(2, "127.0.0.1", 29500)[1]
     assert rank_environment(inherited, second) == {
@@ -238,11 +238,11 @@ def test_local_ranks_get_what_torchrun_would_set_and_nothing_inherited():
     }  # fmt: skip
 
 
-def test_only_what_is_known_is_exported():
+def test_only_known_variables_are_exported():
     assert exported(Placement(rank=1, world_size=2)) == {"RANK": "1", "WORLD_SIZE": "2"}
 
 
-def test_an_address_that_is_no_text_can_still_travel():
+def test_an_invalid_address_can_still_be_encoded():
     import msgspec
 
     msgspec.json.encode(place({"MASTER_ADDR": "node\udcff"}))
@@ -264,7 +264,7 @@ def test_in_a_pod_the_ranks_that_torchrun_would_make_are_started(name):
     assert {p.world_size for p in placed} == {8}
 
 
-def test_a_number_given_by_hand_wins_over_the_pods():
+def test_a_given_number_of_ranks_overrides_the_pods():
     placed, _ = _ranks(recorded("trainjob"), nproc="2")
     assert [(p.rank, p.world_size, p.local_world_size) for p in placed] == [(2, 4, 2), (3, 4, 2)]
     placed, _ = _ranks(recorded("jobset"), nproc="2")
@@ -289,7 +289,7 @@ def test_a_pod_without_a_meeting_place_tests_itself():
     assert [(p.rank, p.world_size, p.master_addr) for p in placed] == [(0, 2, "127.0.0.1"), (1, 2, "127.0.0.1")]
 
 
-def test_one_task_on_each_node_numbers_its_ranks_by_node():
+def test_one_task_per_node_numbers_its_ranks_by_node():
     environ = recorded("slurm") | {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_TASKS_PER_NODE": "1(x2)"}
     environ |= {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "LOCAL_WORLD_SIZE": "8"}
     placed, _ = _ranks(environ, nproc="2")
@@ -297,7 +297,7 @@ def test_one_task_on_each_node_numbers_its_ranks_by_node():
     assert {(p.world_size, p.local_world_size, p.master_addr) for p in placed} == {(4, 2, "node1")}
 
 
-def test_several_tasks_on_a_node_number_their_ranks_beside_each_other():
+def test_several_tasks_on_a_node_number_their_ranks_consecutively():
     placed, _ = _ranks(recorded("slurm"), nproc="2")
     assert [(p.rank, p.local_rank, p.node_rank) for p in placed] == [(10, 2, 1), (11, 3, 1)]
     assert {(p.world_size, p.local_world_size) for p in placed} == {(16, 8)}

@@ -90,7 +90,7 @@ def seen(value, gpus=EIGHT):
         ("MIG-1", [], "stale"),
     ],
 )
-def test_what_a_value_shows(value, indices, kind):
+def test_a_value_shows_these_gpus(value, indices, kind):
     assert seen(value) == indices
     fault = fault_in(value, EIGHT)
     assert (fault.kind if fault else None) == kind
@@ -103,26 +103,26 @@ def test_what_a_value_shows(value, indices, kind):
     [
         ("0,-1,1", "item 2 ('-1'): a negative number ends the list"),
         ("0 1", "item 1 ('0 1'): CUDA reads 0 and ignores ' 1'"),
-        ("0,9", "item 2 ('9'): there is no GPU 9, only GPUs 0 to 7; it ends the list"),
+        ("0,9", "item 2 ('9'): GPU 9 does not exist, only GPUs 0 to 7; it ends the list"),
         ("[0,1]", "item 1 ('[0'): a bracket or quote ends the list"),
-        ("all", "item 1 ('all'): CUDA knows no word 'all' here, and it ends the list"),
+        ("all", "item 1 ('all'): CUDA does not accept 'all'; it ends the list"),
         ("0,,1", "item 2 (''): an empty item ends the list"),
-        ("", "it is set and names no GPU"),
+        ("", "it is set but names no GPU"),
         (f"{A},1", "item 2 ('1'): an index in a list of UUIDs ends the list"),
         (f"1,{A}", f"item 2 ('{A}'): a GPU UUID in a list of indices ends the list"),
         ("GPU-x", "item 1 ('GPU-x'): no GPU of this node has this UUID; it ends the list"),
     ],
 )
-def test_the_words_for_it(value, words):
+def test_each_fault_has_its_text(value, words):
     assert str(fault_in(value, EIGHT)) == words
 
 
-def test_what_only_misleads_stops_nothing():
+def test_a_misleading_item_does_not_end_the_list():
     assert visible("0 1,2", EIGHT).stop == ""
     assert visible("0,9", EIGHT).stop == str(fault_in("0,9", EIGHT))
 
 
-def test_an_ambiguous_prefix_names_what_it_fits():
+def test_an_ambiguous_prefix_names_its_matches():
     pair = (gpu_of(0, "GPU-ab1"), gpu_of(1, "GPU-ab2"))
     assert visible("GPU-ab", pair).uuids == ()
     assert "GPU-ab1 and GPU-ab2" in visible("GPU-ab", pair).stop
@@ -142,7 +142,7 @@ def test_a_lost_gpu_shifts_the_rest_and_no_item_is_blamed():
     assert fault_in("0 1,7", gpus).item == 1
 
 
-def test_gpus_without_a_uuid():
+def test_gpus_without_a_uuid_are_named_by_address():
     gpus = (gpu_of(0, GONE), gpu_of(1))
     assert visible(None, gpus).uuids == ("PCI-0000:01:00.0", B)
     assert visible("0", gpus).uuids == ("PCI-0000:01:00.0",)
@@ -182,8 +182,8 @@ def test_a_process_sees_one_mig_device(value, uuids):
 
 
 def test_why_the_other_mig_devices_are_not_seen():
-    assert visible("MIG-aa,MIG-bb", (DIVIDED,)).stop == "item 2: a process sees one MIG device only"
-    assert visible(None, (DIVIDED,)).stop.startswith("a process sees one MIG device only")
+    assert visible("MIG-aa,MIG-bb", (DIVIDED,)).stop == "item 2: a process sees only one MIG device"
+    assert visible(None, (DIVIDED,)).stop.startswith("a process sees only one MIG device")
     assert visible("MIG-aa", (DIVIDED,)).stop == ""
     assert visible("MIG-bb,MIG-aa", (DIVIDED,)).uuids == ("MIG-bb",)
     assert fault_in("MIG-bb,MIG-aa", (DIVIDED,)) is None
@@ -191,7 +191,7 @@ def test_why_the_other_mig_devices_are_not_seen():
 
 def test_a_gpu_in_mig_mode_without_devices_is_not_visible():
     empty = gpu_of(0, mig=True)
-    assert visible(None, (empty,)) == ((), "a GPU in MIG mode on which no MIG device was made is not visible")
+    assert visible(None, (empty,)) == ((), "a GPU in MIG mode without a MIG device is not visible")
     assert visible("0,1", (empty, EIGHT[1])).uuids == (B,)
 
 
@@ -225,7 +225,7 @@ VALUES = st.lists(
 @pytest.fixture(scope="module")
 def torch_reads():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns where NumPy is not installed
+        warnings.simplefilter("ignore")  # torch warns if NumPy is not installed
         import torch.cuda
 
     def read(value):
@@ -250,7 +250,7 @@ def torch_reads():
 @example("GPU-abcd, GPU-0fff")
 @example("9,-1,9")
 @example("GPU-")
-def test_torch_sees_the_same(torch_reads, value):
+def test_torch_sees_the_same_gpus(torch_reads, value):
     try:
         expected = torch_reads(value)
     except ValueError:
@@ -261,7 +261,7 @@ def test_torch_sees_the_same(torch_reads, value):
 
 @settings(max_examples=1000, deadline=None)
 @given(st.one_of(VALUES, st.text(max_size=40), st.text(alphabet="GPUMIG-/0123456789,ab ", max_size=40)))
-def test_any_text_is_read(value):
+def test_any_text_can_be_read(value):
     gpus = (*NODE, DIVIDED)
     result, fault = visible(value, gpus), fault_in(value, gpus)
     assert len(set(result.uuids)) == len(result.uuids)

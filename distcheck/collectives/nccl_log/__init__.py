@@ -1,9 +1,9 @@
-"""Read NCCL's debug log: text of any version from 2.8 to 2.30 to an `NcclLog`, without ever failing.
+"""Parses NCCL's debug log of versions 2.8 to 2.30 into an `NcclLog`; it never fails.
 
 The formats are those of the INFO and WARN calls in NCCL's source (NVIDIA/nccl, tags v2.8.4-1 to v2.30.7-1); `lines`
-says where each is from. Every line begins with ``host:pid:tid [GPU] NCCL INFO``; one with WARN has the file and the
-line before these words, and since 2.26 the time before the host. Lines of several processes or threads may be torn or
-mixed: what does not fit its format from end to end is left out.
+names the source of each. Every line begins with ``host:pid:tid [GPU] NCCL INFO``. A line with WARN has the file and the
+line number before that, and since 2.26 the time before the host. Lines of several processes or threads may be torn or
+mixed: a line that does not match its whole format is ignored.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _WARNINGS = 8
 
 
 def parse(text: str, pid: int | None = None) -> NcclLog:
-    """Return what a log says, of one process only where `pid` is given; text that is no log gives an empty one.
+    """Return the facts in a log, of one process if `pid` is given; empty for other text.
 
-    A last line without its end is one that is still being written, and is left out.
+    A last line without its newline is still being written and is ignored.
     """
     reading = Reading()
     for line in text[: text.rfind("\n") + 1].split("\n"):

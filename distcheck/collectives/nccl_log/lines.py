@@ -1,4 +1,4 @@
-"""The lines of NCCL's log that tell something: how each is written in which version, and what is taken from it."""
+"""The lines of NCCL's log with facts: their format by version, and what is taken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from distcheck.facts import NcclGraph
 
 MOST, LONGEST = 64, 300
-"""Entries of each kind that are kept, and characters of words that are repeated."""
+"""The most entries kept of each kind, and the most characters of quoted text."""
 _PATTERNS = {1: "tree", 2: "tree", 3: "tree", 4: "ring", 5: "nvls", 6: "collnet"}
 _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS = ("LL", "LL128", "SIMPLE")
@@ -20,7 +20,7 @@ _NUMBER = r"\d{1,15}(?:\.\d{1,12})?"
 
 
 class Reading:
-    """What has been understood so far of one log."""
+    """The facts read so far from one log."""
 
     def __init__(self) -> None:
         self.told: dict[str, Any] = {}
@@ -29,22 +29,22 @@ class Reading:
         self.counts: Counter[str] = Counter()
         self.peers: dict[str, set[int]] = {}
         self.other = False
-        """Whether it is another communicator than the first that is being set up: its ranks have other numbers."""
+        """Whether a later communicator than the first is being set up; its ranks have other numbers."""
         self.heads: list[str] = []
         self.columns: list[str] = []
 
     def first(self, name: str, value: object) -> None:
-        """Note a field unless it is known."""
+        """Set a field unless it is set."""
         self.told.setdefault(name, value)
 
     def append(self, name: str, value: object) -> None:
-        """Add to a field's entries what is not among them."""
+        """Add a new entry to a field."""
         found = self.lists.setdefault(name, {})
         if len(found) < MOST:
             found.setdefault(value)
 
     def put(self, name: str, key: str, value: object) -> None:
-        """Note one entry of a field."""
+        """Set one entry of a field."""
         found = self.maps.setdefault(name, {})
         if key in found or len(found) < MOST:
             found[key] = value
@@ -55,7 +55,7 @@ _takers: list[tuple[re.Pattern[str], _Take]] = []
 
 
 def take(reading: Reading, words: str) -> None:
-    """Take from a line's words, without its prefix, what it tells."""
+    """Read the facts from a line's text, without its prefix."""
     for pattern, taker in _takers:
         if match := pattern.fullmatch(words):
             taker(reading, match)
@@ -63,7 +63,7 @@ def take(reading: Reading, words: str) -> None:
 
 
 def _line(*parts: str) -> Callable[[_Take], _Take]:
-    """Register how a line is written, the most frequent ones first."""
+    """Register a line's format; the most frequent formats come first."""
 
     def register(taker: _Take) -> _Take:
         _takers.append((re.compile("".join(parts)), taker))
@@ -80,7 +80,10 @@ def _line(*parts: str) -> Callable[[_Take], _Take]:
     r"|(?:NET|COLLNET)/[\w .+-]{1,64}/\d+(?:\(\d+\))?(?:/GDRDMA(?:\(PCI\))?)?(?:/Shared)?)",
 )
 def _connection(reading: Reading, match: re.Match[str]) -> None:
-    """src/transport/{p2p,shm,net,coll_net}.cc; "direct shared memory" until 2.12, a PXN proxy in round brackets."""
+    """src/transport/{p2p,shm,net,coll_net}.cc.
+
+    "direct shared memory" until 2.12; a PXN proxy is in parentheses.
+    """
     if reading.other:
         return
     via = match["via"].replace("direct shared memory", "SHM/direct")
@@ -98,7 +101,10 @@ def _connection(reading: Reading, match: re.Match[str]) -> None:
     r"(?: time \S+| channel\{Lo\.\.Hi\}=\{\d+\.\.\d+\})",
 )
 def _algorithm(reading: Reading, match: re.Match[str]) -> None:
-    """src/enqueue.cc, by rank 0: numbers and no operation from 2.20, the operation from 2.23, names from 2.24."""
+    """src/enqueue.cc, by rank 0.
+
+    Numbers without the operation from 2.20, the operation from 2.23, names from 2.24.
+    """
     words = ((match["algo"], _ALGORITHMS), (match["proto"], _PROTOCOLS))
     used = "/".join(
         names[int(word)] if re.fullmatch(r"[0-9]", word) and int(word) < len(names) else _spelt(word)
@@ -112,13 +118,16 @@ def _algorithm(reading: Reading, match: re.Match[str]) -> None:
     r"(?:Kernel (?P<kernel>\w{1,60}) .*|cudaMemcpy.*|RMA proxy.*)",
 )
 def _kernel(reading: Reading, match: re.Match[str]) -> None:
-    """src/scheduler/symmetric_sched.cc from 2.27, src/ce_coll.cc from 2.29: buffers registered as symmetric."""
+    """src/scheduler/symmetric_sched.cc from 2.27, src/ce_coll.cc from 2.29.
+
+    For buffers registered as symmetric.
+    """
     used = f"SYMMETRIC/{match['kernel']}" if match["kernel"] else "COPY ENGINE"
     _used(reading, match["op"], match["bytes"], used)
 
 
 def _used(reading: Reading, op: str | None, size: str, used: str) -> None:
-    """Note what an operation used, and all of it where that was not always the same: the data type may decide."""
+    """Note what an operation used; several if it varied, which the data type may cause."""
     key = f"{_snake(op)} {int(size)}" if op else str(int(size))
     before = reading.maps.get("algorithms", {}).get(key, "")
     if used not in before.split(", ") and before.count(", ") < 3:
@@ -170,7 +179,7 @@ def _timings(reading: Reading, match: re.Match[str]) -> None:
     rf"({_NUMBER})/({_NUMBER}), type (\w+)/(\w+), sameChannels \d+",
 )
 def _graph(reading: Reading, match: re.Match[str]) -> None:
-    """src/graph/search.cc; "speed" until 2.12; the patterns' numbers stand in src/include/graph.h."""
+    """src/graph/search.cc; "speed" until 2.12; pattern numbers are in src/include/graph.h."""
     name = _PATTERNS.get(int(match[1]))
     if name is None or reading.other or any(graph.pattern == name for graph in reading.lists.get("graphs", ())):
         return
@@ -205,7 +214,10 @@ def _network(reading: Reading, match: re.Match[str]) -> None:
 
 @_line(r"NET/IB : Using (.+?) ?; OOB .*")
 def _ib_devices(reading: Reading, match: re.Match[str]) -> None:
-    """src/transport/net_ib.cc: [0]mlx5_0:1/IB; HPC-X's plugin adds /SHARP, and 2.30 rail and plane."""
+    """src/transport/net_ib.cc: [0]mlx5_0:1/IB.
+
+    HPC-X's plugin adds /SHARP, and 2.30 rail and plane.
+    """
     for device in re.findall(r"\[\d+\]([^\s;]+)", match[1]):
         reading.append("ib devices", device)
 
@@ -259,7 +271,10 @@ def _loaded_from(reading: Reading, match: re.Match[str]) -> None:
 
 @_line(r"(?P<kind>NET|TUNER)/Plugin ?: (?:No plugin found \(|Could not find: )(?P<names>[^,()]+).*")
 def _missing(reading: Reading, match: re.Match[str]) -> None:
-    """src/net.cc: "No plugin found (…)" until 2.21, "Could not find: …" since, of several names if need be."""
+    """src/net.cc: "No plugin found (…)" until 2.21, then "Could not find: …".
+
+    The latter may have several names.
+    """
     for name in match["names"].partition(". ")[0].split():
         reading.append("plugins_missing", f"{match['kind']} {name.rstrip('.')[:LONGEST]}")
 
@@ -270,7 +285,7 @@ def _missing(reading: Reading, match: re.Match[str]) -> None:
     r"(?P<d>lib\S+): (?P<why_d>.+))",
 )
 def _not_opened(reading: Reading, match: re.Match[str]) -> None:
-    """src/net.cc: tell a file that is not there from one that cannot be loaded, as for want of another."""
+    """src/net.cc: a plugin file that is missing, or that exists but cannot be loaded."""
     library = match["a"] or match["b"] or match["c"] or match["d"] or "libnccl-net.so"
     why = match["why_a"] or match["why_c"] or match["why_d"]
     if why.startswith(
@@ -283,7 +298,10 @@ def _not_opened(reading: Reading, match: re.Match[str]) -> None:
 
 @_line(r"(?:Failed to initialize NET plugin \S|External (?:network|tuner) plugin \S+ is unsupported).*")
 def _failed(reading: Reading, match: re.Match[str]) -> None:
-    """src/plugin/{net,tuner}.cc from 2.27; that NCCL's own IB finds no adapter is no plugin's failure."""
+    """src/plugin/{net,tuner}.cc from 2.27.
+
+    NCCL's own IB without an adapter is not a plugin failure.
+    """
     if match[0] not in {"Failed to initialize NET plugin IB", "Failed to initialize NET plugin Socket"}:
         reading.append("plugins_failed", match[0][:LONGEST])
 

@@ -1,1 +1,1 @@
-"""The ranks that distcheck starts on this node: forked, told what to measure, watched, and ended."""
+"""The ranks that distcheck starts on this node: forks, tasks, supervision and clean-up."""

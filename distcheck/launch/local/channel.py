@@ -1,4 +1,7 @@
-"""The socket between distcheck and one of its ranks: length-prefixed MessagePack, blocking on the rank's side."""
+"""The socket between distcheck and a rank: length-prefixed MessagePack.
+
+It is blocking on the rank's side.
+"""
 
 from __future__ import annotations
 
@@ -16,30 +19,30 @@ _LONGEST_BYTES = 1 << 24
 
 
 class Born(msgspec.Struct, frozen=True, tag_field="said"):
-    """A rank's process runs: its pid and the variables that it sees."""
+    """A rank's process has started: its pid and its variables."""
 
     pid: int
     environment: dict[str, str]
 
 
 class Imported(msgspec.Struct, frozen=True, tag_field="said"):
-    """torch is imported; `error` says why it could not be."""
+    """torch is imported, or the import failed with `error`."""
 
     seconds: float
     error: str = ""
 
 
 class Exited(msgspec.Struct, frozen=True, tag_field="said"):
-    """A rank's process has ended: its exit code, negative for a signal as subprocess has it."""
+    """A rank's process has ended: its exit code, negative for a signal as in subprocess."""
 
     index: int
     code: int
     round: int = 0
-    """Which of the rank's processes it was: each round has its own."""
+    """The round of the process: each round has its own processes."""
 
 
 class Again(msgspec.Struct, frozen=True):
-    """Fork the ranks once more, for another round; their channels come with it, and the last round's are killed."""
+    """Fork the ranks again for another round, with new channels, and kill the last round's."""
 
     round: int
 
@@ -59,17 +62,17 @@ class RankEnd:
         self._lock = threading.Lock()
 
     def tell(self, message: Message) -> None:
-        """Send a message; from any thread."""
+        """Send a message; any thread may call it."""
         body = msgspec.msgpack.encode(message)
         with self._lock:
             self._socket.sendall(_LENGTH.pack(len(body)) + body)
 
     def fileno(self) -> int:
-        """Return the descriptor, to wait for."""
+        """Return the descriptor to wait on."""
         return self._socket.fileno()
 
     def hear_again(self, most: int) -> tuple[Again, list[int]] | None:
-        """Return the wish for another round with the ranks' channels; None when distcheck has gone."""
+        """Return the request for another round and its channels; None if distcheck is gone."""
         body, channels, _, _ = socket.recv_fds(self._socket, 4096, most)
         return (_wishes.decode(body), list(channels)) if body else None
 
@@ -78,7 +81,7 @@ class RankEnd:
         self._socket.close()
 
     def wait_for_task(self) -> Task | None:
-        """Wait for the task; None when distcheck has gone."""
+        """Return the task when it comes; None if distcheck is gone."""
         header = self._receive(_LENGTH.size)
         return _tasks.decode(self._receive(_LENGTH.unpack(header)[0])) if header else None
 
@@ -93,7 +96,11 @@ class RankEnd:
 
 
 async def read(reader: asyncio.StreamReader) -> Message:
-    """Read one message on distcheck's side; EOFError when the rank's end is closed or says what is no message."""
+    """Read one message on distcheck's side.
+
+    Raises:
+        EOFError: the rank's end is closed, or sent an invalid message.
+    """
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length > _LONGEST_BYTES:
@@ -104,11 +111,11 @@ async def read(reader: asyncio.StreamReader) -> Message:
 
 
 def ask_again(control: socket.socket, number: int, channels: list[int]) -> None:
-    """Ask the program that forks the ranks for another round; OSError when it is gone."""
+    """Ask the fork server for another round; raises OSError if it is gone."""
     socket.send_fds(control, [msgspec.msgpack.encode(Again(number))], channels)
 
 
 def encode_task(task: Task) -> bytes:
-    """Return a task as the rank's end reads it."""
+    """Return a task as a message for the rank's end."""
     body = msgspec.msgpack.encode(task)
     return _LENGTH.pack(len(body)) + body

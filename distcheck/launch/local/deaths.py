@@ -1,4 +1,4 @@
-"""What a node shows right after one of its ranks has died: the facts by which its end is explained."""
+"""The facts of a node right after one of its ranks has died, which explain its death."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from distcheck.probe.state import SHM, space
 
 
 def seen(before: memory.Marks | Missing, said: str) -> Death:
-    """Look at memory and shared memory now; `said` is what the ranks wrote last."""
+    """Return the state of memory and shared memory now; `said` is the ranks' last output."""
     short = memory.since(before)
     if isinstance(short, Missing):
         return Death(oom_kills=short, shm=space(SHM), said=said)

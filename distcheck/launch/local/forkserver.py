@@ -1,8 +1,8 @@
-"""The program from which local ranks are forked: ``python -m distcheck.launch.local.forkserver SPEC``.
+"""The fork server of local ranks: ``python -m distcheck.launch.local.forkserver SPEC``.
 
-Every rank is a real process. Each is forked once before torch is imported, to tell what it sees, since the import may
-itself be what fails; and, where something is to be measured, once more after torch has been imported a single time,
-before any CUDA or OpenMP use: 8 ranks are then ready in the time of one import.
+Every rank is a real process. Each is forked once before torch is imported, to report its variables, because the import
+itself may fail. To measure, each is forked again after a single import of torch, before any CUDA or OpenMP use: 8 ranks
+are then ready in the time of one import.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from distcheck.selection.placement import rank_environment
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 TELL_STACK = signal.SIGUSR2
-"""Has a process that runs here write its Python calls, also while a call into C keeps the interpreter."""
+"""Makes a process here write its Python stack, even while a call into C holds the interpreter."""
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """What to fork: one channel's descriptor per rank, and one for the program's own words."""
+    """What to fork: one channel's descriptor per rank, and one for the fork server itself."""
 
     placements: tuple[Placement, ...]
     channels: tuple[int, ...]
     control: int
     torch: bool
     inherit: bool
-    """True when this process already is the rank: its environment stays as it is."""
+    """True if this process already is the rank, so its environment stays unchanged."""
     parent: int
-    """The pid of distcheck, without which nothing here has a purpose."""
+    """The pid of distcheck; everything here ends with it."""
 
 
 def main() -> None:
-    """Fork the ranks, import torch, fork them again, and tell how each one ends."""
+    """Fork the ranks, import torch, fork them again, and report how each one ends."""
     spec = msgspec.json.decode(sys.argv[1], type=Spec)
     _die_with(spec.parent)
-    os.dup2(2, 1)  # NCCL and friends write to stdout, where only the report belongs
+    os.dup2(2, 1)  # NCCL and other libraries write to stdout, which is for the report only
     faulthandler.enable(all_threads=False)
     faulthandler.register(TELL_STACK, all_threads=False)
     control = RankEnd(spec.control)
@@ -55,8 +55,8 @@ def main() -> None:
     if spec.torch:
         start = time.monotonic()
         try:
-            from distcheck.collectives import worker  # noqa: F401 imported here so that the forked ranks have it
-        except BaseException as error:  # noqa: BLE001 whatever an import may throw, SystemExit included
+            from distcheck.collectives import worker  # noqa: F401 imported before the fork, for all ranks
+        except BaseException as error:  # noqa: BLE001 an import may raise anything, even SystemExit
             control.tell(Imported(time.monotonic() - start, f"{type(error).__name__}: {error}"))
             return
         control.tell(Imported(time.monotonic() - start))
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _hold_rounds(spec: Spec, control: RankEnd) -> None:
-    """Fork the ranks for one round after the other, as often as distcheck asks, and tell how each process ends."""
+    """Fork the ranks for each round that distcheck asks for; report how each process ends."""
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -80,7 +80,7 @@ def _hold_rounds(spec: Spec, control: RankEnd) -> None:
             wish = control.hear_again(len(channels))
             if wish is None:
                 return
-            # Killed and not waited for: one that hangs in the kernel ends when it can.
+            # Kill without waiting: a process that hangs in the kernel ends when it can.
             for pid in running:
                 os.kill(pid, signal.SIGKILL)
             again, fds = wish
@@ -89,7 +89,7 @@ def _hold_rounds(spec: Spec, control: RankEnd) -> None:
 
 
 def _fork_all(spec: Spec, channels: tuple[int, ...], control: RankEnd, number: int) -> dict[int, tuple[int, int]]:
-    """Fork every rank and return each pid's rank and round; the channels stay with the ranks alone."""
+    """Fork every rank and return each pid's rank and round; close the channels here."""
     mine = msgspec.structs.replace(spec, channels=channels)
     forked = {_fork(mine, i, _measure, control): (i, number) for i in range(len(channels))}
     for channel in channels:
@@ -115,7 +115,7 @@ def _fork(spec: Spec, index: int, be: Callable[[RankEnd], None], control: RankEn
         _die_with(parent)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        control.close()  # so that its end tells that this program has ended, whatever becomes of the ranks
+        control.close()  # its end must close when this program ends, even if ranks live on
         for other, fd in enumerate(spec.channels):
             if other != index:
                 os.close(fd)
@@ -123,7 +123,7 @@ def _fork(spec: Spec, index: int, be: Callable[[RankEnd], None], control: RankEn
             mine = rank_environment(os.environ, spec.placements[index])
             os.environ.clear()
             os.environ.update(mine)
-        # ps and top then tell which process is which rank; the kernel keeps 15 characters.
+        # ps and top then show each process's rank; the kernel keeps 15 characters.
         ctypes.CDLL(None).prctl(_PR_SET_NAME, f"distcheck r{spec.placements[index].rank}".encode())
         be(RankEnd(spec.channels[index]))
         code = 0
@@ -145,7 +145,7 @@ def _measure(channel: RankEnd) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Ask the kernel for SIGKILL when the parent ends, however it ends; end now if it has done so already."""
+    """Have the kernel send SIGKILL when the parent ends; end now if it has ended already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(70)

@@ -1,4 +1,4 @@
-"""What the ranks write: heard to the end however much it is, of which the last lines are kept."""
+"""Drains the ranks' output and keeps its tail."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _SHOWN_BYTES, _SHOWN_LINES = 2000, 12
 _STACK_SECONDS, _LOOK_SECONDS = 0.5, 0.01
 _CALL = re.compile(rb'^  File "([^"\n]+)", line (\d+) in (\S+)\n', re.MULTILINE)
 _CRASH, _MODULES = "Fatal Python error", "Extension modules:"
-"""How faulthandler begins what it writes at a fatal signal, and a long line of it that nobody needs."""
+"""The beginning of faulthandler's output at a fatal signal, and a long line of it that is not shown."""
 _LINES_BEFORE = 4
-"""Shown of what was written before a crash: an abort is explained there."""
+"""Lines shown from before a crash, where the reason of an abort is."""
 _BEGINS = b"most recent call first"
 _MOST_CALLS = 8
 
 
 class Tail:
-    """Reads a pipe into a short memory: ranks that print for ever fill neither a disk nor our memory."""
+    """Reads a pipe and keeps its end, so that endless output fills neither disk nor memory."""
 
     def __init__(self) -> None:
         self._ours: int | None = None
         self._kept = bytearray()
         self._answer: bytes | None = None
-        """What was heard of an answer; None where none is awaited."""
+        """The answer read so far; None while none is expected."""
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[int]:
-        """Begin to listen; the descriptor to write to is given to a program in the body and then closed here."""
+        """Start to read; yield the descriptor to write to, for a program started in the body."""
         self._ours, theirs = os.pipe()
         os.set_blocking(self._ours, False)
         asyncio.get_running_loop().add_reader(self._ours, self._read)
@@ -47,27 +47,27 @@ class Tail:
         if self._ours is None:
             return
         try:
-            words = os.read(self._ours, _KEPT_BYTES)
+            output = os.read(self._ours, _KEPT_BYTES)
         except BlockingIOError:
             return
-        if not words:
+        if not output:
             self.close()
             return
         if self._answer is not None:
-            self._look_for_answer(words)
-        self._kept += words
+            self._look_for_answer(output)
+        self._kept += output
         del self._kept[:-_KEPT_BYTES]
 
-    def _look_for_answer(self, words: bytes) -> None:
-        """Take what follows the first words of an answer, which may stand in a flood of others."""
+    def _look_for_answer(self, output: bytes) -> None:
+        """Append the output from the beginning of an answer on; other output may precede it."""
         if self._answer == b"":
-            words = bytes(self._kept[-len(_BEGINS) :]) + words
-            began = words.find(_BEGINS)
-            words = words[began:] if began >= 0 else b""
-        self._answer = ((self._answer or b"") + words)[:_ANSWER_BYTES]
+            output = bytes(self._kept[-len(_BEGINS) :]) + output
+            began = output.find(_BEGINS)
+            output = output[began:] if began >= 0 else b""
+        self._answer = ((self._answer or b"") + output)[:_ANSWER_BYTES]
 
     def last(self) -> str:
-        """Return the last lines, or those about the last crash of a process if there was one."""
+        """Return the last lines, or those about the last crash of a process, if any."""
         self._read()
         text = self._kept.decode("utf-8", "replace")
         crash = text.rfind(_CRASH)
@@ -78,7 +78,7 @@ class Tail:
         return "\n".join([*before, *lines[: _SHOWN_LINES - len(before)]])[:_SHOWN_BYTES]
 
     async def asked(self, ask: Callable[[], None]) -> tuple[str, ...]:
-        """Have a process write its Python calls by `ask` and return them, innermost first."""
+        """Return the Python stack that `ask` makes a process write, innermost call first."""
         self._answer = b""
         calls: list[tuple[bytes, bytes, bytes]] = []
         try:
@@ -89,7 +89,7 @@ class Tail:
                 before, calls = calls, _CALL.findall(self._answer)[:_MOST_CALLS]
                 if calls and calls == before:
                     break
-        except OSError:  # it has gone
+        except OSError:  # the process is gone
             return ()
         finally:
             self._answer = None
@@ -99,7 +99,7 @@ class Tail:
         )
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop reading."""
         if self._ours is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 asyncio.get_running_loop().remove_reader(self._ours)
@@ -108,5 +108,5 @@ class Tail:
 
 
 def _short(file: str) -> str:
-    """Return a file's name with that of its folder: distributed/distributed_c10d.py."""
+    """Return a file's name with its folder's: distributed/distributed_c10d.py."""
     return "/".join(PurePath(file).parts[-2:])

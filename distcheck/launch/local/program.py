@@ -1,4 +1,4 @@
-"""The program that forks the local ranks, as a process: started, its end seen, and killed with all that it forked."""
+"""The fork server as a process: start it, get its exit code, kill it and its children."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from distcheck.facts import Placement
 from distcheck.launch.local.forkserver import Spec
 
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()
-"""Keeps modules in the user's working folder from hiding the standard library's."""
+"""Keeps modules in the working directory from hiding the standard library's."""
 _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 def start(
-    placements: Sequence[Placement], channels: list[int], words: int, *, torch: bool, inherit: bool
+    placements: Sequence[Placement], channels: list[int], output: int, *, torch: bool, inherit: bool
 ) -> subprocess.Popen[bytes]:
-    """Start it, in a session of its own.
+    """Start the fork server in its own session and return its process.
 
-    `channels` are the descriptors of each rank's end of its channel and, last, of its own; it writes to `words`.
+    `channels` are the descriptors of each rank's end and, last, of the fork server's own; it writes to `output`.
 
     Raises:
         OSError: too many processes, or no memory.
@@ -42,15 +42,15 @@ def start(
     return subprocess.Popen(
         [sys.executable, *_SAFE_PATH, "-m", "distcheck.launch.local.forkserver", msgspec.json.encode(spec).decode()],
         stdin=subprocess.DEVNULL,
-        stdout=words,
-        stderr=words,
+        stdout=output,
+        stderr=output,
         pass_fds=channels,
         start_new_session=True,
     )
 
 
 async def exit_code(process: subprocess.Popen[bytes] | None) -> int | None:
-    """Return how the program ended without reaping it: its number still names its group."""
+    """Return the exit code without reaping the process, so that its pid still names its group."""
     for _ in range(50):
         if process is None:
             break
@@ -62,7 +62,7 @@ async def exit_code(process: subprocess.Popen[bytes] | None) -> int | None:
 
 
 async def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill it with whatever it has forked and wait, for a moment only, until all of it is gone."""
+    """Kill the fork server and all its children, and wait briefly until they are gone."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     for _ in range(100):
@@ -72,7 +72,7 @@ async def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def group_lives(group: int) -> bool:
-    """Whether a process of this group is there."""
+    """Whether a process of this group exists."""
     try:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""One local rank, seen from distcheck: what it said, what the kernel says of it, and what became of it."""
+"""One local rank as distcheck sees it: its messages, its process state, and how it ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distcheck.launch.local.channel import Born
 from distcheck.probe.process import state_of
 
 _STOPPED_SECONDS = 3.0
-"""A rank that the kernel shows stopped for so long is not merely being looked at by a debugger."""
+"""A rank that stays stopped for this long is not merely inspected by a debugger."""
 _STATES = {
     "T": "stopped by a signal (state T)",
     "t": "held by a debugger (state t)",
@@ -35,12 +35,12 @@ _STATES = {
 
 
 class LocalRank:
-    """What is known of one rank's process."""
+    """The known state of one rank's process."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.born: asyncio.Future[Born | None] = asyncio.get_running_loop().create_future()
-        """None when its channel was closed before it said anything."""
+        """None if its channel was closed before its first message."""
         self.pid: int | None = None
         self.step = "started"
         self.heard = time.monotonic()
@@ -49,13 +49,13 @@ class LocalRank:
         self.failure: Failed | None = None
         self.exit_code: int | None = None
         self.death: Death | None = None
-        """What this node showed right after its process had ended by a signal."""
+        """The node's state right after a signal killed its process."""
         self._silent: float | None = None
-        """How long it had said nothing when the run ended; None while it goes on."""
+        """Seconds since its last message when the run ended; None while it goes on."""
         self.waits_in, self.stack = "", tuple[str, ...]()
-        """Where it was when the run ended: in the kernel, and in Python."""
+        """Where it was when the run ended: kernel function and Python stack."""
         self.orphaned = ""
-        """How the program that forked it ended; the kernel ends the rank with it, and nobody tells how."""
+        """How the fork server ended; the kernel then kills the rank, and its exit code is unknown."""
         self.software: Software | None = None
         self.timings: list[Timing] = []
         self.checks: list[Checked] = []
@@ -66,14 +66,14 @@ class LocalRank:
         self.task: Task | None = None
 
     def give(self, task: Task) -> None:
-        """Tell it what to do, once."""
+        """Send the rank its task, once."""
         if self.task is None and self.writer is not None:
             self.task = task
             self.heard = time.monotonic()
             self.writer.write(channel.encode_task(task))
 
     def hear(self, message: channel.Message) -> None:
-        """Take note of what it says; that it says anything shows that it is alive."""
+        """Record a message; any message shows that the rank is alive."""
         self.heard = time.monotonic()
         match message:
             case Born():
@@ -100,16 +100,16 @@ class LocalRank:
                 self.finished, self.step = True, "done"
 
     def note_silence(self) -> None:
-        """Take how long it has said nothing, once."""
+        """Record, once, how long the rank has been silent."""
         self._silent = self._silent or time.monotonic() - self.heard
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be expected of it."""
+        """Whether no further message is expected."""
         return self.finished or self.failure is not None or self.exit_code is not None or bool(self.orphaned)
 
     def trouble(self) -> str:
-        """Return what keeps it from ever finishing, '' when nothing is known to."""
+        """Return what keeps the rank from finishing, '' if nothing is known."""
         if self.failure is not None:
             return self.failure.error
         if self.exit_code is not None and not self.finished:
@@ -121,7 +121,7 @@ class LocalRank:
         return ""
 
     def run(self) -> RankRun:
-        """Sum up what became of it."""
+        """Return the rank's run: how it ended and what it measured."""
         state = state_of(self.pid) if self.pid else ""
         outcome, detail = "stalled", _STATES.get(state, "")
         if self.finished:
@@ -158,20 +158,20 @@ class LocalRank:
         )
 
     def _nccl(self) -> NcclLog | Missing | None:
-        """Return what NCCL said; where the rank cannot tell any more, what can be read of it in its process."""
+        """Return NCCL's log from the rank; if it cannot report any more, from its process."""
         if self.nccl is not None:
             return self.nccl.log
         if self.task is None or self.task.plan.backend != "nccl":
             return None
         log = nccl_debug.of_process(self.pid) if self.pid else None
-        return log or Missing(reason="the rank ended before it told what NCCL had said")
+        return log or Missing(reason="the rank ended before it reported NCCL's log")
 
 
 def ending(code: int) -> str:
-    """Return how a process ended, in words."""
+    """Return how a process ended: its exit code, or the signal that killed it."""
     if code >= 0:
         return f"exited with code {code}"
     try:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
-        return f"was ended by signal {-code}"
+        return f"was killed by signal {-code}"

@@ -1,6 +1,6 @@
-"""Shared memory of ranks that are killed: found while they live, removed when nobody uses it any more.
+"""Removes the shared memory of killed ranks: found while they run, removed when unused.
 
-NCCL and torch give their segments names in /dev/shm and remove them when they leave; a rank that is killed does not.
+NCCL and torch name their segments in /dev/shm and remove them when they leave; a killed rank cannot.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _GONE = " (deleted)"
 
 
 def shared_by(pids: Iterable[int], proc: Path = Path("/proc")) -> set[Path]:
-    """Return the named segments in /dev/shm that processes have mapped."""
+    """Return the named segments in /dev/shm that these processes map."""
     return {path for pid in pids for path in _mapped(proc / str(pid) / "maps") if path.parent == Path(SHM)}
 
 
 def remove(segments: Iterable[Path], since: float, proc: Path = Path("/proc")) -> None:
-    """Remove those that are ours, were made after `since` (time.time()) and are used by no process that can be seen."""
+    """Remove our segments made after `since` (time.time()) that no visible process uses."""
     ours = [path for path in segments if _is_ours(path, since)]
     if not ours:
         return
@@ -41,7 +41,7 @@ def _is_ours(path: Path, since: float) -> bool:
 
 
 def _mapped(maps: Path) -> set[Path]:
-    """Return the files with a name that a process has mapped."""
+    """Return the named files in /dev/shm that a process maps."""
     try:
         lines = maps.read_text(errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Local ranks, seen from distcheck: started, told what to measure, watched, and ended with nothing left behind."""
+"""Supervises local ranks: starts, tasks, watches and ends them, without leftovers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from distcheck.rollcall.protocol import RunReport
 _WATCH_SECONDS = 0.25
 _LAST_WORDS_SECONDS = 0.05
 _LEAVE_SECONDS = 1.0
-"""How long ranks that have delivered everything may take to leave their group by themselves."""
+"""Time for ranks that have delivered everything to leave their process group by themselves."""
 _SHELLS_SIGNAL = 128
-"""A shell ends with so much more than the number of the signal that ended its command."""
+"""A shell's exit code is this plus the signal that killed its command."""
 _MOST_STACKS, _STACKS_SECONDS = 8, 1.0
 _MUTE_STATES = frozenset({"T", "t", "D", "Z", "X", ""})
-"""Of processes that take no signal now."""
+"""States of processes that do not handle a signal now."""
 
 
 class LocalRanks:
@@ -45,11 +45,11 @@ class LocalRanks:
         self.store: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.first_figure: float | None = None
         self.on_step: Callable[[str, int], None] = lambda _text, _done: None
-        """Told what the first rank does next, and how many figures it has."""
+        """Called with the first rank's next step and its number of figures."""
         self._torch, self._inherit = torch, inherit
         self._round = 0
         self._control: socket.socket | None = None
-        """Our end of the channel to the program that forks the ranks, to send it descriptors."""
+        """Our end of the channel to the fork server, to send it descriptors."""
         self._changed = asyncio.Event()
         self._readers: list[asyncio.Task[None]] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,13 +57,13 @@ class LocalRanks:
         self._began = time.monotonic()
         self._began_by_the_clock = time.time()
         self._segments: set[Path] = set()
-        """Named shared memory of ranks that are killed."""
+        """Named shared memory of killed ranks."""
         self._memory = memory.marks()
         self._program_end: int | None = None
-        """The exit code of the program that forks the ranks, before it had imported torch."""
+        """The fork server's exit code, if it ended before torch was imported."""
 
     async def start(self) -> None:
-        """Start the program that forks the ranks."""
+        """Start the fork server."""
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
             pairs += (socket.socketpair() for _ in range(len(self.ranks) + 1))
@@ -90,9 +90,9 @@ class LocalRanks:
             await self._hear(hearer, ours)
 
     async def again(self) -> None:
-        """Begin another round: every rank has a fresh process, that of the last round is killed.
+        """Start another round: every rank gets a new process, and the last round's is killed.
 
-        It costs a fork: torch was imported before, by the program that forks.
+        It costs only a fork, because the fork server has imported torch.
         """
         self._segments |= self._shared()
         for rank in self.ranks:
@@ -120,7 +120,7 @@ class LocalRanks:
             await self._hear(rank, ours)
 
     async def _hear(self, rank: LocalRank | None, ours: socket.socket) -> None:
-        """Listen to a rank, None for the program that forks them."""
+        """Read the messages of a rank, or of the fork server if `rank` is None."""
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         if rank is not None:
             rank.writer = writer
@@ -131,11 +131,11 @@ class LocalRanks:
 
     @property
     def group(self) -> int | None:
-        """The process group of the ranks, None when there is none."""
+        """The process group of the ranks, None without one."""
         return self._process.pid if self._process else None
 
     async def wait_born(self, seconds: float) -> list[Born | None]:
-        """Wait until every rank has told what it sees; None for those that have not."""
+        """Return every rank's first message; None for ranks without one after `seconds`."""
         waiting = [asyncio.shield(r.born) for r in self.ranks]
         await asyncio.wait(waiting, timeout=seconds)
         return [r.born.result() if r.born.done() else None for r in self.ranks]
@@ -146,7 +146,7 @@ class LocalRanks:
         return [r.placement for r in self.ranks]
 
     async def wait_imported(self, seconds: float, aborted: asyncio.Event) -> str:
-        """Wait until torch is imported; return why it is not, '' when it is."""
+        """Wait until torch is imported; return '' then, else why it is not."""
         ended = asyncio.ensure_future(aborted.wait())
         waiting: set[asyncio.Future[Any]] = {asyncio.shield(self.imported), ended}
         await asyncio.wait(waiting, timeout=seconds, return_when="FIRST_COMPLETED")
@@ -155,16 +155,16 @@ class LocalRanks:
             return self.imported.result().error and f"torch cannot be imported: {self.imported.result().error}"
         if aborted.is_set():
             return "the run was ended while torch was being imported"
-        # Those that were born show that it listens to signals by now.
+        # A rank that has started shows that the fork server handles signals by now.
         listens = any(r.born.done() and r.born.result() for r in self.ranks)
         stack = await self._stack_of(self.group) if self.group and listens else ()
-        where = f": it is in {stack[0]}" if stack else ""
+        where = f": the import is in {stack[0]}" if stack else ""
         return f"torch was not imported within {time.monotonic() - self._began:.0f} s{where}"
 
     async def open_store(self, tasks: Sequence[Task], seconds: float, aborted: asyncio.Event) -> int | None:
-        """Give the first rank its task and wait for the port of its store; None when it could not open one.
+        """Give the first rank its task; return its store's port, None if it opened none.
 
-        It is rank 0 but where another process stands in for rank 0's, which has come late.
+        The first rank is rank 0, unless this process stands in for rank 0's.
         """
         first, task = min(zip(self.ranks, tasks, strict=True), key=lambda pair: pair[1].rank)
         first.give(task)
@@ -174,7 +174,7 @@ class LocalRanks:
         return self.store.result() if self.store.done() else None
 
     def report(self, error: str = "") -> RunReport:
-        """Sum up what the ranks measured and how they ended; `error` when none of them could begin."""
+        """Return what the ranks measured and how they ended; `error` says why none could start."""
         took = self.imported.result().seconds if self.imported.done() and not self.imported.result().error else None
         runs = {r.placement.rank or 0: msgspec.structs.replace(r.run(), import_seconds=took) for r in self.ranks}
         if error and self._program_end is not None:
@@ -200,25 +200,25 @@ class LocalRanks:
         aborted: asyncio.Event,
         on_trouble: Callable[[str], None],
     ) -> None:
-        """Give every rank its task and watch until all are over, somebody aborts, or the time is gone."""
+        """Give every rank its task and watch until all end, `aborted` is set, or time is up."""
         for rank, task in zip(self.ranks, tasks, strict=True):
             rank.give(task)
         until = time.monotonic() + seconds
-        told = False
+        reported = False
         while not all(r.over for r in self.ranks) and not aborted.is_set() and time.monotonic() < until:
             await self._watch()
             trouble = next((f"rank {r.placement.rank}: {r.trouble()}" for r in self.ranks if r.trouble()), "")
-            if trouble and not told:
-                told = True
+            if trouble and not reported:
+                reported = True
                 on_trouble(trouble)
-        # What a rank says of its own end may be under way while its neighbour's end is already known.
+        # A rank's last message may still be in transit when its neighbour's end is known.
         await asyncio.sleep(_LAST_WORDS_SECONDS)
 
     async def look_closer(self) -> None:
-        """Ask the kernel, and the first ranks themselves, where those are that are not over."""
+        """Find out where unfinished ranks are, from the kernel and from the first ranks."""
         busy = [r for r in self.ranks if not r.over and r.pid is not None]
         for rank in busy:
-            rank.note_silence()  # the signal may well wake one that hangs for long enough to say that it is alive
+            rank.note_silence()  # the signal may wake a hanging rank long enough to report that it is alive
         until = time.monotonic() + _STACKS_SECONDS
         for rank in busy[:_MOST_STACKS]:
             if time.monotonic() > until:
@@ -227,13 +227,13 @@ class LocalRanks:
             rank.stack = await self._stack_of(rank.pid or 0)
 
     async def _stack_of(self, pid: int) -> tuple[str, ...]:
-        """Have a process write its Python calls, innermost first; one that cannot any more is not waited for."""
+        """Return a process's Python stack, innermost call first; empty if it cannot answer."""
         if state_of(pid) in _MUTE_STATES:
             return ()
         return await self._words.asked(lambda: os.kill(pid, TELL_STACK))
 
     async def _watch(self) -> None:
-        """Wait for news for a moment and look at what the kernel says of the ranks."""
+        """Wait briefly for messages and check the ranks' process states."""
         self._changed.clear()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._changed.wait(), _WATCH_SECONDS)
@@ -260,7 +260,7 @@ class LocalRanks:
             writer.close()
 
     def _take(self, message: channel.Message) -> None:
-        """Take note of what the program says that forks the ranks."""
+        """Record a message of the fork server."""
         match message:
             case Imported():
                 if not self.imported.done():
@@ -282,9 +282,9 @@ class LocalRanks:
             self.on_step(message.text, len(rank.timings))
 
     async def _program_ended(self) -> None:
-        """Note that no more ranks will come: the program has ended."""
+        """Record the end of the fork server, after which there are no more ranks."""
         code = await program.exit_code(self._process)
-        # What the ranks said before their end may still be under way.
+        # The ranks' last messages may still be in transit.
         await asyncio.sleep(_LAST_WORDS_SECONDS)
         if code is not None and not self.imported.done():
             self._program_end = code
@@ -295,17 +295,17 @@ class LocalRanks:
         self._ended_as("ended" if code is None else ending(code))
 
     def _ended_as(self, how: str) -> None:
-        """Note how the program that forks the ranks ended: those that still ran are gone with it."""
+        """Record how the fork server ended; ranks that still ran ended with it."""
         if not self.imported.done():
             tail = self.log_tail()
-            self.imported.set_result(Imported(0.0, f"the process that forks the ranks {how}{tail and f': {tail}'}"))
+            self.imported.set_result(Imported(0.0, f"the fork server {how}{tail and f': {tail}'}"))
         for rank in self.ranks:
             if not rank.over:
-                rank.orphaned = f"ended with the one that forked it, which {how}"
+                rank.orphaned = f"ended with the process that forked it, which {how}"
         self._changed.set()
 
     async def _let_leave(self) -> None:
-        """Wait a moment for ranks that have delivered everything: NCCL removes its shared memory when it leaves."""
+        """Wait briefly for finished ranks to leave: NCCL then removes its shared memory."""
         until = time.monotonic() + _LEAVE_SECONDS
         while all(r.finished for r in self.ranks) and any(r.exit_code is None for r in self.ranks):
             left = until - time.monotonic()
@@ -320,7 +320,7 @@ class LocalRanks:
         return self._words.last()
 
     async def close(self) -> None:
-        """Kill whatever is left of the ranks and wait, for a moment only, until it is gone."""
+        """Kill the remaining ranks and wait briefly until they are gone."""
         process = self._process
         if process is not None:
             await self._let_leave()

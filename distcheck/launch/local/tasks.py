@@ -1,4 +1,4 @@
-"""What each local rank is told to do: the plan, with its own number, store and GPU."""
+"""The task of each local rank: the plan, with its own number, store and GPU."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def tasks_for(
 ) -> list[Task]:
     """Return each rank's task; `gpus` maps ranks to CUDA ordinals.
 
-    `parts` maps ranks to their number in a part of the world and its size; None is the whole world. `store` is where it
-    listens; None for the rank that opens it.
+    `parts` maps ranks to their number in a subset of the ranks and its size; None means all ranks. `store` is the
+    store's address; None for the rank that opens it.
     """
     tasks = []
     for placement in ranks:

@@ -1,1 +1,1 @@
-"""The probes that distcheck starts on other nodes, by ssh, srun or mpirun, and what they send home."""
+"""Starts probes on other nodes by ssh, srun or mpirun, and collects what they send home."""

@@ -1,4 +1,4 @@
-"""What distcheck tells a probe that it starts on another node: who it is, what to look at, and how long."""
+"""The assignment of a probe on another node: its ranks, what to check, and for how long."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ _FOREIGN = ("TORCHELASTIC_", "PET_")
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """One for all probes of a launch, except that ssh gives each node its `task`."""
+    """What the probes of a launch do: the same for all, except that ssh sets `task`."""
 
     asked: Asked
     task: int | None = None
-    """The probe's number among the probes; None where the launcher says it."""
+    """The probe's number among the probes; None if the launcher sets it."""
     ranks_by_task: tuple[int, ...] = ()
-    """How many ranks each probe starts; empty where the launcher started one task per rank."""
+    """How many ranks each probe starts; empty if the launcher starts one task per rank."""
     master_addr: str
     master_port: int
     connect_seconds: float = 3.0
     iterations: int | None = None
     time_limit_seconds: float | None = None
     environment: dict[str, str] = {}
-    """Variables that the ranks get besides those that are there."""
+    """Variables that the ranks get in addition to the node's."""
     ends_with_stdin: bool = False
-    """Whether the end of standard input means that nobody waits for the facts any more."""
+    """Whether the end of standard input means: stop."""
 
 
 _decoder = msgspec.msgpack.Decoder(Assignment)
 
 
 def encode(assignment: Assignment) -> str:
-    """Return an assignment as one word of a command line."""
+    """Return an assignment as one command line argument."""
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(assignment)).decode()
 
 
 def decode(word: str) -> Assignment:
-    """Read an assignment.
+    """Return the assignment in a command line argument.
 
     Raises:
-        ValueError: another version wrote it, or it is none.
+        ValueError: it is not an assignment, or is another version's.
     """
     try:
         return _decoder.decode(base64.urlsafe_b64decode(word.strip()))
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ValueError(f"the assignment cannot be read: {error}") from error
+        raise ValueError(f"cannot read the assignment: {error}") from error
 
 
 def environment(assignment: Assignment, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a probe: what is there and what it was given, without what others said of ranks."""
+    """Return a probe's environment: the node's plus its own, without inherited rank variables."""
     kept = {k: v for k, v in environ.items() if k not in RANK_VARIABLES and not k.startswith(_FOREIGN)}
     return kept | assignment.environment
 
 
 def placements(assignment: Assignment, environ: Mapping[str, str]) -> tuple[Placement, ...]:
-    """Return the ranks for which a probe speaks, given its environment from `environment`.
+    """Return the placements of a probe's ranks, given its environment from `environment`.
 
     Raises:
-        ValueError: the launcher does not say which task this is, or started more tasks than were wanted.
+        ValueError: the launcher does not set the task number, or started too many tasks.
     """
     here = place(environ)
     if not assignment.ranks_by_task:
         if here.rank is None:
-            raise ValueError("nothing says which task this is: no variable of a known launcher is set")
+            raise ValueError("cannot determine the task number: no variable of a known launcher is set")
         return (
             msgspec.structs.replace(
                 here, master_addr=assignment.master_addr, master_port=assignment.master_port, master_derived=False

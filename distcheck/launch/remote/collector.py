@@ -1,4 +1,4 @@
-"""What came home from the probes of a launch: their facts, and what was said of those that did not tell any."""
+"""Collects the output of a launch's probes: their facts, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _OURS = "distcheck: "
 
 
 class Heard(NamedTuple):
-    """What was heard of one node besides facts."""
+    """A node's output besides facts, and its exit codes."""
 
     words: deque[str]
     codes: list[int]
 
 
 class Homecoming:
-    """Listens to the commands of a launch and puts the job together."""
+    """Reads the output of a launch's commands and builds the job."""
 
     def __init__(self, launch: Outside, words: Words, say: Callable[[str], None]) -> None:
         self.launch, self._words, self._say = launch, words, say
@@ -55,14 +55,14 @@ class Homecoming:
         self._nodes = {host: Heard(deque(maxlen=_LAST_LINES), []) for host in launch.hosts}
         self._engine = Heard(deque(maxlen=_LAST_LINES), [])
         self._blamed: set[str] = set()
-        """Nodes that the engine named in its own words."""
+        """Nodes that the engine's own output names."""
         self.concluded_at: float | None = None
-        """time.monotonic() at which the roll call's host told the whole job."""
+        """time.monotonic() at which the leader sent the whole job."""
 
     # -- listening ---------------------------------------------------------------------------------------------
 
     def line(self, key: str, words: bytes, *, error: bool) -> None:
-        """Take a line of a command's standard output, or of its standard error."""
+        """Process a line of a command's standard output or standard error."""
         rest = words
         if not error:
             line = self._reader.take(words)
@@ -74,19 +74,22 @@ class Homecoming:
         self._hear(key, rest.decode("utf-8", "replace").rstrip())
 
     def ended(self, key: str, code: int) -> None:
-        """Take note that a command has ended."""
+        """Record that a command has ended."""
         (self._nodes.get(key) or self._engine).codes.append(code)
 
     @property
     def nobody_else(self) -> bool:
-        """Whether some nodes ended without facts and all others have told theirs: nobody else will come."""
+        """Whether no further process will join the roll call.
+
+        That is so if some nodes ended without facts and all others have sent theirs.
+        """
         known = {r.placement.rank for report in self._reports.values() for r in report.ranks}
         here = [host for host, ranks in self._ranks.items() if ranks and known.issuperset(ranks)]
         lost = [host for host, heard in self._nodes.items() if host not in here and heard.codes]
         return bool(here) and bool(lost) and len(here) + len(lost) == len(self._nodes)
 
     def _host(self, key: str, text: str) -> str | None:
-        """Return the node that a line came from: its own command's, or that of the task which labels it."""
+        """Return the node that a line came from: its command's, or that of its label's task."""
         if key in self._nodes:
             return key
         labelled = self._words.of_task.match(text)
@@ -107,7 +110,7 @@ class Homecoming:
             self._unread[host] = unread
 
     def _hear(self, key: str, text: str) -> None:
-        """Note words of a node, or of the engine; distcheck's own progress is handed on."""
+        """Record output of a node or of the engine; pass on distcheck's own progress lines."""
         heard = self._nodes.get(key) or self._engine
         host, labelled = self._host(key, text), self._words.of_task.match(text)
         if host is not None and host != key and labelled:
@@ -127,13 +130,13 @@ class Homecoming:
     # -- the job -----------------------------------------------------------------------------------------------
 
     def job(self, asked: Asked, command: tuple[str, ...], seconds: float, *, ended: str, interrupted: str) -> Job:
-        """Return all that is known.
+        """Return the job with all facts so far.
 
-        `ended` says why the launch was ended early, '' when it was not; `interrupted` names the signal that did it.
+        `ended` says why the launch ended early, '' if it did not; `interrupted` names the signal that ended it.
         """
         whole = max(self._jobs, key=lambda j: (j.met, len(j.ranks)), default=None)
         if whole is None:
-            reason = ended or "no probe said how it went"
+            reason = ended or "no probe reported a result"
             whole = Job(
                 distcheck=__version__,
                 run="",
@@ -144,7 +147,7 @@ class Homecoming:
             whole = join(whole, job.nodes, job.processes, job.ranks)
         for report in self._reports.values():
             whole = join(whole, (report.node,), (report.process,), report.ranks)
-        # A gate that went wrong has looked for who is bad, which was not asked from the start.
+        # A gate that failed adds the look for a bad node, which the request does not have.
         looks = asked.looks + tuple(look for look in whole.asked.looks if look not in asked.looks)
         asked = msgspec.structs.replace(asked, looks=looks)
         whole = msgspec.structs.replace(
@@ -155,11 +158,11 @@ class Homecoming:
 
     def _launched(self, job: Job, command: tuple[str, ...]) -> Launched:
         known = {r.placement.rank for r in job.ranks}
-        told = {node.name for node in job.nodes}
+        names = {node.name for node in job.nodes}
         nodes = []
         for host, heard in self._nodes.items():
             ranks = self._ranks[host]
-            reported = known.issuperset(ranks) if ranks else host in told
+            reported = known.issuperset(ranks) if ranks else host in names
             words = "\n".join([*(self._engine.words if host in self._blamed and not reported else ()), *heard.words])
             code = next((c for c in reversed(heard.codes) if c), heard.codes[-1] if heard.codes else None)
             nodes.append(
@@ -182,7 +185,7 @@ class Homecoming:
         )
 
     def _fate(self, host: str, words: str, code: int | None) -> Fate:
-        """Tell what became of a probe whose facts are not here."""
+        """Return what happened to a probe whose facts are missing."""
         if host in self._unread or self._arrived.get(host, __version__) != __version__:
             return "unreadable"
         if host in self._arrived:

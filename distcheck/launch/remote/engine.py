@@ -1,4 +1,4 @@
-"""Run the commands that start probes, through ClusterShell: hear every line, tell them to stop, end what is left."""
+"""Runs the commands that start probes, through ClusterShell, and ends them."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 0.5
-"""Between SIGTERM, by which srun and mpirun take their tasks along, and SIGKILL."""
+"""Between SIGTERM, on which srun and mpirun end their tasks, and SIGKILL."""
 
 Wish = Literal["go on", "close", "stop", "end"]
-"""What is wanted of the commands: go on, wait for nobody else, stop and tell what you know, or be ended now."""
+"""What the commands should do: go on, stop waiting for missing processes, stop and report, or end now."""
 CLOSE = b"close\n"
-"""Said on the standard input of a probe at the end of an ssh connection: those who are missing will not come."""
+"""Sent to a probe's standard input over ssh: missing processes will not come."""
 
 
 class Command(NamedTuple):
     """One command: a program of this machine, or a line for the shell of a node."""
 
     key: str
-    """The node's name; for a program the engine's."""
+    """The node's name; the engine's for a program."""
     argv: tuple[str, ...] = ()
     """The program that starts all probes; empty when `line` goes to a node by ssh."""
     line: str = ""
     stdin: bytes = b""
-    """Written to the node's standard input, which then stays open until the probe shall stop."""
+    """Written to the node's standard input, which then stays open until the probe must stop."""
 
 
 class Listener(Protocol):
-    """Who hears what the commands say."""
+    """Receives the output of the commands."""
 
     def line(self, key: str, words: bytes, *, error: bool) -> None:
-        """Take a line of a command's standard output, or of its standard error."""
+        """Process a line of a command's standard output or standard error."""
 
     def ended(self, key: str, code: int) -> None:
-        """Take note that a command has ended."""
+        """Record that a command has ended."""
 
 
 def run(
@@ -51,11 +51,13 @@ def run(
     connect_seconds: float,
     environment: Mapping[str, str],
 ) -> None:
-    """Run commands side by side until all have ended or `wish` says that it is over; it is asked ten times a second.
+    """Run commands in parallel until all have ended or `wish` ends them.
 
-    Programs of this machine are told to stop by SIGUSR1, which srun and mpirun hand on to the probes; probes at the end
-    of an ssh connection by the end of their standard input. `environment` is added to the programs' own. They run in
-    sessions of their own: Ctrl-C is for distcheck, which then asks the probes for what they know.
+    `wish` is called ten times a second.
+
+    To stop, programs of this machine get SIGUSR1, which srun and mpirun forward to the probes; over ssh a probe's
+    standard input is closed. `environment` is added to the programs' own. They run in their own sessions, so that
+    Ctrl-C reaches only distcheck, which then asks the probes for their facts.
     """
     from ClusterShell.Event import EventHandler
     from ClusterShell.Task import task_self
@@ -98,7 +100,7 @@ def run(
                 self.abort_at = time.monotonic() + _END_SECONDS
 
     for stream in ("stdout_msgtree", "stderr_msgtree"):
-        task.set_default(stream, False)  # noqa: FBT003 its own way; every line is heard as it comes; a node may print for ever
+        task.set_default(stream, False)  # noqa: FBT003 its own API; lines are read as they come; a node may print forever
     task.set_info("fanout", max(64, len(commands)))
     task.set_info("connect_timeout", max(1, round(connect_seconds)))
     task.set_info("ssh_path", "setsid ssh")
@@ -118,7 +120,7 @@ def run(
 
 @contextlib.contextmanager
 def _added(environment: Mapping[str, str]) -> Iterator[None]:
-    """Add variables to this process's environment, from which ClusterShell's children take theirs."""
+    """Add variables to this process's environment, which ClusterShell's children inherit."""
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -129,7 +131,7 @@ def _added(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def _signal(worker: Any, signum: signal.Signals) -> None:
-    """Send a signal to the programs of a worker; those that have ended are left alone."""
+    """Send a signal to the programs of a worker that still run."""
     for client in worker.clients:
         process = getattr(client, "popen", None)
         if process is not None and process.poll() is None:
@@ -138,10 +140,10 @@ def _signal(worker: Any, signum: signal.Signals) -> None:
 
 
 def _kill_group(worker: Any) -> None:
-    """Kill what programs have started in their sessions; a wrapper that is killed alone leaves it behind."""
-    for client in worker._engine_clients():  # noqa: SLF001 the one way to them that all its workers have
+    """Kill all processes in the programs' sessions; a killed wrapper alone leaves them behind."""
+    for client in worker._engine_clients():  # noqa: SLF001 the only access that all its workers have
         process = getattr(client, "popen", None)
-        # While the leader is not reaped nobody else can have its number.
+        # The pid cannot be reused before the group leader is reaped.
         if process is not None and process.returncode is None and os.getpgid(0) != process.pid:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,11 +1,11 @@
-"""How facts come home on standard output: in short lines that survive being mixed with other processes' lines.
+"""Sends facts home on standard output, in short lines that survive mixed output.
 
-The standard output of many ranks is one stream under srun and mpirun, and lines of several kB were seen to be torn
-there (48 of 160 lines of 6 kB under srun of Slurm 22.05, 34 of 160 under mpirun of Open MPI 4.1). A message is
-compressed and cut into frames; each is one line, written by one system call, with its sender, number and checksum.
+Under srun and mpirun the standard output of many ranks is one stream, which tears lines of several kB (48 of 160 lines
+of 6 kB under srun of Slurm 22.05, 34 of 160 under mpirun of Open MPI 4.1). A message is compressed and cut into frames.
+Each frame is one line, written by one system call, with its sender, number and checksum.
 
-All lines are equally long, and a whole number of them fills the 4096 bytes that Open MPI reads at once: what it reads
-then ends with a line, and nothing of others comes into the middle of one.
+All lines have the same length, and a whole number of them fills the 4096 bytes that Open MPI reads at once. So each of
+its reads ends with a line, and no other output gets into the middle of one.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from distcheck.rollcall.protocol import Report
 _MARK = "\x1eDCF1"
 LINE_BYTES = 512
 _CHUNK_BYTES = 345
-"""460 characters of base64, which leave room for the head."""
+"""460 characters of base64, which leaves room for the header."""
 _FRAME = re.compile(
     rb"\x1eDCF1 ([0-9a-f]{8}) (\d{1,6}) (\d{1,6})/(\d{1,6}) ([0-9a-f]{8}) ([A-Za-z0-9+/]*={0,2}) *",
 )
 _LABEL = re.compile(rb"\[\d+,\d+\]<std(?:out|err)>:")
-"""Open MPI puts it before all that it reads at once, not before every line."""
+"""Open MPI puts it before each block that it reads, not before each line."""
 _LARGEST_BYTES = 1 << 28
 
 
 class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
-    """A probe runs. It is the first message, and its fields stay as they are in every version."""
+    """A probe has started. It is the first message; its fields are the same in all versions."""
 
     distcheck: str
     host: str
@@ -43,13 +43,13 @@ class Arrived(msgspec.Struct, frozen=True, tag="arrived"):
 
 
 class Collected(msgspec.Struct, frozen=True, tag="collected"):
-    """What a probe knows of itself, before it meets anybody."""
+    """A probe's own facts, before the roll call."""
 
     report: Report
 
 
 class Concluded(msgspec.Struct, frozen=True, tag="concluded"):
-    """All that the host of the roll call knows, or a process that met nobody."""
+    """The whole job, from the leader, or from a process that reached no other."""
 
     job: Job
 
@@ -59,7 +59,7 @@ _messages: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def encode(sender: str, number: int, message: Message) -> list[bytes]:
-    """Return the frames of a message, each a whole line; `sender` is eight hexadecimal digits."""
+    """Return a message's frames, each a whole line; `sender` is eight hexadecimal digits."""
     body = zlib.compress(msgspec.msgpack.encode(message), 6)
     chunks = [body[i : i + _CHUNK_BYTES] for i in range(0, len(body), _CHUNK_BYTES)]
     return [
@@ -72,7 +72,7 @@ def encode(sender: str, number: int, message: Message) -> list[bytes]:
 
 
 def write(fd: int, frames: list[bytes]) -> None:
-    """Write frames, each by one system call so that the kernel keeps it whole; a reader that is gone is no error."""
+    """Write frames, each whole by one system call; a closed pipe is not an error."""
     with contextlib.suppress(OSError):
         for frame in frames:
             rest = frame
@@ -81,27 +81,27 @@ def write(fd: int, frames: list[bytes]) -> None:
 
 
 class Line(NamedTuple):
-    """What a line of a probe's standard output turned out to be."""
+    """A parsed line of a probe's standard output."""
 
     sender: str = ""
     message: Message | None = None
-    """A message that is whole with this line."""
+    """The message that this line completes."""
     unread: str = ""
-    """Why a whole message could not be read: another version wrote it."""
+    """Why a complete message could not be decoded: another version wrote it."""
     words: bytes = b""
-    """What is no frame: something else that was printed there."""
+    """Other output on the line, outside any frame."""
 
 
 class Reader:
-    """Puts messages together out of lines."""
+    """Assembles messages from lines."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int], dict[int, bytes]] = {}
         self.damaged = 0
-        """Frames whose checksum was wrong."""
+        """Frames with a wrong checksum."""
 
     def take(self, line: bytes) -> Line:
-        """Take one line, without its end."""
+        """Parse one line, without its newline."""
         before, mark, rest = line.partition(_MARK.encode())
         if mark:
             line = before + mark + _LABEL.sub(b"", rest)
@@ -127,7 +127,7 @@ class Reader:
 
     @property
     def torn(self) -> int:
-        """How many messages did not come whole."""
+        """The number of incomplete messages."""
         return len(self._parts)
 
 

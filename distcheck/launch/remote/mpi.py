@@ -52,17 +52,17 @@ def commands(launch: Outside, assignment: Assignment) -> Sequence[Command]:
 
 @cache
 def _launcher() -> tuple[str, str]:
-    """Return the program and its family, by what it says of its version."""
+    """Return the MPI launcher and its family, from its --version output."""
     for program in ("mpirun", "mpiexec.hydra", "mpiexec"):
         path = shutil.which(program)
         if path is None:
             continue
         try:
-            said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
+            shown = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
         except (OSError, subprocess.TimeoutExpired):
             continue
-        if "Open MPI" in said or "OpenRTE" in said or "PRRTE" in said:
+        if "Open MPI" in shown or "OpenRTE" in shown or "PRRTE" in shown:
             return program, "openmpi"
-        if "HYDRA" in said.upper() or "Intel(R) MPI" in said:
+        if "HYDRA" in shown.upper() or "Intel(R) MPI" in shown:
             return program, "hydra"
     raise UsageError("--launcher mpi: neither Open MPI's mpirun nor MPICH's mpiexec.hydra is on PATH")

@@ -1,9 +1,9 @@
-"""Start the probes of a Slurm allocation by one srun: one per task, as it starts the job, or with --nproc one per node.
+"""Starts a Slurm allocation's probes by one srun: per task, or with --nproc per node.
 
-| wanted | srun's options |
+| layout | srun's options |
 |---|---|
-| each task a rank | those that sbatch and salloc left in SLURM_*: the layout that ``srun python train.py`` gets |
-| the same without bad nodes | --nodes N --ntasks M, and --ntasks-per-node where it is one number |
+| each task a rank | those that sbatch and salloc set in SLURM_*: the layout of ``srun python train.py`` |
+| the same without bad nodes | --nodes N --ntasks M, and --ntasks-per-node if all nodes have the same number |
 | each task a node | --nodes N --ntasks N --ntasks-per-node 1 |
 """
 
@@ -35,7 +35,7 @@ def commands(launch: Outside, assignment: Assignment) -> Sequence[Command]:
     layout: tuple[str, ...] = ()
     if launch.multiplies:
         layout = ("--nodes", number, "--ntasks", number, "--ntasks-per-node", "1", "--cpu-bind", "none")
-    elif launch.trimmed:  # the allocation's own numbers, which srun would take, are those of all its nodes
+    elif launch.trimmed:  # srun would take the numbers of the whole allocation
         layout = ("--nodes", number, "--ntasks", str(sum(launch.ranks_by_host)))
         if len(set(launch.ranks_by_host)) == 1:
             layout += ("--ntasks-per-node", str(launch.ranks_by_host[0]))
@@ -63,27 +63,27 @@ def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
     try:
         found = tuple(NodeSet(text))
     except NodeSetException as error:
-        raise UsageError(f"SLURM_JOB_NODELIST {text!r} is no list of nodes: {error}") from error
+        raise UsageError(f"SLURM_JOB_NODELIST {text!r} is not a node list: {error}") from error
     if not found:
         raise UsageError("SLURM_JOB_NODELIST is empty: run distcheck in an sbatch script or inside salloc")
     return found
 
 
 def tasks_by_host(environ: Mapping[str, str], number: int) -> tuple[int, ...]:
-    """Return how many tasks srun will start on each node: SLURM_TASKS_PER_NODE, such as ``5,1(x3)``; else one each."""
+    """Return srun's tasks per node: SLURM_TASKS_PER_NODE, such as ``5,1(x3)``, else one each."""
     counts = tasks_per_node(environ.get("SLURM_TASKS_PER_NODE", ""))
     return counts if len(counts) == number else (1,) * number
 
 
 def distribution(environ: Mapping[str, str], arguments: Sequence[str]) -> tuple[str, int | None]:
-    """Return how srun will deal the tasks to the nodes, and the size of a plane: its own option goes first."""
-    words = " ".join(arguments)
-    if given := re.findall(r"(?:^|\s)(?:--distribution[= ]|-m ?)(\S+)", words):
+    """Return srun's task distribution and plane size; its own option takes precedence."""
+    options = " ".join(arguments)
+    if given := re.findall(r"(?:^|\s)(?:--distribution[= ]|-m ?)(\S+)", options):
         return given[-1], None
     return environ.get("SLURM_DISTRIBUTION", ""), integer(environ.get("SLURM_DIST_PLANESIZE"))
 
 
 def default_port(environ: Mapping[str, str]) -> int:
-    """Return a MASTER_PORT that neighbours on a shared node do not take: from the job's number."""
+    """Return a MASTER_PORT derived from the job id, so that jobs on a shared node differ."""
     job = environ.get("SLURM_JOB_ID", "")
     return 20000 + (int(job) if job.isdecimal() else 0) % 10000

@@ -1,7 +1,7 @@
-"""Start one probe per node by ssh; what it is to do goes down its standard input, whose end means: stop.
+"""Starts one probe per node by ssh; stdin carries the assignment, its end means: stop.
 
-ssh_config decides users, ports and keys; nothing is asked for (BatchMode). ssh itself ends with 255 when it cannot log
-in (ssh(1), EXIT STATUS).
+ssh_config sets users, ports and keys; ssh never prompts (BatchMode). ssh exits with 255 if it cannot log in (ssh(1),
+EXIT STATUS).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CANNOT_LOG_IN = 255
 
 
 def commands(launch: Outside, assignment: Assignment) -> Sequence[Command]:
-    """Return a command per node."""
+    """Return one command per node."""
     line = shlex.join(probe_argv(launch, "-"))
     return [
         Command(

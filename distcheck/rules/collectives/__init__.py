@@ -1,4 +1,4 @@
-"""Rules about the collectives: how they ended, how fast they were, and what NCCL says it used.
+"""Rules about the collectives: how they ended, their bandwidth, and what NCCL used.
 
-Helpers, which hold no rules: `deaths` and `endings` (who is the cause), `figures`, `nccl_logs`.
+Modules without rules: `deaths` and `endings` (which rank is the cause), `figures`, `nccl_logs`.
 """

@@ -1,4 +1,4 @@
-"""Rules about bandwidth: whether it is what was asked for, and what the hardware usually gives."""
+"""Rules about bandwidth: against --min-busbw, and against what is usual on the hardware."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ if TYPE_CHECKING:
 
 _LONGEST = 300
 _OTHERS = ("given", "baseline")
-"""Sources by which other rules judge: perf-below-min-busbw and perf-below-baseline."""
+"""Sources that other rules judge by: perf-below-min-busbw and perf-below-baseline."""
 
 
 class Judged(NamedTuple):
-    """One operation at its largest size, what is expected of it, and how it stands to that."""
+    """One operation at its largest size, its expectation, and how it compares."""
 
     row: Measurement
     expected: Expectation
     share: float | None
-    """What this size usually reaches of the plateau; None where that is not known."""
+    """The share of the plateau that this size usually reaches; None if unknown."""
     standing: Standing
 
     @property
     def figure(self) -> float:
-        """The bus bandwidth that was reached, in GB/s; 0 where there is none."""
+        """The measured bus bandwidth in GB/s; 0 where there is none."""
         return busbw(self.row) or 0.0
 
     @property
     def usual(self) -> float:
-        """The least that is usual at this size, in GB/s."""
+        """The lower end of the usual bus bandwidth at this size, in GB/s."""
         return (self.expected.low_GBps or 0.0) * (self.share or 1.0)
 
 
 @rule("collectives")
 def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
-    """The bandwidth that --min-busbw asks for is more than the hardware can reach.
+    """The bandwidth that --min-busbw requires is more than the hardware can reach.
 
     Thresholds are copied between clusters, and between operations: 8 H100 reach 480 GB/s in all_reduce, because their
-    NVSwitches add up (NVLS), and never more than 405 in broadcast. Such a threshold fails every job on every node, and
-    good nodes are taken for bad ones.
+    NVSwitches reduce data (NVLS), and never more than 405 in broadcast. Such a threshold fails every job on every node,
+    and good nodes are taken for bad ones.
 
-    Found by the number of active NVLinks, or the rates of the network adapters, and what they carry at most without
-    any loss. The job is then judged as if nothing had been asked for.
+    Found by the number of active NVLinks, or the rates of the network adapters, and the most they carry without any
+    loss. The job is then judged as if --min-busbw had not been given.
 
-    Fix: ask for less, or measure that operation only which the threshold was made for: ``--op all_reduce``.
+    Fix: require less, or measure only the operation that the threshold was made for: ``--op all_reduce``.
     See: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
     least = job.asked.min_busbw_GBps
@@ -62,13 +62,13 @@ def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
         expected = judged.expected
         if least is None or expected.high_GBps is None or not impossible(least, expected):
             continue
-        usual = "" if expected.value_GBps is None else f"; {expected.value_GBps:.4g} GB/s are usual"
-        wanted = f"{0.9 * expected.value_GBps:.0f}" if expected.value_GBps else f"{0.5 * expected.high_GBps:.3g}"
+        usual = "" if expected.value_GBps is None else f", usually {expected.value_GBps:.4g} GB/s"
+        possible = f"{0.9 * expected.value_GBps:.0f}" if expected.value_GBps else f"{0.5 * expected.high_GBps:.3g}"
         yield Finding(
             scope="job",
             message=brief(
-                f"--min-busbw asks for {least:g} GB/s of {op}; between {expected.ranks} ranks this hardware reaches "
-                f"{expected.high_GBps:.4g} GB/s at most{usual} ({expected.source})",
+                f"--min-busbw requires {least:g} GB/s for {op}; between {expected.ranks} ranks this hardware reaches "
+                f"at most {expected.high_GBps:.4g} GB/s{usual} ({expected.source})",
                 _LONGEST,
             ),
             evidence={
@@ -79,44 +79,47 @@ def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
                 "from": expected.source,
             },
             fix=Fix(
-                "Ask for what this operation can reach here, or measure the operation that the threshold was made for.",
-                (f"distcheck bandwidth --op {expected.op} --min-busbw {wanted}",),
+                "Require what this operation can reach here, or measure the operation that the threshold was made for.",
+                (f"distcheck bandwidth --op {expected.op} --min-busbw {possible}",),
             ),
         )
 
 
 @rule("collectives")
 def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
-    """The bus bandwidth is below what was asked for.
+    """The bus bandwidth is below --min-busbw.
 
-    A job that runs at half the speed costs twice the money and shows no error. Typical causes: NCCL fell back
-    to sockets (``NET/Socket`` in its log) beside idle InfiniBand, GPUs talk through shared memory instead of
-    NVLink, one slow link or NIC holds up the ring, or the ranks share cores. Found by timing bursts of every
-    operation; each is judged at the largest size that was measured, where latency no longer counts. Bus
-    bandwidth is bytes / mean time x 2(n-1)/n for all_reduce and x 1 for broadcast, in GB/s of 1e9 bytes, as
+    A job at half the speed costs twice the money and shows no error. Typical causes: NCCL fell back to sockets
+    (``NET/Socket`` in its log) beside idle InfiniBand, GPUs communicate through shared memory instead of NVLink, one
+    slow link or NIC holds up the ring, or the ranks share cores.
+
+    Found by timing bursts of every operation. Each is judged at the largest measured size, where latency no longer
+    counts. Bus bandwidth is bytes / mean time x 2(n-1)/n for all_reduce and x 1 for broadcast, in GB/s of 1e9 bytes, as
     nccl-tests counts it.
 
-    Fix: ``NCCL_DEBUG=INFO`` shows the transport NCCL took; ``distcheck isolate`` finds a slow node or link.
-    Judge by a figure that this hardware is known to reach, at sizes of 256 MiB and more on NVLink.
+    Fix: ``NCCL_DEBUG=INFO`` shows the transport that NCCL uses; ``distcheck isolate`` finds a slow node or link.
+    Choose a threshold that this hardware is known to reach, at sizes of 256 MiB and more on NVLink.
     See: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
     least, judged = job.asked.min_busbw_GBps, _judged(job)
     if least is None or not judged:
         return
     if any(each.expected.ranks < 2 for each in judged.values()):
-        yield NotChecked(required=False, reason="one rank alone has no bus bandwidth; --min-busbw needs two")
+        yield NotChecked(required=False, reason="a single rank has no bus bandwidth; --min-busbw needs two")
         return
     for op, each in judged.items():
         reached = busbw(each.row)
         if each.expected.rung == "given" and (reached is None or not isfinite(reached)):
-            yield NotChecked(reason=f"{op} of {size_words(each.row.bytes)} has no bus bandwidth to hold to --min-busbw")
+            yield NotChecked(
+                reason=f"{op} of {size_words(each.row.bytes)}: no bus bandwidth to compare with --min-busbw"
+            )
         elif each.expected.rung == "given" and reached is not None and reached < least:
             yield Finding(
                 scope="link",
                 owner="unknown",
                 confirmed=False,
-                message=f"{op} of {size_words(each.row.bytes)} reaches {reached:.3g} GB/s of bus bandwidth "
-                f"between {each.expected.ranks} ranks; at least {least:g} GB/s were asked for",
+                message=f"{op} of {size_words(each.row.bytes)} reaches {reached:.3g} GB/s bus bandwidth "
+                f"between {each.expected.ranks} ranks; --min-busbw requires {least:g} GB/s",
                 evidence={
                     "op": op,
                     "bytes": each.row.bytes,
@@ -124,7 +127,7 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
                     "min_busbw_GBps": least,
                     "share": round(reached / least, 3),
                 },
-                fix=_search(job),
+                fix=_find_slow_part(job),
             )
 
 
@@ -132,16 +135,16 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
 def perf_below_expectation(job: Job) -> Iterator[Outcome]:
     """The bus bandwidth is well below what is usual on this hardware.
 
-    Nothing fails then: the job only takes longer, and nobody knows by how much. Typical causes: NVLinks that are down,
-    NCCL that goes over PCIe, shared memory or sockets, an adapter that negotiated a lower rate, a slow node in the
-    ring, a GPU that throttles.
+    There is no error: the job only takes longer, by an unknown factor. Typical causes: NVLinks that are down, NCCL that
+    uses PCIe, shared memory or sockets, an adapter that negotiated a lower rate, a slow node in the ring, a GPU that
+    throttles.
 
     Found by comparing with what the active NVLinks or the network adapters make possible, or with published results
-    where they could not be read; the message says which. Each operation is judged at the largest size that was
-    measured; where that is not the plateau yet, by what is usual at that size. Below 0.9 of it is a warning; below 0.8
-    an error where the hardware leaves no doubt. With ``--min-busbw`` that figure judges instead.
+    where they could not be read; the message names the source. Each operation is judged at the largest measured size.
+    Where that size is below the plateau, the usual value at that size counts. Below 0.9 of it is a warning; below 0.8
+    an error where the hardware leaves no doubt. ``--min-busbw`` replaces this comparison.
 
-    Fix: see what other rules say of GPUs and links; ``NCCL_DEBUG=INFO`` shows the transport that NCCL took;
+    Fix: see the findings about GPUs and links; ``NCCL_DEBUG=INFO`` shows the transport that NCCL uses;
     ``distcheck isolate`` finds a slow node or link.
     See: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
     """
@@ -153,29 +156,29 @@ def perf_below_expectation(job: Job) -> Iterator[Outcome]:
             unjudged.append((op, _why_not(each)))
         elif each.standing in {"low", "too low"}:
             log = log_of(job)
-            # That NCCL went over sockets is a finding of its own, and the cause.
+            # NCCL over sockets is the cause, and has its own finding.
             explained = log is not None and log.network == "Socket"
             sure = each.expected.certain and (each.share or 0.0) >= SURE_SHARE and not explained
             yield _finding(
                 job,
                 each,
-                f"{each.figure / each.usual:.0%} of the {each.usual:.4g} GB/s that are usual",
-                _search(job),
+                f"{each.figure / each.usual:.0%} of the usual {each.usual:.4g} GB/s",
+                _find_slow_part(job),
                 severity="error" if each.standing == "too low" and sure else "warning",
             )
     for reason, group in grouped(unjudged, lambda item: item[1]).items():
         yield NotChecked(
-            required=False, reason=f"{listed([op for op, _ in group])} not judged: {reason}; --min-busbw GBPS judges it"
+            required=False,
+            reason=f"{listed([op for op, _ in group])} not judged: {reason}; use --min-busbw GBPS to judge it",
         )
 
 
 @rule("collectives")
 def perf_above_expectation(job: Job) -> Iterator[Outcome]:
-    """The bus bandwidth is well above what is usual on this hardware: the expectation does not fit it.
+    """The bus bandwidth is well above what distcheck expects of this hardware.
 
-    Nothing is wrong with the job. But what is expected here would let a fault pass. Typical causes: NCCL adds up in
-    switches where distcheck expected a ring, a link or an adapter that distcheck did not see, a new generation of
-    GPUs.
+    The job has no fault, but the expectation is too low to detect one. Typical causes: NCCL reduces in switches where
+    distcheck expected a ring, a link or an adapter that distcheck did not see, a new generation of GPUs.
 
     Found by comparing with what the links make usual by any algorithm that is known here, times 1.1.
 
@@ -187,10 +190,10 @@ def perf_above_expectation(job: Job) -> Iterator[Outcome]:
             yield _finding(
                 job,
                 each,
-                f"{each.figure / (each.expected.most_GBps or 1.0):.0%} of the {each.expected.most_GBps:.4g} GB/s that "
-                "are usual at most",
+                f"{each.figure / (each.expected.most_GBps or 1.0):.0%} of the usual maximum of "
+                f"{each.expected.most_GBps:.4g} GB/s",
                 Fix(
-                    "Nothing is wrong; to judge this cluster later, ask for 0.9 of what it reaches.",
+                    "No action; to judge this cluster later, require 0.9 of what it reaches.",
                     (f"distcheck bandwidth --op {each.row.op} --min-busbw {0.9 * each.figure:.3g}",),
                 ),
                 severity="info",
@@ -199,7 +202,7 @@ def perf_above_expectation(job: Job) -> Iterator[Outcome]:
 
 @once
 def _judged(job: Job) -> dict[str, Judged]:
-    """Return how each operation over the whole world stands, at its largest size, by its label."""
+    """Return each operation over the whole world, judged at its largest size, by its label."""
     found: dict[str, Judged] = {}
     if not isinstance(job.collectives, Collectives):
         return found
@@ -217,21 +220,21 @@ def _why_not(each: Judged) -> str:
         return each.expected.source
     if each.share is None:
         return (
-            f"at {size_words(each.row.bytes)} latency decides, or nothing was published; "
-            f"{each.expected.value_GBps:.4g} GB/s are usual of large messages"
+            f"latency dominates at {size_words(each.row.bytes)}, or no result was published; "
+            f"usual for large messages: {each.expected.value_GBps:.4g} GB/s"
         )
-    return "there is no figure"
+    return "it was not measured"
 
 
 def _used(job: Job, row: Measurement) -> dict[str, str]:
-    """Return what NCCL said of the way that it took, where it said something."""
+    """Return what NCCL's log names as algorithm, network and transports, if anything."""
     log = log_of(job)
     if log is None:
         return {}
     ways = sorted(log.transports, key=lambda way: -log.transports[way])
-    words = [algorithm(log, row.op, row.bytes) or "", log.network and f"network {log.network}", *ways[:3]]
-    said = ", ".join(filter(None, words))
-    return {"NCCL used": said} if said else {}
+    parts = [algorithm(log, row.op, row.bytes) or "", log.network and f"network {log.network}", *ways[:3]]
+    used = ", ".join(filter(None, parts))
+    return {"NCCL used": used} if used else {}
 
 
 def _finding(job: Job, each: Judged, compared: str, fix: Fix, **fields: Any) -> Finding:
@@ -243,7 +246,7 @@ def _finding(job: Job, each: Judged, compared: str, fix: Fix, **fields: Any) -> 
         owner="unknown",
         confirmed=False,
         message=brief(
-            f"{name} of {size_words(each.row.bytes)} reaches {each.figure:.3g} GB/s of bus bandwidth between "
+            f"{name} of {size_words(each.row.bytes)} reaches {each.figure:.3g} GB/s bus bandwidth between "
             f"{expected.ranks} ranks, {compared}: {expected.source}{plateau}",
             _LONGEST,
         ),
@@ -266,10 +269,10 @@ def _rounded(figure: float | None) -> float | None:
     return None if figure is None else round(figure, 3)
 
 
-def _search(job: Job) -> Fix:
+def _find_slow_part(job: Job) -> Fix:
     nccl = isinstance(job.collectives, Collectives) and job.collectives.backend == "nccl"
     return Fix(
-        "Look which transport is taken, then find the slow node or link.",
+        "Check which transport is used, then find the slow node or link.",
         ("NCCL_DEBUG=INFO distcheck bandwidth -v", "distcheck isolate")
         if nccl
         else ("distcheck net", "distcheck isolate"),

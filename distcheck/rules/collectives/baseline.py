@@ -1,4 +1,4 @@
-"""Rules that hold a run to one of before (``--baseline``)."""
+"""Rules that compare a run with an earlier one (``--baseline``)."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ _WARNING, _ERROR = 0.9, 0.8
 def perf_below_baseline(job: Job) -> Iterator[Outcome]:
     """An operation is slower than it was in the run that ``--baseline`` names.
 
-    A cluster that has become slower shows no error: a driver or firmware was updated, a link retrains at a lower
-    rate, a cable was moved, neighbours use the same switch.
+    A cluster that has become slower shows no error. Typical causes: a driver or firmware update, a link that retrains
+    at a lower rate, a moved cable, other jobs on the same switch.
 
-    Found by comparing the figures of both runs, operation by operation and size by size, with how sure each of them
-    is. Less than 0.9 of what it was is a warning, and less than 0.8 an error, where that is more than both runs'
-    uncertainty; less than 0.8 of which they are too uncertain to be sure is no pass. Runs on different numbers of ranks
-    or nodes, other GPUs or another backend are not compared.
+    Found by comparing the figures of both runs, operation by operation and size by size, with their uncertainty. Less
+    than 0.9 of what it was is a warning, and less than 0.8 an error, if the drop exceeds the uncertainty of both runs.
+    Less than 0.8 within that uncertainty makes the verdict unknown. Runs on different numbers of ranks or nodes, other
+    GPUs or another backend are not compared.
 
-    Fix: ``distcheck isolate`` finds a slow node or link; compare drivers, firmware and NCCL versions with those of
-    then.
+    Fix: ``distcheck isolate`` finds a slow node or link; compare drivers, firmware and NCCL versions with those of the
+    earlier run.
     """
     before = job.asked.baseline
     if before is None:
         return
     ran = job.collectives
     if not isinstance(ran, Collectives) or not ran.measurements:
-        yield NotChecked(reason=f"nothing was measured that could be held to {before.file}")
+        yield NotChecked(reason=f"nothing was measured to compare with {before.file}")
         return
     other = differences(before, of(job, ""))
     if other:
-        yield NotChecked(reason=f"{before.file} is of another kind of run: {listed(other)}; it is not compared")
+        yield NotChecked(reason=f"{before.file} is not comparable with this run: {listed(other)}")
         return
     changes = compare(before, ran.measurements)
     if not changes:
@@ -59,13 +59,13 @@ def perf_below_baseline(job: Job) -> Iterator[Outcome]:
         names = listed([f"{change.name} of {size_words(change.row.bytes)}" for change in doubtful])
         yield NotChecked(
             required=any(change.share < _ERROR for change in doubtful),
-            reason=f"{names}: slower than in {before.file}, by no more than the figures may be off; --time-limit makes "
-            "them surer",
+            reason=f"{names}: slower than in {before.file}, but within the uncertainty of the figures; a higher "
+            "--time-limit reduces it",
         )
 
 
 def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives) -> Finding:
-    """Return the finding about one operation, which is judged by the size at which it fell most."""
+    """Return the finding about one operation, judged at the size with the largest drop."""
     worst = min(fallen, key=lambda change: change.share)
     versions = {"torch": (before.torch, ran.torch), "NCCL": (before.nccl, ran.nccl)}
     changed = {name: f"{then}, now {now}" for name, (then, now) in versions.items() if then != now}
@@ -75,15 +75,14 @@ def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives
         owner="unknown",
         confirmed=False,
         message=f"{name} of {size_words(worst.row.bytes)} takes {worst.seconds * 1e3:.3g} ms; in {before.file} "
-        f"it took {worst.row.seconds * 1e3:.3g} ms: {1 - worst.share:.0%} of the bandwidth is gone",
+        f"it took {worst.row.seconds * 1e3:.3g} ms: bandwidth is {1 - worst.share:.0%} lower",
         evidence={
-            size_words(change.row.bytes): f"{change.share:.0%} of what it was; by chance it may be off by "
-            f"{change.noise:.0%}"
+            size_words(change.row.bytes): f"{change.share:.0%} of the baseline; up to {change.noise:.0%} may be noise"
             for change in fallen
         }
         | changed,
         fix=Fix(
-            "Find the slow node or link, and what has changed since.",
+            "Find the slow node or link, and what has changed since the baseline.",
             ("distcheck isolate", f"distcheck report {before.file}"),
         ),
     )

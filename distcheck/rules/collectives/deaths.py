@@ -1,4 +1,4 @@
-"""What most likely ended a process of a distributed job, by its signal and by what its node showed right then."""
+"""The likely cause of a process's death, by its signal and the state of its node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 _SMALL_SHM_BYTES = 64 * _MIB
-"""What Docker and Kubernetes give unless told otherwise."""
+"""The default of Docker and Kubernetes."""
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 _CODE = re.compile(r"exit(?:ed with)? code (\d+)")
 _SHELLS_SIGNAL = 128
@@ -29,26 +29,26 @@ _TELLING = re.compile(r"error|terminate|assert|abort|what\(\)|invalid|corrupt|fa
 
 
 class Cause(NamedTuple):
-    """What most likely ended a process, and what mends it."""
+    """The likely cause of a process's death, and the fix."""
 
     owner: Owner
     text: str
     """What to do."""
     commands: tuple[str, ...] = ()
     seen: str = ""
-    """What the node showed, for the message; empty where it showed nothing that tells."""
+    """What the node showed, for the message; empty where it showed no sign of the cause."""
     scope: Scope = "node"
 
 
 _BY_SIGNAL: Mapping[str, Cause] = {
     "SIGKILL": Cause(
         "user",
-        "Most often the memory limit of the job's cgroup or the kernel's OOM killer: ask for more memory.",
+        "Most often the memory limit of the job's cgroup or the kernel's OOM killer: request more memory.",
         ("dmesg -T | grep -iE 'out of memory|killed process'", "cat /sys/fs/cgroup/memory.events"),
     ),
     "SIGBUS": Cause(
         "user",
-        "Most often a /dev/shm that is full or too small for NCCL's and torch's segments: make it larger.",
+        "Most often /dev/shm is full or too small for NCCL's and torch's segments: make it larger.",
         ("df -h /dev/shm", "# add to docker run: --shm-size=8g"),
     ),
     "SIGSEGV": Cause(
@@ -58,31 +58,31 @@ _BY_SIGNAL: Mapping[str, Cause] = {
     ),
     "SIGABRT": Cause(
         "unknown",
-        "torch's watchdog or a failed assertion ended it; its log says which.",
+        "torch's watchdog or a failed assertion aborted it; its log shows which.",
         ("NCCL_DEBUG=INFO distcheck bandwidth -v",),
     ),
-    "SIGTERM": Cause("unknown", "The scheduler or a person ended it; look for a time limit or a preemption."),
+    "SIGTERM": Cause("unknown", "The scheduler or a person ended it; check for a time limit or a preemption."),
     "SIGILL": Cause(
         "admin",
-        "torch or a library was built for another processor than this node's.",
+        "torch or a library was built for a different processor than this node's.",
         ("lscpu | grep -i 'model name'",),
     ),
-    "SIGFPE": Cause("unknown", "A native library divided by zero; its last words say where.", ("distcheck gate -v",)),
+    "SIGFPE": Cause(
+        "unknown", "A native library divided by zero; its last output shows where.", ("distcheck gate -v",)
+    ),
     "SIGSYS": Cause(
         "admin",
         "A seccomp filter forbids a system call that torch or NCCL makes: allow it in the container's profile.",
         ("# add to docker run: --security-opt seccomp=unconfined",),
     ),
-    "SIGXCPU": Cause("user", "It used up the CPU time that it is allowed: raise the limit.", ("ulimit -t unlimited",)),
-    "SIGXFSZ": Cause(
-        "user", "It wrote a file larger than it is allowed to: raise the limit.", ("ulimit -f unlimited",)
-    ),
+    "SIGXCPU": Cause("user", "It exceeded its CPU time limit: raise the limit.", ("ulimit -t unlimited",)),
+    "SIGXFSZ": Cause("user", "It exceeded its file size limit: raise the limit.", ("ulimit -f unlimited",)),
 }
-_UNKNOWN = Cause("unknown", "Its last words are in the log of the ranks; run it again with -v.")
+_UNKNOWN = Cause("unknown", "Its last output is in the log of the ranks; run it again with -v.")
 
 
 def signal_of(detail: str) -> str:
-    """Return the signal that "was ended by SIGBUS" names, or that stands behind a shell's "exited with code 135"."""
+    """Return the signal named in "was ended by SIGBUS" or implied by "exited with code 135"."""
     named = _SIGNAL.search(detail)
     if named:
         return named[0]
@@ -95,7 +95,7 @@ def signal_of(detail: str) -> str:
 
 
 def cause_of_death(rank: RankFacts) -> Cause:
-    """Return what most likely ended a rank."""
+    """Return the likely cause of a rank's death."""
     if rank.run is None:
         return _UNKNOWN
     name, death = signal_of(rank.run.detail), rank.run.death
@@ -109,19 +109,19 @@ def cause_of_death(rank: RankFacts) -> Cause:
     if name == "SIGABRT" and _WATCHDOG.search(death.said):
         return Cause(
             "unknown",
-            "It waited in a collective until torch's watchdog ended it: look at the ranks that it waited for.",
+            "It waited in a collective until torch's watchdog aborted it: check the ranks that it waited for.",
             ("distcheck isolate", "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO distcheck bandwidth -v"),
-            seen="torch's watchdog ended it",
+            seen="torch's watchdog aborted it",
         )
-    said, call = last_words(death), _CALL.search(death.said)
-    seen = [f"it said '{said}'"] if said else []
+    output, call = last_words(death), _CALL.search(death.said)
+    seen = [f"its output: '{output}'"] if output else []
     if call:
         seen.append(f"it was in {call[3]} ({'/'.join(call[1].split('/')[-2:])}:{call[2]})")
     return cause._replace(seen="; ".join(seen))
 
 
 def last_words(death: Death) -> str:
-    """Return the most telling of the last lines that were written before a death, '' when none tells anything."""
+    """Return the first line of the last output that looks like an error, '' if none does."""
     lines = [line.strip() for line in death.said.splitlines() if _TELLING.search(line) and not _CRASH.match(line)]
     return brief(lines[0], 120) if lines else ""
 
@@ -135,32 +135,31 @@ def _killed(rank: RankFacts, death: Death, cause: Cause) -> Cause:
             "user",
             f"Give the job more memory than {_size(limit)} on each node.",
             _more_memory(rank, limit),
-            seen=f"the kernel killed {_processes(death.oom_kills)} when its cgroup's memory limit of {_size(limit)} "
-            "was reached",
+            seen=f"the kernel OOM-killed {_processes(death.oom_kills)} at its cgroup's memory limit of {_size(limit)}",
             scope="rank",
         )
     if death.oom_kills:
         return Cause(
             "unknown",
-            "The node, or a cgroup around the job's, ran out of memory: see what takes it, and ask for memory.",
+            "The node, or an outer cgroup of the job's, ran out of memory: find what uses it, and request memory.",
             ("free -h", "ps -eo rss,pid,user,cmd --sort=-rss | head", "dmesg -T | grep -i 'out of memory'"),
-            seen=f"the kernel killed {_processes(death.oom_kills)} for want of memory; no limit of its own was reached",
+            seen=f"the kernel OOM-killed {_processes(death.oom_kills)}; its cgroup limit was not reached",
         )
     under_slurm = "SLURM_JOB_ID" in rank.environment
     return Cause(
         "unknown",
-        "Somebody or something sent the signal: a person, the scheduler, an agent of the node; it is not known who.",
+        "A person, the scheduler or an agent on the node sent the signal; the sender is not known.",
         (
             *(("sacct -j $SLURM_JOB_ID --format=JobID,State,ExitCode,MaxRSS,ReqMem",) if under_slurm else ()),
             "dmesg -T | grep -iE 'out of memory|killed process'",
             "journalctl -k -n 50",
         ),
-        seen="the kernel killed nothing for want of memory in its cgroup",
+        seen="the kernel did not OOM-kill any process in its cgroup",
     )
 
 
 def _more_memory(rank: RankFacts, limit: int) -> tuple[str, ...]:
-    """Return how to ask for twice as much, by who set the limit."""
+    """Return the commands that request twice the limit, by what set it."""
     twice = max(1, -(-2 * limit // _MIB))
     if "SLURM_JOB_ID" in rank.environment:
         return (
@@ -184,14 +183,14 @@ def _bus_error(rank: RankFacts, death: Death, cause: Cause) -> Cause:
         return cause._replace(seen=room.reason)
     seen = f"its /dev/shm has {_size(room.free_bytes)} free of {_size(room.total_bytes)}"
     if room.total_bytes <= _SMALL_SHM_BYTES:
-        text = "Make /dev/shm larger: NCCL, torch and its data loaders share memory there."
+        text = "Make /dev/shm larger: NCCL, torch and its data loaders use it for shared memory."
         return Cause("user", text, _larger_shm(rank), seen=seen)
     if room.free_bytes <= _SMALL_SHM_BYTES:
-        text = "Remove from /dev/shm what jobs that are gone have left there, or make it larger."
+        text = "Remove leftover files of earlier jobs from /dev/shm, or make it larger."
         return Cause("user", text, ("ls -la /dev/shm", *_larger_shm(rank)), seen=seen)
     return Cause(
         "unknown",
-        "Not for want of shared memory: a mapped file was cut or its disk is full, or the node's memory is faulty.",
+        "Shared memory is not the cause: a mapped file was truncated, its disk is full, or node memory is faulty.",
         ("dmesg -T | grep -iE 'hwpoison|memory failure|mce|i/o error'", "df -h /tmp ."),
         seen=seen,
     )
@@ -214,7 +213,7 @@ def _size(size: int) -> str:
 
 
 def evidence_of_death(rank: RankFacts) -> dict[str, str | int]:
-    """Return what the node of a dead rank showed, nothing where it was not looked at."""
+    """Return what the node of a dead rank showed; empty where it was not inspected."""
     death = rank.run.death if rank.run else None
     if death is None:
         return {}
@@ -223,10 +222,10 @@ def evidence_of_death(rank: RankFacts) -> dict[str, str | int]:
     if death.memory_limit_bytes is not None:
         evidence |= {"memory_limit_bytes": death.memory_limit_bytes, "cgroup": death.memory_cgroup}
     if room is not None:
-        words = (
+        space = (
             room.reason if isinstance(room, Missing) else f"{_size(room.free_bytes)} free of {_size(room.total_bytes)}"
         )
-        evidence["shm"] = words
+        evidence["shm"] = space
     if death.said:
         evidence["last words"] = death.said
     return evidence

@@ -1,7 +1,7 @@
-"""How the ranks ended in the collectives: who is the cause, and who only waited for the cause.
+"""How the ranks ended in the collectives: which are the cause, and which only waited.
 
-One rank that stops makes every other wait or lose its connection. So what shows a cause of its own comes
-first, and what can be a consequence counts only where nothing else is to be seen.
+One rank that stops makes every other rank wait or lose its connection. So ranks that show their own cause come first.
+What can be a consequence counts only where no rank shows a cause.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 UNAVAILABLE = "unavailable: "
 """How the detail of a run begins when torch lacks the backend."""
 SILENT_SECONDS = 3.0
-"""A rank says every half second that it is alive, so that this is six words missed."""
+"""Six missed heartbeats: a rank sends one every half second."""
 
 ENDED_MEANWHILE = "the run was ended"
-"""How the detail of a run begins that could not start because somebody else's trouble ended it."""
+"""How the detail of a run begins that could not start because another rank's failure ended it."""
 
-# What Gloo, NCCL and torch's store say when the other side is gone or does not answer.
+# Errors of Gloo, NCCL and torch's store when the other side is gone or does not answer.
 _LOST = re.compile(
     r"connection (closed|reset|refused)|socket closed|broken pipe|timed? ?out|"
     r"remote (process|peer)|ncclRemoteError",
@@ -39,10 +39,10 @@ class Endings(NamedTuple):
     stopped: list[RankFacts]
     died: list[RankFacts]
     aborted: list[RankFacts]
-    """Died of SIGABRT: torch's watchdog does that to a rank that has waited too long for another."""
+    """Died of SIGABRT: torch's watchdog aborts a rank that waited too long for another."""
     unstarted: list[RankFacts]
     vanished: list[RankFacts]
-    """Said nothing at all although others did."""
+    """Never reported although others did."""
     failed: list[RankFacts]
     lost: list[RankFacts]
     """Failed because another rank did not answer."""
@@ -50,12 +50,12 @@ class Endings(NamedTuple):
 
     @property
     def clear(self) -> bool:
-        """Whether some ranks show a cause of their own that makes the others wait."""
+        """Whether some ranks show their own cause, for which the others wait."""
         return bool(self.unavailable or self.stopped or self.died or self.unstarted)
 
 
 def endings(job: Job) -> Endings:
-    """Sort the ranks by how they ended; nobody is in any group when the collectives were not run."""
+    """Return the ranks by how they ended; all groups are empty if no collective was run."""
     groups = Endings([], [], [], [], [], [], [], [], [])
     if any(r.run is not None for r in job.ranks):
         for rank in job.ranks:
@@ -80,19 +80,19 @@ def _group(groups: Endings, run: RankRun | None) -> list[RankFacts] | None:
 
 
 def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
-    """Return the ranks for which the stalled ones probably wait, and what tells so; none when nothing does.
+    """Return the ranks that the stalled ones probably wait for, and the sign; else none.
 
-    Most ranks are not the cause: a sign that more than half of them show points elsewhere.
+    Most ranks are not the cause, so a sign that more than half of them show does not count.
     """
     runs = [(r, r.run) for r in ended.stalled if r.run is not None]
     progress = {id(r): _progress(job, run.step) for r, run in runs}
     first, last = min(progress.values(), default=(0, 0, 0)), max(progress.values(), default=(0, 0, 0))
     signs: tuple[tuple[list[RankFacts], str], ...] = (
-        (ended.vanished, "never said how it went on"),
+        (ended.vanished, "never reported progress"),
         ([r for r, run in runs if "state D" in run.detail], "hung in an uninterruptible system call"),
-        ([r for r, run in runs if run.silent_seconds >= SILENT_SECONDS], "fell silent"),
-        ([r for r, _ in runs if progress[id(r)] == first < last], "got less far than the others"),
-        ([r for r, _ in runs], "did not get to the end, the others did"),
+        ([r for r, run in runs if run.silent_seconds >= SILENT_SECONDS], "stopped reporting"),
+        ([r for r, _ in runs if progress[id(r)] == first < last], "made less progress than the others"),
+        ([r for r, _ in runs], "did not finish, the others did"),
     )
     for ranks, sign in signs:
         if ranks and 2 * len(ranks) <= len(job.ranks):
@@ -101,26 +101,26 @@ def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
 
 
 def _progress(job: Job, step: str) -> tuple[int, int, int]:
-    """Return what grows from step to step of a rank; a step before the process group is before all others."""
+    """Return a rank's progress as a growing key; steps before the process group come first."""
     operations = job.asked.operations or OPERATIONS
-    words = step.split()
+    parts = step.split()
     if step == "process group":
         return 0, 0, 0
-    if len(words) == 2 and words[0] == "check" and words[1] in operations:
-        return 1, operations.index(words[1]), 0
-    if len(words) == 3 and words[0] in operations and words[1].isdecimal():
-        return 2, operations.index(words[0]), int(words[1])
+    if len(parts) == 2 and parts[0] == "check" and parts[1] in operations:
+        return 1, operations.index(parts[1]), 0
+    if len(parts) == 3 and parts[0] in operations and parts[1].isdecimal():
+        return 2, operations.index(parts[0]), int(parts[1])
     return -1, 0, 0
 
 
 def why_ended(job: Job) -> str:
-    """Say in brackets why the collectives were ended early, '' when they were not."""
+    """Return in brackets why the collectives were ended early, '' when they were not."""
     ended = job.collectives.ended if isinstance(job.collectives, Collectives) else ""
     return f" ({ended})" if ended else ""
 
 
 def late_import(job: Job, waiting: list[RankFacts]) -> str:
-    """Say how long torch's slowest import took, where ranks never met because it took most of the time; else ''."""
+    """Return how long the slowest torch import took if it kept ranks from meeting, else ''."""
     took = [(r.run.import_seconds or 0.0, r) for r in job.ranks if r.run]
     seconds, slowest = max(took, key=lambda pair: pair[0], default=(0.0, None))
     joining = all(r.run and r.run.step == "process group" for r in waiting)
@@ -131,7 +131,7 @@ def late_import(job: Job, waiting: list[RankFacts]) -> str:
 
 
 def who(job: Job, ranks: list[RankFacts]) -> str:
-    """Name ranks and their nodes: rank 1 (node2); a rank's own pid is in the evidence."""
+    """Return the names of ranks and their nodes: rank 1 (node2); the pid is in the evidence."""
     return f"{numbered(numbers_of(ranks))} ({listed(nodes_of(job, ranks))})"
 
 
@@ -141,24 +141,24 @@ def detail_of(rank: RankFacts) -> str:
 
 
 def step_of(rank: RankFacts) -> str:
-    """Return what a rank did last."""
-    return rank.run.step if rank.run else "nothing that was heard of"
+    """Return the last step of a rank."""
+    return rank.run.step if rank.run else "no reported step"
 
 
 def call_of(rank: RankFacts) -> str:
-    """Return the innermost Python call in which a rank was when the run ended, '' where it did not tell."""
+    """Return a rank's innermost Python call when the run ended, '' if unknown."""
     return rank.run.stack[0] if rank.run and rank.run.stack else ""
 
 
 def steps_of(ranks: list[RankFacts]) -> str:
-    """Name the step of ranks, and all of them when they differ."""
+    """Return the last step of ranks, or all of them when they differ."""
     return listed([f"'{step}'" for step in grouped(ranks, step_of)])
 
 
 def evidence_of(ranks: list[RankFacts]) -> dict[str, str]:
-    """Return what the process of each of the first ranks did last; nobody reads thousands.
+    """Return what the process of each of the first 16 ranks did last.
 
-    Like this: rank 3: pid 4711 in 'all_reduce 1024 B', silent for 4.0 s: was ended by SIGKILL.
+    Example: rank 3: pid 4711 in 'all_reduce 1024 B', silent for 4.0 s: was ended by SIGKILL.
     """
     evidence = {}
     for rank in ranks[:16]:

@@ -1,4 +1,4 @@
-"""The collectives' figures: which are there, which were asked for, and the bandwidth they stand for."""
+"""The collectives' figures: which are missing, and their bus bandwidth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 def busbw(row: Measurement) -> float | None:
-    """Return the bus bandwidth in GB/s (1e9 bytes) over the ranks' mean time, as nccl-tests does."""
+    """Return the bus bandwidth in GB/s (1e9 bytes) from the ranks' mean time, as nccl-tests."""
     factor = bus_factor(row.op, len(row.seconds_by_rank))
     if factor is None:
         return None
@@ -24,7 +24,7 @@ def busbw(row: Measurement) -> float | None:
 
 
 def missing_figures(job: Job, collectives: Collectives) -> list[str]:
-    """Name the figures that were asked for and are not there, operation by operation."""
+    """Return the requested figures that are missing, operation by operation."""
     ranks = job.world_size or 1
     there = {(m.op, m.dtype, m.bytes) for m in collectives.measurements}
     gaps = []
@@ -38,6 +38,6 @@ def missing_figures(job: Job, collectives: Collectives) -> list[str]:
 
 
 def size_words(size_bytes: int) -> str:
-    """Write a size in whole MiB where it is one: 16 MiB, 4096 B."""
+    """Return a size in MiB if it is a whole number of them: 16 MiB, else in bytes: 4096 B."""
     whole = size_bytes % _MIB == 0 and size_bytes > 0
     return f"{size_bytes // _MIB} MiB" if whole else f"{size_bytes} B"

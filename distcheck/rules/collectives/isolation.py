@@ -1,4 +1,4 @@
-"""Rules about what the search for a bad node, link or rank came to: `distcheck isolate`, and a gate that went wrong."""
+"""Rules about the results of isolation: the search for a bad node, link or rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SPEEDS = frozenset({"slow"})
 _MOST = 8
 _NEAR = 0.05
-"""So close to what it would have without one of its adapters."""
+"""Tolerance for the share that a node has without one of its adapters."""
 
 
 def _searched(job: Job) -> Isolation | None:
@@ -26,7 +26,7 @@ def _searched(job: Job) -> Isolation | None:
 
 
 def _on(job: Job, names: Sequence[str], local_ranks: Sequence[int] = ()) -> list[RankFacts]:
-    """Return the ranks on nodes, of these local ranks where any are named."""
+    """Return the ranks on these nodes, limited to these local ranks if given."""
     return [
         rank
         for node in job.nodes
@@ -37,7 +37,7 @@ def _on(job: Job, names: Sequence[str], local_ranks: Sequence[int] = ()) -> list
 
 
 def _hosts(job: Job, names: Sequence[str]) -> list[str]:
-    """Return what nodes are reached by, without what tells them from others of the same name."""
+    """Return the host names of nodes, without the suffix that makes equal names unique."""
     plain = {job.node_names[node.key]: node.name for node in job.nodes}
     return [plain.get(name, name) for name in names]
 
@@ -45,14 +45,14 @@ def _hosts(job: Job, names: Sequence[str]) -> list[str]:
 def _evidence(tests: Sequence[GroupTest]) -> dict[str, Any]:
     lines = {}
     for test in tests[:_MOST]:
-        told = test.outcome if test.ratio is None else f"{test.outcome}, {test.ratio:.0%} of what others showed"
-        said = f" ({brief(test.said[0], 100)})" if test.said else ""
-        lines[f"round {test.round}, {test.purpose} {listed(test.nodes, most=4)}"] = told + said
+        result = test.outcome if test.ratio is None else f"{test.outcome}, {test.ratio:.0%} of the others"
+        detail = f" ({brief(test.said[0], 100)})" if test.said else ""
+        lines[f"round {test.round}, {test.purpose} {listed(test.nodes, most=4)}"] = result + detail
     return lines
 
 
 def _one_rail(job: Job, culprit: Culprit) -> dict[str, Any]:
-    """Return a hint at a single adapter, where a node has as much as it would have without one of them."""
+    """Return a hint at one bad adapter, if the node is as slow as without one of them."""
     rails = max(
         (sum(served(nic) for nic in node.pci.nics) for node in job.nodes if isinstance(node.pci, Pci)), default=0
     )
@@ -61,13 +61,13 @@ def _one_rail(job: Job, culprit: Culprit) -> dict[str, Any]:
         return {}
     left = (rails - 1) / rails
     near = abs(median(ratios) - left) <= _NEAR
-    return {"adapters": f"without one of {rails} it would be at {left:.0%}: look at each of them"} if near else {}
+    return {"adapters": f"without one of its {rails} it would reach {left:.0%}: check each of them"} if near else {}
 
 
 def _found(job: Job, culprit: Culprit, fix: Fix, **evidence: Any) -> Finding:
     ranks = _on(job, culprit.nodes, culprit.local_ranks)
     link = culprit.part == "link"
-    # Of two nodes with one name no scheduler can leave out the right one.
+    # A scheduler cannot exclude the right one of two nodes with the same name.
     nameless = not {node.name for node in job.nodes}.issuperset(culprit.nodes)
     return Finding(
         scope="link" if link else "gpu" if culprit.part == "rail" else "node",
@@ -85,14 +85,14 @@ def _found(job: Job, culprit: Culprit, fix: Fix, **evidence: Any) -> Finding:
 def isolation_bad_node(job: Job) -> Iterator[Outcome]:
     """A node fails by itself or with several nodes that work with others.
 
-    One such node stops the whole job: its ranks fail, hang or deliver wrong numbers, and the others wait for it.
+    One such node stops the whole job: its ranks fail, hang or return wrong numbers, and the others wait for it.
 
-    Found by the collectives once more in small groups, each in fresh processes: every node alone, then pairs of
-    nodes in which each suspect meets nodes that were seen to work with others. A node is convicted by failing alone,
-    or with two such partners at least, unless the network may be parted with the node on another side. One that passes
-    now and then is named as flaky. When ranks of one number fail on it and the others do not, these are named.
+    Found by repeating the collectives in small groups, each in new processes: every node alone, then pairs of nodes in
+    which each suspect meets nodes that worked with others. A node is confirmed bad if it fails alone, or with at least
+    two such partners, unless the network may be partitioned with the node on another side. A node that sometimes passes
+    is named as flaky. When only ranks with the same local rank fail on it, these are named.
 
-    Fix: leave the node out and start again; look at its GPUs, its network interface and its kernel's log.
+    Fix: exclude the node and restart; check its GPUs, its network interface and its kernel log.
     """
     searched = _searched(job)
     for culprit in searched.culprits if searched else ():
@@ -101,7 +101,7 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
                 job,
                 culprit,
                 Fix(
-                    "Leave the node out and start again; then look at its devices and its kernel's log.",
+                    "Exclude the node and restart; then check its devices and its kernel log.",
                     (f"distcheck node  # on {_hosts(job, culprit.nodes)[0]}", "sudo dmesg -T | tail -n 50"),
                 ),
             )
@@ -111,14 +111,14 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
 def isolation_slow_node(job: Job) -> Iterator[Outcome]:
     """A node, or a rank on it, is far slower than the others.
 
-    Every collective runs at the pace of the slowest, so the whole job does.
+    Every collective runs at the pace of the slowest rank, and so does the whole job.
 
-    Found by what each rank takes for work of its own (multiplying matrices, copying memory), and by the bandwidth that
-    a node reaches with several others, held against the median of groups like it, and measured again before anybody
-    is named. What a node would have without one of its network adapters is recognised. How long a rank is in a
-    collective never counts: the late one shows the shortest time.
+    Found by the time each rank needs for local work (multiplying matrices, copying memory), and by the bandwidth that a
+    node reaches with several others, compared with the median of similar groups. Both are measured again before a node
+    or rank is named. A node that is as slow as it would be without one of its network adapters gets a hint. The time a
+    rank spends in a collective never counts, because the late rank shows the shortest time.
 
-    Fix: leave the node out; look for other processes, throttled clocks, a CPU limit, or a link at a lower rate.
+    Fix: exclude the node; check for other processes, throttled clocks, a CPU limit, or a link at a lower rate.
     """
     searched = _searched(job)
     for culprit in searched.culprits if searched else ():
@@ -127,7 +127,7 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
                 job,
                 culprit,
                 Fix(
-                    "Leave the node out; look for other processes, throttled clocks, limits, and the link's rate.",
+                    "Exclude the node; check for other processes, throttled clocks, limits, and the link's rate.",
                     (f"ssh {_hosts(job, culprit.nodes)[0]} 'uptime; nvidia-smi -q -d PERFORMANCE'", "distcheck net"),
                 ),
                 **_one_rail(job, culprit),
@@ -138,12 +138,12 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
 def isolation_bad_link(job: Job) -> Iterator[Outcome]:
     """Two nodes do not work with each other, although each of them works with others.
 
-    The way between them is at fault: a cable, a switch port, a route, a firewall between two racks. No node is to
-    blame, and either may stay as long as the other does not.
+    The path between them is at fault: a cable, a switch port, a route, a firewall between two racks. Neither node is to
+    blame, and the job can use either of them without the other.
 
-    Found by the collectives in pairs of nodes, in several rounds with other partners.
+    Found by the collectives in pairs of nodes, in several rounds with different partners.
 
-    Fix: look at the path between the two; to start at once, leave one of them out.
+    Fix: check the path between the two nodes; to start now, exclude one of them.
     """
     searched = _searched(job)
     for culprit in searched.culprits if searched else ():
@@ -154,7 +154,7 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
                 job,
                 culprit,
                 Fix(
-                    "Look at the path between the two nodes; to start at once, leave one of them out.",
+                    "Check the path between the two nodes; to start now, exclude one of them.",
                     (f"distcheck net --hosts {a},{b} --nproc 1", f"ssh {a} tracepath -n {b}"),
                 ),
             )
@@ -162,32 +162,32 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
 
 @rule("isolation")
 def isolation_boundary(job: Job) -> Iterator[Outcome]:
-    """Two sides each work by themselves, and not together.
+    """Two groups of nodes each work alone but not together.
 
-    What connects them is at fault, or something that shows only at that size: an uplink, a spine switch, a route
-    between two racks, a limit. Nobody on either side is to blame.
+    The connection between them is at fault, or a limit that shows only at that size: an uplink, a spine switch, a route
+    between two racks. No node on either side is to blame.
 
-    Found by groups of nodes that grow until one fails, which is then halved until both halves pass.
+    Found by growing groups of nodes until one fails, then halving that group until both halves pass.
 
-    Fix: look at what lies between the two sides; to start at once, use one of them.
+    Fix: check the connection between the two sides; to start now, use one of them.
     """
     searched = _searched(job)
     for found in searched.boundaries if searched else ():
         one, other = found.sides
-        words = {
+        detail = {
             "boundary": "every part of one side fails with every part of the other",
-            "scale": "only all of them together fail",
+            "scale": "only all nodes together fail",
             "flaky": "together they failed once and passed once",
-        }.get(found.cause, "the search ended before it could tell what lies between them")
+        }.get(found.cause, "isolation ended before it found the cause")
         sides = f"one side ({listed(one)}) and the other ({listed(other)})"
         yield Finding(
             scope="link",
             owner="admin",
             confirmed=False,
-            message=brief(f"{sides} each work among themselves, and not together: {words}", 300),
+            message=brief(f"{sides} each work alone but not together: {detail}", 300),
             evidence={"one side": listed(one, most=len(one)), "the other": listed(other, most=len(other))},
             fix=Fix(
-                "Look at what lies between the two sides; to start at once, use one of them.",
+                "Check the connection between the two sides; to start now, use one of them.",
                 ("distcheck net", "ibnetdiscover | less"),
             ),
         )
@@ -195,15 +195,15 @@ def isolation_boundary(job: Job) -> Iterator[Outcome]:
 
 @rule("isolation")
 def isolation_undecided(job: Job) -> Iterator[Outcome]:
-    """Something failed, and nothing tells which of a few nodes is at fault.
+    """Collectives failed, and isolation could not decide which of a few nodes is at fault.
 
-    Of two nodes that fail only together either may be bad, and with nobody else to try them with it cannot be said
-    which. The same holds for nodes that may be on another side of what parts the network, and where most nodes show the
-    same: then what they share is likelier.
+    If two nodes fail only together, either may be bad, and without another partner isolation cannot decide which. The
+    same holds for nodes that may be on another side of a network partition. If most nodes show the same fault, what
+    they share is the more likely cause.
 
-    Found by the rounds that the finding lists; both ends of every failure are named, since either may be at fault.
+    Found by the rounds that the finding lists. Both ends of every failure are named, since either may be at fault.
 
-    Fix: give it one more node that works, and it can tell; ``distcheck isolate`` with a spare node.
+    Fix: add one working node so that isolation can decide: ``distcheck isolate`` with a spare node.
     """
     searched = _searched(job)
     if searched is None:
@@ -220,7 +220,7 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             nodes=suspects.nodes,
             message=brief(suspects.sentence, 300),
             evidence=_evidence(suspects.evidence),
-            fix=Fix("Try them with a node that works.", ("distcheck isolate --hosts <these nodes and a spare one>",)),
+            fix=Fix("Test them with a working node.", ("distcheck isolate --hosts <these nodes and a spare one>",)),
         )
     if searched.kind == "shared":
         yield Finding(
@@ -228,23 +228,22 @@ def isolation_undecided(job: Job) -> Iterator[Outcome]:
             owner="unknown",
             confirmed=False,
             message=brief(searched.sentence, 300),
-            fix=Fix("Look at what the nodes share: software, settings, the network.", ("distcheck gate -v",)),
+            fix=Fix("Check what the nodes share: software, settings, the network.", ("distcheck gate -v",)),
         )
     if searched.kind == "healthy" and len(job.nodes) == 2:
         yield NotChecked(
             required=False,
-            reason="how fast two nodes are together was held against nothing: a third node tells, or gate --min-busbw",
+            reason="speed not judged: two nodes have no comparable node pair; add a third or use gate --min-busbw",
         )
     elif searched.kind == "healthy" and (odd := Members(job).without_like()):
-        how_fast = f"how fast {listed(odd)} {'is' if len(odd) == 1 else 'are'} beside the others"
         yield NotChecked(
             required=False,
             nodes=odd,
             ranks=numbers_of(_on(job, odd)),
-            reason=f"{how_fast} was held against nothing: no pair of other nodes has as many ranks on the same GPUs, "
-            "on as many machines; gate --min-busbw tells",
+            reason=f"speed of {listed(odd)} not judged: no other node pair has as many ranks on the same GPUs and as "
+            "many machines; use gate --min-busbw",
         )
     named = searched.culprits or searched.boundaries or searched.undecided or searched.kind == "shared"
     if searched.kind in {"unmeasured", "ended"} or searched.untested or (searched.kind != "healthy" and not named):
         where = f" ({listed(searched.untested)})" if searched.untested else ""
-        yield NotChecked(reason=f"the search for a bad node came to no end{where}: {brief(searched.sentence, 200)}")
+        yield NotChecked(reason=f"isolation did not finish{where}: {brief(searched.sentence, 200)}")

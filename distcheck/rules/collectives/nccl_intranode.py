@@ -1,4 +1,4 @@
-"""Rules about what NCCL says it uses inside a node: NVLink, NVLS, and what it takes for a node."""
+"""Rules about what NCCL uses inside a node: NVLink, NVLS, and how it identifies nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts import Gpus, Job, NodeFacts, RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.figures import size_words
-from distcheck.rules.collectives.nccl_logs import Told, nodes_in_use, setting, settings_shown, told, who
+from distcheck.rules.collectives.nccl_logs import Logged, logged, nodes_in_use, setting, settings_shown, who
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.readings import Reading, not_ready, nvlinks_of, readings
 from distcheck.rules.wording import found, grouped, listed
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _NVLS_GPUS = 8
-"""With fewer GPUs NCCL prefers rings on some systems (4 of Hopper's, 5 of Blackwell's)."""
+"""With fewer GPUs NCCL prefers rings on some systems (4 Hopper GPUs, 5 Blackwell GPUs)."""
 _NVLS_BYTES = 64 << 20
-"""Far above the size from which 8 GPUs of Hopper's take NVLS, 2 MiB with NCCL 2.30."""
+"""Far above the size from which 8 Hopper GPUs use NVLS, 2 MiB with NCCL 2.30."""
 _NVLS_SINCE = (2, 17)
 _MULTICAST_GPU = re.compile(r"\bG?[HB]\d{2,3}\b")
 
@@ -28,12 +28,13 @@ _MULTICAST_GPU = re.compile(r"\bG?[HB]\d{2,3}\b")
 def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     """NCCL copies between GPUs through the host although NVLink connects them.
 
-    10 to 20 GB/s instead of hundreds. NCCL's log says ``via SHM/direct`` or ``via NET/`` for two ranks of one node. The
-    usual causes are NCCL_P2P_DISABLE=1 left over, NCCL_P2P_LEVEL, and ranks in containers that do not share memory.
+    This gives 10 to 20 GB/s instead of hundreds. NCCL's log says ``via SHM/direct`` or ``via NET/`` for two ranks of
+    one node. The usual causes are a leftover NCCL_P2P_DISABLE=1, NCCL_P2P_LEVEL, and ranks in containers that do not
+    share memory.
 
-    Found by the transports in NCCL's log, for pairs of GPUs of a node of which NVML says that NVLink connects them and
-    that they may reach each other's memory. Where they may not, gpu-nvlink-down says it; where NCCL takes the ranks of
-    a node for several nodes, nccl-hostid-split does.
+    Found by the transports in NCCL's log, for pairs of GPUs of one node that, according to NVML, are connected by
+    NVLink and may access each other's memory. Where they may not, gpu-nvlink-down reports it. Where NCCL treats the
+    ranks of one node as several nodes, nccl-hostid-split reports it.
 
     Fix: unset NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; run one container per node, with ``--ipc=host``.
 
@@ -41,8 +42,8 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     """
     split = {node.key for node, _ in _split(job)}
     ranks = {rank.placement.rank: rank for rank in job.ranks}
-    around: list[tuple[Told, str]] = []
-    for t in told(job):
+    around: list[tuple[Logged, str]] = []
+    for t in logged(job):
         if t.log.ranks != job.world_size or t.node.key in split:
             continue
         for how in ("SHM", "NET"):
@@ -56,10 +57,10 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             [t.rank for t in group],
-            f"{who(job, group)}: NCCL goes through {'shared memory' if how == 'SHM' else 'the network'} to GPUs of the "
+            f"{who(job, group)}: NCCL uses {'shared memory' if how == 'SHM' else 'the network'} between GPUs of the "
             f"same node that NVLink connects{off and '; ' + listed([f'{n}={v}' for n, v in off.items()]) + ' is set'}",
             Fix(
-                "Unset the variable." if off else "Let the ranks of a node share one container and its memory.",
+                "Unset the variable." if off else "Run the ranks of a node in one container with shared memory.",
                 tuple(f"unset {name}" for name in off)
                 or ("nvidia-smi topo -p2p r", "# add to docker run: --gpus all --ipc=host", "df /dev/shm"),
             ),
@@ -70,12 +71,12 @@ def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _pairs(t: Told, others: Iterable[RankFacts]) -> Iterator[frozenset[int | None]]:
+def _pairs(t: Logged, others: Iterable[RankFacts]) -> Iterator[frozenset[int | None]]:
     return (frozenset((_index(t.node, t.rank), _index(t.node, other))) for other in others)
 
 
 def _linked(node: NodeFacts) -> set[frozenset[int | None]]:
-    """Return the pairs of GPUs that NVLink connects and that may reach each other's memory."""
+    """Return the pairs of GPUs that NVLink connects and that may access each other's memory."""
     pairs = node.gpus.peer_access if isinstance(node.gpus, Gpus) else ()
     return {frozenset(pair.gpus) for pair in pairs if (pair.nvlink, pair.read, pair.write) == (0, 0, 0)}
 
@@ -87,22 +88,22 @@ def _index(node: NodeFacts, rank: RankFacts) -> int | None:
 
 @rule("collectives")
 def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
-    """NCCL adds up without the NVSwitches although they could do it.
+    """NCCL does not reduce in the NVSwitches although they support it.
 
-    On nodes with 8 GPUs of Hopper's kind and later the switches can sum for all_reduce (NVLS, NVLink SHARP): 460 GB/s
-    bus bandwidth instead of 370 on H100, 840 instead of 690 on B200. NCCL then says ``NVLS multicast support is not
-    available on dev 0``, or nothing at all; ``NVLS Created Multicast group`` is no proof that it is used.
+    On nodes with 8 Hopper or later GPUs the switches can reduce for all_reduce (NVLS, NVLink SHARP): 460 GB/s bus
+    bandwidth instead of 370 on H100, 840 instead of 690 on B200. NCCL then logs ``NVLS multicast support is not
+    available on dev 0``, or nothing at all; ``NVLS Created Multicast group`` is no proof that NVLS is used.
 
-    Found by the algorithm that NCCL's log gives for all_reduce of 64 MiB and more on one node, where the GPUs are of
-    that kind, their links lead to switches and the fabric is up, and no variable excludes NVLS. Needs NCCL 2.23, which
-    tells the operation. A warning.
+    Found by the algorithm in NCCL's log for all_reduce of 64 MiB and more on one node, where the GPUs are of that kind,
+    their links lead to switches, the fabric is up, and no variable excludes NVLS. It needs NCCL 2.23, which logs the
+    operation. It is a warning.
 
-    Fix: look for the fabric manager's state and for what NCCL says of multicast.
+    Fix: check the state of the fabric manager and what NCCL logs about multicast.
 
     See: https://github.com/NVIDIA/nccl/issues/1672
     """
     nodes = nodes_in_use(job)
-    first = next((t for t in told(job) if t.log.ranks == job.world_size and t.log.algorithms), None)
+    first = next((t for t in logged(job) if t.log.ranks == job.world_size and t.log.algorithms), None)
     if len(nodes) != 1 or first is None or not _nvls_possible(job, nodes[0], first):
         return
     sizes = {int(key.split()[1]): used for key, used in first.log.algorithms.items() if key.startswith("all_reduce ")}
@@ -115,16 +116,16 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
     if log.nvls_available is False:
         reason = "NCCL found no multicast support on the GPUs"
     elif not log.nvls_created and not log.nvls_channels:
-        reason = "NCCL set up no channels for it"
+        reason = "NCCL set up no channels for NVLS"
     else:
-        reason = f"NCCL set it up, and {f'the {tuner} plugin' if tuner else 'its model'} chose otherwise"
+        reason = f"NCCL set up NVLS, but {f'the {tuner} plugin' if tuner else 'its model'} chose another algorithm"
     yield found(
         job,
         list(job.ranks_on(nodes[0])),
-        f"{nodes[0].name}: NCCL uses {used} for all_reduce of {size_words(largest)} and not NVLS, which these GPUs and "
-        f"their NVSwitches can: {reason}",
+        f"{nodes[0].name}: NCCL uses {used} for all_reduce of {size_words(largest)} instead of NVLS, which these GPUs "
+        f"and their NVSwitches support: {reason}",
         Fix(
-            "Look at the fabric manager and at what NCCL says of NVLS.",
+            "Check the fabric manager and what NCCL logs about NVLS.",
             (
                 "systemctl status nvidia-fabricmanager",
                 "nvidia-smi -q | grep -A 4 Fabric",
@@ -137,7 +138,7 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
         evidence={
             "NCCL": log.version,
             "algorithm": used,
-            "multicast": {True: "available", False: "not available", None: "not told"}[log.nvls_available],
+            "multicast": {True: "available", False: "not available", None: "unknown"}[log.nvls_available],
             "NVLS channels": log.nvls_channels or 0,
             **({"tuner": tuner} if tuner else {}),
             **settings_shown([first], "NCCL_CUMEM_ENABLE", "NCCL_TUNER_PLUGIN"),
@@ -145,8 +146,8 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _nvls_possible(job: Job, node: NodeFacts, t: Told) -> bool:
-    """Tell whether NVLS is what NCCL should use for large sums on a node, as far as is known."""
+def _nvls_possible(job: Job, node: NodeFacts, t: Logged) -> bool:
+    """Return whether NCCL should use NVLS for large all_reduces on a node, as far as is known."""
     numbers = re.match(r"(\d{1,6})\.(\d{1,6})", t.log.version)
     version = (int(numbers[1]), int(numbers[2])) if numbers else _NVLS_SINCE
     algorithm, protocol = setting(t, "NCCL_ALGO").lower(), setting(t, "NCCL_PROTO").lower()
@@ -171,16 +172,16 @@ def _multicast(reading: Reading) -> bool:
 
 @rule("collectives")
 def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
-    """NCCL takes the ranks of one node for several nodes, or several nodes for one.
+    """NCCL treats the ranks of one node as several nodes, or several nodes as one.
 
-    NCCL knows a host by its name and the kernel's boot id, or by NCCL_HOSTID alone. Ranks of one node with different
-    host names, as in several containers, or with different NCCL_HOSTID go over the network to each other and never use
-    NVLink or shared memory; so do ranks that can reach each other by neither. Nodes with the same NCCL_HOSTID look for
-    each other's GPUs in vain and fail or hang.
+    NCCL identifies a host by its name and the kernel's boot id, or by NCCL_HOSTID alone. Ranks of one node with
+    different host names, as in several containers, or with different NCCL_HOSTID use the network between them and never
+    NVLink or shared memory. So do ranks that can use neither. Nodes with the same NCCL_HOSTID do not find each other's
+    GPUs and fail or hang.
 
     Found by comparing the number of ranks that NCCL's log counts on a node (since NCCL 2.20) with distcheck's.
 
-    Fix: unset NCCL_HOSTID, give the containers of a node one host name and a shared /dev/shm.
+    Fix: unset NCCL_HOSTID; give the containers of a node the same host name and a shared /dev/shm.
 
     See: https://github.com/NVIDIA/nccl/blob/master/src/misc/utils.cc (getHostHash)
     """
@@ -193,7 +194,7 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
             f"{who(job, group)}: NCCL counts {group[0].log.local_ranks} of the {here} ranks of {node.name} on one node"
             f"{hostid and '; ' + listed([f'{n}={v}' for n, v in hostid.items()]) + ' is set'}",
             Fix(
-                "Let the ranks of a node have one host name, one /dev/shm and no NCCL_HOSTID.",
+                "Give the ranks of a node the same host name and /dev/shm, and no NCCL_HOSTID.",
                 ("unset NCCL_HOSTID", "hostname; cat /proc/sys/kernel/random/boot_id", "df /dev/shm"),
             ),
             severity="warning",
@@ -207,19 +208,19 @@ def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             [t.rank for t in merged],
-            f"{who(job, merged)}: NCCL counts {merged[0].log.nodes} where there are {machines} machines",
+            f"{who(job, merged)}: NCCL counts {merged[0].log.nodes} nodes; expected {machines} machines",
             Fix("Give every machine its own NCCL_HOSTID, or none.", ("unset NCCL_HOSTID",)),
             scope="job",
             evidence=settings_shown(merged, "NCCL_HOSTID"),
         )
 
 
-def _whole(job: Job) -> list[Told]:
-    """Return the ranks whose log speaks of all the ranks of a job that is all there."""
-    return [] if job.missing_ranks else [t for t in told(job) if t.log.ranks == job.world_size]
+def _whole(job: Job) -> list[Logged]:
+    """Return the ranks whose log covers all ranks of the job; none if ranks are missing."""
+    return [] if job.missing_ranks else [t for t in logged(job) if t.log.ranks == job.world_size]
 
 
-def _split(job: Job) -> list[tuple[NodeFacts, list[Told]]]:
-    """Return the nodes of which NCCL makes several, with the ranks that say so."""
+def _split(job: Job) -> list[tuple[NodeFacts, list[Logged]]]:
+    """Return the nodes that NCCL splits into several, with the ranks whose logs show it."""
     few = [t for t in _whole(job) if t.log.local_ranks is not None and t.log.local_ranks < len(job.ranks_on(t.node))]
     return [(group[0].node, group) for group in grouped(few, lambda t: t.node.key).values()]

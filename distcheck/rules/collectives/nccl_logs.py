@@ -1,4 +1,4 @@
-"""What the ranks' NCCL logs say together: who told, which communicators cross nodes, what was set."""
+"""The ranks' NCCL logs: which were read, which communicators cross nodes, what was set."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _OWN = ("InfiniBand", "Ethernet")
-"""The links over which NCCL's own IB transport works; AWS's EFA says Unspecified and needs a plugin."""
+"""Link layers that NCCL's own IB transport supports; AWS EFA reports Unspecified and needs a plugin."""
 
 
-class Told(NamedTuple):
-    """A rank whose log was read."""
+class Logged(NamedTuple):
+    """A rank whose NCCL log was read."""
 
     rank: RankFacts
     node: NodeFacts
@@ -24,17 +24,17 @@ class Told(NamedTuple):
 
 
 @once
-def told(job: Job) -> tuple[Told, ...]:
-    """Return the ranks whose log was read."""
+def logged(job: Job) -> tuple[Logged, ...]:
+    """Return the ranks whose NCCL log was read."""
     return tuple(
-        Told(rank, job.node_of(rank), rank.run.nccl)
+        Logged(rank, job.node_of(rank), rank.run.nccl)
         for rank in job.ranks
         if rank.run is not None and isinstance(rank.run.nccl, NcclLog)
     )
 
 
-def not_told(job: Job) -> Iterator[NotChecked]:
-    """Yield whose log could not be read; it is worth having, and no run fails for want of it."""
+def unread_logs(job: Job) -> Iterator[NotChecked]:
+    """Yield the ranks whose log could not be read; this never fails a run."""
     silent = [(rank, rank.run.nccl.reason) for rank in job.ranks if rank.run and isinstance(rank.run.nccl, Missing)]
     for reason, group in grouped(silent, lambda item: item[1]).items():
         ranks = [rank for rank, _ in group]
@@ -42,11 +42,11 @@ def not_told(job: Job) -> Iterator[NotChecked]:
         yield NotChecked(reason=reason, ranks=numbers_of(ranks), nodes=nodes, required=False)
 
 
-def crossing(job: Job) -> list[Told]:
+def crossing(job: Job) -> list[Logged]:
     """Return the ranks whose communicator reaches ranks on other nodes, and not by NVLink."""
     if len(nodes_in_use(job)) < 2:
         return []
-    return [t for t in told(job) if t.log.ranks in {None, job.world_size} and not (t.log.mnnvl and t.log.nodes == 1)]
+    return [t for t in logged(job) if t.log.ranks in {None, job.world_size} and not (t.log.mnnvl and t.log.nodes == 1)]
 
 
 def nodes_in_use(job: Job) -> list[NodeFacts]:
@@ -54,31 +54,31 @@ def nodes_in_use(job: Job) -> list[NodeFacts]:
     return [node for node in job.nodes if job.ranks_on(node)]
 
 
-def setting(t: Told, name: str) -> str:
-    """Return the value of a variable as NCCL took it, '' when it is not set."""
+def setting(t: Logged, name: str) -> str:
+    """Return the value of a variable as NCCL read it, '' when it is not set."""
     return t.log.settings.get(name) or t.rank.environment.get(name, "")
 
 
-def switched_on(t: Told, name: str) -> bool:
-    """Tell whether a variable that is read as a number is set and not 0."""
+def switched_on(t: Logged, name: str) -> bool:
+    """Return whether a variable that NCCL reads as a number is set and not 0."""
     try:
         return int(setting(t, name) or "0", 0) != 0
     except ValueError:
         return False
 
 
-def settings_shown(ranks: Sequence[Told], *names: str) -> dict[str, str]:
-    """Return which of these variables are set for one of the ranks, as evidence."""
+def settings_shown(ranks: Sequence[Logged], *names: str) -> dict[str, str]:
+    """Return which of these variables are set on any of the ranks, as evidence."""
     return {name: value for name in names for value in [next((setting(t, name) for t in ranks), "")] if value}
 
 
 def adapters(node: NodeFacts) -> list[Nic]:
-    """Return a node's adapters that are up and that NCCL's own IB transport can use: InfiniBand and RoCE."""
+    """Return a node's active adapters for NCCL's own IB transport: InfiniBand and RoCE."""
     return [nic for nic in _up(node) if nic.link_layer in _OWN]
 
 
 def plugin_adapters(node: NodeFacts) -> list[Nic]:
-    """Return a node's adapters that are up and that NCCL can use through a plugin only, as AWS's EFA."""
+    """Return a node's active adapters that NCCL can use only through a plugin, such as EFA."""
     return [nic for nic in _up(node) if nic.link_layer and nic.link_layer not in _OWN]
 
 
@@ -87,7 +87,7 @@ def _up(node: NodeFacts) -> list[Nic]:
 
 
 def adapter_names(nics: Sequence[Nic]) -> str:
-    """Name adapters: mlx5_0 (InfiniBand, 400 Gb/s) and mlx5_1 (…)."""
+    """Return the names of adapters: mlx5_0 (InfiniBand, 400 Gb/s) and mlx5_1 (…)."""
     return listed(
         [
             f"{nic.name} ({nic.link_layer}{'' if nic.rate_Gbps is None else f', {nic.rate_Gbps:g} Gb/s'})"
@@ -97,6 +97,6 @@ def adapter_names(nics: Sequence[Nic]) -> str:
     )
 
 
-def who(job: Job, ranks: Sequence[Told]) -> str:
-    """Name ranks and their nodes."""
+def who(job: Job, ranks: Sequence[Logged]) -> str:
+    """Return the names of ranks and their nodes."""
     return named(job, [t.rank for t in ranks])

@@ -1,4 +1,4 @@
-"""Rules about what NCCL says it uses between nodes: the network, its plugin, GPUDirect RDMA."""
+"""Rules about what NCCL uses between nodes: the network, its plugin, GPUDirect RDMA."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from distcheck.facts import Gpus, Job, Missing, NodeFacts, Pci
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import (
-    Told,
+    Logged,
     adapter_names,
     adapters,
     crossing,
     nodes_in_use,
-    not_told,
     plugin_adapters,
     setting,
     settings_shown,
     switched_on,
+    unread_logs,
     who,
 )
 from distcheck.rules.finding import Fix, NotChecked, Scope
@@ -32,43 +32,43 @@ _GOOGLE = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
 
 @rule("collectives")
 def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
-    """NCCL goes over TCP sockets between nodes that have InfiniBand or RoCE.
+    """NCCL uses TCP sockets between nodes that have InfiniBand or RoCE.
 
-    A tenth of the bandwidth, and every byte through the CPU. NCCL falls back without an error; its log says ``NET/IB :
-    No device found.`` and ``Using network Socket``. Containers without ``/dev/infiniband`` or libibverbs are the usual
-    cause, NCCL_IB_DISABLE=1 and NCCL_NET=Socket left over from an old search for a fault the other one.
+    This gives a tenth of the bandwidth and sends every byte through the CPU. NCCL falls back without an error; its log
+    says ``NET/IB : No device found.`` and ``Using network Socket``. The usual causes are containers without
+    ``/dev/infiniband`` or libibverbs, and NCCL_IB_DISABLE=1 or NCCL_NET=Socket left over from earlier debugging.
 
-    Found by NCCL's own log and the adapters whose ports are up. An error where they are InfiniBand; a warning where
-    they are RoCE, which needs a network set up for it, and where a variable asks for sockets.
+    Found by NCCL's own log and the adapters whose ports are up. It is an error where they are InfiniBand; a warning
+    where they are RoCE, which needs a network configured for it, and where a variable selects sockets.
 
     Fix: give the container ``/dev/infiniband`` and the rdma-core libraries, or unset the variable.
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-disable
     """
-    yield from not_told(job)
+    yield from unread_logs(job)
     over_sockets = [t for t in crossing(job) if t.log.network == "Socket"]
     unseen = [t for t in over_sockets if not isinstance(t.node.pci, Pci)]
     for reason, group in grouped(
         unseen, lambda t: t.node.pci.reason if isinstance(t.node.pci, Missing) else ""
     ).items():
         yield NotChecked(
-            reason=f"whether there are InfiniBand adapters is not known{reason and f': {reason}'}",
+            reason=f"unknown whether there are InfiniBand adapters{reason and f': {reason}'}",
             nodes=nodes_of(job, [t.rank for t in group]),
             required=False,
         )
-    # Those that need a plugin are nccl-net-plugin-missing's.
+    # nccl-net-plugin-missing reports those that need a plugin.
     slow = [t for t in over_sockets if adapters(t.node) and not _plugin_wanted(t)]
     for (chosen, infiniband), group in grouped(slow, lambda t: (_sockets_chosen(t), _has_infiniband(t.node))).items():
         nics = adapters(group[0].node)
         yield found(
             job,
             [t.rank for t in group],
-            f"{who(job, group)}: NCCL goes over TCP sockets ({listed(group[0].log.devices) or 'Socket'}) between "
-            f"nodes, although {adapter_names(nics)} {are(nics)} up{chosen and f'; {chosen} asks for it'}",
+            f"{who(job, group)}: NCCL uses TCP sockets ({listed(group[0].log.devices) or 'Socket'}) between "
+            f"nodes, although {adapter_names(nics)} {are(nics)} up{chosen and f'; {chosen} selects sockets'}",
             Fix(
-                f"Unset {chosen.partition('=')[0]}, unless there is a reason for it that still holds."
+                f"Unset {chosen.partition('=')[0]}, unless it is still needed."
                 if chosen
-                else "Let the ranks use the adapters: /dev/infiniband and libibverbs in the container.",
+                else "Give the ranks access to the adapters: /dev/infiniband and libibverbs in the container.",
                 (f"unset {chosen.partition('=')[0]}",)
                 if chosen
                 else (
@@ -89,8 +89,8 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _sockets_chosen(t: Told) -> str:
-    """Return the variable that keeps NCCL from InfiniBand, with its value, '' when none does."""
+def _sockets_chosen(t: Logged) -> str:
+    """Return the variable that excludes InfiniBand, with its value, '' when none does."""
     if switched_on(t, "NCCL_IB_DISABLE"):
         return f"NCCL_IB_DISABLE={setting(t, 'NCCL_IB_DISABLE')}"
     return f"NCCL_NET={setting(t, 'NCCL_NET')}" if setting(t, "NCCL_NET").lower() == "socket" else ""
@@ -100,33 +100,33 @@ def _has_infiniband(node: NodeFacts) -> bool:
     return any(nic.link_layer == "InfiniBand" for nic in adapters(node))
 
 
-def _scope(job: Job, group: Sequence[Told]) -> Scope:
-    """Tell a fault that all nodes show, which is the job's, from one that some show."""
+def _scope(job: Job, group: Sequence[Logged]) -> Scope:
+    """Return the scope of a fault: job if all nodes show it, else node."""
     return "job" if len({t.node.key for t in group}) == len(nodes_in_use(job)) else "node"
 
 
 @rule("collectives")
 def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
-    """A network plugin that NCCL was to use could not be loaded.
+    """NCCL could not load a required network plugin.
 
-    NCCL goes on with its own transports: on AWS's EFA and Google's GPUDirect-TCPX and FasTrak that is TCP, 4 GB/s where
-    300 are usual. Its log says ``NET/Plugin: Could not find: libnccl-net.so``, which is harmless where no plugin is
-    wanted, and ``Using network Socket``. With NCCL_NET set to the plugin's name it fails instead: ``Failed to
+    NCCL continues with its own transports: on AWS EFA and Google's GPUDirect-TCPX and FasTrak that is TCP, 4 GB/s
+    instead of the usual 300. Its log says ``NET/Plugin: Could not find: libnccl-net.so``, which is harmless where no
+    plugin is needed, and ``Using network Socket``. With NCCL_NET set to the plugin's name it fails instead: ``Failed to
     initialize any NET plugin``.
 
-    Found by NCCL's own log, where NCCL_NET_PLUGIN or NCCL_NET asks for a plugin, where an adapter is up that NCCL
-    cannot use by itself (EFA), and where variables of Google's plugins are set. An error where TCP is what is left.
+    Found by NCCL's own log, where NCCL_NET_PLUGIN or NCCL_NET names a plugin, where an adapter is up that NCCL cannot
+    use by itself (EFA), and where variables of Google's plugins are set. It is an error where NCCL falls back to TCP.
 
-    Fix: put the plugin's folder into LD_LIBRARY_PATH inside the container, and set NCCL_NET to its name so that a
-    fall-back fails loudly.
+    Fix: add the plugin's folder to LD_LIBRARY_PATH inside the container, and set NCCL_NET to its name, so that NCCL
+    fails instead of falling back.
 
     See: https://github.com/NVIDIA/nccl/issues/959
     """
     without = [(t, why) for t in crossing(job) if t.log.network in {"IB", "Socket", ""} for why in [_plugin_wanted(t)]]
-    wanted = [
+    failed = [
         (t, why) for t, why in without if why and (t.log.network or t.log.plugins_missing or t.log.plugins_failed)
     ]
-    for (why, network), items in grouped(wanted, lambda item: (item[1], item[0].log.network)).items():
+    for (why, network), items in grouped(failed, lambda item: (item[1], item[0].log.network)).items():
         group = [t for t, _ in items]
         log = group[0].log
         missing = [name for name in log.plugins_missing if name.startswith("NET ")]
@@ -141,9 +141,9 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
             job,
             [t.rank for t in group],
             f"{who(job, group)}: {why}, but {happened}; "
-            f"{f'NCCL goes over its own {network} transport' if network else 'NCCL has no network'}",
+            f"{f'NCCL uses its own {network} transport' if network else 'NCCL has no network'}",
             Fix(
-                "Make the plugin's library loadable on these nodes, inside the container too.",
+                "Make the plugin's library loadable on these nodes, also inside the container.",
                 (
                     "find / -name 'libnccl-net*.so' 2>/dev/null",
                     "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH"
@@ -163,17 +163,17 @@ def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _plugin_wanted(t: Told) -> str:
-    """Say why NCCL should use a network plugin on a rank's node, '' when it need not."""
+def _plugin_wanted(t: Logged) -> str:
+    """Return why NCCL needs a network plugin on a rank's node, '' when it needs none."""
     plugin, network = setting(t, "NCCL_NET_PLUGIN"), setting(t, "NCCL_NET")
     if plugin and plugin.lower() != "none":
-        return f"NCCL_NET_PLUGIN={plugin} asks for a network plugin"
+        return f"NCCL_NET_PLUGIN={plugin} requires a network plugin"
     if network and network.lower() not in {"ib", "socket"}:
-        return f"NCCL_NET={network} asks for a network plugin"
+        return f"NCCL_NET={network} requires a network plugin"
     if network or plugin:
         return ""
     if nics := plugin_adapters(t.node):
-        return f"{adapter_names(nics)} can be used through a network plugin only"
+        return f"NCCL can use {adapter_names(nics)} only through a network plugin"
     google = next((name for name in t.rank.environment if name.startswith(_GOOGLE)), "")
     return f"{google} is set, a variable of Google's network plugin" if google else ""
 
@@ -182,37 +182,37 @@ def _plugin_wanted(t: Told) -> str:
 def gdr_not_used(job: Job) -> Iterator[Outcome]:
     """NCCL does not use GPUDirect RDMA between nodes.
 
-    Everything then goes through the host's memory: a half to a quarter of the bandwidth. NCCL's log says ``via
-    NET/IB/0`` without ``/GDRDMA``, and either ``GPU Direct RDMA Disabled for HCA 0 'mlx5_0'`` (nvidia-peermem is not
-    loaded, and the kernel or the driver has no DMA-BUF) or it is too far from GPU to adapter: virtual machines without
-    a topology file, NCCL_NET_GDR_LEVEL, or adapters at another socket.
+    All data then goes through host memory: a half to a quarter of the bandwidth. NCCL's log says ``via NET/IB/0``
+    without ``/GDRDMA``. Either it also says ``GPU Direct RDMA Disabled for HCA 0 'mlx5_0'`` (nvidia-peermem is not
+    loaded, and the kernel or the driver has no DMA-BUF), or the GPU is too far from the adapter: virtual machines
+    without a topology file, NCCL_NET_GDR_LEVEL, or adapters on another socket.
 
-    Found by the transports in NCCL's log and what it says of each adapter; GPUs for desktops, which cannot, are left
-    out. A warning; a remark where other ranks use it, and where adapters and GPUs may just be far apart.
+    Found by the transports in NCCL's log and what it reports for each adapter. Desktop GPUs, which do not support it,
+    are left out. It is a warning; info where other ranks use it and adapters and GPUs may simply be far apart.
 
     Fix: load nvidia-peermem, or use the open kernel driver; give virtual machines their topology file.
 
     See: https://github.com/NVIDIA/nccl/issues/1537
     """
     between = [t for t in crossing(job) if t.log.gdr is not None and t.log.network != "Socket"]
-    somebody = any(t.log.gdr for t in between)
+    some_use_it = any(t.log.gdr for t in between)
     without = [t for t in between if not t.log.gdr and t.log.gdr_devices and not _desktop(t)]
     for (allowed, limit), group in grouped(without, lambda t: (_gdr_allowed(t), _gdr_limit(t))).items():
         names = list(group[0].log.gdr_devices)
         if not allowed:
-            reason = f"the driver does not let {listed(names, most=2)} reach GPU memory"
+            reason = f"the driver does not let {listed(names, most=2)} access GPU memory"
         else:
-            reason = f"{limit} is set" if limit else "NCCL finds GPU and adapter too far apart"
+            reason = f"{limit} is set" if limit else "NCCL considers GPU and adapter too far apart"
         yield found(
             job,
             [t.rank for t in group],
-            f"{who(job, group)}: NCCL goes over {group[0].log.network} between nodes without GPUDirect RDMA; {reason}",
+            f"{who(job, group)}: NCCL uses {group[0].log.network} between nodes without GPUDirect RDMA; {reason}",
             Fix(
                 f"Unset {limit.partition('=')[0]}."
                 if allowed and limit
-                else "Give NCCL the machine's topology (NCCL_TOPO_FILE), or allow a longer way and measure."
+                else "Give NCCL the machine's topology (NCCL_TOPO_FILE), or allow a longer path and measure."
                 if allowed
-                else "Load nvidia-peermem, at every boot, or use the open kernel driver with DMA-BUF.",
+                else "Load nvidia-peermem at every boot, or use the open kernel driver with DMA-BUF.",
                 (f"unset {limit.partition('=')[0]}",)
                 if allowed and limit
                 else ("nvidia-smi topo -m", "export NCCL_NET_GDR_LEVEL=PHB")
@@ -222,7 +222,7 @@ def gdr_not_used(job: Job) -> Iterator[Outcome]:
                     "echo nvidia-peermem | sudo tee /etc/modules-load.d/peermem.conf",
                 ),
             ),
-            severity="info" if allowed and somebody and not limit else "warning",
+            severity="info" if allowed and some_use_it and not limit else "warning",
             scope=_scope(job, group) if not limit else "job",
             owner="user" if limit else "admin",
             evidence={
@@ -236,15 +236,15 @@ def gdr_not_used(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _gdr_allowed(t: Told) -> bool:
+def _gdr_allowed(t: Logged) -> bool:
     return any(t.log.gdr_devices.values())
 
 
-def _gdr_limit(t: Told) -> str:
+def _gdr_limit(t: Logged) -> str:
     level = setting(t, "NCCL_NET_GDR_LEVEL")
     return f"NCCL_NET_GDR_LEVEL={level}" if level.upper() in {"0", "1", "LOC", "PIX"} else ""
 
 
-def _desktop(t: Told) -> bool:
+def _desktop(t: Logged) -> bool:
     devices = t.node.gpus.devices if isinstance(t.node.gpus, Gpus) else ()
     return any(isinstance(gpu.name, str) and _DESKTOP_GPU.search(gpu.name) for gpu in devices)

@@ -1,4 +1,4 @@
-"""Rules about the collectives: what became of the ranks, and whether results are right."""
+"""Rules about the collectives: how the ranks ended, and whether results are correct."""
 
 from __future__ import annotations
 
@@ -31,47 +31,48 @@ if TYPE_CHECKING:
 
 @rule("collectives")
 def torch_backend_missing(job: Job) -> Iterator[Outcome]:
-    """This torch does not have the backend that the job wants.
+    """This torch build lacks the backend that the job uses.
 
-    ``init_process_group("nccl")`` raises ``Distributed package doesn't have NCCL built in`` on every rank, or
-    on the ranks of the nodes where a CPU build of torch was installed; then the others wait for those for ten
-    minutes and more. A torch that has NCCL but is shown no GPU fails a little later with ``ProcessGroupNCCL
-    is only supported with GPUs, no GPUs found!``. Found by asking torch on every rank, before anything is
-    tried.
+    ``init_process_group("nccl")`` raises ``Distributed package doesn't have NCCL built in`` on every rank, or only on
+    nodes with a CPU build of torch. In the latter case the other ranks wait for ten minutes or more. A torch with NCCL
+    that sees no GPU fails a little later with ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``.
 
-    Fix: install the build of torch that fits the nodes' GPUs, the same one everywhere; or ask for a backend
-    that is there: ``--backend gloo`` and ``init_process_group("gloo")``.
+    Found by querying torch on every rank, before any collective runs.
+
+    Fix: install the torch build for the nodes' GPUs, the same one everywhere; or use an available backend:
+    ``--backend gloo`` and ``init_process_group("gloo")``.
     See: https://pytorch.org/get-started/locally/
     """
     for detail, ranks in grouped(endings(job).unavailable, detail_of).items():
-        words = detail.removeprefix(UNAVAILABLE)
+        error = detail.removeprefix(UNAVAILABLE)
         yield found(
             job,
             ranks,
-            f"{who(job, ranks)} cannot use {_backend(job)}: {brief(words, 120)}",
+            f"{who(job, ranks)} cannot use {_backend(job)}: {brief(error, 120)}",
             Fix(
-                "Install the build of torch that fits the GPUs, or use a backend that this torch has.",
+                "Install the torch build for these GPUs, or use a backend that this torch has.",
                 (
                     "python -c 'import torch; print(torch.__version__, torch.version.cuda)'",
                     "distcheck bandwidth --backend gloo",
                 ),
             ),
             scope="job",
-            evidence={"backend": _backend(job), "error": words},
+            evidence={"backend": _backend(job), "error": error},
         )
 
 
 @rule("collectives")
 def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
-    """A rank's process was stopped by a signal in the middle of a collective.
+    """A signal stopped a rank's process during a collective.
 
-    A stopped process (state T) neither works nor dies, so no connection breaks: all other ranks wait until
-    their watchdog ends the job, after ten minutes with NCCL: ``Watchdog caught collective operation
-    timeout``. The log then shows the ranks that waited, not the one that was stopped. Schedulers stop jobs to
-    suspend them, container runtimes to freeze them, debuggers to look at them. Found by the state of every
-    rank's process in /proc, so that only the stopped ranks are named.
+    A stopped process (state T) neither runs nor exits, so no connection breaks. All other ranks wait until their
+    watchdog ends the job, after ten minutes with NCCL: ``Watchdog caught collective operation timeout``. The log then
+    shows the ranks that waited, not the stopped one. Schedulers stop processes to suspend a job, container runtimes to
+    freeze it, debuggers to inspect it.
 
-    Fix: find who stopped it and let it go on: ``kill -CONT PID``; leave the node out when nobody knows.
+    Found by the state of every rank's process in /proc, so that only the stopped ranks are named.
+
+    Fix: find what stopped it and resume it: ``kill -CONT PID``; exclude the node if the cause stays unknown.
     See: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
     ranks = endings(job).stopped
@@ -81,9 +82,9 @@ def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{who(job, ranks)} {'was' if len(ranks) == 1 else 'were'} stopped during {steps_of(ranks)}; "
-            "all others waited",
+            "all other ranks waited",
             Fix(
-                "Find what stops processes there: the scheduler's suspend, a frozen cgroup, a debugger.",
+                "Find what stops processes there: a scheduler suspend, a frozen cgroup, a debugger.",
                 (f"ps -o pid,stat,wchan,cmd -p {pids.replace(' ', ',')}", f"kill -CONT {pids}"),
             ),
             scope="node",
@@ -97,25 +98,24 @@ def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
 def collective_rank_died(job: Job) -> Iterator[Outcome]:
     """A rank's process died during the collectives.
 
-    The others see only that it is gone: ``Connection closed by peer``, ``Connection reset by peer``, or with
-    NCCL ``ncclRemoteError: A call failed possibly due to a network error or a remote process exiting
-    prematurely``, or they wait for their watchdog. The signal tells more than their errors do: SIGKILL is
-    the memory limit of the cgroup (exit code 137), the kernel's OOM killer, or somebody; SIGBUS (135) most
-    often a /dev/shm that is too small, SIGSEGV (139) a crash in a driver or a plugin, SIGABRT (134) torch's
-    watchdog or a failed assertion, SIGILL (132) a library made for another processor. Found by the exit
-    status of every rank's process, and by what its node shows right after: how many processes the kernel has
-    killed for want of memory and whose limit was reached (memory.events, or memory.oom_control of cgroup v1),
-    the room in /dev/shm, and the ranks' last words. A limit that was reached is the job's own (exit code 30);
-    anything else is only suspected. A rank that the watchdog aborted is named only where no other rank shows
-    the cause.
+    The other ranks report only that it is gone: ``Connection closed by peer``, ``Connection reset by peer``, or with
+    NCCL ``ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely``. Or
+    they wait for their watchdog. The signal says more than their errors: SIGKILL (exit code 137) is the memory limit of
+    the cgroup, the kernel's OOM killer, or a kill by a person or program; SIGBUS (135) most often a /dev/shm that is
+    too small, SIGSEGV (139) a crash in a driver or a plugin, SIGABRT (134) torch's watchdog or a failed assertion,
+    SIGILL (132) a library built for another processor.
 
-    Fix: by the signal: raise the memory limit, give the container a larger ``/dev/shm``, or look for the
-    crash.
+    Found by the exit status of every rank's process, and by the state of its node right after: how many processes the
+    kernel OOM-killed and which limit was reached (memory.events, or memory.oom_control of cgroup v1), the free space in
+    /dev/shm, and the ranks' last output. A reached limit is the job's own (exit code 30); any other cause is only
+    suspected. A rank that the watchdog aborted is named only where no other rank shows the cause.
+
+    Fix: by the signal: raise the memory limit, give the container a larger ``/dev/shm``, or investigate the crash.
     See: https://man7.org/linux/man-pages/man7/signal.7.html
     """
     ended = endings(job)
     ranks = ended.died or ([] if ended.clear or ended.failed else ended.aborted)
-    # What mends it makes them alike, not the room or the words that were left at each one's own moment.
+    # Group by the fix; free space and last output differ from rank to rank.
     for (detail, _), group in grouped(ranks, lambda r: (detail_of(r), cause_of_death(r).text)).items():
         cause = cause_of_death(group[0])
         yield found(
@@ -136,15 +136,15 @@ def collective_rank_died(job: Job) -> Iterator[Outcome]:
 def collective_failed(job: Job) -> Iterator[Outcome]:
     """A collective, or joining the process group, raised an error.
 
-    The job would end with the same error. Where a rank fails by itself (a CUDA error, no memory, an interface
-    that does not exist) the others report only that it is gone, so that the first error in time is worth more
-    than the loudest. Found by running the collectives; ranks whose error says only that another rank does not
-    answer are left out when a rank shows a cause of its own. Ranks that could not begin, because their torch
-    cannot be imported, are reported here too, and so is, as not checked, every figure that was asked for and
-    is not there.
+    The job would fail with the same error. Where one rank fails first (a CUDA error, out of memory, an interface that
+    does not exist), the others report only that it is gone. So the first error in time matters more than the loudest.
 
-    Fix: follow the error's text; ``distcheck explain --log FILE`` names the rules that fit an error, and
-    ``NCCL_DEBUG=INFO`` makes NCCL say what it tried.
+    Found by running the collectives. Ranks whose error says only that another rank does not answer are left out when
+    another rank shows its own cause. Ranks that could not start because torch cannot be imported are also reported
+    here. Every requested figure that is missing is listed as not checked.
+
+    Fix: follow the error text; ``distcheck explain --log FILE`` names the rules that match an error, and
+    ``NCCL_DEBUG=INFO`` makes NCCL log what it tried.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
     """
     ended = endings(job)
@@ -152,7 +152,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{who(job, ranks)} could not begin{f': {brief(detail, 120)}' if detail else ''}",
+            f"{who(job, ranks)} could not start{f': {brief(detail, 120)}' if detail else ''}",
             Fix("Make the same torch importable on every node.", ("python -c 'import torch'",)),
             scope="node",
             confirmed=False,
@@ -165,7 +165,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{who(job, ranks)} failed in {steps_of(ranks)}: {brief(detail_of(ranks[0]), 120)}",
-            _mend(job, detail_of(ranks[0]), own=own),
+            _fix_for_error(job, detail_of(ranks[0]), own=own),
             scope="node" if own else "link",
             owner="unknown",
             confirmed=False,
@@ -176,18 +176,18 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
 
 @rule("collectives")
 def collective_stalled(job: Job) -> Iterator[Outcome]:
-    """Ranks did not get through a collective in time, and no rank shows why.
+    """Ranks did not finish a collective in time, and no rank shows why.
 
-    This is the hang that costs most: nothing fails, every GPU is busy waiting, and after ten minutes NCCL's
-    watchdog ends all ranks with ``Watchdog caught collective operation timeout: WorkNCCL(SeqNum=...)``. Found
-    by what every rank said last and when. A few ranks that fell silent, hang in the kernel or got less far
-    than the others are named; where all ranks wait in the same place, nobody is blamed: then the network
-    between them, or simply too little time for the sizes asked, is the more likely cause.
+    This is the most expensive hang: no rank fails, every GPU is busy waiting, and after ten minutes NCCL's watchdog
+    ends all ranks with ``Watchdog caught collective operation timeout: WorkNCCL(SeqNum=...)``.
 
-    Where importing torch took most of the time, on a busy machine or from a slow file system, that is reported.
+    Found by what every rank reported last and when. If a few ranks stopped reporting, hang in the kernel or made less
+    progress than the others, they are named. If all ranks wait in the same place, no rank is blamed: the network
+    between them, or too little time for the requested sizes, is the more likely cause. If importing torch took most of
+    the time, on a busy machine or from a slow file system, that is reported.
 
-    Fix: give it more time or smaller ``--sizes`` to tell slow from stuck; ``distcheck net`` looks at the
-    network, ``distcheck isolate`` finds the node or link.
+    Fix: use more time or smaller ``--sizes`` to distinguish slow from stuck; ``distcheck net`` checks the network,
+    ``distcheck isolate`` finds the node or link.
     See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
     """
     ended = endings(job)
@@ -201,7 +201,7 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
             job,
             few,
             f"{who(job, few)} {sign}{steps}; the other {len(job.ranks) - len(few)} show no fault",
-            Fix("Look at this node first.", ("distcheck isolate", "dmesg -T | tail -n 50")),
+            Fix("Check this node first.", ("distcheck isolate", "dmesg -T | tail -n 50")),
             scope="node",
             owner="unknown",
             confirmed=False,
@@ -220,7 +220,7 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
             **{f"at {call}": numbered(numbers_of(group)) for call, group in grouped(waiting, call_of).items() if call},
         },
         fix=Fix(
-            "Retry: the kernel has torch's files in memory now. Else see what keeps the CPUs or the file system busy.",
+            "Retry: torch's files are now in the page cache. Otherwise find what keeps the CPUs or file system busy.",
             (
                 f"distcheck {job.asked.command} --timeout {2 * job.asked.timeout_seconds:g}",
                 "time python -c 'import torch'",
@@ -228,7 +228,7 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
         )
         if late
         else Fix(
-            "Tell slow from stuck with more time or smaller sizes; then look at the network.",
+            "Distinguish slow from stuck with more time or smaller sizes; then check the network.",
             ("distcheck bandwidth --sizes 1M --timeout 300", "distcheck net", "distcheck isolate"),
         ),
     )
@@ -236,17 +236,18 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
 
 @rule("collectives")
 def collective_wrong_result(job: Job) -> Iterator[Outcome]:
-    """A collective delivered wrong numbers.
+    """A collective returned wrong numbers.
 
-    Nothing fails and nothing warns: training goes on with gradients that differ between ranks, the loss
-    spikes or drifts, and checkpoints are poisoned. A faulty GPU, memory, NIC or switch does this, and so do
-    broken kernels of a driver or plugin, and an IOMMU that redirects PCIe peer-to-peer traffic. Found by one
-    pass of every operation over small whole numbers whose exact sum every rank knows, with the receive
-    buffers poisoned, so that not a single bit may differ. A rank that sees wrong numbers may have received
-    them from its neighbour: it is a suspect, not a proof.
+    There is no error and no warning: training continues with gradients that differ between ranks, the loss spikes or
+    drifts, and checkpoints are corrupted. Possible causes are a faulty GPU, memory, NIC or switch, broken kernels of a
+    driver or plugin, and an IOMMU that redirects PCIe peer-to-peer traffic.
 
-    Fix: do not train on these nodes; test them apart with ``distcheck isolate``, and look at the ECC counters
-    and Xid errors of the suspects.
+    Found by one pass of every operation over small whole numbers whose exact sum every rank knows, with poisoned
+    receive buffers, so that not a single bit may differ. A rank with wrong numbers may have received them from its
+    neighbour: it is a suspect, not a proof.
+
+    Fix: do not train on these nodes; test them separately with ``distcheck isolate``, and check the ECC counters and
+    Xid errors of the suspects.
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
     wrong = [r for r in job.ranks if r.run is not None and any(r.run.wrong.values())]
@@ -265,7 +266,7 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
         wrong,
         f"{who(job, wrong)} received wrong numbers: {'up to ' if len(wrong) > 1 else ''}{listed(counts)}",
         Fix(
-            "Do not train on these nodes before the faulty one is found.",
+            "Do not train on these nodes until the faulty one is found.",
             ("distcheck isolate", "nvidia-smi -q -d ECC,ROW_REMAPPER", "dmesg -T | grep -i xid")
             if _backend(job) == "nccl"
             else ("distcheck isolate",),
@@ -282,7 +283,7 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
 
 
 def _unmeasured(job: Job) -> Iterator[NotChecked]:
-    """Say which figures are not there, where no finding of this family explains it."""
+    """Yield the missing figures, where no finding of this family explains them."""
     collectives = job.collectives
     if collectives is None or isinstance(collectives, Missing):
         reason = collectives.reason if collectives else "the collectives were not run"
@@ -295,17 +296,17 @@ def _unmeasured(job: Job) -> Iterator[NotChecked]:
         yield NotChecked(reason=f"no figure for {listed(gaps)}{why_ended(job)}")
 
 
-def _mend(job: Job, error: str, *, own: bool) -> Fix:
-    """Return what to do about an error of a rank, or (not its own) about ranks that lost each other."""
-    if "/dev/shm" in error:  # noqa: S108 NCCL's words
+def _fix_for_error(job: Job, error: str, *, own: bool) -> Fix:
+    """Return the fix for a rank's own error, or for ranks that lost each other (not own)."""
+    if "/dev/shm" in error:  # noqa: S108 NCCL's text
         return Fix(
-            "Make /dev/shm larger; on a host, first remove from it what jobs that are gone have left there.",
+            "Make /dev/shm larger; on a host, first remove leftover files of earlier jobs from it.",
             ("df -h /dev/shm; ls -la /dev/shm", "# add to docker run: --shm-size=8g"),
         )
     return Fix(
-        "Follow the error; let the backend say what it tried."
+        "Follow the error; let the backend log what it tried."
         if own
-        else "Look at the network between the nodes; these ranks lost each other and none shows why.",
+        else "Check the network between the nodes; these ranks lost each other and none shows the cause.",
         ("NCCL_DEBUG=INFO distcheck bandwidth -v" if _backend(job) == "nccl" else "distcheck net",),
     )
 

@@ -1,1 +1,1 @@
-"""Rules about the variables of the job: what torch reads, and whether the ranks agree."""
+"""Rules about the variables that torch reads: valid, and consistent across the ranks."""

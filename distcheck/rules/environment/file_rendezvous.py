@@ -1,4 +1,4 @@
-"""Rules about a file at which the ranks meet instead of at MASTER_ADDR:MASTER_PORT."""
+"""Rules about a rendezvous file, which replaces MASTER_ADDR:MASTER_PORT."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ _OF_ONE_NODE = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "ramf
 
 @rule("peers")
 def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
-    """The file of init_method="file://…" cannot serve as the ranks' meeting place.
+    """The file of init_method="file://…" cannot serve as the ranks' rendezvous.
 
-    The ranks write into it in turn, under a lock. Left by a former run it has that run's keys, and the ranks hang or
-    meet ghosts; on a file system of one node's own every node has a file of its own; where locks hold on one node only,
-    as with NFS mounted nolock, they spoil each other's writes.
+    The ranks write to the file in turn, under a lock. A file from an earlier run holds that run's keys, and the ranks
+    hang or connect to processes that no longer exist. On a node-local file system every node has its own file. If locks
+    hold on one node only, as with NFS mounted nolock, the ranks overwrite each other's data.
 
-    Found by a file:// among the words of ``gate -- COMMAND``, and by looking at that file and its mount on every node.
+    Found by a file:// URL in the arguments of ``gate -- COMMAND``, and by reading that file and its mount on every
+    node.
 
-    Fix: a file name of this job's own on a file system that all nodes share, or MASTER_ADDR and MASTER_PORT instead.
+    Fix: use a new file name for each job on a file system that all nodes share, or MASTER_ADDR and MASTER_PORT.
     """
     seen = [(n, n.network.rendezvous_file) for n in job.nodes if n.network]
     files = [(n, f) for n, f in seen if isinstance(f, RendezvousFile)]
-    machines = {n.boot_id for n, _ in files if isinstance(n.boot_id, str)}  # containers of one may share a folder
+    machines = {n.boot_id for n, _ in files if isinstance(n.boot_id, str)}  # containers of one host may share a folder
     own = [n for n, f in files if f.file_system in _OF_ONE_NODE] if len(machines) > 1 else []
     stale = [n for n, f in files if f.bytes]
     unlocked = [n for n, f in files if not f.locks]
     path = files[0][1].path if files else ""
-    for nodes, words, severe in (
-        (own, "lies on a file system of the node's own, so that every node has another file", True),
-        (stale, "has been written to already, by a former run", False),
-        (unlocked, "lies where locks hold on one node only (nolock)", False),
+    for nodes, problem, severe in (
+        (own, "is on a node-local file system, so every node has its own file", True),
+        (stale, "already has data from an earlier run", False),
+        (unlocked, "is on a mount where locks hold on one node only (nolock)", False),
     ):
         if nodes:
             yield found(
                 job,
                 [r for n in nodes for r in job.ranks_on(n)],
-                f"the rendezvous file {path} on {listed([n.name for n in nodes])} {words}",
+                f"the rendezvous file {path} on {listed([n.name for n in nodes])} {problem}",
                 Fix(
-                    "Take a new file for each job on a file system that all nodes share, or meet at MASTER_ADDR.",
+                    "Use a new file for each job on a file system that all nodes share, or use MASTER_ADDR.",
                     (f"rm {path}",) if nodes is stale else ("--init-method file:///shared/rendezvous.$SLURM_JOB_ID",),
                 ),
                 severity="error" if severe else "warning",

@@ -1,4 +1,4 @@
-"""Rules about variables that something else left in the environment, and that programs of the job obey."""
+"""Rules about inherited variables that change how the job's programs behave."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ if TYPE_CHECKING:
 
     from distcheck.facts import Job, RankFacts
 
-# Command lines of programs that run a torchelastic agent, or hand over to one.
+# Command lines of programs that run a torchelastic agent or start one.
 _AGENT = re.compile(r"torchrun|torch[./]distributed[./](run|launch)|elastic|accelerate|lightning|fabric|deepspeed")
 
 
 @rule("environment")
 def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
-    """A torchrun that is not there is said to hold the store, so nobody listens.
+    """TORCHELASTIC_USE_AGENT_STORE is set, but no torchrun agent serves the store.
 
-    With TORCHELASTIC_USE_AGENT_STORE=True rank 0 leaves the store to torchrun's agent and starts none.
-    Inherited by a process that no agent started (a script run from inside a torchrun worker, a saved
-    environment, Ray), it makes every rank wait for nobody: ``The client socket has timed out after 600000ms
-    while trying to connect to (...)``. Found by the variable together with a MASTER_PORT that was free on
-    rank 0; where that was not tried, by no agent among the processes that started this one, which is only a
-    warning.
+    With TORCHELASTIC_USE_AGENT_STORE=True rank 0 expects torchrun's agent to serve the store and does not start one.
+    A process that no agent started can inherit the variable (a script run from inside a torchrun worker, a saved
+    environment, Ray). Every rank then waits for a store that does not exist: ``The client socket has timed out after
+    600000ms while trying to connect to (...)``. Found by the variable together with a MASTER_PORT that was free on
+    rank 0. If the port was not tried, it is found by the absence of an agent among the parent processes, which is only
+    a warning.
 
-    Fix: ``unset ${!TORCHELASTIC_@}`` before the inner start.
+    Fix: ``unset ${!TORCHELASTIC_@}`` before starting the inner job.
     See: https://github.com/pytorch/pytorch/issues/65463
     """
-    told = [
+    affected = [
         r
         for r in job.ranks
         if r.environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not started_by_distcheck(job, r)
     ]
     zero = rank_zero(job)
-    if not told or (zero and zero not in told):
-        return  # rank 0 decides whether there is a store; the others connect in either case
+    if not affected or (zero and zero not in affected):
+        return  # rank 0 decides whether to start a store; the others connect in either case
     bind = job.process_of(zero).bind if zero else None
     if bind and bind.outcome in {"agent", "in-use"}:
         return
     free = bind is not None and bind.outcome == "bound"
-    orphans = told if free else [r for r in told if not _has_agent(job, r)]
+    orphans = affected if free else [r for r in affected if not _has_agent(job, r)]
     if not orphans:
         return
     proof = f"port {bind.port} was free on rank 0" if bind and free else "no torchrun is among its parent processes"
     yield found(
         job,
         orphans,
-        f"{named(job, orphans)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}: nobody would hold the store",
+        f"{named(job, orphans)}: TORCHELASTIC_USE_AGENT_STORE is True, but {proof}; no agent would serve the store",
         Fix(
-            "Remove torchrun's leftovers from the environment before starting the job.",
+            "Unset torchrun's inherited variables before starting the job.",
             ("unset ${!TORCHELASTIC_@}",),
         ),
         severity="error" if free else "warning",
@@ -68,21 +68,21 @@ def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
 
 
 def _has_agent(job: Job, rank: RankFacts) -> bool:
-    """Whether an agent may have started a rank; with no ancestors in sight nothing speaks against it."""
+    """Whether an agent may have started a rank; True also where its ancestors are unknown."""
     ancestors = job.process_of(rank).ancestors
     return not ancestors or any(_AGENT.search(command) for command in ancestors)
 
 
 @rule("environment")
 def env_pet_leak(job: Job) -> Iterator[Outcome]:
-    """Variables named PET_* change what torchrun does, whatever its command line leaves open.
+    """PET_* variables set options that torchrun's command line does not.
 
-    torchrun takes every option that is not on its command line from PET_<OPTION>: left over in a shell,
-    PET_NNODES=2 makes it wait for a second node that never comes. Operators on Kubernetes set them on
-    purpose, so they are not reported in a pod, nor where torchrun's command line says something else. Found
-    by their names in the ranks' environment.
+    torchrun takes every option that is not on its command line from PET_<OPTION>. PET_NNODES=2 from an earlier
+    shell makes it wait for a second node that never joins. Kubernetes operators set these variables on purpose, so
+    they are silent in a pod, and where torchrun's command line overrides them. Found by their names in the ranks'
+    environment.
 
-    Fix: ``unset ${!PET_@}`` before torchrun, unless they are meant.
+    Fix: ``unset ${!PET_@}`` before torchrun, unless they are intended.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     left = [
@@ -98,15 +98,15 @@ def env_pet_leak(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: {listed(names)} {are(names)} set; "
-            "torchrun obeys them where its command line says nothing",
-            Fix("Remove them before torchrun starts, unless they are meant.", ("unset ${!PET_@}",)),
+            "torchrun uses them for options that its command line does not set",
+            Fix("No action if intended; otherwise unset them before torchrun starts.", ("unset ${!PET_@}",)),
             severity="warning",
             evidence={name: ranks[0].environment[name] for name in names},
         )
 
 
 def _in_force(job: Job, rank: RankFacts) -> tuple[str, ...]:
-    """Return the PET_* variables that torchrun's command line, where it is in sight, does not override."""
+    """Return the PET_* variables that torchrun's command line, if known, does not override."""
     line = next((c for c in job.process_of(rank).ancestors if _AGENT.search(c)), "").replace("_", "-")
     return tuple(
         name
@@ -117,11 +117,11 @@ def _in_force(job: Job, rank: RankFacts) -> tuple[str, ...]:
 
 @rule("environment")
 def env_proxy_vars(job: Job) -> Iterator[Outcome]:
-    """A proxy is set, and the meeting place is not exempt from it.
+    """A proxy is set, and no_proxy does not cover MASTER_ADDR.
 
-    torch's own store does not use proxies, but an etcd or HTTP rendezvous, gRPC, Ray and downloads do, and
-    then hang on a proxy that cannot reach the cluster's inside. Found by http_proxy or https_proxy in either
-    case, with no_proxy not covering MASTER_ADDR.
+    torch's own store does not use proxies. An etcd or HTTP rendezvous, gRPC, Ray and downloads do, and they
+    hang if the proxy cannot reach the cluster's internal network. Found by http_proxy or https_proxy in upper or
+    lower case, with a no_proxy that does not cover MASTER_ADDR.
 
     Fix: ``export no_proxy=$MASTER_ADDR,localhost,127.0.0.1``, and NO_PROXY likewise.
     """
@@ -138,9 +138,9 @@ def env_proxy_vars(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: {listed(proxies)} {are(proxies)} set and no_proxy does not "
-            f"cover {ranks[0].placement.master_addr}; torch itself does not mind, etcd, gRPC and Ray do",
+            f"cover {ranks[0].placement.master_addr}; etcd, gRPC and Ray use the proxy, torch itself does not",
             Fix(
-                "Exempt the nodes from the proxy.",
+                "Add the nodes to no_proxy.",
                 ("export no_proxy=$MASTER_ADDR,localhost,127.0.0.1 NO_PROXY=$no_proxy",),
             ),
             severity="info",

@@ -1,4 +1,4 @@
-"""Rules about the ranks of each node: numbered from 0 there, one for each GPU, and consecutive."""
+"""Rules about the ranks of each node: numbered from 0, one per GPU, and consecutive."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @rule("environment")
 def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
-    """RANK was set by hand and LOCAL_RANK was not, so every rank of a node takes the same GPU.
+    """RANK is set but LOCAL_RANK is not, so every rank of a node uses the same GPU.
 
-    torch itself does not read LOCAL_RANK; scripts choose the GPU by it. Without it all ranks of a node use
-    cuda:0: out of memory there, or NCCL's ``Duplicate GPU detected``. Found on ranks with GPUs or the NCCL
-    backend; silent where the job does not use GPUs, where the rank is alone on its node, or where an option
+    torch itself does not read LOCAL_RANK, but scripts select the GPU with it. Without it all ranks of a node use
+    cuda:0, which runs out of memory, or NCCL reports ``Duplicate GPU detected``. Found on ranks with GPUs or the
+    NCCL backend. Silent where the job does not use GPUs, where the rank is alone on its node, or where an option
     gives the local rank.
 
     Fix: ``export LOCAL_RANK=$SLURM_LOCALID``, or ``$OMPI_COMM_WORLD_LOCAL_RANK``, or the rank modulo the
@@ -37,14 +37,14 @@ def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
         if "LOCAL_RANK" not in r.environment and "RANK" not in unset(r) and shares_gpus(job, r, complete=complete)
     ]
     without = [r for r in without if r.placement.rank is not None and not started_by_distcheck(job, r)]
-    # A launcher that numbers the ranks of a node itself leaves only the mapping to do, as many scripts do.
+    # Where the launcher numbers the ranks of a node, only the mapping is missing, which many scripts do.
     for known, ranks in grouped(without, lambda r: r.placement.local_rank is not None).items():
         if known and not table_of(ranks[0]):
             continue  # given as an option
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: LOCAL_RANK is not set; a script that chooses its GPU by it fails or takes cuda:0",
+            f"{named(job, ranks)}: LOCAL_RANK is not set; a script that selects its GPU with it fails or uses cuda:0",
             Fix(
                 "Set LOCAL_RANK to the number of the process on its node, from 0.",
                 (export(job, ranks[0], "LOCAL_RANK"),),
@@ -56,66 +56,66 @@ def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
 
 @rule("environment", "gpu-duplicate-silent-modulo")
 def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
-    """A local rank is the number of no GPU that the rank sees, or larger than the ranks on its node allow.
+    """LOCAL_RANK exceeds the GPUs that the rank sees or the ranks on its node.
 
-    ``CUDA error: invalid device ordinal``: scripts use cuda:LOCAL_RANK. There are more ranks on the node than
-    GPUs, CUDA_VISIBLE_DEVICES shows too few of them, or LOCAL_RANK holds the global rank, which happens to
-    work on the first node. Scripts that take cuda:(LOCAL_RANK modulo the GPUs) say nothing, and their ranks share
-    GPUs or leave some idle. Found by comparing LOCAL_RANK with the GPUs that the rank sees, with
-    LOCAL_WORLD_SIZE, and with the ranks that came from the node. Silent for ``--backend gloo``, and where a
-    lost GPU or a wrong CUDA_VISIBLE_DEVICES explains it. Only mentioned where every rank of the node sees
-    GPUs of its own, several each: such scripts rarely take cuda:LOCAL_RANK.
+    Scripts use cuda:LOCAL_RANK and fail with ``CUDA error: invalid device ordinal``. The node has more ranks than
+    GPUs, CUDA_VISIBLE_DEVICES shows too few GPUs, or LOCAL_RANK holds the global rank, which works only on the first
+    node. Scripts that use cuda:(LOCAL_RANK modulo the GPUs) do not fail, but their ranks share GPUs or leave some idle.
 
-    Fix: no more ranks than GPUs (``--nproc-per-node=gpu``), a CUDA_VISIBLE_DEVICES that shows one for each,
+    Found by comparing LOCAL_RANK with the GPUs that the rank sees, with LOCAL_WORLD_SIZE, and with the ranks that
+    joined from the node. Silent for ``--backend gloo``, and where a lost GPU or a wrong CUDA_VISIBLE_DEVICES explains
+    it. Info only where every rank of the node sees several GPUs of its own: such scripts rarely use cuda:LOCAL_RANK.
+
+    Fix: start at most one rank per GPU (``--nproc-per-node=gpu``), show one GPU per rank in CUDA_VISIBLE_DEVICES,
     or ``export LOCAL_RANK=$((RANK % GPUS_PER_NODE))``.
     See: https://github.com/NVIDIA/nccl-tests/issues/165
     """
     if job.asked.backend == "gloo":
         return
-    told: set[int] = set()
+    reported: set[int] = set()
     complete = is_complete(job)
     for ranks in agents(job):
         size = local_size(ranks, complete=complete)
         beyond = [r for r in ranks if beyond_node(r, size)]
         if not beyond:
             continue
-        told |= {id(r) for r in beyond}
+        reported |= {id(r) for r in beyond}
         local = [r.placement.local_rank for r in beyond if r.placement.local_rank is not None]
         message = f"{named(job, beyond)} {'has' if len(beyond) == 1 else 'have'} LOCAL_RANK {fold(local)}; "
         message += f"expected 0 to {size - 1}" if size else "expected 0 or more"
         if all(r.placement.local_rank == r.placement.rank for r in beyond):
-            message += ": it holds the global rank"
+            message += "; it holds the global rank"
         command = f"export LOCAL_RANK=$((RANK % {size or 1}))"
         yield found(
             job,
             beyond,
             message,
             Fix(
-                "Make LOCAL_RANK the number of the process on its own node, from 0.",
+                "Set LOCAL_RANK to the number of the process on its node, from 0.",
                 (export(job, beyond[0], "LOCAL_RANK") if table_of(beyond[0]) else command,),
             ),
             evidence={"LOCAL_RANK": fold(local), "ranks_on_node": size},
         )
     if crowded(job):
-        return  # mpi-slots-all-on-one-host says why there are more ranks than GPUs
+        return  # mpi-slots-all-on-one-host reports why there are more ranks than GPUs
     if "gpu" not in job.asked.looks:
         return
     from distcheck.rules.gpu.ordinals import beyond_visible, without_gpu  # only where GPUs were looked at
 
     for ranks in beyond_visible(job):
-        if without := [r for r in ranks if id(r) not in told]:
+        if without := [r for r in ranks if id(r) not in reported]:
             yield without_gpu(job, without)
 
 
 @rule("meeting")
 def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
-    """Ranks of one node have the same local rank, so they take the same GPU.
+    """Ranks of one node have the same local rank, so they use the same GPU.
 
-    NCCL says ``Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000`` or, from 2.30,
-    ``Multiple Ranks are using the same GPU/Partition``. Found by comparing LOCAL_RANK within each node;
-    silent where each of them sees a GPU of its own, as Slurm's ``--gpus-per-task`` makes it, and for
-    ``--backend gloo``, which needs none. Where ranks are shown one GPU, they take it whatever LOCAL_RANK
-    says: if it is the same one, that is gpu-duplicate.
+    NCCL reports ``Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000`` or, from 2.30,
+    ``Multiple Ranks are using the same GPU/Partition``. Found by comparing LOCAL_RANK within each node.
+    Silent where each rank sees its own GPU, as with Slurm's ``--gpus-per-task``, and for ``--backend gloo``,
+    which needs no GPU. Ranks that see only one GPU use it whatever LOCAL_RANK is; gpu-duplicate reports it if
+    they see the same one.
 
     Fix: number the processes of each node from 0, or let the launcher do it.
     See: https://github.com/horovod/horovod/issues/3929
@@ -135,7 +135,7 @@ def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
             yield found(
                 job,
                 several,
-                f"{named(job, several)} have the same LOCAL_RANK {local}; expected one of its own for each",
+                f"{named(job, several)} have the same LOCAL_RANK {local}; expected a different one for each",
                 Fix(
                     "Number the processes of each node from 0.",
                     (export(job, several[0], "LOCAL_RANK"),),
@@ -148,11 +148,11 @@ def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
 def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
     """LOCAL_WORLD_SIZE is not the number of ranks on the node.
 
-    Frameworks work out the number of nodes and the groups within a node from it; wrong, their assertions fail
-    or hybrid-shard groups span nodes. Nodes may well differ from each other. Found, once all ranks came, by
-    counting the ranks of each node.
+    Frameworks compute the number of nodes and the groups within a node from it. If it is wrong, their assertions fail
+    or hybrid-shard groups span nodes. Different values on different nodes are allowed. Found by counting the ranks of
+    each node once all ranks joined.
 
-    Fix: the same ``--nproc-per-node`` as processes that really start there.
+    Fix: set ``--nproc-per-node`` to the number of processes that start on the node.
     """
     if not is_complete(job):
         return
@@ -167,7 +167,7 @@ def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
             f"{named(job, wrong)}: LOCAL_WORLD_SIZE is {sizes}, but the node runs {len(ranks)} "
             f"{'rank' if len(ranks) == 1 else 'ranks'}",
             Fix(
-                "Set LOCAL_WORLD_SIZE to the processes on the node.",
+                "Set LOCAL_WORLD_SIZE to the number of processes on the node.",
                 (f"export LOCAL_WORLD_SIZE={len(ranks)}",),
             ),
             severity="warning",
@@ -177,11 +177,11 @@ def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
-    """Consecutive ranks lie on different nodes.
+    """Consecutive ranks are on different nodes.
 
-    Correct, but slow: frameworks put tensor-parallel and hybrid-shard groups on consecutive ranks, whose
-    traffic then leaves the node. Cyclic placement makes it (``srun --distribution=cyclic``, ``mpirun --map-by
-    node``). Found, once all ranks came, by a node whose ranks are no block.
+    The job works but is slow: frameworks put tensor-parallel and hybrid-shard groups on consecutive ranks, whose
+    traffic then leaves the node. The cause is cyclic placement (``srun --distribution=cyclic``, ``mpirun --map-by
+    node``). Found, once all ranks joined, by a node whose ranks are not consecutive.
 
     Fix: ``srun --distribution=block:block``, or ``mpirun --map-by ppr:<GPUs>:node``.
     """
@@ -199,7 +199,7 @@ def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         job.ranks,
-        f"the ranks are dealt out over the nodes ({listed(names)}); expected a block of ranks on each",
+        f"consecutive ranks are on different nodes ({listed(names)}); expected a block of ranks on each node",
         Fix("Place consecutive ranks on the same node.", (command,)),
         severity="warning",
         scope="job",

@@ -1,4 +1,4 @@
-"""Rules about MASTER_ADDR: one address, known everywhere, and rank 0's."""
+"""Rules about MASTER_ADDR: one address, resolvable on every node, of rank 0's host."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 @rule("environment")
 def env_master_addr_format(job: Job) -> Iterator[Outcome]:
-    """MASTER_ADDR is not written as a host name or an IP address.
+    """MASTER_ADDR is not a host name or an IP address.
 
-    torch passes it to the resolver as it is and tries until the time-out, which then shows the odd value:
-    ``while trying to connect to (127.0.0.1:29500, 29516)``. A port or a scheme belongs elsewhere; an IPv6
-    address stands without brackets; a trailing blank counts; a list such as ``node[01-02]`` must be expanded.
-    Found by its writing.
+    torch passes it to the resolver unchanged and retries until the timeout, whose message shows the value:
+    ``while trying to connect to (127.0.0.1:29500, 29516)``. It must not contain a port or a scheme; an IPv6
+    address has no brackets; a trailing blank counts; a list such as ``node[01-02]`` must be expanded.
+    Found by parsing the value.
 
-    Fix: the host alone, for example ``export MASTER_ADDR=node01``.
+    Fix: set the host only, for example ``export MASTER_ADDR=node01``.
     See: https://github.com/pytorch/ignite/issues/2048
     """
     bad = [r for r in job.ranks if malformed(r.placement.master_addr or "")]
@@ -55,7 +55,7 @@ def env_master_addr_format(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: MASTER_ADDR is {brief(repr(address))}, {malformed(address)}; "
             "expected one host name or IP address",
-            Fix("Give the host alone; the port belongs into MASTER_PORT.", (command,)),
+            Fix("Set MASTER_ADDR to the host only; the port belongs in MASTER_PORT.", (command,)),
             evidence={"variable": "MASTER_ADDR", "value": address},
         )
 
@@ -64,16 +64,16 @@ def env_master_addr_format(job: Job) -> Iterator[Outcome]:
 def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
     """The name in MASTER_ADDR does not resolve.
 
-    torch asks again until its deadline, on rank 0 too, and says ``The IPv6 network addresses of (nosuchhost,
+    torch retries until its deadline, on rank 0 too, and reports ``The IPv6 network addresses of (nosuchhost,
     29500) cannot be retrieved (gai error: -2 - Name or service not known)``; IPv6 is only what it tries
-    first. A typing error, a cluster without names for its nodes, or a Kubernetes service that is not there
-    yet. Found by resolving the name on every process. When the resolver says the failure is temporary, and
-    in pods, which start minutes apart, a retry may help and the exit code says so.
+    first. The usual causes are a typo, a cluster without DNS names for its nodes, and a Kubernetes service that does
+    not exist yet. Found by resolving the name in every process. If the resolver reports a temporary failure, and
+    in pods, which start minutes apart, a retry may help; the exit code is then 20.
 
-    Fix: correct the name, use the IP address, or add the name to DNS or /etc/hosts of the nodes named.
+    Fix: correct the name, use the IP address, or add the name to DNS or to /etc/hosts of the nodes named.
     See: https://github.com/pytorch/pytorch/issues/150532
     """
-    # A name that torchrun's agent chose is torchrun-fqdn-unreachable.
+    # torchrun-fqdn-unreachable reports a name that torchrun's agent chose.
     lost = [
         (r.placement.master_addr, why, r)
         for r in job.ranks
@@ -82,7 +82,7 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
     for (address, why), several in grouped(lost, lambda item: item[:2]).items():
         ranks = [item[2] for item in several]
         others = [r for r in job.ranks if r.placement.master_addr == address and resolved(job, r)]
-        # A service knows the name of a pod when the pod is there, and pods start minutes apart.
+        # A service resolves the name of a pod only once the pod runs, and pods start minutes apart.
         temporary = may_pass(why) or all("KUBERNETES_SERVICE_HOST" in r.environment for r in ranks)
         message = f"{named(job, ranks)}: the name {address} in MASTER_ADDR does not resolve ({why})"
         if others:
@@ -92,8 +92,8 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
             ranks,
             message,
             Fix(
-                "Correct the name if it is wrong; else use the IP address of rank 0's node, or make the name "
-                "known to the nodes that do not resolve it.",
+                "Correct the name if it is wrong. Otherwise use the IP address of rank 0's node, or add the name to "
+                "DNS or /etc/hosts of the nodes that cannot resolve it.",
                 (f"getent hosts {address}", export(job, ranks[0], "MASTER_ADDR")),
             ),
             scope="node" if temporary else "rank",
@@ -105,14 +105,14 @@ def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
-    """MASTER_ADDR means each node itself, and the job spans several nodes.
+    """MASTER_ADDR is a loopback address, but the job spans several nodes.
 
-    With localhost or 127.0.0.1 every node looks for rank 0 on itself: ``The client socket has timed out after
-    600000ms while trying to connect to (127.0.0.1, 29500)``, or several worlds start side by side. Found by a
-    loopback address with ranks on more than one node; when the others could not be met, by what the launcher
-    says of its nodes.
+    With localhost or 127.0.0.1 every node connects to itself: ``The client socket has timed out after
+    600000ms while trying to connect to (127.0.0.1, 29500)``, or several separate worlds start. Found by a
+    loopback address with ranks on more than one node; if the other ranks did not join, by the number of nodes in the
+    launcher's variables.
 
-    Fix: the host of rank 0, the same on all nodes; under Slurm
+    Fix: set the host of rank 0 on all nodes; under Slurm
     ``export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)``.
     """
     ranks = [r for r in here_over_nodes(job) if not chosen_by_agent(job, r)]
@@ -121,8 +121,8 @@ def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: MASTER_ADDR is {address}, which every node takes for itself; "
-            "expected the host of rank 0 as the other nodes know it",
+            f"{named(job, ranks)}: MASTER_ADDR is {address}, which on every node is the node itself; "
+            "expected the host of rank 0 as the other nodes reach it",
             Fix(
                 "Set MASTER_ADDR to the host of rank 0 on every node.",
                 master_commands(job, ranks[0], "MASTER_ADDR"),
@@ -134,31 +134,31 @@ def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting", "slurm-master-from-wrong-node")
 def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
-    """The ranks were told different hosts to meet at.
+    """MASTER_ADDR differs between the ranks.
 
-    Rank 0 listens on its own host; those sent elsewhere run into ``The client socket has timed out``. It
-    happens when each node puts its own ``hostname`` there. Found by comparing what MASTER_ADDR resolves to on
-    each rank. Different spellings of one host are no difference, and different addresses of rank 0's node, which
-    torch does not mind, are a remark.
+    Rank 0 listens on its own host; ranks that connect elsewhere fail with ``The client socket has timed out``. The
+    usual cause is that each node sets it to its own ``hostname``. Found by comparing what MASTER_ADDR resolves to on
+    each rank. Different spellings of one host count as equal. Different addresses of rank 0's node, which torch
+    accepts, are an info.
 
-    Fix: work the address out once, on the first node, and hand it to all.
+    Fix: determine the address once, on the first node, and pass it to all nodes.
     """
     if not differing(job):
         yield from _by_two_networks(job)
         return
     hosts = meanings(job)
     concerned = [r for r in job.ranks if r.placement.master_addr in hosts]
-    told = grouped(concerned, lambda r: r.placement.master_addr or "")
+    values = grouped(concerned, lambda r: r.placement.master_addr or "")
     home = {address for address, meant in hosts.items() if "rank 0's host" in meant}
-    # Who is right is known when somebody names the host of rank 0; the majority decides only otherwise.
-    elsewhere = [r for r in concerned if r.placement.master_addr not in home] if home else odd_ones(told)
-    odd = elsewhere or concerned  # two processes that say they are rank 0 may each be right
+    # A value that names the host of rank 0 is right; only without one does the majority decide.
+    elsewhere = [r for r in concerned if r.placement.master_addr not in home] if home else odd_ones(values)
+    odd = elsewhere or concerned  # two processes that claim rank 0 may each be right
     yield found(
         job,
         odd,
-        f"{spread(job, 'MASTER_ADDR', told)}; expected one host, that of rank 0",
+        f"{spread(job, 'MASTER_ADDR', values)}; expected one host, that of rank 0",
         Fix(
-            "Set the same MASTER_ADDR, the host of rank 0, on every node.",
+            "Set MASTER_ADDR to the host of rank 0 on every node.",
             master_commands(job, odd[0], "MASTER_ADDR"),
         ),
         evidence={address: sorted(meant) for address, meant in hosts.items()},
@@ -166,7 +166,7 @@ def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
 
 
 def _by_two_networks(job: Job) -> Iterator[Outcome]:
-    """Remark that ranks look for rank 0's host at different addresses of it."""
+    """Yield an info finding where ranks use different addresses of rank 0's host."""
     seen = networks(job)
     if len(seen) < 2 or frozenset[str].intersection(*seen):
         return
@@ -191,16 +191,16 @@ def _by_two_networks(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting", "slurm-node-order")
 def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
-    """MASTER_ADDR is the address of another host than rank 0's.
+    """MASTER_ADDR is not an address of rank 0's host.
 
-    Nothing fails on rank 0: it listens on all its own addresses and waits, while the others connect
-    elsewhere, to ``connection refused`` or a time-out. Often it is the node from which the job was submitted
-    (SLURM_LAUNCH_NODE_IPADDR), or the first of the allocation where the step has other nodes or an order of
-    its own (``srun --distribution=arbitrary``). Found by looking for the resolved address among rank 0's interfaces. An
-    address that a node need not own, of a Kubernetes service or a NAT, is good when somebody met rank 0
+    Rank 0 does not fail: it listens on all its own addresses and waits, while the other ranks connect to another
+    host and get ``connection refused`` or a timeout. Often the address is the node from which the job was submitted
+    (SLURM_LAUNCH_NODE_IPADDR), or the first node of the allocation where the step uses other nodes or another order
+    (``srun --distribution=arbitrary``). Found by searching rank 0's interfaces for the resolved address. An address
+    that no interface needs to have, such as one of a Kubernetes service or a NAT, is accepted if a rank reached rank 0
     through it.
 
-    Fix: the address of the node on which rank 0 runs.
+    Fix: set the address of the node on which rank 0 runs.
     See: https://github.com/pytorch/pytorch/issues/137402
     """
     zero = rank_zero(job)
@@ -218,10 +218,10 @@ def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
         return
     lost = astray(job)
     if lost is None or lost.placement.master_derived or chosen_by_agent(job, lost):
-        return  # what distcheck derived is no setting of the user's
+        return  # distcheck derived the address; the user did not set it
     node = job.node_of(lost)
     reached, own = sorted(resolved(job, lost)), sorted(outward(own_addresses(node)))
-    # In a pod the address may be a service's, which no interface has, and the others merely late.
+    # In a pod the address may be a service's, which no interface has, and the other ranks may be late.
     pod = "KUBERNETES_SERVICE_HOST" in lost.environment
     yield found(
         job,

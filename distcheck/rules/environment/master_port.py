@@ -1,4 +1,4 @@
-"""Rules about MASTER_PORT: one port, possible, free, and not another server's."""
+"""Rules about MASTER_PORT: one valid port that is free and not used by another server."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 @rule("meeting")
 def env_master_port_differs(job: Job) -> Iterator[Outcome]:
-    """The ranks were told different ports to meet at.
+    """MASTER_PORT differs between the ranks.
 
-    Rank 0 listens on its own and counts ``Timed out after 601 seconds waiting for clients. 1/2 clients
-    joined.`` It comes from a random port that each node draws for itself. Found by comparing MASTER_PORT of
+    Rank 0 listens on its own port and reports ``Timed out after 601 seconds waiting for clients. 1/2 clients
+    joined.`` The usual cause is a random port that each node draws for itself. Found by comparing MASTER_PORT of
     all ranks.
 
-    Fix: one port, worked out of something all nodes share:
+    Fix: use one port, computed from a value that all nodes share:
     ``export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))``.
     """
-    told = grouped((r for r in job.ranks if r.placement.master_port is not None), lambda r: r.placement.master_port)
-    if len(told) < 2:
+    ports = grouped((r for r in job.ranks if r.placement.master_port is not None), lambda r: r.placement.master_port)
+    if len(ports) < 2:
         return
-    odd = odd_ones(told)
+    odd = odd_ones(ports)
     yield found(
         job,
         odd,
-        f"{spread(job, 'MASTER_PORT', told)}; expected one port",
+        f"{spread(job, 'MASTER_PORT', ports)}; expected one port",
         Fix("Set the same MASTER_PORT for every process.", master_commands(job, odd[0], "MASTER_PORT")),
-        evidence={str(port): named(job, ranks) for port, ranks in told.items()},
+        evidence={str(port): named(job, ranks) for port, ranks in ports.items()},
     )
 
 
@@ -48,18 +48,18 @@ def _port_fault(job: Job, ranks: list[RankFacts], problem: str) -> Iterator[Outc
             job,
             several,
             f"{named(job, several)}: MASTER_PORT is {port}, {problem}",
-            Fix("Choose a free port below the range of outgoing connections.", other_port(job, several[0])),
+            Fix("Set a free port below the ephemeral range.", other_port(job, several[0])),
             evidence={"variable": "MASTER_PORT", "value": port},
         )
 
 
 @rule("environment")
 def env_master_port_range(job: Job) -> Iterator[Outcome]:
-    """MASTER_PORT is no port number.
+    """MASTER_PORT is not a valid port number.
 
-    torch says ``port must have value from 0 to 65535 but was 70000``. Found by reading MASTER_PORT.
+    torch reports ``port must have value from 0 to 65535 but was 70000``. Found by reading MASTER_PORT.
 
-    Fix: a port from 1024 to 32767, for example ``export MASTER_PORT=29500``.
+    Fix: set a port from 1024 to 32767, for example ``export MASTER_PORT=29500``.
     See: https://github.com/huggingface/accelerate/issues/647
     """
     beyond = [r for r in job.ranks if r.placement.master_port is not None]
@@ -69,27 +69,27 @@ def env_master_port_range(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def env_master_port_zero(job: Job) -> Iterator[Outcome]:
-    """MASTER_PORT is 0, a port that only rank 0 would know.
+    """MASTER_PORT is 0, so rank 0 listens on a port that the other ranks do not know.
 
-    Port 0 lets the kernel choose. A world of one works; in any larger one rank 0 listens where nobody looks,
-    and the others connect until ``The client socket has timed out``. Found by reading MASTER_PORT and
+    With port 0 the kernel assigns an ephemeral port. A world of one works. In a larger world the other ranks do not
+    know rank 0's port and connect until ``The client socket has timed out``. Found by reading MASTER_PORT and
     WORLD_SIZE.
 
-    Fix: a fixed port, for example ``export MASTER_PORT=29500``.
+    Fix: set a fixed port, for example ``export MASTER_PORT=29500``.
     """
     zero = [r for r in job.ranks if r.placement.master_port == 0 and (r.placement.world_size or 0) > 1]
-    yield from _port_fault(job, zero, "which lets the kernel choose a port that the other ranks do not know")
+    yield from _port_fault(job, zero, "so rank 0 listens on an ephemeral port that the other ranks do not know")
 
 
 @rule("meeting")
 def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
-    """MASTER_PORT is reserved for the system, and rank 0 may not listen on it.
+    """MASTER_PORT is a privileged port, and rank 0 is not permitted to listen on it.
 
-    torch says ``The server socket has failed to bind ... code: -13, name: EACCES, message: permission
-    denied``. Ports below net.ipv4.ip_unprivileged_port_start, 1024 unless changed, need a privilege. Found by
+    torch reports ``The server socket has failed to bind ... code: -13, name: EACCES, message: permission
+    denied``. Ports below net.ipv4.ip_unprivileged_port_start, 1024 by default, need a privilege. Found by
     binding the port on rank 0.
 
-    Fix: a port from 1024 on, for example ``export MASTER_PORT=29500``.
+    Fix: set a port of 1024 or higher, for example ``export MASTER_PORT=29500``.
     """
     zero = rank_zero(job)
     bind = job.process_of(zero).bind if zero else None
@@ -100,21 +100,22 @@ def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             [zero],
-            f"{named(job, [zero])} may not listen on MASTER_PORT {bind.port}; expected a port from {first} on",
-            Fix("Choose a port that needs no privilege.", other_port(job, zero)),
+            f"{named(job, [zero])}: permission denied to listen on MASTER_PORT {bind.port}; "
+            f"expected a port of {first} or higher",
+            Fix("Set a port that needs no privilege.", other_port(job, zero)),
             evidence={"port": bind.port, "error": bind.error, "unprivileged_port_start": first},
         )
 
 
 @rule("meeting")
 def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
-    """MASTER_PORT lies where the kernel takes the ports of outgoing connections.
+    """MASTER_PORT is in the ephemeral port range of rank 0's node.
 
-    Now and then one of them owns the port just then, and rank 0 fails with ``EADDRINUSE`` on a busy node.
-    Found by comparing it with net.ipv4.ip_local_port_range of rank 0's node; torchrun chooses for itself and
-    is left out.
+    An outgoing connection may hold the port when the job starts, and rank 0 then fails with ``EADDRINUSE`` on a busy
+    node. Found by comparing it with net.ipv4.ip_local_port_range of rank 0's node. Silent under torchrun, which
+    chooses the port itself.
 
-    Fix: a port below that range, for example ``export MASTER_PORT=29500``.
+    Fix: set a port below that range, for example ``export MASTER_PORT=29500``.
     """
     zero = rank_zero(job)
     if zero is None or started_by_distcheck(job, zero) or zero.placement.launcher == "torchrun":
@@ -125,9 +126,9 @@ def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         [zero],
-        f"MASTER_PORT {port} lies in the range of outgoing connections of {job.node_of(zero).name}, "
-        f"{ephemeral[0]} to {ephemeral[1]}; one of them may hold it when the job starts",
-        Fix(f"Choose a port below {ephemeral[0]}.", other_port(job, zero)),
+        f"MASTER_PORT {port} is in the ephemeral range of {job.node_of(zero).name} "
+        f"({ephemeral[0]} to {ephemeral[1]}); an outgoing connection may hold it when the job starts",
+        Fix(f"Set a port below {ephemeral[0]}.", other_port(job, zero)),
         severity="info",
         evidence={"port": port, "ip_local_port_range": list(ephemeral)},
     )
@@ -137,12 +138,12 @@ def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
 def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
     """Another program answers on MASTER_PORT.
 
-    A web server, a proxy in between or an SSH server takes the connection and speaks first; torch reads its
-    words as a number: ``Ping failed, invalid value returned from server. Expected: ..., Got: 1347703880``.
-    Those four bytes spell HTTP, 759714643 spells SSH-. Found by connecting and reading what comes. Silent
-    when rank 0 could not listen because the port was taken: then net-port-in-use names the program.
+    A web server, a proxy or an SSH server accepts the connection and sends its own protocol. torch reads the first
+    four bytes as a number: ``Ping failed, invalid value returned from server. Expected: ..., Got: 1347703880``.
+    Those four bytes spell HTTP; 759714643 spells SSH-. Found by connecting and reading the answer. Silent
+    if rank 0 could not listen because the port is in use: net-port-in-use then names the program.
 
-    Fix: another port, or a way around the proxy.
+    Fix: use another port, or bypass the proxy.
     """
     zero = rank_zero(job)
     bind = job.process_of(zero).bind if zero else None
@@ -154,22 +155,23 @@ def env_port_speaks_http(job: Job) -> Iterator[Outcome]:
         for a in job.process_of(r).attempts
         if a.door == "master" and a.outcome == "foreign" and a.detail
     ]
-    for (where, words), several in grouped(heard, lambda item: item[:2]).items():
+    for (where, answer), several in grouped(heard, lambda item: item[:2]).items():
         ranks = [item[2] for item in several]
         # torch reads the first four bytes as a little-endian integer
-        got = int.from_bytes(words.encode("utf-8", "replace")[:4], "little")
+        got = int.from_bytes(answer.encode("utf-8", "replace")[:4], "little")
         who = (
             "an SSH server"
-            if words.startswith("SSH-")
+            if answer.startswith("SSH-")
             else "a web server or proxy"
-            if "HTTP" in words
+            if "HTTP" in answer
             else "another program"
         )
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {who} answers on {where} ({words[:60]!r}), not rank 0; torch would say Got: {got}",
-            Fix("Choose another port; if a proxy answers, go around it.", other_port(job, ranks[0])),
+            f"{named(job, ranks)}: {who} answers on {where} ({answer[:60]!r}), not rank 0; "
+            f"torch would report Got: {got}",
+            Fix("Set another port; if a proxy answers, bypass it.", other_port(job, ranks[0])),
             scope="job",
-            evidence={"address": where, "first_words": words, "torch_reads": got},
+            evidence={"address": where, "first_words": answer, "torch_reads": got},
         )

@@ -1,4 +1,4 @@
-"""Rules about the ranks of a job: each there once, in one world."""
+"""Rules about the ranks of a job: each exists once, in one world."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distcheck.rules.job.world import (
     too_few_started,
     worlds,
 )
-from distcheck.rules.wording import fold, found, grouped, named, numbered, odd_ones, spread, starter, table_of
+from distcheck.rules.wording import are, fold, found, grouped, named, numbered, odd_ones, spread, starter, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,20 +29,19 @@ if TYPE_CHECKING:
     from distcheck.facts import Job
 
 _SHOWN = 8
-"""Nodes that a finding's evidence shows."""
+"""Most nodes in a finding's evidence."""
 
-# Of the rules that need all ranks only three say that the others are unknown: those on which every other
-# judgement of the job's shape rests. Twenty rows with one reason would hide it; none would be a pass.
+# Only three of the rules that need all ranks report unknown ranks as not checked: twenty rows with one reason
+# would hide it, and none would be a pass.
 
 
 @rule("environment")
 def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
-    """A rank is not a number from 0 to the world size less one.
+    """A rank is outside the range 0 to WORLD_SIZE - 1.
 
-    torch does not look: whoever is not rank 0 connects and waits, until ``The client socket has timed out
-    after 600000ms``, Gloo's ``rank < size`` or NCCL's ``Invalid rank requested : 4/4``. Most often the ranks
-    were counted from 1, or RANK was made by a wrong formula. Found by comparing RANK with WORLD_SIZE on each
-    process.
+    torch does not validate the rank: every rank other than 0 connects and waits, until ``The client socket has timed
+    out after 600000ms``, Gloo's ``rank < size`` or NCCL's ``Invalid rank requested : 4/4``. The usual causes are ranks
+    counted from 1 and a wrong formula for RANK. Found by comparing RANK with WORLD_SIZE in each process.
 
     Fix: ``export RANK=$((NODE_RANK * GPUS_PER_NODE + LOCAL_RANK))``; torch counts from 0.
     """
@@ -51,12 +50,12 @@ def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
         return
     first = beyond[0]
     world = first.placement.world_size or 0
-    message = f"{named(job, beyond)} {'does' if len(beyond) == 1 else 'do'} not fit into WORLD_SIZE {world}; "
+    message = f"{named(job, beyond)} {are(beyond)} out of range for WORLD_SIZE {world}; "
     message += f"expected 0 to {world - 1}" if world > 1 else "expected 0"
-    text, command = "Give every process its number in the whole job, from 0.", export(job, first, "RANK")
+    text, command = "Set RANK to the number of the process in the whole job, from 0.", export(job, first, "RANK")
     if counts_from_one(job):
-        message += ": the ranks seem to be counted from 1"
-        text = "Count the ranks from 0: the first process is rank 0, and it holds the store."
+        message += "; the ranks are probably counted from 1"
+        text = "Count the ranks from 0: the first process is rank 0 and serves the store."
         command = command if table_of(first) else "export RANK=$((RANK - 1))"
     yield found(
         job,
@@ -74,14 +73,14 @@ def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
 def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
     """Several processes claim the same rank.
 
-    Two rank 0 fight for the port (``EADDRINUSE``), or wait apart from each other; two of another rank leave
-    the job one short: ``wait timeout after 600000ms, keys: /default_pg/0//cpu//0/2``, in NCCL ``Bootstrap
-    Root : rank 1 of 4 ranks has already checked in``. It comes from the same node rank on two nodes, from
-    LOCAL_RANK copied into RANK, or from a number exported once for all tasks. Found at the roll call, where
-    every process has a name of its own.
+    Two processes with rank 0 compete for the port (``EADDRINUSE``) or wait separately. Two with another rank leave
+    the job one rank short: ``wait timeout after 600000ms, keys: /default_pg/0//cpu//0/2``, in NCCL ``Bootstrap
+    Root : rank 1 of 4 ranks has already checked in``. The usual causes are the same node rank on two nodes,
+    LOCAL_RANK copied into RANK, and one RANK exported for all tasks. Found at the roll call, which identifies
+    every process.
 
-    Fix: make RANK the number in the whole job; give each node its own ``--node-rank`` or ``machine_rank``. If one of
-    the processes is not yours, give the job a ``DISTCHECK_TOKEN``: whoever does not know it is not let in.
+    Fix: set RANK to the number in the whole job; give each node its own ``--node-rank`` or ``machine_rank``. If one of
+    the processes is not yours, set ``DISTCHECK_TOKEN`` for the job: processes without the token are rejected.
     See: https://github.com/huggingface/accelerate/issues/2362
     """
     claimed = duplicates(job)
@@ -109,16 +108,18 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting", consequence=True)
 def env_rank_missing(job: Job) -> Iterator[Outcome]:
-    """Some ranks of the world never came.
+    """Some ranks of the world did not join the roll call.
 
-    The others wait for them: rank 0 says ``Timed out after 601 seconds waiting for clients. 7/8 clients
+    The other ranks wait for them: rank 0 reports ``Timed out after 601 seconds waiting for clients. 7/8 clients
     joined.``, the rest ``wait timeout after 600000ms, keys: /default_pg/0//...`` or nothing. A node was not
-    started, hangs in its queue, died on the way or cannot reach rank 0. Found by taking those who came to the
-    roll call from the world size. The nodes of the missing are named where Slurm's variables, the nodes that
-    distcheck was given, torchrun's numbers of its agents or the names of a job's pods tell them. Where another
-    fault explains why they are not seen, that fault is reported and this is *not checked*.
+    started, is still queued, died during start-up or cannot reach rank 0. Found by comparing the ranks in the
+    roll call with the world size.
 
-    Fix: start what is missing, look at its log, and see whether the nodes reach rank 0 (``distcheck net``).
+    The nodes of the missing ranks are named if they are known from Slurm's variables, the nodes that distcheck was
+    given, the node ranks of torchrun's agents, or the names of the job's pods. If another fault explains the missing
+    ranks, that fault is reported and this rule is listed under *not checked*.
+
+    Fix: start the missing ranks, read their logs, and check that the nodes reach rank 0 (``distcheck net``).
     See: https://slurm.schedmd.com/srun.html#OPT_distribution
     """
     if reason := gap(job):
@@ -127,16 +128,16 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
     missing = job.missing_ranks
     if not missing:
         return
-    from distcheck.rules.job.homes import located, look_at, missing_by_node  # which know every launcher
+    from distcheck.rules.job.homes import located, look_at, missing_by_node  # imported only when needed
 
     explained, by_node = explanation(job), missing_by_node(job)
     if explained:
         yield NotChecked(ranks=missing, nodes=tuple(by_node), reason=f"{explained}; see the other findings")
         return
     world, lost = job.world_size or 0, strays(job)
-    message = f"{located(job, missing)} of {world} did not come to the roll call"
+    message = f"{located(job, missing)} of {world} did not join the roll call"
     if lost:
-        message += f"; {lost} of them may be the processes whose rank is not valid"
+        message += f"; {lost} of them may be the processes with an invalid rank"
     yield Finding(
         scope="node",
         owner="unknown",
@@ -145,8 +146,8 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
         nodes=tuple(by_node),
         message=message,
         fix=Fix(
-            "See whether the processes were started, what their log says last, and whether their nodes reach "
-            "rank 0. A longer --join-timeout waits for nodes that start late.",
+            "Check that the processes were started, read the end of their logs, and check that their nodes reach "
+            "rank 0. If nodes start late, raise --join-timeout.",
             look_at(job, tuple(by_node)),
         ),
         evidence={"world_size": world, "came": len(job.ranks), "missing": fold(missing)}
@@ -158,12 +159,12 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
 def env_world_size_mismatch(job: Job) -> Iterator[Outcome]:
     """The ranks do not agree on the world size.
 
-    Each side waits for a different crowd, with a different message: ``Gloo connectFullMesh failed``, ``wait
+    Each side waits for a different number of ranks, with a different message: ``Gloo connectFullMesh failed``, ``wait
     timeout after 600000ms, keys: /default_pg/0//cpu//0/2``, or NCCL's ``Bootstrap Root : mismatch in info
-    from procs, nranks 8 vs 16``. Often WORLD_SIZE holds the GPUs of one node on some of the nodes, or
-    ``--nnodes`` differs. Found by comparing the value of all ranks.
+    from procs, nranks 8 vs 16``. The usual causes are a WORLD_SIZE that counts the GPUs of one node on some of the
+    nodes, and a different ``--nnodes``. Found by comparing WORLD_SIZE of all ranks.
 
-    Fix: one value everywhere: nodes times processes per node.
+    Fix: set the same value everywhere: nodes times processes per node.
     """
     sizes = worlds(job)
     if len(sizes) < 2:
@@ -187,12 +188,12 @@ def env_world_size_mismatch(job: Job) -> Iterator[Outcome]:
 def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
     """The launcher started fewer processes than WORLD_SIZE says.
 
-    All processes are there and wait for others that nobody will start: ``Timed out after 601 seconds waiting
-    for clients. 8/16 clients joined.`` WORLD_SIZE should be nodes times processes per node, and so should the
-    launcher's number of tasks. Found when every task of the launcher came and WORLD_SIZE is larger.
+    All started processes wait for ranks that do not exist: ``Timed out after 601 seconds waiting
+    for clients. 8/16 clients joined.`` WORLD_SIZE and the launcher's number of tasks should both be nodes times
+    processes per node. Found when every task of the launcher joined and WORLD_SIZE is larger.
 
-    Fix: ``#SBATCH --ntasks-per-node=<GPUs>`` without ``--ntasks``, and WORLD_SIZE from the launcher; or,
-    where each task starts a process per GPU, tell distcheck so: ``--nproc <GPUs>``.
+    Fix: ``#SBATCH --ntasks-per-node=<GPUs>`` without ``--ntasks``, and WORLD_SIZE from the launcher. If each task
+    starts a process per GPU, run distcheck with ``--nproc <GPUs>``.
     See: https://github.com/Lightning-AI/pytorch-lightning/issues/20391
     """
     tasks = too_few_started(job)
@@ -207,10 +208,10 @@ def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
         job,
         job.ranks,
         f"WORLD_SIZE is {world}, but {starter(first)} started {tasks} processes on {len(job.nodes)} "
-        f"{'node' if len(job.nodes) == 1 else 'nodes'}, and all of them are here",
+        f"{'node' if len(job.nodes) == 1 else 'nodes'}, and all of them joined",
         Fix(
-            "Start as many processes as the world has, or set WORLD_SIZE to their number. Where each process "
-            "starts further ones, one per GPU, say so with --nproc.",
+            "Start WORLD_SIZE processes, or set WORLD_SIZE to the number of processes. If each process starts one "
+            "process per GPU, pass --nproc.",
             tuple(commands),
         ),
         scope="job",
@@ -226,10 +227,10 @@ def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
 def env_world_size_zero_neg(job: Job) -> Iterator[Outcome]:
     """The world size is zero or negative.
 
-    torch says ``ValueError: TCPStore world size cannot be 0`` or, from Gloo, ``rank < size. 0 vs -1``. One
-    factor of ``$((NNODES * GPUS_PER_NODE))`` was unset where it was worked out. Found by reading WORLD_SIZE.
+    torch reports ``ValueError: TCPStore world size cannot be 0`` or, from Gloo, ``rank < size. 0 vs -1``. The usual
+    cause is an unset factor of ``$((NNODES * GPUS_PER_NODE))``. Found by reading WORLD_SIZE.
 
-    Fix: print the factors next to the product in the script, and set the one that is empty.
+    Fix: print the factors beside the product in the script, and set the one that is empty.
     """
     bad = [r for r in job.ranks if r.placement.world_size is not None and r.placement.world_size < 1]
     for size, ranks in grouped(bad, lambda r: r.placement.world_size).items():
@@ -238,7 +239,7 @@ def env_world_size_zero_neg(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: WORLD_SIZE is {size}, expected 1 or more",
             Fix(
-                "Set WORLD_SIZE to nodes times processes per node; one of them came out empty.",
+                "Set WORLD_SIZE to nodes times processes per node; one factor is probably unset.",
                 (export(job, ranks[0], "WORLD_SIZE"),),
             ),
             evidence={"variable": "WORLD_SIZE", "value": size},
@@ -247,12 +248,12 @@ def env_world_size_zero_neg(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def env_world_size_1_everywhere(job: Job) -> Iterator[Outcome]:
-    """Every process believes that it is alone, so the job trains many times over.
+    """Every process has WORLD_SIZE 1, so each trains separately.
 
-    There is no error at all: each process is rank 0 of 1, learns by itself, and writes the same checkpoints.
-    RANK=0 and WORLD_SIZE=1 are defaults in code or left over, where the launcher started several processes.
-    Found by WORLD_SIZE=1 beside a launcher's variables that say more than one task, or beside other processes
-    of the same job.
+    There is no error message: each process is rank 0 of 1, trains alone, and writes the same checkpoints. The
+    launcher started several processes, but RANK=0 and WORLD_SIZE=1 come from defaults in code or from an earlier
+    shell. Found by WORLD_SIZE=1 with a launcher whose variables give more than one task, or with other processes of
+    the same job.
 
     Fix: map the launcher's variables, or start the script with torchrun.
     See: https://github.com/Lightning-AI/pytorch-lightning/issues/15011
@@ -262,13 +263,13 @@ def env_world_size_1_everywhere(job: Job) -> Iterator[Outcome]:
         return
     first = alone[0]
     table, tasks = table_of(first), tasks_of(first)
-    told = f"{table.world_size} is {tasks}" if table and tasks else f"{len(alone)} processes take part"
+    others = f"{table.world_size} is {tasks}" if table and tasks else f"{len(alone)} processes take part"
     yield found(
         job,
         alone,
-        f"{named(job, alone)}: WORLD_SIZE is 1, but {told}: each process would train for itself",
+        f"{named(job, alone)}: WORLD_SIZE is 1, but {others}; each process would train separately",
         Fix(
-            "Remove the exported numbers and take the launcher's, or start the script with torchrun.",
+            "Unset the exported values and map the launcher's, or start the script with torchrun.",
             ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)) if table else (export(job, first, "WORLD_SIZE"),),
         ),
         scope="job",

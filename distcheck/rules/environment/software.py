@@ -1,4 +1,4 @@
-"""Rules about the software of the ranks: one release of torch, NCCL and Python for all of them."""
+"""Rules about software versions: the same torch, NCCL and Python on all ranks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LOOK = "python3 -c 'import sys, torch; print(sys.prefix, torch.__version__, tor
 
 
 def _of(job: Job, rank: RankFacts) -> Installed | NodeFacts:
-    """Return what has the versions of a rank: its process, or in files of before its node."""
+    """Return what holds a rank's versions: its process, or its node in older files."""
     return job.process_of(rank).installed or job.node_of(rank)
 
 
 def _torch(job: Job, rank: RankFacts) -> str:
-    """Return a rank's version of torch with its build, such as 2.13.0+cu130; '' where it is not known."""
+    """Return a rank's torch version with its build, such as 2.13.0+cu130; '' if unknown."""
     build = _of(job, rank).torch
     return build.version if isinstance(build, TorchBuild) else ""
 
@@ -35,7 +35,7 @@ def _release(version: str) -> str:
 
 
 def _nccl(job: Job, rank: RankFacts) -> str:
-    """Return a rank's version of NCCL: the one that ran, else the one that is installed; '' where it is not known."""
+    """Return a rank's NCCL version: the one that ran, else the installed one; '' if unknown."""
     ran = rank.run.nccl if rank.run else None
     if isinstance(ran, NcclLog) and ran.version:
         return ran.version.partition("+")[0]
@@ -43,7 +43,7 @@ def _nccl(job: Job, rank: RankFacts) -> str:
 
 
 def _apart(job: Job, of: Callable[[Job, RankFacts], str]) -> dict[str, list[RankFacts]]:
-    """Group the ranks by a version, the commonest first; nothing where all that are known are alike."""
+    """Group the ranks by version, the most common first; empty if all known ones are equal."""
     groups = grouped(job.ranks, lambda r: of(job, r))
     known = {version: ranks for version, ranks in groups.items() if version}
     return dict(sorted(known.items(), key=lambda item: -len(item[1]))) if len(known) > 1 else {}
@@ -74,7 +74,7 @@ def _differs(
 
 
 def _where(job: Job, ranks: list[RankFacts]) -> str:
-    """Return the environments of ranks."""
+    """Return the Python environments of ranks."""
     prefixes = {process.prefix for r in ranks if (process := job.process_of(r).installed)}
     return listed(sorted(prefixes), most=2) or "environment unknown"
 
@@ -92,15 +92,17 @@ def _torch_severity(job: Job, groups: Mapping[str, list[RankFacts]]) -> Severity
 
 @rule("environment")
 def sw_torch_version_differs(job: Job) -> Iterator[Outcome]:
-    """The ranks do not run on the same torch.
+    """The ranks use different versions of torch.
 
     torch.distributed expects one version in all processes and does not check it: the store's, Gloo's and NCCL's
     handshakes, what collectives of objects pickle, and when DDP and FSDP synchronise all change between releases.
-    Such a job hangs (``wait timeout after 600000ms``), fails later, or runs by luck; with NCCL it stops at once where
-    the releases bring different NCCLs. A build for CPUs among builds for CUDA says ``Distributed package doesn't have
-    NCCL built in``. Different releases (2.11 and 2.13) are an error, and so are builds with and without GPU support in
-    a job for GPUs; different patch levels or CUDA versions of one release are a warning. Found in torch's version.py,
-    without importing it.
+    Such a job hangs (``wait timeout after 600000ms``), fails later, or works by chance. With NCCL it stops at once if
+    the releases contain different NCCL versions. A CPU build among CUDA builds reports ``Distributed package doesn't
+    have NCCL built in``.
+
+    Different releases (2.11 and 2.13) are an error, and so are builds with and without GPU support in a GPU job.
+    Different patch levels or CUDA versions of one release are a warning. Found in torch's version.py, without
+    importing it.
 
     Fix: install the same version on all nodes, or use one shared environment or image.
     See: https://github.com/pytorch/pytorch/issues/174917
@@ -123,15 +125,15 @@ def sw_torch_version_differs(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
-    """The ranks do not run on the same NCCL.
+    """The ranks use different versions of NCCL.
 
-    NCCL compares the versions when a communicator is made: ``Mismatched NCCL version detected : rank 1 version 22304
-    rank 0 version 22703``, ``ncclInvalidUsage``; older ones hang. Two environments, or a system's libnccl.so.2 that
-    comes first in LD_LIBRARY_PATH on one node. Found by what NCCL's own log says where it ran, else by the package
-    that is installed beside torch. Silent with Gloo, and where torch itself differs, which sw-torch-version-differs
-    reports.
+    NCCL compares the versions when it creates a communicator: ``Mismatched NCCL version detected : rank 1 version 22304
+    rank 0 version 22703``, ``ncclInvalidUsage``; older versions hang. The usual causes are two environments, and a
+    system libnccl.so.2 that comes first in LD_LIBRARY_PATH on one node. Found in NCCL's own log if NCCL ran, otherwise
+    in the package installed beside torch. Silent with Gloo, and where torch itself differs, which
+    sw-torch-version-differs reports.
 
-    Fix: the same environment on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they lead to another NCCL.
+    Fix: use the same environment on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they load another NCCL.
     See: https://github.com/NVIDIA/nccl/issues/354
     """
     groups = _apart(job, _nccl) if _uses_nccl(job) else {}
@@ -153,10 +155,10 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def sw_python_differs(job: Job) -> Iterator[Outcome]:
-    """The ranks do not run on the same Python.
+    """The ranks use different versions of Python.
 
-    Objects that ranks send to each other are pickled; code objects and some classes of one minor version cannot be
-    read by another, and packages are installed for each version apart: ``ModuleNotFoundError`` on one node. Found by
+    Objects that ranks send to each other are pickled, and code objects and some classes of one minor version cannot be
+    read by another. Packages are installed per version: ``ModuleNotFoundError`` on one node. Found by
     comparing the minor versions (3.11, 3.12).
 
     Fix: start all ranks with the Python of one environment.

@@ -1,4 +1,4 @@
-"""Rules about the variables as such: there, not empty, numbers, and the launcher's own."""
+"""Rules about single variables: set, not empty, a number, and equal to the launcher's own."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "GROUP_RANK")
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SETS_VARIABLES = frozenset({"torchrun", "accelerate", "deepspeed"})
-"""Programs that give the processes which they start these variables themselves."""
-IN_WORDS = (
-    "The rank is the number of a process in the whole job, from 0. "
-    "The world size is how many processes the whole job has. "
-    "The local rank is the number of a process on its own node, from 0; scripts choose the GPU by it."
+"""Programs that set these variables for the processes that they start."""
+DEFINITIONS = (
+    "The rank is the number of a process in the whole job, counted from 0. "
+    "The world size is the number of processes in the whole job. "
+    "The local rank is the number of a process on its node, counted from 0; scripts select the GPU with it."
 )
 
 
 def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFacts]]:
-    """Group the ranks that lack variables by their launcher and what they lack.
+    """Group the ranks that lack variables by launcher and by missing variables.
 
-    ``distcheck node`` runs where no rank is expected, and what distcheck starts gets its variables from it.
+    ``distcheck node`` needs no rank, and distcheck sets the variables of the ranks that it starts.
     """
     if job.asked.command == "node":
         return {}
@@ -55,16 +55,17 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
     """A variable that torch needs to find the other ranks is not set.
 
     ``init_process_group()`` reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, in this order, and stops at
-    the first one it misses: ``ValueError: Error initializing torch.distributed using env:// rendezvous:
-    environment variable RANK expected, but not set``. This rule names all that are missing at once. Under
-    srun it is a warning: many scripts (Lightning, Accelerate, submitit) map Slurm's own variables, and distcheck
-    derives the meeting place from the first host of the step and the job's number. Silent there with
-    ``--export -- COMMAND``, which gives them to COMMAND, and where COMMAND is torchrun, which sets them for its
-    ranks. Under MPI and Horovod the rule env-mpi-horovod-vars-only reports the same. Found by looking for the four
-    variables, less what options give.
+    the first one that is missing: ``ValueError: Error initializing torch.distributed using env:// rendezvous:
+    environment variable RANK expected, but not set``. This rule names all missing variables at once.
 
-    Fix: start the script with torchrun, which sets them all, or export them; under srun map Slurm's own
-    variables, or let ``distcheck gate --export -- COMMAND`` do so.
+    Under srun it is a warning: many scripts (Lightning, Accelerate, submitit) map Slurm's own variables, and distcheck
+    derives MASTER_ADDR from the first host of the step and MASTER_PORT from the job id. It is silent there with
+    ``--export -- COMMAND``, which exports the variables to COMMAND, and where COMMAND is torchrun, which sets them for
+    its ranks. Under MPI and Horovod, env-mpi-horovod-vars-only reports the same problem. Found by checking the four
+    variables; values given as options count as set.
+
+    Fix: start the script with torchrun, which sets all four, or export them. Under srun, map Slurm's own
+    variables or use ``distcheck gate --export -- COMMAND``.
     See: https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
@@ -80,8 +81,8 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
             f"export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port(job) or PORT}",
         )
         text = (
-            "Start the script with torchrun, which sets these for every process, or export them by hand, "
-            f"RANK and LOCAL_RANK different in every process. {IN_WORDS}"
+            "Start the script with torchrun, which sets these variables for every process, or export them by hand, "
+            f"with a different RANK and LOCAL_RANK in every process. {DEFINITIONS}"
         )
         if "RANK" not in names:
             commands = tuple(export(job, first, name) for name in names)
@@ -89,20 +90,20 @@ def env_rank_unset(job: Job) -> Iterator[Outcome]:
         batch = first.environment.get("SLURM_JOB_ID")
         if batch and "RANK" in names:
             commands = ("srun distcheck env", *commands)
-            text += f" This shell belongs to Slurm job {batch} but is no task of it: only srun starts tasks."
+            text += f" This shell belongs to Slurm job {batch} but is not one of its tasks: only srun starts tasks."
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {listed(names)} {are(names)} not set; torch would stop with {_in_short(raises)!r}",
+            f"{named(job, ranks)}: {listed(names)} {are(names)} not set; torch would fail with {_in_short(raises)!r}",
             Fix(text, commands),
             evidence={"unset": list(names), "launcher": launcher, "torch": raises},
         )
 
 
 def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str, ...]) -> Iterator[Outcome]:
-    """Report what an env:// script would miss under a launcher; an error only where no place to meet could be derived.
+    """Report what env:// lacks under a launcher; an error only if no master was derived.
 
-    Silent where COMMAND is given the variables or sets them for its own ranks.
+    Silent where COMMAND gets the variables from distcheck or sets them for its own ranks.
     """
     first = ranks[0]
     table = table_of(first)
@@ -119,9 +120,9 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
     how = f"distcheck derived {at}" if where.master_derived else f"distcheck used {program}'s own, such as {table.rank}"
     if not met:
         home = f", and rank 0 is on {job.node_of(lost).name}" if lost else ""
-        how = how + home if home else f"{program} does not tell where rank 0 is"
-    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set, which torch needs for env://; {how}"
-    message += "; COMMAND gets none of them" if job.asked.program else ""
+        how = how + home if home else f"{program} does not provide the host of rank 0"
+    message = f"{named(job, ranks)}: {listed(names)} {are(names)} not set; torch needs them for env://; {how}"
+    message += "; COMMAND will not get them" if job.asked.program else ""
     line = mapping(table)
     commands = [line, f"{program} bash -c '{line} && exec python train.py'"] if numbers else []
     commands += master_commands(job, first, *masters) if masters else ()
@@ -131,9 +132,9 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
         message,
         Fix(
             "No action if the script sets them itself, as Lightning, Accelerate and submitit do. Otherwise export "
-            f"{'them' if len(names) > 1 else 'it'} in front of it, or start it with distcheck gate --export -- COMMAND."
+            f"{'them' if len(names) > 1 else 'it'} before the script, or use distcheck gate --export -- COMMAND."
             if met
-            else f"Give every rank the host of rank 0 and a free port; {program} does not.",
+            else f"Set the host of rank 0 and a free port on every rank; {program} does not set them.",
             tuple(commands),
         ),
         severity="warning" if met else "error",
@@ -149,7 +150,7 @@ def _only_launcher_variables(job: Job, ranks: list[RankFacts], names: tuple[str,
 
 
 def _in_short(error: str) -> str:
-    """Return the end of an error, which names the variable; all of it is in the docstring and the evidence."""
+    """Return the end of an error, which names the variable; the evidence has the full text."""
     return error.rpartition(": ")[2]
 
 
@@ -158,14 +159,16 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     """MPI or Horovod started the ranks, and only its own variables are set.
 
     mpirun, mpiexec, jsrun and horovodrun number their processes in variables such as OMPI_COMM_WORLD_RANK,
-    PMI_RANK or HOROVOD_RANK. torch reads none of them and stops with ``environment variable RANK expected,
-    but not set``. A script may map them itself, so this is a warning. Where rank 0 listens distcheck derives from
-    the host on which Open MPI's mpirun, Hydra's mpiexec or horovodrun runs, or from the first host of a Slurm
-    allocation. Where nothing tells it, or rank 0 is on another host, there is no meeting, and missing MASTER_ADDR and
-    MASTER_PORT are an error. Silent with ``--export -- COMMAND``. Found by a launcher's variables with torch's not set.
+    PMI_RANK or HOROVOD_RANK. torch does not read them and stops with ``environment variable RANK expected,
+    but not set``. A script may map them itself, so this is a warning.
 
-    Fix: map the variables in front of the script, and pass MASTER_ADDR and MASTER_PORT to all ranks
-    (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``), or let ``distcheck gate --export -- COMMAND`` do so.
+    distcheck takes as the host of rank 0 the one on which Open MPI's mpirun, Hydra's mpiexec or horovodrun runs, or
+    the first host of a Slurm allocation. If neither is known, or rank 0 is on another host, the ranks cannot meet, and
+    missing MASTER_ADDR and MASTER_PORT are an error. Silent with ``--export -- COMMAND``. Found by a launcher's
+    variables without torch's.
+
+    Fix: map the variables before the script and pass MASTER_ADDR and MASTER_PORT to all ranks
+    (``mpirun -x MASTER_ADDR=... -x MASTER_PORT=...``), or use ``distcheck gate --export -- COMMAND``.
     See: https://github.com/pytorch/examples/issues/540
     """
     for (launcher, names), ranks in _unset_everywhere(job).items():
@@ -175,14 +178,13 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def env_empty_string(job: Job) -> Iterator[Outcome]:
-    """A variable that names the rank or the meeting place is set to nothing.
+    """A variable that defines the rank or the master is set to an empty string.
 
-    torch treats an empty value like a missing one and says ``environment variable MASTER_ADDR expected, but
-    not set``, although ``env`` shows the name. It is what ``export RANK=$UNDEFINED`` leaves behind. Scripts
-    that read LOCAL_RANK fail with ``invalid literal for int() with base 10: ''``. Found by telling empty from
-    unset.
+    torch treats an empty value like a missing one and reports ``environment variable MASTER_ADDR expected, but
+    not set``, although ``env`` shows the name. The usual cause is ``export RANK=$UNDEFINED``. Scripts that read
+    LOCAL_RANK fail with ``invalid literal for int() with base 10: ''``. Found by distinguishing empty from unset.
 
-    Fix: give the variable its value; ``${NAME:?}`` in a script stops at an expansion that comes out empty.
+    Fix: set the variable; ``${NAME:?}`` in a script stops at an empty expansion.
     """
     empty = [
         (name, r)
@@ -193,7 +195,7 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
     ]
     for name, pairs in grouped(empty, lambda pair: pair[0]).items():
         ranks = [r for _, r in pairs]
-        # The job runs with an option given instead: then the empty variable is only a trap for scripts.
+        # An option replaces the variable, so only scripts that read it are affected.
         instead = all(
             (name in {"RANK", "WORLD_SIZE"} and r.placement.by_options)
             or (name == "MASTER_ADDR" and r.placement.master_addr and not r.placement.master_derived)
@@ -205,8 +207,8 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: {name} is set but empty; expected {expected(name)}",
             Fix(
-                f"Set {name}, or look for the expansion that came out empty where it is exported; "
-                "${NAME:?} in place of $NAME makes the shell stop there.",
+                f"Set {name}, or find the empty expansion in the line that exports it; "
+                "with ${NAME:?} in place of $NAME the shell stops there.",
                 (export(job, ranks[0], name),),
             ),
             severity="warning" if instead else "error",
@@ -216,15 +218,15 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def env_not_integer(job: Job) -> Iterator[Outcome]:
-    """A variable that must be a whole number holds something else.
+    """A variable that must be an integer is not an integer.
 
     torch and scripts pass it to Python's ``int()``, whose error does not name the variable: ``ValueError:
-    invalid literal for int() with base 10: '29500.0'``. Typical are ``${SLURM_NTASKS}`` kept from expanding
-    by single quotes, a float out of a calculation, and Slurm's ``4(x2)``, which means four tasks on each of
-    two nodes. Blanks around a number do no harm. Found by reading RANK, WORLD_SIZE, LOCAL_RANK,
+    invalid literal for int() with base 10: '29500.0'``. Typical causes are ``${SLURM_NTASKS}`` in single quotes,
+    which the shell does not expand, a float from a calculation, and Slurm's ``4(x2)``, which means four tasks on
+    each of two nodes. Blanks around a number are harmless. Found by parsing RANK, WORLD_SIZE, LOCAL_RANK,
     LOCAL_WORLD_SIZE, MASTER_PORT and GROUP_RANK as ``int()`` does.
 
-    Fix: export the number itself.
+    Fix: export the integer.
     """
     wrong = [
         (name, value, r)
@@ -247,12 +249,12 @@ def env_not_integer(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
-    """RANK is not the number that the scheduler gave to the process.
+    """RANK differs from the rank that the scheduler assigned to the process.
 
-    A stale ``export RANK=...`` in a shell profile or a batch script beats what the launcher says, and ranks
-    land where nobody expects them, or twice. Compared are RANK and SLURM_PROCID (or MPI's rank) of the same
-    world. Silent under torchrun, which numbers its workers itself; where ranks were renumbered so that every
-    node holds a block of them; and where the ranks are duplicated or out of range, which other rules say.
+    A stale ``export RANK=...`` in a shell profile or a batch script overrides the launcher, so ranks run on
+    unexpected nodes or twice. Found by comparing RANK with SLURM_PROCID (or MPI's rank) of the same world. Silent
+    under torchrun, which numbers its workers itself; where ranks were renumbered so that every node holds a
+    block of them; and where ranks are duplicated or out of range, which other rules report.
 
     Fix: ``unset RANK WORLD_SIZE LOCAL_RANK`` before the launcher, and map its variables in each process.
     """
@@ -264,7 +266,7 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
             continue
         theirs = integer(r.environment.get(table.rank))
         size, world = integer(r.environment.get(table.world_size)), number(r, "WORLD_SIZE")
-        # Where the worlds differ the ranks count something else, as when each task starts several processes.
+        # Different world sizes mean different ranks, for example where each task starts several processes.
         if rank is not None and theirs is not None and rank != theirs and world in {None, size}:
             pairs.append((r, table, theirs))
     if not pairs or (len(job.nodes) > 1 and in_blocks(job)):
@@ -277,7 +279,7 @@ def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
         f"{named(job, ranks)}: RANK is not {table.rank}, for example RANK={first.environment['RANK']} "
         f"where {table.rank}={theirs}",
         Fix(
-            "Remove the exported numbers before the launcher starts, and map its own in each process.",
+            "Unset the exported values before the launcher starts, and map the launcher's own in each process.",
             ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
         ),
         severity="warning",

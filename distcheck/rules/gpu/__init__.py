@@ -1,6 +1,6 @@
-"""Rules about GPUs: which one each rank gets, and in what state it is.
+"""Rules about GPUs: which GPU each rank gets, and its condition.
 
-Helpers, which hold no rules: `nodes` (which nodes are looked at, how a GPU is named), `readings` (the condition of each
-GPU), `loads` (the same under load), `nvml_errors`, `cuda_view`, `visibility`, `ordinals`, `sharing`, `shortfall`,
-`mig_use`, `assigned` (which rank takes which GPU, and where that is).
+Helpers, which hold no rules: `nodes` (which nodes the rules look at, how a GPU is named), `readings` (the condition of
+each GPU), `loads` (the condition under load), `nvml_errors`, `cuda_view`, `visibility`, `ordinals`, `sharing`,
+`shortfall`, `mig_use`, `assigned` (which rank takes which GPU, and where that GPU is).
 """

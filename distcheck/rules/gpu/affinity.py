@@ -1,4 +1,4 @@
-"""Rules about where a rank's GPU is: next to its CPUs, next to a network adapter, in line with those of other nodes."""
+"""Rules about how far a rank's GPU is from its CPUs, its adapter and other nodes' GPUs."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _MOST = 16
 def gpu_far_from_cpu(job: Job) -> Iterator[Outcome]:
     """A rank is pinned to CPUs that are not next to its GPU.
 
-    Whatever the CPU hands to the GPU, and every launch of a kernel, then crosses the link between the sockets: the rank
-    is slower than the others, and all wait for it.
+    Every copy from the CPU to the GPU and every kernel launch then crosses the link between the sockets. The rank is
+    slower than the others, and all ranks wait for it.
 
-    Found by the CPUs on which the rank may run, against those that NVML, or else sysfs, lists next to its GPU. A rank
-    that may run on every CPU is not pinned, and nothing is said of it. A scheduler that gives a job a few CPUs of one
-    socket and a GPU of the other one is found by this too.
+    Found by comparing the CPUs on which the rank may run with those that NVML, or else sysfs, lists next to its GPU. A
+    rank that may run on every CPU is not pinned and is not reported. The rule also finds a scheduler that gives a job a
+    few CPUs of one socket and a GPU of the other.
 
-    Fix: bind each rank to its GPU's NUMA node: ``torchrun --numa-binding=node``, ``srun --cpu-bind=...``,
-    ``#SBATCH --gres-flags=enforce-binding``, or ``numactl --cpunodebind``.
+    Fix: bind each rank to its GPU's NUMA node: ``torchrun --numa-binding=node``, ``srun --cpu-bind=...``, ``#SBATCH
+    --gres-flags=enforce-binding``, or ``numactl --cpunodebind``.
 
     See: https://docs.pytorch.org/docs/stable/elastic/numa.html, https://slurm.schedmd.com/sbatch.html
     """
@@ -45,7 +45,7 @@ def gpu_far_from_cpu(job: Job) -> Iterator[Outcome]:
     for take in takes(job):
         near, own = unfold(take.cpus), unfold(take.rank.cpu_list)
         if near and own and len(own) < (take.node.cpus or 0) and not near & own:
-            words = f"bound to CPUs {take.rank.cpu_list}; next to its {take.name} are CPUs {take.cpus}"
+            words = f"bound to CPUs {take.rank.cpu_list}; the CPUs next to its {take.name} are {take.cpus}"
             faults.append((take, words))
     for alike in by_picture(faults):
         yield _finding(job, alike, _binding(alike[0][0]), scope="rank", owner="user")
@@ -56,33 +56,36 @@ _TOPOLOGY = "nvidia-smi topo -m"
 
 def _binding(take: Take) -> Fix:
     node = take.place.numa_node if take.place is not None else None
-    by_hand = f"# put in front of the rank's command: numactl --cpunodebind={node}" if node is not None else _TOPOLOGY
+    by_hand = f"# prefix the rank's command with: numactl --cpunodebind={node}" if node is not None else _TOPOLOGY
     if starter(take.rank) == "srun":
         return Fix(
-            "Let Slurm give the job the CPUs next to its GPUs, and bind each task to those of its own.",
+            "Have Slurm allocate the CPUs next to the job's GPUs, and bind each task to the CPUs next to its GPU.",
             ("#SBATCH --gres-flags=enforce-binding", "export SLURM_CPU_BIND=verbose,ldoms", by_hand),
         )
     if starter(take.rank) == "torchrun":
-        return Fix("Let torchrun bind each rank next to its GPU.", ("# add to torchrun: --numa-binding=node", by_hand))
+        return Fix(
+            "Have torchrun bind each rank to the NUMA node of its GPU.",
+            ("# add to torchrun: --numa-binding=node", by_hand),
+        )
     return Fix(
-        "Bind each rank to the NUMA node of its GPU, or do not bind it at all.",
+        "Bind each rank to the NUMA node of its GPU, or remove the binding.",
         (by_hand, "# add to torchrun: --numa-binding=node", "export SLURM_CPU_BIND=none"),
     )
 
 
 @rule("gpu")
 def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
-    """NCCL reaches the network by an adapter that is far from the GPU although there is a near one.
+    """NCCL uses a network adapter far from the GPU although a nearer one exists.
 
-    The data then goes through the CPU, and mostly over main memory, because NCCL uses GPUDirect RDMA between devices
-    on common PCIe switches only: a fraction of the adapter's bandwidth is left, and several GPUs share it.
+    NCCL uses GPUDirect RDMA only between devices on common PCIe switches. Otherwise the data goes through the CPU,
+    mostly through main memory, at a fraction of the adapter's bandwidth, and several GPUs share it.
 
-    Found by the PCI tree in sysfs. Either NCCL_IB_HCA, read as NCCL reads it, leaves out an active adapter that is
-    nearer than all it leaves, of the same kind of link and no slower; or the near one has no port up, while most GPUs
-    of this model have theirs. Nothing is said where the tree is a hypervisor's, with NCCL_NET_PLUGIN or NCCL_TOPO_FILE,
-    without NCCL's InfiniBand transport, and of a single node.
+    Found by the PCI tree in sysfs, in two cases. Either NCCL_IB_HCA, read as NCCL reads it, excludes an active adapter
+    that is nearer than all those it allows, of the same link type and at least as fast. Or the nearest adapter has no
+    port up, while most GPUs of this model have theirs up. The rule is silent where a hypervisor makes up the PCI tree,
+    with NCCL_NET_PLUGIN or NCCL_TOPO_FILE, without NCCL's InfiniBand transport, and on a single node.
 
-    Fix: leave NCCL_IB_HCA unset or have it name the adapter next to every GPU; bring the port up.
+    Fix: unset NCCL_IB_HCA or have it name the adapter next to every GPU; bring the port up.
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
     """
@@ -97,21 +100,21 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
         if found.left_out is not None:
             left_out.append((take, f"{_gets(take, found)}, although {_verb(found.left_out)} {_where(found.left_out)}"))
         elif found.down is not None and _usual(known, take, found.down):
-            down.append((take, f"{_gets(take, found)}; {_verb(found.down)} down, which would be {_where(found.down)}"))
+            down.append((take, f"{_gets(take, found)}; {_verb(found.down)} {_where(found.down)} but down"))
     for alike in by_picture(left_out):
         yield _finding(job, alike, _list_of(alike[0][0].node), scope="rank", owner="user")
     for alike in by_picture(down):
         found = ways(alike[0][0])
         name = found.down.nics[0].name if found is not None and found.down is not None else ""
         fix = Fix(
-            "Bring the port up; until then leave the node out, or be content with the slower way.",
+            "Bring the port up; until then exclude the node, or accept the slower path.",
             (f"ibstat {name}", f"rdma link show {name}/1", f"cat /sys/class/infiniband/{name}/ports/*/phys_state"),
         )
         yield _finding(job, alike, fix, scope="node", owner="admin")
 
 
 def _no_tree(job: Job) -> Iterator[NotChecked]:
-    """Yield the nodes whose PCI tree should have been read and could not."""
+    """Yield the nodes whose PCI tree could not be read."""
     blind = [n for n in {take.node.key: take.node for take in takes(job)}.values() if isinstance(n.pci, Missing)]
     for reason, nodes in grouped(blind, lambda node: node.pci.reason if isinstance(node.pci, Missing) else "").items():
         yield NotChecked(reason=reason, nodes=tuple(node.name for node in nodes), required=False)
@@ -120,7 +123,7 @@ def _no_tree(job: Job) -> Iterator[NotChecked]:
 def _gets(take: Take, found: Routes) -> str:
     by_hand = f"with {HCA}={brief(found.value, 40)} " if found.value else ""
     names = listed([nic.name for nic in found.got.nics], most=2)
-    return f"{by_hand}{take.name} reaches the network by {names} {_where(found.got)}"
+    return f"{by_hand}{take.name} reaches the network through {names} {_where(found.got)}"
 
 
 def _verb(near: Near) -> str:
@@ -132,7 +135,7 @@ def _where(near: Near) -> str:
 
 
 def _usual(known: Sequence[tuple[Take, Routes]], take: Take, wanted: Near) -> bool:
-    """Whether most other GPUs of this model do have an adapter as near as that."""
+    """Return whether most other GPUs of this model have an adapter at least as near."""
     others = [found.got for other, found in known if other is not take and other.gpu.name == take.gpu.name]
     return 2 * sum(reach(got.distance) <= reach(wanted.distance) for got in others) > len(others)
 
@@ -141,24 +144,25 @@ def _list_of(node: NodeFacts) -> Fix:
     near = by_gpu(node.pci) if isinstance(node.pci, Pci) else {}
     names = dict.fromkeys(nic.name for found in near.values() for nic in found.nics)
     return Fix(
-        f"Leave {HCA} to NCCL, or have it name the adapter next to every GPU.",
+        f"Unset {HCA} so that NCCL chooses, or have it name the adapter next to every GPU.",
         (f"unset {HCA}", f"export {HCA}=={','.join(names)}", "nvidia-smi topo -m"),
     )
 
 
 @rule("gpu")
 def gpu_rails_differ(job: Job) -> Iterator[Outcome]:
-    """One LOCAL_RANK takes GPUs in different places of different nodes.
+    """One LOCAL_RANK takes GPUs at different positions on different nodes.
 
-    NCCL connects ranks of one LOCAL_RANK over one rail: the GPU, its adapter, and the switch to which that adapter of
-    every node is cabled. Where a node counts in another order its traffic crosses the spine of the network, which is
-    slower and slows down others.
+    NCCL connects the ranks of one LOCAL_RANK over one rail: the GPU, its adapter, and the switch to which that adapter
+    is cabled on every node. The traffic of a node that orders its GPUs differently crosses the spine of the network,
+    which is slower and slows down other jobs.
 
-    Found by the place of each rank's GPU among its node's GPUs in the order of their PCI addresses, over nodes of one
-    model and one number of GPUs. The nodes that differ from more than half of them are named; without such a majority
-    nothing is said, nor where a node has a single adapter. A remark where its adapters are not known.
+    Found by the position of each rank's GPU among its node's GPUs, sorted by PCI address, over nodes with the same
+    model and number of GPUs. The rule reports the nodes that differ from the majority. It is silent without a majority
+    and where a node has a single adapter, and an info finding where the node's adapters are unknown.
 
-    Fix: set CUDA_VISIBLE_DEVICES alike on all nodes, or not at all, and let each rank take ``cuda:LOCAL_RANK``.
+    Fix: set CUDA_VISIBLE_DEVICES to the same value on all nodes, or unset it, and have each rank take
+    ``cuda:LOCAL_RANK``.
     """
     yield from not_seen(job)
     for shapes in _shapes(job):
@@ -173,19 +177,19 @@ def gpu_rails_differ(job: Job) -> Iterator[Outcome]:
 
 
 _Order = tuple[tuple[int, int], ...]
-"""Each LOCAL_RANK with its GPU's place in PCI order."""
+"""Each LOCAL_RANK with its GPU's position in PCI order."""
 
 
 def _shapes(job: Job) -> Iterator[dict[_Order, list[list[Take]]]]:
-    """Yield the nodes, by their ranks' takes, that can be compared: by the order in which they take their GPUs."""
+    """Yield groups of comparable nodes, by the order in which their ranks take the GPUs."""
     comparable: dict[tuple[object, ...], dict[_Order, list[list[Take]]]] = {}
     for here in grouped(takes(job), lambda take: take.node.key).values():
         node = here[0].node
         addresses, models = _addresses(node), {g.name for g in _devices(node) if isinstance(g.name, str)}
         local = [n for take in here if (n := take.rank.placement.local_rank) is not None]
-        told = len(set(local)) == len(here) == len(job.ranks_on(node))
+        complete = len(set(local)) == len(here) == len(job.ranks_on(node))
         shared = any(take.rank.gpu in take.gpu.mig_uuids for take in here)
-        if not addresses or len(models) != 1 or not told or shared or _rails(node) is None:
+        if not addresses or len(models) != 1 or not complete or shared or _rails(node) is None:
             continue
         places = (addresses.index(str(take.gpu.pci)) for take in here)
         order = tuple(sorted(zip(local, places, strict=True)))
@@ -199,20 +203,20 @@ def _devices(node: NodeFacts) -> tuple[Gpu, ...]:
 
 
 def _addresses(node: NodeFacts) -> list[str]:
-    """Return the addresses of a node's GPUs in their order; none where one is not known."""
+    """Return the sorted PCI addresses of a node's GPUs, empty where one is unknown."""
     found = sorted(gpu.pci for gpu in _devices(node) if isinstance(gpu.pci, str))
     return found if len(found) == len(_devices(node)) else []
 
 
 def _rails(node: NodeFacts) -> bool | None:
-    """Whether a node has several adapters for NCCL, and so rails: None with one, False where it is not known."""
+    """Return whether a node has several NCCL adapters: None with one, False if unknown."""
     if not isinstance(node.pci, Pci):
         return False
     return True if sum(nic.active and nic.usable for nic in fabric_nics(node.pci)) > 1 else None
 
 
 def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], count: int, severity: Severity) -> Finding:
-    """Return the finding about nodes that take their GPUs in one and the same unusual order."""
+    """Return the finding about nodes that take their GPUs in the same unusual order."""
     ranks: list[RankFacts] = []
     evidence: dict[str, str] = {}
     for here in nodes:
@@ -222,22 +226,22 @@ def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], count: int, sev
             place = addresses.index(str(take.gpu.pci))
             if place != usual[local]:
                 ranks.append(take.rank)
-                words = f"takes {take.name}, place {place} in PCI order, and on most nodes place {usual[local]}"
+                words = f"takes {take.name}, position {place} in PCI order; on most nodes position {usual[local]}"
                 evidence[f"{take.node.name} LOCAL_RANK {local}"] = words
     number, words = ranks[0].placement.local_rank, next(iter(evidence.values()))
     more = f"; {len(evidence) - 1} more ranks differ" if len(evidence) > 1 else ""
     value = ranks[0].environment.get("CUDA_VISIBLE_DEVICES")
-    told = f" (CUDA_VISIBLE_DEVICES={brief(value, 40)})" if value is not None else ""
+    variable = f" (CUDA_VISIBLE_DEVICES={brief(value, 40)})" if value is not None else ""
     names = [here[0].node.name for here in nodes]
     return Finding(
         severity=severity,
         scope="node",
         ranks=numbers_of(ranks),
         nodes=tuple(names),
-        message=f"{listed(names, most=3)} of {count} nodes: LOCAL_RANK {number} {words}{told}{more}",
+        message=f"{listed(names, most=3)} of {count} nodes: LOCAL_RANK {number} {words}{variable}{more}",
         evidence=dict(list(evidence.items())[:_MOST]),
         fix=Fix(
-            "Give all nodes the same list of GPUs, or none, and let each rank take its own.",
+            "Give all nodes the same CUDA_VISIBLE_DEVICES, or unset it, and have each rank take its own GPU.",
             (
                 "unset CUDA_VISIBLE_DEVICES",
                 "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -248,9 +252,9 @@ def _out_of_line(nodes: list[list[Take]], usual: dict[int, int], count: int, sev
 
 
 def _finding(job: Job, faults: list[tuple[Take, str]], fix: Fix, *, scope: Scope, owner: Owner) -> Finding:
-    """Return one finding about ranks of which the like is said on every node of theirs."""
+    """Return one finding about ranks with the same problem on each of their nodes."""
     ranks = [take.rank for take, _ in faults]
-    rest = f"; {named(job, ranks[1:])} likewise" if len(ranks) > 1 else ""
+    rest = f"; same for {named(job, ranks[1:])}" if len(ranks) > 1 else ""
     evidence = card(faults[0][0].gpu) if len(faults) == 1 else {}
     for take, words in faults[:_MOST] if len(faults) > 1 else ():
         number = take.rank.placement.rank

@@ -9,7 +9,7 @@ from distcheck.facts import Gpu, GpuHealth, Job, Missing, Nic, NodeFacts, Pci, P
 from distcheck.facts.gpu import usable_name
 from distcheck.rules.gpu.nodes import at, seen
 from distcheck.rules.wording import once
-from distcheck.selection.adapters import HCA, chosen, off, served, told_otherwise
+from distcheck.selection.adapters import HCA, chosen, off, overridden, served
 from distcheck.selection.pci import DISTANCES, ON_SWITCH, Distance, Near, nearest
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ WORDS: dict[Distance, str] = {
 
 
 class Take(NamedTuple):
-    """A rank and the GPU that it will take."""
+    """A rank and the GPU that it takes."""
 
     rank: RankFacts
     node: NodeFacts
@@ -35,19 +35,19 @@ class Take(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The GPU's index and address."""
+        """Return the GPU's index and address."""
         return f"GPU {self.gpu.index}{at(self.gpu)}"
 
     @property
     def cpus(self) -> str:
-        """The CPUs next to the GPU, folded, as NVML or else sysfs knows them; empty where neither does."""
-        told = self.gpu.health.cpus if isinstance(self.gpu.health, GpuHealth) else ""
-        return told if isinstance(told, str) and told else self.place.cpus if self.place else ""
+        """Return the CPUs next to the GPU, folded, from NVML or else sysfs; '' if unknown."""
+        cpus = self.gpu.health.cpus if isinstance(self.gpu.health, GpuHealth) else ""
+        return cpus if isinstance(cpus, str) and cpus else self.place.cpus if self.place else ""
 
 
 @once
 def takes(job: Job) -> tuple[Take, ...]:
-    """Return the GPU of every rank of which it is known; with MIG, the one that holds its device."""
+    """Return the GPU of every rank for which it is known; with MIG, the parent GPU."""
     found = []
     for node, devices in seen(job):
         by_name = {name: gpu for gpu in devices for name in (usable_name(gpu), *gpu.mig_uuids) if name}
@@ -68,16 +68,16 @@ class Routes(NamedTuple):
     got: Near
     """The nearest of the adapters that NCCL may use."""
     left_out: Near | None
-    """Nearer ones, active and no slower, of which NCCL_IB_HCA keeps NCCL."""
+    """Nearer adapters, active and at least as fast, that NCCL_IB_HCA excludes."""
     down: Near | None
-    """Nearer ones that NCCL would use if a port of theirs were up."""
+    """Nearer adapters that NCCL would use if one of their ports were up."""
 
 
 def ways(take: Take) -> Routes | None:
-    """Return how a GPU reaches the network by NCCL's InfiniBand transport; None where that is not known."""
+    """Return how a GPU reaches the network over NCCL's InfiniBand transport, None if unknown."""
     pci, place = take.node.pci, take.place
     variables = take.rank.environment
-    if not isinstance(pci, Pci) or place is None or off(variables) or told_otherwise(variables):
+    if not isinstance(pci, Pci) or place is None or off(variables) or overridden(variables):
         return None
     return _ways(place, pci.nics, variables.get(HCA), virtual=pci.virtual)
 
@@ -89,7 +89,7 @@ def _ways(place: PciPlace, there: tuple[Nic, ...], value: str | None, *, virtual
     got = nearest(place, mine, virtual=virtual)
     if got is None:
         return None
-    # An adapter for storage or for logins may be nearer; who leaves it out knows why.
+    # A nearer but slower adapter may serve storage or logins, and is excluded on purpose.
     best_got = max(got.nics, key=lambda nic: nic.rate_Gbps or 0)
     alike = tuple(nic for nic in nics if _as_good(nic, best_got))
     awake = tuple(_awake(nic) for nic in mine if nic.link_layer == best_got.link_layer)
@@ -102,7 +102,7 @@ def _as_good(nic: Nic, other: Nic) -> bool:
 
 
 def _awake(nic: Nic) -> Nic:
-    """Return an adapter as it would be with a port up."""
+    """Return an adapter as if one of its ports were up."""
     return Nic(nic.name, nic.place, nic.kind, nic.link_layer)
 
 
@@ -111,12 +111,12 @@ def _nearer(found: Near | None, than: Near) -> Near | None:
 
 
 def reach(way: Distance) -> int:
-    """Return 0 for a way over switches, 1 for one through a CPU, 2 for one between NUMA nodes."""
+    """Return 0 for a path over switches, 1 through a CPU, 2 between NUMA nodes."""
     return 0 if way in ON_SWITCH else 2 if way == DISTANCES[-1] else 1
 
 
 def by_picture(faults: Sequence[tuple[Take, str]]) -> list[list[tuple[Take, str]]]:
-    """Put nodes together that show the same: the same GPUs, of which the same is said."""
+    """Group faults so that nodes with the same faults on the same GPUs are together."""
     nodes: dict[str, list[tuple[Take, str]]] = {}
     for take, words in faults:
         nodes.setdefault(take.node.key, []).append((take, words))

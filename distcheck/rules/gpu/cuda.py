@@ -25,21 +25,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _BORROWED = re.compile(r"/[^/]*(compat|stubs)[^/]*/")
-"""Folders whose libcuda is not the driver's own: forward compatibility, and stubs to link against."""
+"""Folders whose libcuda is not the driver's own: forward compatibility packages and link-time stubs."""
 
 
 @rule("gpu")
 def gpu_cuda_init_failed(job: Job) -> Iterator[Outcome]:
     """CUDA does not start for a rank although NVML counts GPUs on its node.
 
-    nvidia-smi shows the GPUs and no job can use them. The user would have seen ``CUDA unknown error`` (999), ``no
+    nvidia-smi shows the GPUs, but no job can use them. The user would have seen ``CUDA unknown error`` (999), ``no
     CUDA-capable device is detected`` (100), ``CUDA-capable device(s) is/are busy or unavailable`` (46), ``Found no
-    NVIDIA driver on your system`` where libcuda.so.1 is not to be found, or nothing at all where CUDA hangs.
+    NVIDIA driver on your system`` where libcuda.so.1 is missing, or no message at all where CUDA hangs.
 
-    Found by starting CUDA with the rank's own variables, in a child process with a deadline. Errors 802, 803, 804
-    and 34 have rules of their own. A library that cannot be loaded is silent where torch has no CUDA either.
+    Found by starting CUDA with the rank's own variables, in a child process with a deadline. Errors 802, 803, 804 and
+    34 have their own rules. The rule is silent about a library that cannot be loaded if torch has no CUDA support
+    either.
 
-    Fix: the finding names what fits the error: ``sudo modprobe nvidia-uvm``, a container with the ``compute``
+    Fix: the finding names the fix for the error: ``sudo modprobe nvidia-uvm``, a container with the ``compute``
     capability (``-e NVIDIA_DRIVER_CAPABILITIES=compute,utility``), the MPS daemon, a reboot after an Xid.
 
     See: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
@@ -68,7 +69,7 @@ def gpu_cuda_init_failed(job: Job) -> Iterator[Outcome]:
 def _starts_badly(view: CudaView, rank: RankFacts, gpus: Gpus) -> bool:
     if view.error in {0, FABRIC_NOT_READY, *WRONG_LIBRARY}:
         return False
-    # A list that leaves no GPU has this error as well, and rules of its own.
+    # A CUDA_VISIBLE_DEVICES that hides every GPU also gives this error; other rules report it.
     return view.error != NO_DEVICE or bool(visible(rank.environment.get(VARIABLE), gpus.devices).uuids)
 
 
@@ -92,7 +93,7 @@ def _not_started(job: Job, ranks: list[RankFacts], words: str, error: int) -> Ou
     return found(
         job,
         ranks,
-        f"{named(job, ranks)}: {brief(what, 150)}; NVML answers and counts {_count(job, ranks)}",
+        f"{named(job, ranks)}: {brief(what, 150)}; NVML works and counts {_count(job, ranks)}",
         advice.fix,
         scope="node",
         owner=advice.owner,
@@ -109,9 +110,9 @@ def _no_library(job: Job, ranks: list[RankFacts], reason: str) -> Outcome:
     return found(
         job,
         ranks,
-        f"{named(job, ranks)}: NVML counts {_count(job, ranks)}, and {brief(reason, 150)}",
+        f"{named(job, ranks)}: NVML counts {_count(job, ranks)}, but {brief(reason, 150)}",
         Fix(
-            "Start the container with the `compute` capability; elsewhere install the driver's CUDA library.",
+            "Start the container with the `compute` capability; outside containers install the driver's CUDA library.",
             (
                 "# add to docker run: --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
                 "export NVIDIA_DRIVER_CAPABILITIES=compute,utility  # enroot, before the container starts",
@@ -124,18 +125,18 @@ def _no_library(job: Job, ranks: list[RankFacts], reason: str) -> Outcome:
 
 @rule("gpu")
 def sw_compat_libcuda(job: Job) -> Iterator[Outcome]:
-    """A rank loads a libcuda.so.1 that does not fit the driver of its node.
+    """A rank loads a libcuda.so.1 that does not match the driver of its node.
 
     The user would have seen ``Error 803: system has unsupported display driver / cuda driver combination``, ``Error
-    804: forward compatibility was attempted on non supported HW`` or ``CUDA driver is a stub library`` (34). The
+    804: forward compatibility was attempted on non supported HW`` or ``CUDA driver is a stub library`` (34). Either the
     library comes from a ``compat`` or ``stubs`` folder in LD_LIBRARY_PATH or in the image, or the driver was upgraded
-    and its old kernel module is still loaded.
+    while its old kernel module stayed loaded.
 
-    Found by starting CUDA with the rank's own variables; the finding shows the file that was loaded. A compat library
-    that works is none of this.
+    Found by starting CUDA with the rank's own variables; the finding shows which file was loaded. A compat library that
+    works is not reported.
 
-    Fix: take the folder out of LD_LIBRARY_PATH; use an image whose CUDA the driver supports; after an upgrade of the
-    driver start the container anew or reboot the node.
+    Fix: remove the folder from LD_LIBRARY_PATH; use an image whose CUDA the driver supports; after a driver upgrade
+    restart the container or reboot the node.
 
     See: https://docs.nvidia.com/deploy/cuda-compatibility/
     """
@@ -151,15 +152,15 @@ def _wrong_library(job: Job, ranks: list[RankFacts], view: CudaView, gpus: Gpus)
     own = folder is None and view.error == 803
     if own:
         fix = Fix(
-            "The driver was upgraded while its old kernel module stayed loaded, or the container brings a driver"
-            " library of its own: reboot the node, start the container anew.",
+            "The driver was upgraded while its old kernel module stayed loaded, or the container brings its own"
+            " driver library: reboot the node or restart the container.",
             ("cat /proc/driver/nvidia/version", f"ls -l {view.library or '/usr/lib/*/libcuda.so*'}", "sudo reboot"),
         )
     else:
         word = folder[1] if folder else "stubs" if view.error == 34 else "compat"
         fix = Fix(
-            f"Let the driver's own library be found: take the {word} folder out of LD_LIBRARY_PATH, or use an image"
-            " whose CUDA this driver supports.",
+            f"Remove the {word} folder from LD_LIBRARY_PATH so that the driver's own library is loaded, or use an"
+            " image whose CUDA this driver supports.",
             (
                 f"export LD_LIBRARY_PATH=$(printf %s \"$LD_LIBRARY_PATH\" | tr : '\\n' | grep -v {word} | paste -sd :)",
                 "ldconfig -p | grep libcuda.so.1",
@@ -170,7 +171,7 @@ def _wrong_library(job: Job, ranks: list[RankFacts], view: CudaView, gpus: Gpus)
         job,
         ranks,
         f"{named(job, ranks)}: CUDA does not start: error {view.error} ({view.words});"
-        f" {brief(view.library or LIBRARY, 100)} does not fit driver {driver}",
+        f" {brief(view.library or LIBRARY, 100)} does not match driver {driver}",
         fix,
         scope="node" if own else "rank",
         owner="admin" if own else "user",

@@ -1,4 +1,4 @@
-"""What CUDA told of a rank's GPUs beside what NVML and the rank's variables lead to expect; what its errors mean."""
+"""What CUDA shows of a rank's GPUs, compared with NVML; and what CUDA's errors mean."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ ORDER = "CUDA_DEVICE_ORDER"
 LIBRARY = "libcuda.so.1"
 NO_DEVICE, FABRIC_NOT_READY = 100, 802
 WRONG_LIBRARY = frozenset({34, 803, 804})
-"""A stub library, a library that does not fit the kernel module, forward compatibility where there is none."""
+"""A stub library, a library that does not match the kernel module, unsupported forward compatibility."""
 
 
 class Shown(NamedTuple):
-    """A rank to which CUDA has shown GPUs, with what was to be expected of its variables."""
+    """A rank to which CUDA showed GPUs, and the GPUs expected from its variables."""
 
     node: NodeFacts
     devices: tuple[Gpu, ...]
     rank: RankFacts
     uuids: tuple[str, ...]
-    """As CUDA shows them."""
+    """The GPUs that CUDA shows."""
     expected: tuple[str, ...]
-    """As CUDA_VISIBLE_DEVICES leaves them of NVML's."""
+    """The GPUs of NVML's list that CUDA_VISIBLE_DEVICES leaves."""
 
     @property
     def taken(self) -> str | None:
-        """The GPU that the rank was expected to take."""
+        """Return the GPU that the rank was expected to take."""
         return device_of(self.rank.placement.local_rank, self.expected)
 
     @property
     def withheld(self) -> tuple[str, ...]:
-        """What CUDA does not show of the expected GPUs."""
+        """Return the expected GPUs that CUDA does not show."""
         return tuple(uuid for uuid in self.expected if uuid not in self.uuids)
 
     @property
     def reordered(self) -> bool:
-        """Whether CUDA shows the same GPUs in another order, or numbers them so that a list means other ones."""
+        """Return whether CUDA orders the GPUs differently, or reads a list of indices differently."""
         if self.uuids == self.expected:
             return False
         if set(self.uuids) == set(self.expected):
@@ -54,7 +54,10 @@ class Shown(NamedTuple):
 
 @once
 def shown(job: Job) -> tuple[Shown, ...]:
-    """Return the ranks to which CUDA showed GPUs; lost GPUs and wrong lists are other rules' findings."""
+    """Return the ranks to which CUDA showed GPUs.
+
+    Nodes with a lost GPU and ranks with a wrong CUDA_VISIBLE_DEVICES are left to other rules.
+    """
     found = []
     for node, devices in seen(job):
         if any(gpu.lost for gpu in devices):
@@ -69,13 +72,13 @@ def shown(job: Job) -> tuple[Shown, ...]:
 
 @once
 def deprived(job: Job) -> set[int]:
-    """Return the ids of the ranks that cannot take the GPU that was to be expected because CUDA hides some."""
+    """Return the ids of the ranks that cannot take the expected GPU because CUDA hides some."""
     return {id(s.rank) for s in shown(job) if s.withheld and not s.reordered and s.rank.gpu != s.taken}
 
 
 @once
 def should_start(job: Job) -> list[tuple[NodeFacts, Gpus, RankFacts]]:
-    """Return the ranks whose node has GPUs that CUDA should be able to use, as far as NVML can say."""
+    """Return the ranks whose node has GPUs that CUDA should be able to use, judging by NVML."""
     found = []
     for node, devices in seen(job):
         gpus = node.gpus
@@ -87,25 +90,28 @@ def should_start(job: Job) -> list[tuple[NodeFacts, Gpus, RankFacts]]:
 
 
 def error_of(rank: RankFacts) -> int:
-    """Return CUDA's error where it did not start, else 0."""
+    """Return CUDA's error code if it did not start, else 0."""
     return rank.cuda.error if isinstance(rank.cuda, CudaView) else 0
 
 
 def order_matters(rank: RankFacts, devices: tuple[Gpu, ...]) -> bool:
-    """Tell whether CUDA may number a rank's GPUs in another order than NVML does: models differ, by index, by speed."""
+    """Return whether CUDA may number a rank's GPUs in another order than NVML.
+
+    That takes GPUs of different models, selected by index, without CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    """
     by_uuid = rank.environment.get(VARIABLE, "").lstrip().startswith(("GPU-", "MIG-"))
     models = {gpu.name for gpu in devices if usable_name(gpu) and isinstance(gpu.name, str)}
     return rank.environment.get(ORDER) != "PCI_BUS_ID" and not by_uuid and len(models) > 1
 
 
 def title(uuid: str | None, devices: tuple[Gpu, ...]) -> str:
-    """Name a GPU as nvidia-smi numbers it, GPU 3 (0000:61:00.0); MIG devices and what NVML does not list by UUID."""
+    """Name a GPU as nvidia-smi does, GPU 3 (0000:61:00.0); others, and MIG devices, by UUID."""
     match = next((gpu for gpu in devices if uuid and usable_name(gpu) == uuid), None)
     return f"GPU {match.index}{at(match)}" if match else uuid or "none"
 
 
 class Remedy(NamedTuple):
-    """What to make of an error with which CUDA does not start."""
+    """Who can fix an error with which CUDA does not start, and how."""
 
     owner: Owner
     fix: Fix
@@ -114,7 +120,7 @@ class Remedy(NamedTuple):
 _MPS = Remedy(
     "unknown",
     Fix(
-        "Start the MPS daemon anew as the user of the job, or leave it out.",
+        "Restart the MPS daemon as the user of the job, or run without it.",
         (
             "echo get_server_list | nvidia-cuda-mps-control",
             "echo quit | nvidia-cuda-mps-control",
@@ -125,7 +131,7 @@ _MPS = Remedy(
 _DEVICE_FILES = Remedy(
     "admin",
     Fix(
-        "Let the job open CUDA's device file /dev/nvidia-uvm, and load its kernel module; start containers with GPUs.",
+        "Give the job access to /dev/nvidia-uvm and load its kernel module; start containers with GPUs.",
         (
             "ls -l /dev/nvidia-uvm /dev/nvidia[0-9]*",
             "sudo modprobe nvidia-uvm; sudo nvidia-modprobe -u -c=0",
@@ -137,14 +143,14 @@ _BY_CODE = {
     2: Remedy(
         "admin",
         Fix(
-            "Free memory on the node and on its GPUs, and let processes take as much as they like.",
+            "Free memory on the node and on its GPUs, and remove the processes' memory limits.",
             ("free -g; ulimit -v", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
         ),
     ),
     46: Remedy(
         "admin",
         Fix(
-            "Another process holds the GPU for itself: end it, or set the compute mode back.",
+            "Another process uses the GPU exclusively: end it, or reset the compute mode.",
             ("nvidia-smi -q -d COMPUTE,PIDS", "sudo nvidia-smi -c 0"),
         ),
     ),
@@ -155,7 +161,7 @@ _BY_CODE = {
     3: Remedy(
         "admin",
         Fix(
-            "Load CUDA's kernel module anew, start the container anew; after an Xid reset the GPU or reboot the node.",
+            "Reload CUDA's kernel module or restart the container; after an Xid reset the GPU or reboot the node.",
             (
                 "sudo dmesg | grep -iE 'nvrm|xid' | tail",
                 "sudo rmmod nvidia_uvm; sudo modprobe nvidia-uvm",
@@ -167,7 +173,7 @@ _BY_CODE = {
 _HANG = Remedy(
     "admin",
     Fix(
-        "See whether the MPS daemon or the driver hangs; keep the driver loaded where starting it takes so long.",
+        "Check whether the MPS daemon or the driver hangs; if the driver only starts slowly, keep it loaded.",
         (
             "sudo dmesg | grep -iE 'nvrm|xid|hung' | tail",
             "timeout -s KILL 60 nvidia-smi -q -d COMPUTE; pgrep -a nvidia-cuda-mps",
@@ -178,5 +184,5 @@ _HANG = Remedy(
 
 
 def remedy(error: int) -> Remedy:
-    """Return what to make of an error of CUDA's; 0: of no answer at all."""
+    """Return the remedy for a CUDA error; for 0, the remedy for a hang."""
     return _BY_CODE.get(error, _BY_CODE[3]) if error else _HANG

@@ -1,4 +1,4 @@
-"""Rules about the fabric of NVSwitches between GPUs, of one node and of several."""
+"""Rules about the NVSwitch fabric between GPUs, of one node and of several."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _MASK_WORDS = {
     0: "degraded bandwidth",
     2: "a route is being recovered",
     4: "an unhealthy route",
-    6: "recovery of a time-out",
+    6: "recovery from a timeout",
 }
-"""Fields of two bits in the fabric's health mask (nvml.h), which are bad when they are 1."""
+"""Two-bit fields in the fabric's health mask (nvml.h); the value 1 is bad."""
 _CONFIGURATIONS = {
     2: "a wrong system GUID",
     3: "a wrong chassis number",
     4: "no partition",
     5: "too few NVLinks",
-    6: "a GPU firmware that does not fit",
+    6: "incompatible GPU firmware",
     7: "an invalid location",
-    8: "an invalid state of the GPU",
+    8: "an invalid GPU state",
 }
 _UNHEALTHY, _LIMITED = 2, 3
 _FABRIC_MANAGER = Fix(
-    "Start NVIDIA's fabric manager, of exactly the driver's version.",
+    "Start NVIDIA's fabric manager in exactly the driver's version.",
     (
         "systemctl status nvidia-fabricmanager",
         "sudo systemctl enable --now nvidia-fabricmanager",
@@ -60,47 +60,46 @@ _FABRIC_MANAGER = Fix(
 
 @rule("gpu")
 def gpu_fabric_manager_down(job: Job) -> Iterator[Outcome]:
-    """The GPUs of a node with NVSwitches are not registered with the fabric: mostly, the fabric manager does not run.
+    """GPUs behind NVSwitches are not registered: mostly the fabric manager is not running.
 
     CUDA does not start on such GPUs. The user would have seen ``CUDA error: system not yet initialized`` (802) and
     ``torch.cuda.is_available()`` returning False although nvidia-smi shows all GPUs.
 
-    Found by starting CUDA, and by the state of the fabric that NVML tells from Hopper on; GPUs before it, and cards
-    without NVLink, have none to tell. On one GPU alone that state is a warning while CUDA was not asked: virtual
-    machines of one GPU need no fabric.
+    Found by starting CUDA, and by the fabric state that NVML reports from Hopper on. Older GPUs and cards without
+    NVLink report no state. On a node with a single GPU the state alone is a warning, and only while CUDA was not
+    started: virtual machines with one GPU need no fabric.
 
-    Fix: ``sudo systemctl enable --now nvidia-fabricmanager``; install the fabric manager of the driver's own version.
+    Fix: ``sudo systemctl enable --now nvidia-fabricmanager``; install the fabric manager in exactly the driver's
+    version.
 
     See: https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
     """
     numbers = Counter(reading.node.key for reading in readings(job))
 
     refused = [rank for *_, rank in should_start(job) if error_of(rank) == FABRIC_NOT_READY]
-    told = {job.node_of(rank).key for rank in refused}
+    reported = {job.node_of(rank).key for rank in refused}
 
     def say(reading: Reading, *, alone: bool) -> str:
         started = alone and any(isinstance(r.cuda, CudaView) and not r.cuda.error for r in reading.ranks)
-        if reading.node.key in told or started:
+        if reading.node.key in reported or started:
             return ""
         return not_ready(reading) if (numbers[reading.node.key] == 1) is alone else ""
 
     def unknown(reading: Reading) -> str:
         fabric = fabric_of(reading)
-        return (
-            f"the fabric's state is {fabric.state}, unknown to distcheck" if fabric and fabric.state > COMPLETED else ""
-        )
+        return f"fabric state {fabric.state} is unknown to distcheck" if fabric and fabric.state > COMPLETED else ""
 
     starting = {r.node.key for r in readings(job) if (fabric := fabric_of(r)) and fabric.state == IN_PROGRESS}
     for sure, ranks in grouped(refused, lambda rank: job.node_of(rank).key not in starting).items():
         yield _not_started(job, ranks, sure=sure)
     yield from judged(job, lambda r: say(r, alone=False), _FABRIC_MANAGER, severity="error", scope="node")
     yield from findings(judged(job, lambda r: say(r, alone=True), _FABRIC_MANAGER, scope="node"))
-    fix = Fix("Nothing, if CUDA starts; a newer distcheck may know the state.", ("nvidia-smi -q | grep -A 4 Fabric",))
+    fix = Fix("No action if CUDA starts; a newer distcheck may know the state.", ("nvidia-smi -q | grep -A 4 Fabric",))
     yield from findings(judged(job, unknown, fix, severity="info"))
 
 
 def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
-    """Return the finding about nodes on which CUDA itself says that the system is not ready."""
+    """Return the finding about nodes on which CUDA reports that the system is not ready."""
     nodes = {job.node_of(rank).key for rank in ranks}
     states = ((r.node.name, gpu_names([r.gpu]), not_ready(r)) for r in readings(job) if r.node.key in nodes)
     fix = _FABRIC_MANAGER
@@ -109,7 +108,7 @@ def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
     )
     if confidential:
         fix = Fix(
-            f"{fix.text} GPUs that compute confidentially must be set ready.",
+            f"{fix.text} GPUs in confidential computing mode must also be set to ready.",
             (*fix.commands, "sudo nvidia-smi conf-compute -srs 1"),
         )
     return found(
@@ -127,13 +126,13 @@ def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
 
 @rule("gpu")
 def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
-    """The NVLink fabric of a node is up and not well, so that multicast over it (NVLS) may fail.
+    """The NVLink fabric of a node is up but unhealthy, so multicast over it (NVLS) may fail.
 
-    The user would have seen ``Failed to bind NVLink SHARP (NVLS) Multicast memory``, CUDA error 401 or ``transport/
-    nvls.cc ... Cuda failure 1 'invalid argument'``, or collectives at a part of their speed.
+    The user would have seen ``Failed to bind NVLink SHARP (NVLS) Multicast memory``, CUDA error 401 or
+    ``transport/nvls.cc ... Cuda failure 1 'invalid argument'``, or collectives at a fraction of their speed.
 
-    Found by the fabric's health that NVML tells. An unhealthy route or a wrong configuration is an error, less
-    bandwidth and a recovery under way a warning. Multicast itself is tried by the collectives of ``distcheck gate``.
+    Found by the fabric health that NVML reports. An unhealthy route or a wrong configuration is an error; reduced
+    bandwidth and a recovery in progress are warnings. The collectives of ``distcheck gate`` test multicast itself.
 
     Fix: restart the fabric manager or reboot the node; until then ``export NCCL_NVLS_ENABLE=0``.
 
@@ -152,10 +151,10 @@ def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
         if not wrong and summary in {_UNHEALTHY, _LIMITED}:
             wrong.append("unhealthy" if summary == _UNHEALTHY else "limited capacity")
         worst = bool(configuration) or _MASK_WORDS[4] in wrong or summary == _UNHEALTHY
-        return f"NVML says of its NVLink fabric: {listed(wrong)}" if wrong and worst is bad else ""
+        return f"NVML reports for its NVLink fabric: {listed(wrong)}" if wrong and worst is bad else ""
 
     fix = Fix(
-        "Restart the fabric manager when the node is free, or reboot it; until then leave NVLS out.",
+        "Restart the fabric manager when the node is free, or reboot the node; until then disable NVLS.",
         (
             "sudo systemctl restart nvidia-fabricmanager",
             "export NCCL_NVLS_ENABLE=0",
@@ -168,14 +167,14 @@ def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
-    """GPUs of several nodes share one NVLink domain, and a process may not use the channel to it.
+    """GPUs of several nodes share an NVLink domain, but a process cannot use its IMEX channel.
 
-    The user would have seen ``MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX
-    channel configuration (/dev/nvidia-caps-imex-channels)`` or ``Cuda failure 800 'operation not permitted'``.
+    The user would have seen ``MNNVL (cliqueSize 8) is available but not working on this system. Check the IMEX channel
+    configuration (/dev/nvidia-caps-imex-channels)`` or ``Cuda failure 800 'operation not permitted'``.
 
-    Found where NVML names a domain and no /dev/nvidia-caps-imex-channels/channel* can be opened. An error when
-    several nodes of the job are in one clique, a warning for ``distcheck node``, else a remark. With
-    NCCL_MNNVL_ENABLE=0 NCCL does not use it.
+    Found where NVML names a domain and no /dev/nvidia-caps-imex-channels/channel* can be opened. It is an error when
+    several nodes of the job are in one clique, a warning for ``distcheck node``, else an info finding. With
+    NCCL_MNNVL_ENABLE=0 NCCL does not use the domain.
 
     Fix: start nvidia-imex on all nodes of the domain, and give the container its ``channel0``.
 
@@ -196,11 +195,11 @@ def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
             return ""
         if (len(nodes[fabric.cluster, fabric.clique]) > 1) is not shared:
             return ""
-        why = "may not be opened" if gpus.imex_channel == "denied" else "is not there"
-        return f"in an NVLink domain of several nodes, and its IMEX channel {why}"
+        why = "cannot be opened" if gpus.imex_channel == "denied" else "does not exist"
+        return f"in an NVLink domain of several nodes, but the IMEX channel {why}"
 
     fix = Fix(
-        "Start IMEX on all nodes of the domain and let the job open a channel; or leave multi-node NVLink out.",
+        "Start IMEX on all nodes of the domain and give the job access to a channel; or disable multi-node NVLink.",
         (
             "systemctl status nvidia-imex; nvidia-imex-ctl -N",
             "ls -l /dev/nvidia-caps-imex-channels",
@@ -214,13 +213,13 @@ def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_confidential_compute(job: Job) -> Iterator[Outcome]:
-    """The GPUs of a node compute confidentially, which costs bandwidth.
+    """The GPUs of a node run in confidential computing mode, which costs bandwidth.
 
-    What leaves a GPU is encrypted, and peer-to-peer access may be off: NCCL is slower than on other nodes.
+    Data that leaves a GPU is encrypted, and peer-to-peer access may be off: NCCL is slower than on other nodes.
 
-    Found by NVML's state of confidential computing. A remark.
+    Found by NVML's confidential computing state. An info finding.
 
-    Fix: nothing, where it is wanted; else let the node's administrator turn it off.
+    Fix: no action if intended; otherwise have the node's administrator turn it off.
     """
     yield from not_read(job)
     on = [node for node, _ in seen(job) if isinstance(node.gpus, Gpus) and node.gpus.confidential_compute is True]
@@ -231,6 +230,9 @@ def gpu_confidential_compute(job: Job) -> Iterator[Outcome]:
             owner="admin",
             ranks=numbers_of(rank for node in on for rank in job.ranks_on(node)),
             nodes=tuple(node.name for node in on),
-            message=f"{listed([node.name for node in on])}: the GPUs compute confidentially; P2P may be off",
-            fix=Fix("Nothing, where it is wanted.", ("nvidia-smi conf-compute -f",)),
+            message=f"{listed([node.name for node in on])}: GPUs in confidential computing mode; P2P may be off",
+            fix=Fix(
+                "No action if intended; otherwise have the node's administrator turn it off.",
+                ("nvidia-smi conf-compute -f",),
+            ),
         )

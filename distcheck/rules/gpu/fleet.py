@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _ALIKE = 1.01
-"""Memories that differ by less are of one size: what the driver keeps for itself is not the same everywhere."""
+"""Memory sizes within this factor count as equal: the driver does not reserve the same amount everywhere."""
 _MOST = 16
 
 
 @rule("gpu")
 def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
-    """The job's GPUs are of different models, or have memories of different sizes.
+    """The job's GPUs are of different models or have different memory sizes.
 
-    The slowest GPU sets the pace, the smallest memory decides what fits, and NCCL leaves out algorithms that not all
-    GPUs know. The user would have seen ``CUDA out of memory`` on some ranks only.
+    The slowest GPU sets the pace, the smallest memory decides what fits, and NCCL disables algorithms that not all GPUs
+    support. The user would have seen ``CUDA out of memory`` on some ranks only.
 
-    Found by the names and memory sizes of the GPUs that the job uses; sizes within 1 % are the same. The nodes or
-    GPUs that are not as most are named; where nothing is usual, as with one node against one, all are.
+    Found by the names and memory sizes of the GPUs that the job uses; sizes within 1 % count as equal. The finding
+    names the nodes or GPUs that differ from the majority, or all of them where there is no majority, as with one node
+    against one.
 
-    Fix: ask for one model: ``#SBATCH --constraint=h100`` or ``--gres=gpu:h100:8``; leave the odd nodes out.
+    Fix: request one model: ``#SBATCH --constraint=h100`` or ``--gres=gpu:h100:8``; exclude the odd nodes.
     """
     yield from not_seen(job)
     kinds = _kinds([p for p in present(job) if p.used])
@@ -45,7 +46,7 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     rest = f"; most of the job's GPUs are {usual}" if usual is not None else ""
     more = f"; and {len(parts) - 3} more models" if len(parts) > 3 else ""
     yield Finding(
-        severity="info" if "node" in job.asked.looks else "warning",  # nobody knows yet which of them a job will use
+        severity="info" if "node" in job.asked.looks else "warning",  # which of them a job will use is not known yet
         scope="job" if usual is None else "node",
         owner="user",
         confirmed=usual is not None,
@@ -54,14 +55,14 @@ def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
         message=brief("; ".join(parts[:3]) + more + rest, 300),
         evidence={kind: _where(alike, most=_MOST) for kind, alike in kinds.items()},
         fix=Fix(
-            "Ask the scheduler for one model of GPU, and leave the odd nodes out.",
+            "Request one GPU model from the scheduler, and exclude the odd nodes.",
             ("sinfo --format='%N %G %f'", "nvidia-smi --query-gpu=index,name,memory.total --format=csv"),
         ),
     )
 
 
 def _kinds(gpus: Sequence[Presence]) -> dict[str, list[Presence]]:
-    """Group GPUs by model and size of memory, each kind in words; what tells no name is left out."""
+    """Group GPUs by model and memory size, each kind as text; GPUs without a name are skipped."""
     kinds: dict[str, list[Presence]] = {}
     for name, alike in grouped(gpus, lambda p: p.gpu.name).items():
         if not isinstance(name, str):
@@ -79,7 +80,7 @@ def _kinds(gpus: Sequence[Presence]) -> dict[str, list[Presence]]:
 
 
 def _where(gpus: Sequence[Presence], most: int = 3) -> str:
-    """Name GPUs of several nodes: node1 and node2, GPUs 0-7; what nodes have alike is said once."""
+    """Name GPUs of several nodes, equal nodes together: node1 and node2, GPUs 0-7."""
     by_node = grouped(gpus, lambda p: p.node.name)
     alike = grouped(by_node, lambda name: gpu_names([p.gpu for p in by_node[name]]))
     return listed([f"{listed(names, most=most)}, {words}" for words, names in alike.items()], most=most)
@@ -87,20 +88,20 @@ def _where(gpus: Sequence[Presence], most: int = 3) -> str:
 
 @rule("gpu")
 def gpu_fewer_on_one_node(job: Job) -> Iterator[Outcome]:
-    """A node has fewer GPUs than the nodes that run as many ranks, or fewer than its PCI bus shows.
+    """A node has fewer GPUs than nodes with as many ranks, or than its PCI bus shows.
 
-    A GPU has failed, was taken out, or was not given to the job. The last rank there has none: ``CUDA error: invalid
-    device ordinal`` on one node while the others wait, or with ``--nproc-per-node=gpu`` a world that is too small.
+    A GPU has failed, was removed, or was not given to the job. The last rank there gets no GPU: ``CUDA error: invalid
+    device ordinal`` on one node while the others wait, or, with ``--nproc-per-node=gpu``, a world that is too small.
 
-    Found by counting the GPUs that NVML lists on nodes with as many ranks: an error where a rank is left without a
-    GPU, else a warning where the models are the same. Where one node stands against one it is not certain which is
-    wrong, and both are said. NVIDIA's GPUs on the PCI bus that NVML does not list are a remark by themselves, as a
-    container may have been given a part of them; they make certain that the node is at fault which has fewer than
-    most. Where a scheduler or a container runtime shows in the variables, the bus is not looked at. A lost GPU that
-    NVML still counts is gpu-fell-off-bus.
+    Found by comparing the number of GPUs that NVML lists on nodes with as many ranks. It is an error where a rank gets
+    no GPU, else a warning if the models are the same. With one node against one it is uncertain which is wrong, and the
+    finding names both. NVIDIA GPUs on the PCI bus that NVML does not list are only an info finding by themselves,
+    because a container may have been given a part of them. They confirm that the node is at fault when it also has
+    fewer GPUs than most. The rule does not look at the bus where the variables show a scheduler or a container runtime.
+    A lost GPU that NVML still counts is gpu-fell-off-bus.
 
-    Fix: look for the GPU in the kernel's log and on the bus; drain the node and power it off and on. Where the
-    scheduler gave fewer, ask for the same everywhere: ``#SBATCH --gpus-per-node=8``.
+    Fix: look for the GPU in the kernel log and on the bus; drain the node and power-cycle it. If the scheduler
+    allocated fewer, request the same number everywhere: ``#SBATCH --gpus-per-node=8``.
     """
     yield from not_seen(job)
     for short in shortfalls(job):
@@ -109,14 +110,14 @@ def gpu_fewer_on_one_node(job: Job) -> Iterator[Outcome]:
 
 def _fewer(job: Job, short: Shortfall) -> Finding:
     node, without, hidden, here = short.node, short.without, short.undriven, len(job.ranks_on(short.node))
-    told = [f"{node.name} has {short.gpus} {'GPU' if short.gpus == 1 else 'GPUs'}"]
+    parts = [f"{node.name} has {short.gpus} {'GPU' if short.gpus == 1 else 'GPUs'}"]
     if short.most:
-        told.append(f"{listed(short.others, most=3)} {'has' if len(short.others) == 1 else 'have'} {short.most}")
-        told[-1] += f" for as many ranks ({here})"
+        parts.append(f"{listed(short.others, most=3)} {'has' if len(short.others) == 1 else 'have'} {short.most}")
+        parts[-1] += f" for as many ranks ({here})"
     if without:
-        told.append(f"{numbered(numbers_of(without))} {'has' if len(without) == 1 else 'have'} none")
+        parts.append(f"{numbered(numbers_of(without))} {'has' if len(without) == 1 else 'have'} none")
     if hidden:
-        told.append(f"{listed(hidden)} {are(hidden)} on its PCI bus and not in NVML's list")
+        parts.append(f"{listed(hidden)} {are(hidden)} on its PCI bus but not in NVML's list")
     both = short.most and not short.blamed and not without
     return Finding(
         severity="error" if without else "warning" if short.most else "info",
@@ -125,11 +126,11 @@ def _fewer(job: Job, short: Shortfall) -> Finding:
         confirmed=short.blamed and short.whole and bool(hidden),
         ranks=numbers_of(without or job.ranks_on(node)),
         nodes=(node.name, *short.others) if both else (node.name,),
-        message=brief("; ".join(told), 300),
+        message=brief("; ".join(parts), 300),
         evidence={"gpus": short.gpus, "gpus_elsewhere": short.most or None, "ranks": here}
         | ({"on_the_pci_bus": listed(hidden, most=_MOST)} if hidden else {}),
         fix=Fix(
-            "Look for the GPU on the bus and in the kernel's log; where the scheduler gave fewer, ask for as many.",
+            "Look for the GPU on the bus and in the kernel log; if the scheduler allocated fewer, request as many.",
             (
                 "nvidia-smi -L; lspci -d 10de:",
                 "sudo dmesg | grep -iE 'nvrm|xid'",
@@ -141,16 +142,16 @@ def _fewer(job: Job, short: Shortfall) -> Finding:
 
 @rule("gpu")
 def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
-    """NVIDIA's driver, or the CUDA version that it supports, is not the same on all nodes of the job.
+    """Nodes of the job differ in NVIDIA's driver or in the CUDA version that it supports.
 
-    A new driver is mostly being rolled out. NCCL decides by the driver what it uses (memory allocation, NVLink SHARP,
-    multi-node NVLink), IMEX refuses to join nodes with different drivers, and a torch that needs a newer CUDA fails on
-    some nodes only: ``The NVIDIA driver on your system is too old``.
+    Mostly a new driver is being rolled out. NCCL decides by the driver which features it uses (memory allocation,
+    NVLink SHARP, multi-node NVLink), IMEX refuses to join nodes with different drivers, and a torch that needs a newer
+    CUDA fails on some nodes only: ``The NVIDIA driver on your system is too old``.
 
-    Found by what NVML says of each node. The nodes that are not as most are named; where no version is usual, as with
-    one node against one, all are.
+    Found by the versions that NVML reports on each node. The finding names the nodes that differ from the majority, or
+    all of them where there is no majority, as with one node against one.
 
-    Fix: install one driver on all nodes; until then ask for nodes that have the same one.
+    Fix: install one driver on all nodes; until then request nodes that have the same one.
     """
     yield from not_seen(job)
     versions: dict[str, list[str]] = {}
@@ -181,7 +182,7 @@ def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
         message=brief("; ".join(parts[:3]) + more + rest, 300),
         evidence={version: listed([names[key] for key in keys], most=_MOST) for version, keys in versions.items()},
         fix=Fix(
-            "Install one driver on all nodes; until then ask for nodes that have the same one.",
+            "Install one driver on all nodes; until then request nodes that have the same one.",
             ("nvidia-smi --query-gpu=driver_version --format=csv,noheader", "sinfo -o '%N %f'"),
         ),
     )

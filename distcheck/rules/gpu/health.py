@@ -1,4 +1,4 @@
-"""Rules about GPUs that are broken, wait for a reset, or run slower than they could."""
+"""Rules about GPUs that are broken, need a reset, or are slowed down."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ACTIONS = {
     1: "reset this GPU",
     2: "reboot the node",
-    3: "end what uses its peer-to-peer access, then reset this GPU",
+    3: "end the processes that use its peer-to-peer access, then reset this GPU",
     4: "drain the node and reset its GPUs",
     5: "recover the IMEX domain",
     6: "reset this GPU on the PCI bus",
@@ -34,15 +34,15 @@ _ACTIONS = {
 """nvmlDeviceGpuRecoveryAction of nvml.h."""
 _RECOVER_IMEX = 5
 _NOTICEABLE = 0.98
-"""A power limit below this share of the default is somebody's choice and no rounding."""
+"""A power limit below this share of the default was set on purpose; above it the difference is rounding."""
 _RESET = Fix(
-    "Drain the node, reset the GPU or reboot, and run NVIDIA's diagnostics; replace the GPU if it comes again.",
+    "Drain the node, reset the GPU or reboot, and run NVIDIA's diagnostics; replace the GPU if it recurs.",
     ("sudo nvidia-smi --gpu-reset -i {gpu}", "sudo reboot", "dcgmi diag -r 3"),
 )
 
 
 def _broken(reading: Reading) -> bool:
-    """Whether its memory has failed; a finding of its own says so, and that a reset is due goes without saying."""
+    """Return whether the GPU's memory has failed; another finding reports it and the reset."""
     rows = reading.health.remapped_rows
     failure = isinstance(rows, RemappedRows) and rows.failure
     return failure or number(reading.health.ecc.uncorrected_volatile) > 0
@@ -50,15 +50,15 @@ def _broken(reading: Reading) -> bool:
 
 @rule("gpu")
 def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
-    """A GPU's memory has had errors that ECC could not correct since the GPU was last reset.
+    """A GPU's memory has had errors that ECC could not correct since its last reset.
 
-    Data was lost. The user would have seen ``CUDA error: uncorrectable ECC error encountered``, Xid 48, 94 or 95 in
-    the kernel's log, or a job that died without a reason; the next one on this GPU is likely to.
+    Data was lost. The user would have seen ``CUDA error: uncorrectable ECC error encountered``, Xid 48, 94 or 95 in the
+    kernel log, or a job that died without a message. The next job on this GPU is likely to die as well.
 
     Found by NVML's volatile count of uncorrected errors, before and after the collectives. Errors before the last reset
-    (the aggregate count) are not held against a GPU, nor are corrected ones. The node goes on the exclude list.
+    (the aggregate count) and corrected errors do not count. The node goes on the exclude list.
 
-    Fix: drain the node, reset the GPU (``nvidia-smi --gpu-reset``) or reboot; have the GPU replaced if it comes again.
+    Fix: drain the node, reset the GPU (``nvidia-smi --gpu-reset``) or reboot; have the GPU replaced if it recurs.
 
     See: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
     """
@@ -77,13 +77,13 @@ def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
-    """Bad rows of a GPU's memory wait to be replaced by spare ones, or there are no spare ones left.
+    """Bad rows of a GPU's memory wait to be remapped, or no spare row is left.
 
-    Rows that wait are replaced when the GPU is reset; until then the job works around them. When no spare row was
-    left, the memory can no longer be mended, and the user will see ``uncorrectable ECC error encountered``.
+    Pending rows are remapped when the GPU is reset; until then the job works around them. When no spare row is left the
+    memory can no longer be repaired, and the user will see ``uncorrectable ECC error encountered``.
 
     Found by nvmlDeviceGetRemappedRows, which NVML does not answer in MIG mode. Pending rows are a warning; a failed
-    replacement is an error that puts the node on the exclude list.
+    remapping is an error that puts the node on the exclude list.
 
     Fix: pending: reset the GPU (``nvidia-smi --gpu-reset``) or reboot when the node is free. Failed: have it replaced.
 
@@ -99,16 +99,16 @@ def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
 
     def pending(reading: Reading) -> str:
         rows = reading.health.remapped_rows
-        told = _broken(reading) or number(reading.health.recovery_action) > 0
-        if isinstance(rows, Missing) or not rows.pending or told:
+        reported = _broken(reading) or number(reading.health.recovery_action) > 0
+        if isinstance(rows, Missing) or not rows.pending or reported:
             return ""
-        return "bad rows of memory are remapped at the next reset, which is due"
+        return "bad rows of memory wait for a reset to be remapped"
 
     yield from judged(
         job,
         failed,
         Fix(
-            "Drain the node and have the GPU replaced; it can no longer mend its memory.",
+            "Drain the node and have the GPU replaced; it can no longer repair its memory.",
             ("nvidia-smi -q -d ROW_REMAPPER",),
         ),
         severity="error",
@@ -119,9 +119,9 @@ def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_retired_pages(job: Job) -> Iterator[Outcome]:
-    """Bad pages of a GPU's memory wait for a reboot to be taken out of use.
+    """Bad pages of a GPU's memory wait for a reboot to be retired.
 
-    GPUs before Ampere retire pages where later ones remap rows. Until then the bad page may be used, and the user
+    GPUs before Ampere retire pages where later ones remap rows. Until the reboot the bad page may be used, and the user
     would see ``uncorrectable ECC error encountered`` or Xid 63 and 64.
 
     Found by nvmlDeviceGetRetiredPagesPendingStatus; later GPUs do not answer it.
@@ -135,7 +135,7 @@ def gpu_retired_pages(job: Job) -> Iterator[Outcome]:
         pending = reading.health.retired_pages_pending
         if isinstance(pending, Missing):
             return pending
-        return "bad pages of memory are retired at the next reboot, which is due" if pending else ""
+        return "bad pages of memory wait for a reboot to be retired" if pending else ""
 
     yield from judged(
         job, say, Fix("Drain the node and reboot it.", ("nvidia-smi -q -d PAGE_RETIREMENT", "sudo reboot"))
@@ -144,28 +144,29 @@ def gpu_retired_pages(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
-    """The driver says that a GPU must be reset, or its node rebooted, before it is used again.
+    """The driver requests a reset of a GPU, or a reboot of its node, before further use.
 
-    After many an Xid the GPU still answers NVML, and work on it fails: ``CUDA error: unspecified launch failure``,
-    ``an illegal instruction was encountered``, or a hang in the first kernel.
+    After many Xids the GPU still answers NVML, but work on it fails: ``CUDA error: unspecified launch failure``, ``an
+    illegal instruction was encountered``, or a hang in the first kernel.
 
-    Found by the recovery action that drivers from branch 570 on name. Any action puts the node on the exclude list,
-    but for the recovery of an IMEX domain, which concerns several nodes, and for actions that this version of
-    distcheck does not know. A change of the ECC mode that waits for a reset is a remark.
+    Found by the recovery action that drivers from branch 570 on report. Any action puts the node on the exclude list,
+    except the recovery of an IMEX domain, which concerns several nodes, and actions that this version of distcheck does
+    not know. A change of the ECC mode that waits for a reset is an info finding.
 
-    Fix: do what the driver asks: ``sudo nvidia-smi --gpu-reset -i 3``, or drain the node and ``sudo reboot``.
+    Fix: do what the driver requests: ``sudo nvidia-smi --gpu-reset -i 3``, or drain the node and ``sudo reboot``.
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
 
-    def action(reading: Reading, *, sure: bool) -> str | Missing:
-        asked = reading.health.recovery_action
-        if isinstance(asked, Missing):
-            return asked
-        known = asked in _ACTIONS and asked != _RECOVER_IMEX
-        if not asked or known is not sure or _broken(reading):
+    def requested(reading: Reading, *, confirmed: bool) -> str | Missing:
+        action = reading.health.recovery_action
+        if isinstance(action, Missing):
+            return action
+        known = action in _ACTIONS and action != _RECOVER_IMEX
+        if not action or known is not confirmed or _broken(reading):
             return ""
-        return f"the driver asks to {_ACTIONS[asked]}" if asked in _ACTIONS else f"the driver asks for action {asked}"
+        step = _ACTIONS.get(action)
+        return f"the driver requests: {step}" if step else f"the driver requests recovery action {action}"
 
     def ecc(reading: Reading) -> str:
         now, then = reading.health.ecc.enabled, reading.health.ecc.enabled_after_reset
@@ -173,8 +174,8 @@ def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
             return ""
         return f"ECC is {'on' if now else 'off'} and will be {'on' if then else 'off'} after a reset"
 
-    yield from judged(job, lambda r: action(r, sure=True), _RESET, severity="error", confirmed=True)
-    yield from findings(judged(job, lambda r: action(r, sure=False), _RESET, severity="error"))
+    yield from judged(job, lambda r: requested(r, confirmed=True), _RESET, severity="error", confirmed=True)
+    yield from findings(judged(job, lambda r: requested(r, confirmed=False), _RESET, severity="error"))
     yield from findings(judged(job, ecc, _RESET, severity="info"))
 
 
@@ -182,15 +183,15 @@ def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
 def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
     """A GPU is slowed down because it is too hot.
 
-    In a job of many ranks the slowest GPU sets the pace of all, so that one blocked fan or one dry cold plate is
-    felt everywhere, as a slow all_reduce that no network test explains.
+    In a job of many ranks the slowest GPU sets the pace of all. One blocked fan or one dry cold plate slows every
+    all_reduce, and no network test explains it.
 
-    Found by for how long NVML says that heat slowed the GPU while the collectives ran (more than 2 % of the time), and
-    before them, when it has nothing to do yet, by its reasons for the present clocks (hardware slowdown, hardware and
-    software thermal slowdown) and the temperature against the slowdown threshold. A warning: it may cool down. A few
-    seconds of work do not heat a cold GPU up: that nothing is found says little of the next hour.
+    Found in two ways. While the collectives run: by how long NVML reports a thermal slowdown, more than 2 % of the
+    time. Before them, when the GPU has nothing to do yet: by NVML's reasons for the current clocks (hardware slowdown,
+    hardware and software thermal slowdown) and by the temperature against the slowdown threshold. A warning: the GPU
+    may cool down. A few seconds of work do not heat up a cold GPU, so silence says little about the next hour.
 
-    Fix: look after fans, coolant and the air's way; drain the node if it goes on.
+    Fix: check fans, coolant and airflow; drain the node if it goes on.
 
     See: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
     """
@@ -207,7 +208,7 @@ def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
         elif reasons & HARDWARE_SLOWDOWN and not reasons & POWER_BRAKE:
             words = "hardware slowdown"
         elif limit > 0 and celsius >= limit:
-            words = "as hot as its slowdown threshold"
+            words = "at or above its slowdown threshold"
         heat = f", {celsius} C of {limit} C" if celsius and limit else ""
         return f"{words}{heat}" if words else slowed_by_heat(reading)
 
@@ -215,14 +216,14 @@ def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
         job,
         say,
         Fix(
-            "Look after the node's cooling; drain it if the GPU stays hot.",
+            "Check the node's cooling; drain the node if the GPU stays hot.",
             ("nvidia-smi -q -d TEMPERATURE,PERFORMANCE",),
         ),
     )
 
 
 def _usual_limits(job: Job) -> dict[str, float]:
-    """Return the power limit that the GPUs of a model have on most nodes, where most are alike."""
+    """Return by model the power limit that its GPUs have on most nodes, if most agree."""
     models: dict[str, dict[float, list[str]]] = {}
     nodes = grouped(readings(job), lambda r: (r.node.key, str(r.gpu.name)))
     for (node, name), alike in nodes.items():
@@ -234,18 +235,17 @@ def _usual_limits(job: Job) -> dict[str, float]:
 
 @rule("gpu")
 def gpu_power_cap(job: Job) -> Iterator[Outcome]:
-    """A GPU may draw less power than its model's default, or the system holds it back for want of power.
+    """A GPU's power limit is below its default, or the power brake slows it down.
 
-    It is then slower than its peers, and so is every job that waits for it. A limit is left behind by ``nvidia-smi
-    -pl`` or set by the site; the power brake is pulled by the power supplies.
+    It is then slower than its peers, and so is every job that waits for it. A low limit is left behind by ``nvidia-smi
+    -pl`` or set by the site; the node's power supplies trigger the power brake.
 
-    Found by comparing the limit in force with the default and with the limit that most GPUs of the model have on
-    other nodes, and by the power brake among NVML's reasons for the present clocks, before the collectives and while
-    they run. A warning where GPUs of the job
-    differ or there is one node only; where all GPUs on several nodes are capped alike, it is the site's choice and a
-    remark.
+    Found by comparing the limit in force with the default and with the limit that most GPUs of the model have on other
+    nodes, and by the power brake among NVML's reasons for the current clocks, before and during the collectives. It is
+    a warning where GPUs of the job differ or there is only one node. Where all GPUs on several nodes have the same cap,
+    it is the site's choice and an info finding.
 
-    Fix: ``sudo nvidia-smi -i 3 -pl 700``; for the power brake look at the node's power supplies.
+    Fix: ``sudo nvidia-smi -i 3 -pl 700``; for the power brake check the node's power supplies.
     """
     usual = _usual_limits(job)
 
@@ -260,7 +260,7 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
 
     def braked(reading: Reading) -> str:
         reasons = int(number(reading.health.clocks.event_reasons))
-        return "slowed by the power brake of the system" if reasons & POWER_BRAKE else held_by_brake(reading)
+        return "slowed by the system's power brake" if reasons & POWER_BRAKE else held_by_brake(reading)
 
     everywhere = {capped(reading) for reading in readings(job)}
     sites = len(job.nodes) > 1 and len(everywhere) == 1
@@ -268,7 +268,7 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
         job,
         capped,
         Fix(
-            "Give the GPU its default limit again, unless the site wants it so.",
+            "Restore the GPU's default limit, unless the site set this one on purpose.",
             ("nvidia-smi -q -d POWER", "sudo nvidia-smi -i {gpu} -pl WATTS"),
         ),
         severity="info" if sites else "warning",
@@ -277,20 +277,21 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
         judged(
             job,
             braked,
-            Fix("Look at the node's power supplies and cables.", ("sudo ipmitool sdr type 'Power Supply'",)),
+            Fix("Check the node's power supplies and cables.", ("sudo ipmitool sdr type 'Power Supply'",)),
         )
     )
 
 
 @rule("gpu")
 def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
-    """A GPU's application clocks are set below their default, or it works at a lower clock than the others.
+    """A GPU's application clocks are below their default, or it runs slower than the others.
 
-    Such clocks are left behind by a benchmark or a test (``nvidia-smi -ac``, ``nvidia-smi -lgc``) and make the GPU
+    Low clocks are left behind by a benchmark or a test (``nvidia-smi -ac``, ``nvidia-smi -lgc``) and make the GPU
     slower than its peers.
 
-    Found by comparing the application clocks with their default, and the highest clock under load with what most GPUs
-    of the model reach, less than 0.9 of it. Where heat or the power brake is why, the rules about these say so.
+    Found by comparing the application clocks with their default, and the highest clock under load with the clock that
+    most GPUs of the model reach (less than 0.9 of it). Where heat or the power brake is the cause, their own rules
+    report it.
 
     Fix: ``sudo nvidia-smi -i 3 -rac`` and ``sudo nvidia-smi -i 3 -rgc``.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _LINKS_TO_SWITCHES = {"A100-SXM": 12, "H100 80GB HBM3": 18, "H200": 18, "B200": 18, "B300": 18}
-"""By what a GPU's name holds; there are cut-down models of other names."""
+"""By a part of the GPU's name; cut-down models have other names."""
 _MANY_LINK_ERRORS = 1000
 _MANY_REPLAYS = 1000
 _P2P = {
@@ -40,7 +40,7 @@ _P2P = {
 
 
 def _expected_links(job: Job) -> dict[str, int]:
-    """Return how many links to switches GPUs have, by model: as most of them in the job have, or as is known."""
+    """Return by model the number of links to switches: the larger of the job's and the known."""
     counts: dict[str, Counter[int]] = {}
     for reading in readings(job):
         links, name = nvlinks_of(reading), reading.gpu.name
@@ -51,12 +51,12 @@ def _expected_links(job: Job) -> dict[str, int]:
 
 
 def _usual(counts: Counter[int]) -> int:
-    """Return what most have, of two that are as common the larger one."""
+    """Return the most common number; the larger one on a tie."""
     return max(counts, key=lambda n: (counts[n], n))
 
 
 def _usual_links(most: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """Return how many links the best linked GPU of a model has on most nodes, where most are alike."""
+    """Return by model the link count of the best linked GPU on most nodes, if most agree."""
     models: dict[str, dict[int, list[str]]] = {}
     for (node, name), links in most.items():
         models.setdefault(name, {}).setdefault(links, []).append(node)
@@ -66,15 +66,15 @@ def _usual_links(most: Mapping[tuple[str, str], int]) -> dict[str, int]:
 
 @rule("gpu")
 def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
-    """A GPU has fewer active NVLinks than the others of its kind, or no access to a GPU that NVLink connects.
+    """A GPU has fewer active NVLinks than its peers, or no P2P access to an NVLinked GPU.
 
-    What goes between GPUs then shares fewer links or goes over PCIe. The user would have seen half the usual
-    bandwidth, or NCCL's ``P2P is disabled between NVLINK connected GPUs 0 and 1. This should not be the case``.
+    Traffic between GPUs then shares fewer links or goes over PCIe. The user would have seen half the usual bandwidth,
+    or NCCL's ``P2P is disabled between NVLINK connected GPUs 0 and 1. This should not be the case``.
 
-    Found by counting active links against the other GPUs of the model, and where links lead to NVSwitches against
-    the model's own number; and by NVML's P2P status. Where GPUs are linked directly, as by bridges, a node whose GPUs
-    all have fewer links than on most nodes is a warning, and GPUs without any link beside linked ones are a remark:
-    bridges may join some cards only. Where the fabric is not up, gpu-fabric-manager-down says it.
+    Found by comparing active links with the other GPUs of the model and, where links lead to NVSwitches, with the
+    model's own number; and by NVML's P2P status. Where GPUs are linked directly, for example by bridges, a node whose
+    GPUs all have fewer links than on most nodes is a warning. GPUs without any link beside linked ones are an info
+    finding: bridges may join only some cards. Where the fabric is not up, gpu-fabric-manager-down reports it.
 
     Fix: drain the node and reset the GPU; reseat or replace the bridge, tray or GPU if the link stays down.
 
@@ -91,7 +91,7 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
     def short(reading: Reading) -> tuple[Severity, str] | None:
         links, name = nvlinks_of(reading), reading.gpu.name
         if links is None or not isinstance(name, str) or not_ready(reading) or reading.gpu.mig is True:
-            return None  # in MIG mode GPUs may have none
+            return None  # in MIG mode a GPU may have no links
         up, beside = sum(links.active), most[reading.node.key, name]
         there = max(beside, expected.get(name, 0)) if "switch" in links.remote or not up else beside
         found: Severity = "error" if up > 0 or name in expected else "info"
@@ -106,14 +106,14 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
             return found, f"none of {there} NVLinks{elsewhere} is active"
         return found, f"{up} of {there} NVLinks{elsewhere} are active{lacking}"
 
-    wrong = {id(reading): said for reading in readings(job) if (said := short(reading)) is not None}
+    wrong = {id(reading): fault for reading in readings(job) if (fault := short(reading)) is not None}
 
     def say(reading: Reading, severity: Severity) -> str:
-        said = wrong.get(id(reading))
-        return said[1] if said is not None and said[0] == severity else ""
+        fault = wrong.get(id(reading))
+        return fault[1] if fault is not None and fault[0] == severity else ""
 
     fix = Fix(
-        "Drain the node and reset the GPU; if the link stays down, reseat or replace what carries it.",
+        "Drain the node and reset the GPU; if the link stays down, reseat or replace the bridge, tray or GPU.",
         ("nvidia-smi nvlink -s -i {gpu}", "nvidia-smi topo -m", "sudo nvidia-smi --gpu-reset -i {gpu}"),
     )
     yield from judged(job, lambda r: say(r, "error"), fix, severity="error")
@@ -124,7 +124,7 @@ def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
 
 
 def _without_access(node: NodeFacts, known: dict[int, Reading]) -> Iterator[Finding]:
-    """Yield that NVLink connects GPUs of a node which may not reach each other; `known` are its GPUs by index."""
+    """Yield GPUs that NVLink connects and P2P does not; `known` are the node's GPUs by index."""
     gpus = node.gpus
     if not isinstance(gpus, Gpus) or gpus.confidential_compute is True:
         return
@@ -147,11 +147,11 @@ def _without_access(node: NodeFacts, known: dict[int, Reading]) -> Iterator[Find
         owner="admin",
         ranks=numbers_of(rank for index in touched for rank in known[index].ranks),
         nodes=(node.name,),
-        message=f"{node.name}: NVLink connects {gpu_names([known[index].gpu for index in touched])}, and P2P between"
-        f" {len(cut)} of their pairs is off: {reasons}",
+        message=f"{node.name}: NVLink connects {gpu_names([known[index].gpu for index in touched])}, but P2P is off for"
+        f" {len(cut)} of their pairs: {reasons}",
         evidence={f"GPUs {first} and {second}": why for (first, second), why in cut[:16]},
         fix=Fix(
-            "Look for a driver option that switches P2P off, then drain and reboot the node.",
+            "Look for a driver option that disables P2P, then drain and reboot the node.",
             ("nvidia-smi topo -p2p r", "cat /etc/modprobe.d/*nvidia*"),
         ),
     )
@@ -159,15 +159,15 @@ def _without_access(node: NodeFacts, known: dict[int, Reading]) -> Iterator[Find
 
 @rule("gpu")
 def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
-    """An NVLink has counted many more errors than the others of its kind.
+    """An NVLink has counted many more errors than those of the other GPUs.
 
-    Errors are corrected by sending again, which costs time, until the link goes down with Xid 74.
+    The link corrects errors by sending again, which costs time, until it goes down with Xid 74.
 
-    Found by the links' error counters: while the collectives ran a packet that was sent again, a recovery, or a hundred
-    checksum errors a second; since the driver was loaded a recovery that failed, or at least 1,000 errors and a hundred
-    times what other GPUs' worst links count. A few errors are normal. A warning.
+    Found by the links' error counters. While the collectives ran: one resent packet, one recovery, or a hundred
+    checksum errors a second. Since the driver was loaded: a failed recovery, or at least 1,000 errors and a hundred
+    times the worst link of the other GPUs. A few errors are normal. A warning.
 
-    Fix: drain the node and run ``dcgmi diag -r 3``; reseat or replace what carries the link if the count grows.
+    Fix: drain the node and run ``dcgmi diag -r 3``; reseat or replace the bridge, tray or GPU if the count grows.
     """
 
     def worst(reading: Reading, *, failed: bool) -> tuple[int, int, str]:
@@ -189,7 +189,7 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
             return words
         count, link, _ = worst(reading, failed=True)
         if count:
-            return f"NVLink {link} has failed to recover {count} {'time' if count == 1 else 'times'}"
+            return f"NVLink {link} failed to recover {count} {'time' if count == 1 else 'times'}"
         count, link, counter = worst(reading, failed=False)
         return f"NVLink {link} has counted {count} {counter} errors" if count >= many else ""
 
@@ -200,16 +200,16 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
-    """A GPU's PCIe link has fewer lanes than the GPU and its slot could have, or stays slow under load.
+    """A GPU's PCIe link has fewer lanes than possible, or stays slow under load.
 
-    Copies between host and GPU, and what goes from GPU to network card, run at a half or less of their speed. A riser,
-    a dirty contact or a BIOS setting is the cause; NCCL reads what the slot could do and does not notice.
+    Copies between host and GPU, and from GPU to network card, run at half their speed or less. A riser, a dirty contact
+    or a BIOS setting is the cause. NCCL reads what the slot could do and does not notice.
 
-    Found by comparing the width of the link with the largest for this GPU in this system, and the highest generation
-    that it had while the collectives ran; an idle GPU lowers that, and is not held to it. Grace's GPUs, which do not
-    depend on PCIe, are left out.
+    Found by comparing the width of the link with the largest width for this GPU in this system, and the highest
+    generation seen while the collectives ran with the largest possible one. An idle GPU lowers its generation and is
+    not judged by it. GPUs of Grace, which do not depend on PCIe, are left out.
 
-    Fix: reseat the GPU or its riser, and look at the BIOS's setting for the slot.
+    Fix: reseat the GPU or its riser, and check the BIOS setting for the slot.
     """
 
     def say(reading: Reading) -> str:
@@ -222,7 +222,7 @@ def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
         job,
         say,
         Fix(
-            "Reseat the GPU or its riser, and look at the BIOS's setting for the slot.",
+            "Reseat the GPU or its riser, and check the BIOS setting for the slot.",
             ("nvidia-smi -q -i {gpu} | grep -A 12 'Link Info'", "sudo lspci -vv -s {gpu} | grep -i lnk"),
         ),
     )
@@ -230,13 +230,13 @@ def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_pcie_replay(job: Job) -> Iterator[Outcome]:
-    """A GPU has sent many more packets again over PCIe than the others.
+    """A GPU has resent many more packets over PCIe than the others.
 
-    The link's signal is bad: what goes over it comes late, at times that no log explains.
+    The link's signal is bad. Data over it arrives late at times, and no log explains why.
 
-    Found by how much the replay counter grew while the collectives ran: more than a link with one bad bit in 10^12 does
-    in a minute (15 for 16 lanes of generation 4). And by what it has counted since the driver was loaded: at least
-    1,000, and a hundred times what the other GPUs count; a GPU alone, 100,000. A warning.
+    Found by how much the replay counter grew while the collectives ran: more than a link with one bad bit in 10^12
+    counts in a minute (15 for 16 lanes of generation 4). Also by the count since the driver was loaded: at least 1,000
+    and a hundred times the count of the other GPUs, or 100,000 for a single GPU. A warning.
 
     Fix: reseat the GPU or its riser; watch ``nvidia-smi -q | grep -i replay`` while a job runs.
     """
@@ -244,7 +244,7 @@ def gpu_pcie_replay(job: Job) -> Iterator[Outcome]:
 
     def say(reading: Reading) -> str:
         count = int(number(reading.health.pcie.replays))
-        return replayed(reading) or (f"{count} packets were sent again over PCIe" if count >= many else "")
+        return replayed(reading) or (f"{count} packets were resent over PCIe" if count >= many else "")
 
     yield from judged(
         job, say, Fix("Reseat the GPU or its riser if the count grows.", ("nvidia-smi -q -i {gpu} | grep -i replay",))

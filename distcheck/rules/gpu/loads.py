@@ -1,4 +1,4 @@
-"""What GPUs showed while the collectives ran, in the words of the rules about them; '' where nothing is wrong."""
+"""What GPUs showed during the collectives, as text for the rules; '' if nothing is wrong."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
-"""NVML's reasons for the present clocks."""
+"""NVML's reasons for the current clocks."""
 _NOTICEABLE_SHARE, _NOTICEABLE_SECONDS = 0.02, 0.1
-"""Of the time under watch; less costs no job anything."""
+"""Share of the watched time; less does not slow a job noticeably."""
 _SHARE_OF_LOOKS = 0.1
 _FEWEST_LOOKS = 4
-"""A GPU that was seen at work less often shows nothing."""
+"""A GPU seen at work less often is not judged."""
 _REPLAYS_PER_LANE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
-"""A minute, by generation: a bit error rate of 1e-12, up to which NVIDIA's DCGM finds nothing wrong."""
+"""Per minute, by generation: a bit error rate of 1e-12, which NVIDIA's DCGM still accepts."""
 _CHECKSUM_ERRORS_PER_SECOND = 100.0
-"""From here on checksum errors on NVLinks matter, as DCGM has it; of replays and recoveries a single one does."""
+"""DCGM's limit for checksum errors on NVLinks; a single replay or recovery already counts."""
 _USUAL_CLOCK_SHARE = 0.9
 _RESENT = frozenset({"replay", "recovery", "failed recovery"})
 
 
 def slowed_by_heat(reading: Reading) -> str:
-    """Say for how long a GPU was too hot."""
+    """Return for how long a GPU was too hot, '' if it was not."""
     load = reading.gpu.load
     if load is None:
         return ""
@@ -41,14 +41,14 @@ def slowed_by_heat(reading: Reading) -> str:
 
 
 def held_by_brake(reading: Reading) -> str:
-    """Say for how long the system held a GPU back for want of power."""
+    """Return for how long the power brake slowed a GPU, '' if it did not."""
     load = reading.gpu.load
     share = _slowed(load, load.power_brake_seconds, POWER_BRAKE) if load is not None else ""
-    return f"slowed by the power brake of the system for {share} of the collectives' run" if share else ""
+    return f"slowed by the system's power brake for {share} of the collectives' run" if share else ""
 
 
 def _slowed(load: GpuLoad, seconds: float | Missing, bit: int) -> str:
-    """Return for which part of the run a GPU was slowed: by NVML's clock, else by how often it was seen so."""
+    """Return for which part of the run a GPU was slowed, by NVML's timer, else by samples."""
     if not isinstance(seconds, Missing):
         enough = seconds >= max(_NOTICEABLE_SECONDS, _NOTICEABLE_SHARE * load.seconds)
         return f"{seconds:.1f} of {load.seconds:.1f} s" if enough else ""
@@ -57,7 +57,7 @@ def _slowed(load: GpuLoad, seconds: float | Missing, bit: int) -> str:
 
 
 def trained_low(reading: Reading) -> str:
-    """Say that a GPU at work had a PCIe link of a lower generation than it and its slot have in common."""
+    """Return that a busy GPU's PCIe link ran at a lower generation than possible, else ''."""
     load, most = reading.gpu.load, reading.health.pcie.max_generation
     if load is None or load.busy < _FEWEST_LOOKS or on_grace(reading):
         return ""
@@ -68,7 +68,7 @@ def trained_low(reading: Reading) -> str:
 
 
 def replayed(reading: Reading) -> str:
-    """Say that a GPU sent packets again over PCIe, more within the run than a good link does in a minute."""
+    """Return that a GPU resent more packets over PCIe than a good link in a minute, else ''."""
     load, pcie = reading.gpu.load, reading.health.pcie
     if load is None or isinstance(load.replays, Missing):
         return ""
@@ -76,11 +76,11 @@ def replayed(reading: Reading) -> str:
     usual = _REPLAYS_PER_LANE.get(int(number(pcie.max_generation)), max(_REPLAYS_PER_LANE.values())) * lanes
     if load.replays <= usual * max(1.0, load.seconds / 60):
         return ""
-    return f"{load.replays} packets were sent again over PCIe in {load.seconds:.1f} s of collectives"
+    return f"{load.replays} packets were resent over PCIe in {load.seconds:.1f} s of collectives"
 
 
 def failing_link(reading: Reading) -> str:
-    """Say which NVLink's errors grew, the worst of them."""
+    """Return the NVLink whose errors grew most, '' if none did."""
     load = reading.gpu.load
     if load is None:
         return ""
@@ -99,7 +99,7 @@ def failing_link(reading: Reading) -> str:
 
 
 def held_clocks(reading: Reading, others: Iterable[Reading]) -> str:
-    """Say that a GPU at work never reached the clock that others of its model reach, and that heat is not why."""
+    """Return that a busy GPU clocked below its peers without heat or power brake, else ''."""
     load, name = reading.gpu.load, reading.gpu.name
     if load is None or load.busy < _FEWEST_LOOKS or slowed_by_heat(reading) or held_by_brake(reading):
         return ""

@@ -1,4 +1,4 @@
-"""Rules about which GPU each rank gets, and whether NVML can tell."""
+"""Rules about which GPU each rank gets, and whether NVML can report it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
 
 @rule("gpu")
 def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
-    """NVML, the library under nvidia-smi, does not start or does not answer on a node with NVIDIA GPUs.
+    """NVML, the library under nvidia-smi, fails or hangs on a node with NVIDIA GPUs.
 
-    NCCL needs NVML too, and CUDA rarely works where NVML does not. The user would have seen ``Failed to
-    initialize NVML: Driver/library version mismatch``, ``Failed to initialize NVML: Unknown Error``, ``No
-    CUDA GPUs are available``, or nothing at all when a wedged GPU makes every call hang.
+    NCCL needs NVML too, and CUDA rarely works where NVML does not. The user would have seen ``Failed to initialize
+    NVML: Driver/library version mismatch``, ``Failed to initialize NVML: Unknown Error``, ``No CUDA GPUs are
+    available``, or no message at all when a wedged GPU makes every call hang.
 
-    Found by starting NVML in a child process with a deadline, and again while the collectives run; that it falls silent
-    then is a warning. A version mismatch, a kernel module that is not
-    loaded and a lost GPU are certain and put the node on the exclude list. A hang and the rest may pass:
-    retry elsewhere.
+    Found by starting NVML in a child process with a deadline, and again while the collectives run; a failure only
+    during the collectives is a warning. A version mismatch, an unloaded kernel module and a lost GPU are confirmed and
+    put the node on the exclude list. A hang and other errors may pass: retry elsewhere.
 
-    Fix: the finding names what fits the error: ``sudo reboot`` after a driver upgrade, ``sudo modprobe
-    nvidia``, ``docker run --gpus all`` for a container that was started without GPUs or has lost them.
+    Fix: the finding names the fix for the error: ``sudo reboot`` after a driver upgrade, ``sudo modprobe nvidia``,
+    ``docker run --gpus all`` for a container that was started without GPUs or has lost them.
 
     See: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
     """
@@ -54,7 +53,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     for node in nvidia_nodes(job):
         reason = node.gpus.unwatched if isinstance(node.gpus, Gpus) else ""
         if reason and not reason.startswith("NVML"):
-            unseen = f"its GPUs were not watched while the collectives ran: {reason}"
+            unseen = f"GPUs not watched while the collectives ran: {reason}"
             yield NotChecked(reason=unseen, nodes=(node.name,), ranks=numbers_of(job.ranks_on(node)), required=False)
         elif reason:
             yield Finding(
@@ -70,7 +69,7 @@ def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
 
 
 def _refusal(node: NodeFacts) -> str:
-    """Return why NVML said nothing of a node's GPUs, or not all that it was asked."""
+    """Return why NVML did not report a node's GPUs, or not all facts about them; '' if it did."""
     if isinstance(node.gpus, Missing):
         return node.gpus.reason
     return node.gpus.unread if node.gpus is not None else ""
@@ -80,16 +79,14 @@ def _refusal(node: NodeFacts) -> str:
 def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
     """A GPU of the node is lost: NVML counts it and cannot reach it.
 
-    CUDA leaves such a GPU out, so that the numbers of the GPUs behind it shift, or refuses to start at all.
-    The user would have seen ``Unable to determine the device handle for GPU 0000:9B:00.0: Unknown Error``,
-    ``CUDA error: invalid device ordinal`` on the last rank, or Xid 79 in the kernel's log.
+    CUDA skips such a GPU, so that the numbers of the GPUs behind it shift, or refuses to start at all. The user would
+    have seen ``Unable to determine the device handle for GPU 0000:9B:00.0: Unknown Error``, ``CUDA error: invalid
+    device ordinal`` on the last rank, or Xid 79 in the kernel log.
 
-    Found by asking NVML for every GPU that it counts. Where NVML itself says that the GPU is lost, needs a
-    reset or has no power, the node goes on the exclude list; with an unknown error only the retry goes
-    elsewhere.
+    Found by asking NVML for every GPU that it counts. Where NVML itself reports that the GPU is lost, needs a reset or
+    has no power, the node goes on the exclude list. With an unknown error it does not: retry elsewhere.
 
-    Fix: drain the node and reboot it, power off if that does not help; have the GPU replaced if it comes
-    again.
+    Fix: drain the node and reboot it, power-cycle it if that does not help; have the GPU replaced if it recurs.
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
@@ -97,7 +94,7 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
     for node, devices in seen(job):
         lost = [gpu for gpu in devices if gpu.lost]
         alike = grouped(lost, lambda gpu: gpu.lost)
-        told = [f"{listed([f'GPU {g.index}{at(g)}' for g in gpus])}: {brief(words)}" for words, gpus in alike.items()]
+        parts = [f"{listed([f'GPU {g.index}{at(g)}' for g in gpus])}: {brief(why)}" for why, gpus in alike.items()]
         if lost:
             yield Finding(
                 scope="gpu",
@@ -105,10 +102,10 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
                 confirmed=any(error_code(gpu.lost) in LOST for gpu in lost),
                 ranks=numbers_of(rank for rank in job.ranks_on(node) if rank.gpu is None),
                 nodes=(node.name,),
-                message=f"{node.name}: {'; '.join(told)}",
+                message=f"{node.name}: {'; '.join(parts)}",
                 evidence={f"GPU {gpu.index}": ", ".join((*card(gpu).values(), gpu.lost)) for gpu in lost},
                 fix=Fix(
-                    "Drain the node and reboot it; power it off if the GPU does not come back.",
+                    "Drain the node and reboot it; power-cycle it if the GPU does not come back.",
                     (f"scontrol update nodename={node.name} state=drain reason=gpu-lost", "sudo reboot"),
                 ),
             )
@@ -118,37 +115,37 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
 def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     """A rank of an NCCL job has no NVIDIA GPU at all.
 
-    The user would have seen ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``, ``No CUDA GPUs
-    are available`` or ``Found no NVIDIA driver on your system``.
+    The user would have seen ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``, ``No CUDA GPUs are
+    available`` or ``Found no NVIDIA driver on your system``.
 
-    Found where ``--backend nccl`` meets a node without NVIDIA GPUs, and where NVML counts none (a container or a
-    job step that was given none). When other nodes of the job have GPUs, the node is suspected and not the job. An
-    AMD node is none of these: there NCCL is RCCL. GPUs in MIG mode are gpu-mig-without-device.
+    Found where ``--backend nccl`` meets a node without NVIDIA GPUs, and where NVML counts none (a container or a job
+    step without GPUs). When other nodes of the job have GPUs, the finding suspects the node, not the job. AMD nodes are
+    not reported: NCCL there is RCCL. GPUs in MIG mode are gpu-mig-without-device.
 
-    Fix: ask for GPUs: ``#SBATCH --gpus-per-node=8``, ``docker run --gpus all``; or run on CPUs with
+    Fix: request GPUs: ``#SBATCH --gpus-per-node=8``, ``docker run --gpus all``; or run on CPUs with
     ``init_process_group("gloo")`` and ``--backend gloo``.
     """
     yield from not_seen(job)
     if "node" in job.asked.looks:
-        return  # a node by itself has no rank that needs one; gpu-fewer-than-needed says what is missing there
+        return  # `distcheck node` has no ranks; gpu-fewer-than-needed reports missing GPUs there
     others = any(equipped(node) for node in job.nodes)
     bare = [n for n in job.nodes if lacks_gpus(job, n, others=others) and job.ranks_on(n)]
-    without = {"no NVIDIA GPU is to be seen": bare}
+    without = {"no NVIDIA GPU found": bare}
     left_out = {u.node.key for u in undivided(job)}
     for node, devices in seen(job):
         if any(gpu.lost for gpu in devices):
-            continue  # gpu-fell-off-bus says it
+            continue  # gpu-fell-off-bus reports it
         if node.key in left_out:
-            continue  # gpu-mig-without-device says it
+            continue  # gpu-mig-without-device reports it
         if not visible(None, devices).uuids:
-            why = "NVML works and counts no GPU" if not devices else "the job may open none of the GPUs"
+            why = "NVML works but counts no GPU" if not devices else "the job has no access to any of the GPUs"
             without.setdefault(why, []).append(node)
             continue
         blind = [v for v in values(job, node) if not v.fault and not v.shown.uuids]
         for (value, shown), alike in grouped(blind, lambda v: (v.value, v.shown)).items():
             ranks = [v.rank for v in alike]
             message = f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 60)} shows no GPU: {brief(shown.stop, 120)}"
-            fix = Fix("Name another GPU.", (f"unset {VARIABLE}", "nvidia-smi -L"))
+            fix = Fix("Select another GPU.", (f"unset {VARIABLE}", "nvidia-smi -L"))
             yield found(job, ranks, message, fix, evidence={VARIABLE: value, "stopped_by": shown.stop})
     for why, nodes in without.items():
         if nodes:
@@ -157,16 +154,15 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
-    """CUDA_VISIBLE_DEVICES is set and empty, which hides every GPU.
+    """CUDA_VISIBLE_DEVICES is set but empty, which hides every GPU.
 
-    To CUDA an empty value is not the same as none: it names no GPU. The user would have seen ``No CUDA GPUs
-    are available`` or ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``. Wrapper scripts leave
-    it behind (``export CUDA_VISIBLE_DEVICES=$GPUS`` with GPUS unset), and so does Slurm in a job that asked
-    for no GPU.
+    To CUDA an empty value is not the same as an unset one: it selects no GPU. The user would have seen ``No CUDA GPUs
+    are available`` or ``ProcessGroupNCCL is only supported with GPUs, no GPUs found!``. Wrapper scripts leave it behind
+    (``export CUDA_VISIBLE_DEVICES=$GPUS`` with GPUS unset), and so does Slurm in a job that requested no GPU.
 
-    Found in the rank's own variables.
+    Found by the rank's own variables.
 
-    Fix: ``unset CUDA_VISIBLE_DEVICES``; under Slurm ask for GPUs: ``#SBATCH --gpus-per-node=8``.
+    Fix: ``unset CUDA_VISIBLE_DEVICES``; under Slurm request GPUs: ``#SBATCH --gpus-per-node=8``.
     """
     yield from wrong_values(job, "empty")
 
@@ -175,23 +171,22 @@ def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_minus_one(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES holds a negative number, which ends the list.
 
-    ``-1`` hides all GPUs and ``0,-1,1`` shows only GPU 0. The user would have seen ``No CUDA GPUs are
-    available``, or ``CUDA error: invalid device ordinal`` on the ranks whose GPU stands behind it.
+    ``-1`` hides all GPUs and ``0,-1,1`` shows only GPU 0. The user would have seen ``No CUDA GPUs are available``, or
+    ``CUDA error: invalid device ordinal`` on the ranks whose GPU comes after the negative number.
 
-    Found by reading the value as CUDA and torch do. A warning when every rank still has its GPU, else an
-    error.
+    Found by reading the value as CUDA and torch do. A warning when every rank still has its GPU, else an error.
 
-    Fix: take it out: ``export CUDA_VISIBLE_DEVICES=0,1`` or ``unset CUDA_VISIBLE_DEVICES``.
+    Fix: remove the negative number: ``export CUDA_VISIBLE_DEVICES=0,1`` or ``unset CUDA_VISIBLE_DEVICES``.
     """
     yield from wrong_values(job, "minus-one")
 
 
 @rule("gpu")
 def gpu_cvd_duplicate(job: Job) -> Iterator[Outcome]:
-    """CUDA_VISIBLE_DEVICES names a GPU twice, and CUDA then shows none at all.
+    """CUDA_VISIBLE_DEVICES names a GPU twice, so CUDA shows no GPU at all.
 
-    ``0,0``, a UUID that is repeated, and two beginnings of one UUID all empty the list. The user would have
-    seen ``No CUDA GPUs are available``.
+    ``0,0``, a repeated UUID, and two prefixes of one UUID all empty the list. The user would have seen ``No CUDA GPUs
+    are available``.
 
     Found by reading the value as CUDA and torch do, with NVML's UUIDs.
 
@@ -202,15 +197,15 @@ def gpu_cvd_duplicate(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
-    """CUDA_VISIBLE_DEVICES holds an item that CUDA does not read as it was meant.
+    """CUDA_VISIBLE_DEVICES holds an item that CUDA reads differently than intended.
 
-    CUDA reports nothing: it ends the list there or ignores the rest of the item. ``0 1`` and ``0;1`` show GPU
-    0 alone, ``[0,1]`` and ``all`` none, ``00000000:07:00.0`` shows GPU 0, and an index that the node does not
-    have ends the list, as does a blank beside a UUID in torch. The user would have seen ``CUDA error: invalid
-    device ordinal`` or ``No CUDA GPUs are available``.
+    CUDA reports nothing: it ends the list at the item or ignores the rest of the item. ``0 1`` and ``0;1`` show GPU 0
+    alone, ``[0,1]`` and ``all`` show none, and ``00000000:07:00.0`` shows GPU 0. An index that the node does not have
+    ends the list, and so does, in torch, a blank beside a UUID. The user would have seen ``CUDA error: invalid device
+    ordinal`` or ``No CUDA GPUs are available``.
 
-    Found by reading the value as CUDA and torch do and comparing it with the GPUs that NVML counts. A warning
-    when every rank still has a GPU (eight indices on a node with four GPUs and four ranks), else an error.
+    Found by reading the value as CUDA and torch do and comparing it with the GPUs that NVML counts. A warning when
+    every rank still has a GPU (eight indices on a node with four GPUs and four ranks), else an error.
 
     Fix: separate indices or whole UUIDs by commas alone: ``export CUDA_VISIBLE_DEVICES=0,1``.
     """
@@ -219,13 +214,12 @@ def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_cvd_mixed_uuid_index(job: Job) -> Iterator[Outcome]:
-    """CUDA_VISIBLE_DEVICES mixes indices with UUIDs, and the list ends where the kind changes.
+    """CUDA_VISIBLE_DEVICES mixes indices with UUIDs; the list ends where the kind changes.
 
-    ``GPU-6d1c...,1`` shows one GPU. The user would have seen ``CUDA error: invalid device ordinal`` on the
-    ranks behind it.
+    ``GPU-6d1c...,1`` shows one GPU. The user would have seen ``CUDA error: invalid device ordinal`` on the ranks whose
+    GPU comes after the change.
 
-    Found by reading the value as CUDA and torch do. A warning when every rank still has its GPU, else an
-    error.
+    Found by reading the value as CUDA and torch do. A warning when every rank still has its GPU, else an error.
 
     Fix: use one kind: ``export CUDA_VISIBLE_DEVICES=0,1``.
     """
@@ -236,13 +230,12 @@ def gpu_cvd_mixed_uuid_index(job: Job) -> Iterator[Outcome]:
 def gpu_cvd_uuid_stale(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES names a UUID that no GPU of the node has, which ends the list.
 
-    The UUID is of another node (one value exported to all nodes) or of a card that was replaced. The user
-    would have seen ``No CUDA GPUs are available`` on that node only.
+    The UUID belongs to another node (one value exported to all nodes) or to a card that was replaced. The user would
+    have seen ``No CUDA GPUs are available`` on that node only.
 
-    Found by comparing the UUIDs with those that NVML gives on the rank's own node.
+    Found by comparing the UUIDs with those that NVML reports on the rank's own node.
 
-    Fix: use indices, which hold on every node: ``export CUDA_VISIBLE_DEVICES=0,1``; ``nvidia-smi -L`` lists
-    UUIDs.
+    Fix: use indices, which work on every node: ``export CUDA_VISIBLE_DEVICES=0,1``; ``nvidia-smi -L`` lists UUIDs.
     """
     yield from wrong_values(job, "stale")
 
@@ -251,27 +244,27 @@ def gpu_cvd_uuid_stale(job: Job) -> Iterator[Outcome]:
 def gpu_duplicate(job: Job) -> Iterator[Outcome]:
     """Two ranks run on the same GPU.
 
-    NCCL refuses it: ``Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000`` up to 2.29,
-    ``Multiple Ranks are using the same GPU/Partition`` since 2.30; very old ones hang. It comes from one
-    ``CUDA_VISIBLE_DEVICES=0`` exported to all ranks, ``--gres=gpu:1`` with several tasks, more ranks than
-    GPUs, or a list per process combined with ``cuda:LOCAL_RANK``.
+    NCCL refuses it: ``Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000`` up to 2.29, ``Multiple
+    Ranks are using the same GPU/Partition`` since 2.30; very old versions hang. Causes are one
+    ``CUDA_VISIBLE_DEVICES=0`` exported to all ranks, ``--gres=gpu:1`` with several tasks, more ranks than GPUs, or one
+    list per process combined with ``cuda:LOCAL_RANK``.
 
-    Found by the UUID of the GPU that each rank will take, over all nodes: two containers that were handed one GPU are
-    caught too. With NCCL_MULTI_RANK_GPU_ENABLE=1 on all of them (NCCL 2.30 and later), or another NCCL_HOSTID on each,
-    it is allowed and only mentioned. Ranks that are shown several GPUs and have one LOCAL_RANK, ranks that are there
-    twice, and wrong lists are other rules' findings.
+    Found by the UUID of the GPU that each rank will take, over all nodes. This also finds two containers that were
+    given one GPU. NCCL_MULTI_RANK_GPU_ENABLE=1 on all of the ranks (NCCL 2.30 and later), or a different NCCL_HOSTID on
+    each, allows sharing: then it is an info finding. Other rules report ranks that see several GPUs and have the same
+    LOCAL_RANK, duplicate ranks, and wrong values of CUDA_VISIBLE_DEVICES.
 
-    Fix: let every rank see all GPUs (``unset CUDA_VISIBLE_DEVICES``) and take its own before any other CUDA
-    call: ``torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))``; start no more ranks than there are GPUs.
+    Fix: have every rank see all GPUs (``unset CUDA_VISIBLE_DEVICES``) and take its own before any other CUDA call:
+    ``torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))``; start no more ranks than there are GPUs.
     """
     yield from not_seen(job)
     users: dict[tuple[str, str], list[RankFacts]] = {}
     for node, devices in seen(job):
         if any(gpu.lost for gpu in devices):
-            continue  # gpu-fell-off-bus says why there are fewer GPUs than ranks
+            continue  # gpu-fell-off-bus explains why there are fewer GPUs than ranks
         for rank, _, fault, _, _ in values(job, node):
             if rank.gpu is not None and fault is None:
-                # What stands in for an unreadable UUID tells GPUs apart on one node only.
+                # The substitute for an unreadable UUID is unique on one node only.
                 place = "" if rank.gpu.startswith(("GPU-", "MIG-")) else node.key
                 users.setdefault((place, rank.gpu), []).append(rank)
     by_another = explained(job)

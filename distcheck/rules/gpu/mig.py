@@ -16,25 +16,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _SHARES_A_GPU = (2, 30)
-"""From this version NCCL tells MIG devices of one GPU apart, where NCCL_MULTI_RANK_GPU_ENABLE allows it."""
+"""From this version NCCL distinguishes MIG devices of one GPU if NCCL_MULTI_RANK_GPU_ENABLE allows it."""
 _WHOLE = ("sudo nvidia-smi -mig 0",)
 _MOST = 16
 
 
 @rule("gpu")
 def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
-    """A GPU is in MIG mode and holds no MIG device, so CUDA leaves it out and a rank gets no GPU.
+    """A GPU is in MIG mode but has no MIG device, so CUDA hides it and a rank gets no GPU.
 
-    MIG mode outlives jobs and reboots, so it is left on by whoever used the node before. CUDA shows the remaining GPUs
-    only and numbers them anew: the last rank of the node ends with ``CUDA error: invalid device ordinal``, a rank
-    that is shown this GPU alone with ``No CUDA GPUs are available``.
+    MIG mode survives jobs and reboots, so a previous user of the node may have left it on. CUDA shows only the
+    remaining GPUs and renumbers them: the last rank of the node ends with ``CUDA error: invalid device ordinal``, a
+    rank that sees only this GPU with ``No CUDA GPUs are available``.
 
-    Found by comparing what CUDA_VISIBLE_DEVICES leaves of the node's GPUs with what it would leave if these were
-    whole; with ``distcheck node --gpus N`` by whether N remain. Silent where every rank gets a GPU without them. The
-    node goes on the exclude list where CUDA itself has shown that the GPUs are not there.
+    Found by comparing what CUDA_VISIBLE_DEVICES leaves of the node's GPUs with what it would leave without MIG mode;
+    with ``distcheck node --gpus N`` by whether N remain. Silent where every rank gets a GPU without them. The node goes
+    on the exclude list where CUDA itself has shown that the GPUs are missing.
 
-    Fix: turn MIG mode off on that GPU (``sudo nvidia-smi -i 0 -mig 0``) once nobody uses it; or make MIG devices, for
-    jobs that take them by UUID.
+    Fix: turn MIG mode off on that GPU (``sudo nvidia-smi -i 0 -mig 0``) once it is unused; or create MIG devices for
+    jobs that select them by UUID.
+
     See: https://docs.nvidia.com/datacenter/tesla/mig-user-guide
     """
     yield from not_seen(job)
@@ -56,7 +57,7 @@ def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
             evidence={f"GPU {gpu.index}": "MIG mode, no MIG device" for gpu in gpus[:_MOST]}
             | {"gpus_seen": usable, "gpus_on_node": total, "ranks_on_node": len(job.ranks_on(node))},
             fix=Fix(
-                "Turn MIG mode off there once nobody uses it, or make MIG devices for jobs that take them by UUID.",
+                "Turn MIG mode off once the GPU is unused, or create MIG devices for jobs that select them by UUID.",
                 (f"sudo nvidia-smi -i {which} -mig 0", f"nvidia-smi mig -i {which} -lgip"),
             ),
         )
@@ -64,16 +65,15 @@ def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
-    """CUDA_VISIBLE_DEVICES names more than one MIG device, and a process sees the first of them only.
+    """CUDA_VISIBLE_DEVICES names several MIG devices, but a process sees only the first.
 
-    CUDA shows a process one MIG device, and no GPU beside it. The user would have seen
-    ``torch.cuda.device_count()`` of 1, ``CUDA error: invalid device ordinal``, or ``device >= 0 && device <
-    num_gpus INTERNAL ASSERT FAILED``.
+    CUDA shows a process one MIG device, and no GPU beside it. The user would have seen ``torch.cuda.device_count()`` of
+    1, ``CUDA error: invalid device ordinal``, or ``device >= 0 && device < num_gpus INTERNAL ASSERT FAILED``.
 
-    Found by reading the value as CUDA does: several MIG UUIDs, or indices of which one is of a GPU in MIG mode.
-    Where several ranks come to one MIG device by it, gpu-duplicate says so.
+    Found by reading the value as CUDA does: several MIG UUIDs, or indices that include a GPU in MIG mode. If several
+    ranks end up on one MIG device because of it, gpu-duplicate reports that.
 
-    Fix: one MIG UUID for each process, which it then takes as ``cuda:0``; ``nvidia-smi -L`` lists them.
+    Fix: give each process one MIG UUID, which it then takes as ``cuda:0``; ``nvidia-smi -L`` lists them.
 
     See: https://github.com/pytorch/pytorch/issues/130181
     """
@@ -92,8 +92,8 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 80)} names {count} devices, and a process sees one "
-            f"MIG device only: {ranks[0].gpu}",
+            f"{named(job, ranks)}: {VARIABLE}={brief(repr(value), 80)} names {count} devices, but a process sees only "
+            f"one MIG device: {ranks[0].gpu}",
             Fix(
                 "Give each process one MIG device by its UUID, and take it as cuda:0.",
                 (f"export {VARIABLE}={ranks[0].gpu}  # another one for each rank", "nvidia-smi -L"),
@@ -105,16 +105,16 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
-    """Ranks run on MIG devices of one and the same GPU, and NCCL does not let them talk to each other.
+    """Ranks run on MIG devices of the same GPU, and NCCL cannot connect them.
 
-    Up to 2.29 NCCL knows a rank's GPU by its PCI address, which its MIG devices share: ``Duplicate GPU detected :
-    rank 1 and rank 0 both on CUDA device 1b000``. From 2.30 on it tells them apart where
-    NCCL_MULTI_RANK_GPU_ENABLE=1 is set, as an experiment: without peer-to-peer access and NVLink SHARP. The user
-    would have seen ``Multiple Ranks are using the same GPU/Partition`` without it.
+    Up to 2.29 NCCL identifies a rank's GPU by its PCI address, which all its MIG devices share: ``Duplicate GPU
+    detected : rank 1 and rank 0 both on CUDA device 1b000``. From 2.30 on it distinguishes them where
+    NCCL_MULTI_RANK_GPU_ENABLE=1 is set; this is experimental and works without peer-to-peer access and NVLink SHARP.
+    Without the variable the user would have seen ``Multiple Ranks are using the same GPU/Partition``.
 
     Found by the GPU to which each rank's MIG device belongs. An error; with NCCL_MULTI_RANK_GPU_ENABLE=1 on all of
-    these ranks a warning where NCCL's version is not known, and a remark where it is 2.30 or later. Two ranks on one
-    MIG device are gpu-duplicate.
+    these ranks it is a warning if NCCL's version is unknown, and an info finding if it is 2.30 or later. Two ranks on
+    one MIG device are gpu-duplicate.
 
     Fix: turn MIG mode off (``sudo nvidia-smi -mig 0``), give each rank a MIG device of another GPU, or use Gloo.
 
@@ -129,19 +129,19 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
         if allowed and (version is None or version >= _SHARES_A_GPU):
             severity = "warning" if version is None else "info"
         ranks, first = [t.rank for users in parts for t in users], parts[0]
-        more = f"; {len(parts) - 1} more GPUs are shared in this way" if len(parts) > 1 else ""
-        known = f"NCCL {'.'.join(map(str, version))}" if version else "NCCL's version is not known"
+        more = f"; same for {len(parts) - 1} more GPUs" if len(parts) > 1 else ""
+        known = f"NCCL {'.'.join(map(str, version))}" if version else "NCCL version unknown"
         yield found(
             job,
             ranks,
             f"{named(job, [t.rank for t in first])} run on MIG devices of GPU {first[0].gpu.index}{at(first[0].gpu)}: "
-            f"to NCCL before 2.30 that is one GPU; {known}{more}",
+            f"one GPU to NCCL before 2.30; {known}{more}",
             Fix(
-                "Turn MIG mode off, let each rank take a MIG device of another GPU, or use Gloo.",
+                "Turn MIG mode off, give each rank a MIG device of another GPU, or use Gloo.",
                 (*_WHOLE, "nvidia-smi -L", 'torch.distributed.init_process_group("gloo")'),
             )
             if severity == "error"
-            else Fix("Nothing, if it is meant and NCCL is 2.30 or later: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it."),
+            else Fix("No action if intended and NCCL is 2.30 or later: NCCL_MULTI_RANK_GPU_ENABLE=1 allows it."),
             severity=severity,
             evidence={f"rank {t.rank.placement.rank}": str(t.rank.gpu) for t in first[:_MOST]}
             | {"gpu": first[0].gpu.uuid if isinstance(first[0].gpu.uuid, str) else None, "nccl": known},
@@ -149,7 +149,7 @@ def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
 
 
 def _nccl_version(job: Job) -> tuple[int, ...] | None:
-    """Return NCCL's version as far as a collective has told it."""
+    """Return NCCL's version as a collective reported it, None if unknown."""
     text = job.collectives.nccl if isinstance(job.collectives, Collectives) else ""
     numbers = text.split(".")
     return tuple(map(int, numbers)) if len(numbers) > 1 and all(n.isdecimal() for n in numbers) else None
@@ -159,14 +159,14 @@ def _nccl_version(job: Job) -> tuple[int, ...] | None:
 def gpu_mig_partial(job: Job) -> Iterator[Outcome]:
     """Some ranks of the job take a MIG device, and others a whole GPU.
 
-    A MIG device has a part of the memory and of the processors: the job runs out of memory on these ranks or waits
-    for them, and NCCL has no peer-to-peer access there. Mostly MIG mode was left on after another use of the node;
-    then CUDA shows one MIG device to all its ranks, and NCCL ends with ``Duplicate GPU detected``.
+    A MIG device has a part of the memory and of the processors. These ranks run out of memory or the others wait for
+    them, and NCCL has no peer-to-peer access there. Mostly MIG mode was left on after another use of the node. Then
+    CUDA shows one MIG device to all its ranks, and NCCL ends with ``Duplicate GPU detected``.
 
-    Found by what the ranks take. The nodes that are not as most are put on the exclude list, unless their own
-    CUDA_VISIBLE_DEVICES names MIG devices; where neither is usual, as with one node against one, nobody is blamed.
+    Found by what the ranks take. The nodes that differ from the majority go on the exclude list, unless their own
+    CUDA_VISIBLE_DEVICES names MIG devices. Without a majority, as with one node against one, no node is blamed.
 
-    Fix: ``sudo nvidia-smi -mig 0`` on the nodes whose GPUs are in MIG mode, once nobody uses them; or the same MIG
+    Fix: ``sudo nvidia-smi -mig 0`` on the nodes whose GPUs are in MIG mode, once these are unused; or the same MIG
     devices everywhere.
     """
     yield from not_seen(job)
@@ -193,14 +193,14 @@ def gpu_mig_partial(job: Job) -> Iterator[Outcome]:
         message=brief(message, 300),
         evidence={others[sliced]: _places(side, most=_MOST) for sliced, side in sides.items()},
         fix=Fix(
-            "Turn MIG mode off where it is on, once nobody uses these GPUs; or give every rank the same MIG devices.",
+            "Turn MIG mode off once these GPUs are unused, or give every rank the same kind of MIG device.",
             (*_WHOLE, "nvidia-smi --query-gpu=index,mig.mode.current --format=csv"),
         ),
     )
 
 
 def _places(parts: Iterable[Taken], most: int = 3) -> str:
-    """Say which ranks of which nodes: ranks 16-23 (node3)."""
+    """Name ranks and their nodes: ranks 16-23 (node3)."""
     parts = list(parts)
     nodes = list(dict.fromkeys(t.node.name for t in parts))
     numbers = numbers_of(t.rank for t in parts)

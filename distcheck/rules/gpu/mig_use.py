@@ -1,4 +1,4 @@
-"""Which ranks take a whole GPU and which a MIG device of one, and what the job mixes of both."""
+"""Which ranks take a whole GPU, which a MIG device, and whether the job mixes both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Taken(NamedTuple):
-    """What a rank takes: a whole GPU, or a MIG device of it."""
+    """The whole GPU or the MIG device that a rank takes."""
 
     rank: RankFacts
     node: NodeFacts
@@ -28,7 +28,7 @@ class Taken(NamedTuple):
 
 @once
 def taken(job: Job) -> tuple[Taken, ...]:
-    """Return what the ranks take whose GPU is known."""
+    """Return what each rank takes, for the ranks whose GPU is known."""
     return tuple(
         Taken(rank, node, gpu, sliced=rank.gpu != gpu.uuid)
         for node, devices in seen(job)
@@ -40,28 +40,29 @@ def taken(job: Job) -> tuple[Taken, ...]:
 
 
 def _is_old_name(name: str, gpu: Gpu) -> bool:
-    """Whether a MIG device of a GPU is named as drivers before 470 named it: by the GPU's UUID."""
+    """Return whether a MIG device has the name that drivers before 470 used: the GPU's UUID."""
     return name.startswith("MIG-") and isinstance(gpu.uuid, str) and name.startswith(f"MIG-{gpu.uuid}/")
 
 
 class Undivided(NamedTuple):
-    """A node with GPUs in MIG mode on which no MIG device was made, and who would need them."""
+    """A node with GPUs in MIG mode without MIG devices, and the ranks that need these GPUs."""
 
     node: NodeFacts
     gpus: tuple[Gpu, ...]
     without: tuple[RankFacts, ...]
-    """Ranks that are left without a GPU by it; none on a node that is looked at by itself."""
+    """Ranks that get no GPU because of it; none for `distcheck node`."""
     usable: int
     """GPUs of the node that CUDA shows."""
     total: int
-    """What it would show were they whole."""
+    """GPUs that CUDA would show without MIG mode."""
 
 
 @once
 def undivided(job: Job) -> tuple[Undivided, ...]:
-    """Return the nodes on which ranks, or `distcheck node --gpus`, lack GPUs that are in MIG mode and hold nothing.
+    """Return the nodes where ranks or `distcheck node --gpus` lack GPUs in empty MIG mode.
 
-    CUDA shows MIG devices, and of a GPU in MIG mode nothing else: it leaves the GPU out and numbers the others anew.
+    CUDA shows MIG devices, and nothing else of a GPU in MIG mode: it skips the GPU and renumbers the others.
+
     Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide (CUDA Device Enumeration)
     """
     found = []
@@ -77,7 +78,7 @@ def undivided(job: Job) -> tuple[Undivided, ...]:
                 continue
             shown = rank.visible_gpus if isinstance(rank.visible_gpus, tuple) else expected.uuids
             meant, local = visible(value, _whole(own)).uuids, rank.placement.local_rank
-            beyond = local is not None and len(shown) <= local < len(meant)  # of one GPU, another rank's
+            beyond = local is not None and len(shown) <= local < len(meant)  # the one GPU is another rank's
             if not beyond and (shown or device_of(local, meant) is None):
                 continue
             without[id(rank)] = rank
@@ -99,19 +100,19 @@ def _whole(devices: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 class Mixture(NamedTuple):
-    """A job of which some ranks take MIG devices and some whole GPUs."""
+    """A job in which some ranks take MIG devices and some whole GPUs."""
 
     odd: tuple[Taken, ...]
-    """Those that are not as most nodes are; all, where neither is usual."""
+    """What differs from the majority of nodes; everything without a majority."""
     usual: bool
-    """Whether one of both is: then `odd` is the other."""
+    """Whether there is a majority."""
     chosen: bool
-    """Whether the odd ones' own CUDA_VISIBLE_DEVICES names what they take."""
+    """Whether CUDA_VISIBLE_DEVICES of the odd ranks names what they take."""
 
 
 @once
 def mixture(job: Job) -> Mixture | None:
-    """Return what of a job is in MIG mode and what not, None where all ranks are alike."""
+    """Return how the job mixes MIG devices and whole GPUs, None if it does not."""
     sides = {sliced: [t for t in taken(job) if t.sliced is sliced] for sliced in (True, False)}
     if not all(sides.values()):
         return None
@@ -125,7 +126,7 @@ def mixture(job: Job) -> Mixture | None:
 
 
 def by_mixture(job: Job, ranks: Iterable[RankFacts]) -> bool:
-    """Tell whether ranks share a MIG device because their GPUs are in MIG mode and those of most nodes are not."""
+    """Return whether ranks share a MIG device because only their nodes are in MIG mode."""
     mixed = mixture(job)
     if mixed is None or mixed.chosen:
         return False

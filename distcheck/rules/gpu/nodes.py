@@ -1,4 +1,4 @@
-"""Which nodes the GPU rules look at, what their ranks are told to use, and how a GPU is named."""
+"""Which nodes the GPU rules look at, which GPUs their ranks see, and how a GPU is named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Value(NamedTuple):
-    """A rank's CUDA_VISIBLE_DEVICES and what CUDA makes of it."""
+    """A rank's CUDA_VISIBLE_DEVICES and how CUDA reads it."""
 
     rank: RankFacts
     value: str | None
@@ -32,17 +32,17 @@ class Value(NamedTuple):
 
 @once
 def nvidia_nodes(job: Job) -> tuple[NodeFacts, ...]:
-    """Return the nodes with NVIDIA GPUs to which NCCL's needs apply."""
+    """Return the nodes with NVIDIA GPUs on which the job uses NCCL."""
     return tuple(node for node in job.nodes if _concerns(job, node) and _shows_nvidia(node))
 
 
 def _concerns(job: Job, node: NodeFacts) -> bool:
-    """Tell whether NCCL is what the job will use there: not with other backends, and not on AMD's GPUs."""
+    """Return whether the job uses NCCL on a node: not with other backends, not on AMD GPUs."""
     if job.asked.backend not in {"nccl", "auto"} or node.accelerator == "amd":
         return False
     if not isinstance(node.torch, TorchBuild):
         return True
-    # A graphics card without NVIDIA's driver, and a torch without CUDA: nobody means to use it.
+    # A graphics card without NVIDIA's driver, and a torch without CUDA: the job does not use it.
     no_driver = isinstance(node.gpus, Missing) and error_code(node.gpus.reason) in NO_DRIVER
     unused = job.asked.backend == "auto" and node.torch.cuda is None and no_driver
     return node.torch.hip is None and not unused
@@ -53,27 +53,27 @@ def _shows_nvidia(node: NodeFacts) -> bool:
 
 
 def equipped(node: NodeFacts) -> bool:
-    """Tell whether a node has GPUs to use, as far as is known."""
+    """Return whether a node has usable GPUs, as far as is known."""
     if isinstance(node.gpus, Gpus):
         return any(usable_name(gpu) for gpu in node.gpus.devices)
     return node.accelerator == "nvidia"
 
 
 def lacks_gpus(job: Job, node: NodeFacts, *, others: bool) -> bool:
-    """Tell whether a node should show NVIDIA GPUs and does not; `others` says that other nodes have some."""
+    """Return whether a node needs NVIDIA GPUs and has none; `others`: other nodes have some."""
     needed = job.asked.backend == "nccl" or (job.asked.backend == "auto" and others)
     return needed and _concerns(job, node) and not _shows_nvidia(node)
 
 
 def seen(job: Job) -> Iterator[tuple[NodeFacts, tuple[Gpu, ...]]]:
-    """Yield the nodes on which NVML answered, with what it counted."""
+    """Yield the nodes on which NVML answered, with the GPUs that it counted."""
     for node in nvidia_nodes(job):
         if isinstance(node.gpus, Gpus):
             yield node, node.gpus.devices
 
 
 def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
-    """Yield where NVML gave no answer: nothing can be said of the GPUs there."""
+    """Yield the nodes on which NVML did not answer, so that their GPUs are unknown."""
     known = {node.key for node in but}
     silent = [node for node in nvidia_nodes(job) if not isinstance(node.gpus, Gpus) and node.key not in known]
     reasons = grouped(silent, lambda n: n.gpus.reason if isinstance(n.gpus, Missing) else "NVML was not asked")
@@ -83,7 +83,7 @@ def not_seen(job: Job, but: Sequence[NodeFacts] = ()) -> Iterator[NotChecked]:
 
 
 def values(job: Job, node: NodeFacts) -> tuple[Value, ...]:
-    """Return a node's ranks with their CUDA_VISIBLE_DEVICES; none where NVML did not answer."""
+    """Return a node's ranks with their CUDA_VISIBLE_DEVICES; empty where NVML did not answer."""
     return _values(job).get(node.key, ())
 
 
@@ -104,7 +104,7 @@ def _of_node(job: Job, node: NodeFacts, devices: tuple[Gpu, ...]) -> Iterator[Va
 
 
 def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:
-    """Return what is known of the GPU that a rank takes."""
+    """Return what is known of the GPU that a rank takes: UUID, PCI address, name."""
     gpus = job.node_of(rank).gpus
     devices = gpus.devices if isinstance(gpus, Gpus) else ()
     match = next((g for g in devices if rank.gpu in {usable_name(g), *g.mig_uuids}), None)
@@ -112,11 +112,11 @@ def card_of(job: Job, rank: RankFacts) -> dict[str, Any]:
 
 
 def card(gpu: Gpu) -> dict[str, Any]:
-    """Return what of a GPU's identity is known."""
+    """Return what is known of a GPU's identity: UUID, PCI address, name."""
     known = {"uuid": gpu.uuid, "pci": gpu.pci, "name": gpu.name}
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
 def at(gpu: Gpu) -> str:
-    """Return a GPU's address for a message, with the blank before it; empty when it is unknown."""
+    """Return a GPU's address for a message, with a leading blank; '' if unknown."""
     return f" ({gpu.pci})" if isinstance(gpu.pci, str) else ""

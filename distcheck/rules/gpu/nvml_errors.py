@@ -1,4 +1,4 @@
-"""What NVML's errors mean for a node: whether it is surely bad, who can mend it, and how."""
+"""What NVML's errors mean for a node: is it certainly bad, who can fix it, and how."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from distcheck.rules.finding import Fix, Owner
 _CODE = re.compile(r"NVML error ([0-9]+):")
 
 LOST = frozenset({8, 11, 15, 16})
-"""No power, no interrupt, lost, needs a reset: with these NVML says itself that the hardware has failed."""
+"""No power, no interrupt, lost, needs a reset: NVML itself reports a hardware failure."""
 NO_DRIVER = frozenset({9, 12})
 """The kernel module is not loaded, the library was not found."""
 
 
 class Remedy(NamedTuple):
-    """What to make of an error of nvmlInit."""
+    """How to treat an error of nvmlInit: whether it is confirmed, who fixes it, and how."""
 
     confirmed: bool
     owner: Owner
@@ -29,7 +29,7 @@ _BY_CODE = {
         confirmed=False,
         owner="admin",
         fix=Fix(
-            "Let the user open the device files, mostly by a group; start a container with GPUs.",
+            "Give the user access to the device files, usually through a group; start containers with GPUs.",
             ("ls -l /dev/nvidiactl /dev/nvidia0; id", *_NEW_CONTAINER),
         ),
     ),
@@ -37,7 +37,7 @@ _BY_CODE = {
         confirmed=True,
         owner="admin",
         fix=Fix(
-            "Load the NVIDIA kernel module; if that fails, as under a new kernel, the kernel's log says why.",
+            "Load the NVIDIA kernel module; if that fails, as after a kernel upgrade, the kernel log has the reason.",
             ("sudo modprobe nvidia", "sudo dmesg | grep -iE 'nvidia|nvrm'"),
         ),
     ),
@@ -45,7 +45,7 @@ _BY_CODE = {
         confirmed=False,
         owner="user",
         fix=Fix(
-            "Start the container with the driver's libraries (its `utility` capability); elsewhere"
+            "Start the container with the driver's libraries (the `utility` capability); outside containers"
             " install the NVIDIA driver.",
             (
                 "# add to docker run: --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
@@ -56,13 +56,13 @@ _BY_CODE = {
     15: Remedy(
         confirmed=True,
         owner="admin",
-        fix=Fix("Drain the node and reboot it; if it comes again, have the GPU replaced.", ("sudo reboot",)),
+        fix=Fix("Drain the node and reboot it; if it recurs, have the GPU replaced.", ("sudo reboot",)),
     ),
     17: Remedy(
         confirmed=False,
         owner="admin",
         fix=Fix(
-            "Give the cgroup or container the NVIDIA device files: ask Slurm for GPUs, start Docker anew.",
+            "Give the cgroup or container the NVIDIA device files: request GPUs from Slurm, or recreate the container.",
             ("#SBATCH --gpus-per-node=8", *_NEW_CONTAINER),
         ),
     ),
@@ -70,8 +70,8 @@ _BY_CODE = {
         confirmed=True,
         owner="admin",
         fix=Fix(
-            "The driver was upgraded while the old kernel module stayed loaded: reboot the node. A container"
-            " that is older than the host's upgrade must be started anew.",
+            "The driver was upgraded while the old kernel module stayed loaded: reboot the node. Restart a container"
+            " that is older than the host's upgrade.",
             ("cat /proc/driver/nvidia/version", "sudo reboot"),
         ),
     ),
@@ -79,8 +79,8 @@ _BY_CODE = {
         confirmed=False,
         owner="admin",
         fix=Fix(
-            "Start the container anew: `systemctl daemon-reload` on the host takes its GPUs away. Outside of"
-            " containers look in the kernel's log for NVRM and Xid lines, and reboot the node.",
+            "Restart the container: `systemctl daemon-reload` on the host removes its GPUs. Outside"
+            " containers look for NVRM and Xid lines in the kernel log, and reboot the node.",
             (*_NEW_CONTAINER, "sudo dmesg | grep -iE 'nvrm|xid'"),
         ),
     ),
@@ -96,11 +96,11 @@ _OTHER = Remedy(
 
 
 def error_code(reason: str) -> int | None:
-    """Return the number of the NVML error that a reason states, None when it states none."""
+    """Return the number of the NVML error in a reason, None if it has none."""
     match = _CODE.match(reason)
     return int(match[1]) if match else None
 
 
 def remedy(reason: str) -> Remedy:
-    """Return what to make of NVML's failure to start; without a number (a hang, a crash) nothing is sure."""
+    """Return the remedy for NVML's failure to start; an error without a number is unconfirmed."""
     return _BY_CODE.get(error_code(reason) or -1, _OTHER)

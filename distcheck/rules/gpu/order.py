@@ -1,4 +1,4 @@
-"""Rules about which GPU LOCAL_RANK really is, where CUDA, NVML and torch may number GPUs differently."""
+"""Rules about which GPU LOCAL_RANK is if CUDA, NVML and torch number GPUs differently."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MOST = 8
 def gpu_order_mismatch(job: Job) -> Iterator[Outcome]:
     """CUDA numbers a node's GPUs in another order than nvidia-smi and NVML do.
 
-    CUDA puts the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID, NVML counts along the PCI bus. On a node with
-    GPUs of several models ``cuda:0`` is then not nvidia-smi's GPU 0: jobs that share the node take each other's GPUs,
-    and what is read from NVML by index (torch.cuda.utilization, monitoring) is of another GPU.
+    CUDA puts the fastest GPU first unless CUDA_DEVICE_ORDER=PCI_BUS_ID; NVML orders GPUs by PCI bus. On a node with
+    several GPU models ``cuda:0`` is then not nvidia-smi's GPU 0: jobs that share the node take each other's GPUs, and
+    values read from NVML by index (torch.cuda.utilization, monitoring) belong to another GPU.
 
     Found by asking CUDA itself for the UUIDs in its order, with the rank's own variables. Where CUDA could not be
-    asked, models that differ are only mentioned.
+    asked, different models are only an info finding.
 
     Fix: ``export CUDA_DEVICE_ORDER=PCI_BUS_ID`` on all ranks, or name the GPUs by UUID in CUDA_VISIBLE_DEVICES.
 
@@ -42,32 +42,32 @@ def gpu_order_mismatch(job: Job) -> Iterator[Outcome]:
         rank
         for node, devices in seen(job)
         for rank, _, fault, _, _ in values(job, node)
-        if fault is None and _not_told(rank) and order_matters(rank, devices)
+        if fault is None and _not_asked(rank) and order_matters(rank, devices)
     ]
     if unsure:
         yield found(
             job,
             unsure,
-            f"{named(job, unsure)}: the node's GPUs are of several models and {ORDER} is not PCI_BUS_ID: CUDA may"
-            " number them otherwise than nvidia-smi, and the GPUs shown here for the ranks may be others",
+            f"{named(job, unsure)}: the node has several GPU models and {ORDER} is not PCI_BUS_ID: CUDA may number"
+            " the GPUs differently from nvidia-smi, so the GPUs shown here for the ranks may be wrong",
             _BY_BUS,
             severity="info",
             evidence={ORDER: unsure[0].environment.get(ORDER, "not set")},
         )
 
 
-_BY_BUS = Fix("Let CUDA count along the PCI bus, as nvidia-smi does.", (f"export {ORDER}=PCI_BUS_ID",))
+_BY_BUS = Fix("Have CUDA number the GPUs by PCI bus, as nvidia-smi does.", (f"export {ORDER}=PCI_BUS_ID",))
 
 
-def _not_told(rank: RankFacts) -> bool:
-    """Tell whether CUDA was not asked; where it did not start another rule says so."""
+def _not_asked(rank: RankFacts) -> bool:
+    """Return whether CUDA was not asked; if it did not start, another rule reports it."""
     if isinstance(rank.cuda, Missing):
         return not rank.cuda.reason.startswith(("CUDA", LIBRARY))
     return rank.cuda is None
 
 
 def _places(seen_by: Shown) -> tuple[tuple[str, ...], ...]:
-    """Return in which order NVML's GPUs are shown and expected, alike on nodes that are alike."""
+    """Return the shown and the expected order of NVML's GPUs, equal on nodes that are alike."""
     return tuple(tuple(title(uuid, seen_by.devices) for uuid in uuids) for uuids in (seen_by.uuids, seen_by.expected))
 
 
@@ -82,7 +82,7 @@ def _other_order(job: Job, group: list[Shown]) -> Outcome:
     return found(
         job,
         ranks,
-        f"{named(job, ranks)}: CUDA numbers the GPUs otherwise than nvidia-smi: cuda:{place} is"
+        f"{named(job, ranks)}: CUDA numbers the GPUs differently from nvidia-smi: cuda:{place} is"
         f" {title(real, first.devices)}, not {title(meant, first.devices)}",
         fix,
         severity="warning" if moved else "info",
@@ -92,7 +92,7 @@ def _other_order(job: Job, group: list[Shown]) -> Outcome:
 
 
 def _really(seen_by: Shown) -> str:
-    """Say which GPU a rank takes, and which one it would be by nvidia-smi's numbers."""
+    """Return which GPU a rank takes, and which it would take by nvidia-smi's numbers."""
     local = seen_by.rank.placement.local_rank
     real, meant = seen_by.rank.gpu, seen_by.taken
     words = f"{'no LOCAL_RANK' if local is None else f'LOCAL_RANK {local}'} takes {title(real, seen_by.devices)}"
@@ -101,14 +101,14 @@ def _really(seen_by: Shown) -> str:
 
 @rule("gpu")
 def gpu_hidden_from_cuda(job: Job) -> Iterator[Outcome]:
-    """CUDA does not show a rank all GPUs that NVML counts and CUDA_VISIBLE_DEVICES leaves.
+    """CUDA hides from a rank GPUs that NVML counts and CUDA_VISIBLE_DEVICES leaves.
 
-    The numbers of the GPUs behind a hidden one shift, and the last ranks find none: ``CUDA error: invalid device
-    ordinal``. An MPS daemon that was started with a CUDA_VISIBLE_DEVICES of its own hides the others from all its
-    clients; so does a GPU that the driver cannot start, or one too old for the driver's CUDA.
+    The numbers of the GPUs behind a hidden one shift, and the last ranks get none: ``CUDA error: invalid device
+    ordinal``. An MPS daemon that was started with its own CUDA_VISIBLE_DEVICES hides the other GPUs from all its
+    clients. CUDA also hides a GPU that the driver cannot start, or one too old for the driver's CUDA.
 
-    Found by asking CUDA itself, with the rank's own variables. An error when a rank is left without a GPU or
-    shares one, a warning when a rank takes another one by it, else a remark.
+    Found by asking CUDA itself, with the rank's own variables. An error when a rank gets no GPU or shares one, a
+    warning when a rank takes another one because of it, else an info finding.
 
     Fix: start nvidia-cuda-mps-control without CUDA_VISIBLE_DEVICES; drain a node whose driver hides a GPU.
 
@@ -122,11 +122,11 @@ def gpu_hidden_from_cuda(job: Job) -> Iterator[Outcome]:
 
 
 def _effect(moved: list[Shown]) -> Severity:
-    """Return how bad it is that these ranks do not take what was expected: without a GPU, on one GPU, or not."""
+    """Return the severity: an error if ranks get no GPU or share one, else a warning or info."""
     taken = [s.rank.gpu for s in moved]
     if None in taken:
         return "error"
-    # Which of its MIG devices a process is given when several are there is the driver's own choice.
+    # With several MIG devices the driver chooses which one a process gets.
     if not moved or any(gpu.mig is True for s in moved for gpu in s.devices):
         return "info"
     return "error" if len(set(taken)) < len(taken) else "warning"
@@ -136,21 +136,21 @@ def _hidden(job: Job, group: list[Shown], severity: Severity) -> Outcome:
     first, ranks = group[0], [s.rank for s in group]
     gpus = first.node.gpus
     by_mps = isinstance(gpus, Gpus) and gpus.mps_daemon
-    told = f"CUDA shows {len(first.uuids)} of {len(first.expected)} GPUs"
+    what = f"CUDA shows {len(first.uuids)} of {len(first.expected)} GPUs"
     if first.withheld:
-        told += f": {listed([title(u, first.devices) for u in first.withheld])} {are(first.withheld)} hidden"
+        what += f": {listed([title(u, first.devices) for u in first.withheld])} {are(first.withheld)} hidden"
     else:
         more = [uuid for uuid in first.uuids if uuid not in first.expected]
-        told = f"CUDA shows {listed(more)}, of which NVML does not tell"
+        what = f"CUDA shows {listed(more)}, which NVML does not list"
     drain = (f"scontrol update nodename={first.node.name} state=drain reason=gpu-hidden",)
     return found(
         job,
         ranks,
-        brief(f"{named(job, ranks)}: {told}", 300),
+        brief(f"{named(job, ranks)}: {what}", 300),
         Fix("Start the MPS daemon without CUDA_VISIBLE_DEVICES.",
             ("echo quit | nvidia-cuda-mps-control", f"env -u {VARIABLE} nvidia-cuda-mps-control -d"))
         if by_mps
-        else Fix("See in the kernel's log why the driver does not start the GPU; drain the node.",
+        else Fix("Check the kernel log for why the driver does not start the GPU; drain the node.",
                  ("sudo dmesg | grep -iE 'nvrm|xid' | tail", *drain)),
         severity=severity,
         scope="rank" if by_mps else "node",
@@ -167,15 +167,15 @@ def _hidden(job: Job, group: list[Shown], severity: Severity) -> Outcome:
 
 @rule("gpu")
 def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
-    """Where a script names no device, torch guesses it by the global rank, and here the guess would be another GPU.
+    """If a script names no device, torch guesses it by the global rank, here wrongly.
 
-    ``barrier()`` before the first collective, without ``device_id``, takes GPU RANK modulo the visible GPUs: ``using
-    GPU 0 as device used by this process is currently unknown. This can potentially cause a hang``, or ``Guessing
-    device ID based on global rank``; then a hang or ``Duplicate GPU detected``. The guess is right only where ranks
-    are numbered node by node and every node uses all GPUs that it shows.
+    ``barrier()`` before the first collective, without ``device_id``, takes GPU RANK modulo the number of visible GPUs:
+    ``using GPU 0 as device used by this process is currently unknown. This can potentially cause a hang``, or
+    ``Guessing device ID based on global rank``; then a hang or ``Duplicate GPU detected``. The guess is right only
+    where ranks are numbered node by node and every node uses all GPUs that it shows.
 
-    Found by comparing that guess with the GPU that LOCAL_RANK is. A remark: scripts that name their device are well,
-    as with Hugging Face accelerate, where it is silent.
+    Found by comparing that guess with the GPU that LOCAL_RANK selects. An info finding: scripts that name their device
+    are not affected. Silent under Hugging Face accelerate, which names it.
 
     Fix: ``init_process_group("nccl", device_id=torch.device("cuda", local_rank))``.
 
@@ -188,7 +188,7 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
         for rank in job.ranks_on(node) if node.key not in hidden else ():
             visible_gpus, number, agent = rank.visible_gpus, rank.placement.rank, job.process_of(rank).agent
             if agent is not None and agent.program == "accelerate":
-                continue  # accelerate sets the device and hands it to every barrier
+                continue  # accelerate sets the device and passes it to every barrier
             if not isinstance(visible_gpus, tuple) or number is None or rank.gpu not in visible_gpus:
                 continue
             guess, real = number % len(visible_gpus), visible_gpus.index(rank.gpu)
@@ -202,7 +202,7 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: without device_id torch would guess cuda:{guess} for {rank_name(job, first)}, whose"
             f" GPU is cuda:{real}",
             Fix(
-                "Tell torch the device; nothing, where the script does.",
+                "No action if the script names its device; otherwise pass the device to torch.",
                 (
                     "torch.cuda.set_device(local_rank)",
                     'init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
@@ -215,15 +215,15 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
 
 @rule("collectives")
 def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
-    """A rank's process worked on another GPU than its variables lead to expect.
+    """A rank's process worked on another GPU than its variables select.
 
-    What this report says of the rank's GPU is then of a GPU that it does not use, and two ranks may meet on one.
-    CUDA_VISIBLE_DEVICES was changed inside of the process (a sitecustomize.py, a wrapper), or CUDA numbers the GPUs in
-    another order than nvidia-smi.
+    The GPU that this report shows for the rank is then not the one that it uses, and two ranks may use the same GPU.
+    Either CUDA_VISIBLE_DEVICES was changed inside the process (a sitecustomize.py, a wrapper), or CUDA numbers the GPUs
+    in another order than nvidia-smi.
 
     Found by the UUID of the device that torch used in the collectives (torch 2.5 and later).
 
-    Fix: set CUDA_VISIBLE_DEVICES in the shell, alike for all that the job starts; ``export
+    Fix: set CUDA_VISIBLE_DEVICES in the shell, to the same value for all that the job starts; ``export
     CUDA_DEVICE_ORDER=PCI_BUS_ID``.
     """
     other = [
@@ -242,7 +242,7 @@ def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)} worked on other GPUs than expected: {rank_name(job, first)} on"
             f" {title(used, devices)}, not on {title(first.gpu, devices)}",
             Fix(
-                "Set the variables in the shell that starts the job, and let CUDA count along the PCI bus.",
+                "Set the variables in the shell that starts the job, and have CUDA number the GPUs by PCI bus.",
                 (f"export {ORDER}=PCI_BUS_ID", f"echo ${VARIABLE}; nvidia-smi -L"),
             ),
             severity="warning",
@@ -251,7 +251,7 @@ def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
 
 
 def _same(used: str, expected: str | None, devices: tuple[Gpu, ...]) -> bool:
-    """Tell whether torch's UUID, whose kind it does not tell, is that of the expected GPU or MIG device."""
+    """Return whether torch's UUID, which has no GPU or MIG prefix, is the expected device's."""
     if expected is None or not expected.startswith(("GPU-", "MIG-")):
         return True  # nothing to compare with
     parent = next((gpu.uuid for gpu in devices if expected in gpu.mig_uuids), None)

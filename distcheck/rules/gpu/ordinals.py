@@ -1,4 +1,4 @@
-"""Ranks that see GPUs, none of which has the number that LOCAL_RANK says."""
+"""Ranks whose LOCAL_RANK is not the number of any GPU that they see."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 def beyond_visible(job: Job) -> list[list[RankFacts]]:
-    """Group the ranks whose LOCAL_RANK is the number of no GPU that they see, by what they are shown.
+    """Return the ranks whose LOCAL_RANK is beyond the GPUs they see, grouped by what they see.
 
-    Left out is what another rule explains: a node that has lost a GPU or has fewer than its like, a
-    CUDA_VISIBLE_DEVICES that CUDA does not read as it was meant, and a GPU that CUDA hides or that MIG mode takes away.
+    Other rules report a node that has lost a GPU or has fewer than its peers, a CUDA_VISIBLE_DEVICES that CUDA reads
+    differently than intended, and a GPU that CUDA or MIG mode hides.
     """
-    told = {id(rank) for short in shortfalls(job) for rank in short.without} | deprived(job)
-    told |= {id(rank) for node in undivided(job) for rank in node.without}
+    reported = {id(rank) for short in shortfalls(job) for rank in short.without} | deprived(job)
+    reported |= {id(rank) for node in undivided(job) for rank in node.without}
     without = [
         rank
         for node, devices in seen(job)
         if not any(gpu.lost for gpu in devices)
         for rank, _, fault, _, _ in values(job, node)
         if fault is None and rank.gpu is None and rank.placement.local_rank is not None and _shown(rank)
-        if id(rank) not in told
+        if id(rank) not in reported
     ]
     own = {node.key: _own_lists(job, node) for node in job.nodes} if without else {}
     return list(
@@ -55,14 +55,14 @@ def _shown(rank: RankFacts) -> tuple[str, ...]:
 
 
 def _own_lists(job: Job, node: NodeFacts) -> bool:
-    """Whether no two ranks of a node see a GPU in common: each process works on several GPUs of its own."""
+    """Return whether no two ranks of a node share a visible GPU."""
     ranks = job.ranks_on(node)
     users = Counter(uuid for rank in ranks for uuid in _shown(rank))
     return len(ranks) > 1 and max(users.values(), default=0) == 1
 
 
 def without_gpu(job: Job, ranks: list[RankFacts]) -> Finding:
-    """Return the finding about ranks that are shown the same number of GPUs, fewer than their LOCAL_RANK needs."""
+    """Return the finding about ranks that see the same number of GPUs, too few for LOCAL_RANK."""
     first = ranks[0]
     node = job.node_of(first)
     count, value = len(_shown(first)), first.environment.get(VARIABLE)
@@ -72,19 +72,21 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Finding:
     has, sees = ("has", "sees") if len(ranks) == 1 else ("have", "see")
     message = f"{named(job, ranks)} {has} LOCAL_RANK {local} and {sees} {count} GPUs"
     if own:
-        message += " of its own" if len(ranks) == 1 else " of their own each"
+        message += ", all its own" if len(ranks) == 1 else " each, all their own"
     elif value is not None:
         message += f", with {VARIABLE}={brief(repr(value), 60)}"
-    message += ": cuda:LOCAL_RANK is a CUDA error: invalid device ordinal"
+    message += ": cuda:LOCAL_RANK fails with CUDA error: invalid device ordinal"
     if own:
-        fix = Fix("Nothing, where the script takes cuda:0 and so on of what the process sees.")
+        fix = Fix("No action if the script numbers the visible GPUs from cuda:0.")
     elif allowed:
-        fix = Fix("Nothing, where the script takes cuda:(LOCAL_RANK modulo the GPUs).")
+        fix = Fix("No action if the script takes cuda:(LOCAL_RANK modulo the number of GPUs).")
     elif here > count:
-        fix = Fix("Start no more ranks on a node than they see GPUs, or show them more.", _commands(job, first, total))
+        fix = Fix(
+            "Start no more ranks on a node than visible GPUs, or make more visible.", _commands(job, first, total)
+        )
     else:
         fix = Fix(
-            "Make LOCAL_RANK the number of the process on its own node, from 0.",
+            "Set LOCAL_RANK to the number of the process on its own node, from 0.",
             (export(job, first, "LOCAL_RANK"),),
         )
     return found(
@@ -104,7 +106,7 @@ def without_gpu(job: Job, ranks: list[RankFacts]) -> Finding:
 
 
 def _commands(job: Job, rank: RankFacts, total: int) -> tuple[str, ...]:
-    """Return what starts fewer ranks on a node, and what shows them more of its GPUs."""
+    """Return the commands that start fewer ranks on a node, or show them more of its GPUs."""
     count, here = len(_shown(rank)), len(job.ranks_on(job.node_of(rank)))
     table = table_of(rank)
     starts = {

@@ -1,4 +1,4 @@
-"""The condition of each GPU and whom it concerns, and findings that name the GPUs, their nodes and their ranks."""
+"""The condition of each GPU and its ranks, and findings that name GPUs, nodes and ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distcheck.rules import Outcome
 
 _NOT_THERE = frozenset({2, 3, 13})
-"""Invalid argument, not supported, function not found: this GPU or this driver has no such thing."""
+"""Invalid argument, not supported, function not found: this GPU or driver does not have the value."""
 NOT_STARTED, IN_PROGRESS, COMPLETED = 1, 2, 3
 """States of the fabric (nvml.h)."""
 _MOST = 16
@@ -26,7 +26,7 @@ _MOST = 16
 
 
 class Presence(NamedTuple):
-    """A GPU that NVML could reach, where it is, and who will use it."""
+    """A GPU that NVML could reach, its node, and the ranks that use it."""
 
     node: NodeFacts
     gpu: Gpu
@@ -36,14 +36,14 @@ class Presence(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A GPU that NVML could read, where it is, and who will use it."""
+    """A GPU that NVML could read, its node, and the ranks that use it."""
 
     node: NodeFacts
     gpu: Gpu
     health: GpuHealth
     ranks: tuple[RankFacts, ...]
     used: bool
-    """Whether the job uses it, as far as is known; what is wrong with another GPU does not keep it from starting."""
+    """Whether the job uses it, as far as is known; a fault of an unused GPU does not stop the job."""
 
 
 @once
@@ -72,13 +72,13 @@ def readings(job: Job) -> tuple[Reading, ...]:
 
 
 def number(value: float | Missing | None) -> float:
-    """Return a number, 0 where there is none."""
+    """Return a number, 0 if it is missing."""
     return 0 if value is None or isinstance(value, Missing) else value
 
 
 @once
 def not_read(job: Job) -> tuple[NotChecked, ...]:
-    """Return where nothing can be said of the condition of GPUs."""
+    """Return the GPUs whose condition is unknown, with the reasons."""
     return tuple(_not_read(job))
 
 
@@ -88,16 +88,16 @@ def _not_read(job: Job) -> Iterator[NotChecked]:
         if isinstance(node.gpus, Gpus) and node.gpus.unread:
             yield NotChecked(reason=node.gpus.unread, nodes=(node.name,), ranks=numbers_of(job.ranks_on(node)))
     for there in grouped(_passed_over(job), lambda there: there.node.key).values():
-        reason = f"nobody has read the condition of {gpu_names([each.gpu for each in there])}"
+        reason = f"no process has read the condition of {gpu_names([each.gpu for each in there])}"
         ranks = numbers_of(rank for each in there for rank in each.ranks)
         yield NotChecked(reason=reason, nodes=(there[0].node.name,), ranks=ranks)
 
 
 @once
 def _passed_over(job: Job) -> tuple[Presence, ...]:
-    """Return the GPUs that the job uses and whose condition nobody has read, where that of others was."""
+    """Return the used GPUs whose condition no process has read, where that of others was read."""
     there = present(job)
-    # Pods of one machine are nodes of their own and may see the same GPUs.
+    # Pods of one machine are separate nodes and may see the same GPUs.
     read = {each.gpu.uuid for each in there if each.gpu.health is not None}
     return tuple(
         each
@@ -112,13 +112,13 @@ def _passed_over(job: Job) -> tuple[Presence, ...]:
 
 
 def high(counts: Iterable[int], least: int) -> int:
-    """Return from where on a counter that nobody resets is high: by itself, and a hundred times what is usual."""
+    """Return the threshold of a counter that is never reset: `least`, and 100 times the usual."""
     known = sorted(counts)
     return max(least, 100 * known[(len(known) - 1) // 2]) if len(known) > 1 else 100 * least
 
 
 def on_grace(reading: Reading) -> bool:
-    """Tell whether a GPU is joined with a Grace CPU, by its memory's NUMA node or else by its name."""
+    """Return whether a GPU is attached to a Grace CPU, by its memory's NUMA node or its name."""
     name = reading.gpu.name
     return isinstance(reading.health.own_numa_node, int) or (
         isinstance(name, str) and re.search(r"\bG[HB]\d", name) is not None
@@ -126,27 +126,27 @@ def on_grace(reading: Reading) -> bool:
 
 
 def nvlinks_of(reading: Reading) -> NvLinks | None:
-    """Return what is known of a GPU's NVLinks."""
+    """Return a GPU's NVLinks, None if unknown."""
     links = reading.health.nvlinks
     return links if isinstance(links, NvLinks) else None
 
 
 def fabric_of(reading: Reading) -> Fabric | None:
-    """Return what is known of a GPU's place in the fabric of its NVSwitches."""
+    """Return a GPU's state in the NVSwitch fabric, None if unknown."""
     fabric = reading.health.fabric
     return fabric if isinstance(fabric, Fabric) else None
 
 
 def not_ready(reading: Reading) -> str:
-    """Say why a GPU has no part in the fabric of its NVSwitches; '' where it has, and where there is none."""
+    """Return why a GPU is not in its NVSwitch fabric; '' if it is, or if there is no fabric."""
     fabric = fabric_of(reading)
     if fabric is None or nvlinks_of(reading) is None:
         return ""
     if fabric.state in {NOT_STARTED, IN_PROGRESS}:
         words = "has not started" if fabric.state == NOT_STARTED else "is still in progress"
-        return f"its registration with the fabric {words}; completed is expected"
+        return f"fabric registration {words}; expected: completed"
     if fabric.state == COMPLETED and fabric.status:
-        return f"its registration with the fabric ended with NVML error {fabric.status}"
+        return f"fabric registration ended with NVML error {fabric.status}"
     return ""
 
 
@@ -160,15 +160,15 @@ def judged(
     owner: Owner = "admin",
     confirmed: bool = False,
 ) -> Iterator[Outcome]:
-    """Yield what is wrong with GPUs, one finding for all nodes that show the same picture.
+    """Yield what is wrong with GPUs, one finding for all nodes with the same faults.
 
-    `say` returns what is wrong with a GPU, '' when nothing is, `Missing` when that is not known. A GPU that no rank
-    uses is worth a remark only. In the commands of `fix`, {gpu} is what nvidia-smi takes after ``-i``.
+    `say` returns what is wrong with a GPU, '' if nothing is, `Missing` if unknown. A fault of a GPU that no rank uses
+    is an info finding. In the commands of `fix`, {gpu} stands for the argument of nvidia-smi's ``-i``.
     """
     yield from not_read(job)
-    said = [(reading, words) for reading in readings(job) if (words := say(reading))]
-    yield from _unknown((reading, words) for reading, words in said if isinstance(words, Missing))
-    faults = [(reading, words) for reading, words in said if isinstance(words, str)]
+    answers = [(reading, words) for reading in readings(job) if (words := say(reading))]
+    yield from _unknown((reading, words) for reading, words in answers if isinstance(words, Missing))
+    faults = [(reading, words) for reading, words in answers if isinstance(words, str)]
     for used in (True, False):
         by_node = grouped((fault for fault in faults if fault[0].used is used), lambda fault: fault[0].node.key)
         alike = grouped(by_node.values(), lambda node: tuple((r.gpu.index, r.gpu.pci, words) for r, words in node))
@@ -177,10 +177,10 @@ def judged(
 
 
 def _unknown(unread: Iterable[tuple[Reading, Missing]]) -> Iterator[NotChecked]:
-    """Yield where NVML refused; what a GPU or a driver does not have is nothing to be told."""
+    """Yield the values that NVML refused, without those that a GPU or driver does not have."""
     refused = ((reading, why.reason) for reading, why in unread if error_code(why.reason) not in _NOT_THERE)
-    told = ((reading, why) for reading, why in refused if why.startswith("NVML"))
-    for (node, why), group in grouped(told, lambda item: (item[0].node.name, item[1])).items():
+    by_nvml = ((reading, why) for reading, why in refused if why.startswith("NVML"))
+    for (node, why), group in grouped(by_nvml, lambda item: (item[0].node.name, item[1])).items():
         gpus = [reading.gpu for reading, _ in group]
         ranks = numbers_of(rank for reading, _ in group for rank in reading.ranks)
         yield NotChecked(reason=f"{gpu_names(gpus)}: {why}", nodes=(node,), ranks=ranks, required=False)
@@ -192,7 +192,7 @@ def _finding(
     first, names = nodes[0], [node[0][0].node.name for node in nodes]
     by_words = grouped(first, lambda fault: fault[1])
     parts = [f"{gpu_names([r.gpu for r, _ in faults])}: {brief(words, 120)}" for words, faults in by_words.items()]
-    more = f"; and {len(parts) - 2} more findings of the kind" if len(parts) > 2 else ""
+    more = f"; and {len(parts) - 2} more of this kind" if len(parts) > 2 else ""
     evidence = {}
     for reading, words in [fault for node in nodes for fault in node][:_MOST]:
         key = f"GPU {reading.gpu.index}" if len(nodes) == 1 else f"{reading.node.name} GPU {reading.gpu.index}"
@@ -201,7 +201,7 @@ def _finding(
         severity=severity,
         scope=scope,
         owner=owner,
-        confirmed=sure or severity != "error",  # only what an error is about may be in doubt
+        confirmed=sure or severity != "error",  # only an error may be unconfirmed
         ranks=numbers_of(rank for node in nodes for reading, _ in node for rank in reading.ranks),
         nodes=tuple(names),
         message=brief(f"{listed(names, most=3)}: {'; '.join(parts[:2])}{more}", 300),
@@ -213,14 +213,14 @@ def _finding(
 
 
 def _option(gpus: list[Gpu]) -> str:
-    """Return what nvidia-smi takes after ``-i``: one GPU's address holds on the host as in a container."""
+    """Return the argument of nvidia-smi's ``-i``: a PCI address, also valid on the host."""
     if len(gpus) == 1 and isinstance(gpus[0].pci, str):
         return gpus[0].pci
     return ",".join(str(gpu.index) for gpu in gpus)
 
 
 def findings(outcomes: Iterator[Outcome]) -> Iterator[Finding]:
-    """Leave out what was not checked, where a rule has said it before."""
+    """Drop what was not checked, because the rule has already yielded it."""
     return (outcome for outcome in outcomes if isinstance(outcome, Finding))
 
 

@@ -1,4 +1,4 @@
-"""Why ranks share a GPU, and the finding that says so."""
+"""Why ranks share a GPU, and the finding about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST = 8
 
 
 class Cause(NamedTuple):
-    """Why ranks share GPUs: what they have in common decides what mends it."""
+    """Why ranks share GPUs, which decides the fix."""
 
     kind: str
     values: tuple[str | None, ...]
@@ -32,9 +32,9 @@ class Cause(NamedTuple):
 
 
 def shown_one(job: Job) -> set[int]:
-    """Return the ids of the ranks that are shown one GPU, which they take whatever LOCAL_RANK says.
+    """Return the ids of the ranks that see one GPU, which they take whatever LOCAL_RANK is.
 
-    If they share it, the list is the cause. A list that CUDA misreads and a lost GPU are other rules' matter.
+    If they share it, CUDA_VISIBLE_DEVICES is the cause. Other rules report a value that CUDA misreads and a lost GPU.
     """
     return {
         id(rank)
@@ -46,11 +46,11 @@ def shown_one(job: Job) -> set[int]:
 
 
 def explained(job: Job) -> Callable[[Sequence[RankFacts]], bool]:
-    """Return what tells whether ranks meet on a GPU for a cause that another rule names.
+    """Return a function that tells whether another rule explains why ranks share a GPU.
 
-    They claim one rank, each believes to be alone, their GPUs are in MIG mode unlike those of most nodes, CUDA or
-    MIG mode hides the GPU of one of them, or one launcher gave them one LOCAL_RANK and they are shown more than this
-    GPU. Two torchruns on one node both count from 0, and nothing is wrong with that.
+    The causes are: they claim the same rank, each runs as a world of its own, their GPUs are in MIG mode unlike those
+    of most nodes, CUDA or MIG mode hides the GPU of one of them, or one launcher gave them the same LOCAL_RANK and they
+    see other GPUs too. Two torchruns on one node both count from 0; that is no fault.
     """
     hidden = deprived(job) | {id(rank) for node in undivided(job) for rank in node.without}
     alone, one = {id(rank) for rank in lonely(job)}, shown_one(job)
@@ -81,7 +81,7 @@ def _same_local_rank(job: Job, ranks: Sequence[RankFacts]) -> bool:
 
 
 def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
-    """Return why these ranks share a GPU; GPUs that are shared for one cause make one finding."""
+    """Return why these ranks share a GPU; GPUs shared for one cause make one finding."""
     values = tuple(sorted({rank.environment.get(VARIABLE) for rank in ranks}, key=lambda v: (v is None, v)))
     allowed = all(sharing_allowed(rank) for rank in ranks) or _on_hosts_of_their_own(ranks)
     if len({job.node_of(rank).key for rank in ranks}) > 1:
@@ -96,27 +96,29 @@ def cause_of(job: Job, ranks: Sequence[RankFacts]) -> Cause:
 
 
 def sharing_allowed(rank: RankFacts) -> bool:
-    """Tell whether NCCL was told to let ranks share a GPU; it reads numbers as strtoll does, and no number is 0."""
+    """Return whether NCCL_MULTI_RANK_GPU_ENABLE allows sharing; NCCL reads it as strtoll does."""
     match = re.match(r"\s*[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)", rank.environment.get("NCCL_MULTI_RANK_GPU_ENABLE", ""))
     return match is not None and int(match[1], 16 if match[1][:2].lower() == "0x" else 10) != 0
 
 
 def _on_hosts_of_their_own(ranks: Sequence[RankFacts]) -> bool:
-    """Tell whether NCCL was told that each rank is on another host: it looks for shared GPUs on one host only.
+    """Return whether NCCL_HOSTID places each rank on its own host.
 
-    Source: NVIDIA/nccl, src/misc/utils.cc (getHostHash); the variable is there since 2.5.6.
+    NCCL looks for shared GPUs on one host only.
+
+    Source: NVIDIA/nccl, src/misc/utils.cc (getHostHash); the variable exists since 2.5.6.
     """
     hosts = {rank.environment.get("NCCL_HOSTID") for rank in ranks}
     return len(hosts) == len(ranks) > 1 and not hosts & {None, ""}
 
 
-def _told(job: Job, rank: RankFacts) -> str:
-    """Say what decides which GPU a rank takes: node1, LOCAL_RANK 0, CUDA_VISIBLE_DEVICES='3', sees 1 GPU."""
+def _selection(job: Job, rank: RankFacts) -> str:
+    """Return what selects a rank's GPU: node1, LOCAL_RANK 0, CUDA_VISIBLE_DEVICES='3', 1 GPU."""
     local = "no LOCAL_RANK" if rank.placement.local_rank is None else f"LOCAL_RANK {rank.placement.local_rank}"
     value = rank.environment.get(VARIABLE)
-    told = f"no {VARIABLE}" if value is None else f"{VARIABLE}={value!r}"
+    variable = f"no {VARIABLE}" if value is None else f"{VARIABLE}={value!r}"
     count = len(rank.visible_gpus) if isinstance(rank.visible_gpus, tuple) else 0
-    return f"{job.node_of(rank).name}, {local}, {told}, sees {count} {'GPU' if count == 1 else 'GPUs'}"
+    return f"{job.node_of(rank).name}, {local}, {variable}, sees {count} {'GPU' if count == 1 else 'GPUs'}"
 
 
 _OWN_MIG_DEVICE = (
@@ -125,41 +127,41 @@ _OWN_MIG_DEVICE = (
 
 
 def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
-    """Return the finding about GPUs that are shared for one cause; `gpus` holds the users of each."""
+    """Return the finding about GPUs shared for one cause; `gpus` holds the users of each."""
     ranks, first = [rank for users in gpus for rank in users], gpus[0]
     card = card_of(job, first[0])
     where = f" ({card['pci']})" if "pci" in card else ""
     rest = len(gpus) - 1
-    more = f"; {rest} more {'GPU is' if rest == 1 else 'GPUs are'} shared in this way" if rest else ""
+    more = f"; same for {rest} more {'GPU' if rest == 1 else 'GPUs'}" if rest else ""
     here = len(job.ranks_on(job.node_of(first[0])))
     both = "both" if len(first) == 2 else "all"
     many = f"#SBATCH --gpus-per-node={here}"
     fixes = {
         "handed out twice": Fix(
-            "Two containers or nodes were given one GPU: give each its own.",
+            "Two containers or nodes were given the same GPU: give each its own.",
             ("# add to docker run: --gpus device=0  # another one for each container",),
         ),
         "MIG": Fix(
-            "A process sees one MIG device only: give each rank its own by UUID.",
+            "A process sees only one MIG device: give each rank its own by UUID.",
             (_OWN_MIG_DEVICE, "nvidia-smi -L"),
         ),
         "two launchers": Fix(
-            "Start one torchrun per node, or give each of them GPUs of its own.",
+            "Start one torchrun per node, or give each torchrun its own GPUs.",
             tuple(
                 f"export {VARIABLE}={','.join(map(str, half))}  # before the {which} torchrun"
                 for which, half in (("first", range(here // 2)), ("second", range(here // 2, here)))
             ),
         ),
         "too few": Fix(
-            "Start no more ranks than there are GPUs, or ask for more GPUs.",
+            "Start no more ranks than there are GPUs, or request more GPUs.",
             (restarted(job, first[0], {"nproc-per-node": "gpu"}), many),
         ),
         "one value": Fix(
-            "Let every rank see all GPUs of the node and take its own.",
+            "Have every rank see all GPUs of the node and take its own.",
             (f"unset {VARIABLE}", _SET_DEVICE, many),
         ),
         "own values": Fix(
-            "Give all ranks of the node the same list and let each take its own GPU of it.",
+            "Give all ranks of the node the same list, and have each rank take its own GPU from it.",
             (f"unset {VARIABLE}", _SET_DEVICE),
         ),
     }
@@ -168,10 +170,10 @@ def shared_gpus(job: Job, cause: Cause, gpus: list[list[RankFacts]]) -> Finding:
         job,
         ranks,
         f"{named(job, first)} {both} run on {first[0].gpu}{where}{common}{more}",
-        Fix("Nothing, if it is meant: NCCL_MULTI_RANK_GPU_ENABLE=1 or an NCCL_HOSTID for each rank allows it.")
+        Fix("No action if intended: NCCL_MULTI_RANK_GPU_ENABLE=1 or an NCCL_HOSTID for each rank allows it.")
         if cause.allowed
         else fixes[cause.kind],
         severity="info" if cause.allowed else "error",
         owner="unknown" if cause.kind == "handed out twice" else "user",
-        evidence=card | by_name((rank_name(job, rank), _told(job, rank)) for rank in first[:_MOST]),
+        evidence=card | by_name((rank_name(job, rank), _selection(job, rank)) for rank in first[:_MOST]),
     )

@@ -1,4 +1,4 @@
-"""Nodes with fewer GPUs than others that run as many ranks, or than their own PCI bus shows."""
+"""Nodes with fewer GPUs than nodes with as many ranks, or than their PCI bus shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _LIMITS = ("SLURM_", "PBS_", "LSB_", "KUBERNETES_")
 _LIMIT = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "JOB_ID", "RAY_JOB_ID", "AZUREML_RUN_ID", "SM_CURRENT_HOST"}
-"""Where one of these is set, a scheduler or a container may show a part of the node's GPUs."""
+"""If one of these is set, a scheduler or a container may show only a part of the node's GPUs."""
 
 
 class Shortfall(NamedTuple):
@@ -25,26 +25,26 @@ class Shortfall(NamedTuple):
 
     node: NodeFacts
     gpus: int
-    """GPUs that can be used there."""
+    """Its usable GPUs."""
     most: int
-    """What the nodes have with which it was compared; 0 where it was not."""
+    """GPUs of the nodes that it was compared with; 0 without a comparison."""
     others: tuple[str, ...]
-    """Their names."""
+    """The names of those nodes."""
     blamed: bool
-    """Whether they are the majority."""
+    """Whether those nodes are the majority."""
     whole: bool
-    """Whether NVML lists all GPUs on their PCI bus, as far as is known."""
+    """Whether NVML lists all GPUs on the PCI bus of those nodes, as far as is known."""
     undriven: tuple[str, ...]
     """Addresses of GPUs on its own PCI bus that NVML does not list."""
     without: tuple[RankFacts, ...] = ()
-    """Ranks that are left without a GPU."""
+    """Ranks that get no GPU."""
 
 
 @once
 def shortfalls(job: Job) -> tuple[Shortfall, ...]:
     """Return the nodes that lack GPUs.
 
-    A node that has lost a GPU, and one without any, is another rule's matter, as is a node by itself without ranks.
+    Other rules report a node that has lost a GPU or has none, and a node by itself without ranks.
     """
     if "node" in job.asked.looks:
         return ()
@@ -87,7 +87,10 @@ def _without(job: Job, node: NodeFacts, count: int) -> tuple[RankFacts, ...]:
 
 
 def undriven(job: Job, node: NodeFacts) -> tuple[str, ...]:
-    """Return the GPUs on a node's PCI bus that NVML does not list, where nothing shows that it lists a part only."""
+    """Return the GPUs on a node's PCI bus that NVML does not list.
+
+    Empty where the variables show that NVML may list only a part.
+    """
     gpus, pci = node.gpus, node.pci
     if not isinstance(gpus, Gpus) or not isinstance(pci, Pci):
         return ()

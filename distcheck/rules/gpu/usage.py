@@ -1,4 +1,4 @@
-"""Rules about GPUs that are in use by others, or set up so that a job cannot use them as it should."""
+"""Rules about GPUs that others use, or whose settings keep a job from using them fully."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from distcheck.facts import Gpus, Job, Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.readings import Reading, judged, not_read, number, on_grace, readings
-from distcheck.rules.wording import are, fold, grouped, listed, numbers_of
+from distcheck.rules.wording import fold, grouped, listed, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MUCH_BYTES = 1 << 30
-"""More than what a driver and a display need."""
+"""More than a driver and a display need."""
 _BUSY_PERCENT = 20
 _EXCLUSIVE, _PROHIBITED = (1, 3), 2
 
 
 def _shares(reading: Reading) -> bool:
-    """Whether the Multi-Process Service computes on a GPU: its server is a process there, for all its clients."""
+    """Return whether the Multi-Process Service runs on a GPU, as server process or daemon."""
     gpus = reading.node.gpus
     clients = reading.health.mps_processes
     return bool(clients and not isinstance(clients, Missing)) or (isinstance(gpus, Gpus) and gpus.mps_daemon)
 
 
 def _others(reading: Reading) -> str:
-    """Say who uses a GPU before the job has started, as far as can be seen."""
+    """Return what uses a GPU before the job starts, '' if nothing is seen."""
     if _shares(reading) or reading.gpu.mig is True:
-        return ""  # MIG devices have users of their own
+        return ""  # each MIG device has its own users
     health, used = reading.health, number(reading.gpu.memory_used_bytes)
     if health.processes and not isinstance(health.processes, Missing):
         pids = listed([str(process.pid) for process in health.processes])
         held = sum(process.memory_bytes or 0 for process in health.processes)
         words = f", with {held / 1e9:.1f} GB of its memory" if held else ""
-        return f"{'process' if len(health.processes) == 1 else 'processes'} {pids} on it{words}"
+        return f"in use by {'process' if len(health.processes) == 1 else 'processes'} {pids}{words}"
     otherwise = on_grace(reading) or health.display is True
     if used > _MUCH_BYTES and not otherwise:
-        return f"{used / 1e9:.1f} GB of its memory are in use, by processes that are not to be seen from here"
+        return f"{used / 1e9:.1f} GB of its memory in use by processes that are hidden from here"
     return ""
 
 
 @rule("gpu")
 def gpu_other_processes(job: Job) -> Iterator[Outcome]:
-    """Somebody computes on a GPU before the job has started, or holds its memory.
+    """Another process computes on a GPU, or holds its memory, before the job starts.
 
     The user would have seen ``CUDA out of memory`` although the model fits, or a rank that is slower than the others.
     Mostly it is a process of an earlier job that did not end.
 
-    Found by NVML's list of processes, and where processes are hidden, as in containers, by more than 1 GiB of memory
-    in use. On Grace the kernel keeps files in the GPU's memory, and a display needs some too, so that memory proves
-    nothing there. With the Multi-Process Service, gpu-mps-active says it. Where ``distcheck node`` looks, a job may be
-    running: a remark.
+    Found by NVML's list of processes and, where processes are hidden, as in containers, by more than 1 GiB of memory in
+    use. On Grace the kernel keeps files in the GPU's memory, and a display needs some too, so memory alone proves
+    nothing there. With the Multi-Process Service, gpu-mps-active reports it. For ``distcheck node`` it is an info
+    finding, because a job may be running.
 
-    Fix: end the process if it is yours: ``kill``; ask for GPUs of your own: ``#SBATCH --exclusive``.
+    Fix: end the process if it is yours: ``kill``; request exclusive GPUs: ``#SBATCH --exclusive``.
     """
     yield from judged(
         job,
         _others,
         Fix(
-            "End what is yours; ask the scheduler for GPUs that nobody else uses.",
+            "End your own processes; request exclusive GPUs from the scheduler.",
             ("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv -i {gpu}", "#SBATCH --exclusive"),
         ),
         severity="info" if "node" in job.asked.looks else "warning",
@@ -69,12 +69,12 @@ def gpu_other_processes(job: Job) -> Iterator[Outcome]:
 
 
 def _strangers(job: Job) -> dict[tuple[str, int], str]:
-    """Say of each GPU which processes are on it that belong to other GPUs.
+    """Return by GPU which processes on it belong to other GPUs.
 
     A GPU has an owner when a process is on it and nowhere else. A process on several GPUs is a stranger on those that
     have owners, if all but one have (the last is its home) and it is not the only such process there.
     """
-    told: dict[tuple[str, int], str] = {}
+    strangers: dict[tuple[str, int], str] = {}
     for node, group in grouped(readings(job), lambda r: r.node.key).items():
         on: dict[int, set[int]] = {}
         held: dict[tuple[int, int], int] = {}
@@ -93,21 +93,22 @@ def _strangers(job: Job) -> dict[tuple[str, int], str]:
                 size = sum(held[pid, gpu] for pid in pids)
                 others = sorted({other for pid in pids for other in on[pid]} - {gpu})
                 words = f"process {pids[0]}" if len(pids) == 1 else f"processes {listed([str(pid) for pid in pids])}"
-                words += f" of {'GPU' if len(others) == 1 else 'GPUs'} {fold(others)} {are(pids)} on it too"
-                told[node, gpu] = f"{words}, with {size / 1e9:.1f} GB of its memory" if size else words
-    return told
+                verb = "also uses" if len(pids) == 1 else "also use"
+                words += f" of {'GPU' if len(others) == 1 else 'GPUs'} {fold(others)} {verb} it"
+                strangers[node, gpu] = f"{words}, with {size / 1e9:.1f} GB of its memory" if size else words
+    return strangers
 
 
 @rule("gpu")
 def gpu_stray_context(job: Job) -> Iterator[Outcome]:
-    """Processes that work on other GPUs have a context on this one too, and hold its memory.
+    """Processes that work on other GPUs have a context on this one too and hold its memory.
 
-    A tensor, a pinned buffer or a library touched ``cuda:0`` before ``set_device`` was called: every rank of a running
+    A tensor, a pinned buffer or a library touched ``cuda:0`` before ``set_device`` was called. Every rank of a running
     job then holds about half a GB of GPU 0, and rank 0 gets ``CUDA out of memory``.
 
-    Found by NVML's list of processes: several processes that share GPUs with the one process that is on that GPU
-    alone, or one process that is on several GPUs each of which has a process of its own. A process that works on
-    several GPUs by itself is none. What MPS and MIG share is left out.
+    Found by NVML's list of processes: either several processes share GPUs with the one process that is on that GPU
+    alone, or one process is on several GPUs that each have their own process. A process that works on several GPUs by
+    itself is not reported. GPUs shared by MPS or MIG are left out.
 
     Fix: ``torch.cuda.set_device(local_rank)`` before any other CUDA call; torch 2.15 and later name the line with
     ``TORCH_CUDA_CHECK_STRAY_CONTEXT=warn``.
@@ -132,26 +133,26 @@ def gpu_stray_context(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_utilisation_before_start(job: Job) -> Iterator[Outcome]:
-    """A GPU is busy before the job has started, and nobody is to be seen on it.
+    """A GPU is busy before the job starts, and no process is visible on it.
 
-    It is shared with somebody in another container or virtual machine, and the job will be slower by that.
+    Another container or virtual machine shares it, and the job will be slower.
 
-    Found by NVML's utilisation of the last second, at 20 % or more. A GPU without persistence mode may show it when
-    it has just been woken, and is left out; with a process to be seen, gpu-other-processes says it.
+    Found by NVML's utilisation of the last second, at 20 % or more. A GPU without persistence mode is left out, because
+    it may look busy when it has just been woken. If a process is visible, gpu-other-processes reports it.
 
-    Fix: wait, or ask for GPUs that nobody else uses: ``#SBATCH --exclusive``.
+    Fix: wait, or request exclusive GPUs: ``#SBATCH --exclusive``.
     """
 
     def say(reading: Reading) -> str:
         busy = number(reading.health.utilisation_percent)
         quiet = busy < _BUSY_PERCENT or reading.health.persistence is not True or reading.gpu.mig is True
-        return "" if quiet or _others(reading) or _shares(reading) else f"{busy} % busy before the job has started"
+        return "" if quiet or _others(reading) or _shares(reading) else f"{busy} % busy before the job starts"
 
     yield from judged(
         job,
         say,
         Fix(
-            "Wait, or ask for GPUs that nobody else uses.",
+            "Wait, or request exclusive GPUs.",
             ("nvidia-smi dmon -s u -c 5 -i {gpu}", "#SBATCH --exclusive"),
         ),
         severity="info" if "node" in job.asked.looks else "warning",
@@ -161,12 +162,13 @@ def gpu_utilisation_before_start(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
-    """A GPU lets one process at a time use it.
+    """A GPU allows only one process at a time.
 
-    A second one gets ``CUDA error: all CUDA-capable devices are busy or unavailable``: a rank that takes the wrong
+    A second process gets ``CUDA error: all CUDA-capable devices are busy or unavailable``: a rank that takes the wrong
     GPU first, a data loader that touches CUDA, or a process of an earlier job that has not ended.
 
-    Found by NVML's compute mode. A warning: a job of one process per GPU that calls ``set_device`` first gets on.
+    Found by NVML's compute mode. A warning: a job with one process per GPU that calls ``set_device`` first is not
+    affected.
 
     Fix: call ``torch.cuda.set_device(local_rank)`` before anything else; ``sudo nvidia-smi -c DEFAULT``.
     """
@@ -174,7 +176,7 @@ def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
         job,
         lambda r: "compute mode exclusive: one process at a time" if r.health.compute_mode in _EXCLUSIVE else "",
         Fix(
-            "Let every process take its GPU before any other CUDA call, or set the default mode.",
+            "Have every process take its GPU before any other CUDA call, or set the default mode.",
             ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', "sudo nvidia-smi -i {gpu} -c DEFAULT"),
         ),
     )
@@ -182,11 +184,11 @@ def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
-    """A GPU lets no process use it.
+    """A GPU allows no process to use it.
 
     The user would have seen ``CUDA error: all CUDA-capable devices are busy or unavailable`` on the rank that takes it.
 
-    Found by NVML's compute mode. Somebody has set it, so that the hardware is not blamed.
+    Found by NVML's compute mode. An administrator has set it, so the hardware is not blamed.
 
     Fix: ``sudo nvidia-smi -c DEFAULT``.
     """
@@ -195,7 +197,7 @@ def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
         mode = reading.health.compute_mode
         if isinstance(mode, Missing):
             return mode
-        return "compute mode prohibited: CUDA may not use it" if mode == _PROHIBITED else ""
+        return "compute mode prohibited: CUDA cannot use it" if mode == _PROHIBITED else ""
 
     yield from judged(
         job, say, Fix("Set the default mode.", ("sudo nvidia-smi -i {gpu} -c DEFAULT",)), severity="error"
@@ -204,10 +206,10 @@ def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def gpu_persistence_off(job: Job) -> Iterator[Outcome]:
-    """The driver puts a GPU to sleep when nobody uses it.
+    """The driver puts a GPU to sleep when no process uses it.
 
-    The first CUDA call then takes seconds, on each node another time, and settings such as clocks are lost between
-    jobs. A remark.
+    The first CUDA call then takes seconds, a different time on each node, and settings such as clocks are lost between
+    jobs. An info finding.
 
     Found by NVML's persistence mode.
 
@@ -229,12 +231,12 @@ def gpu_persistence_off(job: Job) -> Iterator[Outcome]:
 def gpu_mps_active(job: Job) -> Iterator[Outcome]:
     """NVIDIA's Multi-Process Service runs on a node, between processes and their GPUs.
 
-    It numbers the GPUs anew by its own CUDA_VISIBLE_DEVICES, limits memory and threads, and one process that crashes
-    takes the others along: ``CUDA_ERROR_MPS_RPC_FAILURE``. NCCL between processes on one GPU does not work.
+    It renumbers the GPUs by its own CUDA_VISIBLE_DEVICES, limits memory and threads, and one process that crashes takes
+    down the others: ``CUDA_ERROR_MPS_RPC_FAILURE``. NCCL between processes on one GPU does not work.
 
     Found by its processes in NVML's list, or by the daemon nvidia-cuda-mps-control. A warning.
 
-    Fix: ``echo quit | nvidia-cuda-mps-control`` where nobody needs it.
+    Fix: ``echo quit | nvidia-cuda-mps-control`` if it is not needed.
 
     See: https://docs.nvidia.com/deploy/mps/
     """
@@ -251,7 +253,7 @@ def gpu_mps_active(job: Job) -> Iterator[Outcome]:
             message=f"{node.name}: NVIDIA's Multi-Process Service is active",
             evidence={"gpus": listed([str(reading.gpu.index) for reading in group], most=16)},
             fix=Fix(
-                "End it where nobody needs it.",
+                "Stop it if it is not needed.",
                 (
                     "ps -C nvidia-cuda-mps-control,nvidia-cuda-mps-server -o pid,user,args",
                     "echo quit | nvidia-cuda-mps-control",

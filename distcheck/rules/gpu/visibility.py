@@ -1,4 +1,4 @@
-"""Findings about a CUDA_VISIBLE_DEVICES that is wrong and about ranks without any GPU."""
+"""Findings about a wrong CUDA_VISIBLE_DEVICES and about ranks without any GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
-    """Yield one finding for every wrong value of one kind, whoever has it."""
+    """Yield one finding for every wrong value of one kind, for all ranks that have it."""
     yield from not_seen(job)
     groups: dict[tuple[str, Fault], list[tuple[RankFacts, tuple[Gpu, ...]]]] = {}
     harmful = set()
@@ -34,7 +34,7 @@ def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
         ranks, devices = [rank for rank, _ in holders], holders[0][1]
         uuids = visible(value, devices).uuids
         here = len(job.ranks_on(job.node_of(ranks[0])))
-        # What leaves every rank its GPU stops no job: eight indices on a node with four GPUs, say.
+        # A value that leaves every rank its GPU does not stop the job: eight indices on a node with four GPUs.
         severity: Severity = "error" if (value, fault) in harmful else "warning"
         yield found(
             job,
@@ -53,13 +53,13 @@ def wrong_values(job: Job, kind: str) -> Iterator[Outcome]:
 
 
 def _shown(devices: tuple[Gpu, ...], uuids: tuple[str, ...]) -> list[str]:
-    """Name the visible GPUs in CUDA's order: GPU 3 (0000:04:00.0), and MIG devices by their UUID."""
+    """Name the visible GPUs in CUDA's order: GPU 3 (0000:04:00.0), and MIG devices by UUID."""
     names = {usable_name(gpu): f"GPU {gpu.index}{at(gpu)}" for gpu in devices}
     return [names.get(uuid, uuid) for uuid in uuids]
 
 
 def _better(value: str, devices: tuple[Gpu, ...], ranks: int) -> str:
-    """Return what was probably meant if it is right and enough, else as many indices as there are ranks."""
+    """Return the value probably intended, if valid and enough, else one index per rank."""
     if re.fullmatch(r"[-+0-9\s,;|:\[\](){}'\"]*", value):
         meant = ",".join(dict.fromkeys(re.findall(r"(?<![-0-9])[0-9]+", value)))
         if fault_in(meant, devices) is None and len(visible(meant, devices).uuids) >= ranks:
@@ -73,19 +73,19 @@ def _fix(rank: RankFacts, better: str, ranks: int) -> Fix:
         commands = (f"unset {VARIABLE}",)
     if starter(rank) == "srun":
         return Fix(
-            "Ask Slurm for the GPUs and leave the variable to it; where a script sets it, correct it there.",
+            "Request the GPUs from Slurm, which then sets the variable; if a script sets it, correct it there.",
             (f"#SBATCH --gpus-per-node={ranks}", *commands),
         )
     return Fix("Correct the variable where it is set, or unset it so that every GPU is visible.", commands)
 
 
 def no_gpu(job: Job, nodes: list[NodeFacts], why: str, *, suspect: bool) -> Finding:
-    """Return the finding about nodes without GPUs; `suspect`: other nodes have some, so these are odd."""
+    """Return the finding about nodes without GPUs; `suspect`: other nodes have some."""
     ranks = [rank for node in nodes for rank in job.ranks_on(node)]
-    others = "other nodes of the job have GPUs" if suspect else "the job asks for NCCL, which needs them"
+    others = "other nodes of the job have GPUs" if suspect else "the job uses NCCL, which needs GPUs"
     most = max((len(job.ranks_on(node)) for node in nodes), default=1)
     fix = Fix(
-        "Ask the scheduler or the container runtime for GPUs; on CPUs use init_process_group('gloo').",
+        "Request GPUs from the scheduler or the container runtime; on CPUs use init_process_group('gloo').",
         (f"#SBATCH --gpus-per-node={most}", "# add to docker run: --gpus all", "distcheck gate --backend gloo"),
     )
     return Finding(

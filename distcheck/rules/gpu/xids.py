@@ -1,4 +1,4 @@
-"""A rule about what NVIDIA's driver has reported in the kernel's log: Xids."""
+"""A rule about Xids, the errors that NVIDIA's driver reports in the kernel log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HARDWARE: dict[int, _Meaning] = {
     54: _Meaning("auxiliary power is not connected", "error", "power"),
     61: _Meaning("a microcontroller of the GPU stopped", "warning", "reset"),
     62: _Meaning("a microcontroller of the GPU halted", "error", "reset"),
-    63: _Meaning("a row or page of memory is to be replaced", "warning", "watch"),
+    63: _Meaning("a row or page of memory needs replacement", "warning", "watch"),
     64: _Meaning("a row or page of memory could not be replaced", "error", "reset"),
     74: _Meaning("an NVLink error", "warning", "links"),
     79: _Meaning("the GPU has fallen off the bus", "error", "reboot"),
@@ -47,14 +47,14 @@ _HARDWARE: dict[int, _Meaning] = {
     120: _Meaning("the GPU's system processor (GSP) failed", "error", "reset"),
     121: _Meaning("an error of the link between CPU and GPU (C2C)", "warning", "watch"),
     136: _Meaning("a link could not be trained", "warning", "links"),
-    137: _Meaning("an NVLink access that was refused", "warning", "links"),
+    137: _Meaning("a refused NVLink access", "warning", "links"),
     140: _Meaning("memory errors that ECC could not recover", "error", "reset"),
     143: _Meaning("the GPU could not be initialised", "error", "reset"),
     155: _Meaning("an NVLink error", "warning", "links"),
-    156: _Meaning("a part of the GPU was taken out of use", "warning", "reset"),
-    157: _Meaning("a part of the GPU could not be taken out of use", "warning", "watch"),
-    158: _Meaning("the GPU timed out for good", "error", "reset"),
-    167: _Meaning("PCIe timed out for good", "error", "reboot"),
+    156: _Meaning("a part of the GPU was retired", "warning", "reset"),
+    157: _Meaning("a part of the GPU could not be retired", "warning", "watch"),
+    158: _Meaning("a fatal GPU timeout", "error", "reset"),
+    167: _Meaning("a fatal PCIe timeout", "error", "reboot"),
     171: _Meaning("an uncorrectable memory error", "warning", "reset"),
     172: _Meaning("an uncorrectable error of an on-chip memory", "warning", "reset"),
     **{n: _Meaning("an NVLink error", "warning", "links") for n in range(144, 151)},
@@ -62,42 +62,40 @@ _HARDWARE: dict[int, _Meaning] = {
 _APPLICATION: dict[int, str] = {
     8: "the GPU stopped processing",
     11: "a wrong command stream",
-    13: "a fault of a kernel, such as an index out of range",
+    13: "a fault in a CUDA kernel, such as an index out of range",
     25: "a wrong command stream",
-    31: "an access to memory that is not there",
+    31: "an access to an invalid memory address",
     32: "a wrong command stream",
     43: "an application's fault stopped its work",
-    45: "an application's work was taken off the GPU",
+    45: "an application's work was removed from the GPU",
     68: "a fault of the video decoder",
     69: "a wrong command",
-    80: "a command stream that did not arrive whole",
+    80: "an incomplete command stream",
 }
-"""What applications cause, or see of another Xid."""
+"""Xids that applications cause, or that follow from another Xid."""
 _STEPS: dict[_Step, Fix] = {
     "reset": Fix(
-        "Drain the node and reset the GPU, or reboot, unless that has been done since; run the diagnostics.",
+        "Drain the node and reset the GPU or reboot, unless done since; run the diagnostics.",
         ("nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}", "sudo nvidia-smi --gpu-reset -i {gpu}", "dcgmi diag -r 3"),
     ),
     "reboot": Fix(
-        "Drain the node and reboot it; power it off and on where the GPU does not come back.",
+        "Drain the node and reboot it; power-cycle it if the GPU does not come back.",
         ("nvidia-smi -q -i {gpu}", "sudo reboot"),
     ),
     "watch": Fix(
-        "Nothing at once; reset the GPU when the node is free, and have it replaced if this goes on.",
+        "No immediate action; reset the GPU when the node is free, and have it replaced if this continues.",
         ("nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}", "dcgmi diag -r 3"),
     ),
     "links": Fix(
-        "Look at the links; reset the GPU if one is down, and drain the node if it comes again.",
+        "Check the links; reset the GPU if one is down, and drain the node if it recurs.",
         ("nvidia-smi nvlink -s -i {gpu}", "nvidia-smi nvlink -e -i {gpu}"),
     ),
-    "power": Fix("Power the node off and look at the GPU's power cables.", ("sudo poweroff",)),
+    "power": Fix("Power the node off and check the GPU's power cables.", ("sudo poweroff",)),
     "restart": Fix(
-        "Look for the fault in the application; the GPU is rarely at fault where it happens on one of many.",
+        "Look for the fault in the application; the GPU is rarely at fault, even if only one of many reports it.",
         ("compute-sanitizer python train.py",),
     ),
-    "ask": Fix(
-        "Look it up in NVIDIA's catalogue of Xids.", ("sudo dmesg | grep 'NVRM: Xid'", "nvidia-smi -q -i {gpu}")
-    ),
+    "ask": Fix("Look it up in NVIDIA's Xid catalogue.", ("sudo dmesg | grep 'NVRM: Xid'", "nvidia-smi -q -i {gpu}")),
 }
 
 
@@ -110,7 +108,7 @@ def _meaning(xid: int) -> _Meaning:
 
 
 class _Worst(NamedTuple):
-    """The Xid of a GPU that decides, and what else was reported of it."""
+    """The decisive Xid of a GPU, and text that includes its other Xids."""
 
     xid: int
     severity: Severity
@@ -119,19 +117,20 @@ class _Worst(NamedTuple):
 
 @rule("gpu")
 def gpu_xid_recent(job: Job) -> Iterator[Outcome]:
-    """The driver has reported an error of a GPU (an Xid) in the kernel's log within the last 2 hours.
+    """The driver reported a GPU error (an Xid) in the kernel log within the last 2 hours.
 
-    What the Xid says decides: an error where the GPU needs a reset or a reboot (48, 62, 64, 79, 95, 119, 120 and
-    others), a warning where it may go on (63, 74, 92, 94, 109, 121), and a remark where applications are the cause or
-    see it first (13, 31, 43, 45), where the number is unknown, and where the GPU is not in NVML's list.
+    The Xid number decides the severity: an error where the GPU needs a reset or a reboot (48, 62, 64, 79, 95, 119, 120
+    and others), a warning where it may go on (63, 74, 92, 94, 109, 121), and an info finding where applications are the
+    cause or see it first (13, 31, 43, 45), where the number is unknown, and where the GPU is not in NVML's list.
 
-    Found in /dev/kmsg, which most systems show to root only (kernel.dmesg_restrict) and containers not at all. That
-    the GPU was reset since cannot be seen: the finding says when it was. Where the driver tells a recovery action
-    and wants none, an error becomes a warning; where it wants one, and where counters of the memory say the same,
-    that is the finding, and the Xid a remark. Nothing is said of a GPU that is lost, for which gpu-fell-off-bus
-    speaks. An error never puts a node on the exclude list.
+    Found in /dev/kmsg, which most systems show only to root (kernel.dmesg_restrict) and containers do not show. The log
+    does not show whether the GPU was reset since, so the finding gives the time of the Xid. If the driver reports
+    recovery actions and requests none, an error becomes a warning. If it requests one, or memory counters show the same
+    fault, that is the finding and the Xid is an info finding. A lost GPU is reported by gpu-fell-off-bus only. An error
+    never puts a node on the exclude list.
 
-    Fix: the finding names what fits: reset the GPU, reboot the node, look at the links, or at the application.
+    Fix: the finding names the fix for the Xid: reset the GPU, reboot the node, check the links, or check the
+    application.
 
     See: https://docs.nvidia.com/deploy/xid-errors/
     """
@@ -157,7 +156,7 @@ def _recent(node: NodeFacts) -> list[Xid]:
 
 @once
 def _worst(job: Job) -> dict[tuple[str, str], _Worst]:
-    """Return what counts of the Xids of each GPU that could be read, by node and address."""
+    """Return the decisive Xid of each GPU that could be read, by node and PCI address."""
     found = {}
     by_gpu = {node.key: grouped(_recent(node), lambda x: x.pci) for node, _ in seen(job)}
     for reading in readings(job):
@@ -171,7 +170,7 @@ def _decisive(reading: Reading, xids: list[Xid]) -> _Worst:
     latest = sorted(xids, key=lambda x: (_rank((0, _severity(reading, x)))[0], x.seconds_ago or 0))
     first, others = latest[0], sorted({x.number for x in latest[1:]})
     also = f"; also Xid {fold(others)}" if others else ""
-    return _Worst(first.number, _severity(reading, first), f"{_told(first)}{also}")
+    return _Worst(first.number, _severity(reading, first), f"{_text(first)}{also}")
 
 
 def _severity(reading: Reading, xid: Xid) -> Severity:
@@ -180,14 +179,14 @@ def _severity(reading: Reading, xid: Xid) -> Severity:
     ecc = number(reading.health.ecc.uncorrected_volatile) > 0
     if number(action) or ecc or (isinstance(rows, RemappedRows) and (rows.pending or rows.failure)):
         return "info"
-    past = xid.seconds_ago is None or isinstance(action, int)  # as far as the driver knows, nothing is left to do
+    past = xid.seconds_ago is None or isinstance(action, int)  # the driver requests no recovery
     return "warning" if severity == "error" and past else severity
 
 
-def _told(xid: Xid) -> str:
+def _text(xid: Xid) -> str:
     words = _meaning(xid.number).words
     if xid.seconds_ago is None:
-        when = "at a time that is not known"
+        when = "at an unknown time"
     else:
         minutes = round(xid.seconds_ago / 60)
         when = f"{minutes} min ago" if minutes else "less than a minute ago"
@@ -202,23 +201,23 @@ def _unreadable(job: Job) -> Iterator[NotChecked]:
 
 
 def _elsewhere(job: Job) -> Iterator[Finding]:
-    """Yield what was reported of GPUs that NVML does not list: others' in a container, or one that is gone."""
+    """Yield Xids of GPUs that NVML does not list: GPUs outside the container, or gone ones."""
     lost = {(node.key, gpu.pci) for node, devices in seen(job) for gpu in devices if gpu.lost}
     unnamed = {key for key, pci in lost if not isinstance(pci, str)}
-    told = lost | {(reading.node.key, reading.gpu.pci) for reading in readings(job)}
+    reported = lost | {(reading.node.key, reading.gpu.pci) for reading in readings(job)}
     for node in nvidia_nodes(job):
-        strange = [x for x in _recent(node) if (node.key, x.pci) not in told]
+        strange = [x for x in _recent(node) if (node.key, x.pci) not in reported]
         if node.key in unnamed:
             strange = [x for x in strange if x.number != _FELL_OFF]  # of the GPU that is lost
         if strange:
-            words = [f"{pci}: {_told(xids[-1])}" for pci, xids in grouped(strange, lambda x: x.pci).items()]
+            words = [f"{pci}: {_text(xids[-1])}" for pci, xids in grouped(strange, lambda x: x.pci).items()]
             yield Finding(
                 severity="info",
                 scope="node",
                 owner="admin",
                 ranks=numbers_of(job.ranks_on(node)),
                 nodes=(node.name,),
-                message=brief(f"{node.name}: of GPUs that NVML does not show here: {listed(words, most=2)}", 300),
+                message=brief(f"{node.name}: Xids of GPUs that NVML does not list: {listed(words, most=2)}", 300),
                 evidence={f"{x.pci} Xid {x.number}": x.text for x in strange[-_MOST:]},
                 fix=Fix(_STEPS["ask"].text, ("sudo dmesg | grep 'NVRM: Xid'", "nvidia-smi -L")),
             )

@@ -1,1 +1,1 @@
-"""Rules about a node by itself, and about distcheck itself."""
+"""Rules about a single node, and about distcheck itself."""

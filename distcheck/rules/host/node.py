@@ -1,4 +1,4 @@
-"""Rules about a node by itself, without a job: `distcheck node`."""
+"""Rules about a single node without a job: `distcheck node`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SHM, _TMP = "/dev/shm", "/tmp"  # noqa: S108 names only, nothing is written
 _MIB = 1 << 20
 _SHM_BYTES = 64 * _MIB
-"""What Docker and Kubernetes give unless told otherwise; NCCL wants about 10 MiB of it per pair of ranks."""
+"""Default of Docker and Kubernetes; NCCL needs about 10 MiB of it per pair of ranks."""
 _TMP_BYTES = 100 * _MIB
 _NOTHING_BYTES = _MIB
 _OPEN_FILES = 4096
@@ -27,44 +27,44 @@ _STALE = "ls -la --time-style=long-iso /dev/shm | grep -E 'nccl-|torch_|psm_'"
 
 @rule("node")
 def gpu_fewer_than_needed(job: Job) -> Iterator[Outcome]:
-    """The node has fewer GPUs than it must have.
+    """The node has fewer GPUs than required.
 
-    A GPU that is gone from the bus altogether is no longer counted by NVML after a reboot, so nothing else notices:
-    the scheduler still believes in it, and the job's last rank there ends with ``CUDA error: invalid device ordinal``.
+    After a reboot NVML no longer counts a GPU that has disappeared from the bus, so no other check finds it. The
+    scheduler still assigns it, and the job's last rank there fails with ``CUDA error: invalid device ordinal``.
 
-    Found by counting what NVML lists against ``distcheck node --gpus N``, and without that option where a node shows
-    NVIDIA's hardware or driver and NVML lists no GPU at all. GPUs that NVML lists and cannot reach are
-    gpu-fell-off-bus.
+    Found by comparing the number of GPUs in NVML with ``distcheck node --gpus N``. Without that option, found where a
+    node has NVIDIA hardware or a driver and NVML lists no GPU. gpu-fell-off-bus reports GPUs that NVML lists but
+    cannot reach.
 
-    Fix: look for the GPU on the PCI bus and in the kernel's log; power the node off and on; have the GPU replaced.
+    Fix: search the PCI bus and the kernel log for the GPU; power-cycle the node; replace the GPU.
     """
     asked = job.asked.gpus
     concerned = {node.key for node in nvidia_nodes(job)}
     for node in job.nodes:
         needed = asked if asked is not None else int(node.key in concerned)
         if not needed or (isinstance(node.gpus, Missing) and node.key in concerned):
-            continue  # why NVML told nothing is said by gpu-nvml-init-failed, or listed as not checked
+            continue  # gpu-nvml-init-failed reports why NVML failed, or it is listed as not checked
         if node.accelerator == "amd":
-            yield NotChecked(nodes=(node.name,), reason=f"{node.name} has AMD's GPUs, which NVML does not count")
+            yield NotChecked(nodes=(node.name,), reason=f"{node.name} has AMD GPUs, which NVML does not count")
             continue
-        said = node.gpus.reason if isinstance(node.gpus, Missing) else ""
-        if said and error_code(said) not in NO_DRIVER:
-            yield NotChecked(nodes=(node.name,), reason=said)
+        error = node.gpus.reason if isinstance(node.gpus, Missing) else ""
+        if error and error_code(error) not in NO_DRIVER:
+            yield NotChecked(nodes=(node.name,), reason=error)
             continue
         there = len(node.gpus.devices) if isinstance(node.gpus, Gpus) else 0
         if there >= needed:
             continue
-        why = f"expected {needed} (--gpus)" if asked is not None else "it shows NVIDIA's hardware or driver"
-        why += f"; {brief(said)}" if said else ""
+        why = f"expected {needed} (--gpus)" if asked is not None else "it has NVIDIA hardware or a driver"
+        why += f"; {brief(error)}" if error else ""
         yield Finding(
             scope="node",
             owner="admin",
-            confirmed=asked is not None and not said,
+            confirmed=asked is not None and not error,
             nodes=(node.name,),
-            message=f"{node.name} has {there} {'GPU' if there == 1 else 'GPUs'} by NVML's count; {why}",
+            message=f"{node.name}: NVML lists {there} {'GPU' if there == 1 else 'GPUs'}; {why}",
             evidence={"gpus": there, "expected": asked, "accelerator": node.accelerator},
             fix=Fix(
-                "Look for the GPU on the bus and in the kernel's log, then power the node off and on.",
+                "Search the PCI bus and the kernel log for the GPU, then power-cycle the node.",
                 ("lspci -d 10de:", "sudo dmesg | grep -iE 'nvrm|xid|pcie'", "sudo poweroff"),
             ),
         )
@@ -72,10 +72,10 @@ def gpu_fewer_than_needed(job: Job) -> Iterator[Outcome]:
 
 @rule("node", "host-shm-noexec-or-perm")
 def host_shm_not_writable(job: Job) -> Iterator[Outcome]:
-    """The folder /dev/shm is not there or cannot be written.
+    """The directory /dev/shm does not exist or is not writable.
 
-    NCCL says ``failed to create shared memory file /dev/shm/nccl-...`` and torch's data loaders ``unable to open
-    shared memory object``. Found by looking at the folder's mount and permissions as the user who runs distcheck.
+    NCCL reports ``failed to create shared memory file /dev/shm/nccl-...`` and torch's data loaders ``unable to open
+    shared memory object``. Found by reading the directory's mount and permissions as the user who runs distcheck.
 
     Fix: ``mount -t tmpfs -o mode=1777 tmpfs /dev/shm``; in Kubernetes an ``emptyDir`` with ``medium: Memory``.
     """
@@ -83,27 +83,27 @@ def host_shm_not_writable(job: Job) -> Iterator[Outcome]:
         space = state.spaces.get(_SHM)
         if space is None or (isinstance(space, Space) and space.writable):
             continue
-        what = space.reason if isinstance(space, Missing) else f"{_SHM} may not be written"
+        what = space.reason if isinstance(space, Missing) else f"{_SHM} is not writable"
         yield _suspected(
             node,
             f"{what}; NCCL and torch need it for shared memory",
-            Fix("Mount it, writable for everybody.", ("sudo mount -o remount,rw,mode=1777 /dev/shm",)),
+            Fix("Mount it, writable for all users.", ("sudo mount -o remount,rw,mode=1777 /dev/shm",)),
         )
     yield from _unseen(job)
 
 
 @rule("node", also=("collectives",))
 def host_shm_too_small(job: Job) -> Iterator[Outcome]:
-    """The folder /dev/shm has too little room for NCCL and for data loaders.
+    """The directory /dev/shm has too little free space for NCCL and data loaders.
 
-    The user would have seen ``NCCL WARN Error: failed to extend /dev/shm/nccl-XXXXXX ... No space left on device`` or
-    ``DataLoader worker (pid 77) is killed by signal: Bus error``. Docker and Kubernetes give 64 MB unless told
-    otherwise; on hosts it is filled by what dead jobs left behind.
+    The job fails with ``NCCL WARN Error: failed to extend /dev/shm/nccl-XXXXXX ... No space left on device`` or
+    ``DataLoader worker (pid 77) is killed by signal: Bus error``. The default in Docker and Kubernetes is 64 MB. On
+    hosts, files of ended jobs fill it.
 
-    Found by its size and its free room: a warning at 64 MiB or less, an error when less than 1 MiB is free.
+    Found by its free space: a warning at 64 MiB or less, an error at less than 1 MiB.
 
     Fix: ``docker run --shm-size=8g``; in Kubernetes an ``emptyDir`` with ``medium: Memory`` on /dev/shm; on a host
-    remove the files of jobs that are gone.
+    remove the files of ended jobs.
     """
     for node in job.nodes:
         space = node.state.spaces.get(_SHM) if isinstance(node.state, NodeState) else node.shm
@@ -113,9 +113,9 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
         commands = (
             (_STALE,) if filled else ("# add to docker run: --shm-size=8g", "sudo mount -o remount,size=50% /dev/shm")
         )
-        words = "Remove the files of jobs that are gone." if filled else "Give it more room."
-        yield _room(node, _SHM, space, Fix(words, commands))
-    # `distcheck node` has a rule of its own for it; ranks on CPUs, and many on GPUs, work without.
+        text = "Remove the files of ended jobs." if filled else "Increase its size."
+        yield _full(node, _SHM, space, Fix(text, commands))
+    # host-shm-not-writable covers `distcheck node`; ranks on CPUs, and many on GPUs, work without /dev/shm.
     absent = grouped(
         (node for node in job.nodes if node.state is None and _unusable(node.shm)), lambda n: _unusable(n.shm)
     )
@@ -126,16 +126,16 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
 
 @rule("node", also=("collectives", "isolation"))
 def host_disk_full(job: Job) -> Iterator[Outcome]:
-    """The folder for temporary files is full, read-only or not there.
+    """The directory for temporary files is full, read-only or does not exist.
 
-    torchrun, compilers and data loaders write there: the user would have seen ``No space left on device`` or
-    ``Read-only file system``, the latter often the first sign of a disk that fails.
+    torchrun, compilers and data loaders write there and fail with ``No space left on device`` or
+    ``Read-only file system``. The latter is often the first sign of a failing disk.
 
-    Found in TMPDIR, else /tmp, by the free room (a warning below 100 MiB, an error below 1 MiB or without a free file)
-    and by whether it may be written; by `distcheck node`, and on every node of `bandwidth`, `gate` and `isolate` before
-    they measure.
+    Found in TMPDIR, else /tmp, by the free space (a warning below 100 MiB, an error below 1 MiB or without a free
+    inode) and by write permission. Checked by `distcheck node`, and on every node of `bandwidth`, `gate` and `isolate`
+    before they measure.
 
-    Fix: remove old files; look for the disk's errors in the kernel's log when it became read-only.
+    Fix: remove old files; if it became read-only, search the kernel log for disk errors.
     """
     for node in job.nodes:
         space, folder = node.tmp, brief(node.tmp_folder)
@@ -144,56 +144,57 @@ def host_disk_full(job: Job) -> Iterator[Outcome]:
         if space is None:
             continue
         if isinstance(space, Missing) or not space.writable:
-            what = space.reason if isinstance(space, Missing) else f"{folder} may not be written"
+            what = space.reason if isinstance(space, Missing) else f"{folder} is not writable"
             yield _suspected(
                 node,
                 f"{what}; torchrun and data loaders write there",
                 Fix(
-                    "Look for errors of the disk; mount it writable again.",
+                    "Check the kernel log for disk errors, then remount it writable.",
                     ("sudo dmesg | grep -iE 'i/o error|read-only|ext4|xfs'", f"findmnt --target {quote(folder)}"),
                 ),
             )
         elif space.free_bytes < _TMP_BYTES or space.free_files == 0:
             place = quote(folder)
             look = (f"df -h {place}; df -i {place}", f"sudo du -xsh {place}/* | sort -h | tail")
-            yield _room(node, folder, space, Fix(f"Remove from {node.name} what is not needed.", look))
+            yield _full(node, folder, space, Fix(f"Remove unneeded files from {node.name}.", look))
     yield from _unseen(job)
 
 
 @rule("node")
 def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
-    """The node's own host name does not resolve on it, or to an address that it does not have.
+    """The node's own host name does not resolve, or not to an address of the node.
 
     Gloo takes its address from that name: ``Unable to resolve hostname to a (local) address. Using the loopback
-    address as fallback``, and the nodes then cannot reach each other; torchrun does not recognise that it is the
-    rendezvous's host. With GLOO_SOCKET_IFNAME and with NCCL alone it does no harm.
+    address as fallback``, and the nodes then cannot reach each other. torchrun does not recognise that it runs on the
+    rendezvous host. It is harmless with GLOO_SOCKET_IFNAME and with NCCL alone.
 
-    Found by looking the name up for at most 3 s, and comparing with the addresses of the interfaces. A name
-    that resolves to a loopback address is as Debian installs it, and only mentioned.
+    Found by resolving the name, for at most 3 s, and comparing the result with the addresses of the interfaces. A name
+    that resolves to a loopback address is Debian's default and only an info.
 
-    Fix: put the name and the node's address into /etc/hosts or DNS, or ``export GLOO_SOCKET_IFNAME=eth0``.
+    Fix: add the name and the node's address to /etc/hosts or DNS, or ``export GLOO_SOCKET_IFNAME=eth0``.
     """
     for node, state in _states(job):
         name = state.own_name
         own = {} if isinstance(node.interfaces, Missing) else {i.address: i.name for i in node.interfaces}
         fix = Fix(
-            "Put the name with the node's own address into /etc/hosts or DNS.",
-            (f"getent ahosts {node.hostname}", *(f"export GLOO_SOCKET_IFNAME={way}" for way in _outward(node)[:1])),
+            "Add the name with the node's own address to /etc/hosts or DNS.",
+            (f"getent ahosts {node.hostname}", *(f"export GLOO_SOCKET_IFNAME={name}" for name in _outward(node)[:1])),
         )
         if isinstance(name, Missing):
-            message = f"{node.name}: the node's own name does not resolve: {brief(name.reason, 120)}"
+            message = f"{node.name}: its own host name does not resolve: {brief(name.reason, 120)}"
         elif all(_loopback(address) for address in name.addresses):
             yield Finding(
                 severity="info",
                 scope="node",
                 owner="admin",
                 nodes=(node.name,),
-                message=f"{node.name}: its own name {name.name} is {listed(name.addresses)} there",
+                message=f"{node.name}: its own host name {name.name} resolves to loopback ({listed(name.addresses)})",
                 fix=fix,
             )
             continue
         elif own and not any(address in own or _loopback(address) for address in name.addresses):
-            message = f"{node.name}: its own name {name.name} is {listed(name.addresses)}, which it does not have"
+            message = f"{node.name}: its own host name {name.name} resolves to {listed(name.addresses)}, "
+            message += "not an address of this node"
         else:
             continue
         yield Finding(
@@ -210,10 +211,10 @@ def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
 
 @rule("node")
 def host_nofile(job: Job) -> Iterator[Outcome]:
-    """No process may open more than a few thousand files, which large jobs need for their sockets.
+    """The limit of open files per process is too low for the sockets of a large job.
 
-    The user would have seen ``Too many open files`` or ``Call to accept failed``. Found in the hard limit of the
-    process that looks: under Slurm slurmd's, which bounds that of every job; a warning below 4096.
+    The job fails with ``Too many open files`` or ``Call to accept failed``. Found in the hard limit of distcheck's
+    process; under Slurm this is slurmd's limit, which bounds every job. A warning below 4096.
 
     Fix: ``LimitNOFILE=131072`` in slurmd's unit, ``docker run --ulimit nofile=131072``, or limits.conf.
     """
@@ -225,10 +226,10 @@ def host_nofile(job: Job) -> Iterator[Outcome]:
                 scope="node",
                 owner="admin",
                 nodes=(node.name,),
-                message=f"{node.name}: a process may open {hard} files at most; expected {_OPEN_FILES} or more",
+                message=f"{node.name}: the hard limit of open files is {hard}; expected {_OPEN_FILES} or more",
                 evidence={"RLIMIT_NOFILE": hard},
                 fix=Fix(
-                    "Raise the hard limit of what starts the jobs.",
+                    "Raise the hard limit of the service that starts the jobs.",
                     ("sudo systemctl edit slurmd  # [Service] LimitNOFILE=131072", "ulimit -Hn"),
                 ),
             )
@@ -236,10 +237,10 @@ def host_nofile(job: Job) -> Iterator[Outcome]:
 
 
 def _unusable(space: Space | Missing | None) -> str:
-    """Say why there is no shared memory to have; empty where there is some, and where nobody has looked."""
+    """Return why shared memory is unusable; empty if it is usable or was not checked."""
     if isinstance(space, Missing):
         return space.reason
-    return "" if space is None or space.writable else f"{_SHM} may not be written"
+    return "" if space is None or space.writable else f"{_SHM} is not writable"
 
 
 def _states(job: Job) -> Iterator[tuple[NodeFacts, NodeState]]:
@@ -249,22 +250,22 @@ def _states(job: Job) -> Iterator[tuple[NodeFacts, NodeState]]:
 
 
 def _unseen(job: Job) -> Iterator[NotChecked]:
-    """Yield where the node itself gave no answer."""
+    """Yield the nodes whose own state could not be collected."""
     silent = [node for node in job.nodes if isinstance(node.state, Missing)]
     for reason, nodes in grouped(silent, lambda n: n.state.reason if isinstance(n.state, Missing) else "").items():
         yield NotChecked(nodes=tuple(node.name for node in nodes), reason=reason)
 
 
 def _suspected(node: NodeFacts, what: str, fix: Fix) -> Finding:
-    """Return an error that speaks against the node, not confirmed: a container has mounts of its own."""
+    """Return an unconfirmed error about a node: a container has its own mounts."""
     return Finding(
         scope="node", owner="admin", confirmed=False, nodes=(node.name,), message=f"{node.name}: {what}", fix=fix
     )
 
 
-def _room(node: NodeFacts, folder: str, space: Space, fix: Fix) -> Finding:
+def _full(node: NodeFacts, folder: str, space: Space, fix: Fix) -> Finding:
     full = space.free_bytes < _NOTHING_BYTES or space.free_files == 0
-    files = "; no further file can be made" if space.free_files == 0 else ""
+    files = "; no free inode" if space.free_files == 0 else ""
     return Finding(
         severity="error" if full else "warning",
         scope="node",
@@ -280,7 +281,7 @@ def _room(node: NodeFacts, folder: str, space: Space, fix: Fix) -> Finding:
 
 
 def _outward(node: NodeFacts) -> list[str]:
-    """Return the interfaces of a node that are up and lead out of it."""
+    """Return the interfaces of a node that are up and not loopback."""
     interfaces = () if isinstance(node.interfaces, Missing) else node.interfaces
     return list(dict.fromkeys(i.name for i in interfaces if i.up and not _loopback(i.address)))
 

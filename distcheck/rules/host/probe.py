@@ -12,12 +12,12 @@ from distcheck.rules.wording import found, grouped, named, nodes_of
 
 @rule("environment")
 def probe_rule_crashed(job: Job) -> Iterator[Outcome]:
-    """A rule of distcheck crashed, so one problem may have gone unnoticed.
+    """A rule of distcheck crashed, so a problem may be missed.
 
-    The facts held something that the rule's author did not foresee. All other rules were run; their findings hold.
-    The engine itself reports this one, with the rule and its error; there is nothing to find in the facts.
+    The facts contain a case that the rule does not handle. All other rules ran, and their findings are valid.
+    The rule engine reports this finding with the rule and its error.
 
-    Fix: save the job with ``--save job.json`` and report it to distcheck's developers; the file shows the fault again.
+    Fix: save the job with ``--save job.json`` and send it to distcheck's developers; the file reproduces the crash.
     """
     del job
     yield from ()
@@ -27,9 +27,9 @@ def probe_rule_crashed(job: Job) -> Iterator[Outcome]:
 def probe_version_differs(job: Job) -> Iterator[Outcome]:
     """The nodes run different versions of distcheck.
 
-    The report can then be incomplete: an older probe does not collect what a newer rule wants to see. It is often a
-    sign that the nodes do not share one environment, which bites torch too. Found by comparing the version that
-    each probe states.
+    The report may be incomplete: an older probe does not collect the facts that a newer rule needs. It is often a
+    sign that the nodes have different environments, which causes failures in torch too. Found by comparing the version
+    that each probe reports.
 
     Fix: install the same version on every node: ``pip install distcheck==<version>``.
     """
@@ -51,31 +51,32 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting", always=True)
 def probe_process_lost(job: Job) -> Iterator[Outcome]:
-    """A process of distcheck came to the roll call and was lost before the verdict.
+    """A process of distcheck joined the roll call and was lost before the verdict.
 
-    What it was still to say is not known, so there is no pass without it: its node may have crashed, its process may
+    Its remaining results are unknown, so the verdict cannot be pass. Its node may have crashed, its process may
     have been killed, frozen or ended by its own ``--timeout``, or the network between it and rank 0 broke. The job's
-    own processes would be lost in the same way, and the others would wait for them until their watchdog ends the job.
-    Found by its connection, which closed, or by its silence when it was asked for something that every process can
-    say at once. A process that is lost in the middle of the collectives is reported with its ranks there. Where rank
-    0's process itself is lost, the others cannot agree any more: each of them says so, in a partial report of its own,
-    and all of them end with exit code 20.
+    own processes would be lost in the same way, and the other ranks would wait for them until their watchdog ends the
+    job. Found by its closed connection, or by its missing answer to a request that every process can answer at once.
+    The rules about collectives report a process that is lost during the collectives, with its ranks.
 
-    Fix: look at the log of that process and at its node; give all processes the same ``--timeout``; then try again.
+    If rank 0's process is lost, the others cannot agree on a verdict. Each writes its own partial report with this
+    finding, and all exit with code 20.
+
+    Fix: check the log and the node of that process; set the same ``--timeout`` for all processes; then retry.
     """
-    yield from _host_lost(job)
+    yield from _leader_lost(job)
     lost = {p.uid: p for p in job.processes if p.lost}
     ranks = grouped((r for r in job.ranks if r.process in lost), lambda r: r.process)
-    # Those whose end in the collectives is known are named by the rules about collectives.
-    mute = [uid for uid in lost if not all(r.run is not None for r in ranks.get(uid, [])) or not ranks.get(uid)]
-    for (stage, how), uids in grouped(mute, lambda uid: (lost[uid].stage, lost[uid].lost)).items():
+    # The rules about collectives report processes whose end in the collectives is known.
+    silent = [uid for uid in lost if not all(r.run is not None for r in ranks.get(uid, [])) or not ranks.get(uid)]
+    for (stage, how), uids in grouped(silent, lambda uid: (lost[uid].stage, lost[uid].lost)).items():
         theirs = [r for uid in uids for r in ranks.get(uid, [])]
         who = named(job, theirs) if theirs else "a process without a rank"
         yield found(
             job,
             theirs,
-            f"{who} {'was' if len(theirs) < 2 else 'were'} lost in the stage '{stage}': {how}",
-            Fix("Look at the log of the process and at its node, then try again.", ("dmesg -T | tail -n 50",)),
+            f"{who} {'was' if len(theirs) < 2 else 'were'} lost in stage '{stage}': {how}",
+            Fix("Check the log of the process and its node, then retry.", ("dmesg -T | tail -n 50",)),
             scope="node",
             owner="unknown",
             confirmed=False,
@@ -83,22 +84,22 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
         )
 
 
-def _host_lost(job: Job) -> Iterator[Outcome]:
-    """Yield where processes lost the one that was to give the verdict: rank 0's, or who stood in for it."""
-    left = [p for p in job.processes if p.host_lost]
-    for (host, stage, how), processes in grouped(left, lambda p: (p.host_rank, p.stage, p.host_lost)).items():
-        first = [r for r in job.ranks if r.placement.rank == host]
+def _leader_lost(job: Job) -> Iterator[Outcome]:
+    """Yield a finding for each lost leader: rank 0's process, or the one that replaced it."""
+    followers = [p for p in job.processes if p.host_lost]
+    for (leader, stage, how), processes in grouped(followers, lambda p: (p.host_rank, p.stage, p.host_lost)).items():
+        first = [r for r in job.ranks if r.placement.rank == leader]
         own = {p.uid for p in processes}
         theirs = named(job, [r for r in job.ranks if r.process in own])
         yield Finding(
             scope="node",
             owner="unknown",
             confirmed=False,
-            ranks=(host,),
+            ranks=(leader,),
             nodes=nodes_of(job, first),
-            message=f"rank {host}'s process was lost in the stage '{stage}', says {theirs}: {how}",
+            message=f"rank {leader}'s process was lost in stage '{stage}', reported by {theirs}: {how}",
             fix=Fix(
-                f"Look at the log of rank {host}'s process and at its node, then try again.",
+                f"Check the log of rank {leader}'s process and its node, then retry.",
                 ("dmesg -T | tail -n 50",),
             ),
             evidence={"stage": stage, "processes": len(processes)},

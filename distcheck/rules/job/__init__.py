@@ -1,6 +1,6 @@
-"""The job as its launcher describes it: what rules of every subject ask.
+"""The job as its launcher describes it: helpers for the rules of all families.
 
-No family of rules is here. `settings` knows who set a variable, `remedies` what to type instead, `addresses` what
-MASTER_ADDR and MASTER_PORT mean, `world` what the ranks add up to, `claims` who claims which rank, `agents` what
-torchrun's agents were told, `homes` where ranks belong that were not heard, `astray` where MASTER_ADDR leads instead.
+No rule is here. `settings`: who set a variable. `remedies`: commands that fix it. `addresses`: MASTER_ADDR and
+MASTER_PORT. `world`: the world that the ranks form. `claims`: which process claims which rank. `agents`: the options
+of torchrun's agents. `homes`: the nodes of missing ranks. `astray`: MASTER_ADDR values that do not lead to rank 0.
 """

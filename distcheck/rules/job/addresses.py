@@ -1,4 +1,4 @@
-"""What MASTER_ADDR and MASTER_PORT mean: how they are written, which host they name, and whether rank 0 is there."""
+"""MASTER_ADDR and MASTER_PORT: their syntax, their host, and whether it is rank 0's."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
     from distcheck.facts import Job, NodeFacts, RankFacts
 
-# The ranks of a node share its addresses, and there may be 65,536 of them on 8,192 nodes.
+# Cached: the ranks of a node share its addresses, and a job may have 65,536 ranks on 8,192 nodes.
 _few = lru_cache(1 << 16)
 _HERE = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
 _MAPPED = bytes(10) + b"\xff\xff"
-"""How an IPv4 address within IPv6 begins."""
+"""Prefix of an IPv4 address mapped into IPv6."""
 _NODE_LIST = re.compile(r"[\w.-]*\[\d[\d,-]*\]")
 _HOST_PORT = re.compile(r"^\[?([^\[\]]*?)\]?:(\d*)$")
-# Resolvers say these of a name that another try may find (EAI_AGAIN); anything else is their last word.
+# Resolver errors that a retry may solve (EAI_AGAIN); all others are permanent.
 _PASSING = re.compile(r"temporary|errno -3\b|try again|timed out", re.IGNORECASE)
 
 
 @_few
 def malformed(address: str) -> str:
-    """Say what is wrong with the writing of an address, '' when it could be a host name or an IP address."""
+    """Return what is wrong with an address's syntax, '' for a host name or an IP address."""
     if "$" in address or "`" in address:
         return "a shell expression that was not expanded"
     if _NODE_LIST.search(address):
         return "a list of nodes that was not expanded"
     if "://" in address:
-        return "an URL"
+        return "a URL"
     if "," in address:
         return "a list of hosts"
     if address != address.strip():
@@ -51,7 +51,7 @@ def malformed(address: str) -> str:
 
 
 def cleaned(address: str) -> str:
-    """Return the host that a badly written address most likely means, '' when that cannot be told."""
+    """Return the host that a malformed address most likely means, '' if unclear."""
     text = address.partition("://")[2] or address
     text = text.strip().split("/")[0]
     nodes = re.match(r"([\w.-]*)\[(\d+)", text)
@@ -65,7 +65,7 @@ def cleaned(address: str) -> str:
 
 @_few
 def canonical(address: str) -> str:
-    """Write an IP address in one way: without a zone, IPv4 inside IPv6 as IPv4; names stay as they are."""
+    """Return an IP address without zone, mapped IPv4 as IPv4; names are returned unchanged."""
     own = packed(address.partition("%")[0])
     if own is None:
         return address
@@ -74,13 +74,13 @@ def canonical(address: str) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an IP address and no name."""
+    """Whether a text is an IP address, not a name."""
     return bool(re.fullmatch(r"[\d.]+|.*:.*", text))
 
 
 @_few
 def is_here(address: str) -> bool:
-    """Whether an address means "this very host" wherever it is used."""
+    """Whether an address means the local host on every host: loopback or unspecified."""
     own = packed(canonical(address))
     if own is None:
         return address.lower() in _HERE
@@ -88,7 +88,7 @@ def is_here(address: str) -> bool:
 
 
 def resolved(job: Job, rank: RankFacts) -> frozenset[str]:
-    """Return the addresses that a rank's MASTER_ADDR means to it, empty when that is not known."""
+    """Return the addresses to which a rank's MASTER_ADDR resolves on it, empty if unknown."""
     answer = job.process_of(rank).master_resolution
     if answer is None or isinstance(answer, Missing):
         return frozenset()
@@ -96,7 +96,7 @@ def resolved(job: Job, rank: RankFacts) -> frozenset[str]:
 
 
 def unresolved(job: Job, rank: RankFacts) -> str:
-    """Return the resolver's words when it did not find a rank's well-formed MASTER_ADDR, else ''."""
+    """Return the resolver's error for a rank's well-formed MASTER_ADDR, '' if it resolved."""
     answer = job.process_of(rank).master_resolution
     address = rank.placement.master_addr
     if not isinstance(answer, Missing) or not address or malformed(address):
@@ -105,36 +105,36 @@ def unresolved(job: Job, rank: RankFacts) -> str:
 
 
 def may_pass(reason: str) -> bool:
-    """Whether the resolver's words leave it open that another try finds the name."""
+    """Whether a resolver's error is temporary, so that a retry may find the name."""
     return bool(_PASSING.search(reason))
 
 
 def own_addresses(node: NodeFacts) -> frozenset[str]:
-    """Return the addresses at which a node can be reached, empty when they are not known."""
+    """Return the addresses of a node's interfaces, empty if unknown."""
     if isinstance(node.interfaces, Missing):
         return frozenset()
     return frozenset(canonical(i.address) for i in node.interfaces)
 
 
 def outward(addresses: frozenset[str]) -> frozenset[str]:
-    """Leave out of a host's addresses those that nobody else can use, unless there are no others."""
+    """Return a host's addresses without loopback and link-local ones, unless it has no others."""
     return frozenset(a for a in addresses if not is_here(a) and not a.startswith("fe80:")) or addresses
 
 
 def first_open_port(node: NodeFacts) -> int:
-    """Return the first port that needs no privilege; the kernel's default where it could not be read."""
+    """Return the first unprivileged port; the kernel's default if it could not be read."""
     start = node.unprivileged_port_start
     return 1024 if isinstance(start, Missing) else start
 
 
 def rank_zero(job: Job) -> RankFacts | None:
-    """Return rank 0, None when it is not here or several claim to be it."""
+    """Return rank 0, None if it is missing or several processes claim it."""
     zeros = [r for r in job.ranks if r.placement.rank == 0]
     return zeros[0] if len(zeros) == 1 else None
 
 
 def _reached(job: Job, rank: RankFacts) -> frozenset[str]:
-    """Return what a rank's MASTER_ADDR means to it; empty for a name that nobody resolved."""
+    """Return the addresses of a rank's MASTER_ADDR; empty for a name that was not resolved."""
     address = canonical(rank.placement.master_addr or "")
     literal = is_here(address) or is_address(address)
     return resolved(job, rank) or (frozenset({address}) if literal else frozenset())
@@ -142,10 +142,10 @@ def _reached(job: Job, rank: RankFacts) -> frozenset[str]:
 
 @once
 def meanings(job: Job) -> dict[str, frozenset[str]]:
-    """Return every well-formed MASTER_ADDR of the job with the hosts that it means to those who have it.
+    """Return every well-formed MASTER_ADDR of the job with the hosts to which it resolves.
 
-    Spellings that all mean rank 0's host (its name, its address on another network, localhost on the host
-    itself) mean the same.
+    All spellings of rank 0's host (its name, its address on another network, localhost on the host itself) give the
+    same host.
     """
     zero = rank_zero(job)
     home = job.node_of(zero) if zero else None
@@ -159,7 +159,7 @@ def meanings(job: Job) -> dict[str, frozenset[str]]:
         node = job.node_of(r)
         hosts: Iterable[str] = reached
         if all(is_here(a) for a in reached):
-            if not known:  # what localhost is to rank 0's host cannot be compared with anybody's address
+            if not known:  # without rank 0's addresses, localhost cannot be compared with other addresses
                 continue
             hosts = {"rank 0's host" if home and node.key == home.key else f"{node.name}'s own"}
         elif leads_home(job, r, known):
@@ -169,9 +169,9 @@ def meanings(job: Job) -> dict[str, frozenset[str]]:
 
 
 def leads_home(job: Job, rank: RankFacts, known: frozenset[str]) -> bool:
-    """Whether a rank's MASTER_ADDR means rank 0's host, whose addresses are `known`, or rank 0 was met there.
+    """Whether a rank's MASTER_ADDR is rank 0's host (`known`), or the rank met rank 0 there.
 
-    Behind a Kubernetes service or a NAT a host does not know all addresses at which it is reached.
+    Behind a Kubernetes service or a NAT a host does not know all addresses at which it is reachable.
     """
     reached = _reached(job, rank)
     attempts = job.process_of(rank).attempts
@@ -181,13 +181,13 @@ def leads_home(job: Job, rank: RankFacts, known: frozenset[str]) -> bool:
 
 
 def differing(job: Job) -> bool:
-    """Whether the ranks were told different hosts to meet at."""
+    """Whether MASTER_ADDR names different hosts on the ranks."""
     hosts = list(meanings(job).values())
     return len(hosts) > 1 and not frozenset[str].intersection(*hosts)
 
 
 def networks(job: Job) -> dict[frozenset[str], list[RankFacts]]:
-    """Group the ranks whose MASTER_ADDR leads to rank 0's host by the addresses that it means; loopback is left out."""
+    """Group the ranks that reach rank 0's host by MASTER_ADDR's addresses, without loopback."""
     zero = rank_zero(job)
     known = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
     led = (r for r in job.ranks if zero and leads_home(job, r, known) and not all(map(is_here, _reached(job, r))))
@@ -195,10 +195,10 @@ def networks(job: Job) -> dict[frozenset[str], list[RankFacts]]:
 
 
 def here_over_nodes(job: Job) -> list[RankFacts]:
-    """Return the ranks whose MASTER_ADDR is their own host although the job spans several.
+    """Return the ranks whose MASTER_ADDR is their own host in a job of several hosts.
 
-    The ranks of several nodes are proof. Where the others never came, the launcher's own word is: a step on
-    several nodes, or more ranks than it put on this one. torchrun is left out there: its workers start after
+    Ranks on several nodes prove it. If the others did not join, the launcher's variables prove it: a step on
+    several nodes, or more ranks than it placed on this one. torchrun is ignored there: its workers start after
     the agents met, and several agents on one machine do meet at localhost.
     """
     if differing(job):

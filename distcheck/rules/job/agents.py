@@ -1,4 +1,4 @@
-"""What torchrun's agents were told: their command lines, PET_* variables and the scheduler's view of the same nodes."""
+"""The options of torchrun's agents: command lines, PET_* and scheduler variables."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 _ENDPOINT_PORT = 29400
 """torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py"""
 _CUT_WORDS = 40
-"""A command line of so many words may have been longer (`facts.Agent`)."""
+"""A command line with this many arguments may be cut (`facts.Agent`)."""
 
-# Options of torchrun, torch.distributed.launch and accelerate that take no value; others take the next word.
+# Options of torchrun, torch.distributed.launch and accelerate without a value; others take the next argument.
 _FLAGS = frozenset({
     "standalone", "no-python", "run-path", "module", "m", "use-env", "duplicate-stdout-filters", "virtual-local-rank",
     "duplicate-stderr-filters", "multi-gpu", "cpu", "use-deepspeed", "use-fsdp", "quiet", "q", "debug", "same-network",
     "use-mps-device", "ipex", "use-xpu", "tpu", "tpu-use-cluster",
 })  # fmt: skip
 _SHORT = {"t": "tee", "r": "redirects"}
-# accelerate's words for torchrun's (accelerate/utils/launch.py).
+# accelerate's option names and torchrun's (accelerate/utils/launch.py).
 _ACCELERATE = {
     "machine-rank": "node-rank",
     "num-machines": "nnodes",
@@ -46,7 +46,7 @@ def by_agent(job: Job) -> list[RankFacts]:
 
 
 def program(job: Job, rank: RankFacts) -> str:
-    """Name the agent's program as its user types it, torchrun where it is not in sight."""
+    """Return the agent's program as the user types it, torchrun if unknown."""
     agent = job.process_of(rank).agent
     names = {"launch": "python -m torch.distributed.launch", "accelerate": "accelerate launch"}
     return names.get(agent.program, "torchrun") if agent else "torchrun"
@@ -59,9 +59,9 @@ def command(job: Job, rank: RankFacts) -> str:
 
 
 def told(job: Job, rank: RankFacts) -> dict[str, str] | None:
-    """Return what a rank's agent was told, by option, from its command line and PET_*; None when it is not in sight.
+    """Return the options of a rank's agent, from its command line and PET_*; None if unknown.
 
-    Options are written with dashes, those without a value have ''. Abbreviations that argparse would take are not
+    Names are written with dashes; options without a value have ''. Abbreviations that argparse accepts are not
     recognised.
     """
     agent = job.process_of(rank).agent
@@ -76,7 +76,7 @@ def told(job: Job, rank: RankFacts) -> dict[str, str] | None:
 
 @lru_cache(1 << 14)
 def _options(words: tuple[str, ...]) -> Mapping[str, str]:
-    """Read words up to the first that is neither an option nor the value of one: the script."""
+    """Return the options before the script: the first word that is no option and no value."""
     options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
@@ -89,9 +89,9 @@ def _options(words: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
-    """Return the agent's command line with these options, as shell words, in place of its own.
+    """Return the agent's command line, shell-quoted, with these options replaced.
 
-    Where it is not in sight, or not whole, the variables from which torchrun takes them as well
+    If the command line is unknown or cut, returns the PET_* variables for the same options
     (https://docs.pytorch.org/docs/stable/elastic/run.html).
     """
     agent = job.process_of(rank).agent
@@ -103,25 +103,25 @@ def restarted(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
         theirs = {torchruns: own for own, torchruns in _ACCELERATE.items()}
         given = {theirs.get(name, name): value for name, value in options.items()}
     kept, script = _without(words, given)
-    if agent.program == "accelerate":  # which documents its options with underscores
+    if agent.program == "accelerate":  # documents its options with underscores
         given = {name.replace("-", "_"): value for name, value in given.items()}
-    told_ = [f"--{name}={value}" if value else f"--{name}" for name, value in given.items()]
-    return " ".join([program(job, rank), *told_, *map(shlex.quote, (*kept, *script))])
+    replaced = [f"--{name}={value}" if value else f"--{name}" for name, value in given.items()]
+    return " ".join([program(job, rank), *replaced, *map(shlex.quote, (*kept, *script))])
 
 
 def agent_per_node(job: Job, rank: RankFacts, options: Mapping[str, str]) -> str:
-    """Return the srun that starts the agent once on each node of the job, where its number is the node's."""
+    """Return the srun command that starts one agent per node with that node's rank."""
     numbers = {"nnodes": "$SLURM_NNODES", "node-rank": "$SLURM_NODEID", **options}
     return f"srun --ntasks-per-node=1 bash -c {shlex.quote(restarted(job, rank, numbers))}"
 
 
 def own_id(job: Job, rank: RankFacts) -> str:
-    """Return a rendezvous id that no other job has."""
+    """Return a rendezvous id unique to this job."""
     return "${SLURM_JOB_ID:?}" if "SLURM_JOB_ID" in rank.environment else f"job-{job.run[:8]}"
 
 
 def _without(words: Sequence[str], options: Container[str]) -> tuple[list[str], list[str]]:
-    """Split an agent's words into its own options, less these, and the script with its arguments."""
+    """Return an agent's options without `options`, and the script with its arguments."""
     kept: list[str] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
@@ -134,39 +134,39 @@ def _without(words: Sequence[str], options: Container[str]) -> tuple[list[str], 
 
 
 def exported(job: Job, rank: RankFacts) -> dict[str, str]:
-    """Return the rank variables of the agent's own environment, as far as they could be read."""
+    """Return the rank variables of the agent's own environment, empty if unreadable."""
     agent = job.process_of(rank).agent
     return {} if agent is None or isinstance(agent.exported, Missing) else agent.exported.values
 
 
 def rendezvous(options: dict[str, str]) -> str:
-    """Return the rendezvous backend: c10d, static or another one's name."""
+    """Return the name of the rendezvous backend, such as c10d or static."""
     if "standalone" in options:
         return "c10d"
     return options.get("rdzv-backend") or "static"
 
 
 def endpoint_host(options: dict[str, str]) -> str:
-    """Return the host at which the agents meet by --rdzv-endpoint, '' when that was not given."""
+    """Return the host of --rdzv-endpoint, '' if not given."""
     host, colon, _ = options.get("rdzv-endpoint", "").rpartition(":")
     return (host if colon else options.get("rdzv-endpoint", "")).strip("[]")
 
 
 def endpoint_port(options: dict[str, str]) -> int:
-    """Return the port of --rdzv-endpoint, 29400 where it names none, as torchrun does."""
+    """Return the port of --rdzv-endpoint, or torchrun's default 29400."""
     return integer(options.get("rdzv-endpoint", "").rpartition(":")[2]) or _ENDPOINT_PORT
 
 
 def meets_here(options: dict[str, str]) -> bool:
-    """Whether the agents meet at an address that every node takes for itself."""
+    """Whether --rdzv-endpoint is a loopback address."""
     return bool(endpoint_host(options)) and is_here(endpoint_host(options))
 
 
 def nodes_meant(job: Job, rank: RankFacts) -> tuple[int, int] | None:
-    """Return the fewest and the most nodes of --nnodes, 1 and 1 when it was not given; None when they are not known."""
+    """Return the minimum and maximum of --nnodes, 1 and 1 if not given, None if unknown."""
     options = told(job, rank)
     if options is None or ("nnodes" not in options and (agents_in_world(rank) or 1) > 1):
-        return None  # given in a way that is not seen, such as accelerate's configuration file
+        return None  # set where distcheck cannot see it, such as accelerate's configuration file
     first, colon, last = options.get("nnodes", "1").partition(":")
     least, most = integer(first), integer(last if colon else first)
     return None if least is None or most is None else (least, most)
@@ -178,27 +178,27 @@ def agents_in_world(rank: RankFacts) -> int | None:
 
 
 def nodes_of_step(rank: RankFacts) -> int | None:
-    """Return on how many nodes srun started agents, None when it started none."""
+    """Return on how many nodes srun started agents, None if srun started none."""
     if not in_step(rank):
         return None
     return number(rank, "SLURM_STEP_NUM_NODES") or number(rank, "SLURM_NNODES")
 
 
 def tasks_of_step(rank: RankFacts) -> int | None:
-    """Return how many tasks srun started in this step, None when srun started none."""
+    """Return how many tasks srun started in this step, None if srun started none."""
     return (number(rank, "SLURM_STEP_NUM_TASKS") or number(rank, "SLURM_NTASKS")) if in_step(rank) else None
 
 
 def in_step(rank: RankFacts) -> bool:
-    """Whether srun started the agent: a batch script has no SLURM_STEP_ID, salloc's own shell has a reserved one."""
+    """Whether srun started the agent: sbatch sets no SLURM_STEP_ID, salloc a reserved one."""
     return rank.environment.get("SLURM_STEP_ID", "4294967290") not in {"", "4294967290"}
 
 
 def ignored_master(job: Job, rank: RankFacts) -> str:
-    """Return the MASTER_ADDR that was exported for torchrun, which does not read it; '' where nothing is lost by it.
+    """Return the exported MASTER_ADDR that torchrun ignores; '' if that is harmless.
 
-    Nothing is lost on one node. That more were meant is said by the scheduler, by a NODE_RANK or NNODES beside it,
-    or by an exported WORLD_SIZE that is not this world's.
+    It is harmless on one node. The scheduler, a NODE_RANK or NNODES, or an exported WORLD_SIZE that differs from this
+    world's show that more nodes were intended.
     """
     options, theirs = told(job, rank), exported(job, rank)
     address = theirs.get("MASTER_ADDR", "")
@@ -213,16 +213,16 @@ def ignored_master(job: Job, rank: RankFacts) -> str:
 
 
 def agents_met(job: Job) -> int | None:
-    """Return how many agents' ranks make up the world, None where ranks of it are missing.
+    """Return how many agents' ranks make up the world, None if ranks of it are missing.
 
-    GROUP_WORLD_SIZE is what each agent took it for: its own --nnodes with the static rendezvous, and with c10d the
-    number from before or after another agent was dropped. WORLD_SIZE is rank 0's agent's, and the same for all.
+    GROUP_WORLD_SIZE is each agent's own view: its own --nnodes with the static rendezvous, and with c10d the
+    number before or after another agent was dropped. WORLD_SIZE comes from rank 0's agent and is the same for all.
     """
     return len({r.placement.node_rank for r in by_agent(job)}) if is_complete(job) else None
 
 
 def outside(job: Job) -> tuple[str, ...]:
-    """Return the nodes of the Slurm step whose agents are in no world; nothing where ranks of the world are missing."""
+    """Return the nodes of the Slurm step that are in no world; none if ranks are missing."""
     ranks = by_agent(job)
     lists = {r.environment.get("SLURM_STEP_NODELIST", "") for r in ranks if in_step(r)}
     if not agents_met(job) or len(lists) != 1:
@@ -233,7 +233,7 @@ def outside(job: Job) -> tuple[str, ...]:
 
 
 def too_few_met(job: Job) -> tuple[int, int] | None:
-    """Return how many agents are in the world and how many at least were to be, where all agree and fewer met."""
+    """Return the world's agents and their minimum if all agents agree on it and fewer met."""
     ranges = {meant for r in by_agent(job) if (meant := nodes_meant(job, r)) is not None}
     here = agents_met(job)
     if len(ranges) != 1 or not here:
@@ -243,14 +243,14 @@ def too_few_met(job: Job) -> tuple[int, int] | None:
 
 
 def alone_beside_others(job: Job, rank: RankFacts) -> bool:
-    """Whether srun started agents on several nodes and this one's world has fewer, not on purpose as far as is seen."""
+    """Whether srun started agents on more nodes than the world has, without --standalone."""
     options = told(job, rank) or {}
     nodes, agents = nodes_of_step(rank), agents_in_world(rank)
     return bool(nodes and agents and agents < nodes and "standalone" not in options)
 
 
 def one_per_task(job: Job, rank: RankFacts) -> bool:
-    """Whether srun started several agents on a node, and the world is not made of all of them."""
+    """Whether srun started several agents on a node, and the world lacks some of them."""
     tasks, nodes = tasks_of_step(rank), nodes_of_step(rank)
     options = told(job, rank)
     if tasks is None or nodes is None or options is None or "standalone" in options:
@@ -265,13 +265,13 @@ def lacks_id(job: Job, rank: RankFacts) -> bool:
 
 
 def wanted(job: Job, rank: RankFacts) -> int:
-    """Return how many agents should be in a rank's world: as the scheduler says, else as --nnodes says at most."""
+    """Return how many agents a rank's world should have: the larger of the step and --nnodes."""
     _, most = nodes_meant(job, rank) or (0, 0)
     return max(nodes_of_step(rank) or 0, most)
 
 
 def meets_itself(job: Job, rank: RankFacts) -> bool:
-    """Whether an agent of c10d met only itself, at an endpoint that every node takes for itself."""
+    """Whether a c10d agent met only itself because its endpoint is a loopback address."""
     options = told(job, rank)
     if options is None or lacks_id(job, rank) or "standalone" in options or not meets_here(options):
         return False

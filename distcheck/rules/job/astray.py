@@ -1,4 +1,4 @@
-"""Where MASTER_ADDR leads ranks that do not find rank 0, and where rank 0 is instead."""
+"""Ranks whose MASTER_ADDR does not lead to rank 0, and the host where rank 0 is."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def astray(job: Job) -> RankFacts | None:
-    """Return rank 0 when its MASTER_ADDR is an address that its node does not have, and nobody met it there.
+    """Return rank 0 if its node does not have MASTER_ADDR and no rank reached it there.
 
-    Whoever got through on MASTER_PORT proves the address right: behind a Kubernetes service or a NAT a node
-    does not own the address at which it is reached.
+    A rank that connected on MASTER_PORT proves the address right: behind a Kubernetes service or a NAT a node
+    does not own the address at which it is reachable.
     """
     zero = rank_zero(job)
     if zero is None or differing(job):
@@ -42,10 +42,10 @@ def astray(job: Job) -> RankFacts | None:
 
 
 def misled(job: Job) -> list[RankFacts]:
-    """Return the ranks whose resolver leads rank 0's MASTER_ADDR to another host, where rank 0's own does not.
+    """Return the ranks that, unlike rank 0, resolve its MASTER_ADDR to another host.
 
-    Whoever met rank 0 through it is led right, whatever the address. Where rank 0 is not here, they are those to whom
-    other ranks of the job have named another address of it, and who found a host without it at theirs.
+    A rank that met rank 0 through it is right, whatever the address. If rank 0 is missing, returns the ranks to which
+    other ranks of the job reported another address of rank 0, and which found a host without rank 0 at theirs.
     """
     zero = rank_zero(job)
     if zero is None:
@@ -71,18 +71,18 @@ def _got_through(job: Job, rank: RankFacts) -> bool:
 
 
 def home_of_rank_0(job: Job) -> str:
-    """Return the node to which a rank 0 that is not here belongs, by what started the job; '' where that is unknown."""
+    """Return the node of a missing rank 0 as its launcher placed it, '' if unknown."""
     if 0 not in job.missing_ranks:
         return ""
-    from distcheck.rules.job.homes import homes  # which knows every launcher
+    from distcheck.rules.job.homes import homes  # imported only when needed
 
     return homes(job).get(0, "")
 
 
 def contradicted(job: Job) -> dict[str, list[RankFacts]]:
-    """Group the ranks whose MASTER_ADDR is a node of the job that is not rank 0's, by that node's name.
+    """Group the ranks whose MASTER_ADDR is another node of the job than rank 0's, by node.
 
-    Rank 0 itself is not here; whatever started the job says to which node it belongs.
+    Rank 0 itself is missing; the launcher's variables give its node.
     """
     home = home_of_rank_0(job)
     if not home:
@@ -93,44 +93,44 @@ def contradicted(job: Job) -> dict[str, list[RankFacts]]:
 
 
 def named_elsewhere(job: Job, rank: RankFacts) -> frozenset[str]:
-    """Return where others of its job have met rank 0, where a rank found nobody at what MASTER_ADDR means to it."""
+    """Return where other ranks met rank 0, if MASTER_ADDR refused this rank's connections."""
     attempts = job.process_of(rank).attempts
-    told = frozenset(canonical(a.detail) for a in attempts if a.outcome == "elsewhere")
+    reported = frozenset(canonical(a.detail) for a in attempts if a.outcome == "elsewhere")
     here = [a.outcome for a in attempts if a.door == "master"]
-    nobody = bool(here) and all(outcome == "refused" for outcome in here)
-    return told if nobody and not told & resolved(job, rank) else frozenset()
+    refused = bool(here) and all(outcome == "refused" for outcome in here)
+    return reported if refused and not reported & resolved(job, rank) else frozenset()
 
 
 def right_addresses(job: Job, misled: RankFacts) -> tuple[str, ...]:
-    """Return what a MASTER_ADDR that misleads a rank should mean to it."""
+    """Return the addresses to which a misled rank's MASTER_ADDR should resolve."""
     zero = rank_zero(job)
     if zero is None:
         return tuple(sorted(named_elsewhere(job, misled)))
     own = own_addresses(job.node_of(zero))
     meant = resolved(job, zero)
-    if all(map(is_here, meant)):  # what rank 0's node calls itself
+    if all(map(is_here, meant)):  # on its own node rank 0's name resolves to loopback
         meant = frozenset(a for r in job.ranks for a in resolved(job, r)) & own
     return tuple(sorted(outward(meant & own) or outward(own)))
 
 
 def look_up(job: Job, name: str, *nodes: str) -> tuple[str, ...]:
-    """Return the commands that show what a name means on these nodes, '' for one that is not known."""
+    """Return the commands that resolve a name on these nodes; '' stands for an unknown node."""
     pods = any("KUBERNETES_SERVICE_HOST" in r.environment for r in job.ranks)
     known = () if pods or (len(job.nodes) == 1 and job.met) else tuple(dict.fromkeys(filter(None, nodes)))
     return tuple(f"ssh {node} getent ahosts {name}" for node in known) or (f"getent ahosts {name}",)
 
 
 def keeps_others_away(job: Job) -> str:
-    """Say what about rank 0's own address explains that others did not come, '' when nothing does."""
+    """Return the fault of MASTER_ADDR that explains missing ranks, '' if there is none."""
     zero = rank_zero(job)
     if zero is None:
         return "MASTER_ADDR is not an address of rank 0's node" if contradicted(job) else ""
     if malformed(zero.placement.master_addr or ""):
-        return "MASTER_ADDR is not written as a host"
+        return "MASTER_ADDR is not a host name or an IP address"
     if unresolved(job, zero):
         return "MASTER_ADDR does not resolve"
     if here_over_nodes(job):
-        return "MASTER_ADDR means every node itself"
+        return "MASTER_ADDR points every node to itself"
     if astray(job) and "KUBERNETES_SERVICE_HOST" not in zero.environment:
         return "MASTER_ADDR is not an address of rank 0's node"
     return ""

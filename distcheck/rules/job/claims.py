@@ -1,4 +1,4 @@
-"""Who claims which rank, local rank and GPU: what the rules of ranks ask of single processes."""
+"""Which process claims which rank, local rank and GPU, for the rules about ranks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def processes(job: Job, ranks: list[RankFacts]) -> str:
-    """Name the processes of ranks in a message."""
+    """Return the processes of ranks as text for a message."""
     return listed([process_name(job, r) for r in ranks])
 
 
 def claims(job: Job, ranks: list[RankFacts]) -> dict[str, str]:
-    """Return as evidence what the processes of ranks claim, by process: rank 1, local rank 1: python train.py."""
+    """Return each process's claim as evidence: rank 1, local rank 1: python train.py."""
     lines = []
     for several in grouped(ranks, lambda r: r.process).values():
         locals_ = {r.placement.local_rank for r in several if r.placement.local_rank is not None}
@@ -31,73 +31,73 @@ def claims(job: Job, ranks: list[RankFacts]) -> dict[str, str]:
 
 
 def told_apart(job: Job, claimants: list[RankFacts]) -> tuple[str, tuple[str, ...]]:
-    """Return how the processes that claim one rank become different ones, by what made them alike."""
+    """Return the fix that gives processes with the same rank different ranks, by cause."""
     first = claimants[0]
     table = table_of(first)
     if table and table.launcher != "torchrun":
         theirs = {r.environment.get(table.rank) for r in claimants}
         if len(theirs) == len(claimants):
             return (
-                f"RANK was exported once for all of them; {starter(first)} numbers them in {table.rank}.",
+                f"RANK was exported once for all processes; {starter(first)} numbers them in {table.rank}.",
                 ("unset RANK WORLD_SIZE LOCAL_RANK", mapping(table)),
             )
     nodes = {job.node_of(r).key for r in claimants}
     if len(nodes) > 1 and all(r.placement.rank == r.placement.local_rank for r in claimants):
         return (
-            "RANK holds the local rank, or every node has the same node rank; RANK counts through all nodes.",
+            "RANK holds the local rank, or every node has the same node rank. RANK must count across all nodes.",
             (export(job, first, "RANK"),),
         )
     if len(nodes) > 1:
-        from distcheck.rules.job.agents import restarted  # which a bare shell does not need
+        from distcheck.rules.job.agents import restarted  # not needed in a bare shell
 
         return "Give each node its own node rank.", (
             restarted(job, first, {"node-rank": "$NODE_RANK"}),
             export(job, first, "RANK"),
         )
     return (
-        "Give every process a rank of its own; when the script was started twice, end one of the two.",
+        "Set a different RANK in every process; if the script was started twice, end one of the two.",
         (export(job, first, "RANK"),),
     )
 
 
 def explanation(job: Job) -> str:
-    """Say which other fault explains that ranks are not seen, '' when they are simply missing."""
+    """Return the other fault that explains missing ranks, '' if there is none."""
     if len(worlds(job)) > 1:
-        return "WORLD_SIZE differs between the ranks, so it is unknown how many there should be"
+        return "WORLD_SIZE differs between the ranks, so the number of ranks is unknown"
     if started_without_srun(job):
-        return "the process was not started by srun, and neither were they"
+        return "srun did not start the ranks"
     if too_few_started(job):
         return "WORLD_SIZE is larger than the number of ranks that were started"
     if job.launched is not None and set(job.missing_ranks) <= {
         rank for node in job.launched.nodes if node.outcome != "reported" for rank in node.ranks
     }:
-        return "the nodes that were to have them told nothing"
+        return "the nodes assigned these ranks never reported"
     if strays(job) >= len(job.missing_ranks):
-        return "there are as many processes without a valid rank of their own as ranks are missing"
+        return "the processes without a valid rank may be the missing ranks"
     return keeps_others_away(job)
 
 
 def uses_gpus(job: Job, rank: RankFacts) -> bool:
-    """Whether the rank's job will use GPUs, as far as is known before it starts."""
+    """Whether the rank's job will probably use GPUs, judged before it starts."""
     return job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.node_of(rank).accelerator != "none")
 
 
 def shares_gpus(job: Job, rank: RankFacts, *, complete: bool) -> bool:
-    """Whether a rank may have to choose between GPUs beside another rank of its node."""
+    """Whether a rank may share the node's GPUs with another rank of its node."""
     alone = rank.placement.world_size == 1 or (complete and len(job.ranks_on(job.node_of(rank))) == 1)
     return uses_gpus(job, rank) and not alone
 
 
 def local_size(ranks: list[RankFacts], *, complete: bool) -> int | None:
-    """Return how many local ranks there are at most, None when others of the node may be missing."""
-    said = max((r.placement.local_world_size or 0 for r in ranks), default=0)
-    if said:
-        return max(said, len(ranks))
+    """Return the maximum number of local ranks, None if ranks of the node may be missing."""
+    declared = max((r.placement.local_world_size or 0 for r in ranks), default=0)
+    if declared:
+        return max(declared, len(ranks))
     return len(ranks) if complete else None
 
 
 def beyond_node(rank: RankFacts, size: int | None) -> bool:
-    """Whether a local rank is none of its node's `size`, nor the number of a GPU that is there."""
+    """Whether a local rank is beyond its node's `size` and beyond the GPUs that the rank sees."""
     local = rank.placement.local_rank
     if local is None:
         return False
@@ -106,7 +106,7 @@ def beyond_node(rank: RankFacts, size: int | None) -> bool:
 
 
 def own_gpus(ranks: list[RankFacts]) -> bool:
-    """Whether ranks with one local rank still have different GPUs, because each sees others."""
+    """Whether ranks with the same local rank have different GPUs, because each sees others."""
     gpus = [r.gpu for r in ranks]
     seen = [r.environment.get("CUDA_VISIBLE_DEVICES") for r in ranks]
     known = gpus if all(gpus) else seen

@@ -1,4 +1,4 @@
-"""Where ranks of which nothing was heard belong, as far as what started the job tells those that are there."""
+"""The nodes of missing ranks, derived from the launcher's variables on other ranks."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ if TYPE_CHECKING:
 
 _STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_DISTRIBUTION",
          "SLURM_DIST_PLANESIZE")  # fmt: skip
-"""What says where the tasks of a step are; alike for all of them."""
+"""Variables that give the placement of a step's tasks; equal on all tasks."""
 _MOST = 4
-"""Nodes for which commands are given."""
+"""Most nodes for which commands are shown."""
 
 
 @once
 def homes(job: Job) -> dict[int, str]:
-    """Return the node of each missing rank by its name; ranks of which it is not known are left out.
+    """Return the node name of each missing rank whose node is known.
 
-    Whatever is concluded must hold for every rank that is there: one that is elsewhere shows that the ranks were
-    numbered in another way, and then nothing is said.
+    The derived placement must fit every rank that joined. One rank on another node shows that the ranks are numbered
+    differently, and then nothing is returned.
     """
     missing = job.missing_ranks
     if not missing:
         return {}
     if job.launched is not None:
-        meant = {rank: node.name for node in job.launched.nodes for rank in node.ranks}
-        return {rank: meant[rank] for rank in missing if rank in meant}
+        assigned = {rank: node.name for node in job.launched.nodes for rank in node.ranks}
+        return {rank: assigned[rank] for rank in missing if rank in assigned}
     present = {r.placement.rank for r in job.ranks if r.placement.world_size == job.world_size}
     if len(present) != len(job.ranks) or len(present) + len(missing) != job.world_size:
-        return {}  # some rank is there twice, is none of this world, or has no number
-    for tell in (_by_step, _by_places, _by_groups, _by_pods):
-        if found := tell(job):
+        return {}  # some rank is duplicate, out of range, or has no number
+    for derive in (_by_step, _by_places, _by_groups, _by_pods):
+        if found := derive(job):
             return found
     return {}
 
 
 @once
 def missing_by_node(job: Job) -> dict[str, list[int]]:
-    """Return the missing ranks of which the node is known, by node."""
+    """Return the missing ranks whose node is known, by node."""
     where = homes(job)
     return grouped(where, where.__getitem__)
 
 
 def located(job: Job, missing: Sequence[int]) -> str:
-    """Name missing ranks with their nodes where these are known: ranks 4-5 (node3) and rank 9."""
+    """Return missing ranks with their known nodes as text: ranks 4-5 (node3) and rank 9."""
     where = homes(job)
     known, rest = [n for n in missing if n in where], [n for n in missing if n not in where]
     nodes = tuple(dict.fromkeys(where[n] for n in known))
-    words = [f"{numbered(known)} ({listed(nodes)})"] if known else []
-    return listed([*words, *([numbered(rest)] if rest else [])])
+    parts = [f"{numbered(known)} ({listed(nodes)})"] if known else []
+    return listed([*parts, *([numbered(rest)] if rest else [])])
 
 
 def look_at(job: Job, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the commands that show what became of ranks on these nodes."""
+    """Return the commands that show the state of ranks on these nodes."""
     first = job.ranks[0].environment if job.ranks else {}
     some = nodes[:_MOST]
     if slurm := next((j for r in job.ranks if (j := r.environment.get("SLURM_JOB_ID"))), ""):
@@ -72,7 +72,7 @@ def look_at(job: Job, nodes: Sequence[str]) -> tuple[str, ...]:
         return tuple(f"ssh {node} pgrep -af python" for node in some)
     if "JOB_COMPLETION_INDEX" not in first:
         return tuple(f"kubectl describe pod {pod}" for pod in some)
-    # The pods of an Indexed Job are named after their host names, with something random behind.
+    # An Indexed Job's pod name is its host name with a random suffix, so the pod is selected by label.
     label = "batch.kubernetes.io/job-{}={}".format
     return tuple(
         f"kubectl get pods -o wide -l {label('name', name)},{label('completion-index', index)}"
@@ -81,7 +81,7 @@ def look_at(job: Job, nodes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _by_step(job: Job) -> dict[int, str]:
-    """Tell by what Slurm says of the step in which all ranks are."""
+    """Return the nodes by Slurm's variables of the step in which all ranks run."""
     first = job.ranks[0]
     alike = {tuple(r.environment.get(name) for name in _STEP) for r in job.ranks}
     if len(alike) != 1 or not in_step(first):
@@ -93,7 +93,7 @@ def _by_step(job: Job) -> dict[int, str]:
     if not nodes or len(nodes) != len(tasks) or not sum(tasks) or world % sum(tasks):
         return {}
     each = world // sum(tasks)
-    """Ranks that a task starts: 1, or those of --nproc or of a torchrun."""
+    """Ranks per task: 1, or those of --nproc or of a torchrun."""
     at = [number(r, "SLURM_NODEID") for r in job.ranks]
     if any(n is None or n >= len(nodes) or nodes[n] != job.node_of(r).name for n, r in zip(at, job.ranks, strict=True)):
         return {}
@@ -110,13 +110,13 @@ def _by_step(job: Job) -> dict[int, str]:
 
 
 def _in_order(job: Job) -> bool:
-    """Whether ranks follow tasks: the agents of a c10d rendezvous are numbered by how they came."""
+    """Whether ranks follow tasks: a c10d rendezvous numbers agents in order of arrival."""
     options = [told(job, r) for r in job.ranks if r.placement.launcher == "torchrun"]
     return all(known is not None and rendezvous(known) == "static" for known in options)
 
 
 def _numbered_by_node(ranks: Sequence[RankFacts], tasks: Sequence[int]) -> bool:
-    """Whether RANK was made of the node's number and the local one, as scripts do."""
+    """Whether RANK was computed from the node's number and the local rank, as scripts do."""
     return len(set(tasks)) == 1 and all(
         (number(r, "SLURM_NODEID") or 0) * tasks[0] + (number(r, "SLURM_LOCALID") or 0) == r.placement.rank
         for r in ranks
@@ -124,7 +124,7 @@ def _numbered_by_node(ranks: Sequence[RankFacts], tasks: Sequence[int]) -> bool:
 
 
 def _by_places(job: Job) -> dict[int, str]:
-    """Tell by elimination: where the launcher started more ranks on one node than are there, and on no other."""
+    """Return the only node on which the launcher started more ranks than joined."""
     if not all(table_of(r) for r in job.ranks):
         return {}
     open_at: dict[str, int] = {}
@@ -141,7 +141,7 @@ def _by_places(job: Job) -> dict[int, str]:
 
 
 def _groups(job: Job) -> dict[int, set[str]]:
-    """Return the nodes of each agent's number; nothing where ranks are not numbered agent by agent."""
+    """Return the nodes by agent number; empty if ranks are not numbered agent by agent."""
     found: dict[int, set[str]] = {}
     sizes = {r.placement.local_world_size for r in job.ranks}
     size = sizes.pop()
@@ -154,7 +154,7 @@ def _groups(job: Job) -> dict[int, set[str]]:
 
 
 def _by_groups(job: Job) -> dict[int, str]:
-    """Tell by a torchrun's other ranks: those of one agent are on one node, and numbered one after the other."""
+    """Return the nodes by other ranks of the same agent: they are consecutive, on one node."""
     if not all(r.placement.launcher in {"torchrun", "deepspeed"} for r in job.ranks):
         return {}
     groups = {group: next(iter(names)) for group, names in _groups(job).items() if len(names) == 1}
@@ -163,7 +163,7 @@ def _by_groups(job: Job) -> dict[int, str]:
 
 
 def _by_pods(job: Job) -> dict[int, str]:
-    """Tell by how Kubernetes' controllers name pods: with their number in the job at the end."""
+    """Return the nodes by pod name: Kubernetes controllers append the pod's number in the job."""
     if not all("KUBERNETES_SERVICE_HOST" in r.environment for r in job.ranks):
         return {}
     size = job.ranks[0].placement.local_world_size or 1
@@ -177,10 +177,10 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 def _pod_names(names: Mapping[int, str], *, indexed: bool) -> Callable[[int], str] | None:
-    """Return what names the pod of a number, by those that are there; None where they show no order.
+    """Return a function from pod number to pod name, None if the known names show no order.
 
-    An Indexed Job's have the host names NAME-0, NAME-1, …; a PyTorchJob's NAME-master-0 and then NAME-worker-0. A pod
-    on its host's network has the host's name, which says nothing of others. Sources:
+    An Indexed Job's pods have the host names NAME-0, NAME-1, …; a PyTorchJob's NAME-master-0 and then NAME-worker-0. A
+    pod on its host's network has the host's name, which gives no information about other pods. Sources:
     https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode and
     https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
     """

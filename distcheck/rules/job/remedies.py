@@ -1,4 +1,4 @@
-"""What to type so that a variable is right: by launcher, with the job's own values."""
+"""Commands that set a variable correctly: by launcher, with the job's own values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts import Job, Launcher, RankFacts
 
-# How each of them hands a variable to the ranks on all nodes; those that do so by themselves are not listed.
+# How each launcher forwards variables to all ranks; launchers that forward the whole environment are not listed.
 HAND_OVER: Mapping[Launcher, str] = {
     "openmpi": "# add to mpirun: -x MASTER_ADDR={addr} -x MASTER_PORT={port}",
     "hydra": "# add to mpiexec: -genv MASTER_ADDR {addr} -genv MASTER_PORT {port}",
@@ -34,19 +34,19 @@ _TASKS = re.compile(r"^\d+\(x\d+\)(,\d+(\(x\d+\))?)*$")
 
 
 def first_host(job: Job) -> str:
-    """Return the name of rank 0's node, 127.0.0.1 for a job on one node, a placeholder when unknown."""
+    """Return rank 0's node, 127.0.0.1 for a job on one node, a placeholder if unknown."""
     zero = next((r for r in job.ranks if r.placement.rank == 0), None)
     if len(job.nodes) == 1 and job.world_size in {None, len(job.ranks)}:
         return "127.0.0.1"
     if zero:
         return job.node_of(zero).name
-    from distcheck.rules.job.homes import homes  # which knows every launcher
+    from distcheck.rules.job.homes import homes  # imported only when needed
 
     return homes(job).get(0, "HOST_OF_RANK_0")
 
 
 def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
-    """Return what to type so that the ranks meet at another port than now."""
+    """Return the commands that set another MASTER_PORT."""
     now = rank.placement.master_port
     port = free_port(job, *([now] if now is not None else []))
     table = table_of(rank)
@@ -54,7 +54,7 @@ def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
         slurm = "SLURM_JOB_ID" in rank.environment and (table is None or table.launcher == "slurm")
         return (SLURM_MASTER_PORT,) if slurm else ()
     if table and table.launcher == "torchrun":
-        from distcheck.rules.job.agents import restarted  # which a bare shell does not need
+        from distcheck.rules.job.agents import restarted  # not needed in a bare shell
 
         return (restarted(job, rank, {"master-port": str(port)}),)
     if table and table.launcher in HAND_OVER and not job.asked.started_here:
@@ -65,7 +65,7 @@ def other_port(job: Job, rank: RankFacts) -> tuple[str, ...]:
 
 
 def _leads_the_list(job: Job, rank: RankFacts) -> bool:
-    """Whether the first node of the allocation runs rank 0, as far as is known; not so on a part of the nodes."""
+    """Whether the first node of the allocation runs rank 0; True if unknown."""
     zero = next((r for r in job.ranks if r.placement.rank == 0), None)
     listed = nodelist.first_host(rank.environment.get("SLURM_JOB_NODELIST", ""))
     if zero is None or not listed:
@@ -75,7 +75,7 @@ def _leads_the_list(job: Job, rank: RankFacts) -> bool:
 
 
 def master_commands(job: Job, rank: RankFacts, *variables: str) -> tuple[str, ...]:
-    """Return what to type so that all ranks know where to meet."""
+    """Return the commands that set the same master on all ranks."""
     names = variables or ("MASTER_ADDR", "MASTER_PORT")
     launcher = table_of(rank)
     if launcher and launcher.launcher in HAND_OVER:
@@ -85,7 +85,7 @@ def master_commands(job: Job, rank: RankFacts, *variables: str) -> tuple[str, ..
 
 
 def export(job: Job, rank: RankFacts, variable: str) -> str:
-    """Return the line that sets a variable: from the launcher's own where it has one, else by formula."""
+    """Return the command that sets a variable, from the launcher's own or by formula."""
     table = table_of(rank)
     slurm = "SLURM_JOB_ID" in rank.environment and (table is None or table.launcher == "slurm")
     if table and table.launcher != "torchrun":
@@ -116,23 +116,23 @@ def export(job: Job, rank: RankFacts, variable: str) -> str:
 
 
 def meant(job: Job, rank: RankFacts, name: str, value: str) -> tuple[str, str]:
-    """Return words and a command for a value that is no number."""
+    """Return a fix text and a command for a value that is not an integer."""
     command = export(job, rank, name)
     text = value.strip()
     if "$" in text or "`" in text:
         return (
-            "The shell did not expand this: use double quotes, or expand it where the rank is started.",
+            "The shell did not expand this value: use double quotes, or expand it where the rank is started.",
             command,
         )
     if _TASKS.match(text):
         if name == "WORLD_SIZE" and "SLURM_NTASKS" in rank.environment:
             command = "export WORLD_SIZE=$SLURM_NTASKS"
         return (
-            "Slurm writes tasks per node this way, 4(x2) being 4 on each of 2 nodes; torch wants one number.",
+            "This is Slurm's notation for tasks per node: 4(x2) is 4 on each of 2 nodes. torch needs one integer.",
             command,
         )
     try:
         whole = int(float(text))
     except (ValueError, OverflowError):
-        return f"Export {name} as a whole number.", command
+        return f"Export {name} as an integer.", command
     return f"Export {name} without a decimal point.", f"export {name}={whole}"

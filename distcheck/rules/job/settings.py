@@ -1,4 +1,4 @@
-"""Who set the variables that torch reads, which are not set, and the port that the ranks agree on."""
+"""The variables that torch reads: who set them, which are unset, and the agreed port."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ PORT = 29500
 """The port that torchrun takes by default (https://docs.pytorch.org/docs/stable/elastic/run.html)."""
 LARGEST_PORT = 65535
 TORCH_READS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What ``env://`` reads, in torch's order (torch/distributed/rendezvous.py)."""
+"""The variables that ``env://`` reads, in torch's order (torch/distributed/rendezvous.py)."""
 MPI_LAUNCHERS: frozenset[Launcher] = frozenset({"openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod"})
 
 
 def started_by_distcheck(job: Job, rank: RankFacts) -> bool:
-    """Whether distcheck placed this rank itself, so that no variable is the user's."""
+    """Whether distcheck started this rank, so that the user set none of its variables."""
     return job.asked.started_here or rank.placement.launcher == "distcheck"
 
 
 def chosen_by_agent(job: Job, rank: RankFacts) -> bool:
-    """Whether torchrun's agent chose MASTER_ADDR itself: its c10d rendezvous takes the first agent's own host name."""
+    """Whether torchrun's agent chose MASTER_ADDR: c10d takes the first agent's host name."""
     agent = job.process_of(rank).agent
     if agent is None or agent.program == "accelerate":
         return False
@@ -39,9 +39,9 @@ def chosen_by_agent(job: Job, rank: RankFacts) -> bool:
 
 
 def unset(rank: RankFacts) -> tuple[str, ...]:
-    """Return which of the variables that torch reads nobody set, leaving out what the options give.
+    """Return the variables that torch reads and that are set neither here nor by an option.
 
-    Without a launcher a placement's value can only come from an option; a launcher's own variables give rank
+    Without a launcher a placement's value can only come from an option. A launcher's own variables give rank
     and world size to distcheck, not to torch.
     """
     where = rank.placement
@@ -56,7 +56,7 @@ def unset(rank: RankFacts) -> tuple[str, ...]:
 
 
 def torch_would_raise(rank: RankFacts) -> str:
-    """Return what ``init_process_group()`` raises when a variable is unset or empty: it names the first."""
+    """Return the error of ``init_process_group()`` for the first unset or empty variable."""
     first = next((v for v in TORCH_READS if not rank.environment.get(v)), TORCH_READS[0])
     return (
         "ValueError: Error initializing torch.distributed using env:// rendezvous: "
@@ -65,42 +65,42 @@ def torch_would_raise(rank: RankFacts) -> str:
 
 
 def mapping(table: Table) -> str:
-    """Return the export that turns a launcher's variables into those that torch and scripts read."""
+    """Return the export that maps a launcher's variables to those that torch and scripts read."""
     pairs = [("RANK", table.rank), ("WORLD_SIZE", table.world_size), ("LOCAL_RANK", table.local_rank)]
     return "export " + " ".join(f"{name}=${source}" for name, source in pairs)
 
 
 @once
 def agreed_port(job: Job) -> int | None:
-    """Return the MASTER_PORT that most ranks were given, rank 0's where as many were given another; None for none."""
-    told = [r.placement for r in job.ranks if not r.placement.master_derived]
-    votes = Counter(p.master_port for p in told if p.master_port is not None and 1 <= p.master_port <= LARGEST_PORT)
-    zero = {p.master_port for p in told if p.rank == 0}
+    """Return the MASTER_PORT of most ranks, rank 0's in a tie, None if no rank has one."""
+    given = [r.placement for r in job.ranks if not r.placement.master_derived]
+    votes = Counter(p.master_port for p in given if p.master_port is not None and 1 <= p.master_port <= LARGEST_PORT)
+    zero = {p.master_port for p in given if p.rank == 0}
     return max(votes, key=lambda port: (votes[port], port in zero), default=None)
 
 
 def free_port(job: Job, *taken: int) -> int | None:
-    """Return a port that is free on rank 0's node as far as was looked, and none of these; None where nobody looked."""
+    """Return a port found free on rank 0's node, not one of `taken`; None if none was probed."""
     processes = [job.process_of(r) for r in sorted(job.ranks, key=lambda r: r.placement.rank != 0)]
     return next((port for p in processes for port in p.free_ports if port not in taken), None)
 
 
 @once
 def usual_port(job: Job) -> int:
-    """Return the port for ranks that have none: the others', the one that distcheck derived, or one that is free."""
+    """Return the port for ranks without one: the other ranks', the derived one, or a free one."""
     derived = next((r.placement.master_port for r in job.ranks if r.placement.master_derived), None)
     return agreed_port(job) or derived or free_port(job) or PORT
 
 
 def number(rank: RankFacts, variable: str) -> int | None:
-    """Return a rank's variable as torch's ``int()`` reads it, None when it is unset or no number."""
+    """Return a rank's variable as ``int()`` parses it, None if unset or not an integer."""
     return integer(rank.environment.get(variable))
 
 
 def expected(name: str) -> str:
-    """Say what a variable should hold."""
-    words = {
+    """Return the expected value of a variable, as text."""
+    texts = {
         "MASTER_ADDR": "the name or IP address of rank 0's host",
         "MASTER_PORT": "a port from 1 to 65535",
     }
-    return words.get(name, "a whole number")
+    return texts.get(name, "an integer")

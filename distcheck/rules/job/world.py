@@ -1,4 +1,4 @@
-"""What the ranks of a job add up to: judged once here, so that one root cause gives one finding."""
+"""The world that a job's ranks form; judged here once, so one root cause is one finding."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 
 
 def gap(job: Job) -> str:
-    """Say why nothing is known of the other ranks; empty when everybody who could come is in the job.
+    """Return why the other ranks are unknown; empty if every rank is in the job.
 
-    A process that names neither rank nor world size claims no others, so there is nobody to miss.
+    A process without rank and world size implies no other ranks, so none can be missing.
     """
     if all(r.placement.rank is None and r.placement.world_size is None for r in job.ranks):
         return ""
     world = job.world_size
     if world is None or world < 1:
-        return "no usable WORLD_SIZE says how many ranks there should be"
+        return "no valid WORLD_SIZE, so the number of ranks is unknown"
     if len(job.ranks) >= world and not (len(job.ranks) == 1 and not job.met):
         return ""
     if not any(r.placement.can_meet for r in job.ranks):
-        return "no roll call could be held: the variables name no usable rank, address or port to meet at"
-    return "" if job.met else "rank 0 was not reached, so nothing is known of the other ranks"
+        return "no roll call: the variables give no valid rank, address or port"
+    return "" if job.met else "rank 0 was not reached, so the other ranks are unknown"
 
 
 @once
 def worlds(job: Job) -> dict[int, list[RankFacts]]:
-    """Group the ranks by the world size they believe in; impossible sizes are another rule's."""
+    """Group the ranks by their world size; another rule reports impossible sizes."""
     sized = [r for r in job.ranks if (r.placement.world_size or 0) >= 1]
     return grouped(sized, lambda r: r.placement.world_size or 0)
 
 
 def tasks_of(rank: RankFacts) -> int | None:
-    """Return how many ranks the launcher says it started, None when none with a count of its own did."""
+    """Return how many ranks the launcher reports, None without a launcher that reports it."""
     table = table_of(rank)
     if table is None or table.launcher == "torchrun":
         return None
@@ -46,10 +46,9 @@ def tasks_of(rank: RankFacts) -> int | None:
 
 @once
 def lonely(job: Job) -> list[RankFacts]:
-    """Return the ranks told that they are the whole world although others run beside them.
+    """Return the ranks with WORLD_SIZE 1 although other ranks of the job run.
 
-    torchrun is left out: one standalone torchrun per task is how independent trainings are started on
-    purpose.
+    torchrun is ignored: one standalone torchrun per task is the usual way to start independent trainings.
     """
     ones = [
         r
@@ -64,10 +63,10 @@ def lonely(job: Job) -> list[RankFacts]:
 
 @once
 def out_of_range(job: Job) -> list[RankFacts]:
-    """Return the ranks that are no number from 0 to the world size less one.
+    """Return the ranks outside the range 0 to WORLD_SIZE - 1.
 
-    Silent where the world size itself is at fault: where it is impossible, where it is 1 by mistake, or where
-    a rank fits into the world that the others believe in.
+    Empty where the world size itself is wrong: where it is impossible, where it is 1 by mistake, or where
+    a rank is valid in the world of the other ranks.
     """
     alone = {id(r) for r in lonely(job)}
     majority = job.world_size or 0
@@ -82,7 +81,7 @@ def out_of_range(job: Job) -> list[RankFacts]:
 
 
 def counts_from_one(job: Job) -> bool:
-    """Whether the ranks are numbered from 1 to the world size: its last one is there, and no rank 0."""
+    """Whether the ranks are numbered from 1: rank WORLD_SIZE exists, and rank 0 does not."""
     beyond = out_of_range(job)
     return bool(beyond) and all(r.placement.rank == r.placement.world_size for r in beyond) and not any(
         r.placement.rank == 0 for r in job.ranks
@@ -91,7 +90,7 @@ def counts_from_one(job: Job) -> bool:
 
 @once
 def duplicates(job: Job) -> dict[int, list[RankFacts]]:
-    """Return the rank numbers that several processes claim; worlds of one are the other rule's."""
+    """Return the ranks that several processes claim; another rule reports worlds of one."""
     alone = {id(r) for r in lonely(job)}
     claims = grouped(
         (r for r in job.ranks if r.placement.rank is not None and id(r) not in alone),
@@ -102,14 +101,14 @@ def duplicates(job: Job) -> dict[int, list[RankFacts]]:
 
 @once
 def strays(job: Job) -> int:
-    """Count the processes that are there and hold no rank of their own: each may be one that is missing."""
+    """Return the number of processes without a rank of their own: each may be a missing one."""
     nameless = sum(1 for r in job.ranks if r.placement.rank is None)
     return nameless + len(out_of_range(job)) + sum(len(claimants) - 1 for claimants in duplicates(job).values())
 
 
 @once
 def too_few_started(job: Job) -> int | None:
-    """Return how many ranks the launcher started when they are all here and WORLD_SIZE wants more."""
+    """Return how many ranks the launcher started if all joined and WORLD_SIZE is larger."""
     started = {tasks_of(r) for r in job.ranks if not started_by_distcheck(job, r)}
     if len(started) != 1 or len(worlds(job)) != 1 or gap(job):
         return None
@@ -119,7 +118,7 @@ def too_few_started(job: Job) -> int | None:
 
 @once
 def is_complete(job: Job) -> bool:
-    """Whether every rank of one world is here exactly once, so that layouts can be judged."""
+    """Whether every rank of one world joined exactly once, so that layouts can be judged."""
     return (
         not gap(job)
         and job.world_size == len(job.ranks)
@@ -132,9 +131,9 @@ def is_complete(job: Job) -> bool:
 
 @once
 def agents(job: Job) -> list[list[RankFacts]]:
-    """Group the ranks that one launcher numbered locally: those of a node.
+    """Group the ranks whose local ranks count together: those of a node.
 
-    Under torchrun those of an agent: two agents on one host, as people test several nodes on one machine,
+    Under torchrun those of an agent: two agents on one host, as in tests of several nodes on one machine,
     each count their local ranks from 0.
     """
     return list(
@@ -149,7 +148,7 @@ def agents(job: Job) -> list[list[RankFacts]]:
 
 
 def in_blocks(job: Job) -> bool:
-    """Whether every node holds consecutive ranks: then somebody numbered them so on purpose."""
+    """Whether every node holds consecutive ranks: the numbering is then on purpose."""
     for ranks in agents(job):
         held = sorted(r.placement.rank for r in ranks if r.placement.rank is not None)
         if not held or held[-1] - held[0] != len(ranks) - 1:
@@ -158,9 +157,9 @@ def in_blocks(job: Job) -> bool:
 
 
 def started_without_srun(job: Job) -> RankFacts | None:
-    """Return the one rank that a Slurm batch or salloc shell started with a step's numbers; srun starts the others.
+    """Return the only rank if a Slurm batch or salloc shell started it instead of srun.
 
-    Slurm sets SLURM_PROCID=0 and SLURM_NTASKS in a batch script too, so that it looks like the first of its tasks.
+    Slurm sets SLURM_PROCID=0 and SLURM_NTASKS in a batch script too, so the shell looks like the first task.
     """
     if len(job.ranks) != 1:
         return None
@@ -171,13 +170,13 @@ def started_without_srun(job: Job) -> RankFacts | None:
 
 
 def allotted_nodes(rank: RankFacts) -> int | None:
-    """Return how many nodes the scheduler gave to the job, None when it does not say."""
+    """Return how many nodes the scheduler allocated to the job, None if unknown."""
     names = ("SLURM_JOB_NUM_NODES", "PBS_NUM_NODES", "NHOSTS")
     return next((n for name in names if (n := number(rank, name)) is not None), None)
 
 
 def crowded(job: Job) -> int | None:
-    """Return how many nodes an MPI job has when all of its ranks run on one of them, None when they do not."""
+    """Return the number of nodes of an MPI job whose ranks all run on one of them, else None."""
     if len(job.nodes) != 1 or len(job.ranks) < 2 or not is_complete(job):
         return None
     first = job.ranks[0]

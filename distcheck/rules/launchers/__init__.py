@@ -1,1 +1,1 @@
-"""Rules about what started the job: torchrun's agents, Slurm, MPI, Kubernetes, and the probes' own start."""
+"""Rules about launchers: torchrun, Slurm, MPI, Kubernetes, and the start of the probes."""

@@ -1,4 +1,4 @@
-"""Rules about what torchrun's agents were given on different nodes, their clocks, and who came into one world."""
+"""Rules about torchrun's agents on several nodes: options, clocks and common world."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 # keep_alive_max_attempt by the others' clocks (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).
 _INTERVAL_SECONDS, _ATTEMPTS = 5, 3
 _WARN_SHARE = 2 / 3
-"""Of what the rendezvous bears, from which on a difference is a warning: heartbeats are late as well."""
-_TOLD_SECONDS = 1.0
+"""Share of the tolerated skew from which it is a warning: heartbeats are late as well."""
+_REPORTED_SECONDS = 1.0
 _ALIKE = {
     "rdzv-backend": "static",
     "rdzv-id": "none",
@@ -54,7 +54,7 @@ _ALIKE = {
 
 
 def _concerned(job: Job) -> list[RankFacts]:
-    """Return the ranks of agents of which no other rule says why they are alone."""
+    """Return the ranks of agents whose incomplete world no other rule explains."""
     return [
         r
         for r in by_agent(job)
@@ -65,19 +65,19 @@ def _concerned(job: Job) -> list[RankFacts]:
 
 @rule("environment")
 def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
-    """The agents were given different ``--nnodes``, or their world has not the nodes that were meant.
+    """The agents have different ``--nnodes``, or their world lacks nodes.
 
-    With the static rendezvous the agent of node rank 0 starts as soon as as many agents came as its own ``--nnodes``
-    says; an agent beyond that number waits for ever without a word. The c10d rendezvous starts with fewer nodes than an
-    exact ``--nnodes`` when it drops one: its clock is more than 15 seconds off, or it left. Without ``--nnodes`` every
-    node that srun starts it on trains for itself, and an elastic ``--nnodes 1:4`` starts with whoever came within 30
-    seconds.
+    With the static rendezvous the agent with node rank 0 starts as soon as the number of agents in its own ``--nnodes``
+    has joined. An agent beyond that number waits forever without a message. The c10d rendezvous starts with fewer nodes
+    than an exact ``--nnodes`` if it drops one: the clock of that node is more than 15 seconds off, or it left. Without
+    ``--nnodes`` every node on which srun starts torchrun trains alone, and an elastic ``--nnodes 1:4`` starts with the
+    nodes that joined within 30 seconds.
 
-    Found by comparing the agents' command lines over the nodes, and GROUP_WORLD_SIZE with ``--nnodes`` and with the
-    nodes of the Slurm step; a node of the step that is in no world is named. Values that contradict the world are an
-    error of the job, fewer nodes than the fewest of ``--nnodes`` an error that a retry may cure, nodes of the step left
-    over a warning. A world smaller than the most of an elastic ``--nnodes`` is only worth knowing. Silent for
-    ``--standalone``, which says that each node is to be alone.
+    Found by comparing the agents' command lines between the nodes, and GROUP_WORLD_SIZE with ``--nnodes`` and with the
+    nodes of the Slurm step. A node of the step that is in no world is named. Values that contradict the world are an
+    error of the job. Fewer nodes than the minimum of ``--nnodes`` are an error that a retry may solve. Unused nodes of
+    the step are a warning. A world smaller than the maximum of an elastic ``--nnodes`` is only an info. Silent for
+    ``--standalone``, with which each node is alone on purpose.
 
     Fix: ``--nnodes $SLURM_NNODES``, the same on every node.
     """
@@ -107,7 +107,7 @@ def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
             alike,
             f"{named(job, alike)}: torchrun's world has {_nodes(here)} ({_given(options)}); {source} {most}{left}",
             Fix(
-                "Give --nnodes the number of nodes that are to train together; no action if the others are to be idle.",
+                "Set --nnodes to the number of nodes that train together; no action if the others are idle on purpose.",
                 (restarted(job, first, {"nnodes": "$SLURM_NNODES" if certain else str(most)}),),
             ),
             severity="warning" if certain else "info",
@@ -126,28 +126,28 @@ def _given(options: dict[str, str]) -> str:
 
 
 def _contradiction(job: Job, several: dict[tuple[int, int], list[RankFacts]]) -> Finding:
-    """Report agents that do not agree on the number of nodes; an error where the world contradicts one of them."""
+    """Report agents with different --nnodes; an error if the world contradicts one of them."""
     ranks = [r for group in several.values() for r in group]
     here, out = agents_met(job), outside(job)
     fits = all(least <= (here or 0) <= most for least, most in several)
-    # Agents with a larger number than the world's expect others, which wait for ever if they were started.
+    # Agents with a larger number than the world's expect others, which wait forever if they were started.
     more = max(most for _, most in several)
-    told_by = "; ".join(
+    values = "; ".join(
         f"{_given(told(job, group[0]) or {})} on {listed(nodes_of(job, group))}" for group in several.values()
     )
-    message = f"torchrun's agents were given different numbers of nodes: {told_by}"
+    message = f"torchrun's agents have different numbers of nodes: {values}"
     if here is not None:
         message += f"; their world has {_nodes(here)}"
         if out:
             message += f", and {listed(out)} of the Slurm step {'is' if len(out) == 1 else 'are'} not in it"
         elif more > here:
-            message += f", and an agent of another node waits for ever if {more} were started"
+            message += f", and an agent of another node waits forever if {more} were started"
     nnodes = "$SLURM_NNODES" if "SLURM_JOB_ID" in ranks[0].environment else str(more)
     return found(
         job,
         ranks,
         message,
-        Fix("Give every agent the same --nnodes.", (restarted(job, ranks[0], {"nnodes": nnodes}),)),
+        Fix("Set the same --nnodes for every agent.", (restarted(job, ranks[0], {"nnodes": nnodes}),)),
         severity="warning" if fits else "error",
         scope="job",
         evidence=by_name((listed(nodes_of(job, group)), command(job, group[0])) for group in several.values())
@@ -157,7 +157,7 @@ def _contradiction(job: Job, several: dict[tuple[int, int], list[RankFacts]]) ->
 
 
 def _too_few(job: Job, first: RankFacts, here: int, least: int, out: tuple[str, ...]) -> Finding:
-    """Report a world that lacks nodes although all agents were given the same number."""
+    """Report a world that lacks nodes although all agents have the same --nnodes."""
     who = f"; {listed(out)} {'is' if len(out) == 1 else 'are'} not in it" if out else ""
     step = f"srun --overlap --jobid={first.environment.get('SLURM_JOB_ID', '')} --ntasks-per-node=1 date +%s.%N"
     return Finding(
@@ -168,8 +168,8 @@ def _too_few(job: Job, first: RankFacts, here: int, least: int, out: tuple[str, 
         nodes=out,
         message=f"torchrun started a world of {_nodes(here)}, and {_given(told(job, first) or {})} needs {least}{who}",
         fix=Fix(
-            "The rendezvous dropped an agent, or it left. Compare the nodes' clocks, which may differ by at most 15 s, "
-            "look at the log of each agent, and start the job again.",
+            "The rendezvous dropped an agent, or the agent left. Compare the nodes' clocks, which may differ by at "
+            "most 15 s, read the log of each agent, and restart the job.",
             (step, "sudo chronyc makestep") if "SLURM_JOB_ID" in first.environment else ("date +%s.%N",),
         ),
         evidence={"GROUP_WORLD_SIZE": here, "agent": command(job, first)},
@@ -178,14 +178,14 @@ def _too_few(job: Job, first: RankFacts, here: int, least: int, out: tuple[str, 
 
 @rule("meeting")
 def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
-    """The agents of one job were given different options that they should share.
+    """The agents of one job have different values of options that they should share.
 
-    They met, so the job starts. With different ``--max-restarts`` one agent gives up at a failure after which the
-    others start their ranks again and wait for it, ``RendezvousTimeoutError`` after ten minutes: that is a warning.
-    Different names of one endpoint, or another ``--rdzv-conf``, are only worth knowing. Found by comparing the agents'
-    command lines and PET_* variables.
+    They met, so the job starts. Different ``--max-restarts`` are a warning: after a failure one agent gives up, while
+    the others restart their ranks and wait for it, ``RendezvousTimeoutError`` after ten minutes. Different names of one
+    endpoint, or another ``--rdzv-conf``, are only an info. Found by comparing the agents' command lines and PET_*
+    variables.
 
-    Fix: start the agents by one command line on all nodes.
+    Fix: start the agents with the same command line on all nodes.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     known = [r for r in by_agent(job) if told(job, r) is not None]
@@ -200,13 +200,13 @@ def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
     values = differing[name]
     most = majority(values)
     odd = [r for value, group in values.items() if value != most for r in group]
-    words = "; ".join(f"--{name} {brief(value)} on {listed(nodes_of(job, group))}" for value, group in values.items())
+    shown = "; ".join(f"--{name} {brief(value)} on {listed(nodes_of(job, group))}" for value, group in values.items())
     yield found(
         job,
         odd,
-        f"torchrun's agents were given different options: {words}",
+        f"torchrun's agents have different options: {shown}",
         Fix(
-            "Start the agents by one command line on all nodes.",
+            "Start the agents with the same command line on all nodes.",
             (restarted(job, odd[0], {name: most or next(iter(values))}),),
         ),
         severity="warning" if name == "max-restarts" else "info",
@@ -221,17 +221,17 @@ def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
-    """The nodes' clocks differ, by which torchrun's c10d rendezvous tells who is alive.
+    """The nodes' clocks differ; torchrun's c10d rendezvous may drop a live node.
 
-    Each agent writes the time by its own clock as its heartbeat, and the others compare it with theirs: one that is
-    more than 15 seconds behind (keep_alive_interval times keep_alive_max_attempt) is dropped although it lives, with
-    ``RendezvousClosedError`` or a rendezvous that starts again and again. Found at the roll call, by the time that each
-    process told between two moments of the host's clock; what is said is the least that the clocks can differ. From
-    two thirds of what the rendezvous bears it is a warning; where they differ by all of it and the world lacks nodes of
-    ``--nnodes``, an error. Only for ranks of a c10d rendezvous.
+    Each agent writes its own clock's time as its heartbeat, and the others compare it with their clocks. The rendezvous
+    drops a live agent that is more than 15 seconds behind (keep_alive_interval times keep_alive_max_attempt), with
+    ``RendezvousClosedError`` or a rendezvous that restarts repeatedly. Found at the roll call, by the time that each
+    process reported between two readings of the leader's clock. The reported skew is a lower bound. It is a
+    warning from two thirds of the tolerated skew on. It is an error if the skew reaches the tolerated value and
+    the world lacks nodes of ``--nnodes``. Only for ranks of a c10d rendezvous.
 
     Fix: NTP on all nodes: ``chronyc makestep``; until then ``--rdzv-conf keep_alive_max_attempt=N``, where N times
-    keep_alive_interval is more than the clocks differ.
+    keep_alive_interval is more than the skew.
     See: https://github.com/pytorch/pytorch/issues/111646
     """
     skewed = _clocks(job)
@@ -239,7 +239,7 @@ def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
         ranks = [r for _, r in skewed]
         worst = max((ahead for ahead, _ in skewed), key=abs)
         interval, attempts, conf = _patience(job, ranks[0])
-        apart, borne = _apart(skewed), interval * attempts
+        apart, tolerated = _apart(skewed), interval * attempts
         conf["keep_alive_max_attempt"] = str(math.ceil(apart / _WARN_SHARE / interval) + 1)
         patient = ",".join(f"{name}={value}" for name, value in conf.items())
         dropped = _dropped_by_clock(job)
@@ -247,14 +247,14 @@ def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: the clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} rank 0's "
-            f"host's; the c10d rendezvous drops a node at {borne} s"
+            f"{named(job, ranks)}: the clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} that of "
+            f"rank 0's host; the c10d rendezvous drops a node at {tolerated} s"
             + (f", and the world has {here} of {least} nodes" if dropped else ""),
             Fix(
-                "Set the clocks by NTP; until then let the rendezvous be more patient.",
+                "Synchronise the clocks with NTP; until then raise the rendezvous's tolerance.",
                 ("sudo chronyc makestep", restarted(job, ranks[0], {"rdzv-conf": patient})),
             ),
-            severity="error" if dropped else "warning" if apart >= _WARN_SHARE * borne else "info",
+            severity="error" if dropped else "warning" if apart >= _WARN_SHARE * tolerated else "info",
             scope="node",
             owner="admin",
             confirmed=False,
@@ -263,19 +263,20 @@ def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
 
 
 def _clocks(job: Job) -> list[tuple[float, RankFacts]]:
-    """Return the ranks of a c10d rendezvous whose clock differs from rank 0's host's by a second, and by how much."""
+    """Return c10d ranks whose clock is over a second off rank 0's host, with the skew."""
     apart = ((job.process_of(r).clock_ahead_seconds or 0.0, r) for r in by_agent(job))
-    return [(ahead, r) for ahead, r in apart if abs(ahead) > _TOLD_SECONDS and rendezvous(told(job, r) or {}) == "c10d"]
+    skewed = [(ahead, r) for ahead, r in apart if abs(ahead) > _REPORTED_SECONDS]
+    return [(ahead, r) for ahead, r in skewed if rendezvous(told(job, r) or {}) == "c10d"]
 
 
 def _apart(clocks: list[tuple[float, RankFacts]]) -> float:
-    """Return by how many seconds any two of these clocks, or one and rank 0's host's, differ."""
+    """Return the largest difference in seconds between these clocks and rank 0's host's."""
     ahead = [seconds for seconds, _ in clocks]
     return max(0.0, *ahead) - min(0.0, *ahead)
 
 
 def _patience(job: Job, rank: RankFacts) -> tuple[int, int, dict[str, str]]:
-    """Return keep_alive_interval and keep_alive_max_attempt, and all of --rdzv-conf (timeout=900,read_timeout=60)."""
+    """Return keep_alive_interval, keep_alive_max_attempt, and all of --rdzv-conf."""
     pairs = (part.partition("=") for part in (told(job, rank) or {}).get("rdzv-conf", "").split(",") if "=" in part)
     conf = {name.strip(): value.strip() for name, _, value in pairs}
     interval = integer(conf.get("keep_alive_interval")) or _INTERVAL_SECONDS
@@ -283,7 +284,7 @@ def _patience(job: Job, rank: RankFacts) -> tuple[int, int, dict[str, str]]:
 
 
 def _dropped_by_clock(job: Job) -> bool:
-    """Whether the world lacks agents, and clocks differ by so much that the rendezvous drops them."""
+    """Whether the world lacks agents and the clock skew is large enough to drop them."""
     clocks = _clocks(job)
     if not clocks or too_few_met(job) is None:
         return False

@@ -1,4 +1,4 @@
-"""Rules about what torchelastic agents make of their ranks: their numbers, restarts and arguments."""
+"""Rules about the ranks of torchelastic agents: numbering, restarts and arguments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
     """The agents of one job start different numbers of processes.
 
-    Meant or not, the nodes are uneven: frameworks that work out groups from LOCAL_WORLD_SIZE fail. Where
-    ``--nproc-per-node`` is ``gpu`` or ``auto`` each node counts for itself, and a smaller count is a GPU that fell
-    off: then it is a warning. Found by comparing LOCAL_WORLD_SIZE of all agents once all ranks came.
+    Intended or not, frameworks that compute groups from LOCAL_WORLD_SIZE fail on nodes of different size. With
+    ``--nproc-per-node`` ``gpu`` or ``auto`` each node counts its own GPUs, and a smaller count means a lost GPU: this
+    is a warning. Found by comparing LOCAL_WORLD_SIZE of all agents once all ranks joined.
 
-    Fix: a number in place of ``gpu`` makes torch fail on the node that lacks one; drain that node.
+    Fix: use a number in place of ``gpu``, so that torch fails on the node that lacks a GPU; drain that node.
     """
     if not is_complete(job) or not by_agent(job):
         return
@@ -41,9 +41,9 @@ def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
         job,
         counted or fewer,
         f"{named(job, counted or fewer)}: torchrun started {fold(r.placement.local_world_size or 0 for r in fewer)} "
-        f"processes; other nodes have {most}" + (", and each node counted its GPUs itself" if counted else ""),
+        f"processes; other nodes have {most}" + ("; each node counted its own GPUs" if counted else ""),
         Fix(
-            "Give every node the same number of processes; where a GPU is missing, look at that node.",
+            "Start the same number of processes on every node; if a GPU is missing, check that node.",
             ("nvidia-smi -L", restarted(job, fewer[0], {"nproc-per-node": str(most)})),
         ),
         severity="warning" if counted else "info",
@@ -54,16 +54,16 @@ def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting", "accelerate-machine-rank-same")
 def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
-    """Several nodes were given the same node rank.
+    """Several nodes have the same node rank.
 
-    torchrun's and accelerate's agents then wait for a node that is not there (``wait timeout after 900000ms, keys:
-    /none/torchelastic/role_info/0, /none/torchelastic/role_info/1``; ``1/2 clients joined`` where each holds a store of
-    its own) and start no script; Lightning numbers the ranks twice. Most often the variable was expanded
-    where the job was submitted and not on the node, or a configuration file with ``machine_rank: 0`` was copied to
-    all. What torchrun started has met, so this is found before it: by NODE_RANK or PET_NODE_RANK where the ranks of
-    several nodes have the same. Silent where the ranks themselves are there twice, which env-rank-duplicate says.
+    torchrun's and accelerate's agents then wait for a node that does not exist (``wait timeout after 900000ms, keys:
+    /none/torchelastic/role_info/0, /none/torchelastic/role_info/1``; ``1/2 clients joined`` where each serves its own
+    store) and start no script; Lightning assigns the same ranks twice. Usually the variable was expanded on the submit
+    host and not on the node, or a configuration file with ``machine_rank: 0`` was copied to all nodes. Ranks under
+    torchrun have already passed this point, so it is found before torchrun: by the same NODE_RANK or PET_NODE_RANK on
+    ranks of several nodes. Silent for duplicate ranks, which env-rank-duplicate reports.
 
-    Fix: let the node's own shell expand it: ``srun bash -c 'torchrun --node-rank $SLURM_NODEID ...'``.
+    Fix: expand the variable in the node's own shell: ``srun bash -c 'torchrun --node-rank $SLURM_NODEID ...'``.
     See: https://github.com/huggingface/accelerate/issues/2362
     """
     if duplicates(job):
@@ -83,9 +83,9 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
             yield found(
                 job,
                 several,
-                f"{named(job, several)}: {variable} is {value} on {listed(nodes)}; expected one of its own on each",
+                f"{named(job, several)}: {variable} is {value} on {listed(nodes)}; expected a different one on each",
                 Fix(
-                    "Let each node's shell expand the number, not the shell that submits.",
+                    "Expand the number in each node's shell, not in the shell that submits the job.",
                     (f"export {variable}=$SLURM_NODEID  # in each task, not where the job is submitted",),
                 ),
                 severity="warning",
@@ -96,31 +96,31 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
-    """The c10d rendezvous numbered the nodes itself, against their ``--node-rank``.
+    """The c10d rendezvous ignored ``--node-rank`` and numbered the nodes itself.
 
-    torchrun warns ``node_rank is only used for static rdzv_backend. It will be ignored``. The job runs; rank 0, and
+    torchrun warns ``node_rank is only used for static rdzv_backend. It will be ignored``. The job runs, but rank 0, and
     with it the logs and checkpoints, may be on another node than expected. Found by comparing ``--node-rank`` with
     GROUP_RANK.
 
-    Fix: ``--rdzv-backend static`` with ``--master-addr`` where the order matters.
+    Fix: if the order matters, ``--rdzv-backend static`` with ``--master-addr``.
     See: https://github.com/pytorch/pytorch/issues/137402
     """
     other = []
     for r in by_agent(job):
         options = told(job, r) or {}
-        wanted = integer(options.get("node-rank"))
-        if wanted is not None and rendezvous(options) == "c10d" and wanted != r.placement.node_rank:
-            other.append((wanted, r))
+        option = integer(options.get("node-rank"))
+        if option is not None and rendezvous(options) == "c10d" and option != r.placement.node_rank:
+            other.append((option, r))
     if other:
         ranks = [r for _, r in other]
-        wanted, first = other[0]
+        option, first = other[0]
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: --node-rank {wanted} was ignored, GROUP_RANK is {first.placement.node_rank}"
-            + (", and so on other nodes" if len({job.node_of(r).key for r in ranks}) > 1 else ""),
+            f"{named(job, ranks)}: --node-rank {option} was ignored, GROUP_RANK is {first.placement.node_rank}"
+            + ("; same on other nodes" if len({job.node_of(r).key for r in ranks}) > 1 else ""),
             Fix(
-                "Leave --node-rank out, or use the static rendezvous where the order matters.",
+                "Remove --node-rank; if the order matters, use the static rendezvous.",
                 (
                     restarted(
                         job,
@@ -131,19 +131,19 @@ def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
             ),
             severity="info",
             scope="job",
-            evidence=by_name((job.node_of(r).name, f"asked {w}, got {r.placement.node_rank}") for w, r in other),
+            evidence=by_name((job.node_of(r).name, f"requested {n}, got {r.placement.node_rank}") for n, r in other),
         )
 
 
 @rule("environment")
 def torchrun_rdzv_id_shared(job: Job) -> Iterator[Outcome]:
-    """The job has no rendezvous id of its own, so another one with the same endpoint joins it.
+    """The job has no rendezvous id, so another job at the same endpoint can join it.
 
     Without ``--rdzv-id`` the id is ``none``. Two jobs at the same endpoint, or a restart while the old agents are still
-    there, mix: ``RendezvousClosedError``, ``RendezvousGracefulExitError``, or a world with the other's ranks. Found by
-    TORCHELASTIC_RUN_ID being ``none`` in a c10d rendezvous of several agents.
+    running, mix: ``RendezvousClosedError``, ``RendezvousGracefulExitError``, or a world with the other job's ranks.
+    Found by TORCHELASTIC_RUN_ID being ``none`` in a c10d rendezvous of several agents.
 
-    Fix: ``--rdzv-id $SLURM_JOB_ID``, or any word that is this job's alone.
+    Fix: ``--rdzv-id $SLURM_JOB_ID``, or any id that is unique to this job.
     See: https://github.com/pytorch/pytorch/issues/147064
     """
     shared = [
@@ -155,8 +155,8 @@ def torchrun_rdzv_id_shared(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             shared,
-            f"{named(job, shared)}: the rendezvous at {brief(endpoint)} has no id; another job that comes there joins",
-            Fix("Give the job an id of its own.", (restarted(job, shared[0], {"rdzv-id": own_id(job, shared[0])}),)),
+            f"{named(job, shared)}: the rendezvous at {brief(endpoint)} has no id; another job there can join",
+            Fix("Set an id unique to this job.", (restarted(job, shared[0], {"rdzv-id": own_id(job, shared[0])}),)),
             severity="info",
             scope="job",
             evidence={"TORCHELASTIC_RUN_ID": "none", "agent": command(job, shared[0])},
@@ -167,11 +167,11 @@ def torchrun_rdzv_id_shared(job: Job) -> Iterator[Outcome]:
 def launch_local_rank_arg(job: Job) -> Iterator[Outcome]:
     """The launcher torch.distributed.launch adds ``--local-rank=N`` to the script's arguments.
 
-    Scripts that do not expect it stop with ``error: unrecognized arguments: --local-rank=0``; since torch 2.0 it is
-    written with a dash, which scripts that expect ``--local_rank`` do not know. A script that takes it is well. Found
-    by the agent's command line without ``--use-env``.
+    Scripts that do not accept it stop with ``error: unrecognized arguments: --local-rank=0``. Since torch 2.0 it is
+    written with a dash, which scripts that expect ``--local_rank`` reject. No action for a script that accepts it.
+    Found by the agent's command line without ``--use-env``.
 
-    Fix: torchrun, with ``os.environ["LOCAL_RANK"]`` in the script; or
+    Fix: use torchrun, with ``os.environ["LOCAL_RANK"]`` in the script; or
     ``add_argument("--local-rank", "--local_rank", type=int)``.
     See: https://docs.pytorch.org/docs/stable/distributed.html#launch-utility
     """
@@ -184,9 +184,9 @@ def launch_local_rank_arg(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             added,
-            f"{named(job, added)}: torch.distributed.launch gives the script --local-rank; the script must take it",
+            f"{named(job, added)}: torch.distributed.launch passes --local-rank; the script must accept it",
             Fix(
-                "Use torchrun and read LOCAL_RANK, or let the script take the argument in both spellings.",
+                "Use torchrun and read LOCAL_RANK, or accept the argument in both spellings.",
                 (
                     restarted(job, added[0], {}).replace(program(job, added[0]), "torchrun", 1),
                     restarted(job, added[0], {"use-env": ""}),
@@ -200,12 +200,12 @@ def launch_local_rank_arg(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def elastic_restart_stale(job: Job) -> Iterator[Outcome]:
-    """The ranks are not the first that their agent started.
+    """The ranks have been restarted by torchrun after a failure.
 
-    After a failure torchrun ends the ranks and starts them again. What one of them left behind, a process that was
-    slow to die or holds a GPU, meets the new ones: out of memory, ``EADDRINUSE``. Found by TORCHELASTIC_RESTART_COUNT.
+    After a failure torchrun ends the ranks and restarts them. A process of an earlier start that exits slowly or still
+    holds a GPU conflicts with the new ranks: out of memory, ``EADDRINUSE``. Found by TORCHELASTIC_RESTART_COUNT.
 
-    Fix: look for processes that are older than these ranks (``nvidia-smi``, ``ps``), and end them by their number.
+    Fix: find processes that are older than these ranks (``nvidia-smi``, ``ps``), and kill them by their pid.
     See: https://github.com/pytorch/pytorch/issues/69345
     """
     again = [r for r in by_agent(job) if (number(r, "TORCHELASTIC_RESTART_COUNT") or 0) > 0]
@@ -216,7 +216,7 @@ def elastic_restart_stale(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: this is restart {count} of at most {most}",
             Fix(
-                "See why the former ranks failed, and whether any of them is still there.",
+                "Check why the earlier ranks failed, and whether any of them is still running.",
                 ("ps -eo pid,lstart,stat,args --sort=start_time", "nvidia-smi"),
             ),
             severity="info",
@@ -227,11 +227,11 @@ def elastic_restart_stale(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def accelerate_num_processes_total(job: Job) -> Iterator[Outcome]:
-    """The processes of one node were given to accelerate as those of all nodes.
+    """The ``--num_processes`` of accelerate counts one node, but it must count all nodes.
 
     ``--num_processes`` is the total: with 8 on two nodes of 8 GPUs each node runs 4 processes, and half of the GPUs
-    stay unused without a word. Found by an accelerate launch over several nodes whose world is exactly as large as the
-    GPUs that a rank of one node sees.
+    are unused without a warning. Found by an accelerate launch over several nodes whose world size equals the number
+    of GPUs that a rank of one node sees.
 
     Fix: ``accelerate launch --num_processes $((NNODES * GPUS_PER_NODE)) --num_machines $NNODES``.
     See: https://github.com/huggingface/accelerate/issues/2818
@@ -249,10 +249,10 @@ def accelerate_num_processes_total(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             halved,
-            f"{named(job, halved)}: {world} processes on {nodes} nodes, where each has {world} GPUs; "
-            " accelerate's --num_processes counts those of all nodes",
+            f"{named(job, halved)}: {world} processes on {nodes} nodes with {world} GPUs each; "
+            "accelerate's --num_processes is the total of all nodes",
             Fix(
-                "Give --num_processes the processes of all nodes.",
+                "Set --num_processes to the total of all nodes.",
                 (restarted(job, first, {"nnodes": str(nodes), "num-processes": str(world * nodes)}),),
             ),
             severity="warning",

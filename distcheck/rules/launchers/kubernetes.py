@@ -1,4 +1,4 @@
-"""Rules about pods: names that come late, proxies in between, and containers that share a host."""
+"""Rules about pods: late DNS names, sidecar proxies, and containers that share a host."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _in_pods(job: Job) -> list[RankFacts]:
 
 @rule("meeting")
 def k8s_dns_not_ready(job: Job) -> Iterator[Outcome]:
-    """The name in MASTER_ADDR was not known when the pod started, and came later.
+    """The name in MASTER_ADDR did not resolve when the pod started, and resolved later.
 
-    A headless service gets its name in DNS only when its pods are there, and resolvers remember for seconds that a
-    name was not known. torch asks again until its time-out; other programs stop with ``gai error: -2``. Found by asking
-    again for half of ``--join-timeout`` in a pod; below 5 seconds it is only worth knowing. A name that never came is
-    env-master-addr-unresolvable.
+    A headless service appears in DNS only when its pods are ready, and resolvers cache a failed lookup for seconds.
+    torch retries until its timeout; other programs stop with ``gai error: -2``. Found by retrying for half of
+    ``--join-timeout`` in a pod; below 5 seconds it is only an info. env-master-addr-unresolvable reports a name that
+    never resolved.
 
     Fix: ``publishNotReadyAddresses: true`` in the headless service, and an init container that waits for the name.
     See: https://github.com/pytorch/pytorch/issues/80772
@@ -46,9 +46,9 @@ def k8s_dns_not_ready(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: MASTER_ADDR {name} was not known at first; it resolved after {slowest:.1f} s",
+            f"{named(job, ranks)}: MASTER_ADDR {name} did not resolve at first; it resolved after {slowest:.1f} s",
             Fix(
-                "Publish the service's addresses before its pods are ready, and let an init container wait for it.",
+                "Publish the service's addresses before its pods are ready; wait for the name in an init container.",
                 (f"until getent hosts {name}; do sleep 1; done",),
             ),
             severity="warning" if slowest >= _LATE_SECONDS else "info",
@@ -59,14 +59,14 @@ def k8s_dns_not_ready(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
-    """A service mesh's proxy stands between the pods and takes their raw TCP connections.
+    """A service mesh's proxy intercepts the raw TCP connections between the pods.
 
-    Istio's and Linkerd's sidecars answer a connection before the other pod has, and then wait for TLS or HTTP: torch
-    says ``Ping failed``, NCCL ``Connection closed by remote peer``, or both wait. Found by the sidecar's ports, on
-    which somebody listens in the pod, together with connections to rank 0 or between peers that opened and then said
-    nothing, broke, or were answered by another program. Where all went through, the sidecar is only mentioned.
+    Istio's and Linkerd's sidecars accept a connection before the other pod does, and then wait for TLS or HTTP: torch
+    reports ``Ping failed``, NCCL ``Connection closed by remote peer``, or both wait. Found by a process that listens on
+    the sidecar's ports in the pod, together with connections to rank 0 or between peers that opened and then stayed
+    silent, broke, or were answered by another program. If all connections succeeded, the sidecar is only an info.
 
-    Fix: leave the job's pods out of the mesh: ``sidecar.istio.io/inject: "false"`` in the pod template's labels.
+    Fix: exclude the job's pods from the mesh: ``sidecar.istio.io/inject: "false"`` in the pod template's labels.
     See: https://istio.io/latest/docs/setup/additional-setup/sidecar-injection/
     """
     beside = [r for r in _in_pods(job) if job.node_of(r).proxy_ports]
@@ -83,9 +83,9 @@ def k8s_istio_sidecar(job: Job) -> Iterator[Outcome]:
         job,
         ranks,
         f"{named(job, ranks)}: {mesh}'s proxy listens in the pod (port {ports}), and connections "
-        + ("that opened were not answered by the other rank" if through else "went through it"),
+        + ("that opened were not answered by the other rank" if through else "succeeded through it"),
         Fix(
-            "Leave the job's pods out of the mesh.",
+            "Exclude the job's pods from the mesh.",
             (
                 'kubectl patch job JOB --type merge -p \'{"spec":{"template":{"metadata":{"labels":'
                 '{"sidecar.istio.io/inject":"false"}}}}}\''
@@ -105,14 +105,14 @@ def _intercepted(outcomes: list[str]) -> bool:
 
 @rule("environment")
 def k8s_pod_host_confusion(job: Job) -> Iterator[Outcome]:
-    """Pods of one machine look to NCCL like several machines, or containers that share nothing like one.
+    """NCCL takes pods of one machine for several machines, or isolated containers for one.
 
-    NCCL takes ranks with the same host name and boot id for one machine. Pods have host names of their own, so ranks of
-    one machine talk through the network and leave NVLink unused. Pods with ``hostNetwork`` have the machine's name, and
-    where each has a /dev/shm of its own, NCCL cannot share memory through it. Found by comparing host name, boot id and
+    NCCL treats ranks with the same host name and boot id as one machine. Pods have their own host names, so ranks of
+    one machine communicate over the network and NVLink is unused. Pods with ``hostNetwork`` have the machine's name; if
+    each has its own /dev/shm, NCCL cannot share memory through it. Found by comparing host name, boot id and
     the device of /dev/shm of all processes; only for jobs that use GPUs.
 
-    Fix: one pod per machine with all its GPUs; or ``hostIPC: true`` with ``hostNetwork: true``.
+    Fix: run one pod per machine with all its GPUs, or set ``hostIPC: true`` with ``hostNetwork: true``.
     See: https://github.com/NVIDIA/nccl/issues/1781
     """
     pods = [r for r in _in_pods(job) if uses_gpus(job, r) and not isinstance(job.node_of(r).boot_id, Missing)]
@@ -127,12 +127,12 @@ def k8s_pod_host_confusion(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: "
             + (
-                f"{len(names)} pods of one machine have host names of their own; to NCCL they are several machines"
+                f"{len(names)} pods of one machine have different host names; NCCL takes them for several machines"
                 if apart
-                else f"the containers of {names[0]} have {len(devices)} own /dev/shm; to NCCL they are one machine"
+                else f"containers of {names[0]} have {len(devices)} separate /dev/shm; NCCL takes them for one machine"
             ),
             Fix(
-                "Run one pod per machine with all its GPUs, or let the pods share the machine's IPC and network.",
+                "Run one pod per machine with all its GPUs, or share the machine's IPC and network with the pods.",
                 ("kubectl explain pod.spec.hostIPC", "kubectl explain pod.spec.hostNetwork"),
             ),
             severity="info",

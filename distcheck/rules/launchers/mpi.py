@@ -1,4 +1,4 @@
-"""Rules about jobs that MPI's or DeepSpeed's launchers start: what reaches the other nodes, and who runs where."""
+"""Rules about MPI and DeepSpeed jobs: forwarded variables and the placement of ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts import Job, Launcher, NodeFacts, RankFacts
 
-# What decides how NCCL, Gloo, UCX and libfabric connect; left out is what people set on one rank on purpose.
+# Variables that decide how NCCL, Gloo, UCX and libfabric connect, except those set on one rank on purpose.
 _TRANSPORT = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TORCH_GLOO_", "UCX_", "FI_")
 _ON_PURPOSE = ("NCCL_DEBUG", "NCCL_HOSTID", "UCX_LOG", "FI_LOG")
 _CARRY: Mapping[Launcher, Callable[[list[str]], str]] = {
@@ -31,7 +31,7 @@ _CARRY: Mapping[Launcher, Callable[[list[str]], str]] = {
 
 
 def _left_behind(job: Job, launchers: Collection[Launcher]) -> Iterator[tuple[list[str], list[str], list[str]]]:
-    """Yield variables that all ranks of some nodes have and none of the others', with these nodes and those."""
+    """Yield variables set on some nodes only, with the nodes that have and lack them."""
     ranks = [r for r in job.ranks if r.placement.launcher in launchers and not started_by_distcheck(job, r)]
     by_node = grouped(ranks, lambda r: job.node_of(r).name)
     names = {n for r in ranks for n in r.environment if n.startswith(_TRANSPORT) and not n.startswith(_ON_PURPOSE)}
@@ -50,19 +50,19 @@ def _on(job: Job, nodes: Collection[str]) -> list[RankFacts]:
     return [r for r in job.ranks if job.node_of(r).name in nodes]
 
 
-def _said(job: Job, names: list[str], have: list[str], lack: list[str]) -> str:
-    return f"{named(job, _on(job, lack))}: {listed(names)} {are(names)} not set, as on {listed(have)}"
+def _message(job: Job, names: list[str], have: list[str], lack: list[str]) -> str:
+    return f"{named(job, _on(job, lack))}: {listed(names)} {are(names)} not set, but set on {listed(have)}"
 
 
 @rule("meeting")
 def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
-    """Variables that steer the network are set on some nodes of an MPI job and not on the others.
+    """Network variables are set on some nodes of an MPI job but not on the others.
 
-    Open MPI's mpirun starts remote ranks over ssh with a fresh environment and carries only what ``-x`` names. The
-    ranks beside mpirun have NCCL_SOCKET_IFNAME and the like, the others do not, and choose another network: NCCL hangs
-    at its first collective, or says ``Connect to ... failed : Connection refused``. Found by comparing the NCCL_*,
-    GLOO_*, UCX_* and FI_* variables of the nodes; NCCL_DEBUG and others that are set on one rank on purpose are left
-    out.
+    Open MPI's mpirun starts remote ranks over ssh with a fresh environment and forwards only what ``-x`` names. Ranks
+    on mpirun's own node have NCCL_SOCKET_IFNAME and similar variables. The others do not and select another network:
+    NCCL hangs at its first collective, or reports ``Connect to ... failed : Connection refused``. Found by comparing
+    the NCCL_*, GLOO_*, UCX_* and FI_* variables of the nodes. NCCL_DEBUG and other variables that are set on one rank
+    on purpose are ignored.
 
     Fix: ``mpirun -x NCCL_SOCKET_IFNAME ...``, ``mpiexec -genvlist NCCL_SOCKET_IFNAME ...``.
     See: https://github.com/NVIDIA/nccl/issues/626
@@ -73,9 +73,9 @@ def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            _said(job, names, have, lack),
+            _message(job, names, have, lack),
             Fix(
-                f"Let {starter(source) or 'the launcher'} carry them to all nodes, or set them in a file that every "
+                f"Forward them to all nodes with {starter(source) or 'the launcher'}, or set them in a file that every "
                 "node reads.",
                 (carry(names),) if carry else tuple(f"export {n}={source.environment[n]}" for n in names),
             ),
@@ -87,13 +87,13 @@ def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def deepspeed_env_not_forwarded(job: Job) -> Iterator[Outcome]:
-    """Variables that steer the network are set on some nodes of a DeepSpeed job and not on the others.
+    """Network variables are set on some nodes of a DeepSpeed job but not on the others.
 
-    DeepSpeed starts the other nodes over ssh, which reads no .bashrc, and carries the variables of a few prefixes and
-    what stands in ``~/.deepspeed_env``. A node without NCCL_SOCKET_IFNAME or UCX_NET_DEVICES takes another network and
-    hangs. Found by comparing the NCCL_*, GLOO_*, UCX_* and FI_* variables of the nodes.
+    DeepSpeed starts ranks on the other nodes over ssh, which does not read .bashrc. It forwards variables with a few
+    prefixes and those in ``~/.deepspeed_env``. A node without NCCL_SOCKET_IFNAME or UCX_NET_DEVICES selects another
+    network and hangs. Found by comparing the NCCL_*, GLOO_*, UCX_* and FI_* variables of the nodes.
 
-    Fix: write them as ``KEY=VALUE`` lines into ``~/.deepspeed_env``.
+    Fix: add them as ``KEY=VALUE`` lines to ``~/.deepspeed_env``.
     See: https://www.deepspeed.ai/getting-started/#multi-node-environment-variables
     """
     for names, have, lack in _left_behind(job, {"deepspeed"}):
@@ -101,9 +101,9 @@ def deepspeed_env_not_forwarded(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            _said(job, names, have, lack),
+            _message(job, names, have, lack),
             Fix(
-                "Let DeepSpeed carry them to all nodes.",
+                "Add them to the file that DeepSpeed forwards to all nodes.",
                 tuple(f"echo {n}={source.environment[n]} >> ~/.deepspeed_env" for n in names),
             ),
             severity="warning",
@@ -113,19 +113,19 @@ def deepspeed_env_not_forwarded(job: Job) -> Iterator[Outcome]:
 
 
 def _gpus_on(node: NodeFacts) -> int | None:
-    """Return how many GPUs CUDA would find on a node, None when that is not known."""
+    """Return how many GPUs CUDA would find on a node, None if unknown."""
     return len(visible(None, node.gpus.devices).uuids) if isinstance(node.gpus, Gpus) else None
 
 
 @rule("gpu")
 def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
-    """A node of a DeepSpeed job runs fewer ranks than the others although it has GPUs left.
+    """A node of a DeepSpeed job runs fewer ranks than the others and has unused GPUs.
 
-    The hostfile says how many ranks each node gets; ``node1 slots=8`` beside ``node2 slots=2`` leaves six GPUs of
-    node2 idle, and code that divides the world into nodes of one size hangs or stops at an assertion. Found, once all
-    ranks came, by counting each node's ranks and GPUs.
+    The hostfile sets how many ranks each node gets. ``node1 slots=8`` with ``node2 slots=2`` leaves six GPUs of
+    node2 idle, and code that divides the world into nodes of equal size hangs or fails an assertion. Found, once all
+    ranks joined, by counting each node's ranks and GPUs.
 
-    Fix: make ``slots`` of every line in the hostfile the number of GPUs of that node.
+    Fix: set ``slots`` of every line in the hostfile to the number of GPUs of that node.
     See: https://github.com/huggingface/transformers/issues/21373
     """
     ours = [r for r in job.ranks if r.placement.launcher == "deepspeed" and not started_by_distcheck(job, r)]
@@ -137,11 +137,11 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
     if not short:
         return
     ranks = [r for node in short for r in job.ranks_on(node)]
-    told = [f"{n.name} runs {counts[n.key]} for {_gpus_on(n)} GPUs" for n in short]
+    counted = [f"{n.name} runs {counts[n.key]} for {_gpus_on(n)} GPUs" for n in short]
     yield found(
         job,
         ranks,
-        f"{listed(told)}; other nodes run {most} ranks",
+        f"{listed(counted)}; other nodes run {most} ranks",
         Fix(
             "Correct the slots in DeepSpeed's hostfile.",
             tuple(f"sed -i 's/^{n.name} .*/{n.name} slots={_gpus_on(n)}/' hostfile" for n in short[:8]),
@@ -154,12 +154,12 @@ def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def mpi_slots_all_on_one_host(job: Job) -> Iterator[Outcome]:
-    """All ranks of an MPI job run on one node, and the job has several.
+    """All ranks of an MPI job run on one node, but the job has several nodes.
 
-    A hostfile without slots, or ``-H a,b -np 16`` with more slots than meant, fills the first host before the second.
-    With more ranks than GPUs there scripts stop with ``CUDA error: invalid device ordinal`` or NCCL with ``Duplicate
-    GPU detected``. Found by comparing the nodes that the scheduler gave to the job with those on which the ranks run.
-    Only mentioned where the GPUs of the one node suffice.
+    A hostfile without slots, or ``-H a,b -np 16`` with more slots than intended, fills the first host before the
+    second. If that node has more ranks than GPUs, scripts fail with ``CUDA error: invalid device ordinal`` or NCCL with
+    ``Duplicate GPU detected``. Found by comparing the nodes that the scheduler assigned to the job with those on which
+    the ranks run. Info only if the GPUs of that node suffice.
 
     Fix: ``mpirun -H a:8,b:8 -np 16 --map-by ppr:8:node``.
     See: https://github.com/NVIDIA/nccl-tests/issues/165
@@ -176,7 +176,7 @@ def mpi_slots_all_on_one_host(job: Job) -> Iterator[Outcome]:
         job.ranks,
         f"all {ranks} ranks run on {node.name}{f', which has {gpus} GPUs' if short else ''}; the job has {nodes} nodes",
         Fix(
-            "Say how many ranks each node runs.",
+            "Set the number of ranks per node.",
             (f"# add to mpirun: --map-by ppr:{each}:node", f"# add to mpiexec: -ppn {each}"),
         ),
         severity="error" if short else "info",

@@ -1,4 +1,4 @@
-"""Rules about environments that describe a pod, or a machine, of a job and none of its ranks."""
+"""Rules about environments that identify a pod or a machine of a job, not a rank."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 @rule("environment")
 def k8s_rank_is_a_pods(job: Job) -> Iterator[Outcome]:
-    """The environment numbers the pods of a job and not its ranks.
+    """The environment identifies the pods of a job, not its ranks.
 
-    Kubeflow's PyTorchJob sets RANK to the number of the pod, and WORLD_SIZE to the number of processes; Trainer v2
-    sets PET_* only, an Indexed Job JOB_COMPLETION_INDEX, SageMaker SM_CURRENT_HOST. All are meant for torchrun, which
-    makes the ranks. A script started without it reads RANK, finds no LOCAL_RANK, and waits for ranks that nobody
-    starts. Nothing is wrong with the environment: distcheck starts the ranks that torchrun would, and this says which.
+    Kubeflow's PyTorchJob sets RANK to the number of the pod, and WORLD_SIZE to the number of processes. Trainer v2
+    sets only PET_*, an Indexed Job JOB_COMPLETION_INDEX, SageMaker SM_CURRENT_HOST. All are inputs for torchrun, which
+    starts the ranks. A script started without torchrun reads RANK, finds no LOCAL_RANK, and waits for ranks that never
+    start. The environment itself is correct: distcheck starts the ranks that torchrun would start, and this finding
+    lists them.
 
     Fix: start the script with torchrun, which reads PET_*: ``torchrun train.py``.
     See: https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
@@ -35,8 +36,8 @@ def k8s_rank_is_a_pods(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         ranks,
-        f"the environment numbers the {what}s ({fold(nodes)}) and no ranks; looked at are ranks "
-        f"{fold(numbers_of(ranks))}, {each} on each, as torchrun would number them",
+        f"the environment identifies {what}s ({fold(nodes)}), not ranks; checked ranks "
+        f"{fold(numbers_of(ranks))}, {each} on each {what}, as torchrun would number them",
         Fix("Start the script with torchrun in every pod.", (f"torchrun --nproc-per-node={each} train.py",)),
         severity="info",
         scope="job",

@@ -1,4 +1,4 @@
-"""Rules about starting the probes from outside the job: nodes that could not be looked at, and why."""
+"""Rules about starting probes from outside the job: nodes that could not be checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts import Job, Launched, LaunchedNode
 
-_TELLING = re.compile(
+_FAILURE = re.compile(
     r"no such|no module|no route|denied|refused|timed out|unable|cannot|could not|failed|error|not found|invalid",
     re.IGNORECASE,
 )
@@ -25,13 +25,13 @@ _STARTED_BY = {"ssh": "ssh", "slurm": "srun", "mpi": "mpirun"}
 
 @rule("launch")
 def launch_failed(job: Job) -> Iterator[Outcome]:
-    """The launcher, srun or mpirun, ended without starting a single probe.
+    """The launcher, srun or mpirun, exited without starting any probe.
 
-    The job would fail in the same way: an option that the site does not know, a partition that is closed, an
-    allocation that is over, or nodes that cannot be had. Found by its exit code where no probe told anything; its own
-    words are shown.
+    The job would fail in the same way. The usual causes are an option that the site does not accept, a closed
+    partition, an expired allocation, and unavailable nodes. Found by the launcher's exit code when no probe reported;
+    the launcher's own output is shown.
 
-    Fix: correct what it complains of; ``--launcher-args`` hands it the job's own options.
+    Fix: correct the reported error; ``--launcher-args`` passes the job's own options to the launcher.
     """
     launched = job.launched
     if launched is None or not _failed(launched):
@@ -40,9 +40,9 @@ def launch_failed(job: Job) -> Iterator[Outcome]:
     yield Finding(
         scope="job",
         nodes=tuple(n.name for n in launched.nodes),
-        message=f"{program} ended with exit code {launched.exit_code} and started no probe: {_said(launched.words)}",
+        message=f"{program} exited with code {launched.exit_code} and started no probe: {_error(launched.words)}",
         fix=Fix(
-            f"See what {program} says of this command; --launcher-args gives it the options that the job has.",
+            f"Run this command to see the error of {program}; pass the job's own options with --launcher-args.",
             (" ".join((*launched.command[:1], "hostname")),),
         ),
         evidence={"command": " ".join(launched.command), "exit_code": launched.exit_code, "words": launched.words},
@@ -51,13 +51,13 @@ def launch_failed(job: Job) -> Iterator[Outcome]:
 
 @rule("launch")
 def launch_node_unreachable(job: Job) -> Iterator[Outcome]:
-    """A node could not be logged in to, or Slurm could not start anything on it.
+    """A node could not be reached by ssh, or Slurm could not start a task on it.
 
-    The job will not start there either: srun says ``Communication connection failure`` or ``Node failure``, ssh
+    The job will not start there either: srun reports ``Communication connection failure`` or ``Node failure``, ssh
     ``Connection timed out``, ``No route to host`` or ``Permission denied``. Found by ssh's exit code 255, or by
-    srun's words about the node; they are shown. That it could not be reached once does not convict a node.
+    srun's message about the node, which is shown. A single failure does not confirm that the node is bad.
 
-    Fix: log in by hand; look at ``sinfo -R``; leave the node out until it answers.
+    Fix: log in by hand; run ``sinfo -R``; exclude the node until it responds.
     """
     for launched, nodes in _of(job, "unreachable"):
         for group in _alike(launched, nodes):
@@ -66,48 +66,49 @@ def launch_node_unreachable(job: Job) -> Iterator[Outcome]:
             yield _about(
                 launched,
                 group,
-                f"{_STARTED_BY[launched.engine]} could not start anything on {_where(group)}: {_said(group[0].words)}",
-                Fix("See whether the node is up, and whether it can be logged in to without a question.", (command,)),
+                f"{_STARTED_BY[launched.engine]} could not start anything on {_where(group)}: {_error(group[0].words)}",
+                Fix("Check that the node is up and that login works without a prompt.", (command,)),
                 confirmed=False,
             )
 
 
 @rule("launch")
 def launch_probe_missing(job: Job) -> Iterator[Outcome]:
-    """Python, or distcheck in it, is not there on a node.
+    """Python, or distcheck in it, is not installed on a node.
 
-    The job's own Python is most often the same one: ``python: No such file or directory`` or ``No module named
-    ...`` is what it would end with, exit code 127. A shared file system is not mounted, or the environment was
-    installed on some of the nodes only. Found by the exit code and the words of the node.
+    The job usually uses the same Python and would fail with ``python: No such file or directory`` or ``No module named
+    ...``, exit code 127. A shared file system is not mounted, or the environment is installed on some of the nodes
+    only. Found by the exit code and the output of the node.
 
-    Fix: mount or install it there; ``--python PATH`` and ``--setup '...'`` say what the job uses.
+    Fix: mount the file system or install the environment there; ``--python PATH`` and ``--setup '...'`` select what
+    the job uses.
     """
     for launched, nodes in _of(job, "no probe"):
         for group in _alike(launched, nodes):
             node, python = group[0], _python(launched)
             if _NO_MODULE.search(node.words):
-                problem = f"distcheck is not in {python} on {_where(group)}"
+                problem = f"distcheck is not installed in {python} on {_where(group)}"
                 fix = Fix(
-                    "Install it in the Python that the job uses there, or name that Python by --python.",
+                    "Install it in the Python that the job uses there, or select that Python with --python.",
                     (f"{_on(launched, node)} {python} -m pip install distcheck=={job.distcheck}",),
                 )
             else:
                 problem = f"{python} cannot be run on {_where(group)}"
                 fix = Fix(
-                    "Install Python there, or name by --python the one that the job uses; where it lies on a shared "
-                    "file system, see whether that is mounted.",
+                    "Install Python there, or select the job's Python with --python. If it is on a shared file "
+                    "system, check that the file system is mounted.",
                     (f"{_on(launched, node)} ls -lL {python}", f"{_on(launched, node)} mount"),
                 )
-            yield _about(launched, group, f"{problem}: {_said(node.words)}", fix, confirmed=True)
+            yield _about(launched, group, f"{problem}: {_error(node.words)}", fix, confirmed=True)
 
 
 @rule("launch")
 def launch_probe_unreadable(job: Job) -> Iterator[Outcome]:
-    """A node's facts cannot be read: another version of distcheck runs there.
+    """A node runs an incompatible version of distcheck, so its facts cannot be read.
 
-    Nothing is known of its ranks, so there is no verdict. Nodes that do not share one environment bite torch too.
-    Found by the version that the probe tells before anything else. Versions that understand each other are only a
-    warning (``probe-version-differs``).
+    The state of its ranks is unknown, so there is no verdict. Nodes with different environments cause failures in
+    torch too. Found by the version that the probe reports first. Compatible versions are only a warning
+    (``probe-version-differs``).
 
     Fix: install the same version on every node.
     """
@@ -116,7 +117,7 @@ def launch_probe_unreadable(job: Job) -> Iterator[Outcome]:
         yield _about(
             launched,
             nodes,
-            f"distcheck {versions} on {_where(nodes)} and {job.distcheck} here do not understand each other",
+            f"distcheck {versions} on {_where(nodes)} is incompatible with {job.distcheck} here",
             Fix(
                 f"Install distcheck {job.distcheck} on every node, or one Python for all of them (--python).",
                 (f"{_on(launched, nodes[0])} {_python(launched)} -m pip install distcheck=={job.distcheck}",),
@@ -127,15 +128,15 @@ def launch_probe_unreadable(job: Job) -> Iterator[Outcome]:
 
 @rule("launch")
 def launch_probe_failed(job: Job) -> Iterator[Outcome]:
-    """A probe ended before it told anything of its node.
+    """A probe exited before it reported any facts.
 
-    What prepares the node failed (``--setup``), the memory was gone (exit code 137), or the launcher ended it. Found
-    by its exit code without facts; its last words are shown.
+    The ``--setup`` command failed, the probe was OOM-killed (exit code 137), or the launcher ended it. Found by an
+    exit code without facts; the end of its output is shown.
 
     Fix: run the same command there by hand.
     """
     for launched, ended_nodes in _of(job, "ended"):
-        nodes = [n for n in ended_nodes if not _taken_along(launched, n)]
+        nodes = [n for n in ended_nodes if not _ended_with_others(launched, n)]
         others = [n for n in ended_nodes if n not in nodes]
         if others:
             yield NotChecked(
@@ -143,17 +144,17 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
                 nodes=tuple(n.name for n in others),
                 reason=f"the run was ended by {launched.interrupted}"
                 if launched.interrupted
-                else f"{launched.command[0]} ended the probes there when it failed on another node",
+                else f"{launched.command[0]} failed on another node and ended the probes there",
             )
         for group in _alike(launched, nodes):
             code = group[0].exit_code
-            ended = "ended" if code is None else f"ended with exit code {code}"
+            ended = "exited" if code is None else f"exited with code {code}"
             yield _about(
                 launched,
                 group,
-                f"the probe on {_where(group)} {ended} before it told anything: {_said(group[0].words)}",
+                f"the probe on {_where(group)} {ended} before it reported: {_error(group[0].words)}",
                 Fix(
-                    "Run the same command there by hand and read what it says.",
+                    "Run the same command there by hand and read its output.",
                     (f"{_on(launched, group[0])} {' '.join(launched.command[-4:])}",)
                     if launched.engine == "ssh"
                     else (),
@@ -164,12 +165,12 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
 
 @rule("launch")
 def launch_probe_silent(job: Job) -> Iterator[Outcome]:
-    """A node was told to start a probe and nothing was heard of it.
+    """A probe was started on a node but did not report before the timeout.
 
-    The node hangs, its file system does not answer, or the login waits for something. Found when the time of the
-    run was over without a word of it.
+    The node hangs, its file system does not respond, or the login waits for input. Found when the run's timeout
+    expired without a report from the node.
 
-    Fix: log in by hand; give slow nodes more time by ``--timeout``.
+    Fix: log in by hand; for slow nodes raise ``--timeout``.
     """
     for launched, nodes in _of(job, "silent"):
         if launched.interrupted:
@@ -178,9 +179,9 @@ def launch_probe_silent(job: Job) -> Iterator[Outcome]:
         yield _about(
             launched,
             nodes,
-            f"nothing was heard of {_where(nodes)} within {job.seconds:.0f} s",
+            f"no report from {_where(nodes)} within {job.seconds:.0f} s",
             Fix(
-                "See whether a program can be started there at all; --timeout gives slow nodes more time.",
+                "Check that a program can be started there; for slow nodes raise --timeout.",
                 (f"{_on(launched, nodes[0])} uptime",),
             ),
             confirmed=False,
@@ -190,12 +191,12 @@ def launch_probe_silent(job: Job) -> Iterator[Outcome]:
 
 @rule("launch")
 def launch_node_left_out(job: Job) -> Iterator[Outcome]:
-    """A node was found bad, and the job can do without it.
+    """A bad node was excluded; the remaining nodes satisfy ``--need``.
 
-    ``--need`` says how many nodes suffice. The others were looked at again without it, and the verdict is theirs;
-    this is a warning so that somebody mends the node. Found by a first look at all nodes.
+    ``--need`` sets how many nodes suffice. distcheck checked the remaining nodes again without the bad one, and the
+    verdict is about them. This is a warning because the node still needs repair. Found by the first check of all nodes.
 
-    Fix: start the job on the other nodes, as the command says, and have the node looked at.
+    Fix: start the job on the remaining nodes with the command shown, and have the node repaired.
     """
     launched = job.launched
     if launched is None or not job.left_out:
@@ -213,8 +214,8 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
             scope="node",
             owner="admin",
             nodes=(spare.name,),
-            message=f"{spare.name} is left out ({listed(spare.rules)}): {spare.words}; {len(good)} good nodes are "
-            f"enough for --need {job.asked.need}",
+            message=f"{spare.name} is excluded ({listed(spare.rules)}): {spare.words}; {len(good)} good nodes "
+            f"satisfy --need {job.asked.need}",
             fix=Fix("Start the job on the good nodes only.", (commands[launched.engine],)),
             evidence={"rules": list(spare.rules), "good": list(good)},
             excludes=True,
@@ -222,13 +223,13 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
 
 
 def _failed(launched: Launched) -> bool:
-    """Whether the program that starts all probes started none."""
+    """Whether srun or mpirun started no probe at all."""
     return bool(launched.exit_code) and all(n.outcome in {"ended", "silent"} and not n.distcheck
                                              and n.exit_code is None for n in launched.nodes)  # fmt: skip
 
 
-def _taken_along(launched: Launched, node: LaunchedNode) -> bool:
-    """Whether a probe was ended by no fault of its node: with all, by a signal or where another cannot start."""
+def _ended_with_others(launched: Launched, node: LaunchedNode) -> bool:
+    """Whether a probe ended because of a signal or because of another node."""
     if launched.interrupted:
         return True
     culprits = {"no probe", "unreachable"} & {n.outcome for n in launched.nodes}
@@ -236,7 +237,7 @@ def _taken_along(launched: Launched, node: LaunchedNode) -> bool:
 
 
 def _of(job: Job, outcome: str) -> list[tuple[Launched, list[LaunchedNode]]]:
-    """Return the nodes with an outcome; none where the program that starts them is what failed."""
+    """Return the nodes with an outcome; none if srun or mpirun itself failed."""
     launched = job.launched
     if launched is None or _failed(launched):
         return []
@@ -253,7 +254,7 @@ def _about(
     confirmed: bool,
     shared: bool = True,
 ) -> Finding:
-    """Return a finding about nodes; what all nodes have in common is no fault of a node, unless `shared` denies it."""
+    """Return a finding about nodes; about all nodes, its scope is job unless not `shared`."""
     every = shared and len(nodes) == len(launched.nodes) and len(nodes) > 1
     scope: Scope = "job" if every else "node"
     return Finding(
@@ -269,11 +270,11 @@ def _about(
 
 
 def _alike(launched: Launched, nodes: Iterable[LaunchedNode]) -> Iterable[list[LaunchedNode]]:
-    """Group nodes by what became of them: the same exit code and the same words, but for the nodes' own names."""
+    """Group nodes by exit code and error line, ignoring the nodes' own names."""
     names = {n.name for n in launched.nodes}
 
     def cause(node: LaunchedNode) -> tuple[int | None, str]:
-        return node.exit_code, _NAME.sub(lambda word: "" if word[0] in names else word[0], _said(node.words))
+        return node.exit_code, _NAME.sub(lambda word: "" if word[0] in names else word[0], _error(node.words))
 
     return grouped(nodes, cause).values()
 
@@ -283,20 +284,20 @@ def _where(nodes: Sequence[LaunchedNode]) -> str:
     return f"{listed([n.name for n in nodes])} ({numbered(ranks)})" if ranks else listed([n.name for n in nodes])
 
 
-def _said(words: str) -> str:
-    """Return the line that tells most: the last one that speaks of a failure, but not the launcher's summary."""
-    lines = [line for line in words.splitlines() if any(map(str.isalnum, line)) and "xited with exit code" not in line]
-    telling = [line for line in lines if _TELLING.search(line)]
-    return brief((telling or lines or ["it said nothing"])[-1], 160)
+def _error(output: str) -> str:
+    """Return the last line that reports a failure, without the launcher's summary."""
+    lines = [line for line in output.splitlines() if any(map(str.isalnum, line)) and "xited with exit code" not in line]
+    errors = [line for line in lines if _FAILURE.search(line)]
+    return brief((errors or lines or ["no output"])[-1], 160)
 
 
 def _on(launched: Launched, node: LaunchedNode) -> str:
-    """Return what runs a command on a node."""
+    """Return the command prefix that runs a command on a node."""
     if launched.engine == "ssh":
         return f"ssh {node.name}"
     return f"srun --nodelist={node.name} --ntasks=1" if launched.engine == "slurm" else f"mpirun --host {node.name}"
 
 
 def _python(launched: Launched) -> str:
-    """Return the Python that the nodes were to run."""
+    """Return the Python that the nodes run."""
     return next((word for word in launched.command if "python" in word), "python3")

@@ -1,4 +1,4 @@
-"""Rules about jobs that Slurm runs: who starts the tasks, and which GPUs and CPUs each of them gets."""
+"""Rules about Slurm jobs: what starts the tasks, and which GPUs and CPUs each task gets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ONE_NODE = frozenset({"torchrun", "accelerate"})
 
 @once
 def _tasks(job: Job) -> list[list[RankFacts]]:
-    """Return the ranks that are tasks of an srun of the user's, node by node."""
+    """Return the ranks that are tasks of the user's srun, node by node."""
     tasks = [r for r in job.ranks if not started_by_distcheck(job, r) and _is_task(r)]
     return list(grouped(tasks, lambda r: job.node_of(r).key).values())
 
@@ -39,12 +39,14 @@ def _is_task(rank: RankFacts) -> bool:
 def slurm_no_srun(job: Job) -> Iterator[Outcome]:
     """The script was started in the batch shell, so only one of the job's tasks runs.
 
-    ``sbatch`` starts the script itself once, on the first node; only ``srun`` starts the tasks. The batch shell has
-    SLURM_PROCID=0 and SLURM_NTASKS like a first task: rank 0 then waits for ranks that nobody starts, ``Timed out
-    after 601 seconds waiting for clients. 1/4 clients joined.``, or trains alone. Lightning says ``The `srun` command
-    is available on your system but is not used.`` Found by a Slurm job without a step, where one process of several
-    tasks has the numbers of a step (an error), where COMMAND would be python, or torchrun on one node of several, or
-    where torchrun itself was started so (a warning: they may start the others in a way of their own).
+    ``sbatch`` starts the script once, on the first node; only ``srun`` starts the tasks. The batch shell has
+    SLURM_PROCID=0 and SLURM_NTASKS like a first task. Rank 0 then waits for ranks that never start, ``Timed out
+    after 601 seconds waiting for clients. 1/4 clients joined.``, or trains alone. Lightning reports ``The `srun`
+    command is available on your system but is not used.``
+
+    Found by a Slurm job without a step. It is an error where one process has the variables of a step with several
+    tasks. It is a warning where COMMAND is python, or torchrun on one of several nodes, and where torchrun itself
+    was started this way: these may start the other processes themselves.
 
     Fix: ``srun python train.py``; with torchrun one per node: ``srun --ntasks-per-node=1 torchrun ...``.
     See: https://github.com/Lightning-AI/pytorch-lightning/issues/15011
@@ -74,10 +76,10 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             [],
-            f"COMMAND is {program}, started once in the batch shell of Slurm job {first.environment['SLURM_JOB_ID']}: "
+            f"COMMAND is {program}, started once in the batch shell of Slurm job {first.environment['SLURM_JOB_ID']}; "
             f"only srun starts it on {_extent(tasks, nodes)}",
             Fix(
-                "Let srun start COMMAND, or distcheck and COMMAND together.",
+                "Start COMMAND with srun, or distcheck and COMMAND together.",
                 (f"# put {run} in front of COMMAND, or in front of distcheck",),
             ),
             severity="warning",
@@ -88,7 +90,7 @@ def slurm_no_srun(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             job.ranks,
-            f"torchrun was started on {job.node_of(first).name} alone, in the batch shell of Slurm job "
+            f"torchrun was started only on {job.node_of(first).name}, in the batch shell of Slurm job "
             f"{first.environment['SLURM_JOB_ID']}, which has {nodes} nodes",
             Fix(
                 "Start one torchrun on each node.",
@@ -113,51 +115,51 @@ def _alone_under_torchrun(job: Job, first: RankFacts, nodes: int) -> bool:
 
 @rule("environment")
 def slurm_cpus_per_task_not_inherited(job: Job) -> Iterator[Outcome]:
-    """A task may use fewer CPUs than ``--cpus-per-task`` asked for.
+    """A task may use fewer CPUs than ``--cpus-per-task`` requests.
 
-    Since Slurm 22.05 srun does not take ``--cpus-per-task`` over from sbatch: every task is bound to one core. Data
-    loaders and NCCL's proxy threads then share it, and the GPU waits; nothing says so. Found by comparing
-    SLURM_CPUS_PER_TASK with the CPUs on which the rank's process may run; silent where it may run on all CPUs of the
-    node.
+    Since Slurm 22.05 srun does not inherit ``--cpus-per-task`` from sbatch, so every task is bound to one core. Data
+    loaders and NCCL's proxy threads share that core, and the GPU waits without an error message. Found by comparing
+    SLURM_CPUS_PER_TASK with the CPU affinity of the rank's process. Silent where the process may run on all CPUs of
+    the node.
 
     Fix: ``export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK`` in the batch script, or ``srun --cpus-per-task=...``.
     See: https://slurm.schedmd.com/srun.html#OPT_cpus-per-task
     """
     bound = []
     for r in (r for ranks in _tasks(job) for r in ranks):
-        wanted, online = number(r, "SLURM_CPUS_PER_TASK"), job.node_of(r).cpus
-        if wanted is not None and r.cpus is not None and online is not None and r.cpus < min(wanted, online):
-            bound.append((r.cpus, wanted, r))
-    for (cpus, wanted), several in grouped(bound, lambda item: item[:2]).items():
+        requested, online = number(r, "SLURM_CPUS_PER_TASK"), job.node_of(r).cpus
+        if requested is not None and r.cpus is not None and online is not None and r.cpus < min(requested, online):
+            bound.append((r.cpus, requested, r))
+    for (cpus, requested), several in grouped(bound, lambda item: item[:2]).items():
         ranks = [r for _, _, r in several]
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: may run on {cpus} {'CPU' if cpus == 1 else 'CPUs'}, and SLURM_CPUS_PER_TASK is "
-            f"{wanted}",
+            f"{named(job, ranks)}: CPU affinity allows {cpus} {'CPU' if cpus == 1 else 'CPUs'}, but "
+            f"SLURM_CPUS_PER_TASK is {requested}",
             Fix(
-                "Hand the number to srun, which does not take it over from sbatch.",
+                "Export the number for srun, which does not inherit it from sbatch.",
                 ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",),
             ),
             severity="warning",
             scope="job",
-            evidence={"SLURM_CPUS_PER_TASK": wanted, "cpus": cpus, "cpus_of_node": job.node_of(ranks[0]).cpus or 0},
+            evidence={"SLURM_CPUS_PER_TASK": requested, "cpus": cpus, "cpus_of_node": job.node_of(ranks[0]).cpus or 0},
         )
 
 
 @rule("environment")
 def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
-    """Slurm gave a node more GPUs than tasks, so that some GPUs would idle.
+    """Slurm assigned a node more GPUs than tasks, so some GPUs would be idle.
 
-    torch wants one process for each GPU. Frameworks that count the devices stop at once, as Lightning does at
-    ``Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8``; others leave GPUs idle that the job pays for. Found by
-    comparing SLURM_GPUS_ON_NODE with the tasks that Slurm placed on the node. One task on a node is only mentioned:
-    it may be a torchrun, or a process that starts the others. Silent for ``--backend gloo``, where tasks were given
-    GPUs of their own, and where distcheck starts the ranks (``--nproc``). More tasks than GPUs is what gpu-duplicate
-    and env-local-rank-out-of-range find.
+    torch needs one process per GPU. Frameworks that count the devices stop at once, as Lightning does at
+    ``Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8``; others leave allocated GPUs idle. Found by
+    comparing SLURM_GPUS_ON_NODE with the tasks that Slurm placed on the node. One task on a node is only an info:
+    it may be a torchrun, or a process that starts the others. Silent for ``--backend gloo``, where tasks have
+    GPUs of their own, and where distcheck starts the ranks (``--nproc``). gpu-duplicate and
+    env-local-rank-out-of-range report more tasks than GPUs.
 
-    Fix: ``#SBATCH --ntasks-per-node=<GPUs>`` without ``--ntasks``; where each task starts a process for each GPU, tell
-    distcheck so: ``--nproc <GPUs>``.
+    Fix: ``#SBATCH --ntasks-per-node=<GPUs>`` without ``--ntasks``. If each task starts a process per GPU, run
+    distcheck with ``--nproc <GPUs>``.
     See: https://github.com/Lightning-AI/pytorch-lightning/issues/20391
     """
     if job.asked.backend == "gloo":
@@ -175,9 +177,9 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: {tasks} {'task' if tasks == 1 else 'tasks'} for {gpus} GPUs on each node; "
-            "expected one for each GPU",
+            "expected one task per GPU",
             Fix(
-                "Start a task for each GPU. Where each task starts a process for each GPU, say so with --nproc.",
+                "Start one task per GPU. If each task starts one process per GPU, pass --nproc.",
                 (
                     f"#SBATCH --ntasks-per-node={gpus}",
                     f"srun --ntasks-per-node={tasks} distcheck {job.asked.command} --nproc {gpus // tasks}",
@@ -190,9 +192,9 @@ def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
 
 
 def _isolated(ranks: list[RankFacts]) -> bool:
-    """Whether ranks see different GPUs under one and the same number: then the kernel hides the others' devices.
+    """Whether a device cgroup hides GPUs: ranks see different GPUs under the same number.
 
-    A CUDA_VISIBLE_DEVICES of its own for each rank hides nothing from NCCL, which opens the other GPUs itself.
+    A different CUDA_VISIBLE_DEVICES per rank hides no GPU from NCCL, which opens the other GPUs itself.
     """
     values = {r.environment.get(VARIABLE) for r in ranks}
     shown = [s for r in ranks if (s := _shown(r))]
@@ -202,25 +204,25 @@ def _isolated(ranks: list[RankFacts]) -> bool:
 
 
 def _one_each(ranks: list[RankFacts]) -> bool:
-    """Whether each rank of a node sees one GPU, another one each."""
+    """Whether each rank of a node sees exactly one GPU, and a different one."""
     shown = [s for r in ranks if len(s := _shown(r)) == 1]
     return len(shown) == len(ranks) > 1 and len(set(shown)) == len(ranks)
 
 
 def _numbered(ranks: list[RankFacts]) -> bool:
-    """Whether LOCAL_RANK numbers the ranks, so that cuda:LOCAL_RANK is no GPU for all but the first."""
+    """Whether LOCAL_RANK counts up, so that cuda:LOCAL_RANK exists only for the first rank."""
     return any((number(r, "LOCAL_RANK") or 0) > 0 for r in ranks)
 
 
 @rule("gpu")
 def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
-    """Each task sees one GPU as cuda:0, while LOCAL_RANK counts on.
+    """Each task sees one GPU as cuda:0, but LOCAL_RANK counts up.
 
-    With ``--gpus-per-task=1`` or ``--gpu-bind=single:1`` Slurm shows every task its own GPU only. Scripts that take
-    cuda:LOCAL_RANK stop on all but the first rank of a node: ``CUDA error: invalid device ordinal``. Scripts that
-    take cuda:0 there, or LOCAL_RANK modulo the devices, work, which is why this is a warning. Found by several tasks
-    of a node that see one GPU each, another one each, with LOCAL_RANK set; where LOCAL_RANK is not set it is only
-    mentioned. Silent for ``--backend gloo``.
+    With ``--gpus-per-task=1`` or ``--gpu-bind=single:1`` Slurm shows every task only its own GPU. Scripts that use
+    cuda:LOCAL_RANK fail on all but the first rank of a node: ``CUDA error: invalid device ordinal``. Scripts that
+    use cuda:0 there, or LOCAL_RANK modulo the devices, work, so this is a warning. Found by several tasks of a node
+    that each see one, different GPU, with LOCAL_RANK set; if LOCAL_RANK is not set it is only an info. Silent for
+    ``--backend gloo``.
 
     Fix: ``#SBATCH --gpus-per-node=8 --ntasks-per-node=8`` and ``srun --gpu-bind=none``, or cuda:0 in every task.
     See: https://github.com/ACEsuit/mace/issues/435
@@ -237,10 +239,10 @@ def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: each sees one GPU, its own, as cuda:0"
-            + (": cuda:LOCAL_RANK is a CUDA error: invalid device ordinal" if severity == "warning" else ""),
+            f"{named(job, ranks)}: each sees only its own GPU, as cuda:0"
+            + ("; cuda:LOCAL_RANK fails with CUDA error: invalid device ordinal" if severity == "warning" else ""),
             Fix(
-                "Let every task see all GPUs of the node and take its own by LOCAL_RANK, or take cuda:0 in every task.",
+                "Show every task all GPUs of the node and select cuda:LOCAL_RANK, or use cuda:0 in every task.",
                 (f"#SBATCH --gpus-per-node={here} --ntasks-per-node={here}", "export SLURM_GPU_BIND=none"),
             ),
             severity="warning" if severity == "warning" else "info",
@@ -251,15 +253,15 @@ def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
 
 @rule("gpu")
 def slurm_gpu_bind_no_p2p(job: Job) -> Iterator[Outcome]:
-    """Each task can open its own GPU only, which keeps NCCL from copying between the GPUs of a node directly.
+    """Each task can open only its own GPU, so NCCL cannot use P2P within the node.
 
-    ``--gpus-per-task`` and ``--gpu-bind`` with ConstrainDevices put every task into a device cgroup of its own. CUDA
-    cannot map a GPU's memory there that the task may not open: NCCL's log says ``via SHM`` in place of ``via P2P``,
+    ``--gpus-per-task`` and ``--gpu-bind`` with ConstrainDevices put every task into its own device cgroup. CUDA
+    cannot map the memory of a GPU that the task may not open: NCCL's log shows ``via SHM`` in place of ``via P2P``,
     and the node is slow without any error. Found by tasks of one node that see different GPUs under the same number.
-    A CUDA_VISIBLE_DEVICES of its own for each task does no such harm. Silent for ``--backend gloo``; where
-    slurm-gpus-per-task-hides-gpus warns, one fix mends both.
+    A different CUDA_VISIBLE_DEVICES per task does not have this effect. Silent for ``--backend gloo``, and where
+    slurm-gpus-per-task-hides-gpus warns, whose fix solves both.
 
-    Fix: ``srun --gpu-bind=none``, and choose the GPU by LOCAL_RANK.
+    Fix: ``srun --gpu-bind=none``, and select the GPU with LOCAL_RANK.
     See: https://github.com/jax-ml/jax/issues/23452
     """
     if job.asked.backend == "gloo":
@@ -271,8 +273,8 @@ def slurm_gpu_bind_no_p2p(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         ranks,
-        f"{named(job, ranks)}: each can open its own GPUs only, so NCCL cannot copy between the tasks' GPUs directly",
-        Fix("Let every task open all GPUs of the node, and choose by LOCAL_RANK.", ("export SLURM_GPU_BIND=none",)),
+        f"{named(job, ranks)}: each can open only its own GPUs, so NCCL cannot use P2P between the tasks' GPUs",
+        Fix("Allow every task all GPUs of the node, and select with LOCAL_RANK.", ("export SLURM_GPU_BIND=none",)),
         severity="warning",
         scope="job",
         evidence=_sights(job, nodes[0]),
@@ -280,11 +282,11 @@ def slurm_gpu_bind_no_p2p(job: Job) -> Iterator[Outcome]:
 
 
 def _sights(job: Job, ranks: list[RankFacts]) -> dict[str, str]:
-    """Return as evidence what the first ranks of a node see."""
+    """Return the GPUs that the first ranks of a node see, as evidence."""
     lines = []
     for r in ranks[:8]:
-        told = ", ".join(f"{name} {r.environment.get(name, 'not set')}" for name in (VARIABLE, "LOCAL_RANK"))
-        lines.append((rank_name(job, r), f"{told}, sees {listed(_shown(r)) or 'nothing'}"))
+        values = ", ".join(f"{name} {r.environment.get(name, 'not set')}" for name in (VARIABLE, "LOCAL_RANK"))
+        lines.append((rank_name(job, r), f"{values}, sees {listed(_shown(r)) or 'nothing'}"))
     return by_name(lines)
 
 

@@ -1,4 +1,4 @@
-"""Rules about torchrun, torch.distributed.launch and accelerate: what their agents were told, and what came of it."""
+"""Rules about the agents of torchrun, torch.distributed.launch and accelerate."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ if TYPE_CHECKING:
 
 @rule("environment")
 def torchrun_ignores_master_env(job: Job) -> Iterator[Outcome]:
-    """MASTER_ADDR was exported for torchrun, which does not read it, so every node trains alone.
+    """MASTER_ADDR was exported, but torchrun does not read it, so every node trains alone.
 
-    torchrun takes where to meet from ``--master-addr`` or ``--rdzv-endpoint`` (or PET_MASTER_ADDR), and the number of
-    nodes from ``--nnodes``; MASTER_ADDR, MASTER_PORT, NODE_RANK and WORLD_SIZE in its environment mean nothing to it.
-    Without these options it starts a world of this node alone, and there is no error at all: as many trainings as
-    nodes. With ``--nnodes`` alone all agents wait at their own localhost: ``Timed out after 901 seconds waiting for
+    torchrun takes the master from ``--master-addr`` or ``--rdzv-endpoint`` (or PET_MASTER_ADDR), and the number of
+    nodes from ``--nnodes``. It ignores MASTER_ADDR, MASTER_PORT, NODE_RANK and WORLD_SIZE in its environment.
+    Without these options it starts a world of this node alone, so each node runs its own training without any error.
+    With ``--nnodes`` alone all agents wait at their own localhost: ``Timed out after 901 seconds waiting for
     clients. 1/2 clients joined.``, and no script is started.
 
     Found by a MASTER_ADDR in the agent's environment that its ranks do not have, in a world of one agent, where the
-    scheduler, NODE_RANK, NNODES or an exported WORLD_SIZE says that there are more.
+    scheduler, NODE_RANK, NNODES or an exported WORLD_SIZE indicates more nodes.
 
-    Fix: hand them over: ``torchrun --nnodes N --node-rank I --master-addr $MASTER_ADDR --master-port $MASTER_PORT``.
+    Fix: pass them as options:
+    ``torchrun --nnodes N --node-rank I --master-addr $MASTER_ADDR --master-port $MASTER_PORT``.
     See: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     ignored = [(address, r) for r in by_agent(job) if (address := ignored_master(job, r))]
@@ -65,8 +66,8 @@ def torchrun_ignores_master_env(job: Job) -> Iterator[Outcome]:
             f"{named(job, ranks)}: {program(job, first)} was started with MASTER_ADDR={brief(address)} exported and "
             f"does not read it; its world is one node with {first.environment.get('WORLD_SIZE')} ranks",
             Fix(
-                "Give torchrun the address, the number of nodes and this node's number as options.",
-                (_told_where(job, first, address),),
+                "Pass the address, the number of nodes and this node's rank to torchrun as options.",
+                (_with_master(job, first, address),),
             ),
             scope="job",
             evidence={
@@ -81,12 +82,12 @@ def torchrun_ignores_master_env(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
-    """A torchrun is started for every task of srun, and each of them starts a process per GPU.
+    """Several torchruns start on each node, and each starts a process per GPU.
 
-    ``srun --ntasks-per-node=8 torchrun --nproc-per-node=8`` makes 64 processes where 8 belong: they fight for the
-    port (``EADDRINUSE``), the GPUs are taken several times over, or every task trains for itself. torchrun wants one
-    task per node. Found by a step with more tasks than nodes whose number is not the number of agents in the world;
-    silent where each task is meant to be an agent (``--nnodes $SLURM_NTASKS``), and for ``--standalone``.
+    ``srun --ntasks-per-node=8 torchrun --nproc-per-node=8`` starts 64 processes per node instead of 8. They compete
+    for the port (``EADDRINUSE``), share GPUs, or every task trains alone. torchrun needs one task per node. Found by a
+    step with more tasks than nodes, where the number of tasks is not the number of agents in the world. Silent where
+    each task is intended as an agent (``--nnodes $SLURM_NTASKS``), and for ``--standalone``.
 
     Fix: ``srun --ntasks-per-node=1 --gpus-per-node=8 torchrun --nproc-per-node=8``.
     """
@@ -101,7 +102,7 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
         f"{named(job, crowded)}: srun started {tasks} tasks on {nodes} {'node' if nodes == 1 else 'nodes'}, each a "
         f"torchrun, and torchrun's world has {agents_in_world(first)}; expected one task on each node",
         Fix(
-            "Start one torchrun per node; it starts the processes of its node.",
+            "Start one torchrun per node; torchrun starts the processes of its node.",
             (agent_per_node(job, first, {"master-addr": first_host(job)}),),
         ),
         scope="job",
@@ -115,8 +116,8 @@ def torchrun_per_task_under_srun(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _told_where(job: Job, rank: RankFacts, address: str) -> str:
-    """Return the agent's command line with where to meet, of which it was told by variables that it does not read."""
+def _with_master(job: Job, rank: RankFacts, address: str) -> str:
+    """Return the agent's command line with the master, which it does not read from variables."""
     port = exported(job, rank).get("MASTER_PORT") or str(free_port(job) or PORT)
     where = {"master-addr": address, "master-port": port}
     if "SLURM_JOB_ID" in rank.environment:
@@ -142,14 +143,15 @@ def _static(job: Job, rank: RankFacts) -> dict[str, str]:
 
 @rule("environment")
 def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
-    """The rendezvous id came out empty, so every node draws one of its own and waits alone.
+    """The rendezvous id is empty, so every node generates its own and waits alone.
 
-    Agents meet by endpoint and id. ``--rdzv-id=$JOB_ID`` with JOB_ID unset gives none; torchrun warns ``config has no
-    run_id, generated a random run_id``, and then says ``RendezvousTimeoutError`` after ten minutes, or, with an elastic
-    ``--nnodes 1:4``, every node trains alone. Only the latter starts a script at all, and so can be seen from it.
-    Found by an empty ``--rdzv-id`` and a world of fewer agents than ``--nnodes`` or the scheduler has nodes.
+    Agents meet by endpoint and id. ``--rdzv-id=$JOB_ID`` with JOB_ID unset gives an empty id. torchrun warns ``config
+    has no run_id, generated a random run_id``, and then reports ``RendezvousTimeoutError`` after ten minutes, or, with
+    an elastic ``--nnodes 1:4``, every node trains alone. Only the elastic case starts a script, so distcheck can only
+    detect that one. Found by an empty ``--rdzv-id`` and a world with fewer agents than ``--nnodes`` or the scheduler's
+    number of nodes.
 
-    Fix: one id for the job that all nodes know: ``--rdzv-id $SLURM_JOB_ID``.
+    Fix: set the same id on all nodes: ``--rdzv-id $SLURM_JOB_ID``.
     """
     empty = [r for r in by_agent(job) if lacks_id(job, r) and wanted(job, r) > (agents_in_world(r) or 0)]
     if not empty:
@@ -158,10 +160,10 @@ def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         empty,
-        f"{named(job, empty)}: --rdzv-id is empty, so each agent drew its own; "
+        f"{named(job, empty)}: --rdzv-id is empty, so each agent generated its own; "
         f"{agents_in_world(first)} of {wanted(job, first)} nodes met",
         Fix(
-            "Give all nodes the same id; ${NAME:?} in place of $NAME makes the shell stop where it is unset.",
+            "Set the same id on all nodes; with ${NAME:?} in place of $NAME the shell stops if it is unset.",
             (restarted(job, first, {"rdzv-id": own_id(job, first)}),),
         ),
         scope="job",
@@ -171,14 +173,14 @@ def torchrun_rdzv_id_mismatch(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
-    """The agents meet at localhost, which every node takes for itself, so each meets only itself.
+    """The rendezvous endpoint is localhost, so each agent meets only itself.
 
-    The agent whose host the endpoint names starts the store. With localhost or 127.0.0.1 all of them do, and wait for
-    the others: ``RendezvousTimeoutError`` after ten minutes, or, with an elastic ``--nnodes 1:4``, a training of its
-    own on every node. Found by a loopback ``--rdzv-endpoint`` in a world of fewer agents than ``--nnodes`` or the
-    scheduler has nodes; several agents on one machine do meet there, which is no fault.
+    The agent on the endpoint's host starts the store. With localhost or 127.0.0.1 every agent starts one and waits for
+    the others: ``RendezvousTimeoutError`` after ten minutes, or, with an elastic ``--nnodes 1:4``, a separate training
+    on every node. Found by a loopback ``--rdzv-endpoint`` in a world with fewer agents than ``--nnodes`` or the
+    scheduler's number of nodes. Silent for several agents on one machine, which do meet there.
 
-    Fix: the first node's name or address, as the other nodes know it.
+    Fix: set the endpoint to the first node's name or address, as the other nodes reach it.
     """
     alone = [r for r in by_agent(job) if meets_itself(job, r)]
     if not alone:
@@ -190,10 +192,10 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         alone,
-        f"{named(job, alone)}: the agents meet at {brief(endpoint)}, which is every node itself; "
+        f"{named(job, alone)}: --rdzv-endpoint is {brief(endpoint)}, which on every node is the node itself; "
         f"{agents_in_world(first)} of {wanted(job, first)} nodes met",
         Fix(
-            "Let the agents meet at the first node's address.",
+            "Set --rdzv-endpoint to the first node's address.",
             (restarted(job, first, {"rdzv-endpoint": f"{job.node_of(first).name}:{endpoint_port(options)}"}),),
         ),
         severity="error" if certain else "info",
@@ -204,32 +206,32 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
 
 @rule("environment")
 def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
-    """The host name that torchrun's agent chose for MASTER_ADDR does not lead the other nodes to it.
+    """The host name that torchrun's agent chose for MASTER_ADDR fails on other nodes.
 
     With the c10d rendezvous the agents meet at ``--rdzv-endpoint``, but their ranks at the first agent's own fully
-    qualified host name. Where that is ``localhost.localdomain``, a name of the node's own making or one that DNS does
-    not know, the agents meet and the ranks do not: ``The client socket has failed to connect to
-    [node1.internal]:45319``, ``gai error: -2``. Found by resolving MASTER_ADDR on every process, where the agent's
-    command line does not have it.
+    qualified host name. If that is ``localhost.localdomain``, a name that only the node itself resolves, or one that
+    DNS does not have, the agents meet and the ranks do not: ``The client socket has failed to connect to
+    [node1.internal]:45319``, ``gai error: -2``. Found by resolving MASTER_ADDR in every process, where the agent's
+    command line does not set it.
 
-    Fix: ``torchrun --local-addr ADDRESS_OF_THIS_NODE`` on every node, or mend /etc/hosts.
+    Fix: ``torchrun --local-addr ADDRESS_OF_THIS_NODE`` on every node, or fix /etc/hosts.
     See: https://github.com/pytorch/pytorch/issues/150532
     """
     lost = [(unresolved(job, r), r) for r in by_agent(job) if chosen_by_agent(job, r) and unresolved(job, r)]
     itself = [r for r in here_over_nodes(job) if chosen_by_agent(job, r)]
     zero = astray(job)
     trouble = [(f"does not resolve ({why})", why, r) for why, r in lost]
-    trouble += [("is every node itself", "", r) for r in itself]
-    trouble += [("is no address of rank 0's node", "", zero)] if zero and chosen_by_agent(job, zero) else []
-    for words, several in grouped(trouble, lambda item: item[0]).items():
+    trouble += [("resolves to the node itself on every node", "", r) for r in itself]
+    trouble += [("is not an address of rank 0's node", "", zero)] if zero and chosen_by_agent(job, zero) else []
+    for problem, several in grouped(trouble, lambda item: item[0]).items():
         ranks = [r for _, _, r in several]
         address, temporary = ranks[0].placement.master_addr or "", may_pass(several[0][1])
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: the first agent's host name {address}, which torchrun made MASTER_ADDR, {words}",
+            f"{named(job, ranks)}: MASTER_ADDR {address}, the host name of torchrun's first agent, {problem}",
             Fix(
-                "Tell each agent the address by which the other nodes reach it, or make the name known to them.",
+                "Pass each agent the address at which the other nodes reach it, or add the name to DNS or /etc/hosts.",
                 (f"getent hosts {address}", _local_addr(job, ranks[0])),
             ),
             scope="node" if temporary else "rank",
@@ -240,26 +242,26 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting")
 def torchrun_store_port_extra(job: Job) -> Iterator[Outcome]:
-    """The agents meet, but the port that they chose for their ranks is closed between the nodes.
+    """The agents meet, but the ephemeral port for their ranks is blocked between the nodes.
 
-    Only the endpoint's port is fixed. With the c10d rendezvous the ranks' store listens on a port that the kernel
-    chooses anew at every start, so that opening the one of ``--rdzv-endpoint`` does not suffice: the agents meet, and
-    the ranks say ``The client socket has timed out after 600000ms``. Found by connecting to MASTER_ADDR:MASTER_PORT
-    from every process.
+    Only the endpoint's port is fixed. With the c10d rendezvous the ranks' store listens on a different ephemeral port
+    at every start, so opening the port of ``--rdzv-endpoint`` is not sufficient: the agents meet, and the ranks report
+    ``The client socket has timed out after 600000ms``. Found by connecting to MASTER_ADDR:MASTER_PORT from every
+    process.
 
-    Fix: allow all TCP between the nodes, or use the static rendezvous, whose one port is ``--master-port``.
+    Fix: allow all TCP between the nodes, or use the static rendezvous, whose only port is ``--master-port``.
     See: https://github.com/pytorch/pytorch/issues/80772
     """
     for ranks, attempts in failing(job, {"timeout", "unreachable"}):
         if not chosen_by_agent(job, ranks[0]):
             continue
-        ways = listed([f"{address_of(a)}: {a.detail or a.outcome}" for a in attempts])
+        results = listed([f"{address_of(a)}: {a.detail or a.outcome}" for a in attempts])
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)} cannot reach the port that torchrun's agent chose for the ranks ({ways})",
+            f"{named(job, ranks)} cannot reach the port that torchrun's agent chose for the ranks ({results})",
             Fix(
-                "Allow TCP between the nodes on the ports that the kernel chooses, or name one port to open.",
+                "Allow TCP between the nodes on ephemeral ports, or set one port and open it.",
                 (restarted(job, ranks[0], _static(job, ranks[0])),),
             ),
             scope="link",

@@ -1,6 +1,6 @@
-"""Rules about the network: the way to rank 0, and the ways between the nodes.
+"""Rules about the network: the path to rank 0, and the paths between the nodes.
 
-Helpers, which hold no rules: `attempts` (how processes tried to reach each other), `ephemeral_ports`, `losses`,
-`rates`, `interface_choices` and `interface_cases` (what NCCL and Gloo take, and what is wrong with it),
-`selected_interfaces` (whether it fits together).
+Modules without rules: `attempts` (how processes tried to reach each other), `ephemeral_ports`, `losses`, `rates`,
+`interface_choices` and `interface_cases` (which interfaces NCCL and Gloo use, and what is wrong with them),
+`selected_interfaces` (whether the nodes' choices fit together).
 """

@@ -1,4 +1,4 @@
-"""How processes tried to reach rank 0 and each other, and which ranks that concerns."""
+"""How processes tried to reach rank 0 and each other, and which ranks are affected."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from distcheck.facts import Attempt, Job, NodeFacts, PeerTrial, ProcessFacts, RankFacts, Transfer
 
 Way = tuple[str, str]
-"""From which side to which."""
+"""A path: the side it starts from and the side it leads to."""
 _MOST = 8
-"""Ways that a finding's evidence shows."""
+"""Paths shown in a finding's evidence."""
 _ONE_WAY = ", but the other direction works"
 _NEVER_BYTES = 1024
 """A path that loses large packets confirms less than this: not one full segment."""
 
 
 def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], list[Attempt]]]:
-    """Return the ranks whose every try at the master door ended so, by where they knocked and how it ended.
+    """Yield the ranks whose every attempt at MASTER_PORT had these outcomes, and the attempts.
 
-    Silent where something else explains it: rank 0's own binding of the port; the roll call, held by another
-    process, that found rank 0 missing; a node on which its probe could not be started; a MASTER_ADDR that is every
-    node itself, or another host's than rank 0's. In a pod that may be a service's address, and is no explanation.
+    Ranks with the same addresses and outcomes are one group. Nothing is returned where something else explains the
+    failure: rank 0 could not bind the port; another process led the roll call and found rank 0 missing; the probe on
+    rank 0's node could not be started; MASTER_ADDR is every node itself, or a host other than rank 0's. In a pod
+    MASTER_ADDR may be a service address, so that is no explanation.
     """
     explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
     if explained or here_over_nodes(job) or (0 in job.missing_ranks and (job.met or _not_started(job, 0))):
@@ -46,10 +47,10 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
     failed = []
     for process in job.processes:
         if process.uid in elsewhere or process.node in doubled:
-            continue  # net-dns-differs and net-duplicate-ip tell
+            continue  # reported by net-dns-differs and net-duplicate-ip
         attempts = at_master_door(process)
         if rank_0 is not None and masters.get(process.uid) != rank_0:
-            continue  # it looked elsewhere: env-master-addr-differs and env-master-port-differs tell
+            continue  # another master: reported by env-master-addr-differs and env-master-port-differs
         if attempts and all(a.outcome in outcomes for a in attempts):
             failed.append((process.uid, attempts))
     alike = grouped(failed, lambda item: tuple((a.address, a.port, a.outcome) for a in item[1]))
@@ -58,18 +59,18 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
 
 
 def _not_started(job: Job, rank: int) -> bool:
-    """Whether distcheck itself was to start a rank and nothing came home of it."""
+    """Whether distcheck was to start a rank itself and its probe never reported."""
     nodes = job.launched.nodes if job.launched else ()
     return any(rank in node.ranks and node.outcome != "reported" for node in nodes)
 
 
 def at_master_door(process: ProcessFacts) -> list[Attempt]:
-    """Return how a process fared at MASTER_ADDR:MASTER_PORT, by address."""
+    """Return a process's attempts at MASTER_ADDR:MASTER_PORT, one per address."""
     return [a for a in process.attempts if a.door == "master"]
 
 
 def tried(attempts: list[Attempt]) -> dict[str, str]:
-    """Return as evidence how each address was tried, the last time and how often."""
+    """Return as evidence the last outcome at each address and the number of tries."""
     lines = {}
     for a in attempts:
         times = f"{a.tries} {'try' if a.tries == 1 else 'tries'}"
@@ -78,7 +79,7 @@ def tried(attempts: list[Attempt]) -> dict[str, str]:
 
 
 def address_of(attempt: Attempt) -> str:
-    """Write where a process knocked: 10.0.0.1:29500, [fd00::1]:29500."""
+    """Return the endpoint of an attempt: 10.0.0.1:29500, [fd00::1]:29500."""
     return _endpoint(attempt.address, attempt.port)
 
 
@@ -87,13 +88,13 @@ def _endpoint(address: str, port: int) -> str:
 
 
 def ranks_of(job: Job, uids: Collection[str]) -> list[RankFacts]:
-    """Return the ranks for which these processes speak."""
+    """Return the ranks that these processes report for."""
     return [r for r in job.ranks if r.process in uids]
 
 
 @once
 def _sides(job: Job) -> tuple[dict[str, list[RankFacts]], dict[Way, list[PeerTrial]]]:
-    """Return the ranks by side, and the trials between sides by way."""
+    """Return the ranks by side, and the trials between sides by path."""
     alone = len(job.nodes) < 2
     home = {p.uid: p.uid if alone else p.node for p in job.processes}
     tried: defaultdict[Way, list[PeerTrial]] = defaultdict(list)
@@ -105,17 +106,20 @@ def _sides(job: Job) -> tuple[dict[str, list[RankFacts]], dict[Way, list[PeerTri
 
 
 class Ways:
-    """The trials between the sides of a job: its nodes, or where there is only one the processes that tried."""
+    """The trials between the sides of a job: its nodes, or on a single node its processes."""
 
     def __init__(
         self, job: Job, leave_out: Collection[tuple[str, str, str]] = (), *, transferred: bool = False
     ) -> None:
-        """Sort the trials of a job, or those with a transfer; `leave_out` names some by source, target and address."""
+        """Sort the trials of a job by path.
+
+        `transferred` keeps those with a transfer; `leave_out` drops some by source, target and address.
+        """
         self.job = job
         self._names = {node.key: node.name for node in job.nodes}
         self._ranks, self.tried = _sides(job)
         if leave_out or transferred:
-            wanted = {
+            kept = {
                 way: [
                     t
                     for t in trials
@@ -123,18 +127,18 @@ class Ways:
                 ]
                 for way, trials in self.tried.items()
             }
-            self.tried = {way: trials for way, trials in wanted.items() if trials}
+            self.tried = {way: trials for way, trials in kept.items() if trials}
 
     def ranks(self, sides: Iterable[str]) -> list[RankFacts]:
         """Return the ranks of these sides."""
         return [r for side in sides for r in self._ranks.get(side, ())]
 
     def among(self, sides: Collection[str]) -> list[str]:
-        """Return these sides in the order of their ranks."""
+        """Return these sides in rank order."""
         return [side for side in self._ranks if side in sides]
 
     def name(self, sides: Sequence[str]) -> str:
-        """Name sides: by node, or on one node by rank."""
+        """Return the names of sides: nodes, or ranks on a single node."""
         if len(self.job.nodes) < 2:
             return named(self.job, self.ranks(sides)) or "a process that is gone"
         return listed([self._names[side] for side in sides])
@@ -142,32 +146,32 @@ class Ways:
     def finding(
         self, failed: Mapping[Way, str], verb: str, nature: str, fix: Fix, *, severity: Severity = "error"
     ) -> Finding:
-        """Return the finding about ways that fail, each given with its reason, at the nodes that all of them share.
+        """Return the finding about failing paths, located at the nodes that all of them share.
 
-        verb and nature make the message: node2 cannot {verb} node1 {nature}.
+        `failed` maps each path to its reason. The message is: node2 cannot {verb} node1 {nature}.
         """
-        order = {side: n for n, side in enumerate(self._ranks)}  # trials come in the order of their ends
+        order = {side: n for n, side in enumerate(self._ranks)}  # trials are in the order in which they ended
         failed = dict(sorted(failed.items(), key=lambda item: [order.get(side, len(order)) for side in item[0]]))
         blame = _blame(failed, self.tried)
         blame = blame._replace(sides=tuple(sorted(blame.sides, key=lambda side: order.get(side, len(order)))))
         first = next(iter(failed))
         if blame.both:
             others = self._others(failed, blame.sides)
-            words = f"{self.name(blame.sides)} and {self.name(others)} cannot {verb} each other"
+            problem = f"{self.name(blame.sides)} and {self.name(others)} cannot {verb} each other"
             if len(blame.sides) > 1:
-                words = f"none of {self.name(blame.sides)} can {verb} any other node, nor be reached"
+                problem = f"{self.name(blame.sides)} cannot {verb} any other node in either direction"
             if blame.everywhere:
-                words = f"no node can {verb} any other"
+                problem = f"no node can {verb} any other"
         elif blame.sides:
             others = self._others(failed, blame.sides)
             source, target = (others, blame.sides) if blame.incoming else (blame.sides, others)
-            words = f"{self.name(source)} cannot {verb} {self.name(target)}"
+            problem = f"{self.name(source)} cannot {verb} {self.name(target)}"
             side, end = blame.sides[0], 0 if blame.incoming else 1
             nature += _ONE_WAY if any(way[end] == side for way in self.tried) else ""
         else:
-            words, nature = self._of_pair(first, failed, verb, nature)
+            problem, nature = self._of_pair(first, failed, verb, nature)
         rest = len({frozenset(way) for way in failed}) - 1 if not blame.sides else 0
-        more = f"; so it is with {rest} more {'pair' if rest == 1 else 'pairs'} of nodes" if rest else ""
+        more = f"; same for {rest} more {'pair' if rest == 1 else 'pairs'} of nodes" if rest else ""
         concerned = {side for way in failed for side in way}
         sides = blame.sides or [side for side in self._ranks if side in concerned]
         some = islice(failed.items(), _MOST)
@@ -175,7 +179,7 @@ class Ways:
         return found(
             self.job,
             self.ranks(sides),
-            f"{words} {nature} ({failed[first]}){more}",
+            f"{problem} {nature} ({failed[first]}){more}",
             fix,
             severity=severity,
             scope="system" if blame.everywhere else "link",
@@ -189,8 +193,8 @@ class Ways:
         back = target, source
         if back in failed:
             return f"{self.name([source])} and {self.name([target])} cannot {verb} each other", nature
-        words = f"{self.name([source])} cannot {verb} {self.name([target])}"
-        return words, f"{nature}{_ONE_WAY}" if back in self.tried else nature
+        problem = f"{self.name([source])} cannot {verb} {self.name([target])}"
+        return problem, f"{nature}{_ONE_WAY}" if back in self.tried else nature
 
     def _others(self, failed: Mapping[Way, str], sides: Sequence[str]) -> list[str]:
         concerned = {side for way in failed for side in way if side not in sides}
@@ -198,18 +202,18 @@ class Ways:
 
 
 class _Blame(NamedTuple):
-    """The sides that explain failing ways; none when only pairs can be named."""
+    """The sides that explain the failing paths; empty when only pairs can be named."""
 
     sides: tuple[str, ...] = ()
     both: bool = False
-    """Whether they fail in both directions."""
+    """Whether both directions fail."""
     incoming: bool = False
-    """Of one direction: whether it is the one to them."""
+    """With one failing direction: whether it is the one to these sides."""
     everywhere: bool = False
 
 
 def _blame(failed: Collection[Way], tried: Collection[Way]) -> _Blame:
-    """Find the few sides to which, or from which, every way fails while all others are well."""
+    """Return the few sides to or from which every path fails while all other paths work."""
     everybody = tuple(dict.fromkeys(side for way in tried for side in way))
     if len(everybody) > 2 and all(way in failed for way in tried):
         return _Blame(everybody, both=True, everywhere=True)
@@ -218,7 +222,7 @@ def _blame(failed: Collection[Way], tried: Collection[Way]) -> _Blame:
         covered = not any(sides.isdisjoint(way) if both else way[incoming] not in sides for way in failed)
         if sides and 2 * len(sides) < len(everybody) and covered:
             return _Blame(tuple(s for s in everybody if s in sides), both=both, incoming=incoming)
-    # Not every way of it fails, yet it has a part in all that do, and they lead to several others.
+    # One side is an end of every failing path, and these paths lead to several other sides.
     shared = set(everybody).intersection(*failed)
     if len(shared) == 1 and len({side for way in failed for side in way}) > 2:
         side = shared.pop()
@@ -228,23 +232,23 @@ def _blame(failed: Collection[Way], tried: Collection[Way]) -> _Blame:
 
 
 def _cut_off(failed: Collection[Way], tried: Collection[Way], end: int) -> set[str]:
-    """Return the sides of which every way, two at least, fails that leads to them (1) or from them (0)."""
+    """Return the sides with at least two paths to (end 1) or from (end 0) them, all failing."""
     ways = grouped(tried, lambda way: way[end])
     return {side for side, those in ways.items() if len(those) > 1 and all(way in failed for way in those)}
 
 
 def reason(trial: PeerTrial) -> str:
-    """Say how a trial ended and where."""
+    """Return how a trial ended and at which endpoint."""
     at = f"{trial.outcome} at {_endpoint(trial.address, trial.port)}"
     return f"{at}, {trial.detail}" if trial.detail and trial.detail != trial.outcome else at
 
 
 def nothing_arrived(sent: Transfer) -> bool:
-    """Whether nothing of a transfer arrived; a kernel that counts no segments cannot tell."""
+    """Whether no data of a transfer arrived; False where the kernel counts no segments."""
     return sent.stalled and sent.segments > 0 and sent.bytes < _NEVER_BYTES
 
 
 def interface_name(job: Job, node: NodeFacts) -> str:
-    """Return the name of the interface by which a node and rank 0 reach each other."""
+    """Return the name of the interface through which a node and rank 0 reach each other."""
     way = own_way(job, survey(job).reach, node)
     return way.name if way else "eth0"

@@ -1,4 +1,4 @@
-"""How many ephemeral ports a job needs on a node, and the fix that opens them to the other nodes."""
+"""How many ephemeral ports a job needs on a node, and the fix that opens them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from distcheck.facts import Job, RankFacts
 
 _CHANNELS = 32
-"""NCCL's most for collectives (MAXCHANNELS), which NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS lower."""
+"""NCCL's maximum for collectives (MAXCHANNELS); NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS lower it."""
 _NEIGHBOURS = 5
-"""To which a rank sends in a channel: the next in the ring; in the tree one above and up to three below."""
+"""Ranks that a rank sends to in a channel: the next in the ring; in the tree one parent and up to three children."""
 _SOCKETS = 16
-"""Data sockets of a connection where nobody sets them: 2 threads of 8 on AWS, 4 on Google's cloud, elsewhere 1."""
+"""Data sockets per connection by default: 2 threads with 8 each on AWS, 4 on Google Cloud, elsewhere 1."""
 _MOST_SOCKETS = 64
 _STEP = 1000
 
 
 def ports_needed(job: Job) -> int:
-    """Return how many ports of `ip_local_port_range` a node of the job needs at most, in whole thousands.
+    """Return the most ports of `ip_local_port_range` that a node needs, in whole thousands.
 
-    Every rank has a connection with every other one (Gloo's full mesh, NCCL's bootstrap) and listens for them. With
+    Every rank connects to every other one (Gloo's full mesh, NCCL's bootstrap) and listens for these connections. With
     NCCL over sockets it listens for, and connects to, five neighbours in every channel, each time with the data sockets
-    and one for control. A port is counted for every socket, so that no two need to share one.
+    and one for control. Each socket counts as one port, so that none is shared.
     Source: https://github.com/NVIDIA/nccl/blob/master/src/transport/net_socket.cc (ncclNetSocketGetNsockNthread),
     src/include/device.h (MAXCHANNELS, NCCL_MAX_TREE_ARITY); pytorch/gloo, gloo/rendezvous/context.cc (connectFullMesh)
     """
@@ -53,17 +53,17 @@ def _sockets(ranks: Iterable[RankFacts]) -> int:
 
 
 def opened(job: Job) -> Fix:
-    """Return the fix that opens the ports from which the kernels of the nodes choose, as they are set."""
+    """Return the fix that opens the nodes' configured ephemeral ports."""
     ranges = [node.ephemeral_ports for node in job.nodes if isinstance(node.ephemeral_ports, tuple)]
     needed = ports_needed(job)
-    enough = f"This job needs up to {needed} of them on a node"
+    enough = f"This job needs up to {needed} of them per node"
     if not ranges:
         text = f"Allow TCP between the nodes on the ephemeral ports. {enough}: keep the range at least that wide."
         return Fix(text, ("sysctl net.ipv4.ip_local_port_range",))
     first, last = min(low for low, _ in ranges), max(high for _, high in ranges)
     text = f"Allow TCP between the nodes on their ephemeral ports, {first} to {last}. {enough}"
     if needed <= last - first:
-        text += ": where the range must be narrower, keep it at least that wide, alike on all nodes."
+        text += ": if you narrow the range, keep it at least that wide, and the same on all nodes."
     else:
-        text += ", more than there are: widen net.ipv4.ip_local_port_range as well, or use fewer sockets."
+        text += ", more than the range has: also widen net.ipv4.ip_local_port_range, or use fewer sockets."
     return Fix(text, (f"sudo firewall-cmd --add-port={first}-{last}/tcp", "sysctl net.ipv4.ip_local_port_range"))

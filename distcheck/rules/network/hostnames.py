@@ -1,4 +1,4 @@
-"""Rules about the nodes' own names and addresses: where a name leads, who else has it, and of which family they are."""
+"""Rules about host names and addresses: resolution, duplicates and address families."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import is_here
 from distcheck.rules.network.attempts import address_of, at_master_door
-from distcheck.rules.network.interface_cases import Case, cases, told, weighed
+from distcheck.rules.network.interface_cases import Case, case_findings, cases, weighed
 from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.wording import brief, found, grouped, listed, named
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from distcheck.rules.network.selected_interfaces import Survey
 
 _SLOWER = 4
-"""By how much a link must be slower than the one to rank 0 to be called the wrong one."""
+"""How many times slower than the link to rank 0 a link must be to count as the wrong one."""
 
 
 @rule("peers")
 def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
-    """The node's own host name leads to its loopback, or nowhere, and Gloo listens there.
+    """A node's host name resolves to its loopback or not at all, so Gloo listens there.
 
-    ``Unable to resolve hostname to a (local) address. Using the loopback address as fallback``, then ``connectFullMesh
-    failed ... Connection refused, remote=[127.0.0.1]``. Debian and Ubuntu map the own name to 127.0.1.1 in /etc/hosts.
-    Of two addresses Gloo lets the lower one listen, so that one such node in a network of lower addresses (10.x) works
-    by luck, and fails in one of higher addresses (192.168.x), or as soon as a second node is like it.
+    Gloo logs ``Unable to resolve hostname to a (local) address. Using the loopback address as fallback``, then fails
+    with ``connectFullMesh failed ... Connection refused, remote=[127.0.0.1]``. Debian and Ubuntu map a host's own name
+    to 127.0.1.1 in /etc/hosts. Of two addresses Gloo lets the lower one listen. So one such node works by chance in a
+    network of lower addresses (10.x), and fails with higher addresses (192.168.x) or with a second such node.
 
-    Found by resolving the own name on every node and binding its addresses. An error where Gloo is used and another
-    node would connect to the loopback address; a warning where it works by luck; with NCCL a remark.
+    Found by resolving the host name on every node and binding its addresses. It is an error where Gloo is used and
+    another node would connect to the loopback address, a warning where it works by chance, and info with NCCL.
 
-    Fix: ``export GLOO_SOCKET_IFNAME=eth0``, or map the name to the node's own address in /etc/hosts.
+    Fix: ``export GLOO_SOCKET_IFNAME=eth0``, or map the name to the node's address in /etc/hosts.
     See: https://github.com/pytorch/gloo/issues/223
     """
     seen = survey(job)
@@ -51,29 +51,31 @@ def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
         else c._replace(severity=milder(c.severity, "warning"))
         for c in here
     ]
-    for (words, weight), several in grouped(here, lambda c: (_own_name(c.choice), c.severity)).items():
-        luck = "; this works only as long as all other nodes have lower addresses" if weight == "warning" else ""
-        yield from told(
+    for (cause, weight), several in grouped(here, lambda c: (_own_name(c.choice), c.severity)).items():
+        chance = "; this works only as long as all other nodes have lower addresses" if weight == "warning" else ""
+        yield from case_findings(
             seen,
             several,
-            "{ranks}: " + words + "; Gloo takes {taken}, which the other nodes cannot reach; expected {way}" + luck,
-            "Name the interface of the nodes' network, or map the own name to its address in /etc/hosts or DNS.",
+            "{ranks}: " + cause + "; Gloo uses {taken}, which the other nodes cannot reach; expected {way}" + chance,
+            "Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.",
         )
 
 
 def _is_sought(case: Case, highest: Sequence[tuple[bool, bytes, str]]) -> bool:
-    """Whether another node would connect to the loopback address that Gloo takes: of two it is the lower one's.
+    """Whether another node would connect to the loopback address that Gloo uses.
 
-    Source: pytorch/gloo, gloo/transport/tcp/device.cc (isInitiator).
+    Of two nodes the one with the lower address listens. Source: pytorch/gloo, gloo/transport/tcp/device.cc
+    (isInitiator).
     """
     other = next((o for o in highest if o[2] != case.choice.node.key), None)
     return other is not None and (other[0] or other[1] >= _packed(case.interfaces[0].address))
 
 
 def _highest(seen: Survey, length: int) -> list[tuple[bool, bytes, str]]:
-    """Return the two nodes whose addresses no loopback address of so many bytes is above, or the nearest to that.
+    """Return the two nodes with the highest addresses, for loopbacks of `length` bytes.
 
-    With each: whether it is a loopback address itself or of the other family, which none is above; its bytes; the node.
+    Each is (is above every such loopback, address bytes, node key). Loopback addresses themselves and addresses of the
+    other family count as above.
     """
     highest: dict[str, tuple[bool, bytes]] = {}
     for choice in seen.choices:
@@ -91,22 +93,22 @@ def _packed(address: str) -> bytes:
 def _own_name(choice: Choice) -> str:
     name = choice.network.own_name
     if isinstance(name, Missing):
-        words = f"the own host name does not resolve ({brief(name.reason, 60)})"
+        cause = f"the node's host name does not resolve ({brief(name.reason, 60)})"
     elif all(is_here(a) for a in name.addresses):
-        words = f"the own host name is {listed(name.addresses)}"
+        cause = f"the node's host name resolves to {listed(name.addresses)}"
     else:
-        words = f"of the own host name's addresses ({listed(name.addresses)}) the first that can be bound is a loopback"
+        cause = f"the node's host name resolves to {listed(name.addresses)}; the first bindable one is a loopback"
         if isinstance(choice.network.own_name_binds, Missing):
-            words = f"the own host name is {listed(name.addresses)}, which the node does not have"
-    return words.replace("{", "{{").replace("}", "}}")
+            cause = f"the node's host name resolves to {listed(name.addresses)}, which the node does not have"
+    return cause.replace("{", "{{").replace("}", "}}")
 
 
 @rule("peers")
 def net_hostname_wrong_nic(job: Job) -> Iterator[Outcome]:
-    """The node's own host name leads to an interface at which the others do not reach it, or to a slow one.
+    """A node's host name resolves to an interface that is unreachable, down or slow.
 
-    Gloo listens on the address of that name: a management or storage network, or the bridge of containers. Connections
-    time out, or everything is as slow as that network.
+    Gloo listens on the address of that name: a management or storage network, or a container bridge. Connections time
+    out, or all traffic is as slow as that network.
 
     Found by trying that address from other nodes, which reach the node at another one; by the state of its link; and by
     comparing its speed with that of the link to rank 0.
@@ -119,28 +121,28 @@ def net_hostname_wrong_nic(job: Job) -> Iterator[Outcome]:
         for c in cases(seen, "gloo", "astray", "here")
         if not c.choice.gloo_names and not is_here(c.interfaces[0].address)
     ]
-    yield from told(
+    yield from case_findings(
         seen,
         [weighed(seen, case) for case in lost],
-        "{ranks}: the own host name leads to {taken}, where the other nodes do not reach Gloo; expected {way}",
-        "Name the interface of the nodes' network, or map the own name to its address in /etc/hosts or DNS.",
+        "{ranks}: the node's host name resolves to {taken}, where the other nodes do not reach Gloo; expected {way}",
+        "Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.",
     )
     down = [c for c in cases(seen, "gloo", "down") if not c.choice.gloo_names]
-    yield from told(
+    yield from case_findings(
         seen,
         down,
-        "{ranks}: the own host name leads Gloo to {taken}, which is down; expected {way}",
-        "See why the interface is down, or name another one.",
+        "{ranks}: the node's host name resolves to {taken}, which Gloo uses and which is down; expected {way}",
+        "Check why the interface is down, or name another one.",
     )
     slow = [
         Case(c, "gloo", c.taken("gloo"), "warning")
         for c in (seen.choices if seen.several and severity(job, "gloo", chosen=False) == "error" else ())
         if not c.gloo_names and seen.fault(c, "gloo") == "" and _slower(seen, c)
     ]
-    yield from told(
+    yield from case_findings(
         seen,
         slow,
-        "{ranks}: the own host name leads Gloo to {taken}, a slower link than {way}, where the node reaches rank 0",
+        "{ranks}: the node's host name makes Gloo use {taken}, a slower link than {way}, the path to rank 0",
         "Name the faster interface.",
     )
 
@@ -156,27 +158,27 @@ def _slower(seen: Survey, choice: Choice) -> bool:
 
 @rule("peers")
 def net_ipv4_ipv6_mixed(job: Job) -> Iterator[Outcome]:
-    """Some nodes take IPv4 addresses and others IPv6, or IPv6 is tried in vain first.
+    """Some nodes use IPv4 addresses and others IPv6, or IPv6 is tried first and fails.
 
-    Gloo refuses a pair of both: ``ss1.ss_family == ss2.ss_family``. NCCL connects to whatever it is told, which a node
-    without that family cannot. When MASTER_ADDR has an IPv6 address that leads nowhere, torch waits for it before it
-    takes the IPv4 one. NCCL_SOCKET_FAMILY knows AF_INET and AF_INET6; any other text is ignored.
+    Gloo rejects a pair of both: ``ss1.ss_family == ss2.ss_family``. NCCL connects to any address it receives, which
+    fails on a node without that family. When MASTER_ADDR has an unreachable IPv6 address, torch waits for it before it
+    uses the IPv4 one. NCCL_SOCKET_FAMILY accepts AF_INET and AF_INET6; NCCL ignores any other value.
 
-    Found by comparing the families of what the nodes take, by the tries to reach MASTER_ADDR, and by reading the
+    Found by comparing the address families that the nodes use, by the attempts to reach MASTER_ADDR, and by reading the
     variable.
 
-    Fix: the same family everywhere: ``export NCCL_SOCKET_FAMILY=AF_INET``, interfaces that have it, an IP address as
-    MASTER_ADDR, or the precedence of IPv4 in /etc/gai.conf.
+    Fix: use the same family everywhere: ``export NCCL_SOCKET_FAMILY=AF_INET``, interfaces that have it, an IP address
+    as MASTER_ADDR, or the precedence of IPv4 in /etc/gai.conf.
     See: https://github.com/huggingface/accelerate/issues/3568
     """
     seen = survey(job)
     for library in LIBRARIES:
         usual = "AF_INET6" if seen.usual_family[library] else "AF_INET"
-        yield from told(
+        yield from case_findings(
             seen,
             cases(seen, library, "family"),
-            "{ranks}: {library} takes {taken}{setting}; other nodes take addresses of the other family",
-            "Let all nodes take addresses of one family.",
+            "{ranks}: {library} uses {taken}{setting}; other nodes use addresses of the other family",
+            "Make all nodes use addresses of one family.",
             commands=(f"export NCCL_SOCKET_FAMILY={usual}",) if library == "nccl" else ("getent ahosts $(hostname)",),
         )
     odd = [(c, c.settings[FAMILY]) for c in seen.choices if c.settings.get(FAMILY, "") not in {"", *FAMILIES}]
@@ -188,7 +190,7 @@ def net_ipv4_ipv6_mixed(job: Job) -> Iterator[Outcome]:
                 ranks,
                 f"{named(job, ranks)}: NCCL ignores NCCL_SOCKET_FAMILY={brief(repr(value), 40)}; "
                 "expected AF_INET or AF_INET6",
-                Fix("Write the family as NCCL knows it.", ("export NCCL_SOCKET_FAMILY=AF_INET",)),
+                Fix("Set a family that NCCL accepts.", ("export NCCL_SOCKET_FAMILY=AF_INET",)),
                 severity="warning",
                 evidence={"NCCL_SOCKET_FAMILY": value},
             )
@@ -196,7 +198,7 @@ def net_ipv4_ipv6_mixed(job: Job) -> Iterator[Outcome]:
 
 
 def _in_vain(job: Job) -> Iterator[Outcome]:
-    """Yield who was left without an answer at an IPv6 address of MASTER_ADDR and had one at an IPv4 address."""
+    """Yield the ranks that got an answer at MASTER_ADDR at its IPv4 address only."""
     waited: list[tuple[str, RankFacts]] = []
     for rank in job.ranks:
         tries = at_master_door(job.process_of(rank))
@@ -208,9 +210,9 @@ def _in_vain(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: MASTER_ADDR leads to {where} first, where no answer comes; by IPv4 it does",
+            f"{named(job, ranks)}: MASTER_ADDR resolves to {where} first, which does not answer; its IPv4 address does",
             Fix(
-                "Use the IPv4 address as MASTER_ADDR, or prefer IPv4 on these nodes.",
+                "Set MASTER_ADDR to the IPv4 address, or prefer IPv4 on these nodes.",
                 ("echo 'precedence ::ffff:0:0/96 100' | sudo tee -a /etc/gai.conf",),
             ),
             severity="warning",
@@ -220,14 +222,14 @@ def _in_vain(job: Job) -> Iterator[Outcome]:
 
 @rule("peers")
 def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
-    """Two machines pass for the same host.
+    """NCCL identifies two machines as the same host.
 
-    NCCL tells hosts apart by host name and boot id, or by NCCL_HOSTID alone where it is set. Where these are equal it
-    takes two machines for one and their GPUs for neighbours: ``unhandled cuda error`` or ncclSystemError when it opens
-    shared memory. Cloned machines and containers without /proc are such.
+    NCCL identifies a host by host name and boot id, or by NCCL_HOSTID alone where it is set. If these are equal, it
+    treats the GPUs of two machines as local to each other and fails with ``unhandled cuda error`` or ncclSystemError
+    when it opens shared memory. Typical causes are cloned machines and containers without /proc.
 
-    Found by comparing these with the boot id and what names the hardware. Equal host names with different boot ids do
-    NCCL no harm, and are only mentioned.
+    Found by comparing these with the boot id and the hardware id. Equal host names with different boot ids do no harm
+    to NCCL and are reported as info.
 
     Fix: ``sudo hostnamectl set-hostname node2``, ``unset NCCL_HOSTID``.
     See: https://github.com/NVIDIA/nccl/issues/187
@@ -239,19 +241,19 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
         for host in ids:
             key = (False, node.hostname, boot) if host is None else (True, host, "")
             by_hash.setdefault(key, {})[node.key] = node
-    told_of: set[str] = set()
+    reported: set[str] = set()
     for (chosen, name, _), alike in by_hash.items():
         nodes, weight = _machines(list(alike.values())), severity(job, "nccl", chosen=chosen)
         if len(nodes) > 1 and weight is not None:
-            told_of |= {node.key for node in nodes}
+            reported |= {node.key for node in nodes}
             ranks = [r for node in alike.values() for r in job.ranks_on(node)]
-            what = f"NCCL_HOSTID {brief(name, 60)}" if chosen else f"the host name {name} and the same boot id, or none"
+            what = f"NCCL_HOSTID {brief(name, 60)}" if chosen else f"the host name {name} and the same or no boot id"
             yield found(
                 job,
                 ranks,
-                f"{named(job, ranks)} have {what}; NCCL takes their {len(nodes)} machines for one",
+                f"{named(job, ranks)} have {what}; NCCL treats their {len(nodes)} machines as one",
                 Fix(
-                    "Give every machine a name of its own.",
+                    "Give every machine its own name.",
                     ("unset NCCL_HOSTID",) if chosen else ("sudo hostnamectl set-hostname node2",),
                 ),
                 severity=weight,
@@ -260,14 +262,14 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
                 evidence={"NCCL_HOSTID" if chosen else "host name": name},
             )
     for name, alike_nodes in grouped(job.nodes, lambda n: n.hostname).items():
-        nodes = [n for n in _machines(alike_nodes) if n.key not in told_of]
+        nodes = [n for n in _machines(alike_nodes) if n.key not in reported]
         if len(nodes) > 1:
             ranks = [r for node in nodes for r in job.ranks_on(node)]
             yield found(
                 job,
                 ranks,
-                f"{len(nodes)} machines have the host name {name}; NCCL tells them apart by their boot ids",
-                Fix("Give every machine a name of its own.", ("sudo hostnamectl set-hostname node2",)),
+                f"{len(nodes)} machines have the host name {name}; NCCL distinguishes them by their boot ids",
+                Fix("Give every machine its own name.", ("sudo hostnamectl set-hostname node2",)),
                 severity="info",
                 owner="admin",
                 evidence={"host name": name},
@@ -275,7 +277,7 @@ def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
 
 
 def _machines(nodes: list[NodeFacts]) -> list[NodeFacts]:
-    """Return nodes that are surely different machines, one of each: by the boot id, or else by the hardware."""
+    """Return one node of each machine that certainly differs, by boot id or hardware id."""
     kept: list[NodeFacts] = []
     for node in nodes:
         if all(_different(node, other) for other in kept):
@@ -295,14 +297,14 @@ def _different(one: NodeFacts, other: NodeFacts) -> bool:
 def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
     """Two nodes have the same IP address on the network.
 
-    Connections reach the one or the other, as the switches have last learnt: random time-outs, ``Connection reset``,
-    ranks that answer for others. An address given by hand twice, a cloned machine, or two DHCP servers.
+    Connections reach one node or the other, as the switches last learned: random timeouts, ``Connection reset``, ranks
+    that answer for others. Typical causes are an address assigned twice by hand, a cloned machine, or two DHCP servers.
 
-    Found by an address on links with different MAC addresses, where a library takes it or it is the way to rank 0; on
-    links that the job does not use it is only mentioned. Bridges of containers have the same address on every host and
-    are left out.
+    Found by one address on links with different MAC addresses. It is an error where a library uses the address or it is
+    the path to rank 0, and info on links that the job does not use. Container bridges have the same address on every
+    host and are left out.
 
-    Fix: give one of the nodes an address of its own; ``arping -D`` shows who answers for it.
+    Fix: give one of the nodes its own address; ``arping -D`` shows which machine answers for it.
     See: https://github.com/pytorch/pytorch/issues/105782
     """
     seen = survey(job)
@@ -316,7 +318,7 @@ def net_duplicate_ip(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{listed([f'{node.name} ({_at(node, address)})' for node in nodes])} have the same address {address}",
             Fix(
-                "Give each node an address of its own.",
+                "Give each node its own address.",
                 (f"sudo arping -D -c 3 -I {_at(nodes[0], address).split()[0]} {address}",),
             ),
             severity="error" if address in used else "info",

@@ -1,4 +1,4 @@
-"""The choices that a rule finds fault with, and how they are told with what mends them."""
+"""Faulty interface choices, and the findings and fix commands for them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from distcheck.rules.network.selected_interfaces import Fault, Survey
 
 _SHOWN = 8
-"""Nodes that a finding's evidence shows."""
+"""Nodes shown in a finding's evidence."""
 
 
 class Case(NamedTuple):
-    """A choice that a rule finds fault with, and how much it weighs."""
+    """A faulty choice and its severity."""
 
     choice: Choice
     library: Library
@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
 
 def cases(seen: Survey, library: Library, *faults: Fault, worst: Severity = "error") -> list[Case]:
-    """Return the choices that have one of these faults, with the strays or what else is taken."""
+    """Return the choices that have one of these faults, with the interfaces at fault."""
     faulty: list[Case] = []
     for choice in seen.choices:
         if seen.fault(choice, library) not in faults:
@@ -44,24 +44,24 @@ def cases(seen: Survey, library: Library, *faults: Fault, worst: Severity = "err
 
 
 def weighed(seen: Survey, case: Case) -> Case:
-    """Make a fault of what is taken besides the first, or of what nobody tried, a warning."""
+    """Return the case as a warning if it is not the first interface or no node tried it."""
     first = case.choice.taken(case.library)[0]
     tried = seen.reach.standing(case.choice.node, first.address) != "untried"
     return case if first in case.interfaces and tried else case._replace(severity=milder(case.severity, "warning"))
 
 
-def told(
+def case_findings(
     seen: Survey,
     several: Iterable[Case],
-    words: str,
+    message: str,
     text: str,
     *,
     commands: tuple[str, ...] = (),
     owner: Owner = "user",
 ) -> Iterator[Finding]:
-    """Yield a finding for the ranks that share a choice, its weight and the command that mends it.
+    """Yield one finding for the ranks that share a choice, its severity and its fix.
 
-    `words` may name {ranks}, {library}, {taken}, {setting} and {way}, the interface to be taken instead.
+    `message` may name {ranks}, {library}, {taken}, {setting} and {way}, the interface to use instead.
     """
     alike = grouped(
         several,
@@ -70,7 +70,7 @@ def told(
             case.severity,
             setting(case.choice, case.library),
             tuple(i.name for i in case.interfaces),
-            commands or mend(seen, case.choice, case.library),
+            commands or fix_commands(seen, case.choice, case.library),
         ),
     )
     for (library, weight, chosen, _, cure), those in alike.items():
@@ -81,12 +81,12 @@ def told(
         yield found(
             seen.job,
             ranks,
-            words.format(
+            message.format(
                 ranks=named(seen.job, ranks),
                 library="NCCL" if library == "nccl" else "Gloo",
                 taken=shown(those[0].interfaces[:2]),
                 setting=f" ({chosen})" if chosen else "",
-                way=shown([way]) if way else "its address in the nodes' common network",
+                way=shown([way]) if way else "the node's address in the common network",
             ),
             Fix(text, cure),
             severity=weight,
@@ -96,7 +96,7 @@ def told(
 
 
 def setting(choice: Choice, library: Library) -> str:
-    """Write by what somebody chose or narrowed the choice: NCCL_SOCKET_IFNAME=eth1; empty where nobody did."""
+    """Return the setting that made or narrowed the choice: NCCL_SOCKET_IFNAME=eth1; else ''."""
     name = choice.variable(library)
     if library == "nccl" and not name and choice.settings.get(FAMILY) in FAMILIES:
         name = FAMILY
@@ -106,13 +106,13 @@ def setting(choice: Choice, library: Library) -> str:
 
 
 def whence(choice: Choice, name: str) -> str:
-    """Say of a setting of NCCL's that it stands in a file, where no variable has it."""
+    """Return a note that an NCCL setting comes from a file, '' if a variable sets it."""
     in_file = name in choice.settings and name not in choice.ranks[0].environment
     return " in NCCL's configuration file" if in_file else ""
 
 
-def mend(seen: Survey, choice: Choice, library: Library) -> tuple[str, ...]:
-    """Return what to type so that a library takes the interface through which the node reaches the others."""
+def fix_commands(seen: Survey, choice: Choice, library: Library) -> tuple[str, ...]:
+    """Return the commands that make a library use the interface that reaches the other nodes."""
     way = seen.way(choice)
     if library == "gloo":
         return (f"export GLOO_SOCKET_IFNAME={way.name}",) if way else ("ip -brief address",)
@@ -127,5 +127,5 @@ def mend(seen: Survey, choice: Choice, library: Library) -> tuple[str, ...]:
 
 
 def shown(interfaces: Iterable[Interface]) -> str:
-    """Write interfaces with their addresses, each once: eth0 (10.0.0.1) and lo (127.0.0.1)."""
+    """Return interfaces with addresses, each once: eth0 (10.0.0.1) and lo (127.0.0.1)."""
     return listed(list(dict.fromkeys(f"{i.name} ({i.address})" if i.name else i.address for i in interfaces)))

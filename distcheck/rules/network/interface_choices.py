@@ -1,4 +1,4 @@
-"""What NCCL and Gloo take on each node of a job, by whose choice, and how much a fault of it weighs."""
+"""The interfaces NCCL and Gloo use on each node, what set them, and how severe a fault is."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _VIRTUAL = re.compile(
     r"docker|br-|veth|cni|cbr|flannel|cali|cilium|virbr|vnet|vmnet|vbox|lxc|lxd|podman|kube|tun|tap|tailscale|wg|zt|vxlan"
 )
 _INSIDE = re.compile(r"usb|enx|idrac|tmfifo")
-"""To a service processor, or to the system of a network card itself."""
+"""Links to a service processor, or to the system on a network card."""
 _QUOTES = re.compile(r"[\"'`]")
 _AROUND = " 	\"'`"
 
 
 class Choice(NamedTuple):
-    """What the libraries take for ranks of one node that have the same settings."""
+    """The interfaces the libraries use for ranks of one node with the same settings."""
 
     node: NodeFacts
     network: NetworkFacts
@@ -47,20 +47,20 @@ class Choice(NamedTuple):
     ranks: list[RankFacts]
     settings: dict[str, str]
     gloo_names: str
-    """GLOO_SOCKET_IFNAME, empty where it is not set or not looked at."""
+    """GLOO_SOCKET_IFNAME, empty where it is unset or Gloo ignores it."""
     nccl: tuple[Interface, ...]
     gloo: tuple[Interface, ...] | Missing
 
     def taken(self, library: Library) -> tuple[Interface, ...]:
-        """Return what a library takes; of NCCL the first is the bootstrap's."""
+        """Return the interfaces a library uses; NCCL's bootstrap uses the first."""
         return self.nccl if library == "nccl" else () if isinstance(self.gloo, Missing) else self.gloo
 
     def chosen(self, library: Library) -> bool:
-        """Whether somebody chose by a variable or a configuration file."""
+        """Whether a variable or a configuration file made the choice."""
         return self.variable(library) != ""
 
     def variable(self, library: Library) -> str:
-        """Return the variable by which somebody chose, empty when nobody did."""
+        """Return the variable that made the choice, '' when none did."""
         if library == "gloo":
             return GLOO_IFNAME if self.gloo_names else ""
         if COMM_ID in self.settings:
@@ -69,7 +69,7 @@ class Choice(NamedTuple):
 
 
 def choices(job: Job) -> list[Choice]:
-    """Return what is taken on each node whose network was looked at, for each of its groups of ranks."""
+    """Return the choices on each node with network facts, one for each group of ranks."""
     found: list[Choice] = []
     for node in job.nodes:
         if node.network is None or isinstance(node.interfaces, Missing):
@@ -98,7 +98,7 @@ def _wishes(network: NetworkFacts, rank: RankFacts) -> tuple[tuple[tuple[str, st
 
 
 def over_nodes(job: Job) -> bool:
-    """Whether the ranks that are here need a network: they have more than one boot or network namespace."""
+    """Whether the present ranks need a network: they span several boots or network namespaces."""
     places = {
         node.key
         if isinstance(node.boot_id, Missing) or isinstance(node.network_namespace, Missing)
@@ -109,10 +109,10 @@ def over_nodes(job: Job) -> bool:
 
 
 def severity(job: Job, library: Library, *, chosen: bool) -> Severity | None:
-    """Return how much a fault of a library's choice weighs, None when --backend says that it is not used.
+    """Return the severity of a fault in a library's choice, None if --backend excludes it.
 
-    Of a library that the job may use beside the other, torch's default being Gloo for the CPU and NCCL for GPUs, only
-    what somebody has chosen is an error; else it is worth a remark.
+    By default torch uses Gloo for the CPU and NCCL for GPUs. A fault of the library that the job was not made for is an
+    error only if a setting made the choice, otherwise info.
     """
     asked = job.asked.backend
     if asked != "auto":
@@ -130,7 +130,7 @@ def milder(weight: Severity, bound: Severity) -> Severity:
 
 @once
 def _subnets(job: Job) -> Counter[str | tuple[str, str]]:
-    """Return how many nodes have an address in a subnet, and how many of them have this same address."""
+    """Return how many nodes have an address in a subnet, and how many have the same address."""
     count: Counter[str | tuple[str, str]] = Counter()
     for node in job.nodes:
         count.update(_homes(node))
@@ -146,9 +146,9 @@ def _homes(node: NodeFacts) -> set[str | tuple[str, str]]:
 
 
 def sharing(job: Job, node: NodeFacts, interface: Interface) -> int:
-    """Return how many other nodes have an address of their own in an interface's subnet.
+    """Return how many other nodes have their own address in an interface's subnet.
 
-    The bridges of containers have the same subnet everywhere, and the same address: that is nothing shared.
+    Container bridges have the same subnet and the same address on every node, so they are not counted.
     """
     net = subnet(interface)
     if net is None:
@@ -158,30 +158,30 @@ def sharing(job: Job, node: NodeFacts, interface: Interface) -> int:
 
 
 def within(interface: Interface, address: str) -> bool:
-    """Whether an address lies in an interface's subnet; no where the subnet is not known."""
+    """Whether an address lies in an interface's subnet; False if the subnet is unknown."""
     other = interface.__class__("", address, up=True, mtu_bytes=0, prefix_bits=interface.prefix_bits)
     net = subnet(interface)
     return net is not None and subnet(other) == net
 
 
 def looks_virtual(node: NodeFacts, interface: Interface) -> bool:
-    """Whether an interface by its name leads into this very machine or into a tunnel; bonds and VLANs do not."""
+    """Whether an interface looks internal to the machine or like a tunnel; not bonds or VLANs."""
     if _INSIDE.match(interface.name) or interface.address.startswith("169.254."):
         return True
     return bool(_VIRTUAL.match(interface.name)) and _kind(node, interface) != "physical"
 
 
 def link_local(address: str) -> bool:
-    """Whether an IPv6 address means something on its own link only."""
+    """Whether an IPv6 address is link-local."""
     own = packed(address.partition("%")[0]) if ":" in address else None
     return own is not None and len(own) == 16 and own[0] == 0xFE and own[1] & 0xC0 == 0x80
 
 
 def only_this_host(node: NodeFacts, interface: Interface) -> bool:
-    """Whether nobody but this host and its containers can be meant by an interface.
+    """Whether only this host and its containers can be reached through an interface.
 
-    In a container on Docker's own bridge the interface is named like any other; its network tells, unless it is a
-    device.
+    In a container on Docker's own bridge the interface has an ordinary name. Its subnet identifies it, unless it is a
+    physical device.
     """
     if is_here(interface.address) or interface.name.startswith("docker"):
         return True
@@ -197,31 +197,31 @@ def _kind(node: NodeFacts, interface: Interface) -> str:
 
 
 def meant(value: str) -> str:
-    """Return what a value of NCCL_SOCKET_IFNAME most likely means, written as NCCL reads it."""
+    """Return the likely intent of an NCCL_SOCKET_IFNAME value, in NCCL's syntax."""
     text = _QUOTES.sub("", value).strip().removeprefix("!")
     exclude = value.strip(_AROUND).startswith(("^", "!")) or text.startswith("=^")
     exact = "=" in text[:2]
     items = [item for item in re.split(r"[,;\s]+", text) if item]
     if not exclude:
-        # Who names what is wanted and then what is not wanted gets the former.
+        # In a mix of included and excluded names, keep the included ones.
         items = [item for item in items if not item.startswith("^")]
     names = list(dict.fromkeys(item.lstrip("^=!").rstrip("*") for item in items))
     return ("^" if exclude else "") + ("=" if exact else "") + ",".join(name for name in names if name)
 
 
 def misspelt(value: str) -> str:
-    """Say what in a value of NCCL_SOCKET_IFNAME NCCL reads otherwise than its author can have meant, else ''."""
+    """Return the syntax error in an NCCL_SOCKET_IFNAME value, '' if there is none."""
     listed = value.removeprefix("^").removeprefix("=")
     if len(value) == 1:
         return "a value of one character, which NCCL ignores"
     if re.search(r"[\"'`]", value):
-        return "a quotation mark, which NCCL takes for a part of the name"
+        return "a quotation mark, which NCCL reads as part of the name"
     if re.search(r"\s", value):
-        return "a blank, which NCCL takes for a part of the name"
+        return "a space, which NCCL reads as part of the name"
     if "^" in listed or "!" in value:
-        return "an exclusion mark within the list; it stands once, as ^, at the very beginning"
+        return "an exclusion mark within the list; write it once, as ^, at the start"
     if "=" in listed:
-        return "an equals sign within the list; it stands once, at the beginning"
+        return "an equals sign within the list; write it once, at the start"
     if re.search(r"[*?;$]", listed):
-        return "a character that no interface's name has"
-    return "no name at all" if value and not items_of(value) else ""
+        return "a character that is not valid in interface names"
+    return "no interface name" if value and not items_of(value) else ""

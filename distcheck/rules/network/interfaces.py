@@ -1,4 +1,4 @@
-"""Rules about the network interfaces that NCCL and Gloo take on each node."""
+"""Rules about the network interfaces that NCCL and Gloo use on each node."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
-from distcheck.rules.network.interface_cases import cases, mend, shown, told, weighed, whence
+from distcheck.rules.network.interface_cases import case_findings, cases, fix_commands, shown, weighed, whence
 from distcheck.rules.network.interface_choices import (
     LIBRARIES,
     Choice,
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @rule("peers")
 def net_nccl_ifname_syntax(job: Job) -> Iterator[Outcome]:
-    """NCCL_SOCKET_IFNAME is not written as NCCL reads it.
+    """NCCL_SOCKET_IFNAME has a syntax error.
 
-    NCCL says nothing: it takes other interfaces than were meant, or none (``Bootstrap : no socket interface found``).
-    ``^`` (all but these) and ``=`` (whole names) stand once, at the very beginning and in this order; blanks, quotation
-    marks and any later ``^`` or ``=`` belong to the names; a value of one character is ignored.
+    NCCL does not report it: it uses other interfaces than intended, or none (``Bootstrap : no socket interface
+    found``). ``^`` (all but these) and ``=`` (whole names) are written once, at the start and in this order. NCCL reads
+    spaces, quotation marks and any later ``^`` or ``=`` as part of the names, and ignores a value of one character.
 
-    Found by reading the value as NCCL does, and by comparing what it takes with what the value most likely means: an
-    error where NCCL finds nothing, or starts with an interface at which the other nodes do not reach it.
+    Found by parsing the value as NCCL does, and comparing the interfaces it selects with the likely intent of the
+    value. It is an error where NCCL finds no interface, or starts with one at which the other nodes do not reach it.
 
     Fix: ``export NCCL_SOCKET_IFNAME==eth0,eth1`` for exactly these, ``export NCCL_SOCKET_IFNAME=^docker,lo`` for all
     but those.
@@ -56,22 +56,22 @@ def net_nccl_ifname_syntax(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: NCCL_SOCKET_IFNAME is {brief(repr(value), 60)}{whence(choices[0], IFNAME)}, with "
             f"{misspelt(value)}; "
-            + (f"NCCL takes {listed(taken)}" if taken else "NCCL finds no interface")
-            + (f", and the other nodes do not reach it at {taken[0]}" if taken and harm == "error" else ""),
-            Fix("Write ^ or = once at the beginning, then the names with commas and nothing else between them.", cure),
+            + (f"NCCL uses {listed(taken)}" if taken else "NCCL finds no interface")
+            + (f", but the other nodes do not reach {taken[0]}" if taken and harm == "error" else ""),
+            Fix("Write ^ or = once at the start, then the names, separated only by commas.", cure),
             severity=milder(weight, harm),
             evidence={"NCCL_SOCKET_IFNAME": value, "taken": list(taken)},
         )
 
 
 def _cure(seen: Survey, choice: Choice) -> tuple[tuple[str, ...], Severity]:
-    """Return what to type instead of an ill-written value, and how much harm it does."""
+    """Return the commands that replace a malformed value, and how severe the fault is."""
     value = choice.settings[IFNAME]
     wish = meant(value)
     hoped = nccl(choice.interfaces, {**choice.settings, IFNAME: wish}) if items_of(wish) else ()
     if seen.several and hoped and only_this_host(choice.node, hoped[0]):
-        hoped = ()  # as ^docker leaves the loopback
-    cure = (f"export NCCL_SOCKET_IFNAME={wish}",) if hoped and len(value) > 1 else mend(seen, choice, "nccl")
+        hoped = ()  # ^docker, for example, leaves the loopback
+    cure = (f"export NCCL_SOCKET_IFNAME={wish}",) if hoped and len(value) > 1 else fix_commands(seen, choice, "nccl")
     return cure, _harm(seen, choice, hoped)
 
 
@@ -88,15 +88,15 @@ def _harm(seen: Survey, choice: Choice, hoped: tuple[Interface, ...]) -> Severit
 
 @rule("peers")
 def net_nccl_ifname_no_match(job: Job) -> Iterator[Outcome]:
-    """NCCL's settings leave it no network interface.
+    """NCCL's settings match no network interface.
 
-    ``Bootstrap : no socket interface found`` and ncclInvalidUsage, even on one node: a value of NCCL_SOCKET_IFNAME that
-    matches nothing is not replaced by another choice. A typing error, the name that another node's interface has, an
-    interface that is down, or NCCL_SOCKET_FAMILY without an address of that family.
+    NCCL fails with ``Bootstrap : no socket interface found`` and ncclInvalidUsage, even on one node: if
+    NCCL_SOCKET_IFNAME matches nothing, NCCL does not fall back to another interface. Typical causes are a typo, the
+    interface name of another node, an interface that is down, or NCCL_SOCKET_FAMILY without an address of that family.
 
-    Found by choosing as NCCL does, from the interfaces that are running and have an address.
+    Found by selecting as NCCL does, from the interfaces that are running and have an address.
 
-    Fix: the name of an interface of that node, or ``unset NCCL_SOCKET_IFNAME``.
+    Fix: set the name of an interface of that node, or ``unset NCCL_SOCKET_IFNAME``.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
     seen = survey(job)
@@ -105,7 +105,9 @@ def net_nccl_ifname_no_match(job: Job) -> Iterator[Outcome]:
             reason = f"the interfaces of {node.name} could not be listed: {node.interfaces.reason}"
             yield NotChecked(nodes=(node.name,), reason=reason)
     nothing = [(c, _nothing_left(c)) for c in seen.choices if seen.fault(c, "nccl") == "nothing"]
-    for (words, cure), several in grouped(nothing, lambda item: (item[1], mend(seen, item[0], "nccl"))).items():
+    for (problem, cure), several in grouped(
+        nothing, lambda item: (item[1], fix_commands(seen, item[0], "nccl"))
+    ).items():
         choice, ranks = several[0][0], [r for c, _ in several for r in c.ranks]
         weight = severity(job, "nccl", chosen=bool(choice.settings))
         if weight is not None:
@@ -113,7 +115,7 @@ def net_nccl_ifname_no_match(job: Job) -> Iterator[Outcome]:
             yield found(
                 job,
                 ranks,
-                f"{named(job, ranks)}: {words}; {choice.node.name} has {brief(there[choice.node.name], 100)}",
+                f"{named(job, ranks)}: {problem}; {choice.node.name} has {brief(there[choice.node.name], 100)}",
                 Fix("Name an interface of that node that is up, or let NCCL choose.", cure),
                 severity=weight,
                 evidence={**choice.settings, **{f"{name} has": has for name, has in there.items()}},
@@ -126,25 +128,25 @@ def _nothing_left(choice: Choice) -> str:
     value = choice.settings.get(IFNAME, "")
     if COMM_ID in choice.settings:
         place = brief(repr(choice.settings[COMM_ID]), 60)
-        return f"NCCL_COMM_ID is {place}, and no interface lies in its subnet"
+        return f"NCCL_COMM_ID is {place}, but no interface is in its subnet"
     if not decides(value):
-        return f"NCCL finds no interface that is running and has {address}"
+        return f"NCCL finds no running interface with {address}"
     down = sorted({i.name for i in choice.interfaces if not i.up and i.name in items_of(value)})
     state = f" ({listed(down)} {'is' if len(down) == 1 else 'are'} down)" if down else ""
     return (
-        f"NCCL_SOCKET_IFNAME is {brief(value, 60)}{whence(choice, IFNAME)}, which no interface matches that is running "
-        f"and has {address}{state}"
+        f"NCCL_SOCKET_IFNAME is {brief(value, 60)}{whence(choice, IFNAME)}, which matches no running interface with "
+        f"{address}{state}"
     )
 
 
 @rule("peers")
 def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
-    """A name in NCCL_SOCKET_IFNAME is the beginning of other names as well.
+    """A name in NCCL_SOCKET_IFNAME is also a prefix of other interface names.
 
-    ``eth1`` stands for eth10 too, and ``ib0`` for ib0.8001: NCCL compares beginnings unless the value starts with
-    ``=``. The bootstrap takes the first of them, its socket transport all.
+    ``eth1`` also matches eth10, and ``ib0`` also ib0.8001: NCCL matches prefixes unless the value starts with ``=``.
+    The bootstrap uses the first match, the socket transport all of them.
 
-    Found where an interface has exactly the name given, and others begin with it.
+    Found where one interface has exactly the given name, and the names of others begin with it.
 
     Fix: ``export NCCL_SOCKET_IFNAME==eth1``.
     """
@@ -160,13 +162,13 @@ def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
     for (value, more), several in grouped(trapped, lambda item: item[1:]).items():
         ranks = [r for choice, _, _ in several for r in choice.ranks]
         exact = f"^={value[1:]}" if value.startswith("^") else f"={value}"
-        verb = "leaves out" if value.startswith("^") else "matches"
+        verb = "excludes" if value.startswith("^") else "matches"
         if severity(job, "nccl", chosen=True) is not None:
             yield found(
                 job,
                 ranks,
                 f"{named(job, ranks)}: NCCL_SOCKET_IFNAME {brief(value, 60)} also {verb} {listed(list(more))}",
-                Fix("Ask for whole names.", (f"export NCCL_SOCKET_IFNAME={exact}",)),
+                Fix("Match whole names.", (f"export NCCL_SOCKET_IFNAME={exact}",)),
                 severity="info",
                 evidence={"NCCL_SOCKET_IFNAME": value, "also": list(more)},
             )
@@ -178,135 +180,136 @@ def _longer(name: str, item: str, items: tuple[str, ...]) -> bool:
 
 @rule("peers")
 def net_nccl_picks_loopback_or_docker(job: Job) -> Iterator[Outcome]:
-    """NCCL listens where only the processes of its own host reach it, and the job has several nodes.
+    """NCCL listens on the loopback or Docker's bridge, and the job has several nodes.
 
-    ``Call to connect returned Connection refused`` with 127.0.0.1 or 172.17.0.1: the other nodes connect to themselves.
-    NCCL_SOCKET_IFNAME=lo was left over from a job on one node, or a container has no interface but Docker's own.
+    Only processes of the same host can reach it there. NCCL fails with ``Call to connect returned Connection refused``
+    and 127.0.0.1 or 172.17.0.1, because the other nodes connect to themselves. Either NCCL_SOCKET_IFNAME=lo is left
+    over from a job on one node, or a container has only Docker's own interface.
 
-    Found by choosing as NCCL does; silent when another node reached the address.
+    Found by selecting as NCCL does; silent when another node reached the address.
 
     Fix: unset the variable, or name the interface of the nodes' network; ``docker run --network=host``.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname
     """
     seen = survey(job)
-    yield from told(
+    yield from case_findings(
         seen,
         cases(seen, "nccl", "here"),
-        "{ranks}: NCCL takes {taken}{setting}, which the other nodes cannot reach; expected {way}",
-        "Let NCCL take the interface of the nodes' network; in a container use the host's network.",
+        "{ranks}: NCCL uses {taken}{setting}, which the other nodes cannot reach; expected {way}",
+        "Make NCCL use the interface of the nodes' network; in a container use the host network.",
     )
 
 
 @rule("peers")
 def net_nccl_auto_wrong_iface(job: Job) -> Iterator[Outcome]:
-    """NCCL chooses a network interface by itself at which the other nodes do not reach it.
+    """NCCL selects a network interface at which the other nodes do not reach it.
 
-    It takes the first running one that is not docker*, lo* or virbr*, ib* before others. Bridges of containers
-    (br-…, cni0), tunnels and network cards without a network pass this test: the job hangs at its start, with
-    ``Bootstrap : Using br-…`` in NCCL's log. Its socket transport takes the further ones too.
+    Without NCCL_SOCKET_IFNAME it uses the first running interface that is not docker*, lo* or virbr*, and prefers ib*.
+    Container bridges (br-…, cni0), tunnels and unconnected network cards pass this test. The job then hangs at its
+    start, with ``Bootstrap : Using br-…`` in NCCL's log. The socket transport also uses the further interfaces.
 
-    Found by choosing as NCCL does and trying the address from other nodes, which reach the node at another of its
-    addresses. A warning where nobody could try, the interface's name is that of a bridge or a tunnel, and no other node
-    has an address in its network.
+    Found by selecting as NCCL does and trying the address from other nodes, which reach the node at another address. It
+    is a warning where no node could try, the name is that of a bridge or a tunnel, and no other node has an address in
+    its network.
 
     Fix: ``export NCCL_SOCKET_IFNAME==eth0`` with the interface of the nodes' common network.
     See: https://github.com/NVIDIA/nccl/issues/913
     """
     seen = survey(job)
     found_here = [c for c in cases(seen, "nccl", "astray") if not c.choice.variable("nccl")]
-    yield from told(
+    yield from case_findings(
         seen,
         [weighed(seen, case) for case in found_here],
-        "{ranks}: NCCL chooses {taken}, where the other nodes do not reach it; expected {way}",
+        "{ranks}: NCCL selects {taken}, where the other nodes do not reach it; expected {way}",
         "Name the interface of the nodes' common network.",
     )
 
 
 @rule("peers")
 def net_gloo_ifname_wrong(job: Job) -> Iterator[Outcome]:
-    """GLOO_SOCKET_IFNAME does not name interfaces of the node, or only its loopback.
+    """GLOO_SOCKET_IFNAME names an unknown interface, one that is down, or only the loopback.
 
-    ``[enforce fail at .../gloo/transport/tcp/device.cc] ifa != nullptr. Unable to find address for: eth``. Gloo wants
-    exact names, separated by commas alone; NCCL's ``^``, ``=`` and beginnings of names mean nothing to it, and every
-    name must be there with an address. With ``lo`` ranks of one node meet, and those of several do not; an interface
-    that is down keeps its address, and Gloo waits there in vain.
+    Gloo fails with ``[enforce fail at .../gloo/transport/tcp/device.cc] ifa != nullptr. Unable to find address for:
+    eth``. It needs exact names, separated only by commas. It does not support NCCL's ``^``, ``=`` and name prefixes,
+    and every name must exist with an address. With ``lo`` only ranks of the same node can connect. An interface that is
+    down keeps its address, and Gloo waits there until the timeout.
 
     Found by looking each name up as Gloo does, and by the state of its link.
 
-    Fix: ``export GLOO_SOCKET_IFNAME=eth0``, on each node the name that its interface has.
+    Fix: ``export GLOO_SOCKET_IFNAME=eth0``, on each node with its own interface name.
     """
     seen = survey(job)
-    text = "Name the interface of the nodes' network exactly, on each node as it is called there."
+    text = "Set the exact name of the interface in the nodes' network, on each node its own."
     for (reason, _), several in grouped(
         (c for c in cases(seen, "gloo", "nothing") if isinstance(c.choice.gloo, Missing)),
         lambda case: (getattr(case.choice.gloo, "reason", ""), case.choice.gloo_names),
     ).items():
-        words = "{ranks}: Gloo fails{setting}: " + brief(reason, 100).replace("{", "{{").replace("}", "}}")
-        yield from told(seen, several, words + _gloo_slip(several[0].choice.gloo_names), text)
+        message = "{ranks}: Gloo fails{setting}: " + brief(reason, 100).replace("{", "{{").replace("}", "}}")
+        yield from case_findings(seen, several, message + _gloo_syntax_hint(several[0].choice.gloo_names), text)
     here = [c for c in cases(seen, "gloo", "here") if c.choice.gloo_names]
-    yield from told(
+    yield from case_findings(
         seen,
         here,
-        "{ranks}: Gloo takes {taken}{setting}, which the other nodes cannot reach; expected {way}",
+        "{ranks}: Gloo uses {taken}{setting}, which the other nodes cannot reach; expected {way}",
         text,
     )
-    yield from told(
+    yield from case_findings(
         seen,
         [c for c in cases(seen, "gloo", "down") if c.choice.gloo_names],
-        "{ranks}: Gloo takes {taken}{setting}, which is down; expected {way}",
-        "Name an interface that is up, or see why it is down: its cable, its driver, its network.",
+        "{ranks}: Gloo uses {taken}{setting}, which is down; expected {way}",
+        "Name an interface that is up, or check why this one is down: cable, driver, network.",
     )
 
 
-def _gloo_slip(value: str) -> str:
-    """Say what in a value of GLOO_SOCKET_IFNAME can be no part of a name."""
+def _gloo_syntax_hint(value: str) -> str:
+    """Return what in a GLOO_SOCKET_IFNAME value cannot be part of a name, else ''."""
     if value != "".join(value.split()):
-        return "; a blank is a part of the name"
-    return "; Gloo knows no ^ and no =" if value.startswith(("^", "=")) else ""
+        return "; Gloo reads a space as part of the name"
+    return "; Gloo does not support ^ and =" if value.startswith(("^", "=")) else ""
 
 
 @rule("peers")
 def net_subnet_mismatch(job: Job) -> Iterator[Outcome]:
-    """Nodes take interfaces in networks that are not connected with each other.
+    """Nodes use interfaces in networks that are not connected to each other.
 
-    The ranks meet at MASTER_ADDR, then NCCL or Gloo connects to addresses of another network and times out between some
+    The ranks meet at MASTER_ADDR. Then NCCL or Gloo connects to addresses of another network and times out between some
     pairs. NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names the wrong network, or one node's interface has an address of
-    another one.
+    another network.
 
-    Found by comparing the subnets of what is taken, where the trials failed at these addresses and not at others.
-    Subnets that are routed are no fault.
+    Found by comparing the subnets of the interfaces in use, where connections to these addresses failed and others
+    worked. Routed subnets are not a fault.
 
     Fix: name the interface of the common network on these nodes, or correct their addresses.
     """
     seen = survey(job)
     for library in LIBRARIES:
         chosen = [c for c in cases(seen, library, "astray") if c.choice.variable(library)]
-        yield from told(
+        yield from case_findings(
             seen,
             [weighed(seen, c) for c in chosen] + cases(seen, library, "apart"),
-            "{ranks}: {library} takes {taken}{setting}, in a network that is not the other nodes'; expected {way}",
-            "Let all nodes take interfaces of one network.",
+            "{ranks}: {library} uses {taken}{setting}, which is not in the other nodes' network; expected {way}",
+            "Make all nodes use interfaces of one network.",
         )
 
 
 @rule("peers")
 def net_ipv6_link_local(job: Job) -> Iterator[Outcome]:
-    """NCCL or Gloo takes an IPv6 address that is good on its own link only.
+    """NCCL or Gloo uses a link-local IPv6 address.
 
-    ``Connect failed : Network is unreachable``, or EINVAL, with an address that begins with fe80: an interface
-    without any other address is taken all the same, and what the address means depends on the interface from which it
-    is used.
+    Connections fail with ``Connect failed : Network is unreachable``, or EINVAL, and an address that begins with fe80.
+    The libraries use an interface even if it has no other address, and a link-local address is valid only on its own
+    link.
 
-    Found by choosing as the libraries do; silent when another node reached the address.
+    Found by selecting as the libraries do; silent when another node reached the address.
 
     Fix: name an interface with a global address, or ``export NCCL_SOCKET_FAMILY=AF_INET``.
     See: https://github.com/NVIDIA/nccl/issues/529
     """
     seen = survey(job)
     for library in LIBRARIES:
-        yield from told(
+        yield from case_findings(
             seen,
             cases(seen, library, "link-local"),
-            "{ranks}: {library} takes {taken}{setting}, an address that is good on its own link only; expected {way}",
-            "Let it take an interface that has a global address.",
+            "{ranks}: {library} uses {taken}{setting}, a link-local address; expected {way}",
+            "Use an interface that has a global address.",
         )

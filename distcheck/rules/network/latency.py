@@ -1,4 +1,4 @@
-"""Rules about how long the nodes take to answer each other."""
+"""Rules about round-trip times between the nodes."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from distcheck.rules.network.attempts import Ways
 from distcheck.rules.wording import found
 
 _LONG_SECONDS = 10e-3
-"""A ring all_reduce over 8 nodes then takes a tenth of a second longer for every bucket of gradients."""
+"""At this round trip a ring all_reduce over 8 nodes takes 0.1 s longer for every bucket of gradients."""
 _NOTICED_SECONDS = 2e-3
 _TIMES = 20
-"""Of the shortest round trip between any two nodes; switches and a busy host make less of a difference."""
+"""Times the shortest round trip between any two nodes; switches and a busy host make less of a difference."""
 _MOST_SHOWN = 8
 Pair = frozenset[str]
 
 
 @rule("peers")
 def net_high_latency(job: Job) -> Iterator[Outcome]:
-    """A node answers much later than the others.
+    """A node has a much longer round trip than the others.
 
-    Every step of a ring or tree waits for the slowest answer: a ring all_reduce over 8 nodes passes each of them 14
-    times, so that 10 ms on the way to one node cost 0.1 s for every bucket of gradients, whatever the link carries.
-    A node in another site or zone, a tunnel, a detour in the routing, a shaped or overloaded interface.
+    Every step of a ring or tree waits for the slowest node. A ring all_reduce over 8 nodes passes each of them 14
+    times, so 10 ms on the path to one node cost 0.1 s for every bucket of gradients, at any link speed. Typical causes
+    are a node in another site or zone, a tunnel, a routing detour, a shaped or overloaded interface.
 
-    Found by the shortest round trip that the kernel measured on the connections between each two nodes (TCP_INFO's
-    min_rtt), which does not depend on how busy the processes are. More than 2 ms and 20 times the shortest round trip
-    of the job is a warning, from 10 ms an error. It is a warning too where the job is spread over equally large sites,
-    or where all nodes answer each other after 10 ms or more: some jobs are meant to span sites.
+    Found by the shortest round trip that the kernel measured between each two nodes (TCP_INFO's min_rtt). It does not
+    depend on how busy the processes are. More than 2 ms and 20 times the shortest round trip of the job is a warning,
+    from 10 ms an error. It is also a warning where the job spans equally large sites, or where all nodes answer each
+    other after 10 ms or more, because some jobs are meant to span sites.
 
-    Fix: find where the path to the node gets long.
+    Fix: find where the path to the node becomes long.
     """
     ways = Ways(job)
     pairs = _round_trips(ways)
@@ -50,14 +50,14 @@ def net_high_latency(job: Job) -> Iterator[Outcome]:
         yield from _compared(ways, pairs, far)
     elif shortest >= _LONG_SECONDS:
         sides = ways.among(_sides(pairs))
-        words = f"{ways.name(sides)} answer each other after {_ms(shortest)}"
+        message = f"the round trip between {ways.name(sides)} is {_ms(shortest)}"
         if len(sides) > 2:
-            words = f"any two of the {len(sides)} nodes answer each other after {_ms(shortest)} or more"
-        yield _finding(ways, sides, shortest, words, pairs, may_be_meant=True)
+            message = f"the round trip between any two of the {len(sides)} nodes is {_ms(shortest)} or more"
+        yield _finding(ways, sides, shortest, message, pairs, may_be_meant=True)
 
 
 def _compared(ways: Ways, pairs: Mapping[Pair, float], far: Mapping[Pair, float]) -> Iterator[Finding]:
-    """Name the nodes that are far from most others, or the sites where none is the largest, and the pairs besides."""
+    """Yield the nodes far from most others, or the equally large sites, and other far pairs."""
     groups = _near_each_other(ways, pairs, far)
     group_of = {side: n for n, group in enumerate(groups) for side in group}
     across = {pair: seconds for pair, seconds in far.items() if len({group_of[side] for side in pair}) > 1}
@@ -66,23 +66,23 @@ def _compared(ways: Ways, pairs: Mapping[Pair, float], far: Mapping[Pair, float]
         for group in groups[1:]:
             own = {pair: seconds for pair, seconds in across.items() if not pair.isdisjoint(group)}
             if own:
-                seconds, answer = min(own.values()), "answers" if len(group) == 1 else "answer"
-                words = f"{ways.name(group)} {answer} after {_ms(seconds)}, the others after {_ms(usual)}"
-                yield _finding(ways, group, seconds, words, own)
+                seconds = min(own.values())
+                message = f"the round trip to {ways.name(group)} is {_ms(seconds)}, between the others {_ms(usual)}"
+                yield _finding(ways, group, seconds, message, own)
     elif across:
         seconds = min(across.values())
         sites = " | ".join(ways.name(group) for group in groups)
-        words = f"the nodes are {len(groups)} groups that answer each other after {_ms(seconds)}"
-        words += f", each within itself after {_ms(usual)}: {sites}"
-        yield _finding(ways, ways.among(_sides(across)), seconds, words, across, may_be_meant=True)
+        message = f"the nodes form {len(groups)} groups: the round trip between groups is {_ms(seconds)}"
+        message += f", within a group {_ms(usual)}: {sites}"
+        yield _finding(ways, ways.among(_sides(across)), seconds, message, across, may_be_meant=True)
     detours = {pair: seconds for pair, seconds in far.items() if pair not in across}
     if detours:
         longest = max(detours, key=lambda pair: detours[pair])
-        words = f"{ways.name(ways.among(longest))} answer each other after {_ms(detours[longest])}"
-        words += f", other nodes after {_ms(usual)}"
+        message = f"the round trip between {ways.name(ways.among(longest))} is {_ms(detours[longest])}"
+        message += f", between other nodes {_ms(usual)}"
         if len(detours) > 1:
-            words += f"; {len(detours) - 1} more {'pair' if len(detours) == 2 else 'pairs'} likewise"
-        yield _finding(ways, ways.among(_sides(detours)), detours[longest], words, detours, link=True)
+            message += f"; similar for {len(detours) - 1} more {'pair' if len(detours) == 2 else 'pairs'}"
+        yield _finding(ways, ways.among(_sides(detours)), detours[longest], message, detours, link=True)
 
 
 def _finding(
@@ -95,7 +95,7 @@ def _finding(
     link: bool = False,
     may_be_meant: bool = False,
 ) -> Finding:
-    text = "Look where the path gets long, and for a shaped or overloaded interface at its end."
+    text = "Find where the path becomes long, and check the interface at its end for shaping or overload."
     if may_be_meant:
         text = f"No action if the job is meant to span sites; otherwise: {text[0].lower()}{text[1:]}"
     target = ways.name(sides[-1:]) if len(ways.job.nodes) > 1 else "localhost"
@@ -118,7 +118,7 @@ def _sides(pairs: Iterable[Pair]) -> set[str]:
 
 
 def _round_trips(ways: Ways) -> dict[Pair, float]:
-    """Return the shortest round trip in seconds between each two sides; of several networks in use, the slowest's."""
+    """Return each pair's shortest round trip in seconds, on the slowest of its networks."""
     shortest: dict[tuple[Pair, Use], float] = {}
     for way, trials in ways.tried.items():
         for t in trials:
@@ -132,7 +132,7 @@ def _round_trips(ways: Ways) -> dict[Pair, float]:
 
 
 def _near_each_other(ways: Ways, pairs: Iterable[Pair], far: Container[Pair]) -> list[list[str]]:
-    """Return the groups of nodes that short round trips connect, the largest first."""
+    """Return the groups of nodes connected by short round trips, the largest first."""
     near: dict[str, set[str]] = {side: set() for side in _sides(pairs)}
     for pair in pairs:
         if pair not in far:
@@ -152,5 +152,5 @@ def _near_each_other(ways: Ways, pairs: Iterable[Pair], far: Container[Pair]) ->
 
 
 def _ms(seconds: float) -> str:
-    """Write a round trip: 300 ms, 0.12 ms."""
+    """Return a round trip in ms: 300 ms, 0.12 ms."""
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"

@@ -1,4 +1,4 @@
-"""Which ways between nodes lose packets: told by a test over all ways into and out of a node, not way by way."""
+"""Which paths between nodes lose packets, tested over all paths of a node together."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
     from distcheck.facts import Job, PeerTrial
 
 _HEALTHY = 0.005
-"""Share of segments that may be sent again on a healthy network: the look itself fills its queues for a moment."""
+"""Share of segments that a healthy network may retransmit: the test itself briefly fills its queues."""
 _CHANCE = 1e-4
-"""Of calling any way of a whole job lossy on which segments are lost that often, and independently."""
+"""Chance of reporting any path of a whole job as lossy when segments are lost at that share, independently."""
 _FEWEST = 8
-"""Segments that were sent again; fewer prove nothing."""
+"""Retransmitted segments; fewer prove nothing."""
 _ECHO = 0.4
 _MANY = 1e4
 
 
 class Lost(NamedTuple):
-    """How many of the segments had to be sent again."""
+    """How many of the segments were retransmitted."""
 
     repeated: int
     segments: int
     ways: int = 1
-    """That were counted together."""
+    """Paths that were counted together."""
 
     @property
     def share(self) -> float:
-        """Return the share of the segments."""
+        """Return the share of retransmitted segments."""
         return self.repeated / self.segments if self.segments else 0.0
 
 
 @once
 def lossy(job: Job) -> dict[Way, Lost]:
-    """Return the ways that lose packets, each with the counts that prove it.
+    """Return the paths that lose packets, each with the counts that prove it.
 
-    All ways into a node, and all out of it, are counted together, so that 2 % of loss are found among 4,000 segments
-    although one way sends too few of them. They are proven together only where that holds without the worst of them as
-    well, which may be a lossy pair; what one node explains proves nothing about another one.
+    All paths into a node, and all paths out of it, are counted together, so that a loss of 2 % is found in 4,000
+    segments although a single path sends too few. A group is proven lossy only if it is also lossy without its worst
+    path, which may be a lossy pair. Losses that one node explains prove nothing about another node.
     """
     ways = Ways(job, transferred=True)
     counts = {way: lost for way, trials in ways.tried.items() if (lost := _counted(trials)).segments > 0}
@@ -54,7 +54,7 @@ def lossy(job: Job) -> dict[Way, Lost]:
         for end in ends.intersection(enumerate(way)):
             pools.setdefault(end, []).append(way)
     groups = sorted([*pools.values(), *([way] for way in worn)], key=lambda group: -_excess(_sum(counts, group)))
-    chance = _CHANCE / (3 * max(1, len(counts)))  # as many groups at most, whether or not anything was repeated
+    chance = _CHANCE / (3 * max(1, len(counts)))  # the most groups there can be, with or without retransmissions
     proven: dict[Way, Lost] = {}
     for group in groups:
         if _excess(_sum(counts, group)) <= 0:
@@ -68,17 +68,17 @@ def lossy(job: Job) -> dict[Way, Lost]:
 
 
 def echoes(share: float, ways: Ways, way: Way) -> bool:
-    """Whether the other direction of a way loses so much more that this share is what becomes of it."""
+    """Whether this share is only a side effect of much larger losses in the other direction."""
     return _echo(share, _counted(ways.tried.get((way[1], way[0]), ())))
 
 
 def _echo(share: float, back: Lost | None) -> bool:
-    """Lost confirmations make the other side send a little again, or wait, as well; that is the same loss."""
+    """Whether a share is a side effect of `back`: lost ACKs cause a few retransmissions."""
     return back is not None and share < _ECHO * back.share
 
 
 def _counted(trials: Iterable[PeerTrial]) -> Lost:
-    """Return the counts of a way, of several networks in use those of the worst."""
+    """Return the counts of a path; with several networks, those of the worst."""
     sent = [t.transfer for t in trials if t.transfer and not nothing_arrived(t.transfer)]
     return max((Lost(s.repeated, s.segments) for s in sent), key=_excess, default=Lost(0, 0))
 
@@ -89,17 +89,17 @@ def _sum(counts: Mapping[Way, Lost], group: Iterable[Way]) -> Lost:
 
 
 def _excess(lost: Lost) -> float:
-    """Return by how many standard deviations more was sent again than on a healthy network."""
+    """Return the retransmissions above a healthy network's, in standard deviations."""
     expected = _HEALTHY * lost.segments
     return (lost.repeated - expected) / math.sqrt(max(expected, 1.0))
 
 
 def _unlikely(lost: Lost, chance: float) -> bool:
-    """Whether a healthy network would send that many again less often than `chance` (Poisson)."""
+    """Whether a healthy network would retransmit that many less often than `chance` (Poisson)."""
     expected = _HEALTHY * lost.segments
     if lost.repeated < max(_FEWEST, expected):
         return False
-    if expected > _MANY:  # as good as normal by then, and quick to tell
+    if expected > _MANY:  # nearly a normal distribution, which is faster to compute
         return math.erfc(_excess(lost) / math.sqrt(2)) / 2 < chance
     term = math.exp(lost.repeated * math.log(expected) - expected - math.lgamma(lost.repeated + 1))
     tail, n = 0.0, lost.repeated

@@ -1,4 +1,4 @@
-"""Rules about MASTER_PORT and the way to it."""
+"""Rules about MASTER_PORT and the path to it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from distcheck.rules.wording import brief, found, grouped, listed, named
 def net_port_in_use(job: Job) -> Iterator[Outcome]:
     """Another program listens on MASTER_PORT of rank 0's host.
 
-    Rank 0 cannot open its store there: torch says "The server socket has failed to listen on any local network
-    address … EADDRINUSE, message: address already in use". The other ranks connect to that program instead of rank 0;
-    when it never answers, they hang for ever. Usually it is what a former run has left behind, or a second job that
-    took the same default port 29500.
+    Rank 0 cannot open its store there: torch fails with "The server socket has failed to listen on any local network
+    address … EADDRINUSE, message: address already in use". The other ranks connect to that program instead of rank 0.
+    If it never answers, they hang forever. Usually it is a leftover of an earlier run, or a second job with the same
+    default port 29500.
 
-    Found by binding MASTER_PORT as torch's TCPStore binds it, and by looking up the listening socket's process. The
-    port of torchrun's own agent is not a fault. A port that distcheck derived because MASTER_PORT is not set is a
-    warning, unless ``--export`` hands it to COMMAND: the job's own script may take another.
+    Found by binding MASTER_PORT as torch's TCPStore binds it, and by looking up the process of the listening socket.
+    The port of torchrun's own agent is not a fault. A port that distcheck derived because MASTER_PORT is not set is a
+    warning, unless ``--export`` passes it to COMMAND: the job's own script may use another port.
 
-    Fix: end the process if it is yours, or take another port: ``export MASTER_PORT=...`` on every rank, or
-    ``torchrun --standalone`` on one node. Another job's, user's or container's process is left alone.
+    Fix: end the process if it is yours, or use another port: ``export MASTER_PORT=...`` on every rank, or
+    ``torchrun --standalone`` on one node. Leave a process of another job, user or container alone.
     """
     for process, bind in _binds(job, "in-use"):
         owner, ranks = bind.owner, _binders(job, process)
@@ -41,83 +41,85 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
             evidence = {"pid": owner.pid, "command": owner.command, "user": owner.user, "started": owner.started}
         else:
             reason = owner.reason if isinstance(owner, Missing) else "unknown"
-            who, evidence = f"a process that cannot be seen ({reason})", {"owner": reason}
+            who, evidence = f"a process that is not visible ({reason})", {"owner": reason}
         derived = bool(ranks) and ranks[0].placement.master_derived and not ranks[0].environment.get("MASTER_PORT")
         port = f"MASTER_PORT {bind.port}" + (", which distcheck derived," if derived else "")
         yield found(
             job,
             ranks,
-            f"{port} is taken on rank 0's host by {who}{_heard(job)}",
-            _elsewhere(job, ranks[0], bind) if ranks else Fix("Give the job another port."),
+            f"{port} is taken on rank 0's host by {who}{_answers_of_owner(job)}",
+            _free_port_fix(job, ranks[0], bind) if ranks else Fix("Use another port for the job."),
             severity="warning" if derived and not job.asked.export else "error",
             evidence={"port": bind.port, "error": bind.error, **evidence},
         )
 
 
-def _elsewhere(job: Job, rank: RankFacts, bind: Bind) -> Fix:
-    """Return what frees rank 0's port: the process that holds it is only ended where it is the user's own to end."""
+def _free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
+    """Return the fix for a taken port; it ends the process only if the user owns it."""
     owner, node, another = bind.owner, job.node_of(rank), other_port(job, rank)
     where = f"ssh {node.name} " if len(job.nodes) > 1 else ""
     if not isinstance(owner, PortOwner):
         jobs = (f"squeue --nodelist={node.name}",) if "SLURM_JOB_ID" in rank.environment else ()
         return Fix(
-            "Give the job another port; root on that host sees whose process it is.",
+            "Use another port for the job; root on that host can see which process holds this one.",
             (*another, *jobs, f"{where}sudo ss -ltnp 'sport = :{bind.port}'"),
         )
     if owner.slurm_job and owner.slurm_job != rank.environment.get("SLURM_JOB_ID"):
         return Fix(
-            f"Slurm job {owner.slurm_job} holds {node.name}:{bind.port}: give this job another port.",
+            f"Slurm job {owner.slurm_job} holds {node.name}:{bind.port}: use another port for this job.",
             (*another, f"scontrol show job {owner.slurm_job}"),
         )
     if owner.container or not owner.own or bind.port < first_open_port(node):
         place = f"Container {owner.container} of {owner.user}" if owner.container else f"A process of {owner.user}"
-        return Fix(f"{place} holds {node.name}:{bind.port}: give the job another port.", another)
+        return Fix(f"{place} holds {node.name}:{bind.port}: use another port for the job.", another)
     return Fix(
-        f"Process {owner.pid} is {owner.user}'s, as this job is: end it if it is left over, or give the job another "
+        f"Process {owner.pid} belongs to {owner.user}, as does this job: end it if it is left over, or use another "
         "port.",
         (f"{where}kill {owner.pid}", *another),
     )
 
 
-def _heard(job: Job) -> str:
-    """Say how the program that holds rank 0's port treated the others, '' when none of them met it."""
+def _answers_of_owner(job: Job) -> str:
+    """Return how the program on rank 0's port treated other ranks, '' when none met it."""
     met = [a for p in job.processes if p.role != "host" for a in at_master_door(p)]
-    words = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
-    if words:
-        return f"; it answers the others {brief(repr(words))}"
+    answer = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
+    if answer:
+        return f"; it answers the other ranks with {brief(repr(answer))}"
     if any(a.outcome == "stranger" for a in met):
         return "; it is the roll call of another job"
     silent = [a for a in met if a.outcome == "silent"]
     if any(a.detail == A_STORE for a in silent):
         return f"; it is {A_STORE}"
     if silent:
-        return "; it says nothing to the others, so that they would wait for ever"
+        return "; it does not answer the other ranks, so they would hang"
     if any(a.outcome == "closed" for a in met):
-        return "; it closes the others' connections"
+        return "; it closes the connections of the other ranks"
     return ""
 
 
 @rule("meeting")
 def net_bind_failed(job: Job) -> Iterator[Outcome]:
-    """Rank 0 cannot listen on MASTER_PORT, and not because somebody else does.
+    """Rank 0 cannot listen on MASTER_PORT, although no other process does.
 
-    torch says "The server socket has failed to listen on any local network address" with the system's reason. Found by
-    binding MASTER_PORT as torch's TCPStore binds it. A port that needs a privilege is env-master-port-privileged.
+    torch fails with "The server socket has failed to listen on any local network address" and the system error.
 
-    Fix: look at the system's reason; a container without a network namespace of its own, or a security profile
-    (SELinux, AppArmor, seccomp) that forbids listening, are the usual ones.
+    Found by binding MASTER_PORT as torch's TCPStore binds it. env-master-port-privileged reports a port that needs a
+    privilege.
+
+    Fix: follow the system error. The usual causes are a container without its own network namespace, or a security
+    profile (SELinux, AppArmor, seccomp) that forbids listening.
     """
     for process, bind in _binds(job, "failed", "denied"):
         ranks = _binders(job, process)
         if bind.outcome == "denied" and ranks and bind.port < first_open_port(job.node_of(ranks[0])):
             continue
-        verb = "may not" if bind.outcome == "denied" else "cannot"
+        verb = "is not permitted to" if bind.outcome == "denied" else "cannot"
         yield found(
             job,
             ranks,
             f"rank 0 {verb} listen on MASTER_PORT {bind.port}: {bind.error}",
             Fix(
-                "Let the process listen on TCP ports; the system's reason says what keeps it from that.",
+                "Allow the process to listen on TCP ports; the system error names what prevents it.",
                 ("sudo ausearch -m avc -ts recent; sudo dmesg | grep -iE 'apparmor|seccomp|denied'",)
                 if bind.outcome == "denied"
                 else (f"python -c 'import socket; socket.create_server((\"\", {bind.port}))'",),
@@ -133,15 +135,16 @@ def net_bind_failed(job: Job) -> Iterator[Outcome]:
 def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
     """The roll call of another job answers on MASTER_PORT.
 
-    Two jobs were given the same MASTER_ADDR and MASTER_PORT. Their ranks would join each other's store: "Timed out …
-    clients joined" with counts that are wrong, or a broken pipe. Found by the handshake: every knock carries the job's
-    name and a nonce, and the other side refused it. Where rank 0's own host shows whose process holds the port,
-    net-port-in-use reports it.
+    Two jobs have the same MASTER_ADDR and MASTER_PORT. Their ranks would join each other's store: "Timed out …
+    clients joined" with wrong counts, or a broken pipe.
 
-    Fix: give each job a port of its own, for example derived from the job's number.
+    Found by the handshake: every connection carries the job's name and a nonce, and the other side refused it. Where
+    rank 0's host shows which process holds the port, net-port-in-use reports it.
+
+    Fix: give each job its own port, for example derived from the job id.
     """
     if any(_binds(job, "in-use")):
-        return  # net-port-in-use tells whose process it is
+        return  # net-port-in-use names the process
     met = [
         (p, a) for p in job.processes if (a := next((a for a in at_master_door(p) if a.outcome == "stranger"), None))
     ]
@@ -150,37 +153,37 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks_of(job, {process.uid for process, _ in several}),
-            f"at {where} another job answers: {answer}",
-            Fix("Give each job a MASTER_PORT of its own.", other_port(job, job.ranks[0])),
+            f"another job answers at {where}: {answer}",
+            Fix("Give each job its own MASTER_PORT.", other_port(job, job.ranks[0])),
             evidence={"address": where, "answer": answer},
         )
 
 
 @rule("meeting")
 def net_master_unreachable(job: Job) -> Iterator[Outcome]:
-    """Packets to MASTER_ADDR:MASTER_PORT are dropped or rejected on the way, or there is no route.
+    """Packets to MASTER_ADDR:MASTER_PORT are dropped or rejected, or there is no route.
 
-    torch waits ten minutes and then says "The client socket has timed out after 600000ms while trying to connect to
-    (HOST, PORT)", or "errno: 113 - No route to host".
+    torch waits ten minutes and then fails with "The client socket has timed out after 600000ms while trying to connect
+    to (HOST, PORT)", or "errno: 113 - No route to host".
 
-    Found by connecting from every process with a short time limit, until the roll call closes. No answer means that
-    packets are dropped, unreachable that there is no route or that a firewall says so; refused, that it rejects
-    them, when rank 0 listened and could be met on another port.
+    Found by connecting from every process with a short timeout, until the roll call closes. No answer means that
+    packets are dropped. Unreachable means that there is no route, or that a firewall answers so. Refused, while rank 0
+    listened and was reached on another port, means that a firewall rejects them.
 
     Fix: open the port in the firewall or security group, or use an address that the node can route to; in containers
-    use the host's network.
+    use the host network.
     """
-    ways_in = [*failing(job, {"timeout", "unreachable"}), *_refused(job, met=True)]
-    for ranks, attempts in ways_in:
+    blocked = [*failing(job, {"timeout", "unreachable"}), *_refused(job, met=True)]
+    for ranks, attempts in blocked:
         if chosen_by_agent(job, ranks[0]):
-            continue  # torchrun chose the port as well: torchrun-store-port-extra
+            continue  # torchrun also chose the port: torchrun-store-port-extra
         ways = listed([f"{address_of(a)}: {_manner(a)}" for a in attempts])
         name = ranks[0].placement.master_addr or ""
-        spelt = "MASTER_ADDR:MASTER_PORT" if is_address(name) else f"rank 0 at MASTER_ADDR {name}"
+        target = "MASTER_ADDR:MASTER_PORT" if is_address(name) else f"rank 0 at MASTER_ADDR {name}"
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)} cannot reach {spelt} ({ways})",
+            f"{named(job, ranks)} cannot reach {target} ({ways})",
             Fix(
                 "Open the port between the nodes, or use an address that the nodes can route to.",
                 (f"sudo firewall-cmd --add-port={attempts[0].port}/tcp",),
@@ -193,23 +196,25 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
 
 @rule("meeting", consequence=True)
 def net_master_refused(job: Job) -> Iterator[Outcome]:
-    """Nobody listens on MASTER_ADDR:MASTER_PORT.
+    """No process listens on MASTER_ADDR:MASTER_PORT.
 
-    torch tries again silently until "The client socket has timed out after 600000ms while trying to connect to (HOST,
-    PORT)". The host answers, so the network is good: rank 0 was not started, has crashed, or listens on another host
-    or port. Found by connecting until the roll call closes; rank 0's own distcheck listens there while it waits, so
-    start-up order does not matter.
+    torch retries silently until "The client socket has timed out after 600000ms while trying to connect to (HOST,
+    PORT)". The host answers, so the network works: rank 0 was not started, has crashed, or listens on another host
+    or port.
 
-    Fix: look at rank 0's log, and check that MASTER_ADDR is rank 0's host.
+    Found by connecting until the roll call closes. Rank 0's own distcheck listens there while it waits, so the start-up
+    order does not matter.
+
+    Fix: check rank 0's log, and check that MASTER_ADDR is rank 0's host.
     """
     for ranks, attempts in _refused(job, met=False):
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)} found nobody listening at {_places(ranks[0], attempts)}",
+            f"{named(job, ranks)}: connection refused at {_places(ranks[0], attempts)}; no process listens there",
             Fix(
-                "Start rank 0, or look at why it ended; on every node MASTER_ADDR must mean the one where it runs.",
-                _what_it_means(job, ranks),
+                "Start rank 0, or check why it exited; on every node MASTER_ADDR must resolve to rank 0's host.",
+                _lookup_commands(job, ranks),
             ),
             scope="link",
             owner="unknown",
@@ -218,7 +223,7 @@ def net_master_refused(job: Job) -> Iterator[Outcome]:
 
 
 def _refused(job: Job, *, met: bool) -> Iterator[tuple[list[RankFacts], list[Attempt]]]:
-    """Return who was refused: those who met a listening rank 0 on another port all the same, or the others."""
+    """Yield the refused ranks: those that reached rank 0 on another port, or the others."""
     zero = rank_zero(job)
     bind = job.process_of(zero).bind if zero else None
     listening = bind is not None and bind.outcome == "bound"
@@ -229,43 +234,45 @@ def _refused(job: Job, *, met: bool) -> Iterator[tuple[list[RankFacts], list[Att
 
 
 def _places(rank: RankFacts, attempts: list[Attempt]) -> str:
-    """Name where a rank knocked, with the name that leads there: node1 (10.0.0.1:29500)."""
+    """Return the endpoints a rank tried, with their host name: node1 (10.0.0.1:29500)."""
     name, places = rank.placement.master_addr or "", listed([address_of(a) for a in attempts])
     return places if is_address(name) else f"{name} ({places})"
 
 
-def _what_it_means(job: Job, ranks: list[RankFacts]) -> tuple[str, ...]:
-    """Return the commands that show what MASTER_ADDR means to these ranks and on rank 0's node, if that is known."""
+def _lookup_commands(job: Job, ranks: list[RankFacts]) -> tuple[str, ...]:
+    """Return commands that resolve MASTER_ADDR on these ranks' node and on rank 0's, if known."""
     name = ranks[0].placement.master_addr or ""
     return () if is_address(name) else look_up(job, name, job.node_of(ranks[0]).name, home_of_rank_0(job))
 
 
 def _manner(attempt: Attempt) -> str:
-    words = {
+    causes = {
         "timeout": "packets are dropped",
         "unreachable": "rejected, or no route",
         "refused": "rejected although rank 0 listens",
     }
-    return f"{words[attempt.outcome]}, {attempt.detail or attempt.outcome}"
+    return f"{causes[attempt.outcome]}, {attempt.detail or attempt.outcome}"
 
 
 @rule("meeting")
 def net_master_silent(job: Job) -> Iterator[Outcome]:
-    """Something accepts connections on MASTER_ADDR:MASTER_PORT and does not answer.
+    """A program accepts connections on MASTER_ADDR:MASTER_PORT and does not answer.
 
-    torch's ranks then hang for ever: its time-out does not cover the handshake. Found by saying hello and waiting three
-    seconds. When the program's owner is known from rank 0's host, the port is reported as taken instead.
+    torch's ranks then hang forever, because its timeout does not cover the handshake.
 
-    Fix: give the job another port, or end the program that listens there.
+    Found by sending a handshake and waiting three seconds. When rank 0's host shows the program's owner, the port is
+    reported as taken instead.
+
+    Fix: use another port for the job, or end the program that listens there.
     """
     for ranks, attempts in failing(job, {"silent", "closed"}):
-        said = attempts[0].detail or "it did not answer"
+        answer = attempts[0].detail or "it did not answer"
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: what listens at {_places(ranks[0], attempts)} is not rank 0: {said}",
+            f"{named(job, ranks)}: the program listening at {_places(ranks[0], attempts)} is not rank 0: {answer}",
             Fix(
-                "Give the job another MASTER_PORT, or end the program that listens there.",
+                "Use another MASTER_PORT for the job, or end the program that listens there.",
                 (*other_port(job, ranks[0]), f"ssh {attempts[0].address} ss -ltnp 'sport = :{attempts[0].port}'"),
             ),
             evidence=tried(attempts),
@@ -273,16 +280,16 @@ def net_master_silent(job: Job) -> Iterator[Outcome]:
 
 
 def _binders(job: Job, process: ProcessFacts) -> list[RankFacts]:
-    """Return the rank that would have bound MASTER_PORT: rank 0, not those for which its process speaks as well."""
-    spoken = ranks_of(job, {process.uid})
-    return [r for r in spoken if r.placement.rank == 0] or spoken
+    """Return the rank that would bind MASTER_PORT: rank 0, without others of its process."""
+    ranks = ranks_of(job, {process.uid})
+    return [r for r in ranks if r.placement.rank == 0] or ranks
 
 
 def _binds(job: Job, *outcomes: str) -> Iterator[tuple[ProcessFacts, Bind]]:
-    """Return rank 0's processes whose binding of MASTER_PORT ended so.
+    """Yield rank 0's processes whose binding of MASTER_PORT had one of these outcomes.
 
-    A second rank 0 finds the port taken by the first one's distcheck; that is a rank that is there twice, and the
-    owner's pid tells.
+    A second rank 0 finds the port taken by the first one's distcheck. That is a duplicate rank, recognised by the
+    owner's pid, and is left out.
     """
     ours = {(p.node, p.pid) for p in job.processes}
     for process in job.processes:

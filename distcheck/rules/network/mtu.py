@@ -1,4 +1,4 @@
-"""Rules about the sizes of packets on the ways between nodes."""
+"""Rules about packet sizes on the paths between nodes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _USUAL_MTU_BYTES = 1500
 
 @rule("peers")
 def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
-    """Packets of full size do not arrive.
+    """Full-size packets do not arrive.
 
-    Small messages pass, so that the rendezvous works, and then Gloo and NCCL's sockets hang in the first large
-    transfer. A tunnel, a VLAN or a switch port carries less than the network interfaces believe, and the message
-    that should tell them is filtered.
+    Small messages pass, so the rendezvous works. Then Gloo and NCCL's sockets hang in the first large transfer. A
+    tunnel, a VLAN or a switch port carries less than the MTU of the network interfaces, and the ICMP message that
+    reports this is filtered.
 
-    Found by sending data in segments as large as the interface makes them: the connection stands, and nothing is
-    confirmed. A node with a smaller MTU than others is no fault by itself, TCP agrees on the smaller one; jumbo
-    frames that only some nodes have, and that do not arrive, are a warning, because datagrams and RDMA do not agree
-    on anything.
+    Found by sending data in segments as large as the interface makes them: the connection stays open, and no data is
+    acknowledged. A node with a smaller MTU than others is not a fault, because TCP negotiates the smaller one. Jumbo
+    frames that only some nodes have, and that do not arrive, are a warning, because datagrams and RDMA negotiate
+    nothing.
 
-    Fix: the same MTU on network interfaces, switches and tunnels.
+    Fix: set the same MTU on network interfaces, switches and tunnels.
     See: https://github.com/NVIDIA/nccl/issues/1524
     """
     ways = Ways(job, transferred=True)
@@ -36,22 +36,22 @@ def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     for way, trials in ways.tried.items():
         lost = [t.transfer for t in trials if t.transfer and nothing_arrived(t.transfer)]
         if lost:
-            eaten[way] = f"connected, then none of the data was confirmed for {lost[0].seconds:.1f} s"
+            eaten[way] = f"connected, then no data was acknowledged for {lost[0].seconds:.1f} s"
     if eaten:
         source, target = next(iter(eaten))
         node = next((n for n in job.nodes if n.key == source), job.nodes[0])
         name = interface_name(job, node)
         fix = Fix(
-            "Set the MTU that the path really carries on the network interfaces, or mend the path.",
+            "Set the MTU that the path carries on the network interfaces, or fix the path.",
             (f"ping -M do -s 1472 -c 3 {ways.name([target])}", f"sudo ip link set dev {name} mtu 1400"),
         )
-        yield ways.finding(eaten, "send packets of full size to", "although small ones arrive", fix)
+        yield ways.finding(eaten, "send full-size packets to", "although small ones arrive", fix)
     else:
         yield from _jumbo_on_one_side(job, Ways(job))
 
 
 def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
-    """Nodes whose own packet size does not reach most others, although smaller packets do, and others are content."""
+    """Yield the nodes whose full-size datagrams do not reach most others; smaller ones do."""
     lost: dict[str, list[int]] = {}
     tried: Counter[str] = Counter()
     for (source, _), trials in ways.tried.items():
@@ -62,14 +62,14 @@ def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
                 if not t.datagrams[sizes[1]]:
                     lost.setdefault(source, []).append(sizes[1])
     for node in job.nodes:
-        # One that fails at a few only is well: they are the smaller ones.
+        # A node that fails towards only a few others is healthy: those have the smaller MTU.
         if 2 * len(lost.get(node.key, ())) > tried[node.key]:
             size = max(lost[node.key])
             yield found(
                 job,
                 job.ranks_on(node),
-                f"{node.name} sends packets of up to {size} bytes, and its datagrams of that size do not arrive; "
-                "TCP agrees with each node on less",
+                f"{node.name} sends packets of up to {size} bytes, but datagrams of that size do not arrive; "
+                "TCP works because it negotiates a smaller MSS",
                 Fix(
                     "Set the same MTU on all nodes and on the switch ports between them.",
                     (f"sudo ip link set dev {interface_name(job, node)} mtu {_USUAL_MTU_BYTES}",),
@@ -83,13 +83,14 @@ def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
 
 @rule("peers")
 def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
-    """InfiniBand or RoCE ports of the nodes have negotiated different packet sizes.
+    """InfiniBand or RoCE ports of the nodes have different active MTUs.
 
-    NCCL says "local access violation work queue error", IBV_WC_LOC_LEN_ERR or hangs: since 2.20 it no longer takes
-    the smaller of two sizes. Found by the active MTU that ibv_devinfo tells of every active port, where it is
-    installed.
+    NCCL fails with "local access violation work queue error" or IBV_WC_LOC_LEN_ERR, or hangs: since 2.20 it no longer
+    uses the smaller of the two.
 
-    Fix: the same MTU on all adapters and switches.
+    Found by the active MTU that ibv_devinfo reports for every active port, where it is installed.
+
+    Fix: set the same MTU on all adapters and switches.
     See: https://github.com/NVIDIA/nccl/issues/1957
     """
     sizes = {n.key: set(n.network.ib_mtu_bytes.values()) for n in job.nodes if n.network and n.network.ib_mtu_bytes}

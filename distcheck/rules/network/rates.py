@@ -1,4 +1,4 @@
-"""How fast data goes between the nodes, and which nodes are far slower than the others."""
+"""Transfer rates between the nodes, and which nodes are far slower than the others."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ if TYPE_CHECKING:
     from distcheck.facts import Job
 
 _SLOW = 0.2
-"""Of the others' median rate; on machines that others use as well rates differ by half of that."""
+"""Share of the others' median rate; on shared machines rates differ by half of that."""
 _MOST_SLOW = 16
 """Nodes that are compared with the others, the slowest first."""
-_LATENCY = "link speed not judged: over so long a round trip 2 MB take as long on any link"
+_LATENCY = "link speed not judged: with such a long round trip 2 MB take as long on any link"
 _ONCE = "link speed not judged: one transfer was slow, and there was no time to repeat it"
 Word = Literal["to", "from"]
 
 
 class Slow(NamedTuple):
-    """A side of which every way in these directions is far slower than the ways between the others."""
+    """A side whose paths in these directions are all far slower than those of the others."""
 
     rates: dict[Word, float]
-    """Of the fastest way, in bytes per second: "to" and "from" the others."""
+    """Rate of the fastest path in bytes per second: "to" and "from" the others."""
     usual: float
 
     @property
-    def words(self) -> str:
-        """Say how slow."""
+    def text(self) -> str:
+        """How slow the side is, for a message."""
         return (
             f"at most {max(self.rates.values()) / 1e6:.0f} MB/s {' and '.join(sorted(self.rates, reverse=True))} "
-            f"the others, between which {self.usual / 1e6:.0f} MB/s are usual"
+            f"the others; median between the others: {self.usual / 1e6:.0f} MB/s"
         )
 
 
 class Rates(NamedTuple):
-    """What the rates tell of the sides of a job."""
+    """The slow sides of a job, by their transfer rates."""
 
     slow: dict[str, Slow]
     unsure: dict[str, set[str]]
-    """Sides that seem slow and may not be, by the reason."""
+    """Sides that may be slow, by the reason why this is not certain."""
 
     def is_slow(self, way: Way) -> bool:
-        """Whether one of a way's ends is slow in this direction."""
+        """Whether one end of a path is slow in this direction."""
         ends: tuple[tuple[str, Word], ...] = ((way[0], "to"), (way[1], "from"))
         return any(word in self.slow[side].rates for side, word in ends if side in self.slow)
 
 
 @once
 def of(job: Job) -> Rates:
-    """Compare the sides by the fastest of their ways in each direction.
+    """Return the slow sides of a job, compared by their fastest path in each direction.
 
-    What a device queues in one direction delays the answers to the other, so that mostly both are slow. Ways that lose
-    packets, and the answers to what they carry, are slow for another reason.
+    A queue in one direction delays the ACKs of the other, so usually both are slow. Lossy paths and their reverse
+    direction are slow for another reason and do not count.
     """
     ways = Ways(job)
     if len(job.nodes) < 3:
@@ -70,7 +70,7 @@ def of(job: Job) -> Rates:
         if sent and losing.isdisjoint((way, way[::-1])):
             again |= {way} if any(s.repeats for s in sent) else set()
             distant |= {way} if any(s.latency_bound for s in sent) else set()
-            # Waiting for a CPU excuses a side; it does not make the others much faster than they were seen to be.
+            # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
             rates[way] = max(s.rate for s in sent)
             seen[way] = max(min(s.rate, 2 * s.bytes / s.seconds) for s in sent)
     own: dict[str, dict[Word, list[Way]]] = {}

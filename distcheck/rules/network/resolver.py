@@ -1,4 +1,4 @@
-"""Rules about what the resolver says of MASTER_ADDR and of the nodes' addresses, and how long it takes."""
+"""Rules about name resolution: MASTER_ADDR, the nodes' addresses, and look-up times."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _SLOW_LOOK_UP_SECONDS = 0.1
 
 @rule("meeting")
 def net_dns_differs(job: Job) -> Iterator[Outcome]:
-    """MASTER_ADDR means another host on some nodes than it does on rank 0's.
+    """On some nodes MASTER_ADDR resolves to another host than rank 0's.
 
-    They look for rank 0 elsewhere, to ``connection refused`` or "The client socket has timed out", although all
-    variables are alike. A stale line in one node's /etc/hosts, a cached record, name servers that disagree. Found by
-    resolving the name on every process and comparing it with the addresses of rank 0's node; by a rank that did not
-    reach rank 0, by the address at which others of the job say that they have met it.
+    Their ranks connect to the wrong host and end with ``connection refused`` or "The client socket has timed out",
+    although all variables are the same. Typical causes are a stale line in one node's /etc/hosts, a cached record, or
+    name servers that disagree.
 
-    Fix: correct the name on those nodes, or give MASTER_ADDR as an IP address.
+    Found by resolving the name in every process and comparing the result with the addresses of rank 0's node. A rank
+    that did not reach rank 0 compares it with the address at which other ranks of the job reached rank 0.
+
+    Fix: correct the name on those nodes, or set MASTER_ADDR to an IP address.
     """
     lost = [r for r in misled(job) if not chosen_by_agent(job, r)]
     zero = rank_zero(job)
@@ -34,10 +36,10 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {name} is {listed(sorted(reached))} there; rank 0 is at {listed(right)}"
-            + (f" ({where})" if where else ", where other ranks have met it"),
+            f"{named(job, ranks)}: {name} resolves to {listed(sorted(reached))}; rank 0 is at {listed(right)}"
+            + (f" ({where})" if where else ", where other ranks reached it"),
             Fix(
-                f"Correct the name on {listed(there)}, or give MASTER_ADDR as an IP address.",
+                f"Correct the name on {listed(there)}, or set MASTER_ADDR to an IP address.",
                 (*look_up(job, name, there[0], where), f"export MASTER_ADDR={right[0]}"),
             ),
             owner="admin",
@@ -47,13 +49,15 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
 
 @rule("peers")
 def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
-    """It takes long to find out what a node's address is called.
+    """Reverse DNS look-ups of the nodes' addresses are slow.
 
-    torch's TCPStore asks for the name of every connection, on rank 0 one after the other: with a resolver that does
-    not answer, a start takes minutes, and logs show "The hostname of the client socket cannot be retrieved. err=-3".
-    Found by asking for the names of addresses of this job, and by the time that took.
+    torch's TCPStore looks up the host name of every connection, on rank 0 one after the other. With a resolver that
+    does not answer, the start takes minutes, and logs show "The hostname of the client socket cannot be retrieved.
+    err=-3".
 
-    Fix: add the nodes to /etc/hosts, or mend /etc/resolv.conf.
+    Found by looking up addresses of this job and timing it.
+
+    Fix: add the nodes to /etc/hosts, or fix /etc/resolv.conf.
     See: https://github.com/pytorch/pytorch/issues/159007
     """
     slow = {
@@ -65,17 +69,17 @@ def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
     if not ranks:
         return
     worst = max(slow.values(), key=lambda r: r.seconds)
-    # Rank 0 looks everybody up, and waits for each.
+    # Rank 0 looks up every connection and waits for each answer.
     zero = rank_zero(job)
     total = slow[zero.process].seconds * (job.world_size or 1) if zero and zero.process in slow else 0.0
-    more = f"; rank 0 asks for each of its {job.world_size} connections, {total:.0f} s in all" if total > 1 else ""
+    more = f"; rank 0 looks up each of its {job.world_size} connections, {total:.0f} s in all" if total > 1 else ""
     ending = "" if worst.name else " without an answer"
     yield found(
         job,
         ranks,
-        f"{named(job, ranks)}: looking up what {worst.address} is called took {worst.seconds:.1f} s{ending}{more}",
+        f"{named(job, ranks)}: the reverse look-up of {worst.address} took {worst.seconds:.1f} s{ending}{more}",
         Fix(
-            "Name the nodes in /etc/hosts, or mend the resolver.",
+            "Add the nodes to /etc/hosts, or fix the resolver.",
             (f"time getent hosts {worst.address}", "cat /etc/resolv.conf"),
         ),
         severity="warning",
@@ -87,26 +91,27 @@ def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
 
 @rule("peers")
 def net_dns_unstable(job: Job) -> Iterator[Outcome]:
-    """The resolver's answers about MASTER_ADDR change from one question to the next.
+    """MASTER_ADDR resolves to different addresses from one look-up to the next.
 
-    Some ranks then connect to another host than rank 0's, at one start and not at the next. Several records behind one
-    name, or name servers that disagree. Found by asking three times. Addresses that all are rank 0's own are no
-    fault.
+    Some ranks then connect to another host than rank 0's, in one start and not in the next. The name has several
+    records, or name servers disagree.
 
-    Fix: a name of rank 0's host alone, or its IP address.
+    Found by three look-ups. Changing answers are no fault if all addresses are rank 0's own.
+
+    Fix: use a name that means rank 0's host alone, or its IP address.
     """
     zero = rank_zero(job)
     own = own_addresses(job.node_of(zero)) if zero else frozenset[str]()
-    told = [(r, job.process_of(r).master_resolution) for r in job.ranks]
-    answers = [(r, a) for r, a in told if isinstance(a, Resolution) and not set(a.changing) <= own]
+    resolutions = [(r, job.process_of(r).master_resolution) for r in job.ranks]
+    answers = [(r, a) for r, a in resolutions if isinstance(a, Resolution) and not set(a.changing) <= own]
     changing = grouped(answers, lambda pair: (pair[1].name, pair[1].changing))
     for (name, addresses), several in changing.items():
         ranks = [r for r, _ in several]
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)}: {name} is now {listed(list(addresses))}, now not",
-            Fix("Give MASTER_ADDR a name or address that is rank 0's host alone.", (f"getent ahosts {name}",)),
+            f"{named(job, ranks)}: {name} resolves to {listed(list(addresses))} in some look-ups but not in all",
+            Fix("Set MASTER_ADDR to a name or address of rank 0's host alone.", (f"getent ahosts {name}",)),
             severity="warning",
             evidence={"MASTER_ADDR": name, "changing": list(addresses)},
         )

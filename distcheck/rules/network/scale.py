@@ -1,4 +1,4 @@
-"""Rules about what bites only when a job is large: limits of rank 0's host, and how far apart ranks start."""
+"""Rules for large jobs: limits of rank 0's host, and how far apart ranks start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distcheck.rules.job.settings import number
 from distcheck.rules.wording import found, named
 
 _FILES_BESIDE_RANKS = 256
-"""Descriptors that a training process has open for itself: libraries, data, logs."""
+"""Descriptors that a training process itself has open: libraries, data, logs."""
 _FULL = 0.9
 _BACKLOG_WORLD = 1024
 _APART_SECONDS = 10.0
@@ -20,11 +20,13 @@ _APART_SECONDS = 10.0
 
 @rule("peers")
 def net_open_files(job: Job) -> Iterator[Outcome]:
-    """Rank 0's process may not open as many files as the job has ranks.
+    """Rank 0's limit of open files is too low for the world size.
 
-    Its store holds a connection of every rank: "Too many open files", "Call to accept failed", and the ranks beyond
-    the limit hang. Found by comparing the limit of the process that would become rank 0 with the world size; programs
-    may raise the soft limit up to the hard one, Python does not do so by itself.
+    Its store holds a connection to every rank. At the limit it fails with "Too many open files" or "Call to accept
+    failed", and the ranks beyond the limit hang.
+
+    Found by comparing the limit of the process that would become rank 0 with the world size. Programs may raise the
+    soft limit up to the hard one; Python does not do so by itself.
 
     Fix: ``ulimit -n 65536`` in the job's script.
     """
@@ -33,17 +35,17 @@ def net_open_files(job: Job) -> Iterator[Outcome]:
     if zero is None or network is None:
         return
     soft, hard = network.open_files
-    wanted = (job.world_size or 0) + _FILES_BESIDE_RANKS
-    if soft < 0 or soft >= wanted:
+    needed = (job.world_size or 0) + _FILES_BESIDE_RANKS
+    if soft < 0 or soft >= needed:
         return
-    enough = hard < 0 or hard >= wanted
+    enough = hard < 0 or hard >= needed
     yield found(
         job,
         [zero],
-        f"{named(job, [zero])} may open {soft} files, its store needs one for each of {job.world_size} ranks; "
-        f"expected at least {wanted}",
+        f"{named(job, [zero])} may open {soft} files; its store needs one for each of {job.world_size} ranks, "
+        f"expected at least {needed}",
         Fix(
-            "Raise the limit in the job's script." if enough else "Have the hard limit raised for users of this node.",
+            "Raise the limit in the job's script." if enough else "Raise the hard limit for the users of this node.",
             ("ulimit -n 65536",)
             if enough
             else ("echo '* hard nofile 1048576' | sudo tee /etc/security/limits.d/jobs.conf",),
@@ -56,12 +58,14 @@ def net_open_files(job: Job) -> Iterator[Outcome]:
 
 @rule("peers")
 def net_conntrack_full(job: Job) -> Iterator[Outcome]:
-    """The kernel's table of tracked connections is nearly full.
+    """The kernel's connection tracking table is nearly full.
 
-    New connections are dropped without a word when it is: time-outs that come and go, on large jobs above all, which
-    open connections between all pairs of ranks. Found in nf_conntrack_count and nf_conntrack_max.
+    When it is full, the kernel drops new connections silently. This causes intermittent timeouts, above all on large
+    jobs, which open connections between all pairs of ranks.
 
-    Fix: a larger table, or no tracking inside the cluster's network.
+    Found in nf_conntrack_count and nf_conntrack_max.
+
+    Fix: enlarge the table, or turn off connection tracking inside the cluster's network.
     """
     for node in job.nodes:
         tracked = node.network.connections_tracked if node.network else None
@@ -69,8 +73,11 @@ def net_conntrack_full(job: Job) -> Iterator[Outcome]:
             yield found(
                 job,
                 job.ranks_on(node),
-                f"{node.name} tracks {tracked[0]} connections, and its table holds {tracked[1]}",
-                Fix("Enlarge the table.", (f"sudo sysctl -w net.netfilter.nf_conntrack_max={tracked[1] * 4}",)),
+                f"{node.name} tracks {tracked[0]} connections; its table holds at most {tracked[1]}",
+                Fix(
+                    "Enlarge the connection tracking table.",
+                    (f"sudo sysctl -w net.netfilter.nf_conntrack_max={tracked[1] * 4}",),
+                ),
                 severity="warning",
                 scope="node",
                 owner="admin",
@@ -81,10 +88,12 @@ def net_conntrack_full(job: Job) -> Iterator[Outcome]:
 
 @rule("peers")
 def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
-    """Rank 0's host queues fewer connections than the job has ranks.
+    """The listen backlog of rank 0's host is smaller than the number of ranks.
 
-    All ranks connect to the store at once; those beyond the queue are dropped and try again a second later, or are
-    reset. Found by comparing net.core.somaxconn with the world size of jobs of more than 1,024 ranks.
+    All ranks connect to the store at once. Connections beyond the backlog are dropped and retried a second later, or
+    reset.
+
+    Found by comparing net.core.somaxconn with the world size of jobs of more than 1,024 ranks.
 
     Fix: ``sysctl -w net.core.somaxconn=65535`` on that host.
     """
@@ -98,8 +107,8 @@ def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
             job,
             [zero],
             f"{job.node_of(zero).name} queues {network.listen_backlog} connections (net.core.somaxconn), "
-            f"and {world} ranks connect to rank 0 at once",
-            Fix("Lengthen the queue.", ("sudo sysctl -w net.core.somaxconn=65535",)),
+            f"but {world} ranks connect to rank 0 at once",
+            Fix("Raise the limit of the listen backlog.", ("sudo sysctl -w net.core.somaxconn=65535",)),
             severity="info",
             scope="node",
             owner="admin",
@@ -109,10 +118,12 @@ def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
 
 @rule("peers")
 def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
-    """The ranks start far apart.
+    """The ranks start at very different times.
 
-    The first ones wait for the last, and give up after ten minutes with NCCL, thirty with Gloo: images that some nodes
-    still pull, a slow file system. Found by when every process came to the roll call.
+    The first ranks wait for the last, and give up after ten minutes with NCCL, thirty with Gloo. Typical causes are
+    container images that some nodes still pull, or a slow file system.
+
+    Found by the time at which every process joined the roll call.
 
     Fix: ``init_process_group(timeout=timedelta(minutes=30))``, or start the slow nodes first.
     """
@@ -123,8 +134,11 @@ def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{named(job, ranks)} came up to {seconds:.0f} s after the first",
-            Fix("Give the group a time-out that covers it.", ("init_process_group(timeout=timedelta(minutes=30))",)),
+            f"{named(job, ranks)} joined up to {seconds:.0f} s after the first rank",
+            Fix(
+                "Set a process group timeout that covers this delay.",
+                ("init_process_group(timeout=timedelta(minutes=30))",),
+            ),
             severity="info",
             evidence={"seconds": round(seconds, 1)},
         )
@@ -132,13 +146,14 @@ def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
 
 @rule("peers")
 def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
-    """NCCL's ports may be met by strangers on nodes that other jobs use as well.
+    """Other jobs on shared nodes may connect to NCCL's ports.
 
-    Its connections begin with a number that is the same for every job: a stray connection of another job, or of a
-    scanner, can break a start once in a while. Nothing shows it beforehand. Found by a Slurm job that has only a part
-    of its nodes' CPUs, runs NCCL, and has no NCCL_SOCKET_MAGIC.
+    NCCL's connections begin with a magic number that is the same for every job. A stray connection of another job, or
+    of a scanner, can occasionally break a start, without any sign beforehand.
 
-    Fix: a number of the job's own on all ranks: ``export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID``.
+    Found by a Slurm job that has only a part of its nodes' CPUs, runs NCCL, and does not set NCCL_SOCKET_MAGIC.
+
+    Fix: set the job's own number on all ranks: ``export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID``.
     """
     if len(job.nodes) < 2 or job.asked.backend not in {"auto", "nccl"}:
         return
@@ -149,7 +164,7 @@ def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
             job,
             open_ones,
             f"{named(job, open_ones)} share nodes with other jobs, and NCCL_SOCKET_MAGIC is not set",
-            Fix("Give NCCL a number of this job's own.", ("export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID",)),
+            Fix("Set a magic number of this job's own.", ("export NCCL_SOCKET_MAGIC=$SLURM_JOB_ID",)),
             severity="info",
         )
 

@@ -1,4 +1,4 @@
-"""Whether what NCCL and Gloo take on the nodes of a job fits together, and whether the nodes reach each other there."""
+"""Whether the interfaces of NCCL and Gloo fit together and can be reached."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Reach(NamedTuple):
     met: frozenset[tuple[str, str]]
     failed: frozenset[tuple[str, str]]
     doors: frozenset[tuple[str, str]]
-    """Where a node and rank 0 reach each other."""
+    """Endpoints at which a node and rank 0 reach each other."""
     nodes_met: frozenset[str]
     purposes: frozenset[tuple[str, str, str]]
-    """For what each of them was tried."""
+    """The uses for which each address was tried."""
 
     def standing(self, node: NodeFacts, address: str) -> Standing:
-        """Say how an address of a node is reached.
+        """Return how an address of a node is reached.
 
-        met: from another node at least. missed: not at all, although the node is met at another of its addresses.
-        closed: not at all, as is the node. untried: nobody has tried.
+        met: from at least one other node. missed: from none, although the node is reached at another address.
+        closed: neither the address nor the node is reached. untried: no node tried.
         """
         here = (node.key, canonical(address))
         if here in self.met:
@@ -59,7 +59,7 @@ class Reach(NamedTuple):
 
 
 def between_nodes(job: Job) -> Iterator[tuple[str, str, PeerTrial]]:
-    """Return the trials between nodes, with the keys of the nodes from which and to which they went."""
+    """Yield the trials between nodes, with the keys of the source and target nodes."""
     home = {p.uid: p.node for p in job.processes}
     for trial in job.peers:
         source, target = home.get(trial.source, ""), home.get(trial.target, "")
@@ -68,7 +68,7 @@ def between_nodes(job: Job) -> Iterator[tuple[str, str, PeerTrial]]:
 
 
 def reach(job: Job) -> Reach:
-    """Sum up the trials between nodes by where they went."""
+    """Return the trials between nodes, summed up by target address."""
     ends = [(target, canonical(t.address), t) for _, target, t in between_nodes(job)]
     met = frozenset((key, address) for key, address, t in ends if t.outcome == "met")
     return Reach(
@@ -81,9 +81,9 @@ def reach(job: Job) -> Reach:
 
 
 def own_way(job: Job, reach: Reach, node: NodeFacts) -> Interface | None:
-    """Return the interface through which a node and rank 0 reach each other, None when that cannot be told.
+    """Return the interface through which a node and rank 0 reach each other, None if unknown.
 
-    The trials tell it, else what MASTER_ADDR is, else the subnet that is shared with most other nodes.
+    Known from the trials, else from MASTER_ADDR, else from the subnet shared with most other nodes.
     """
     if isinstance(node.interfaces, Missing):
         return None
@@ -106,19 +106,19 @@ class Survey(NamedTuple):
     choices: list[Choice]
     reach: Reach
     shared: dict[str, list[NodeFacts]]
-    """Nodes that have the same address, by address; only those that are no accident of containers."""
+    """Nodes that have the same address, by address; without container bridges."""
     usual_subnet: dict[Library, str | None]
-    """The one in which most nodes' first pick lies, None when no subnet is the most common."""
+    """The subnet of most nodes' first interface, None when no subnet is the most common."""
     usual_family: dict[Library, bool | None]
-    """Whether that of most nodes' first picks is IPv6, None when there are as many of both."""
+    """Whether most nodes' first interface has an IPv6 address, None when both are equally common."""
     cut_off: frozenset[tuple[str, Library]]
-    """Nodes that reach none of the addresses that other nodes take for a library, of those that they tried."""
+    """Nodes that reached none of the addresses they tried of those that other nodes use for a library."""
 
     known: dict[tuple[int, Library], Fault]
-    """Faults that were asked for before; the choices live as long as this."""
+    """Cache of faults; the choices live as long as this."""
 
     def fault(self, choice: Choice, library: Library) -> Fault:
-        """Return the one thing that is wrong with what a library takes."""
+        """Return the one fault of a library's choice, '' if there is none."""
         key = (id(choice), library)
         if key not in self.known:
             self.known[key] = self._fault(choice, library)
@@ -143,7 +143,7 @@ class Survey(NamedTuple):
                 return "duplicate"
             if not first.up:
                 return "down"
-        # NCCL connects to either family; Gloo refuses a pair of which one has IPv4 and the other IPv6.
+        # NCCL connects to either family; Gloo rejects a pair of IPv4 and IPv6.
         if (standing != "met" or library == "gloo") and self.usual_family[library] != (":" in first.address):
             return "family"
         if self._apart(choice, library):
@@ -151,7 +151,7 @@ class Survey(NamedTuple):
         return "astray" if self.strays(choice, library) else ""
 
     def strays(self, choice: Choice, library: Library) -> list[Interface]:
-        """Return what is taken although the others reach the node at another address and not there."""
+        """Return the interfaces in use at which the others do not reach the node, only elsewhere."""
         return [
             interface
             for n, interface in enumerate(choice.taken(library))
@@ -161,7 +161,7 @@ class Survey(NamedTuple):
         ]
 
     def way(self, choice: Choice) -> Interface | None:
-        """Return the interface that the libraries should take."""
+        """Return the interface that the libraries should use."""
         return own_way(self.job, self.reach, choice.node)
 
     def _astray(self, choice: Choice, library: Library, interface: Interface, *, first: bool) -> bool:
@@ -171,7 +171,7 @@ class Survey(NamedTuple):
             return False
         if standing == "missed" and not choice.variable(library):
             return True
-        # Where other nodes have addresses in its subnet, it is a matter of firewalls.
+        # Where other nodes have addresses in its subnet, a firewall is the cause.
         if subnet(interface) is None or sharing(self.job, choice.node, interface):
             return False
         if standing == "missed":
@@ -193,7 +193,7 @@ class Survey(NamedTuple):
 
 @once
 def survey(job: Job) -> Survey:
-    """Work out what the libraries take on all nodes, and how that fits together."""
+    """Return the choices of the libraries on all nodes, and how they fit together."""
     chosen, reached = choices(job), reach(job)
     subnets: dict[Library, str | None] = {}
     families: dict[Library, bool | None] = {}
@@ -214,10 +214,10 @@ def survey(job: Job) -> Survey:
 
 
 def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list[NodeFacts]]:
-    """Return the nodes that have the same address on links of their own, by address.
+    """Return the nodes that have the same address on different links, by address.
 
-    An address counts where on one of them a library takes it, it is the way to rank 0, or the link is a device; not
-    those of bridges and tunnels, which are the same on every host, nor those inside a machine.
+    An address counts if, on one of the nodes, a library uses it, it is the path to rank 0, or its link is a physical
+    device. Addresses of bridges and tunnels, which are the same on every host, and those inside a machine do not count.
     """
     holders: dict[str, dict[str, tuple[NodeFacts, str]]] = {}
     matter: set[str] = set()
@@ -244,13 +244,13 @@ def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list
 
 
 def commonest(values: Iterable[K]) -> K | None:
-    """Return the value that comes most often, None when no value does."""
+    """Return the most frequent value, None on a tie."""
     ranked = Counter(values).most_common(2)
     return ranked[0][0] if ranked and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]) else None
 
 
 def explained(job: Job) -> frozenset[str]:
-    """Return the addresses at which trials fail for a reason that these rules tell."""
+    """Return the addresses at which trials fail for a reason that these rules report."""
     seen = survey(job)
     return frozenset(address for _, address in _explained_ends(seen)) | frozenset(seen.shared)
 
@@ -258,11 +258,14 @@ def explained(job: Job) -> frozenset[str]:
 def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
     """Return which failing trials these rules explain: source, target and address.
 
-    Those are the ones to the addresses of `explained`; those from a node that takes an address in another network, or
-    of an interface that is down, to what the other nodes take; those from one that takes another family, to an address
-    of theirs; and those of nodes that have the same address, in its network: answers to one of them reach the other.
-    Explained are also those to where the other one was met, from a node without an address of that family: only rank
-    0 is sought there, and who cannot reach it is another rule's.
+    A failing trial is explained if
+    - it goes to an address of `explained`;
+    - its source uses an address in another network, or an interface that is down, and the target address is one that
+      the other nodes use;
+    - its source uses another address family than the target address;
+    - an end has the same address as another node, in that network: answers to one of them reach the other;
+    - it goes to the address used to reach rank 0, from a node without an address of that family. Only rank 0 is
+      contacted there, and another rule reports the nodes that cannot reach it.
     """
     seen = survey(job)
     ends = _explained_ends(seen)
@@ -296,14 +299,14 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
 
 
 def _lacks(node: NodeFacts, *, ipv6: bool) -> bool:
-    """Whether a node has no address of a family that others can use."""
+    """Whether a node has no usable address of a family."""
     known = () if isinstance(node.interfaces, Missing) else node.interfaces
     usable = [i for i in known if i.up and not is_here(i.address) and not link_local(i.address)]
     return bool(usable) and all((":" in i.address) != ipv6 for i in usable)
 
 
 def _doubled(seen: Survey) -> dict[str, list[Interface]]:
-    """Return the interfaces on which nodes have an address that another node has as well, by node."""
+    """Return the interfaces whose address another node also has, by node."""
     holders: dict[str, list[Interface]] = {}
     for address, nodes in seen.shared.items():
         for node in nodes:

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Slurm's HealthCheckProgram: drains a bad node, and resumes it when it is well again.
+# Slurm HealthCheckProgram: drains a bad node, and resumes it when it is healthy again.
 #   slurm.conf: HealthCheckProgram=/etc/slurm/health_check.sh  HealthCheckInterval=300  HealthCheckNodeState=ANY
 #
-# slurmd runs it as root, without PATH, and kills it after 60 seconds; Slurm does nothing by itself with its exit code.
-# A node that somebody else drained, whatever for, is left as it is: ours are known by their reason's first word.
+# slurmd runs it as root, without PATH, and kills it after 60 seconds; Slurm ignores its exit code.
+# It leaves a node unchanged that others drained: its own have a reason that begins with "distcheck: ".
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 distcheck=/opt/distcheck/bin/distcheck gpus=
@@ -12,7 +12,7 @@ run=/run/distcheck
 node=${SLURMD_NODENAME:-$(hostname -s)}
 cd / && mkdir -p "$run" || exit 1
 exec 9>"$run/lock"
-flock --nonblock 9 || exit 0   # slurmd may start one while the last still runs
+flock --nonblock 9 || exit 0   # slurmd may start one while the previous one still runs
 
 timeout -s KILL 15 "$distcheck" node ${gpus:+--gpus "$gpus"} --quiet --syslog \
     --reason-file "$run/health.reason" --save "$run/health.json" </dev/null >"$run/health.log" 2>&1
@@ -21,10 +21,10 @@ suspected=$(cat "$run/suspected" 2>/dev/null)
 case $code in
     0 | 10) bad=no suspected=0 ;;
     40) bad=yes suspected=0 ;;
-    20)                                     # only suspected: the second time in a row counts
+    20)                                     # suspected: counts the second time in a row
         bad=unknown suspected=$((${suspected:-0} + 1))
         [ "$suspected" -lt 2 ] || bad=yes ;;
-    *)                                      # distcheck's own trouble says nothing about the node
+    *)                                      # distcheck failed: the result is not about the node
         logger -t distcheck -p daemon.warning "health check: distcheck node itself failed (exit code $code)" || :
         exit "$code" ;;
 esac
@@ -36,9 +36,9 @@ update() { timeout 10 scontrol update NodeName="$node" "$@"; }
 
 case $bad:$state:$reason in
     *::*) exit 1 ;;                                                  # the controller does not answer
-    no:drain*:distcheck:\ *) update State=RESUME ;;                  # ours, and well again
-    yes:drain*:Prolog\ error)                                        # prolog.sh drained it and may not say why
+    no:drain*:distcheck:\ *) update State=RESUME ;;                  # drained by this script, healthy again
+    yes:drain*:Prolog\ error)                                        # drained by prolog.sh, which cannot set the reason
         [ ! -s "$run/prolog.reason" ] || update State=DRAIN Reason="$(cat "$run/health.reason")" ;;
-    yes:drain* | yes:down*) ;;                                       # out of use already, by us or by others
+    yes:drain* | yes:down*) ;;                                       # already out of use
     yes:*) update State=DRAIN Reason="$(cat "$run/health.reason")" ;;
 esac

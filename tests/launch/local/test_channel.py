@@ -43,7 +43,7 @@ def pair():
 @pytest.mark.parametrize(
     "said", [Born(1, {"RANK": "0"}), Imported(0.5, "no torch"), Exited(0, -9), Step("process group")]
 )
-def test_what_a_rank_tells_arrives(pair, said):
+def test_a_ranks_messages_arrive(pair, said):
     ours, end = pair
     end.tell(said)
     end.tell(Finished())
@@ -52,14 +52,14 @@ def test_what_a_rank_tells_arrives(pair, said):
     assert read(raw) == said
 
 
-def test_a_task_arrives_whole_however_it_is_cut(pair):
+def test_a_task_arrives_whole_in_any_pieces(pair):
     ours, end = pair
     for byte in channel.encode_task(TASK):
         ours.send(bytes([byte]))
     assert end.wait_for_task() == TASK
 
 
-def test_a_rank_whose_distcheck_has_gone_gets_no_task(pair):
+def test_a_rank_gets_no_task_when_distcheck_is_gone(pair):
     ours, end = pair
     ours.close()
     assert end.wait_for_task() is None
@@ -78,14 +78,14 @@ def test_a_rank_whose_distcheck_has_gone_gets_no_task(pair):
     ],
     ids=["empty", "cut length", "cut body", "huge", "reserved", "nested", "no UTF-8"],
 )
-def test_what_is_no_message_ends_the_channel(raw):
+def test_an_invalid_message_ends_the_channel(raw):
     with pytest.raises(EOFError):
         read(raw)
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=100, deadline=None)
-def test_no_bytes_do_more_than_end_the_channel(body):
+def test_arbitrary_bytes_only_end_the_channel(body):
     with contextlib.suppress(EOFError):
         assert isinstance(read(struct.pack("!I", len(body)) + body), msgspec.Struct)
 

@@ -1,4 +1,4 @@
-"""What ranks write: the last lines are kept, nothing else is, and a process tells where it is."""
+"""The ranks' output: only the last lines are kept, and a process shows its stack."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ os.abort()
 """
 
 
-def test_a_crash_is_told_from_its_beginning_with_what_was_said_before(heard):
+def test_a_crash_is_shown_from_its_beginning_with_the_lines_before(heard):
     async def body(words, process):
         await until(lambda: process.poll() is not None)
         return words.last()
@@ -95,7 +95,7 @@ outer()
 """
 
 
-def test_a_program_whose_calls_keep_the_interpreter_tells_where_it_is(heard):
+def test_a_program_that_holds_the_interpreter_still_shows_its_stack(heard):
     async def body(words, process):
         await until(lambda: "ready" in words.last())
         return await words.asked(lambda: os.kill(process.pid, TELL_STACK))

@@ -1,4 +1,4 @@
-"""Named shared memory of killed ranks: removed when it is theirs and nobody else's."""
+"""Named shared memory of killed ranks: removed if it is ours and unused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_segment_that_was_there_before_stays(segment):
     assert segment.exists()
 
 
-def test_what_is_gone_already_is_no_trouble(segment):
+def test_missing_segments_are_ignored(segment):
     with mapped(segment) as pid:
         segment.unlink()
         assert segment not in shared_by([pid])

@@ -1,4 +1,4 @@
-"""Local ranks: started, told what to do, watched, and gone without a trace."""
+"""Local ranks: started, given tasks, watched, and ended without leftovers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Running:
         return time.monotonic() - start
 
     def _end_soon(self, trouble: str) -> None:
-        """End the plan as a run does: others have a moment to say what they saw; a collective may wait much longer."""
+        """End the plan as a run does: others have a moment to report; a collective may wait much longer."""
         self.trouble.append(trouble)
         asyncio.get_running_loop().call_later(1.0, self.aborted.set)
 
@@ -92,7 +92,7 @@ def ranks():
     return run
 
 
-def test_every_rank_tells_what_it_sees(ranks):
+def test_every_rank_reports_its_variables(ranks):
     async def body(running):
         born = await running.ranks.wait_born(20)
         assert [b.environment["RANK"] for b in born] == ["0", "1", "2"]
@@ -117,7 +117,7 @@ def test_healthy_ranks_measure_and_are_done(ranks):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_rank_that_is_killed_is_told_apart_at_once(ranks, which):
+def test_a_killed_rank_is_reported_at_once(ranks, which):
     async def body(running):
         measuring = asyncio.ensure_future(running.measure(LONG))
         pids = await running.until_busy()
@@ -125,13 +125,13 @@ def test_a_rank_that_is_killed_is_told_apart_at_once(ranks, which):
         assert await asyncio.wait_for(measuring, 15) < 15
         assert running.outcomes[which] == "died"
         assert running.outcomes[1 - which] != "died"
-        assert running.ranks.report().runs[which].detail == "was ended by SIGKILL"
+        assert running.ranks.report().runs[which].detail == "was killed by SIGKILL"
         assert len(running.trouble) == 1
 
     ranks(2, body)
 
 
-def test_a_rank_that_is_stopped_is_told_after_some_seconds(ranks):
+def test_a_stopped_rank_is_reported_after_some_seconds(ranks):
     async def body(running):
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=30))
         pids = await running.until_busy()
@@ -156,7 +156,7 @@ def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once(ranks):
         await asyncio.wait_for(measuring, 5)
         runs = running.ranks.report().runs.values()
         assert [r.outcome for r in runs] == ["died", "died"]
-        assert all("was ended by SIGKILL" in r.detail for r in runs)
+        assert all("was killed by SIGKILL" in r.detail for r in runs)
 
     ranks(2, body)
 
@@ -167,13 +167,13 @@ def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for(ra
         start = time.monotonic()
         assert await running.ranks.wait_born(20) == [None, None]
         error = await running.ranks.wait_imported(20, running.aborted)
-        assert "was ended by SIGKILL" in error
+        assert "was killed by SIGKILL" in error
         assert time.monotonic() - start < 3
 
     ranks(2, body, torch=False)
 
 
-def test_a_torch_that_cannot_be_imported_is_told_with_its_error(ranks, tmp_path, monkeypatch):
+def test_a_failing_import_of_torch_is_reported_with_its_error(ranks, tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13: no such file')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -187,7 +187,7 @@ def test_a_torch_that_cannot_be_imported_is_told_with_its_error(ranks, tmp_path,
     ranks(2, body)
 
 
-def test_a_torch_whose_import_kills_the_program_is_told_by_its_signal(ranks, tmp_path, monkeypatch):
+def test_a_crashing_import_of_torch_is_reported_with_its_signal(ranks, tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -211,7 +211,7 @@ def test_waiting_for_the_import_ends_with_the_run(ranks, tmp_path, monkeypatch):
     ranks(1, body)
 
 
-def test_a_program_that_cannot_be_started_is_told(ranks, monkeypatch):
+def test_a_fork_server_that_cannot_be_started_is_reported(ranks, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
 
     async def body(running):
@@ -272,7 +272,7 @@ def test_a_round_goes_on_after_one_whose_rank_died_or_hangs(ranks, signum):
     ranks(2, body)
 
 
-def test_a_round_that_cannot_be_started_is_said_of_every_rank(ranks):
+def test_a_round_that_cannot_be_started_is_reported_for_every_rank(ranks):
     async def body(running):
         await running.measure(PLAN)
         os.kill(running.program, signal.SIGKILL)

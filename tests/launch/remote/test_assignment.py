@@ -1,4 +1,4 @@
-"""What a probe is told: it survives the way there, and makes the right ranks of a task."""
+"""A probe's assignment: it survives the transport, and makes the right ranks of a task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ranks(placements) -> list[tuple]:
     st.dictionaries(st.text(min_size=1), st.text(), max_size=5),
     st.none() | st.integers(0, 30),
 )
-def test_it_arrives_as_it_was_sent_in_one_word_that_no_shell_changes(counts, environment, task):
+def test_an_assignment_survives_as_one_argument_that_no_shell_changes(counts, environment, task):
     sent = of(ranks_by_task=tuple(counts), environment=environment, task=task, iterations=3, ends_with_stdin=True)
     word = assignment.encode(sent)
     assert set(word) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=")
@@ -42,14 +42,14 @@ def test_it_arrives_as_it_was_sent_in_one_word_that_no_shell_changes(counts, env
 
 
 @pytest.mark.parametrize("word", ["", "\n", "!", "é", "AAAA", base64.urlsafe_b64encode(b"\x80").decode(), "A" * 5])
-def test_what_is_no_assignment_is_said(word):
-    with pytest.raises(ValueError, match="the assignment cannot be read: "):
+def test_an_invalid_assignment_is_an_error(word):
+    with pytest.raises(ValueError, match="cannot read the assignment: "):
         assignment.decode(word)
 
 
 @given(st.text(max_size=60))
-def test_no_words_break_the_probe(word):
-    with pytest.raises(ValueError, match="cannot be read"):
+def test_arbitrary_arguments_do_not_crash_the_probe(word):
+    with pytest.raises(ValueError, match="cannot read"):
         assignment.decode(word)
 
 
@@ -59,7 +59,7 @@ def test_what_a_newer_version_adds_is_passed_over():
     assert assignment.decode(base64.urlsafe_b64encode(msgspec.msgpack.encode(told)).decode()) == of(task=1)
 
 
-def test_what_others_said_of_ranks_is_left_behind_and_the_rest_stays():
+def test_inherited_rank_variables_are_dropped_and_others_kept():
     inherited = {
         "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "elsewhere", "MASTER_PORT": "1",
         "PET_NNODES": "2", "TORCHELASTIC_RUN_ID": "x", "GROUP_RANK": "0",
@@ -96,13 +96,13 @@ def test_all_tasks_together_have_every_rank_once(counts):
 
 
 @pytest.mark.parametrize(("environ", "launcher"), [(HYDRA, "hydra"), (SLURM | {"SLURM_PROCID": "1"}, "slurm")])
-def test_the_launcher_says_which_task_a_probe_is_when_the_assignment_does_not(environ, launcher):
+def test_the_launcher_sets_the_task_if_the_assignment_does_not(environ, launcher):
     placements = assignment.placements(of(ranks_by_task=(2, 2)), environ)
     assert ranks(placements) == [(2, 0, 1, 2, 4), (3, 1, 1, 2, 4)]
     assert {p.launcher for p in placements} == {launcher}
 
 
-def test_where_each_task_is_a_rank_the_launcher_places_it_and_we_say_where_they_meet():
+def test_with_one_task_per_rank_the_launcher_sets_ranks_and_the_assignment_the_master():
     (placement,) = assignment.placements(of(), SLURM)
     assert ranks([placement]) == [(3, 1, 1, 2, 4)]
     assert (placement.master_addr, placement.master_port, placement.launcher) == ("node1", 29500, "slurm")
@@ -112,12 +112,12 @@ def test_where_each_task_is_a_rank_the_launcher_places_it_and_we_say_where_they_
 @pytest.mark.parametrize(
     ("fields", "environ", "words"),
     [
-        ({}, {}, "nothing says which task this is"),
+        ({}, {}, "cannot determine the task number"),
         ({"ranks_by_task": (1, 1)}, {}, "this is task None, expected 0 to 1"),
         ({"ranks_by_task": (1, 1)}, SLURM, "this is task 3, expected 0 to 1"),
         ({"ranks_by_task": (1, 1), "task": 2}, {}, "this is task 2, expected 0 to 1"),
     ],
 )
-def test_a_task_that_nobody_wanted_is_said(fields, environ, words):
+def test_a_surplus_task_is_an_error(fields, environ, words):
     with pytest.raises(ValueError, match=words):
         assignment.placements(of(**fields), environ)

@@ -25,7 +25,7 @@ PROGRAM = {"slurm": "srun", "mpi": "mpirun"}
 
 
 def report_of(node: int) -> Report:
-    """Return what the probe of a node tells of its two ranks."""
+    """Return the report of a node's probe with its two ranks."""
     name = f"node{node}"
     facts = NodeFacts(
         key=name, name=name, hostname=name, boot_id="b", network_namespace="n", kernel="6", python="3.11",
@@ -47,7 +47,7 @@ def job_of(*nodes: int, met: bool = True) -> Job:
 
 
 class Launch:
-    """Three nodes with two ranks each, started by an engine; plays what its commands say."""
+    """Three nodes with two ranks each, started by an engine; plays its commands' output."""
 
     def __init__(self, engine: str = "ssh", *, multiplies: bool = True, hosts: tuple[str, ...] = HOSTS) -> None:
         self.engine, self.said = engine, []
@@ -58,7 +58,7 @@ class Launch:
         return PROGRAM.get(self.engine, f"node{node}")
 
     def tell(self, node: int, *messages, label: str = "") -> None:
-        """Have a node's probe tell messages; label is what its launcher puts before its lines."""
+        """Have a node's probe send messages; label is the launcher's prefix of its lines."""
         for number, message in enumerate(messages):
             for frame in frames.encode(f"{node:08x}", number, message):
                 self.home.line(self.key(node), label.encode() + frame.rstrip(b"\n"), error=False)
@@ -88,7 +88,7 @@ def ranks(job: Job) -> list[int | None]:
 # -- facts
 
 
-def test_the_job_that_the_roll_calls_host_concluded_is_the_job():
+def test_the_leaders_job_is_the_job():
     launch = Launch()
     for node in (1, 2, 3):
         launch.tell(node, Arrived(__version__, f"node{node}", node), Collected(report_of(node)))
@@ -112,7 +112,7 @@ def test_jobs_of_parts_and_facts_of_single_probes_make_one_job_in_the_order_of_r
     assert launch.home.concluded_at is None
 
 
-def test_a_job_that_met_counts_before_a_larger_one_that_did_not():
+def test_a_job_with_a_roll_call_counts_before_a_larger_one_without():
     launch = Launch()
     launch.tell(2, Concluded(msgspec.structs.replace(job_of(2, 3, met=False), run="other")))
     launch.tell(1, Concluded(job_of(1)))
@@ -126,7 +126,7 @@ def test_facts_that_come_twice_are_there_once():
     assert ranks(launch.job()) == [0, 1]
 
 
-def test_nobody_else_comes_when_some_have_ended_without_facts_and_all_others_told_theirs():
+def test_no_process_is_awaited_if_some_ended_without_facts_and_all_others_reported():
     launch = Launch()
     launch.tell(1, Collected(report_of(1)))
     launch.home.ended("node3", 255)
@@ -136,7 +136,7 @@ def test_nobody_else_comes_when_some_have_ended_without_facts_and_all_others_tol
 
 
 @pytest.mark.parametrize("here", [(), (1, 2, 3)])
-def test_nobody_is_given_up_while_all_are_there_or_none_is(here):
+def test_processes_are_awaited_while_all_or_none_reported(here):
     launch = Launch()
     for node in (1, 2, 3):
         if node in here:
@@ -148,7 +148,7 @@ def test_nobody_is_given_up_while_all_are_there_or_none_is(here):
 @pytest.mark.parametrize(
     ("engine", "label"), [("slurm", "{}: "), ("mpi", "[1,{}]<stdout>: "), ("mpi", "[1,{}]<stdout>:"), ("mpi", "[{}] ")]
 )
-def test_frames_of_labelled_lines_that_interleave_are_told_apart(engine, label):
+def test_interleaved_frames_of_labelled_lines_are_separated(engine, label):
     launch = Launch(engine)
     lines = [
         [label.format(node - 1).encode() + frame for frame in frames.encode(f"{node:08x}", 0, Collected(big(node)))]
@@ -180,7 +180,7 @@ def test_a_message_that_lost_a_frame_is_counted_and_its_node_is_not_taken_for_si
     assert (job.launched.torn, job.launched.nodes[0].outcome) == (1, "ended")
 
 
-def test_a_damaged_frame_is_no_words_of_the_node():
+def test_a_damaged_frame_is_not_output_of_the_node():
     launch = Launch()
     frame = frames.encode("00000001", 0, Arrived(__version__, "node1", 1))[0]
     launch.home.line("node1", frame.rstrip(b"\n")[:-6], error=False)
@@ -190,7 +190,7 @@ def test_a_damaged_frame_is_no_words_of_the_node():
 # -- what became of the others
 
 
-def test_nothing_at_all_is_silence_and_no_verdict():
+def test_no_output_at_all_is_silence_and_no_verdict():
     job = Launch().job(ended="the run was ended by --timeout of 8 s")
     assert job.launched is not None
     assert {node.outcome for node in job.launched.nodes} == {"silent"}
@@ -216,12 +216,12 @@ def test_nothing_at_all_is_silence_and_no_verdict():
             "'distcheck.run.remote_probe' (No module named 'distcheck')"),
             "no probe",
         ),
-        (97, "distcheck: --setup ended with exit code 1", "ended"),
+        (97, "distcheck: --setup failed with exit code 1", "ended"),
         (137, "Killed", "ended"),
         (0, "", "ended"),
     ],
 )  # fmt: skip
-def test_what_ssh_and_the_nodes_shell_say_tells_the_fate_of_that_node(code, words, fate):
+def test_ssh_and_shell_output_determine_a_nodes_outcome(code, words, fate):
     launch = Launch("ssh")
     launch.tell(1, Concluded(job_of(1, 2)))
     launch.error(words, node=3)
@@ -297,7 +297,7 @@ ssh: connect to host node3 port 22: No route to host
         ("mpi", "ssh: Could not resolve hostname node3: Name or service not known", 255, "unreachable", "resolve"),
     ],
 )
-def test_what_srun_and_mpirun_say_tells_the_fate_of_the_node_that_they_name(engine, words, code, fate, telling):
+def test_srun_and_mpirun_output_determine_the_named_nodes_outcome(engine, words, code, fate, telling):
     launch = Launch(engine)
     launch.tell(1, Concluded(job_of(1, 2)), label="0: " if engine == "slurm" else "[1,0]<stdout>: ")
     launch.error(words)
@@ -310,7 +310,7 @@ def test_what_srun_and_mpirun_say_tells_the_fate_of_the_node_that_they_name(engi
     assert launched.exit_code == code
 
 
-def test_words_that_name_no_node_are_the_launchers_own_and_blame_none():
+def test_output_without_a_node_name_is_the_launchers_and_blames_no_node():
     launch = Launch("slurm")
     launch.error("srun: error: Unable to create step for job 7: Invalid partition name specified")
     launch.home.ended("srun", 1)
@@ -327,7 +327,7 @@ def test_a_labelled_line_belongs_to_the_host_of_its_task():
 
 
 @pytest.mark.parametrize("label", ["99: ", "[1,99]<stderr>: ", "x: ", ""])
-def test_a_label_of_nobody_breaks_nothing(label):
+def test_an_unknown_label_is_harmless(label):
     for engine in ("slurm", "mpi"):
         launch = Launch(engine)
         launch.error(f"{label}some words")
@@ -343,7 +343,7 @@ def test_a_probe_of_another_version_is_unreadable_unless_its_facts_came():
     assert [(n.outcome, n.distcheck) for n in launched.nodes[1:]] == [("unreadable", "0.0.9"), ("reported", "0.0.9")]
 
 
-def test_only_the_last_words_of_many_are_kept():
+def test_only_the_last_lines_are_kept():
     launch = Launch()
     launch.error("\n".join(f"line {n}" for n in range(500)), node=2)
     assert launch.words("node2").splitlines()[-1] == "line 499"
@@ -356,7 +356,7 @@ def test_progress_of_distcheck_itself_is_handed_on():
     assert launch.said == ["waiting for rank 4; the roll call closes in 10 s"]
 
 
-def test_bytes_that_are_no_text_are_words_too():
+def test_undecodable_output_is_kept_too():
     launch = Launch()
     launch.home.line("node1", b"\xff\xfe oh\x1b[0m", error=True)
     assert "oh" in launch.words("node1")

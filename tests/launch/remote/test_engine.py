@@ -1,4 +1,4 @@
-"""Commands that start probes, with programs of this machine: heard to the end, told to stop, and ended."""
+"""Commands that start probes, with local programs: read to the end, stopped, and ended."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_many_lines_come_in_order_and_the_last_one_without_its_end_too():
     assert [words for _, words in ears.said] == [*map(str, range(1, 20001)), "last"]
 
 
-def test_a_program_that_is_not_there_ends_with_127_and_its_name_in_words():
+def test_a_missing_program_ends_with_127_and_its_name_in_the_output():
     ears = Ears()
     command = Command(key="srun", argv=("no-such-launcher", "--label"))
     engine.run([command], ears, ears.wish, connect_seconds=2, environment={})
@@ -88,7 +88,7 @@ def test_a_program_reads_no_input_of_ours_and_leads_a_session_of_its_own():
     assert pid == session != str(os.getsid(0))
 
 
-def test_words_with_spaces_and_quotes_arrive_as_they_are():
+def test_arguments_with_spaces_and_quotes_arrive_unchanged():
     ears = Ears()
     awkward = ["a b", "it's", '"$HOME"', "*", ""]
     command = Command(key="0", argv=("sh", "-c", 'for w; do echo "<$w>"; done', "sh", *awkward))
@@ -96,13 +96,13 @@ def test_words_with_spaces_and_quotes_arrive_as_they_are():
     assert [words for _, words in ears.said] == [f"<{word}>" for word in awkward]
 
 
-def test_a_program_is_told_to_stop_by_usr1_and_heard_to_its_end():
+def test_a_program_gets_usr1_to_stop_and_is_read_to_its_end():
     ears = run(Ears("stop"), f"trap 'echo stopped; exit 5' USR1; echo ready; {_WAIT}")
     assert ears.said == [("0", "ready"), ("0", "stopped")]
     assert ears.codes == {"0": 5}
 
 
-def test_a_program_of_this_machine_goes_on_when_nobody_else_is_waited_for():
+def test_a_local_program_goes_on_at_close():
     ears = run(Ears("close", "stop"), f"trap 'echo stopped; exit 5' USR1; echo ready; {_WAIT}")
     assert (ears.said, ears.codes) == ([("0", "ready"), ("0", "stopped")], {"0": 5})
 
@@ -119,7 +119,7 @@ def test_a_program_that_ignores_both_is_gone_nevertheless():
     assert gone(int(ears.said[0][1]))
 
 
-def test_one_that_has_ended_is_not_signalled_when_the_others_are_told_to_stop():
+def test_an_ended_program_gets_no_signal_when_the_others_are_stopped():
     ears = run(Ears("stop", after="0"), "exit 0", f"trap 'exit 5' USR1; echo ready; {_WAIT}")
     assert ears.codes == {"0": 0, "1": 5}
 

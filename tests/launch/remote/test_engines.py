@@ -28,7 +28,7 @@ def launch(engine="ssh", **fields) -> Outside:
 
 @pytest.fixture
 def mpirun(tmp_path, monkeypatch):
-    """Put a program on PATH that says this of its version."""
+    """Put a program on PATH with this --version output."""
 
     def put(said: str, name: str = "mpirun") -> None:
         program = tmp_path / name
@@ -49,7 +49,7 @@ def test_a_node_runs_the_python_that_was_named_and_nothing_around_it():
 
 
 def run_setup(setup: str, python: str = "/bin/echo"):
-    """Run what a node runs, with a Python that says its arguments."""
+    """Run a node's command, with a Python that prints its arguments."""
     argv = probe_argv(launch(setup=setup, python=python), "-")
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
@@ -70,10 +70,10 @@ def test_what_setup_exports_reaches_the_probe(tmp_path):
 
 
 @pytest.mark.parametrize(("setup", "code"), [("false", 1), ("no-such-module load cuda", 127), ("(exit 5)", 5)])
-def test_a_setup_that_fails_is_said_with_its_code_and_no_probe_runs(setup, code):
+def test_a_failing_setup_is_reported_with_its_code_and_no_probe_runs(setup, code):
     ended = run_setup(setup)
     assert (ended.returncode, ended.stdout) == (97, "")
-    assert ended.stderr.splitlines()[-1] == f"distcheck: --setup ended with exit code {code}"
+    assert ended.stderr.splitlines()[-1] == f"distcheck: --setup failed with exit code {code}"
 
 
 def test_the_own_python_is_kept_from_modules_in_the_folder_of_the_job(monkeypatch, tmp_path):
@@ -105,7 +105,7 @@ def test_srun_has_the_layout_of_the_job_where_each_task_is_a_rank():
     assert srun(multiplies=False)[4:] == ["--nodelist", "a,b", PYTHON, "-m", "distcheck.run.remote_probe"]
 
 
-def test_the_users_own_words_come_last_so_that_they_win():
+def test_the_users_arguments_come_last_and_win():
     words = srun(arguments=("--partition=gpu", "--ntasks-per-node=1"))
     assert words[-5:-3] == ["--partition=gpu", "--ntasks-per-node=1"]
 
@@ -127,7 +127,7 @@ def test_the_nodes_of_the_allocation_are_slurms_in_its_order(environ, hosts):
 
 
 @pytest.mark.parametrize("text", ["", "n[1-"])
-def test_an_allocation_without_a_list_of_nodes_is_said(text):
+def test_an_allocation_without_a_node_list_is_an_error(text):
     with pytest.raises(UsageError, match="SLURM_JOB_NODELIST"):
         slurm.hosts({"SLURM_JOB_NODELIST": text})
 
@@ -182,7 +182,7 @@ def test_the_token_itself_is_on_no_command_line(mpirun):
 
 
 @pytest.mark.parametrize("said", [None, "some other mpirun"])
-def test_a_machine_without_an_mpi_launcher_that_is_known_is_said(mpirun, monkeypatch, tmp_path, said):
+def test_a_machine_without_a_known_mpi_launcher_is_an_error(mpirun, monkeypatch, tmp_path, said):
     if said:
         mpirun(said)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -194,7 +194,7 @@ def test_a_machine_without_an_mpi_launcher_that_is_known_is_said(mpirun, monkeyp
 # -- ssh
 
 
-def test_ssh_has_a_command_per_node_whose_input_says_which_it_is():
+def test_ssh_has_one_command_per_node_with_its_task_on_stdin():
     commands = ssh.commands(launch(environment={"NCCL_DEBUG": "INFO"}), TOLD)
     assert [command.key for command in commands] == ["a", "b"]
     assert {command.line for command in commands} == {f"{PYTHON} -m distcheck.run.remote_probe -"}

@@ -1,4 +1,4 @@
-"""Facts on their way home: frames survive whatever else stands on the lines, and damage is noticed."""
+"""Frames of facts: they survive other output on the lines, and damage is detected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def report_of(rank: int, *, noise: int = 0) -> Report:
 
 
 def lines_of(sender: str, *messages) -> list[bytes]:
-    """Return the lines, without their ends, in which a probe tells these messages."""
+    """Return the lines, without newlines, in which a probe sends these messages."""
     return [
         frame.rstrip(b"\n") for n, message in enumerate(messages) for frame in frames.encode(sender, n, message)
     ]  # fmt: skip
@@ -45,7 +45,7 @@ def messages(reader: Reader, lines) -> list:
 
 @given(st.integers(0, 20_000))
 @settings(max_examples=30, deadline=None)
-def test_every_frame_is_one_line_of_which_open_mpi_reads_a_whole_number(noise):
+def test_every_frame_is_one_line_and_open_mpi_reads_whole_lines(noise):
     for frame in frames.encode("0a1b2c3d", 999_999, Collected(report_of(3, noise=noise))):
         assert len(frame) == 512
         assert frame.count(b"\n") == 1
@@ -67,7 +67,7 @@ def test_frames_of_many_ranks_in_any_order_give_every_message_once(noise, order)
 
 
 @pytest.mark.parametrize("label", [b"3: ", b"[1,3]<stdout>: ", b"[3] ", b"some words that were printed before "])
-def test_what_labels_a_line_or_stands_beside_a_frame_is_kept_as_words(label):
+def test_labels_and_text_beside_a_frame_are_kept_as_output(label):
     (line,) = lines_of("0a1b2c3d", ARRIVED)
     taken = Reader().take(label + line + b" and after")
     assert (taken.sender, taken.message, taken.words) == ("0a1b2c3d", ARRIVED, label + b"and after")
@@ -76,7 +76,7 @@ def test_what_labels_a_line_or_stands_beside_a_frame_is_kept_as_words(label):
 @pytest.mark.parametrize(
     "line", [b"", b"a warning of the site's profile", b"\x1eDCF1 short", b"\xff\xfe\x00", b"DCF1 0a1b2c3d 0 0/1 0 AA=="]
 )
-def test_other_lines_are_words(line):
+def test_other_lines_are_output(line):
     taken = Reader().take(line)
     assert (taken.sender, taken.message, taken.words) == ("", None, line)
 
@@ -96,7 +96,7 @@ def test_a_frame_in_which_a_character_was_changed_is_never_believed(data):
 
 
 @pytest.mark.parametrize("at", [10, 60, 300, 505])
-def test_a_label_in_the_middle_of_a_line_does_no_harm(at):
+def test_a_label_in_the_middle_of_a_line_is_harmless(at):
     reader, messages = Reader(), []
     for frame in frames.encode("0a1b2c3d", 0, Collected(report_of(3, noise=900))):
         labelled = b"[1,0]<stdout>:" + frame[:at] + b"[1,0]<stdout>:" + frame[at:].rstrip(b"\n")
@@ -113,7 +113,7 @@ def test_a_damaged_frame_is_counted_and_its_message_does_not_come():
     assert (reader.damaged, reader.torn) == (1, 1)
 
 
-def test_a_frame_that_does_not_come_is_a_message_torn_and_others_are_whole():
+def test_a_missing_frame_tears_only_its_own_message():
     lines = lines_of("0a1b2c3d", Collected(report_of(1, noise=2000)), ARRIVED)
     reader = Reader()
     assert messages(reader, lines[1:]) == [ARRIVED]
@@ -126,7 +126,7 @@ def test_a_frame_that_comes_twice_changes_nothing():
     assert messages(Reader(), [lines[0], *lines]) == [said]
 
 
-def test_what_another_version_says_is_unread_and_not_silence():
+def test_a_message_of_another_version_is_unread_and_not_silence():
     body = zlib.compress(b"\x81\xa4type\xa6future")
     line = b"\x1eDCF1 0a1b2c3d 0 0/1 %08x " % zlib.crc32(body) + frames.base64.b64encode(body)
     taken = Reader().take(line)
@@ -140,7 +140,7 @@ def test_a_whole_job_comes_home():
 
 
 @given(st.lists(st.binary(max_size=300), max_size=10))
-def test_no_stream_of_bytes_breaks_the_reader(lines):
+def test_arbitrary_bytes_do_not_crash_the_reader(lines):
     reader = Reader()
     for line in lines:
         assert reader.take(b"\x1eDCF1 " + line).message is None
@@ -152,7 +152,7 @@ def test_frames_with_any_numbers_do_not_break_the_reader(index, total, chunk):
     assert Reader().take(line).message is None
 
 
-def test_frames_are_written_whole_and_a_reader_that_is_gone_is_no_error():
+def test_frames_are_written_whole_and_a_closed_pipe_is_no_error():
     lines = frames.encode("0a1b2c3d", 0, Collected(report_of(1, noise=3000)))
     read_end, write_end = os.pipe()
     frames.write(write_end, lines)

@@ -55,7 +55,7 @@ def _seen_by_others(commands) -> str:
 
 @pytest.mark.parametrize("engine", ["ssh", "slurm", "mpi"])
 @pytest.mark.parametrize("chosen", [None, "my own token"])
-def test_probes_get_a_token_where_nobody_else_sees_it(started, engine, chosen):
+def test_probes_get_a_token_that_other_users_cannot_see(started, engine, chosen):
     commands, environment, job = started(engine, {"DISTCHECK_TOKEN": chosen} if chosen else {})
     token = environment["DISTCHECK_TOKEN"]
     assert token == chosen if chosen else len(token) == len(seal.make_token())

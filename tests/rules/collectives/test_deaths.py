@@ -1,4 +1,4 @@
-"""What ended a process: by its signal and what its node showed, each cause where it holds and nowhere else."""
+"""The causes of a process's death, by its signal and the state of its node."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def dead(detail="was ended by SIGKILL", environment=None, **death):
         ("was lost when the connection to its node closed", ""),
     ],
 )
-def test_a_signal_is_read_from_words_and_from_a_shells_exit_code(detail, name):
+def test_a_signal_is_read_from_text_and_from_a_shells_exit_code(detail, name):
     assert signal_of(detail) == name
 
 
-def test_a_memory_limit_that_was_reached_is_said_with_its_size_and_is_the_jobs():
+def test_a_reached_memory_limit_is_named_with_its_size_and_is_the_jobs_fault():
     cause = cause_of_death(dead(**LIMIT))
-    assert cause.seen == "the kernel killed it when its cgroup's memory limit of 300 MiB was reached"
+    assert cause.seen == "the kernel OOM-killed it at its cgroup's memory limit of 300 MiB"
     assert (cause.scope, cause.owner) == ("rank", "user")
     assert evidence_of_death(dead(**LIMIT))["memory_limit_bytes"] == 300 * MIB
 
@@ -54,26 +54,26 @@ def test_a_memory_limit_that_was_reached_is_said_with_its_size_and_is_the_jobs()
         ({}, "# add to docker run: --memory=600m"),
     ],
 )
-def test_more_memory_is_asked_of_whoever_set_the_limit(environment, command):
+def test_the_fix_requests_more_memory_where_the_limit_was_set(environment, command):
     assert command in cause_of_death(dead(environment=environment, **LIMIT)).commands
 
 
-def test_a_kill_for_want_of_memory_without_a_limit_is_the_nodes():
+def test_an_oom_kill_without_a_reached_limit_is_the_nodes_fault():
     cause = cause_of_death(dead(oom_kills=2))
-    assert "the kernel killed 2 processes for want of memory" in cause.seen
+    assert "the kernel OOM-killed 2 processes" in cause.seen
     assert cause.scope == "node"
 
 
 @pytest.mark.parametrize(("environment", "sacct"), [({"SLURM_JOB_ID": "7"}, True), ({}, False)])
-def test_a_kill_that_memory_does_not_explain_is_not_blamed_on_memory(environment, sacct):
+def test_a_kill_without_an_oom_kill_has_an_unknown_sender(environment, sacct):
     cause = cause_of_death(dead(environment=environment))
-    assert cause.seen == "the kernel killed nothing for want of memory in its cgroup"
+    assert cause.seen == "the kernel did not OOM-kill any process in its cgroup"
     assert (cause.owner, cause.scope) == ("unknown", "node")
-    assert "not known who" in cause.text
+    assert "sender is not known" in cause.text
     assert any("sacct" in command for command in cause.commands) == sacct
 
 
-def test_where_nothing_counts_the_usual_cause_is_given():
+def test_without_a_count_of_oom_kills_the_usual_cause_is_given():
     cause = cause_of_death(dead(oom_kills=Missing(reason="no cgroup")))
     assert (cause.seen, cause.owner) == ("", "user")
     assert "Most often the memory limit" in cause.text
@@ -88,11 +88,11 @@ def test_a_memory_limit_explains_no_other_signal():
     ("room", "owner", "words", "command"),
     [
         (SMALL, "user", "Make /dev/shm larger", "# add to docker run: --shm-size=8g"),
-        (FULL, "user", "Remove from /dev/shm", "ls -la /dev/shm"),
-        (ROOMY, "unknown", "Not for want of shared memory", "df -h /tmp ."),
+        (FULL, "user", "Remove leftover files", "ls -la /dev/shm"),
+        (ROOMY, "unknown", "Shared memory is not the cause", "df -h /tmp ."),
     ],
 )
-def test_a_bus_error_is_held_against_the_room_in_shared_memory(room, owner, words, command):
+def test_a_bus_error_is_judged_by_the_free_shared_memory(room, owner, words, command):
     cause = cause_of_death(dead("was ended by SIGBUS", shm=room))
     assert cause.owner == owner
     assert words in cause.text
@@ -106,26 +106,26 @@ def test_a_pods_shared_memory_is_a_volume():
     assert cause.seen == "its /dev/shm has 3.0 MiB free of 8.0 MiB"
 
 
-def test_an_abort_is_torchs_watchdogs_where_its_words_say_so():
+def test_an_abort_is_the_watchdogs_if_the_output_says_so():
     said = "[E] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)"
-    assert cause_of_death(dead("was ended by SIGABRT", said=said)).seen == "torch's watchdog ended it"
+    assert cause_of_death(dead("was ended by SIGABRT", said=said)).seen == "torch's watchdog aborted it"
     thrown = "working\nterminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc"
     assert cause_of_death(dead("was ended by SIGABRT", said=thrown)).seen == (
-        "it said 'terminate called after throwing an instance of 'std::bad_alloc''"
+        "its output: 'terminate called after throwing an instance of 'std::bad_alloc''"
     )
     assert cause_of_death(dead("was ended by SIGABRT", said="all is well")).seen == ""
 
 
-def test_a_crash_is_said_with_the_call_in_which_it_happened():
+def test_a_crash_is_reported_with_its_python_call():
     said = "free(): invalid pointer\nFatal Python error: Aborted\nStack (most recent call first):\n"
     said += '  File "/x/torch/distributed/distributed_c10d.py", line 3000 in all_reduce\n'
     said += '  File "/x/worker.py", line 9 in run'
     assert cause_of_death(dead("was ended by SIGABRT", said=said)).seen == (
-        "it said 'free(): invalid pointer'; it was in all_reduce (distributed/distributed_c10d.py:3000)"
+        "its output: 'free(): invalid pointer'; it was in all_reduce (distributed/distributed_c10d.py:3000)"
     )
 
 
-def test_a_death_of_which_nothing_is_known_has_no_evidence():
+def test_an_unexplained_death_has_no_evidence():
     run = RankRun(pid=1, step="all_reduce 16 B", outcome="died", detail="exited with code 3")
     rank = RankFacts(process="p", placement=Placement(rank=1), environment={}, run=run)
     assert evidence_of_death(rank) == {}

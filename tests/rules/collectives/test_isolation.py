@@ -1,4 +1,4 @@
-"""What a search for a bad node came to, as findings."""
+"""The results of isolation, as findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from distcheck.facts import Culprit, GroupTest, Isolation, Missing, Nic, Pci, Pc
 
 @pytest.fixture
 def searched(job_of, change):
-    """Return a job of four nodes with two ranks each, in which this was found."""
+    """Return a job of four nodes with two ranks each and this isolation result."""
 
     def searched(isolation):
         job = job_of(4, 2, looks=("environment", "meeting", "isolation"), command="isolate")
@@ -41,24 +41,24 @@ def test_a_healthy_search_is_silent(searched, said):
     assert said(searched(None)) == ([], [], 0)
 
 
-def test_of_two_nodes_it_is_said_that_their_speed_was_held_against_nothing(job_of, change, said):
+def test_the_speed_of_two_nodes_is_not_judged(job_of, change, said):
     job = job_of(2, 2, looks=("environment", "meeting", "isolation"), command="isolate")
     findings, (unlooked,), code = said(change.job(job, isolation=Isolation("healthy", "all work", rounds=3)))
     assert (findings, unlooked.required, code) == ([], False, 0)
-    assert "a third node tells" in unlooked.reason
+    assert "add a third" in unlooked.reason
 
 
-def test_a_node_that_is_like_no_other_is_told_to_be_held_against_nothing(job_of, change, said):
+def test_the_speed_of_a_node_without_a_comparable_pair_is_not_judged(job_of, change, said):
     job = job_of(8, (*[4] * 7, 2), looks=("environment", "meeting", "isolation"), command="isolate")
     findings, (unlooked,), code = said(change.job(job, isolation=Isolation("healthy", "all work", rounds=3)))
     assert (findings, unlooked.required, unlooked.nodes, code) == ([], False, ("node8",), 0)
     assert unlooked.ranks == (28, 29)
-    assert unlooked.reason.startswith("how fast node8 is beside the others was held against nothing")
+    assert unlooked.reason.startswith("speed of node8 not judged")
     assert said(change.job(job, isolation=Isolation("unmeasured", "nothing")))[1] != [unlooked]
 
 
 @pytest.mark.parametrize("fault", ["failed", "hung", "wrong"])
-def test_a_bad_node_is_named_and_left_out(searched, said, fault):
+def test_a_bad_node_is_named_and_excluded(searched, said, fault):
     (finding,), unlooked, code = said(searched(found(culprit(fault=fault))))
     assert (finding.rule, finding.severity, finding.scope) == ("isolation-bad-node", "error", "node")
     assert (finding.ranks, finding.nodes, finding.confirmed, unlooked, code) == ((4, 5), ("node3",), True, [], 40)
@@ -66,12 +66,12 @@ def test_a_bad_node_is_named_and_left_out(searched, said, fault):
     assert finding.evidence == {"round 2, pair node3 and node4": f"{fault} (node3: died in all_reduce)"}
 
 
-def test_one_that_is_not_certain_is_not_excluded(searched, said):
+def test_an_uncertain_node_is_not_excluded(searched, said):
     (finding,), _, code = said(searched(found(culprit(certain=False))))
     assert (finding.confirmed, code) == (False, 20)
 
 
-def test_of_two_nodes_with_one_name_the_bad_one_is_told_and_neither_is_left_out(searched, said, change):
+def test_a_bad_node_with_a_duplicate_name_is_named_but_not_excluded(searched, said, change):
     job = searched(found(culprit(nodes=("node1 (boot bbbbbbbb)",))))
     job = change.node(change.node(job, 0, name="node1", boot_id="aaaaaaaa1"), 2, name="node1", boot_id="bbbbbbbb1")
     (finding,), _, code = said(job)
@@ -85,23 +85,23 @@ def test_a_rail_is_named_with_its_rank(searched, said):
 
 
 @pytest.mark.parametrize(("part", "ranks", "local"), [("node", (4, 5), ()), ("rank", (4,), (0,))])
-def test_a_slow_node_or_rank_is_named_with_how_slow(searched, said, part, ranks, local):
+def test_a_slow_node_or_rank_is_named_with_its_share(searched, said, part, ranks, local):
     (finding,), _, code = said(searched(found(culprit(part, fault="slow", local_ranks=local, ratio=0.1))))
     assert (finding.rule, finding.ranks, code) == ("isolation-slow-node", ranks, 40)
-    assert "10% of what others showed" in next(iter(finding.evidence.values()))
+    assert "10% of the others" in next(iter(finding.evidence.values()))
 
 
 @pytest.mark.parametrize(
     ("ratio", "adapters", "told"),
     [(0.74, 4, True), (0.52, 2, True), (0.6, 4, False), (0.1, 4, False), (0.5, 1, False), (0.5, 0, False)],
 )
-def test_a_node_that_lacks_as_much_as_one_adapter_gives_is_told_so(searched, said, change, ratio, adapters, told):
+def test_a_node_as_slow_as_without_one_adapter_gets_a_hint(searched, said, change, ratio, adapters, told):
     place = PciPlace(path=(), numa_node=0)
     nics = tuple(Nic(f"mlx5_{n}", place, "ib", link_layer="InfiniBand", ports=(1,)) for n in range(adapters))
     job = searched(found(culprit(fault="slow", ratio=ratio)))
     (finding,), _, _ = said(change.node(job, 0, pci=Pci({}, nics)))
     hint = {
-        "adapters": f"without one of {adapters} it would be at {1 - 1 / max(1, adapters):.0%}: look at each of them"
+        "adapters": f"without one of its {adapters} it would reach {1 - 1 / max(1, adapters):.0%}: check each of them"
     }
     assert ("adapters" in finding.evidence) == told
     assert finding.evidence.items() >= (hint if told else {}).items()
@@ -118,45 +118,45 @@ def test_a_link_blames_neither_of_its_ends(searched, said):
     ("cause", "words"),
     [
         ("boundary", "every part of one side fails with every part of the other"),
-        ("scale", "only all of them together fail"),
+        ("scale", "only all nodes together fail"),
         ("flaky", "together they failed once and passed once"),
-        ("group", "the search ended before it could tell"),
+        ("group", "isolation ended before it found the cause"),
     ],
 )
-def test_a_boundary_names_the_two_sides_and_blames_nobody(searched, said, cause, words):
+def test_a_boundary_names_the_two_sides_and_blames_no_node(searched, said, cause, words):
     sides = Sides((("node1", "node2"), ("node3", "node4")), cause)
     (finding,), _, code = said(searched(Isolation("boundary", "two sides", boundaries=(sides,), rounds=7)))
     assert (finding.rule, finding.ranks, finding.nodes, code) == ("isolation-boundary", (), (), 20)
     assert finding.message.startswith(
-        "one side (node1 and node2) and the other (node3 and node4) each work among themselves, and not together"
+        "one side (node1 and node2) and the other (node3 and node4) each work alone but not together"
     )
     assert words in finding.message
 
 
-def test_what_could_not_be_decided_is_said_with_who_it_may_be(searched, said):
+def test_undecided_suspects_are_named(searched, said):
     suspects = Suspects(("node1", "node2"), (), "node1 and node2 fail together; a spare node would tell")
     (finding,), _, code = said(searched(Isolation("undecided", "unclear", undecided=(suspects,), rounds=2)))
     assert (finding.rule, finding.ranks, finding.nodes) == ("isolation-undecided", (0, 1, 2, 3), ("node1", "node2"))
     assert (finding.confirmed, code) == (False, 20)
 
 
-def test_what_most_nodes_show_is_the_systems(searched, said):
+def test_a_fault_of_most_nodes_has_scope_system(searched, said):
     (finding,), _, code = said(searched(Isolation("shared", "most nodes fail by themselves", rounds=2)))
     assert (finding.rule, finding.scope, finding.nodes, code) == ("isolation-undecided", "system", (), 30)
 
 
 @pytest.mark.parametrize("kind", ["unmeasured", "ended", "undecided", "boundary", "found"])
-def test_a_search_that_came_to_no_end_is_unknown(searched, said, kind):
+def test_an_unfinished_search_is_unknown(searched, said, kind):
     findings, (unlooked,), code = said(searched(Isolation(kind, "the time for it was over", rounds=1)))
     assert (findings, unlooked.required, code) == ([], True, 20)
     assert "the time for it was over" in unlooked.reason
 
 
-def test_nodes_that_no_test_came_to_an_end_with_are_unknown(searched, said):
+def test_untested_nodes_make_the_verdict_unknown(searched, said):
     _, (unlooked,), code = said(searched(Isolation("healthy", "the others work", untested=("node4",), rounds=3)))
     assert ("node4" in unlooked.reason, code) == (True, 20)
 
 
-def test_a_search_that_was_not_possible_is_unknown(searched, said):
+def test_an_impossible_search_is_unknown(searched, said):
     _, (unlooked,), code = said(searched(Missing(reason="torch cannot be imported")))
     assert (unlooked.reason, code) == ("torch cannot be imported", 20)

@@ -1,4 +1,4 @@
-"""What NCCL's logs show: each fault at its ranks and nodes, and nothing on a healthy job."""
+"""The rules about NCCL's logs: each fault names its ranks; a healthy job is silent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SOCKET = {
 
 
 def log_of(rank, shape):
-    """Return what a healthy rank's log says, of 8 GPUs a node on NVSwitches and InfiniBand between nodes."""
+    """Return a healthy rank's log: 8 GPUs per node on NVSwitches, InfiniBand between nodes."""
     world, here = sum(shape), next(n for n, _ in enumerate(shape) if rank < sum(shape[: n + 1]))
     first = sum(shape[:here])
     beside = tuple(sorted({first + (rank - first + step) % shape[here] for step in (1, -1)} - {rank}))
@@ -70,7 +70,7 @@ def log_of(rank, shape):
 
 @pytest.fixture
 def nccl_job(job_of, change):
-    """Build a healthy job of NCCL's on nodes of 8 H100."""
+    """Build a healthy NCCL job on nodes with 8 H100."""
 
     def build(nodes=2, per_node=8, nics=IB):
         shape = (per_node,) * nodes
@@ -105,7 +105,7 @@ def logs(change):
 
 @pytest.fixture
 def says(judge):
-    """Return what the rules of these families say: rule, severity, ranks, nodes."""
+    """Return the findings of these families: rule, severity, ranks, nodes."""
 
     def says(job):
         said = judge(job, *FAMILIES)
@@ -158,14 +158,14 @@ def test_perf_socket_instead_of_ib_names_all_nodes_without_access_to_their_adapt
     assert finding.evidence["NCCL says"] == "NET/IB : No device found."
 
 
-def test_perf_socket_instead_of_ib_is_one_nodes_where_only_one_has_such_adapters(nccl_job, logs, change, says, judge):
+def test_perf_socket_instead_of_ib_names_only_nodes_that_have_such_adapters(nccl_job, logs, change, says, judge):
     job = change.node(logs(nccl_job(), None, **SOCKET), 0, pci=Pci(gpus={}, nics=ETHERNET))
     assert says(job) == [("perf-socket-instead-of-ib", "error", NODE2, ("node2",))]
     assert judge(job, *FAMILIES).findings[0].scope == "node"
 
 
 @pytest.mark.parametrize("variable", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_NET": "Socket"}])
-def test_sockets_that_somebody_asked_for_are_a_warning_that_names_the_variable(nccl_job, logs, says, judge, variable):
+def test_sockets_selected_by_a_variable_are_a_warning_that_names_it(nccl_job, logs, says, judge, variable):
     job = logs(nccl_job(), None, **SOCKET, settings=variable)
     assert says(job) == [("perf-socket-instead-of-ib", "warning", ALL16, BOTH)]
     ((name, value),) = variable.items()
@@ -174,18 +174,18 @@ def test_sockets_that_somebody_asked_for_are_a_warning_that_names_the_variable(n
     assert finding.fix.commands == (f"unset {name}",)
 
 
-def test_sockets_beside_roce_are_a_warning_and_beside_ethernet_nothing(nccl_job, logs, says):
+def test_sockets_beside_roce_are_a_warning_and_beside_ethernet_silent(nccl_job, logs, says):
     assert says(logs(nccl_job(nics=ROCE), None, **SOCKET)) == [("perf-socket-instead-of-ib", "warning", ALL16, BOTH)]
     assert says(logs(nccl_job(nics=ETHERNET), None, **SOCKET)) == []
     down = tuple(replace(nic, active=False) for nic in IB)
     assert says(logs(nccl_job(nics=down), None, **SOCKET)) == []
 
 
-def test_sockets_on_one_node_carry_nothing(nccl_job, logs, says):
+def test_sockets_on_one_node_are_silent(nccl_job, logs, says):
     assert says(logs(nccl_job(1), None, **SOCKET)) == []
 
 
-def test_where_adapters_were_not_looked_at_sockets_are_not_judged(nccl_job, logs, change, judge):
+def test_sockets_are_not_judged_without_adapter_facts(nccl_job, logs, change, judge):
     job = change.node(logs(nccl_job(), None, **SOCKET), None, pci=None)
     said = judge(job, *FAMILIES)
     assert said.findings == ()
@@ -203,9 +203,7 @@ def test_nccl_net_plugin_missing_is_an_error_on_efa_and_the_only_finding(nccl_jo
 
 
 @pytest.mark.parametrize(("name", "value"), [("NCCL_NET_PLUGIN", "ofi"), ("NCCL_NET", "AWS Libfabric")])
-def test_a_plugin_that_is_asked_for_and_does_not_load_is_named_with_its_reason(
-    nccl_job, logs, says, judge, name, value
-):
+def test_a_required_plugin_that_does_not_load_is_named_with_its_reason(nccl_job, logs, says, judge, name, value):
     broken = {"plugins_missing": (), "plugins_failed": ("NET libnccl-net-ofi.so: libfabric.so.1: cannot open",)}
     job = logs(nccl_job(), NODE2, settings={name: value}, **broken)
     assert says(job) == [("nccl-net-plugin-missing", "warning", NODE2, ("node2",))]
@@ -230,7 +228,7 @@ def test_nccls_own_transports_are_no_plugins(nccl_job, logs, says, value):
 
 
 @pytest.mark.parametrize("how", ["SHM", "NET"])
-def test_perf_p2p_not_nvlink_names_the_ranks_that_go_around_their_nvlinks(nccl_job, logs, says, how):
+def test_perf_p2p_not_nvlink_names_the_ranks_that_bypass_nvlink(nccl_job, logs, says, how):
     job = logs(nccl_job(1), [2], peers={"P2P": (1,), how: (3,)}, transports={f"{how}/x": 4})
     assert says(job) == [("perf-p2p-not-nvlink", "warning", (2,), ("node1",))]
 
@@ -243,22 +241,22 @@ def test_perf_p2p_not_nvlink_names_the_variable(nccl_job, logs, judge):
 
 
 @pytest.mark.parametrize("access", [(1, 0, 0), (0, 3, 0), (0, 0, 1)])
-def test_gpus_without_nvlink_or_without_access_may_go_through_memory(nccl_job, logs, change, says, access):
+def test_gpus_without_nvlink_or_peer_access_may_use_shared_memory(nccl_job, logs, change, says, access):
     job = logs(nccl_job(1), [2], peers={"SHM": (3,)})
     pairs = tuple(PeerAccess((a, b), *access) for a in range(8) for b in range(a))
     assert says(change.node(job, 0, gpus=replace(job.nodes[0].gpus, peer_access=pairs))) == []
 
 
-def test_the_network_between_nodes_is_no_way_around_nvlink(nccl_job, logs, says):
+def test_the_network_between_nodes_does_not_bypass_nvlink(nccl_job, logs, says):
     assert says(logs(nccl_job(), [0], peers={"P2P": (1,), "NET": (8, 9)})) == []
 
 
-def test_perf_nvls_not_used_is_said_of_eight_gpus_on_switches_at_large_sizes(nccl_job, logs, says, judge):
+def test_perf_nvls_not_used_is_reported_for_eight_gpus_on_switches_at_large_sizes(nccl_job, logs, says, judge):
     job = logs(nccl_job(1), [0], algorithms=NVLS | {"all_reduce 268435456": "RING/SIMPLE"})
     assert says(job) == [("perf-nvls-not-used", "warning", NODE1, ("node1",))]
     (finding,) = judge(job, *FAMILIES).findings
     assert "RING/SIMPLE for all_reduce of 256 MiB" in finding.message
-    assert "its model chose otherwise" in finding.message
+    assert "its model chose another algorithm" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -266,7 +264,7 @@ def test_perf_nvls_not_used_is_said_of_eight_gpus_on_switches_at_large_sizes(ncc
     [
         ({"nvls_available": False, "nvls_created": False, "nvls_channels": 0}, "no multicast support"),
         ({"nvls_created": False, "nvls_channels": 0}, "set up no channels"),
-        ({"plugins": ("TUNER nccl_ofi_tuner",)}, "the TUNER nccl_ofi_tuner plugin chose otherwise"),
+        ({"plugins": ("TUNER nccl_ofi_tuner",)}, "the TUNER nccl_ofi_tuner plugin chose another algorithm"),
     ],
 )
 def test_the_likely_reason_is_given(nccl_job, logs, judge, fields, words):
@@ -293,11 +291,11 @@ RING = {"all_reduce 268435456": "RING/SIMPLE"}
         {"algorithms": RING, "nodes": 2, "local_ranks": 8},
     ],
 )
-def test_nvls_is_not_missed_where_it_is_not_to_be_expected(nccl_job, logs, says, fields):
+def test_nvls_is_not_expected_in_these_cases(nccl_job, logs, says, fields):
     assert says(logs(nccl_job(1), [0], **fields)) == []
 
 
-def test_nvls_is_not_missed_with_few_gpus_on_several_nodes_or_on_other_hardware(nccl_job, logs, change, says):
+def test_nvls_is_not_expected_with_few_gpus_on_several_nodes_or_other_hardware(nccl_job, logs, change, says):
     assert says(logs(nccl_job(1, 4), [0], algorithms=RING)) == []
     assert says(logs(nccl_job(2), [0], algorithms=RING)) == []
     job = logs(nccl_job(1), [0], algorithms=RING)
@@ -314,15 +312,15 @@ def test_nvls_is_not_missed_with_few_gpus_on_several_nodes_or_on_other_hardware(
     assert says(change.node(job, 0, gpus=replace(gpus, confidential_compute=True))) == []
 
 
-def test_gdr_not_used_says_that_the_driver_does_not_allow_it(nccl_job, logs, says, judge):
+def test_gdr_not_used_reports_that_the_driver_does_not_allow_it(nccl_job, logs, says, judge):
     job = logs(nccl_job(), [8], gdr=False, gdr_devices={"mlx5_0": False}, transports={"NET/IB/0": 2})
     assert says(job) == [("gdr-not-used", "warning", (8,), ("node2",))]
     (finding,) = judge(job, *FAMILIES).findings
-    assert "does not let mlx5_0 reach GPU memory" in finding.message
+    assert "does not let mlx5_0 access GPU memory" in finding.message
     assert "nvidia-peermem" in " ".join(finding.fix.commands)
 
 
-def test_gdr_that_nobody_uses_is_a_warning_and_that_some_do_not_use_a_remark(nccl_job, logs, says):
+def test_gdr_unused_by_all_is_a_warning_and_unused_by_some_is_info(nccl_job, logs, says):
     job = nccl_job()
     assert says(logs(job, [0, 8], gdr=False)) == [("gdr-not-used", "warning", (0, 8), BOTH)]
     assert says(logs(job, [8], gdr=False)) == [("gdr-not-used", "info", (8,), ("node2",))]
@@ -335,7 +333,7 @@ def test_a_level_that_forbids_gdr_is_named(nccl_job, logs, judge):
     assert "NCCL_NET_GDR_LEVEL=LOC is set" in finding.message
 
 
-def test_desktop_gpus_and_adapters_of_which_nothing_is_told_are_left_out(nccl_job, logs, change, says):
+def test_desktop_gpus_and_unreported_adapters_are_left_out(nccl_job, logs, change, says):
     job = logs(nccl_job(), [0, 8], gdr=False)
     assert says(logs(job, None, gdr_devices={})) == []
     for n in range(2):
@@ -346,7 +344,7 @@ def test_desktop_gpus_and_adapters_of_which_nothing_is_told_are_left_out(nccl_jo
     assert says(job) == []
 
 
-def test_nccl_hostid_split_names_the_node_of_which_nccl_makes_several(nccl_job, logs, says, judge):
+def test_nccl_hostid_split_names_the_node_that_nccl_splits(nccl_job, logs, says, judge):
     job = logs(nccl_job(), NODE2, nodes=9, local_ranks=1, peers={"NET": (0, 9)}, settings={"NCCL_HOSTID": "a"})
     job = logs(job, NODE1, nodes=9)
     assert says(job) == [("nccl-hostid-split", "warning", NODE2, ("node2",))]
@@ -354,21 +352,21 @@ def test_nccl_hostid_split_names_the_node_of_which_nccl_makes_several(nccl_job, 
     assert "NCCL counts 1 of the 8 ranks of node2 on one node; NCCL_HOSTID=a is set" in finding.message
 
 
-def test_machines_that_nccl_takes_for_one_are_an_error(nccl_job, logs, says):
+def test_machines_that_nccl_treats_as_one_are_an_error(nccl_job, logs, says):
     job = logs(nccl_job(), None, nodes=1, local_ranks=16)
     assert says(job) == [("nccl-hostid-split", "error", ALL16, BOTH)]
     assert says(logs(job, None, mnnvl=True)) == [], "NVLink joins them"
 
 
-def test_pods_of_one_machine_that_nccl_takes_for_one_node_are_healthy(nccl_job, logs, change, says):
+def test_pods_of_one_machine_that_nccl_treats_as_one_node_are_healthy(nccl_job, logs, change, says):
     job = change.node(logs(nccl_job(), None, nodes=1, local_ranks=16), None, boot_id="boot")
     assert says(job) == []
 
 
-def test_nodes_are_not_compared_where_ranks_are_missing_or_the_log_tells_no_number(nccl_job, logs, change, says):
+def test_nodes_are_not_compared_if_ranks_or_counts_are_missing(nccl_job, logs, change, says):
     assert says(logs(nccl_job(), None, nodes=None, local_ranks=None)) == []
     assert says(change.keep(logs(nccl_job(), None, nodes=1, local_ranks=16), 0, 1)) == []
 
 
-def test_the_catalogues_names_lead_to_these_rules():
+def test_aliases_lead_to_these_rules():
     assert find_rule("gdr-level-too-strict").name == "gdr-not-used"

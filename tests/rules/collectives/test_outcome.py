@@ -30,7 +30,7 @@ def measured(ranks, seconds=0.01, operations=("all_reduce", "broadcast"), sizes=
 
 @pytest.fixture
 def ran(job_of, change):
-    """Build a job whose collectives ran; `run` tells how ranks ended, by their number."""
+    """Build a job whose collectives ran; `run` maps rank numbers to how they ended."""
 
     def build(nodes=2, per_node=2, collectives=None, run=None, **asked):
         asked = {"sizes_bytes": SIZES, **asked}
@@ -51,7 +51,7 @@ def ran(job_of, change):
 
 @pytest.fixture
 def only(judge):
-    """Judge by this family and expect one finding, by this rule."""
+    """Return the only finding of this family, which must be of this rule."""
 
     def finding(job, rule):
         result = judge(job, "collectives")
@@ -68,7 +68,7 @@ def test_a_healthy_run_is_silent(ran, judge, ranks):
     assert result.verdict.exit_code == 0
 
 
-def test_nothing_is_said_when_nobody_wanted_collectives(job_of, judge):
+def test_without_collectives_the_rules_are_silent(job_of, judge):
     result = judge(job_of(), "collectives")
     assert (result.findings, result.not_checked) == ((), ())
 
@@ -129,7 +129,7 @@ def test_a_watchdog_that_aborts_the_waiting_ranks_does_not_hide_the_stopped_one(
         ("signal 64", "unknown", "log"),
     ],
 )
-def test_a_dead_rank_is_named_with_what_kills_so(ran, only, signal, owner, hint):
+def test_a_dead_rank_is_named_with_the_cause_of_its_signal(ran, only, signal, owner, hint):
     run = {
         0: WAITING,
         1: {"outcome": "died", "step": "broadcast 1048576 B", "detail": f"was ended by {signal}"},
@@ -143,16 +143,16 @@ def test_a_dead_rank_is_named_with_what_kills_so(ran, only, signal, owner, hint)
     assert (found.owner, found.confirmed, code) == (owner, False, 20)
 
 
-def test_a_memory_limit_that_was_reached_is_the_jobs_fault_and_no_nodes(ran, only):
+def test_a_reached_memory_limit_is_the_jobs_fault(ran, only):
     death = Death(oom_kills=1, memory_limit_bytes=512 << 20, memory_cgroup="/sys/fs/cgroup/job")
     run = {**alike((0, 2, 3), WAITING), 1: {"outcome": "died", "detail": "was ended by SIGKILL", "death": death}}
     found, code = only(ran(run=run, collectives=measured(0)), "collective-rank-died")
     assert (found.ranks, found.scope, found.owner, code) == ((1,), "rank", "user", 30)
-    assert found.message.endswith("SIGKILL; the kernel killed it when its cgroup's memory limit of 512 MiB was reached")
+    assert found.message.endswith("SIGKILL; the kernel OOM-killed it at its cgroup's memory limit of 512 MiB")
     assert found.evidence["memory_limit_bytes"] == 512 << 20
 
 
-def test_deaths_of_different_causes_are_findings_of_their_own(ran, judge):
+def test_deaths_with_different_causes_are_separate_findings(ran, judge):
     causes = [Death(oom_kills=1, memory_limit_bytes=512 << 20), Death(oom_kills=0)]
     dead = [{"outcome": "died", "detail": "was ended by SIGKILL", "death": death} for death in causes]
     result = judge(ran(run={0: dead[0], 1: dead[0], 3: dead[1]}, collectives=measured(0)), "collectives")
@@ -169,7 +169,7 @@ def test_ranks_that_died_alike_are_one_finding(ran, only):
     assert "each process exited with code 3" in found.message
 
 
-def test_ranks_that_the_watchdog_aborted_are_no_cause_beside_an_error(ran, only):
+def test_ranks_aborted_by_the_watchdog_are_not_the_cause_if_another_rank_failed(ran, only):
     run = {0: {"outcome": "died", "detail": "was ended by SIGABRT"}}
     run[1] = {"outcome": "failed", "detail": "RuntimeError: CUDA error: an illegal memory access"}
     found, _ = only(ran(run=run), "collective-failed")
@@ -179,7 +179,7 @@ def test_ranks_that_the_watchdog_aborted_are_no_cause_beside_an_error(ran, only)
 # --- collective-failed
 
 
-def test_an_error_of_its_own_is_the_cause_and_lost_connections_are_not(ran, only):
+def test_a_ranks_own_error_is_the_cause_and_lost_connections_are_not(ran, only):
     run = {r: {"outcome": "failed", "detail": GONE.format(r)} for r in range(3)}
     error = "OutOfMemoryError: CUDA out of memory. Tried to allocate 256.00 MiB."
     run[3] = {"outcome": "failed", "step": "all_reduce 16777216 B", "detail": error}
@@ -190,7 +190,7 @@ def test_an_error_of_its_own_is_the_cause_and_lost_connections_are_not(ran, only
     assert (found.scope, found.confirmed, code) == ("node", False, 20)
 
 
-def test_an_error_of_many_lines_is_one_line_in_the_message_and_whole_in_the_evidence(ran, only):
+def test_a_long_error_is_one_line_in_the_message_and_complete_in_the_evidence(ran, only):
     error = f"DistBackendError: {'NCCL error in ' * 20}\nException raised from\nframe #0: c10::Error"
     found, _ = only(ran(run={3: {"outcome": "failed", "detail": error}}, collectives=measured(0)), "collective-failed")
     assert len(found.message) < 200
@@ -203,29 +203,29 @@ def test_ranks_that_lost_each_other_blame_the_link(ran, only):
     assert (found.scope, found.ranks, code) == ("link", (0, 1, 2, 3), 20)
 
 
-def test_ranks_that_could_not_begin_are_the_cause_of_the_wait(ran, only):
+def test_ranks_that_could_not_start_are_the_cause_of_the_wait(ran, only):
     run = alike((0, 1), {**WAITING, "step": "process group"})
     no_torch = "torch cannot be imported: ImportError: libcudart.so.12"
     run |= alike((2, 3), {"outcome": "not started", "step": "started", "detail": no_torch})
     found, code = only(ran(run=run, collectives=measured(0)), "collective-failed")
-    assert found.message == f"ranks 2-3 (node2) could not begin: {no_torch}"
+    assert found.message == f"ranks 2-3 (node2) could not start: {no_torch}"
     assert code == 20
 
 
-def test_ranks_that_others_trouble_kept_from_beginning_are_not_blamed(ran, only):
+def test_ranks_that_could_not_start_because_of_another_rank_are_not_blamed(ran, only):
     late = {"outcome": "not started", "detail": "the run was ended while torch was being imported"}
     died = {"outcome": "died", "detail": "was ended by SIGSEGV"}
     found, _ = only(ran(run={**alike(range(3), late), 3: died}, collectives=measured(0)), "collective-rank-died")
     assert found.ranks == (3,)
 
 
-def test_only_such_ranks_are_never_a_pass(ran, judge):
+def test_only_ranks_that_never_started_do_not_pass(ran, judge):
     late = {"outcome": "not started", "detail": "the run was ended while torch was being imported"}
     result = judge(ran(run=alike(range(4), late), collectives=measured(0, operations=())), "collectives")
     assert (result.findings, result.verdict.exit_code) == ((), 20)
 
 
-def test_a_shared_memory_that_nccl_could_not_have_is_named_with_what_mends_it(ran, only):
+def test_a_failed_shared_memory_allocation_of_nccl_is_reported_with_its_fix(ran, only):
     error = "DistBackendError: NCCL error: Last error: Error while creating shared memory segment /dev/shm/nccl-Ab12Cd "
     error += "(size 9637888), error: No space left on device (28)"
     run = {3: {"outcome": "failed", "step": "check all_reduce", "detail": error}}
@@ -242,7 +242,7 @@ def test_a_shared_memory_that_nccl_could_not_have_is_named_with_what_mends_it(ra
         (measured(0, operations=()), "no figure for all_reduce of 1 MiB and 16 MiB"),
     ],
 )
-def test_figures_that_are_not_there_are_never_a_pass(ran, judge, collectives, reason):
+def test_missing_figures_do_not_pass(ran, judge, collectives, reason):
     result = judge(ran(collectives=collectives), "collectives")
     assert result.findings == ()
     required = [n for n in result.not_checked if n.required]
@@ -251,13 +251,13 @@ def test_figures_that_are_not_there_are_never_a_pass(ran, judge, collectives, re
     assert result.verdict.exit_code == 20
 
 
-def test_collectives_that_were_never_run_are_never_a_pass(ran, change, judge):
+def test_collectives_that_never_ran_do_not_pass(ran, change, judge):
     result = judge(change.job(ran(), collectives=None), "collectives")
     assert [(n.rule, n.reason) for n in result.not_checked] == [("collective-failed", "the collectives were not run")]
     assert result.verdict.exit_code == 20
 
 
-def test_a_size_that_is_no_whole_number_of_elements_is_not_missed(ran, judge):
+def test_a_size_rounded_to_whole_elements_is_not_missing(ran, judge):
     result = judge(
         ran(sizes_bytes=(4099,), operations=("all_reduce",), collectives=measured(4, sizes=(4096,))),
         "collectives",
@@ -266,7 +266,7 @@ def test_a_size_that_is_no_whole_number_of_elements_is_not_missed(ran, judge):
 
 
 @pytest.mark.parametrize(("backend", "largest"), [("gloo", 1 << 24), ("nccl", 1 << 28)])
-def test_the_usual_sizes_are_expected_where_none_are_asked(ran, change, judge, backend, largest):
+def test_the_default_sizes_are_expected_if_none_are_given(ran, change, judge, backend, largest):
     sizes = [1 << n for n in range(20, 29, 2) if 1 << n <= largest]
     collectives = change.job(measured(4, sizes=sizes), backend=backend)
     assert not [n for n in judge(ran(sizes_bytes=(), collectives=collectives), "collectives").not_checked if n.required]
@@ -275,7 +275,7 @@ def test_the_usual_sizes_are_expected_where_none_are_asked(ran, change, judge, b
 # --- collective-stalled
 
 
-def test_where_a_rank_hangs_is_evidence(ran, only):
+def test_the_place_where_a_rank_hangs_is_evidence(ran, only):
     calls = ("all_reduce (distributed/distributed_c10d.py:3000)", "_check (collectives/worker.py:180)")
     odd = {**WAITING, "silent_seconds": 12.0, "waits_in": "nfs_wait_bit_killable", "stack": calls}
     found, _ = only(ran(run={**alike(range(4), WAITING), 2: odd}, collectives=measured(0)), "collective-stalled")
@@ -288,12 +288,12 @@ def test_where_a_rank_hangs_is_evidence(ran, only):
 @pytest.mark.parametrize(
     ("odd", "sign"),
     [
-        ({**WAITING, "silent_seconds": 12.0}, "fell silent in 'all_reduce 16777216 B'"),
-        ({**WAITING, "step": "check broadcast"}, "got less far than the others in 'check broadcast'"),
-        ({**WAITING, "step": "all_reduce 1048576 B"}, "got less far than the others"),
-        ({**WAITING, "step": "started"}, "got less far than the others in 'started'"),
+        ({**WAITING, "silent_seconds": 12.0}, "stopped reporting in 'all_reduce 16777216 B'"),
+        ({**WAITING, "step": "check broadcast"}, "made less progress than the others in 'check broadcast'"),
+        ({**WAITING, "step": "all_reduce 1048576 B"}, "made less progress than the others"),
+        ({**WAITING, "step": "started"}, "made less progress than the others in 'started'"),
         ({**WAITING, "detail": "in a call (state D)"}, "hung in an uninterruptible system call"),
-        (None, "never said how it went on"),
+        (None, "never reported progress"),
     ],
 )
 def test_a_rank_that_differs_from_those_that_wait_is_the_suspect(ran, only, odd, sign):
@@ -304,7 +304,7 @@ def test_a_rank_that_differs_from_those_that_wait_is_the_suspect(ran, only, odd,
     assert found.message.endswith("the other 3 show no fault")
 
 
-def test_ranks_that_did_not_get_to_the_end_are_suspects_when_most_did(ran, only):
+def test_ranks_that_did_not_finish_are_suspects_if_most_did(ran, only):
     found, _ = only(ran(run={1: WAITING}), "collective-stalled")
     assert found.ranks == (1,)
 
@@ -317,13 +317,13 @@ def test_ranks_that_did_not_get_to_the_end_are_suspects_when_most_did(ran, only)
         {**alike(range(1, 4), WAITING), 0: {**WAITING, "step": "broadcast 1048576 B"}},
     ],
 )
-def test_nobody_is_blamed_when_most_ranks_wait_alike(ran, only, run):
+def test_no_rank_is_blamed_if_most_wait_in_the_same_way(ran, only, run):
     found, code = only(ran(run=run, collectives=measured(0)), "collective-stalled")
     assert (found.ranks, found.nodes, found.scope, code) == ((), (), "link", 20)
     assert found.message.startswith("4 of 4 ranks were still in ")
 
 
-def test_where_everybody_waits_each_place_is_said(ran, only):
+def test_if_all_ranks_wait_every_place_is_listed(ran, only):
     there, here = ("all_reduce (distributed/distributed_c10d.py:3000)",), ("read (os.py:1)", "load (data.py:7)")
     run = {**alike(range(3), {**WAITING, "stack": there}), 3: {**WAITING, "stack": here}}
     found, _ = only(ran(run=run, collectives=measured(0)), "collective-stalled")
@@ -335,7 +335,7 @@ def test_where_everybody_waits_each_place_is_said(ran, only):
     }
 
 
-def test_an_import_of_torch_that_used_up_the_time_is_named_with_its_seconds_and_rank(ran, only):
+def test_a_slow_torch_import_is_named_with_its_seconds_and_rank(ran, only):
     joining = {**WAITING, "step": "process group"}
     run = {**alike(range(4), {**joining, "import_seconds": 4.0}), 3: {**joining, "import_seconds": 41.0}}
     late = ran(run=run, collectives=measured(0), timeout_seconds=60.0)
@@ -369,10 +369,10 @@ def test_a_backend_that_torch_lacks_is_the_jobs_fault(ran, only):
     assert (found.scope, code) == ("job", 30)
 
 
-# --- the family's words
+# --- the family's docstrings
 
 
-def test_every_rule_says_how_to_mend_it():
+def test_every_rule_says_how_to_fix_it():
     for rule in (r for r in all_rules() if r.family == "collectives"):
         assert "\nFix: " in rule.doc
         assert "\nSee: https://" in rule.doc

@@ -1,4 +1,4 @@
-"""The file at which ranks meet: facts in, findings out."""
+"""The rendezvous file."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def test_a_new_file_that_all_nodes_share_is_silent(of, rules):
     assert rules(of(file_system="ext4", machines=False)) == [], "containers of one machine may share a folder"
 
 
-def test_a_file_on_a_node_s_own_disk_is_no_meeting_place_for_several(of, rules):
+def test_a_file_on_a_node_local_disk_is_an_error_for_several_nodes(of, rules):
     everybody = ("node1", "node2", "node3", "node4")
     assert rules(of(file_system="xfs")) == [("net-file-rendezvous-nfs", "error", everybody)]
     assert rules(of(odd={"file_system": "tmpfs"})) == [("net-file-rendezvous-nfs", "error", ("node2",))]
 
 
-def test_what_a_former_run_has_left_and_a_mount_without_locks_are_warnings(of, rules, judge):
+def test_data_of_an_earlier_run_and_a_mount_without_locks_are_warnings(of, rules, judge):
     assert rules(of(odd={"bytes": 512})) == [("net-file-rendezvous-nfs", "warning", ("node2",))]
     assert rules(of(odd={"locks": False})) == [("net-file-rendezvous-nfs", "warning", ("node2",))]
     (finding,) = judge(of(odd={"bytes": 512}), "rendezvous").findings
     assert (finding.ranks, finding.fix.commands) == ((2, 3), ("rm /shared/meet",))
-    assert "/shared/meet on node2 has been written to already" in finding.message
+    assert "/shared/meet on node2 already has data from an earlier run" in finding.message

@@ -1,4 +1,4 @@
-"""The ranks of each node: numbered from 0, one for each GPU, and consecutive."""
+"""The ranks of each node: numbered from 0, one per GPU, and consecutive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def only(judge):
 
 @pytest.fixture
 def silent(judge):
-    """Whether nothing at all is said of a job."""
+    """Return whether a job has no finding and nothing not checked."""
     return lambda job, *more: judge(job, *OURS, *more)[:2] == ((), ())
 
 
@@ -52,7 +52,7 @@ def of(job_of):
     return lambda nodes=1, per_node=2, gpus=2, **more: job_of(nodes, per_node, looks=looks, gpus=gpus, **more)
 
 
-def test_a_local_rank_left_out_by_hand_matters_with_gpus(job_of, change, only, silent):
+def test_an_unset_local_rank_is_a_warning_only_with_gpus(job_of, change, only, silent):
     job = change.environment(job_of(gpus=2), 1, LOCAL_RANK=None)
     finding, exit_code = only(job)
     assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("env-local-rank-unset", "warning", (1,), 0)
@@ -60,7 +60,7 @@ def test_a_local_rank_left_out_by_hand_matters_with_gpus(job_of, change, only, s
     assert silent(change.environment(job_of(), 1, LOCAL_RANK=None))
 
 
-def test_a_local_rank_the_launcher_knows_is_only_worth_knowing(job_of, change, only):
+def test_an_unset_local_rank_known_to_the_launcher_is_an_info(job_of, change, only):
     finding, _ = only(change.environment(job_of(gpus=2, launcher="slurm"), None, LOCAL_RANK=None))
     assert (finding.rule, finding.severity) == ("env-local-rank-unset", "info")
     assert finding.fix.commands == ("export LOCAL_RANK=$SLURM_LOCALID",)
@@ -75,18 +75,18 @@ def test_the_global_rank_as_local_rank_is_out_of_range(job_of, change, only, sil
     assert silent(change.asked(job, backend="gloo"))
 
 
-def test_a_local_rank_whose_gpu_is_there_is_fine(job_of, change, silent):
+def test_a_local_rank_with_an_existing_gpu_is_silent(job_of, change, silent):
     job = change.environment(job_of(gpus=8), 0, LOCAL_RANK="6", LOCAL_WORLD_SIZE=None)
     assert silent(change.environment(job, 1, LOCAL_RANK="7", LOCAL_WORLD_SIZE=None))
 
 
-def test_a_local_rank_twice_on_a_node(job_of, change, only):
+def test_a_duplicate_local_rank_on_a_node_is_an_error(job_of, change, only):
     finding, exit_code = only(change.environment(job_of(nodes=2), 3, LOCAL_RANK="0"))
     assert (finding.rule, finding.ranks, finding.nodes) == ("env-local-rank-duplicate", (2, 3), ("node2",))
     assert exit_code == 30
 
 
-def test_a_local_rank_twice_with_a_gpu_each_is_fine(job_of, change, silent):
+def test_a_duplicate_local_rank_with_a_gpu_each_is_silent(job_of, change, silent):
     job = change.environment(job_of(), None, LOCAL_RANK="0")
     job = change.environment(change.environment(job, 0, CUDA_VISIBLE_DEVICES="0"), 1, CUDA_VISIBLE_DEVICES="1")
     assert silent(job)
@@ -104,13 +104,13 @@ def test_two_agents_on_one_host_count_local_ranks_each(job_of, change, silent):
 
 
 @pytest.mark.parametrize("launcher", ["by hand", "torchrun", "openmpi", "distcheck"])
-def test_a_list_that_is_too_short_for_the_ranks(of, shown, only, launcher):
+def test_a_visible_devices_list_shorter_than_the_ranks_is_an_error(of, shown, only, launcher):
     finding, exit_code = only(shown(of(1, 4, 8, launcher=launcher), CUDA_VISIBLE_DEVICES="0,1"), "gpu")
     assert (finding.rule, finding.severity, finding.scope) == ("env-local-rank-out-of-range", "error", "rank")
     assert (finding.ranks, finding.nodes, exit_code) == ((2, 3), ("node1",), 30)
     assert finding.message == (
         "ranks 2-3 (node1) have LOCAL_RANK 2-3 and see 2 GPUs, with CUDA_VISIBLE_DEVICES='0,1': "
-        "cuda:LOCAL_RANK is a CUDA error: invalid device ordinal"
+        "cuda:LOCAL_RANK fails with CUDA error: invalid device ordinal"
     )
     assert "export CUDA_VISIBLE_DEVICES=0,1,2,3" in finding.fix.commands
     assert finding.evidence == {
@@ -118,20 +118,20 @@ def test_a_list_that_is_too_short_for_the_ranks(of, shown, only, launcher):
     }  # fmt: skip
 
 
-def test_more_ranks_than_the_node_has_gpus(of, shown, only):
+def test_more_ranks_than_gpus_on_the_node_are_an_error(of, shown, only):
     finding, exit_code = only(shown(of(1, 9, 8)), "gpu")
     assert (finding.rule, finding.ranks, exit_code) == ("env-local-rank-out-of-range", (8,), 30)
     assert finding.message.startswith("rank 8 (node1 pid 108) has LOCAL_RANK 8 and sees 8 GPUs: ")
     assert finding.fix.commands == ("export PET_NPROC_PER_NODE=8",)
 
 
-def test_under_slurm_the_fix_is_in_the_batch_script(of, shown, only):
+def test_under_slurm_the_fix_is_for_the_batch_script(of, shown, only):
     finding, _ = only(shown(of(2, 4, 2, launcher="slurm")), "gpu")
     assert (finding.ranks, finding.nodes) == ((2, 3, 6, 7), ("node1", "node2"))
     assert finding.fix.commands == ("#SBATCH --ntasks-per-node=2", "#SBATCH --gpus-per-node=4")
 
 
-def test_the_lost_gpu_is_the_cause_and_not_the_rank(of, shown, judge, change):
+def test_a_lost_gpu_is_reported_instead_of_the_rank(of, shown, judge, change):
     job = of(1, 4, 4)
     devices = list(job.nodes[0].gpus.devices)
     devices[3] = change.job(devices[3], lost="NVML error 15: a GPU is lost")
@@ -141,7 +141,7 @@ def test_the_lost_gpu_is_the_cause_and_not_the_rank(of, shown, judge, change):
 
 
 @pytest.mark.parametrize("value", ["0,1,-1,2", "0 1,2", "0,1,9,2", "GPU-1-0,GPU-1-1,GPU-x"])
-def test_the_wrong_list_is_the_cause_and_not_the_rank(of, shown, judge, value):
+def test_a_wrong_visible_devices_list_is_reported_instead_of_the_rank(of, shown, judge, value):
     job = shown(of(1, 4, 4), CUDA_VISIBLE_DEVICES=value)
     assert None in {rank.gpu for rank in job.ranks}
     (finding,) = judge(job, *OURS, "gpu").findings
@@ -153,7 +153,7 @@ def test_without_nccl_no_rank_needs_a_gpu(of, shown, silent, backend):
     assert silent(shown(of(1, 9, 8, backend=backend)), "gpu")
 
 
-def test_processes_with_several_gpus_of_their_own_are_only_mentioned(of, shown, only):
+def test_processes_with_several_gpus_of_their_own_are_an_info(of, shown, only):
     job = of(1, 4, 8, launcher="slurm")
     for i in range(4):
         job = shown(job, i, CUDA_VISIBLE_DEVICES=f"{2 * i},{2 * i + 1}")
@@ -162,20 +162,20 @@ def test_processes_with_several_gpus_of_their_own_are_only_mentioned(of, shown, 
     assert exit_code == 0
 
 
-def test_sharing_that_nccl_was_told_to_allow_is_only_mentioned(of, shown, only):
+def test_gpu_sharing_allowed_by_nccl_is_an_info(of, shown, only):
     finding, exit_code = only(shown(of(1, 4, 2), NCCL_MULTI_RANK_GPU_ENABLE="1"), "gpu")
     assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
         "env-local-rank-out-of-range", "info", (2, 3), 0,
     )  # fmt: skip
 
 
-def test_a_rank_is_told_once_that_its_number_is_too_large(of, shown, only):
+def test_a_local_rank_out_of_range_is_reported_once(of, shown, only):
     job = shown(shown(of(2, 4, 4), 4, LOCAL_RANK="4"), 5, LOCAL_RANK="5")
     finding, _ = only(job, "gpu")
     assert (finding.ranks, finding.evidence) == ((4, 5), {"LOCAL_RANK": "4-5", "ranks_on_node": 4})
 
 
-def test_a_number_beyond_gpus_that_are_enough_is_mended_by_numbering(of, shown, judge):
+def test_a_local_rank_beyond_enough_gpus_is_fixed_by_renumbering(of, shown, judge):
     job = shown(shown(of(1, 2, 4), LOCAL_WORLD_SIZE="8"), 1, LOCAL_RANK="5")
     finding = next(f for f in judge(job, *OURS, "gpu").findings if f.rule == "env-local-rank-out-of-range")
     assert finding.ranks == (1,)
@@ -185,14 +185,14 @@ def test_a_number_beyond_gpus_that_are_enough_is_mended_by_numbering(of, shown, 
 # -- one cause, one finding: equal local ranks or one list
 
 
-def test_equal_local_ranks_with_all_gpus_in_sight_are_the_cause(of, shown, only):
+def test_equal_local_ranks_that_see_all_gpus_are_the_cause(of, shown, only):
     finding, exit_code = only(shown(of(1, 4, 4), LOCAL_RANK="0"), "gpu")
     assert (finding.rule, finding.ranks, exit_code) == ("env-local-rank-duplicate", (0, 1, 2, 3), 30)
     assert finding.evidence["node1 pid 101"] == "rank 1, local rank 0: python -m distcheck env"
 
 
 @pytest.mark.parametrize("local_ranks", ["00", "01"])
-def test_one_gpu_in_sight_of_all_is_the_cause(of, shown, only, local_ranks):
+def test_one_gpu_visible_to_all_ranks_is_the_cause(of, shown, only, local_ranks):
     job = shown(of(1, 2, 4), CUDA_VISIBLE_DEVICES="0")
     for i, number in enumerate(local_ranks):
         job = shown(job, i, LOCAL_RANK=number)
@@ -200,7 +200,7 @@ def test_one_gpu_in_sight_of_all_is_the_cause(of, shown, only, local_ranks):
     assert (finding.rule, finding.ranks, exit_code) == ("gpu-duplicate", (0, 1), 30)
 
 
-def test_pairs_with_one_local_rank_that_are_shown_one_gpu_each(of, shown, judge):
+def test_pairs_with_one_local_rank_that_see_the_same_gpu_are_duplicates(of, shown, judge):
     job = shown(of(1, 4, 4), LOCAL_RANK="0")
     for i in range(4):
         job = shown(job, i, CUDA_VISIBLE_DEVICES=str(i // 2))
@@ -214,12 +214,12 @@ def test_a_list_that_cuda_misreads_does_not_hide_equal_local_ranks(of, shown, ju
     assert errors == ["env-local-rank-duplicate"]
 
 
-def test_a_rank_that_is_there_twice_is_no_shared_gpu(of, shown, only):
+def test_a_duplicate_rank_is_no_shared_gpu(of, shown, only):
     finding, _ = only(shown(of(1, 2, 1), RANK="0", LOCAL_RANK="0"), "gpu")
     assert finding.rule == "env-rank-duplicate"
 
 
-def test_ranks_that_are_all_alone_share_no_gpu(of, shown, only):
+def test_ranks_with_world_size_1_share_no_gpu(of, shown, only):
     finding, _ = only(shown(of(1, 4, 1, launcher="slurm"), RANK="0", WORLD_SIZE="1", LOCAL_RANK="0"), "gpu")
     assert finding.rule == "env-world-size-1-everywhere"
 
@@ -233,7 +233,7 @@ def test_a_wrong_local_world_size_is_a_warning(job_of, change, only):
     assert exit_code == 0
 
 
-def test_ranks_dealt_out_over_the_nodes_are_a_warning(job_of, change, only):
+def test_consecutive_ranks_on_different_nodes_are_a_warning(job_of, change, only):
     job = job_of(nodes=2, launcher="slurm")
     for position, rank in enumerate(("0", "2", "1", "3")):
         job = change.environment(job, position, RANK=rank, SLURM_PROCID=rank)

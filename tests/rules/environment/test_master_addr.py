@@ -34,7 +34,7 @@ def resolves(*addresses):
         ("${MASTER}", ""),
     ],
 )
-def test_a_badly_written_address_is_named_with_what_it_means(job_of, change, judge, address, meant):
+def test_a_malformed_address_is_reported_with_the_likely_host(job_of, change, judge, address, meant):
     job = change.process(job_of(nodes=2), None, master_resolution=UNKNOWN)
     diagnosis = judge(change.environment(job, None, MASTER_ADDR=address), *CONTRACT)
     (finding,) = diagnosis.findings
@@ -49,7 +49,7 @@ def test_a_node_list_under_slurm_is_expanded_by_scontrol(job_of, change, only):
 
 
 @pytest.mark.parametrize("address", ["node1", "node-1.cluster", "10.0.0.1", "::1", "2001:db8::1", "fe80::1%eth0"])
-def test_names_and_addresses_are_well_written(address):
+def test_valid_names_and_addresses_are_silent(address):
     assert malformed(address) == ""
 
 
@@ -58,7 +58,7 @@ def test_addresses_have_one_spelling():
     assert canonical("FE80::1%eth0") == canonical("fe80:0::1")
 
 
-def test_a_name_that_nobody_resolves_is_the_jobs_fault(job_of, change, only):
+def test_a_name_that_no_rank_resolves_is_a_fault_of_the_job(job_of, change, only):
     job = change.environment(job_of(nodes=2), None, MASTER_ADDR="nosuchhost")
     finding, exit_code = only(change.process(job, None, master_resolution=UNKNOWN))
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-addr-unresolvable", (0, 1, 2, 3), 30)
@@ -75,13 +75,13 @@ def test_a_name_that_one_node_does_not_resolve_names_that_node(job_of, change, o
     )
 
 
-def test_a_resolver_that_fails_for_now_is_worth_a_retry(job_of, change, only):
+def test_a_temporary_resolver_failure_is_worth_a_retry(job_of, change, only):
     busy = Missing(reason="[Errno -3] Temporary failure in name resolution")
     finding, exit_code = only(change.process(job_of(nodes=2), (2, 3), master_resolution=busy))
     assert (finding.rule, exit_code) == ("env-master-addr-unresolvable", 20)
 
 
-def test_a_pod_whose_name_is_not_known_yet_is_worth_a_retry(job_of, change, only):
+def test_a_pod_whose_name_does_not_resolve_yet_is_worth_a_retry(job_of, change, only):
     job = change.process(job_of(nodes=2), (2, 3), master_resolution=UNKNOWN)
     finding, exit_code = only(change.environment(job, None, KUBERNETES_SERVICE_HOST="10.0.0.1"))
     assert (finding.rule, exit_code) == ("env-master-addr-unresolvable", 20)
@@ -98,7 +98,7 @@ def test_localhost_over_several_nodes_is_an_error(job_of, change, only, address)
     )
 
 
-def test_localhost_explains_why_the_other_nodes_did_not_come(job_of, change, judge):
+def test_localhost_explains_missing_nodes(job_of, change, judge):
     job = change.environment(job_of(nodes=2, launcher="slurm"), None, MASTER_ADDR="localhost")
     job = change.process(change.keep(job, 0, 1), None, master_resolution=resolves("127.0.0.1"))
     diagnosis = judge(job, *CONTRACT)
@@ -113,7 +113,7 @@ def test_localhost_with_a_rank_missing_on_the_node_is_not_blamed(job_of, change,
     assert (finding.rule, exit_code) == ("env-rank-missing", 20)
 
 
-def test_each_node_naming_itself_blames_those_who_are_wrong(job_of, change, only):
+def test_each_node_naming_itself_blames_the_wrong_nodes(job_of, change, only):
     job = change.environment(job_of(nodes=2), (2, 3), MASTER_ADDR="node2")
     finding, exit_code = only(change.process(job, (2, 3), master_resolution=resolves("10.0.0.2")))
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-addr-differs", (2, 3), 30)
@@ -136,7 +136,7 @@ def two_networks(job_of, change):
         (3, "node1.cluster.example", "10.0.0.1"),
     ],
 )
-def test_two_spellings_of_rank_zeros_host_are_no_difference(two_networks, change, silent, rank, spelt, address):
+def test_two_spellings_of_rank_zeros_host_are_silent(two_networks, change, silent, rank, spelt, address):
     job = change.environment(two_networks, rank, MASTER_ADDR=spelt)
     assert silent(change.process(job, rank, master_resolution=resolves(address)))
 
@@ -147,7 +147,7 @@ def test_a_name_with_an_address_of_each_family_is_no_second_network(two_networks
     assert silent(change.process(job, 3, master_resolution=resolves("fd00::1", "10.0.0.1")))
 
 
-def test_two_networks_of_rank_zeros_host_are_a_remark_with_both_addresses(two_networks, change, only):
+def test_two_networks_of_rank_zeros_host_are_an_info_with_both_addresses(two_networks, change, only):
     job = change.environment(two_networks, 3, MASTER_ADDR="node1-ib")
     finding, exit_code = only(change.process(job, 3, master_resolution=resolves("192.168.0.1")))
     assert (finding.rule, finding.severity, exit_code) == ("env-master-addr-differs", "info", 0)
@@ -156,7 +156,7 @@ def test_two_networks_of_rank_zeros_host_are_a_remark_with_both_addresses(two_ne
     assert "node1-ib (192.168.0.1)" in finding.message
 
 
-def test_an_address_that_rank_zeros_host_does_not_know_and_answered_at_is_its_own(job_of, change, only):
+def test_an_address_that_rank_0_answered_at_is_its_own(job_of, change, only):
     job = change.environment(job_of(nodes=2), (2, 3), MASTER_ADDR="service")
     job = change.process(job, (2, 3), master_resolution=resolves("10.96.0.7"))
     assert only(job)[1] == 30
@@ -174,7 +174,7 @@ def test_an_address_of_another_host_than_rank_zeros(job_of, change, only, silent
     assert silent(change.process(job, 2, attempts=(met,)))
 
 
-def test_an_address_of_another_host_explains_why_nobody_came(job_of, change, judge):
+def test_an_address_of_another_host_explains_missing_ranks(job_of, change, judge):
     job = change.process(change.keep(job_of(nodes=2), 0, 1), None, master_resolution=resolves("10.9.9.9"), attempts=())
     diagnosis = judge(job, *CONTRACT)
     assert [f.rule for f in diagnosis.findings] == ["env-master-addr-not-rank0-host"]
@@ -189,9 +189,7 @@ def step(job_of, change):
     return change.environment(job, None, SLURM_STEP_NODELIST="node2,node1", SLURM_STEP_TASKS_PER_NODE="2(x2)")
 
 
-def test_a_master_addr_of_a_node_where_slurm_has_not_put_rank_0_is_the_cause_and_not_that_rank_0_is_missing(
-    step, change, judge
-):
+def test_a_master_addr_of_another_node_of_the_step_explains_the_missing_rank_0(step, change, judge):
     job = change.process(change.keep(step, 2, 3), None, master_resolution=resolves("10.0.0.2"), attempts=())
     job = change.process(job, (0, 1), role="host")  # in rank 0's stead
     diagnosis = judge(job, *CONTRACT)
@@ -202,7 +200,7 @@ def test_a_master_addr_of_a_node_where_slurm_has_not_put_rank_0_is_the_cause_and
     assert [(n.rule, n.ranks) for n in diagnosis.not_checked] == [("env-rank-missing", (0, 1))]
 
 
-def test_a_master_addr_of_the_node_where_slurm_has_put_rank_0_only_misses_it(step, change, only):
+def test_a_master_addr_of_the_right_node_leaves_rank_0_missing(step, change, only):
     job = change.process(change.keep(step, 2, 3), None, master_resolution=resolves("10.0.0.1"), attempts=())
     finding, exit_code = only(job)
     assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("env-rank-missing", (0, 1), ("node2",), 20)

@@ -16,19 +16,19 @@ def test_different_ports_name_the_minority(job_of, change, only):
 
 @pytest.mark.parametrize("launcher", ["by hand", "slurm"])
 @pytest.mark.parametrize("odd", [0, 3])
-def test_the_port_to_set_is_the_one_that_the_others_have(job_of, change, only, launcher, odd):
+def test_the_suggested_port_is_the_one_of_the_other_ranks(job_of, change, only, launcher, odd):
     job = change.environment(job_of(nodes=2, launcher=launcher), None, MASTER_PORT="29511")
     finding, _ = only(change.environment(job, odd, MASTER_PORT="29500"))
     assert (finding.ranks, finding.fix.commands) == ((odd,), ("export MASTER_PORT=29511",))
 
 
-def test_of_two_ports_the_one_to_set_is_rank_0_s(job_of, change, only):
+def test_in_a_tie_the_suggested_port_is_rank_0s(job_of, change, only):
     finding, _ = only(change.environment(job_of(), 0, MASTER_PORT="29511"))
     assert finding.fix.commands == ("export MASTER_PORT=29511",)
 
 
 @pytest.mark.parametrize("launcher", ["by hand", "slurm", "openmpi"])
-def test_a_port_that_is_missing_or_no_number_on_one_rank_is_the_others(job_of, change, judge, launcher):
+def test_a_missing_or_invalid_port_gets_the_port_of_the_other_ranks(job_of, change, judge, launcher):
     job = change.environment(job_of(nodes=2, launcher=launcher), None, MASTER_PORT="29511")
     for value in (None, "x"):
         told = judge(change.environment(job, 3, MASTER_PORT=value), *CONTRACT).findings
@@ -38,13 +38,13 @@ def test_a_port_that_is_missing_or_no_number_on_one_rank_is_the_others(job_of, c
 
 
 @pytest.mark.parametrize("port", ["70000", "-1"])
-def test_a_number_that_is_no_port(job_of, change, only, port):
+def test_a_number_outside_the_port_range_is_an_error(job_of, change, only, port):
     finding, exit_code = only(change.environment(job_of(), None, MASTER_PORT=port))
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-range", (0, 1), 30)
     assert finding.fix.commands == ("export MASTER_PORT=29501",)
 
 
-def test_port_zero_works_only_alone(job_of, change, only, silent):
+def test_port_zero_works_only_in_a_world_of_one(job_of, change, only, silent):
     finding, exit_code = only(change.environment(job_of(), None, MASTER_PORT="0"))
     assert (finding.rule, exit_code) == ("env-master-port-zero", 30)
     assert silent(change.environment(job_of(per_node=1), None, MASTER_PORT="0"))
@@ -58,7 +58,7 @@ def test_a_privileged_port_is_an_error_only_when_it_was_denied(job_of, change, o
 
 
 @pytest.mark.parametrize(("launcher", "said"), [("by hand", True), ("slurm", True), ("torchrun", False)])
-def test_an_ephemeral_port_is_worth_knowing_when_the_user_chose_it(job_of, change, judge, launcher, said):
+def test_an_ephemeral_port_chosen_by_the_user_is_an_info(job_of, change, judge, launcher, said):
     diagnosis = judge(change.environment(job_of(launcher=launcher), None, MASTER_PORT="40000"), *CONTRACT)
     assert [(f.rule, f.severity) for f in diagnosis.findings] == [("env-master-port-ephemeral", "info")] * said
     assert diagnosis.verdict.exit_code == 0
@@ -68,7 +68,7 @@ def test_an_ephemeral_port_is_worth_knowing_when_the_user_chose_it(job_of, chang
     ("banner", "who", "got"),
     [("HTTP/1.1 400 Bad Request", "web server", 1347703880), ("SSH-2.0-OpenSSH_9.6", "SSH server", 759714643)],
 )
-def test_another_program_on_the_port_is_named_by_its_first_words(job_of, change, only, silent, banner, who, got):
+def test_another_program_on_the_port_is_named_by_its_first_bytes(job_of, change, only, silent, banner, who, got):
     foreign = Attempt(address="10.0.0.1", port=29500, door="master", outcome="foreign", detail=banner)
     job = change.process(job_of(nodes=2), 3, attempts=(foreign,))
     finding, exit_code = only(job)

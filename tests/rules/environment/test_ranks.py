@@ -34,7 +34,7 @@ def test_ranks_counted_from_one_are_one_finding_with_a_hint(job_of, change, judg
     assert [n.rule for n in diagnosis.not_checked] == ["env-rank-missing"]
 
 
-def test_a_rank_twice_names_every_process(job_of, change, judge):
+def test_a_duplicate_rank_names_every_process(job_of, change, judge):
     diagnosis = judge(change.environment(job_of(nodes=2), 3, RANK="1"), *CONTRACT)
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.ranks, diagnosis.verdict.exit_code) == ("env-rank-duplicate", (1,), 30)
@@ -45,7 +45,7 @@ def test_a_rank_twice_names_every_process(job_of, change, judge):
     assert [(n.rule, n.ranks) for n in diagnosis.not_checked] == [("env-rank-missing", (3,))]
 
 
-def test_a_rank_any_number_of_times_is_one_finding(job_of, change, only):
+def test_a_rank_claimed_many_times_is_one_finding(job_of, change, only):
     finding, exit_code = only(change.environment(job_of(nodes=8, per_node=8), range(40), RANK="5"))
     assert (finding.rule, finding.ranks, exit_code) == ("env-rank-duplicate", (5,), 30)
     assert len(finding.evidence) == 40
@@ -66,7 +66,7 @@ def test_a_stale_export_under_srun_is_recognised(job_of, change, only):
     assert finding.fix.commands[0] == "unset RANK WORLD_SIZE LOCAL_RANK"
 
 
-def test_missing_ranks_are_named_and_may_come_at_the_next_try(job_of, change, only):
+def test_missing_ranks_are_named_and_a_retry_may_help(job_of, change, only):
     finding, exit_code = only(without(change, job_of(nodes=4), 1, 6, 7))
     assert (finding.rule, finding.ranks, exit_code) == ("env-rank-missing", (1, 6, 7), 20)
     assert (finding.scope, finding.confirmed) == ("node", False)
@@ -86,7 +86,7 @@ def test_more_ranks_missing_than_explained_are_still_missing(job_of, change, jud
     assert "1 of them may be" in next(f for f in diagnosis.findings if f.rule == "env-rank-missing").message
 
 
-def test_without_a_roll_call_nothing_is_known_of_the_others(job_of, change, judge):
+def test_without_a_roll_call_the_other_ranks_are_unknown(job_of, change, judge):
     job = change.job(change.keep(job_of(nodes=2), 2), met=False)
     diagnosis = judge(job, *CONTRACT)
     assert (diagnosis.findings, diagnosis.verdict.exit_code) == ((), 20)
@@ -111,7 +111,7 @@ def test_a_smaller_world_on_one_node_is_not_called_out_of_range(job_of, change, 
     assert (finding.rule, finding.ranks) == ("env-world-size-mismatch", (4, 5))
 
 
-def test_a_world_larger_than_what_srun_started(job_of, change, only):
+def test_a_world_larger_than_the_tasks_of_srun(job_of, change, only):
     finding, exit_code = only(change.environment(job_of(nodes=2, launcher="slurm"), None, WORLD_SIZE="16"))
     assert (finding.rule, exit_code) == ("env-world-size-not-product", 30)
     assert "WORLD_SIZE is 16, but srun started 4 processes on 2 nodes" in finding.message
@@ -125,13 +125,13 @@ def test_an_impossible_world_size(job_of, change, only, value):
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "openmpi", "hydra"])
-def test_one_of_many_tasks_told_to_be_alone(job_of, change, only, launcher):
+def test_one_of_many_tasks_has_world_size_1(job_of, change, only, launcher):
     job = change.keep(job_of(nodes=2, launcher=launcher), 0)
     finding, exit_code = only(change.environment(job, 0, RANK="0", WORLD_SIZE="1"))
     assert (finding.rule, exit_code) == ("env-world-size-1-everywhere", 30)
 
 
-def test_several_processes_told_to_be_alone(job_of, change, only):
+def test_several_processes_have_world_size_1(job_of, change, only):
     finding, exit_code = only(change.environment(job_of(nodes=2, per_node=1), None, RANK="0", WORLD_SIZE="1"))
     assert (finding.rule, exit_code) == ("env-world-size-1-everywhere", 30)
 

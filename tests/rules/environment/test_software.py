@@ -63,7 +63,7 @@ def test_a_node_with_another_release_of_torch_is_an_error_that_names_its_ranks(j
     assert found.fix.commands[-1] == "pip install torch==2.13.0"
 
 
-def test_where_half_has_another_torch_both_halves_are_named(job, said):
+def test_two_halves_with_different_torch_are_both_named(job, said):
     (found,), _ = said(job(**{f"r{i}": having(OLD) for i in range(4)}))
     assert found.ranks == tuple(range(8))
     assert "2.11.0+cpu" in found.message
@@ -79,18 +79,18 @@ def test_where_half_has_another_torch_both_halves_are_named(job, said):
         (TorchBuild("2.13.1+cu130", "13.0", None), 2, "warning"),
     ],
 )
-def test_another_build_of_one_release_is_an_error_only_where_nccl_is_not_in_it(job, said, other, gpus, severity):
+def test_another_build_of_one_release_is_an_error_only_without_nccl(job, said, other, gpus, severity):
     (found,), exit_code = said(job(CU130, gpus=gpus, r7=having(other)))
     assert (found.rule, found.severity, found.ranks) == ("sw-torch-version-differs", severity, (7,))
     assert exit_code == (30 if severity == "error" else 0)
 
 
-def test_files_of_before_tell_the_torch_of_each_node(job_of, change, said):
+def test_older_files_have_the_torch_of_each_node(job_of, change, said):
     (found,), _ = said(change.node(job_of(4, 2, "slurm"), 2, torch=OLD))
     assert (found.rule, found.nodes) == ("sw-torch-version-differs", ("node3",))
 
 
-def test_another_nccl_is_an_error_in_a_job_for_nccl_only(job, said, change):
+def test_another_nccl_is_an_error_only_in_an_nccl_job(job, said, change):
     odd = job(CU130, "3.11.7", "2.29.7", gpus=2, r2=having(CU130, "3.11.7", "2.27.3"))
     (found,), exit_code = said(odd)
     assert (found.rule, found.severity, found.ranks, exit_code) == ("sw-nccl-version-differs", "error", (2,), 30)
@@ -98,7 +98,7 @@ def test_another_nccl_is_an_error_in_a_job_for_nccl_only(job, said, change):
     assert said(change.asked(odd, backend="gloo")) == ([], 0)
 
 
-def test_the_nccl_that_ran_counts_and_not_the_one_that_is_installed(job, said, change):
+def test_the_nccl_that_ran_counts_and_not_the_installed_one(job, said, change):
     def ran(version):
         return RankRun(pid=1, step="", outcome="done", nccl=NcclLog(version=version))
 
@@ -109,7 +109,7 @@ def test_the_nccl_that_ran_counts_and_not_the_one_that_is_installed(job, said, c
     assert (found.rule, found.ranks) == ("sw-nccl-version-differs", (5,))
 
 
-def test_the_nccl_of_another_torch_is_no_fault_of_its_own(job, said):
+def test_another_nccl_with_another_torch_is_one_finding(job, said):
     (found,), _ = said(job(CU130, "3.11.7", "2.29.7", gpus=2, r2=having(OLD, "3.11.7", "2.27.3")))
     assert found.rule == "sw-torch-version-differs"
 

@@ -1,4 +1,4 @@
-"""The variables as such: there, not empty, numbers, and the launcher's own."""
+"""Single variables: set, not empty, a number, and equal to the launcher's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def found(judge):
 
 @pytest.fixture
 def bare(job_of, change):
-    """Return a bare shell: one process that nobody placed."""
+    """Return a bare shell: one process without any variables."""
     job = change.keep(job_of(), 0)
     return change.environment(job, 0, **dict.fromkeys((*NUMBERS, "MASTER_ADDR", "MASTER_PORT")))
 
@@ -39,7 +39,7 @@ def test_a_healthy_job_is_silent(job_of, judge, launcher, shape, gpus):
     assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
 
 
-def test_a_bare_shell_lacks_all_four_variables_at_once(bare, found):
+def test_a_bare_shell_reports_all_four_variables_at_once(bare, found):
     findings, exit_code = found(bare)
     assert (list(findings), exit_code) == (["env-rank-unset"], 30)
     finding = findings["env-rank-unset"]
@@ -50,7 +50,7 @@ def test_a_bare_shell_lacks_all_four_variables_at_once(bare, found):
     assert any("export RANK=0 WORLD_SIZE=1" in c for c in finding.fix.commands)
 
 
-def test_a_batch_shell_is_told_to_use_srun(bare, change, found):
+def test_the_fix_in_a_batch_shell_is_srun(bare, change, found):
     batch = change.environment(bare, 0, SLURM_JOB_ID="77", SLURM_PROCID="0", SLURM_NTASKS="8")
     findings, exit_code = found(batch)
     assert (list(findings), exit_code) == (["env-rank-unset"], 30)
@@ -61,12 +61,12 @@ def test_a_node_check_needs_no_rank(bare, change, found):
     assert found(change.asked(bare, command="node")) == ({}, 0)
 
 
-def test_options_stand_in_for_variables(bare, change, found):
+def test_options_replace_variables(bare, change, found):
     given = Placement(rank=0, world_size=1, local_rank=0, master_addr="localhost", master_port=29500)
     assert found(change.rank(bare, 0, placement=place({}, given))) == ({}, 0)
 
 
-def test_one_missing_variable_by_hand_is_named_alone(job_of, change, found):
+def test_one_missing_variable_is_the_only_one_named(job_of, change, found):
     findings, exit_code = found(change.environment(job_of(), 1, WORLD_SIZE=None))
     assert exit_code == 30
     assert findings["env-rank-unset"].evidence["unset"] == ["WORLD_SIZE"]
@@ -89,11 +89,11 @@ def test_a_launchers_ranks_without_rank_are_one_warning(job_of, change, found, l
     assert "COMMAND" not in findings[rule].message
 
     findings, _ = found(change.asked(job, program="python3"))
-    assert "COMMAND gets none of them" in findings[rule].message
+    assert "COMMAND will not get them" in findings[rule].message
 
 
 @pytest.mark.parametrize(("launcher", "rule"), LACKING)
-def test_with_export_or_a_command_that_numbers_its_own_ranks_nothing_is_missing(job_of, change, found, launcher, rule):
+def test_export_or_a_command_that_sets_the_variables_is_silent(job_of, change, found, launcher, rule):
     job = job_of(nodes=2, launcher=launcher, mapped=False)
     assert rule in found(job)[0]
     for given in ({"export": True, "program": "python3"}, {"program": "torchrun"}, {"program": "accelerate"}):
@@ -113,7 +113,7 @@ def test_with_export_or_a_command_that_numbers_its_own_ranks_nothing_is_missing(
         ("horovod", {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}, "10.0.0.1:", "export MASTER_ADDR=node1"),
     ],
 )
-def test_a_derived_meeting_place_is_a_warning_with_the_lines_to_paste(
+def test_a_derived_master_is_a_warning_with_the_commands_to_paste(
     job_of, change, found, launcher, variables, master, words
 ):
     job = job_of(nodes=2, launcher=launcher, mapped=False)
@@ -126,7 +126,7 @@ def test_a_derived_meeting_place_is_a_warning_with_the_lines_to_paste(
     assert any(words in command for command in finding.fix.commands)
     assert found(change.asked(job, export=True)) == ({}, 0)
 
-    # Rank 0 is on a node that does not have the address: nobody can meet there, and --export would hand it on.
+    # Rank 0's node does not have the address: no rank can meet there, and --export would pass it on.
     lost = change.process(job, None, master_resolution=Resolution(name="x", addresses=("10.0.0.9",), seconds=0.1))
     lost = change.asked(change.process(lost, None, attempts=()), export=True)
     findings, exit_code = found(lost)
@@ -138,7 +138,7 @@ def test_a_derived_meeting_place_is_a_warning_with_the_lines_to_paste(
     ("launcher", "words"),
     [("mvapich", "# add to mpirun_rsh: MASTER_ADDR=node1"), ("hydra", "# add to mpiexec: -genv MASTER_ADDR node1")],
 )
-def test_a_launcher_that_leaves_no_trace_of_rank_0_is_an_error(job_of, change, found, launcher, words):
+def test_a_launcher_that_does_not_provide_the_host_of_rank_0_is_an_error(job_of, change, found, launcher, words):
     job = job_of(nodes=2, launcher=launcher, mapped=False)
     findings, exit_code = found(change.environment(job, None, MASTER_ADDR=None, MASTER_PORT=None))
     ((rule, finding),) = findings.items()
@@ -146,12 +146,12 @@ def test_a_launcher_that_leaves_no_trace_of_rank_0_is_an_error(job_of, change, f
     assert any(words in command for command in finding.fix.commands)
 
 
-def test_what_distcheck_started_lacks_nothing(job_of, change, found):
+def test_ranks_started_by_distcheck_are_silent(job_of, change, found):
     job = job_of(nodes=2, launcher="distcheck")
     assert found(change.rank(job, None, environment={})) == ({}, 0)
 
 
-def test_an_empty_address_and_a_port_in_letters_are_the_only_faults(job_of, change, found):
+def test_an_empty_address_and_a_port_that_is_no_number_are_the_only_findings(job_of, change, found):
     job = change.keep(job_of(), 0)
     job = change.environment(job, 0, MASTER_ADDR="", MASTER_PORT="x", LOCAL_RANK=None, LOCAL_WORLD_SIZE=None)
     findings, exit_code = found(job)
@@ -182,13 +182,13 @@ def test_an_option_makes_an_empty_variable_harmless(job_of, change, found):
     [
         ("RANK", "${SLURM_PROCID}", "did not expand"),
         ("WORLD_SIZE", "$WORLD", "did not expand"),
-        ("LOCAL_RANK", "one", "whole number"),
+        ("LOCAL_RANK", "one", "integer"),
         ("LOCAL_WORLD_SIZE", "4(x2)", "4 on each of 2 nodes"),
         ("MASTER_PORT", "29500.0", "decimal point"),
-        ("GROUP_RANK", "-", "whole number"),
+        ("GROUP_RANK", "-", "integer"),
     ],
 )
-def test_what_is_no_whole_number_is_named(job_of, change, judge, name, value, words):
+def test_a_value_that_is_not_an_integer_is_reported(job_of, change, judge, name, value, words):
     diagnosis = judge(
         change.environment(job_of(nodes=2), 2, **{name: value}),
         "environment",
@@ -211,25 +211,25 @@ def test_a_float_is_corrected_and_slurms_notation_replaced(job_of, change, found
     assert findings["env-not-integer"].fix.commands == ("export WORLD_SIZE=$SLURM_NTASKS",)
 
 
-def test_blanks_around_a_number_do_no_harm(job_of, change, found):
+def test_blanks_around_a_number_are_silent(job_of, change, found):
     assert found(change.environment(job_of(), 1, RANK=" 1 ", MASTER_PORT="29500\n")) == ({}, 0)
 
 
-def test_a_rank_that_is_not_the_schedulers_is_a_warning(job_of, change, found):
+def test_a_rank_that_differs_from_the_schedulers_is_a_warning(job_of, change, found):
     swapped = change.environment(change.environment(job_of(launcher="slurm"), 0, RANK="1"), 1, RANK="0")
     findings, exit_code = found(swapped)
     assert ([f.rule for f in findings.values()], exit_code) == (["env-scheduler-disagrees"], 0)
     assert findings["env-scheduler-disagrees"].evidence["RANK=1"] == "SLURM_PROCID=0 on node1 pid 100"
 
 
-def test_ranks_renumbered_by_node_are_meant(job_of, change, found):
+def test_ranks_renumbered_by_node_are_silent(job_of, change, found):
     job = job_of(nodes=2, launcher="slurm")
     for position, procid in enumerate((0, 2, 1, 3)):
         job = change.environment(job, position, SLURM_PROCID=str(procid))
     assert found(job) == ({}, 0)
 
 
-def test_torchrun_in_a_step_may_number_otherwise(job_of, change, found):
+def test_torchrun_in_a_step_may_number_differently(job_of, change, found):
     job = job_of(nodes=2, launcher="torchrun")
     step = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
     for position in range(4):

@@ -1,4 +1,4 @@
-"""Where GPUs are, judged on whole machines as sysfs shows them: the fault at its rank, nothing of the healthy ones."""
+"""GPUs on whole machines as sysfs shows them: only the faulty ranks are named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MACHINES = {
 
 @pytest.fixture
 def on(tmp_path, job_of, change):
-    """Build a job on these machines; rank i of a node takes GPU i and may run on every CPU unless told otherwise."""
+    """Build a job on these machines; rank i of a node takes GPU i and may run on every CPU."""
     read: dict[machines.Machine, Pci] = {}
 
     def tree(machine):
@@ -51,19 +51,19 @@ def on(tmp_path, job_of, change):
 
 @pytest.fixture
 def says(judge):
-    """Return what the family says: rule, severity, ranks, nodes."""
+    """Return the family's findings as rule, severity, ranks, nodes."""
 
     def says(job):
-        said = judge(job, "gpu_places")
-        assert [f for f in said.findings if f.rule == "probe-rule-crashed"] == []
-        return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+        result = judge(job, "gpu_places")
+        assert [f for f in result.findings if f.rule == "probe-rule-crashed"] == []
+        return [(f.rule, f.severity, f.ranks, f.nodes) for f in result.findings]
 
     return says
 
 
 @pytest.fixture
 def the(judge):
-    """Return the family's one finding."""
+    """Return the family's only finding."""
 
     def the(job):
         (finding,) = judge(job, "gpu_places").findings
@@ -75,12 +75,12 @@ def the(judge):
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_healthy_machines_of_every_shape_are_silent(on, judge, name, nodes):
-    said = judge(on(*[MACHINES[name]] * nodes), "gpu_places")
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(on(*[MACHINES[name]] * nodes), "gpu_places")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 @pytest.mark.parametrize("per_node", [1, 2, 4])
-def test_a_part_of_a_node_is_silent(on, says, per_node):
+def test_a_job_on_part_of_a_node_is_silent(on, says, per_node):
     assert says(on(*[machines.DGX_H100] * 3, per_node=per_node)) == []
 
 
@@ -91,7 +91,7 @@ def test_a_rank_pinned_to_the_other_socket_is_named(on, change, says, the):
     job = change.rank(on(machines.DGX_H100), 2, cpu_list="56-63", cpus=8)
     assert says(job) == [("gpu-far-from-cpu", "warning", (2,), ("node1",))]
     message = the(job).message
-    assert "bound to CPUs 56-63; next to its GPU 2 (0000:52:00.0) are CPUs 0-55,112-167" in message
+    assert "bound to CPUs 56-63; the CPUs next to its GPU 2 (0000:52:00.0) are 0-55,112-167" in message
     assert "numactl --cpunodebind=0" in " ".join(the(job).fix.commands)
 
 
@@ -102,7 +102,7 @@ def test_a_rank_pinned_next_to_its_gpu_is_silent(on, change, says):
     assert says(job) == []
 
 
-def test_one_cpu_next_to_the_gpu_is_enough_for_no_alarm(on, change, says):
+def test_one_cpu_next_to_the_gpu_is_silent(on, change, says):
     assert says(change.rank(on(machines.DGX_H100), 0, cpu_list="55-111", cpus=57)) == []
 
 
@@ -110,15 +110,15 @@ def test_a_job_with_the_cpus_of_one_socket_names_the_gpus_of_the_other(on, chang
     job = change.rank(on(machines.DGX_H100, machines.DGX_H100), None, cpu_list="0-15", cpus=16)
     far = (4, 5, 6, 7, 12, 13, 14, 15)
     assert says(job) == [("gpu-far-from-cpu", "warning", far, ("node1", "node2"))]
-    assert "ranks 5-7,12-15 (node1 and node2) likewise" in the(job).message
+    assert "same for ranks 5-7,12-15 (node1 and node2)" in the(job).message
 
 
-def test_who_may_run_everywhere_is_not_pinned(on, change, says):
+def test_a_rank_that_may_run_everywhere_is_not_pinned(on, change, says):
     job = change.node(on(machines.DGX_H100), 0, cpus=8)
     assert says(change.rank(job, None, cpu_list="56-63", cpus=8)) == []
 
 
-def test_nvml_is_believed_before_sysfs(on, change, says):
+def test_nvml_takes_precedence_over_sysfs(on, change, says):
     job = change.rank(on(machines.DGX_H100), 0, cpu_list="56-63", cpus=8)
     gpus = job.nodes[0].gpus
     devices = (replace(gpus.devices[0], health=GpuHealth(cpus="56-111")), *gpus.devices[1:])
@@ -126,14 +126,14 @@ def test_nvml_is_believed_before_sysfs(on, change, says):
 
 
 @pytest.mark.parametrize("cpu_list", ["", "everywhere", "5-"])
-def test_cpus_that_nobody_knows_are_no_fault(on, change, says, cpu_list):
+def test_unknown_cpus_are_silent(on, change, says, cpu_list):
     assert says(change.rank(on(machines.DGX_H100), None, cpu_list=cpu_list, cpus=None)) == []
 
 
 @pytest.mark.parametrize(
     ("launcher", "word"), [("by hand", "numactl"), ("torchrun", "--numa-binding"), ("slurm", "enforce-binding")]
 )
-def test_the_fix_is_the_launchers(on, change, the, launcher, word):
+def test_the_fix_fits_the_launcher(on, change, the, launcher, word):
     job = change.rank(on(machines.DGX_H100, launcher=launcher), 0, cpu_list="56-63", cpus=8)
     assert word in the(job).fix.commands[0]
 
@@ -146,14 +146,14 @@ def test_a_list_that_leaves_one_adapter_names_the_ranks_that_are_far_from_it(on,
     far = (*range(1, 8), *range(9, 16))
     assert says(job) == [("gpu-far-from-nic", "warning", far, ("node1", "node2"))]
     finding = the(job)
-    assert "with NCCL_IB_HCA==mlx5_0 GPU 1 (0000:43:00.0) reaches the network by mlx5_0 on" in finding.message
+    assert "with NCCL_IB_HCA==mlx5_0 GPU 1 (0000:43:00.0) reaches the network through mlx5_0 on" in finding.message
     assert "on another root complex of its NUMA node, although mlx5_3 is on its switch" in finding.message
     assert "rank 5" in finding.evidence
     assert "mlx5_0 on another NUMA node" in finding.evidence["rank 5"]
     assert "export NCCL_IB_HCA==mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_10,mlx5_11" in finding.fix.commands
 
 
-def test_one_node_with_another_list_is_the_one_that_is_named(on, change, says):
+def test_only_the_node_with_another_list_is_named(on, change, says):
     job = on(*[machines.DGX_H100] * 3)
     job = change.environment(job, range(8, 16), NCCL_IB_HCA="^mlx5_9")
     assert says(job) == [("gpu-far-from-nic", "warning", (13,), ("node2",))]
@@ -166,7 +166,7 @@ def test_one_node_with_another_list_is_the_one_that_is_named(on, change, says):
         ("", ()),
         ("mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_10,mlx5_11", ()),
         ("^=mlx5_1,mlx5_2,mlx5_7,mlx5_8", ()),
-        # Without = it is what names begin with: mlx5_10 and mlx5_11 are left out too.
+        # Without = it is a name prefix: mlx5_10 and mlx5_11 are excluded too.
         ("^mlx5_1,mlx5_2,mlx5_7,mlx5_8", (6, 7)),
         ("=mlx5_0,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_9,mlx5_1", (6, 7)),
         ("mlx5_0:1,mlx5_3:1,mlx5_4:1,mlx5_5:1,mlx5_6:1,mlx5_9:1,mlx5_10:1,mlx5_11:2", (7,)),
@@ -174,9 +174,9 @@ def test_one_node_with_another_list_is_the_one_that_is_named(on, change, says):
     ],
 )
 def test_the_list_is_read_as_nccl_reads_it(on, says, value, far):
-    said = says(on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA=value))
+    result = says(on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA=value))
     both = (*far, *(rank + 8 for rank in far))
-    assert said == ([("gpu-far-from-nic", "warning", both, ("node1", "node2"))] if far else [])
+    assert result == ([("gpu-far-from-nic", "warning", both, ("node1", "node2"))] if far else [])
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,12 @@ def test_the_list_is_read_as_nccl_reads_it(on, says, value, far):
     ],
     ids=lambda variables: next(iter(variables)),
 )
-def test_where_something_else_decides_nothing_is_said(on, says, variables):
+def test_it_is_silent_if_a_plugin_or_topology_file_decides(on, says, variables):
     assert says(on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA="=mlx5_0", **variables)) == []
 
 
 @pytest.mark.parametrize("variables", [{"NCCL_IB_DISABLE": "true"}, {"NCCL_NET_PLUGIN": "none"}, {"NCCL_NET": "ib"}])
-def test_what_decides_nothing_keeps_nothing_back(on, says, variables):
+def test_unrelated_variables_do_not_silence_it(on, says, variables):
     assert len(says(on(machines.DGX_H100, machines.DGX_H100, NCCL_IB_HCA="=mlx5_0", **variables))) == 1
 
 
@@ -202,16 +202,16 @@ def test_a_single_node_needs_no_adapter(on, says):
     assert says(on(machines.DGX_H100, NCCL_IB_HCA="=mlx5_0")) == []
 
 
-def test_a_hypervisors_tree_is_not_believed(on, says):
+def test_the_pci_tree_of_a_hypervisor_is_ignored(on, says):
     assert says(on(machines.AZURE_H100, machines.AZURE_H100, NCCL_IB_HCA="=mlx5_0")) == []
 
 
-def test_one_adapter_for_all_is_all_there_is(on, says):
+def test_a_single_adapter_for_all_gpus_is_silent(on, says):
     lone = machines.only(machines.DGX_H100, ["mlx5_0"])
     assert says(on(lone, lone)) == []
 
 
-def test_half_of_the_adapters_on_a_shared_switch_are_enough(on, says):
+def test_half_of_the_adapters_on_a_shared_switch_are_silent(on, says):
     job = on(machines.DGX_A100, machines.DGX_A100, NCCL_IB_HCA="=mlx5_0,mlx5_2,mlx5_6,mlx5_8")
     assert says(job) == []
 
@@ -222,43 +222,43 @@ def test_an_adapter_of_the_other_socket_is_far_from_cards_in_slots(on, says):
     assert says(job) == [("gpu-far-from-nic", "warning", far, ("node1", "node2"))]
 
 
-def test_a_nearer_adapter_that_is_slower_or_of_another_link_is_left_out_on_purpose(on, says):
+def test_a_nearer_adapter_that_is_slower_or_of_another_link_type_is_silent(on, says):
     for fields in ({"gbps": 100}, {"link": "Ethernet"}):
         machine = machines.change(machines.DGX_H100, "mlx5_3", **fields)
         assert says(on(machine, machine, NCCL_IB_HCA="^mlx5_3")) == []
 
 
-def test_a_nearer_adapter_that_the_container_was_not_given_is_no_choice(on, says):
+def test_a_nearer_adapter_outside_the_container_is_silent(on, says):
     machine = machines.change(machines.DGX_H100, "mlx5_3", file=False)
     assert says(on(machine, machine)) == []
 
 
-def test_a_port_that_is_down_while_the_others_have_theirs_is_named(on, says, the):
+def test_a_port_that_is_down_while_the_others_are_up_is_named(on, says, the):
     dark = machines.change(machines.DGX_H100, "mlx5_9", up=False)
     job = on(machines.DGX_H100, dark)
     assert says(job) == [("gpu-far-from-nic", "warning", (13,), ("node2",))]
     finding = the(job)
-    assert "GPU 5 (0000:c3:00.0) reaches the network by" in finding.message
-    assert "mlx5_9 is down, which would be on its switch" in finding.message
+    assert "GPU 5 (0000:c3:00.0) reaches the network through" in finding.message
+    assert "mlx5_9 is on its switch but down" in finding.message
     assert finding.owner == "admin"
     assert "ibstat mlx5_9" in finding.fix.commands
 
 
-def test_a_port_that_is_down_and_left_out_is_known_already(on, says):
+def test_a_port_that_is_down_and_excluded_is_silent(on, says):
     dark = machines.change(machines.DGX_H100, "mlx5_9", up=False)
     assert says(on(machines.DGX_H100, dark, NCCL_IB_HCA="^mlx5_9")) == [
         ("gpu-far-from-nic", "warning", (5,), ("node1",))
     ]
 
 
-def test_ports_that_are_down_everywhere_are_not_used_here(on, says):
+def test_ports_that_are_down_everywhere_are_silent(on, says):
     dark = machines.DGX_H100
     for n in (0, 3, 4, 6, 9, 10):
         dark = machines.change(dark, f"mlx5_{n}", up=False)
     assert says(on(dark, dark)) == []
 
 
-def test_a_tree_that_could_not_be_read_is_told(on, change, judge):
+def test_an_unreadable_pci_tree_is_not_checked(on, change, judge):
     job = change.node(on(machines.DGX_H100, machines.DGX_H100), 1, pci=Missing(reason="sysfs did not answer"))
     (unseen,) = [n for n in judge(job, "gpu_places").not_checked if n.rule == "gpu-far-from-nic"]
     assert (unseen.nodes, unseen.reason, unseen.required) == (("node2",), "sysfs did not answer", False)
@@ -269,12 +269,12 @@ def test_a_tree_that_could_not_be_read_is_told(on, change, judge):
 REVERSED = [7, 6, 5, 4, 3, 2, 1, 0]
 
 
-def test_a_node_that_counts_in_another_order_is_named(on, change, says, the):
+def test_a_node_with_another_gpu_order_is_named(on, change, says, the):
     job = on(*[machines.DGX_H100] * 4, takes={2: REVERSED})
     job = change.environment(job, range(16, 24), CUDA_VISIBLE_DEVICES="7,6,5,4,3,2,1,0")
     assert says(job) == [("gpu-rails-differ", "warning", tuple(range(16, 24)), ("node3",))]
     finding = the(job)
-    assert "node3 of 4 nodes: LOCAL_RANK 0 takes GPU 7 (0000:df:00.0), place 7 in PCI order, and on" in finding.message
+    assert "node3 of 4 nodes: LOCAL_RANK 0 takes GPU 7 (0000:df:00.0), position 7 in PCI order; on" in finding.message
     assert "CUDA_VISIBLE_DEVICES=7,6,5,4,3,2,1,0" in finding.message
 
 
@@ -283,16 +283,16 @@ def test_only_the_ranks_that_differ_are_named(on, says):
     assert says(job) == [("gpu-rails-differ", "warning", (9, 10), ("node2",))]
 
 
-def test_all_in_one_unusual_order_are_in_line(on, says):
+def test_the_same_unusual_order_everywhere_is_silent(on, says):
     assert says(on(*[machines.DGX_H100] * 3, takes=dict.fromkeys(range(3), REVERSED))) == []
 
 
 @pytest.mark.parametrize("shapes", [{1: REVERSED}, {1: REVERSED, 2: [1, 0, 2, 3, 4, 5, 6, 7]}])
-def test_without_a_majority_nobody_is_the_odd_one(on, says, shapes):
+def test_without_a_majority_no_node_is_named(on, says, shapes):
     assert says(on(*[machines.DGX_H100] * (len(shapes) + 1), takes=shapes)) == []
 
 
-def test_other_models_and_other_addresses_are_no_fault(on, change, says):
+def test_other_models_and_other_addresses_are_silent(on, change, says):
     job = on(machines.DGX_H100, machines.DGX_H100, machines.DGX_A100, machines.DGX_A100, takes={3: REVERSED})
     gpus = [node.gpus for node in job.nodes]
     for n in (2, 3):
@@ -307,14 +307,14 @@ def test_with_one_adapter_there_are_no_rails(on, says):
     assert says(on(*[lone] * 3, takes={2: REVERSED})) == []
 
 
-def test_where_the_adapters_are_not_known_it_is_a_remark(on, change, says):
+def test_with_unknown_adapters_it_is_an_info_finding(on, change, says):
     job = on(*[machines.DGX_H100] * 3, takes={2: REVERSED})
     for n in range(3):
         job = change.node(job, n, pci=None)
     assert says(job) == [("gpu-rails-differ", "info", tuple(range(16, 24)), ("node3",))]
 
 
-def test_a_node_of_which_not_all_is_known_is_left_out(on, change, says):
+def test_a_node_with_unknown_facts_is_left_out(on, change, says):
     job = on(*[machines.DGX_H100] * 3, takes={2: REVERSED})
     assert says(change.rank(job, 20, gpu=None)) == []
 

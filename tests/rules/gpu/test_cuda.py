@@ -1,4 +1,4 @@
-"""What CUDA itself shows to each rank beside what NVML counts: facts in, findings out."""
+"""What CUDA shows to each rank compared with what NVML counts: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ replace = msgspec.structs.replace
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a job on nodes with NVIDIA GPUs, on which CUDA shows each rank what is expected."""
+    """Build a job on nodes with NVIDIA GPUs where CUDA shows each rank the expected GPUs."""
 
     def of(nodes=1, per_node=2, gpus=2, **more):
         job = job_of(nodes, per_node, looks=LOOKS, gpus=gpus, **more)
@@ -31,7 +31,7 @@ def of(job_of, change):
 
 
 def shows(change, job, where, *uuids):
-    """Have CUDA show these GPUs to ranks, and the ranks take theirs of them."""
+    """Have CUDA show these GPUs to ranks, and have the ranks take their GPUs from them."""
     for i in [where] if isinstance(where, int) else where:
         view = CudaView(tuple(CudaDevice(uuid, "") for uuid in uuids), version=13000, library=OWN)
         gpu = device_of(job.ranks[i].placement.local_rank, uuids)
@@ -51,7 +51,7 @@ def models(change, job, *names, node=0):
 
 @pytest.fixture
 def found(judge):
-    """Judge by all rules about CUDA and whatever may repeat what they say; return the findings."""
+    """Judge by all rules about CUDA and related ones; return the findings."""
 
     def found(job, *more):
         return judge(job, "gpu", "gpu_cuda", "gpu_order", "gpu_fabric", "local_ranks", *more).findings
@@ -75,8 +75,8 @@ def only(found):
 @pytest.mark.parametrize("launcher", ["by hand", "torchrun", "slurm", "openmpi", "distcheck"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 8, 8), (4, 8, 8), (1, 4, 8)])
 def test_a_healthy_job_is_silent(of, judge, launcher, shape):
-    said = judge(of(*shape, launcher=launcher, backend="nccl"), "gpu_cuda", "gpu_order", "gpu_fabric")
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(of(*shape, launcher=launcher, backend="nccl"), "gpu_cuda", "gpu_order", "gpu_fabric")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
@@ -84,9 +84,9 @@ def test_other_backends_need_no_cuda(of, change, found, backend):
     assert found(change.rank(of(backend=backend), None, cuda=HUNG)) == ()
 
 
-def test_saved_facts_without_cudas_word_are_judged_as_before(of, change, judge):
-    said = judge(change.rank(of(), None, cuda=None), "gpu_cuda", "gpu_order", "gpu_fabric")
-    assert (said.findings, said.not_checked) == ((), ())
+def test_saved_facts_without_cuda_are_judged_by_nvml(of, change, judge):
+    result = judge(change.rank(of(), None, cuda=None), "gpu_cuda", "gpu_order", "gpu_fabric")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 # -- CUDA does not start
@@ -97,12 +97,12 @@ def test_cuda_that_does_not_start_names_the_ranks_and_the_error(of, change, only
     finding = only(fails(change, of(2, 2), [2, 3], error, "why it does not"))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-cuda-init-failed", "error", (2, 3))
     assert (finding.scope, finding.nodes, finding.confirmed) == ("node", ("node2",), False)
-    assert f"error {error} (why it does not); NVML answers and counts 2 GPUs" in finding.message
+    assert f"error {error} (why it does not); NVML works and counts 2 GPUs" in finding.message
     assert finding.fix.commands == remedy(error).fix.commands
 
 
 @pytest.mark.parametrize("value", ["", "-1", "7"])
-def test_a_list_that_leaves_no_gpu_is_another_rules_finding(of, change, found, value):
+def test_a_list_that_leaves_no_gpu_is_reported_by_another_rule(of, change, found, value):
     job = change.environment(of(), None, CUDA_VISIBLE_DEVICES=value)
     job = change.rank(job, None, visible_gpus=(), gpu=None)
     rules = {finding.rule for finding in found(fails(change, job, None, 100))}
@@ -110,13 +110,13 @@ def test_a_list_that_leaves_no_gpu_is_another_rules_finding(of, change, found, v
     assert next(iter(rules)).startswith("gpu-cvd-")
 
 
-def test_a_hang_is_told_while_nvml_answers(of, change, only):
+def test_a_hang_is_reported_if_nvml_answers(of, change, only):
     finding = only(change.rank(of(2, 2), [0, 1], cuda=HUNG))
     assert (finding.rule, finding.ranks, finding.scope) == ("gpu-cuda-init-failed", (0, 1), "node")
     assert "CUDA did not answer within 10 s" in finding.message
 
 
-def test_what_hangs_nvml_too_is_one_finding(of, change, found):
+def test_a_hang_of_cuda_and_nvml_is_one_finding(of, change, found):
     job = change.rank(of(), None, cuda=HUNG)
     gpus = replace(job.nodes[0].gpus, unread="NVML did not answer within 10 s: a GPU or its driver hangs")
     for answer in (gpus, Missing(reason="NVML did not answer within 10 s: a GPU or its driver hangs")):
@@ -130,25 +130,25 @@ def test_a_lost_gpu_explains_why_cuda_does_not_start(of, change, found):
     assert [f.rule for f in found(change.node(job, 0, gpus=gpus))] == ["gpu-fell-off-bus"]
 
 
-def test_that_distcheck_could_not_ask_is_no_fault(of, change, judge):
-    reason = "the process that asks CUDA could not be started: [Errno 11] Resource temporarily unavailable"
-    said = judge(change.rank(of(), 1, cuda=Missing(reason=reason)), "gpu_cuda")
-    assert said.findings == ()
-    assert [(n.rule, n.reason, n.ranks, n.required) for n in said.not_checked] == [
+def test_a_query_that_could_not_start_is_not_checked(of, change, judge):
+    reason = "could not start the process that queries CUDA: [Errno 11] Resource temporarily unavailable"
+    result = judge(change.rank(of(), 1, cuda=Missing(reason=reason)), "gpu_cuda")
+    assert result.findings == ()
+    assert [(n.rule, n.reason, n.ranks, n.required) for n in result.not_checked] == [
         ("gpu-cuda-init-failed", reason, (1,), False)
     ]
 
 
-def test_a_container_without_the_compute_capability_is_told(of, change, only):
+def test_a_container_without_the_compute_capability_is_reported(of, change, only):
     finding = only(change.rank(of(), None, cuda=NO_LIBRARY))
     assert (finding.rule, finding.scope, finding.owner, finding.confirmed) == (
         "gpu-cuda-init-failed", "rank", "user", True,
     )  # fmt: skip
-    assert "NVML counts 2 GPUs, and libcuda.so.1 cannot be loaded" in finding.message
+    assert "NVML counts 2 GPUs, but libcuda.so.1 cannot be loaded" in finding.message
     assert any("NVIDIA_DRIVER_CAPABILITIES=compute,utility" in command for command in finding.fix.commands)
 
 
-def test_a_torch_without_cuda_needs_no_library_unless_nccl_is_asked_for(of, change, found, judge):
+def test_a_torch_without_cuda_needs_no_library_unless_nccl_is_requested(of, change, found, judge):
     def job(backend):
         bare = change.rank(of(backend=backend), None, cuda=NO_LIBRARY)
         return change.node(bare, None, torch=TorchBuild("2.13.0+cpu", None, None))
@@ -168,20 +168,20 @@ def with_fabric(change, job, state, node=0):
     return change.node(job, node, gpus=replace(gpus, devices=devices))
 
 
-def test_error_802_is_the_fabric_managers_even_where_nvml_tells_no_fabric(of, change, only):
+def test_error_802_is_reported_for_the_fabric_manager_without_fabric_state(of, change, only):
     finding = only(fails(change, of(2, 2), [2, 3], 802))
     assert (finding.rule, finding.ranks, finding.nodes) == ("gpu-fabric-manager-down", (2, 3), ("node2",))
     assert (finding.severity, finding.scope, finding.confirmed) == ("error", "node", True)
 
 
 @pytest.mark.parametrize(("state", "confirmed"), [(1, True), (2, False)])
-def test_cuda_and_nvml_tell_of_one_fabric_once(of, change, only, state, confirmed):
+def test_cuda_and_nvml_report_one_fabric_once(of, change, only, state, confirmed):
     finding = only(with_fabric(change, fails(change, of(), None, 802), state))
     assert (finding.rule, finding.confirmed) == ("gpu-fabric-manager-down", confirmed)
-    assert any("registration with the fabric" in str(line) for line in finding.evidence.values())
+    assert any("fabric registration" in str(line) for line in finding.evidence.values())
 
 
-def test_one_gpu_of_a_virtual_machine_on_which_cuda_starts_is_well(of, change, found):
+def test_a_virtual_machine_with_one_gpu_where_cuda_starts_is_silent(of, change, found):
     alone = with_fabric(change, of(1, 1, 1), 1)
     assert found(alone) == ()
     assert [f.severity for f in found(change.rank(alone, None, cuda=None))] == ["warning"]
@@ -201,11 +201,11 @@ def test_one_gpu_of_a_virtual_machine_on_which_cuda_starts_is_well(of, change, f
         (803, OWN, "node", ""),
     ],
 )
-def test_a_library_that_does_not_fit_is_shown(of, change, only, error, library, scope, folder):
+def test_a_library_that_does_not_match_the_driver_is_named(of, change, only, error, library, scope, folder):
     finding = only(fails(change, of(2, 2), 3, error, library=library))
     assert (finding.rule, finding.ranks, finding.scope) == ("sw-compat-libcuda", (3,), scope)
     assert finding.evidence["library"] == library
-    assert "does not fit driver 580.95" in finding.message
+    assert "does not match driver 580.95" in finding.message
     if folder:
         assert f"grep -v {folder} " in finding.fix.commands[0]
         assert finding.fix.commands[0].startswith("export LD_LIBRARY_PATH=")
@@ -213,7 +213,7 @@ def test_a_library_that_does_not_fit_is_shown(of, change, only, error, library, 
         assert "sudo reboot" in finding.fix.commands
 
 
-def test_a_compat_library_that_works_is_well(of, change, found):
+def test_a_compat_library_that_works_is_silent(of, change, found):
     job = of()
     view = replace(job.ranks[0].cuda, library="/usr/local/cuda/compat/libcuda.so.560.35")
     assert found(change.rank(job, None, cuda=view)) == ()
@@ -222,7 +222,7 @@ def test_a_compat_library_that_works_is_well(of, change, found):
 # -- the order
 
 
-def test_another_order_tells_which_gpu_each_rank_takes(of, change, only):
+def test_another_order_names_the_gpu_of_each_rank(of, change, only):
     job = models(change, of(1, 4, 4), "T4", "A100", "A100", "T4")
     finding = only(shows(change, job, range(4), *(f"GPU-1-{i}" for i in (1, 2, 0, 3))))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", "warning", (0, 1, 2))
@@ -232,29 +232,29 @@ def test_another_order_tells_which_gpu_each_rank_takes(of, change, only):
     assert "rank 3" not in finding.evidence, "it takes what it was to take"
 
 
-def test_a_list_of_indices_means_other_gpus_where_the_order_is_another(of, change, only):
+def test_in_another_order_a_list_of_indices_selects_other_gpus(of, change, only):
     job = models(change, change.environment(of(1, 2, 4), None, CUDA_VISIBLE_DEVICES="0,1"), "T4", "A100", "A100", "T4")
     finding = only(shows(change, job, range(2), "GPU-1-1", "GPU-1-2"))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", "warning", (0, 1))
 
 
-def test_an_order_that_no_rank_meets_is_only_mentioned(of, change, only):
+def test_an_order_that_affects_no_rank_is_an_info_finding(of, change, only):
     job = models(change, of(1, 1, 3), "A100", "T4", "A100")
     finding = only(shows(change, job, 0, "GPU-1-0", "GPU-1-2", "GPU-1-1"))
     assert (finding.rule, finding.severity) == ("gpu-order-mismatch", "info")
 
 
-def test_an_order_that_the_variable_does_not_mend_is_mended_by_uuids(of, change, only):
+def test_an_order_that_the_variable_does_not_fix_is_fixed_by_uuids(of, change, only):
     job = change.environment(of(), None, CUDA_DEVICE_ORDER="PCI_BUS_ID")
     finding = only(shows(change, job, range(2), "GPU-1-1", "GPU-1-0"))
     assert finding.fix.commands == ("export CUDA_VISIBLE_DEVICES=GPU-1-0,GPU-1-1",)
 
 
-def test_several_models_are_well_where_cuda_counts_as_nvml_does(of, change, found):
+def test_several_models_are_silent_if_cuda_and_nvml_agree(of, change, found):
     assert found(models(change, of(), "A100", "T4"), "gpu_order") == ()
 
 
-def test_without_cudas_word_several_models_are_only_mentioned(of, change, only, found):
+def test_several_models_without_cuda_are_an_info_finding(of, change, only, found):
     job = models(change, change.rank(of(), None, cuda=None), "T4", "A100")
     finding = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-order-mismatch", "info", (0, 1))
@@ -269,7 +269,7 @@ def with_mps(change, job, node):
     return change.node(job, node, gpus=replace(job.nodes[node].gpus, mps_daemon=True))
 
 
-def test_a_hidden_gpu_is_an_error_for_the_rank_that_finds_none(of, change, only):
+def test_a_hidden_gpu_is_an_error_for_the_rank_without_one(of, change, only):
     job = shows(change, of(2, 4, 4), range(4, 8), "GPU-2-0", "GPU-2-1", "GPU-2-2")
     finding = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (7,))
@@ -277,13 +277,13 @@ def test_a_hidden_gpu_is_an_error_for_the_rank_that_finds_none(of, change, only)
     assert "CUDA shows 3 of 4 GPUs: GPU 3 (0000:04:00.0) is hidden" in finding.message
 
 
-def test_ranks_behind_a_hidden_gpu_are_told_with_what_they_take(of, change, only):
+def test_ranks_behind_a_hidden_gpu_are_named_with_their_gpus(of, change, only):
     finding = only(shows(change, of(1, 4, 4), range(4), "GPU-1-0", "GPU-1-2", "GPU-1-3"))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (1, 2, 3))
     assert finding.evidence["rank 1"] == "LOCAL_RANK 1 takes GPU 2 (0000:03:00.0), not GPU 1 (0000:02:00.0)"
 
 
-def test_ranks_that_meet_on_the_one_gpu_of_an_mps_daemon_are_one_finding(of, change, only):
+def test_ranks_that_share_the_only_gpu_of_an_mps_daemon_are_one_finding(of, change, only):
     finding = only(with_mps(change, shows(change, of(1, 4, 4), range(4), "GPU-1-0"), 0))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-hidden-from-cuda", "error", (1, 2, 3))
     assert (finding.scope, finding.owner, finding.confirmed) == ("rank", "user", True)
@@ -296,12 +296,12 @@ def test_another_gpu_for_each_rank_is_a_warning(of, change, only):
 
 
 @pytest.mark.parametrize("uuids", [("GPU-1-0", "GPU-1-1"), ("GPU-1-0", "GPU-1-1", "GPU-1-2", "GPU-1-3", "GPU-new")])
-def test_what_no_rank_takes_is_only_mentioned(of, change, only, uuids):
+def test_a_hidden_gpu_that_no_rank_takes_is_an_info_finding(of, change, only, uuids):
     finding = only(shows(change, of(1, 2, 4), range(2), *uuids))
     assert (finding.rule, finding.severity) == ("gpu-hidden-from-cuda", "info")
 
 
-def test_which_mig_device_a_process_is_given_is_the_drivers_choice(of, change, found):
+def test_the_driver_chooses_the_mig_device_of_a_process(of, change, found):
     job = of(1, 1, 2)
     gpus = job.nodes[0].gpus
     devices = tuple(
@@ -321,13 +321,13 @@ def test_a_list_that_is_wrong_explains_what_cuda_shows(of, change, found):
 # -- the guess of torch
 
 
-def test_a_guess_that_would_be_another_gpu_is_mentioned(of, only):
+def test_a_wrong_guess_is_an_info_finding(of, only):
     finding = only(of(2, 4, 8, backend="nccl"))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-barrier-guess", "info", (4, 5, 6, 7))
     assert "would guess cuda:4 for rank 4, whose GPU is cuda:0" in finding.message
 
 
-def test_a_rank_with_one_gpu_of_its_own_leaves_nothing_to_guess(of, change, found):
+def test_a_rank_with_a_single_gpu_needs_no_guess(of, change, found):
     job = of(2, 4, 8)
     for i in range(8):
         uuid = f"GPU-{1 + i // 4}-{i % 4}"
@@ -350,19 +350,19 @@ def used(change, job, *uuids):
     return job
 
 
-def test_another_gpu_than_expected_is_told(of, change, only):
+def test_another_gpu_than_expected_is_reported(of, change, only):
     finding = only(used(change, of(), "GPU-1-0", "GPU-1-0"))
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-other-than-expected", "warning", (1,))
     assert "rank 1 on GPU 0 (0000:01:00.0), not on GPU 1 (0000:02:00.0)" in finding.message
 
 
 @pytest.mark.parametrize("uuids", [("GPU-1-0", "GPU-1-1"), (None, None), ("gpu-1-0", "MIG-1-1")])
-def test_the_expected_gpu_is_well(of, change, found, uuids):
+def test_the_expected_gpu_is_silent(of, change, found, uuids):
     assert found(used(change, of(), *uuids)) == ()
 
 
 @pytest.mark.parametrize("uuid", ["GPU-0-1", "GPU-1-0"])
-def test_a_mig_device_is_known_by_its_own_uuid_and_by_its_gpus(of, change, judge, uuid):
+def test_a_mig_device_matches_its_own_uuid_and_its_gpus(of, change, judge, uuid):
     job = of(1, 1, 1)
     gpus = job.nodes[0].gpus
     devices = (replace(gpus.devices[0], mig=True, mig_uuids=("MIG-0-1",)),)
@@ -373,14 +373,14 @@ def test_a_mig_device_is_known_by_its_own_uuid_and_by_its_gpus(of, change, judge
 # -- names that other catalogues use
 
 
-def test_ranks_beyond_the_gpus_have_an_older_name_too(of, found):
+def test_ranks_beyond_the_gpus_have_an_alias(of, found):
     named = find_rule("gpu-duplicate-silent-modulo")
     assert named is not None
     job = of(1, 4, 2)
     assert [(f.rule, f.ranks) for f in found(job) if f.severity == "error"] == [(named.name, (2, 3))]
 
 
-def test_every_error_has_words_and_commands():
+def test_every_error_has_a_fix_with_commands():
     for error in (0, 2, 3, 46, 100, 101, 304, 805, 806, 807, 808, 809, 999, 4711):
         advice = remedy(error)
         assert advice.fix.text.endswith(".")

@@ -1,4 +1,4 @@
-"""GPUs compared over a job: the odd one is named at its rank, most are not, and of two nobody is blamed."""
+"""GPUs compared over a job: the odd one is named at its rank; of two, neither is blamed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def says(judge):
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (1, 2), (1, 8), (2, 1), (2, 8), (3, 4), (4, 8)])
-def test_every_healthy_job_of_every_profile_is_silent(on, judge, profile, nodes, per_node):
+def test_a_healthy_job_of_every_profile_is_silent(on, judge, profile, nodes, per_node):
     text = PROFILES[profile]
     count = int(next(line.split()[1] for line in text.splitlines() if line.startswith("count ")))
     each = (per_node,) * nodes if per_node <= count else (count,) * nodes
     slices = tuple(f"MIG-{{node}}0000000{i}-aaaa-bbbb-cccc-dddddddddddd" for i in range(8))
     job = on(*[text] * nodes, per_node=each, values=slices if "_mig" in profile else ())
-    said = judge(job)
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(job)
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_every_healthy_job_of_every_profile_is_silent(on, judge, profile, nodes,
     ],
 )
 def test_the_odd_node_of_four_is_named_and_the_others_are_not(on, judge, fault, rule, words):
-    said = judge(on(H100, H100, H100 + fault, H100))
-    (finding,) = said.findings
+    result = judge(on(H100, H100, H100 + fault, H100))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (rule, "warning", ON_NODE3, ("node3",))
     assert words in finding.message
     assert finding.confirmed
-    assert said.verdict.exit_code == 0
+    assert result.verdict.exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_odd_node_of_four_is_named_and_the_others_are_not(on, judge, fault, 
     [("name NVIDIA A100-SXM4-80GB\n", "gpu-mixed-models"), (OLDER, "sw-driver-differs-nodes")],
 )
 @pytest.mark.parametrize("each", [1, 2])
-def test_of_two_sides_nobody_is_blamed(on, judge, fault, rule, each):
+def test_with_two_equal_sides_no_node_is_blamed(on, judge, fault, rule, each):
     (finding,) = judge(on(*[H100] * each, *[H100 + fault] * each)).findings
     assert (finding.rule, finding.severity, finding.scope) == (rule, "warning", "job")
     assert finding.ranks == tuple(range(16 * each))
@@ -75,7 +75,7 @@ def test_of_two_sides_nobody_is_blamed(on, judge, fault, rule, each):
     assert all(f"node{n + 1}" in finding.message for n in range(2 * each))
 
 
-def test_three_versions_on_three_nodes_blame_nobody(on, judge):
+def test_three_versions_on_three_nodes_blame_no_node(on, judge):
     job = on(H100, H100 + "driver 535.1\n", H100 + "driver 580.2\n")
     (finding,) = judge(job).findings
     assert (finding.rule, finding.scope, finding.nodes) == (
@@ -85,7 +85,7 @@ def test_three_versions_on_three_nodes_blame_nobody(on, judge):
     )
 
 
-def test_two_of_five_are_no_majority(on, judge):
+def test_two_of_five_nodes_are_not_a_majority(on, judge):
     job = on(H100, H100, *(H100 + f"driver 535.{n}\n" for n in range(3)), per_node=1)
     (finding,) = judge(job).findings
     assert (finding.rule, finding.scope, len(finding.nodes)) == ("sw-driver-differs-nodes", "job", 5)
@@ -99,7 +99,7 @@ def test_the_odd_gpu_of_a_node_is_named_at_its_rank(on, judge):
     assert "most of the job's GPUs are NVIDIA L40S" in finding.message
 
 
-def test_the_odd_gpu_of_one_of_two_nodes_is_odd_on_its_own_node(on, says):
+def test_with_two_nodes_the_odd_gpu_of_one_node_is_named(on, says):
     job = on(H100, H100 + "5.name NVIDIA H800\n5.links 8\n", **BY_BUS)
     assert says(job) == [("gpu-mixed-models", "warning", (13,), ("node2",))]
 
@@ -108,65 +108,65 @@ def test_a_card_that_no_rank_uses_may_be_of_another_model(on, says):
     assert says(on(H100 + "7.name NVIDIA T400\n", per_node=7, **BY_BUS)) == []
 
 
-def test_a_percent_of_memory_and_an_unread_name_are_no_difference(on, says):
+def test_a_percent_of_memory_or_a_missing_name_is_not_a_difference(on, says):
     assert says(on(H100, H100 + "memory.total 85400000000\n", H100 + "3.name !999\n")) == []
 
 
-def test_a_gpu_fewer_that_leaves_a_rank_without_is_an_error_of_that_node(on, judge):
-    said = judge(on(H100, H100, H100 + SEVEN, H100))
-    (finding,) = said.findings
+def test_a_missing_gpu_that_a_rank_needs_is_an_error_of_the_node(on, judge):
+    result = judge(on(H100, H100, H100 + SEVEN, H100))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.scope) == ("gpu-fewer-on-one-node", "error", "node")
     assert (finding.ranks, finding.nodes, finding.confirmed) == ((23,), ("node3",), False)
     assert finding.message == "node3 has 7 GPUs; node1, node2 and node4 have 8 for as many ranks (8); rank 23 has none"
-    assert said.verdict.exit_code == 20
+    assert result.verdict.exit_code == 20
 
 
-def test_a_gpu_fewer_that_no_rank_misses_is_a_warning(on, says):
+def test_a_missing_gpu_that_no_rank_needs_is_a_warning(on, says):
     fewer = [("gpu-fewer-on-one-node", "warning", (8, 9, 10, 11), ("node3",))]
     assert says(on(H100, H100, H100 + SEVEN, per_node=4)) == fewer
 
 
-def test_of_two_nodes_both_are_said(on, judge):
+def test_of_two_nodes_both_are_named(on, judge):
     (finding,) = judge(on(H100, H100 + SEVEN, per_node=4)).findings
     assert (finding.severity, finding.scope, finding.nodes) == ("warning", "job", ("node2", "node1"))
     assert not finding.confirmed
-    said = judge(on(H100, H100 + SEVEN))
-    (finding,) = said.findings
+    result = judge(on(H100, H100 + SEVEN))
+    (finding,) = result.findings
     assert (finding.severity, finding.scope, finding.ranks) == ("error", "job", (15,))
-    assert said.verdict.exit_code == 30
+    assert result.verdict.exit_code == 30
 
 
-def test_nodes_of_another_kind_or_with_fewer_ranks_may_have_fewer(on, says):
+def test_nodes_of_another_model_or_with_fewer_ranks_may_have_fewer_gpus(on, says):
     assert says(on(H100, H100, H100 + "count 4\n", per_node=(8, 8, 4))) == []
     four = L40S + "count 4\ndriver 550.54.15\n"
     assert {rule for rule, *_ in says(on(H100, H100, four, per_node=4))} == {"gpu-mixed-models"}
     assert says(on(H100 + SEVEN, H100 + SEVEN, H100, per_node=4)) == []
 
 
-def test_a_lost_gpu_is_told_as_lost(on, says):
+def test_a_lost_gpu_is_reported_as_lost(on, says):
     assert says(on(H100, H100, H100 + "3.lost yes\n")) == [("gpu-fell-off-bus", "error", (23,), ("node3",))]
 
 
-def test_a_node_on_which_nvml_counts_no_gpu_is_told_as_that(on, says):
+def test_a_node_without_gpus_is_reported_as_such(on, says):
     assert says(on(H100, H100, H100 + "count 0\n", per_node=1)) == [("gpu-none-visible", "error", (2,), ("node3",))]
 
 
-def test_ranks_that_may_share_a_gpu_miss_none(on, judge):
+def test_ranks_that_may_share_a_gpu_are_silent(on, judge):
     job = on(H100, H100, H100 + SEVEN, NCCL_MULTI_RANK_GPU_ENABLE="1")
     assert [(f.rule, f.severity) for f in judge(job, "gpu_fleet").findings] == [("gpu-fewer-on-one-node", "warning")]
 
 
-def test_more_ranks_than_gpus_everywhere_is_no_nodes_fault(on, says):
+def test_more_ranks_than_gpus_on_every_node_blames_no_node(on, says):
     assert says(on(H100 + SEVEN, H100 + SEVEN)) == []
 
 
-def test_more_ranks_than_gpus_everywhere_is_told_by_the_ranks(on, judge):
+def test_more_ranks_than_gpus_on_every_node_is_reported_for_the_ranks(on, judge):
     (finding,) = judge(on(H100 + SEVEN, H100 + SEVEN)).findings
     assert (finding.rule, finding.ranks) == ("env-local-rank-out-of-range", (7, 15))
 
 
 def bus(node, *more):
-    """Return the PCI bus of a node as sysfs shows it, with further GPUs."""
+    """Return the PCI bus of a node as sysfs shows it, with additional GPUs."""
     places = {gpu.pci: PciPlace((), None) for gpu in node.gpus.devices}
     return Pci(gpus=places | {address: PciPlace((), None) for address in more}, nics=())
 
@@ -177,16 +177,16 @@ def with_bus(change, job, node, *more):
     return job
 
 
-def test_a_gpu_on_the_bus_that_nvml_does_not_list_makes_the_node_certain(on, judge, change):
+def test_a_gpu_on_the_bus_that_nvml_does_not_list_confirms_the_node(on, judge, change):
     job = with_bus(change, on(H100, H100, H100 + SEVEN, H100), 2, "0000:df:00.0")
-    said = judge(job, "gpu_fleet")
-    (finding,) = said.findings
+    result = judge(job, "gpu_fleet")
+    (finding,) = result.findings
     assert (finding.ranks, finding.nodes, finding.confirmed) == ((23,), ("node3",), True)
-    assert "0000:df:00.0 is on its PCI bus and not in NVML's list" in finding.message
-    assert said.verdict.exit_code == 40
+    assert "0000:df:00.0 is on its PCI bus but not in NVML's list" in finding.message
+    assert result.verdict.exit_code == 40
 
 
-def test_a_gpu_on_the_bus_of_a_node_by_itself_is_a_remark(on, judge, change):
+def test_a_gpu_on_the_bus_of_a_single_node_is_an_info_finding(on, judge, change):
     job = with_bus(change, on(H100 + SEVEN, per_node=7), 0, "0000:df:00.0")
     (finding,) = judge(job, "gpu_fleet").findings
     assert (finding.rule, finding.severity, finding.nodes) == ("gpu-fewer-on-one-node", "info", ("node1",))
@@ -194,23 +194,23 @@ def test_a_gpu_on_the_bus_of_a_node_by_itself_is_a_remark(on, judge, change):
 
 
 @pytest.mark.parametrize("sign", ["SLURM_JOB_ID", "NVIDIA_VISIBLE_DEVICES", "KUBERNETES_SERVICE_HOST", "PBS_JOBID"])
-def test_a_bus_that_shows_more_than_the_job_was_given_is_nothing(on, judge, change, sign):
+def test_gpus_on_the_bus_outside_the_jobs_share_are_silent(on, judge, change, sign):
     job = change.environment(with_bus(change, on(H100 + SEVEN, per_node=7), 0, "0000:df:00.0"), None, **{sign: "1"})
     assert judge(job, "gpu_fleet").findings == ()
 
 
-def test_a_node_on_which_nvml_was_silent_is_not_compared(on, judge, change):
+def test_a_node_without_nvml_is_not_compared(on, judge, change):
     job = change.node(on(H100, H100), 1, gpus=Missing(reason="NVML error 999: Unknown Error"))
-    said = judge(job, "gpu_fleet")
-    assert said.findings == ()
-    assert {n.rule for n in said.not_checked} == {
+    result = judge(job, "gpu_fleet")
+    assert result.findings == ()
+    assert {n.rule for n in result.not_checked} == {
         "gpu-mixed-models",
         "gpu-fewer-on-one-node",
         "sw-driver-differs-nodes",
     }
 
 
-def test_a_driver_that_is_not_told_is_no_difference(on, judge, change):
+def test_an_unknown_driver_is_not_a_difference(on, judge, change):
     job = on(H100, H100)
     job = change.node(job, 1, gpus=replace(job.nodes[1].gpus, driver=Missing(reason="NVML error 3: Not Supported")))
     assert judge(job, "gpu_fleet").findings == ()
@@ -219,7 +219,7 @@ def test_a_driver_that_is_not_told_is_no_difference(on, judge, change):
 DIRECT = A100.replace("link.remote 2", "link.remote 0")
 
 
-def test_a_node_whose_gpus_all_have_fewer_direct_links_than_on_most_nodes(on, judge):
+def test_a_node_with_fewer_direct_links_on_all_gpus_is_a_warning(on, judge):
     assert judge(on(DIRECT, DIRECT, DIRECT)).findings == ()
     (finding,) = judge(on(DIRECT, DIRECT, DIRECT + "link.state.3 0\n")).findings
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-nvlink-down", "warning", ON_NODE3)
@@ -227,7 +227,7 @@ def test_a_node_whose_gpus_all_have_fewer_direct_links_than_on_most_nodes(on, ju
     assert judge(on(DIRECT, DIRECT + "link.state.3 0\n")).findings == ()
 
 
-def test_a_node_whose_gpus_all_have_fewer_links_to_switches(on, says):
+def test_a_node_with_fewer_switch_links_on_all_gpus(on, says):
     assert says(on(H100, H100 + "link.state.17 0\n")) == [("gpu-nvlink-down", "error", ON_NODE2, ("node2",))]
 
 
@@ -238,18 +238,18 @@ def contexts(judge, job):
     return [(f.rule, f.severity, f.ranks) for f in judge(job).findings if f.rule == "gpu-stray-context"]
 
 
-def test_ranks_that_all_opened_gpu_0_are_seen_on_it(on, judge):
+def test_ranks_that_all_opened_gpu_0_are_found_on_it(on, judge):
     crowd = " ".join(["100:60000000000", *(f"{100 + i}:500000000" for i in range(1, 8))])
     job = on(H100 + RUNNING + f"0.processes {crowd}\n")
     (finding,) = [f for f in judge(job).findings if f.rule == "gpu-stray-context"]
     assert (finding.severity, finding.ranks, finding.nodes) == ("warning", (0,), ("node1",))
     assert finding.message == (
-        "node1: GPU 0 (0000:1b:00.0): processes 101, 102, 103, 104 and 3 more of GPUs 1-7 are on it too, with 3.5 GB "
+        "node1: GPU 0 (0000:1b:00.0): processes 101, 102, 103, 104 and 3 more of GPUs 1-7 also use it, with 3.5 GB "
         "of its memory"
     )
 
 
-def test_one_process_on_gpus_that_have_processes_of_their_own(on, judge):
+def test_one_process_on_gpus_that_have_their_own_processes(on, judge):
     everywhere = "".join(f"{i}.processes {100 + i}:60000000000 99:400000000\n" for i in range(8))
     assert contexts(judge, on(H100 + everywhere)) == [("gpu-stray-context", "warning", tuple(range(8)))]
 
@@ -259,11 +259,11 @@ def test_one_process_on_gpus_that_have_processes_of_their_own(on, judge):
     [
         RUNNING,
         "processes 99:400000000\n",  # one process on all GPUs alone
-        "0.processes 99:1 100:1\n1.processes 99:1\n",  # it may be at home on either
+        "0.processes 99:1 100:1\n1.processes 99:1\n",  # either may be its home
         "0.processes 99:1 100:1\n1.processes 99:1\n2.processes 99:1\n",
         "processes !3\n",
         "mps_processes 5:1\n0.processes 1:1 2:1 3:1\n1.processes 2:1\n2.processes 3:1\n",
     ],
 )
-def test_processes_where_they_belong_are_no_strangers(on, judge, lines):
+def test_processes_on_their_own_gpus_are_silent(on, judge, lines):
     assert contexts(judge, on(H100 + lines)) == []

@@ -1,4 +1,4 @@
-"""The condition of GPUs, from what NVML's library says to the finding: each fault at its GPU and rank, nothing else.
+"""The condition of GPUs, from NVML's library to the finding: only the faulty GPU and rank.
 
 The text is what tests/nvml/fake_nvml.c answers; nvidia-ml-py, the child process and the facts are the real ones.
 """
@@ -27,15 +27,15 @@ replace = msgspec.structs.replace
 
 @pytest.fixture(scope="module")
 def healthy():
-    """What was read of the profiles as they are, once for all tests."""
+    """Return the facts read from the unchanged profiles, once for all tests."""
     return {}
 
 
 @pytest.fixture
-def told(fake_nvml, monkeypatch, healthy):
-    """Return what the real nvidia-ml-py reads of a node that `text` describes."""
+def read_node(fake_nvml, monkeypatch, healthy):
+    """Return what the real nvidia-ml-py reads on the node that `text` describes."""
 
-    def told(text):
+    def read_node(text):
         if text in healthy:
             return healthy[text]
         for name, value in fake_nvml.environ(text).items():
@@ -46,19 +46,19 @@ def told(fake_nvml, monkeypatch, healthy):
             healthy[text] = answer
         return answer
 
-    return told
+    return read_node
 
 
 @pytest.fixture
-def on(told, job_of, change):
-    """Build a job whose nodes have what the texts describe; rank i of a node takes GPU i unless `value` says else."""
+def on(read_node, job_of, change):
+    """Build a job whose nodes the texts describe; rank i of a node takes GPU i, or `value`."""
 
     def on(*texts, per_node=8, value=None, looks=LOOKS, **variables):
         job = job_of(len(texts), per_node, looks=looks, gpus=per_node)
         if value is not None:
             variables["CUDA_VISIBLE_DEVICES"] = value
         job = change.environment(job, None, **variables)
-        read = {text: told(text) for text in dict.fromkeys(texts)}
+        read = {text: read_node(text) for text in dict.fromkeys(texts)}
         for n, text in enumerate(texts):
             devices = tuple(
                 replace(g, uuid=f"GPU-{n}{g.index}", mig_uuids=tuple(f"{u}-{n}" for u in g.mig_uuids))
@@ -77,13 +77,13 @@ def on(told, job_of, change):
 
 @pytest.fixture
 def says(judge):
-    """Return what all rules about GPUs say: rule, severity, ranks, nodes."""
+    """Return the findings of all GPU rules as rule, severity, ranks, nodes."""
     families = [name for name, family in FAMILIES.items() if family.looks == ("gpu",)]
 
     def says(job):
-        said = judge(job, *families)
-        assert not said.not_checked, said.not_checked
-        return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+        result = judge(job, *families)
+        assert not result.not_checked, result.not_checked
+        return [(f.rule, f.severity, f.ranks, f.nodes) for f in result.findings]
 
     return says
 
@@ -103,7 +103,7 @@ def test_every_healthy_machine_is_silent(on, says, profile, number):
         assert says(on(text, text, text, text)) == []
 
 
-def test_a_virtual_machine_that_tells_nothing_is_silent(on, says):
+def test_a_virtual_machine_without_health_values_is_silent(on, says):
     bare = "".join(line for line in H100.splitlines(keepends=True) if line.split(" ")[0] in {
         "driver", "cuda", "count", "uuid", "name", "memory.total", "memory.used", "memory.reserved", "mig",
         *(f"{i}.pci" for i in range(8)),
@@ -111,16 +111,16 @@ def test_a_virtual_machine_that_tells_nothing_is_silent(on, says):
     assert says(on(bare)) == []
 
 
-# The fault at GPU 3 of eight, the rule, its severity, whether it puts the node on the exclude list, and its words.
+# The fault at GPU 3 of eight, the rule, its severity, whether it puts the node on the exclude list, and its text.
 AT_GPU_3 = [
     ("ecc.1.0 2", "gpu-ecc-uncorrected", "error", True, "2 uncorrected ECC errors since its last reset"),
     ("rows 3 1 0 1", "gpu-row-remap-pending", "error", True, "no spare row is left; 4 rows are remapped"),
-    ("rows 3 1 1 0", "gpu-row-remap-pending", "warning", False, "remapped at the next reset"),
-    ("retired.pending 1", "gpu-retired-pages", "warning", False, "retired at the next reboot"),
-    ("field.230 type 1 1", "gpu-needs-reset", "error", True, "asks to reset this GPU"),
-    ("field.230 type 1 2", "gpu-needs-reset", "error", True, "asks to reboot the node"),
-    ("field.230 type 1 5", "gpu-needs-reset", "error", False, "asks to recover the IMEX domain"),
-    ("field.230 type 1 77", "gpu-needs-reset", "error", False, "asks for action 77"),
+    ("rows 3 1 1 0", "gpu-row-remap-pending", "warning", False, "wait for a reset to be remapped"),
+    ("retired.pending 1", "gpu-retired-pages", "warning", False, "wait for a reboot to be retired"),
+    ("field.230 type 1 1", "gpu-needs-reset", "error", True, "requests: reset this GPU"),
+    ("field.230 type 1 2", "gpu-needs-reset", "error", True, "requests: reboot the node"),
+    ("field.230 type 1 5", "gpu-needs-reset", "error", False, "requests: recover the IMEX domain"),
+    ("field.230 type 1 77", "gpu-needs-reset", "error", False, "requests recovery action 77"),
     ("ecc.pending 0", "gpu-needs-reset", "info", False, "ECC is on and will be off after a reset"),
     ("reasons 0x40", "gpu-thermal-throttle", "warning", False, "hardware thermal slowdown, 29 C of 87 C"),
     ("reasons 0x20", "gpu-thermal-throttle", "warning", False, "software thermal slowdown"),
@@ -131,7 +131,7 @@ AT_GPU_3 = [
     ("clock.application 1200", "gpu-clocks-locked", "warning", False, "1200 MHz; the default is 1980 MHz"),
     ("fabric.state 2", "gpu-fabric-manager-down", "error", False, "is still in progress"),
     ("fabric.status 999", "gpu-fabric-manager-down", "error", False, "ended with NVML error 999"),
-    ("fabric.state 9", "gpu-fabric-manager-down", "info", False, "state is 9, unknown to distcheck"),
+    ("fabric.state 9", "gpu-fabric-manager-down", "info", False, "fabric state 9 is unknown to distcheck"),
     ("fabric.mask 0x5aa", "gpu-nvls-multicast-broken", "error", False, "incorrect configuration: too few NVLinks"),
     ("fabric.mask 0x19a", "gpu-nvls-multicast-broken", "error", False, "an unhealthy route"),
     ("fabric.mask 0x1a9", "gpu-nvls-multicast-broken", "warning", False, "degraded bandwidth"),
@@ -140,33 +140,33 @@ AT_GPU_3 = [
     ("link.state.5 0", "gpu-nvlink-down", "error", False, "17 of 18 NVLinks are active; down: 5"),
     ("link.state 0", "gpu-nvlink-down", "error", False, "none of 18 NVLinks is active"),
     ("field.161.5 7000", "gpu-nvlink-errors", "warning", False, "NVLink 5 has counted 7000 replay errors"),
-    ("field.214.2 1", "gpu-nvlink-errors", "warning", False, "NVLink 2 has failed to recover 1 time"),
+    ("field.214.2 1", "gpu-nvlink-errors", "warning", False, "NVLink 2 failed to recover 1 time"),
     ("pcie.width 8", "gpu-pcie-downgraded", "warning", False, "PCIe x8; x16 is possible"),
-    ("pcie.replays 5000", "gpu-pcie-replay", "warning", False, "5000 packets were sent again"),
-    ("processes 4711:2000000000", "gpu-other-processes", "warning", False, "process 4711 on it, with 2.0 GB"),
-    ("processes 4711:- 4712:-", "gpu-other-processes", "warning", False, "processes 4711 and 4712 on it"),
-    ("memory.used 9000000000", "gpu-other-processes", "warning", False, "8.4 GB of its memory are in use"),
+    ("pcie.replays 5000", "gpu-pcie-replay", "warning", False, "5000 packets were resent"),
+    ("processes 4711:2000000000", "gpu-other-processes", "warning", False, "in use by process 4711, with 2.0 GB"),
+    ("processes 4711:- 4712:-", "gpu-other-processes", "warning", False, "in use by processes 4711 and 4712"),
+    ("memory.used 9000000000", "gpu-other-processes", "warning", False, "8.4 GB of its memory in use"),
     ("utilisation 97", "gpu-utilisation-before-start", "warning", False, "97 % busy"),
     ("compute_mode 3", "gpu-exclusive-mode", "warning", False, "one process at a time"),
-    ("compute_mode 2", "gpu-prohibited-mode", "error", False, "CUDA may not use it"),
+    ("compute_mode 2", "gpu-prohibited-mode", "error", False, "CUDA cannot use it"),
     ("persistence 0", "gpu-persistence-off", "info", False, "persistence mode is off"),
     ("mps_processes 4711:1000", "gpu-mps-active", "warning", False, "Multi-Process Service is active"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("line", "rule", "severity", "confirmed", "words"), AT_GPU_3, ids=lambda v: str(v)[:30])
-def test_each_fault_is_named_at_its_gpu_and_rank_and_nothing_else_is(on, judge, line, rule, severity, confirmed, words):
-    said = judge(on(H200, H200 + f"3.{line}\n"))
-    (finding,) = said.findings
+def test_each_fault_names_only_its_gpu_and_rank(on, judge, line, rule, severity, confirmed, words):
+    result = judge(on(H200, H200 + f"3.{line}\n"))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity) == (rule, severity)
     assert (finding.ranks, finding.nodes) == ((11,), ("node2",))
     assert words in finding.message
     assert finding.fix.text
     if severity == "error":
-        assert said.verdict.exit_code == (40 if confirmed else 20)
+        assert result.verdict.exit_code == (40 if confirmed else 20)
         assert finding.confirmed is confirmed
     else:
-        assert said.verdict.exit_code == 0
+        assert result.verdict.exit_code == 0
     if rule != "gpu-mps-active":
         assert "GPU 3 (0000:61:00.0)" in finding.message
         assert "GPU-13" in finding.evidence["GPU 3"]
@@ -178,7 +178,7 @@ def test_each_fault_is_named_at_its_gpu_and_rank_and_nothing_else_is(on, judge, 
         "ecc.1.1 900",  # uncorrected, before the last reset
         "ecc.0.0 50",  # corrected
         "rows 4 2 0 0",  # remapped long ago
-        "reasons 0x4",  # the power limit, which every busy GPU comes to
+        "reasons 0x4",  # the power limit, which every busy GPU reaches
         "reasons 0x1000",  # unknown
         "pcie.gen 1",
         "pcie.replays 40",
@@ -200,24 +200,24 @@ def test_each_fault_is_named_at_its_gpu_and_rank_and_nothing_else_is(on, judge, 
         "compute_mode 42",
     ],
 )
-def test_what_is_healthy_or_unknown_does_not_alarm(on, says, line):
+def test_healthy_and_unknown_values_are_silent(on, says, line):
     assert says(on(H200 + f"3.{line}\n")) == []
 
 
-def test_values_that_may_not_be_read_are_told_and_are_no_alarm(on, judge):
-    said = judge(on(H200 + "3.ecc.1.0 !4\n5.rows !999\n6.field.230 type 99 7\n"))
-    assert said.findings == ()
-    assert [(n.rule, n.ranks, n.required) for n in said.not_checked] == [
+def test_unreadable_values_are_listed_and_raise_no_finding(on, judge):
+    result = judge(on(H200 + "3.ecc.1.0 !4\n5.rows !999\n6.field.230 type 99 7\n"))
+    assert result.findings == ()
+    assert [(n.rule, n.ranks, n.required) for n in result.not_checked] == [
         ("gpu-ecc-uncorrected", (3,), False),
         ("gpu-row-remap-pending", (5,), False),
         ("gpu-needs-reset", (6,), False),
     ]
-    assert "no permission" in said.not_checked[0].reason
-    assert said.verdict.exit_code == 0
+    assert "no permission" in result.not_checked[0].reason
+    assert result.verdict.exit_code == 0
 
 
-def test_a_gpu_that_is_lost_while_its_condition_is_read_is_lost(on, says):
-    """CUDA leaves it out, so that the last rank has none."""
+def test_a_gpu_lost_while_being_read_is_reported_as_lost(on, says):
+    """CUDA skips it, so the last rank has none."""
     assert says(on(H200 + "3.reasons !15\n")) == [("gpu-fell-off-bus", "error", (7,), ("node1",))]
 
 
@@ -227,28 +227,28 @@ def test_one_broken_gpu_is_one_finding(on, says):
 
 
 @pytest.mark.parametrize("line", ["ecc.1.0 2", "link.state.5 0", "compute_mode 2", "processes 4711:-"])
-def test_a_gpu_that_no_rank_takes_is_a_remark(on, says, line):
-    (said,) = says(on(H200 + f"3.{line}\n", per_node=2))
-    assert said[1:] == ("info", (), ("node1",))
+def test_a_gpu_that_no_rank_takes_is_an_info_finding(on, says, line):
+    (result,) = says(on(H200 + f"3.{line}\n", per_node=2))
+    assert result[1:] == ("info", (), ("node1",))
 
 
-def test_the_rank_is_found_by_the_gpu_it_takes_and_not_by_its_number(on, says):
+def test_the_rank_is_found_by_its_gpu_not_by_its_number(on, says):
     job = on(H200 + "3.ecc.1.0 2\n", per_node=2, value="2,3")
     assert says(job) == [("gpu-ecc-uncorrected", "error", (1,), ("node1",))]
 
 
-def test_nodes_with_the_same_picture_are_one_finding(on, judge):
+def test_nodes_with_the_same_faults_are_one_finding(on, judge):
     (finding,) = judge(on(*[H200 + "persistence 0\n"] * 4)).findings
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-persistence-off", "info", tuple(range(32)))
     assert finding.message == "node1, node2, node3 and 1 more: GPUs 0-7: persistence mode is off"
 
 
-def test_a_fabric_that_is_down_is_one_finding_of_the_node(on, says):
+def test_a_fabric_that_is_down_is_one_finding_for_the_node(on, says):
     down = H200 + "fabric.state 1\nlink.state 0\nlink.remote !3\np2p.read 5\np2p.write 5\n"
     assert says(on(H200, down)) == [("gpu-fabric-manager-down", "error", tuple(range(8, 16)), ("node2",))]
 
 
-def test_a_gpu_alone_without_fabric_is_a_warning(on, says):
+def test_a_single_gpu_without_fabric_is_a_warning(on, says):
     alone = H200 + "count 1\nfabric.state 1\n"
     assert says(on(alone, per_node=1)) == [("gpu-fabric-manager-down", "warning", (0,), ("node1",))]
 
@@ -257,17 +257,17 @@ def test_a_card_without_nvlink_needs_no_fabric(on, says):
     assert says(on(L40S + "fabric.state 1\n")) == []
 
 
-def test_a_missing_link_is_seen_without_another_gpu_where_the_model_is_known(on, says):
+def test_a_missing_link_of_a_known_model_needs_no_other_gpu(on, says):
     assert says(on(H100 + "count 1\nlink.state.5 0\n", per_node=1)) == [("gpu-nvlink-down", "error", (0,), ("node1",))]
 
 
-def test_a_cut_down_model_is_measured_by_its_like(on, says):
+def test_a_cut_down_model_is_compared_with_its_peers(on, says):
     china = H100.replace("NVIDIA H100 80GB HBM3", "NVIDIA H800") + "links 8\n"
     assert says(on(china)) == []
     assert says(on(china + "6.link.state.1 0\n")) == [("gpu-nvlink-down", "error", (6,), ("node1",))]
 
 
-def test_a_card_without_a_bridge_beside_bridged_ones_is_a_remark(on, says):
+def test_a_card_without_a_bridge_beside_bridged_ones_is_an_info_finding(on, says):
     bridged = L40S + "links 4\nlink.state 1\nlink.remote 0\n3.link.state 0\n"
     assert says(on(bridged)) == [("gpu-nvlink-down", "info", (3,), ("node1",))]
 
@@ -280,35 +280,35 @@ def test_a_gpu_in_mig_mode_may_have_no_links(on, says):
     assert says(on(A100 + "3.mig 1\n3.mig.slots 7\n3.link.state 0\n", per_node=2)) == []
 
 
-def test_pairs_that_nvlink_connects_and_the_driver_keeps_apart(on, judge):
+def test_pairs_connected_by_nvlink_without_p2p_access(on, judge):
     (finding,) = judge(on(H200 + "2.p2p.read.5 4\n2.p2p.write.5 4\n")).findings
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-nvlink-down", "warning", (2, 5))
     assert "disabled in the driver's registry" in finding.message
 
 
-def test_confidential_compute_is_a_remark_and_explains_what_is_off(on, says):
+def test_confidential_compute_is_an_info_finding_and_explains_missing_p2p(on, says):
     job = on(H200 + "confidential 1\np2p.read 4\np2p.write 4\n")
     assert says(job) == [("gpu-confidential-compute", "info", tuple(range(8)), ("node1",))]
 
 
-def test_old_counters_of_links_are_read_where_the_new_ones_are_not_told(on, judge):
+def test_old_link_counters_are_read_if_the_new_ones_are_missing(on, judge):
     (finding,) = judge(on(A100 + "6.link.errors.2.4 123456\n")).findings
     assert (finding.rule, finding.ranks) == ("gpu-nvlink-errors", (6,))
     assert "NVLink 4 has counted 123456 crc errors" in finding.message
 
 
-def test_errors_that_all_links_have_counted_are_nobodys(on, says):
+def test_errors_that_all_links_count_are_silent(on, says):
     assert says(on(H200 + "field.161 5000\npcie.replays 5000\n")) == []
 
 
-def test_a_power_limit_that_all_nodes_have_is_the_sites(on, says):
+def test_a_power_limit_on_all_nodes_is_the_sites_choice(on, says):
     capped = H200 + "power.limit 500000\n"
     assert says(on(capped)) == [("gpu-power-cap", "warning", tuple(range(8)), ("node1",))]
     assert says(on(capped, capped)) == [("gpu-power-cap", "info", tuple(range(16)), ("node1", "node2"))]
     assert says(on(H200, capped)) == [("gpu-power-cap", "warning", tuple(range(8, 16)), ("node2",))]
 
 
-def test_an_imex_channel_that_is_not_there(on, says):
+def test_a_missing_imex_channel(on, says):
     rack = H200 + CLUSTER
     assert says(on(rack, rack)) == [("gpu-mnnvl-imex", "error", tuple(range(16)), ("node1", "node2"))]
     assert says(on(rack)) == [("gpu-mnnvl-imex", "info", tuple(range(8)), ("node1",))]
@@ -317,14 +317,14 @@ def test_an_imex_channel_that_is_not_there(on, says):
     assert {severity for _, severity, _, _ in says(on(rack, other))} == {"info"}
 
 
-def test_an_imex_channel_that_can_be_used_is_silent(on, says, change):
+def test_a_usable_imex_channel_is_silent(on, says, change):
     job = on(H200 + CLUSTER, H200 + CLUSTER)
     for n, node in enumerate(job.nodes):
         job = change.node(job, n, gpus=replace(node.gpus, imex_channel="usable"))
     assert says(job) == []
 
 
-def test_the_mps_daemon_is_seen_without_nvml(on, says, change):
+def test_the_mps_daemon_is_found_without_nvml(on, says, change):
     job = on(H200 + "processes 4711:-\n")
     job = change.node(job, 0, gpus=replace(job.nodes[0].gpus, mps_daemon=True))
     assert says(job) == [("gpu-mps-active", "warning", tuple(range(8)), ("node1",))]
@@ -338,33 +338,33 @@ def test_a_node_by_itself_may_have_a_job_running(on, says):
     }
 
 
-def test_a_grace_whose_driver_does_not_tell_its_numa_node(on, says):
+def test_a_grace_whose_driver_has_no_numa_node(on, says):
     assert says(on(TEXT["gh200"] + "own_numa !13\n", per_node=1)) == []
 
 
-def test_a_desktop_needs_memory(on, says):
+def test_a_desktop_uses_gpu_memory(on, says):
     assert says(on(L40S + "0.display 1\n0.memory.used 3000000000\n")) == []
 
 
-def test_a_gpu_that_has_just_been_woken_may_look_busy(on, says):
+def test_a_gpu_that_was_just_woken_may_look_busy(on, says):
     busy = H200 + "persistence 0\nutilisation 100\n"
     assert [rule for rule, *_ in says(on(busy))] == ["gpu-persistence-off"]
 
 
-def test_cpu_ranks_care_for_no_gpu(on, judge, change):
+def test_gpu_health_is_silent_for_cpu_ranks(on, judge, change):
     job = change.asked(on(H200 + "ecc.1.0 2\n"), backend="gloo")
     assert judge(job).findings == ()
 
 
-def test_a_node_whose_gpus_could_not_be_examined_is_named_and_its_ranks_keep_their_gpus(on, judge, change):
+def test_a_node_whose_gpus_could_not_be_read_is_named_and_its_ranks_keep_their_gpus(on, judge, change):
     job = on(H200, H200)
     reason = "NVML did not answer within 10 s: a GPU or its driver hangs"
     gpus = job.nodes[1].gpus
     bare = tuple(replace(device, health=None) for device in gpus.devices)
-    said = judge(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason)))
-    (finding,) = said.findings
+    result = judge(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason)))
+    (finding,) = result.findings
     assert (finding.rule, finding.nodes, finding.ranks) == ("gpu-nvml-init-failed", ("node2",), tuple(range(8, 16)))
-    assert {(n.nodes, n.reason) for n in said.not_checked} == {(("node2",), reason)}
-    assert said.verdict.exit_code == 20
+    assert {(n.nodes, n.reason) for n in result.not_checked} == {(("node2",), reason)}
+    assert result.verdict.exit_code == 20
     alone = judge(change.asked(change.node(job, 1, gpus=replace(gpus, devices=bare, unread=reason))), "gpu_health")
     assert alone.verdict.exit_code == 20

@@ -28,7 +28,7 @@ replace = msgspec.structs.replace
 
 @pytest.fixture
 def watched(fake_nvml, monkeypatch):
-    """Return what NVML says of a node before a load, and during it; the text may be another then."""
+    """Return a node's NVML facts before a load, and its watch during it, from up to two texts."""
 
     def watched(before, during=None, looks=LOOKS_AT_WORK):
         for name, value in fake_nvml.environ(before).items():
@@ -42,7 +42,7 @@ def watched(fake_nvml, monkeypatch):
                 await asyncio.sleep(seconds)
             return watch.answer
 
-        for longer in (1, 4, 16):  # on a machine with other work the child comes to look later
+        for longer in (1, 4, 16):  # on a busy machine the child samples later
             seen = asyncio.run(under_load(longer * (looks * 0.25 + 0.5)))
             if isinstance(seen, Missing) or AT_WORK not in before:
                 break
@@ -55,7 +55,7 @@ def watched(fake_nvml, monkeypatch):
 
 @pytest.fixture
 def says(judge, job_of, change):
-    """Return what the rules say of nodes whose GPUs were watched; rank i takes GPU i."""
+    """Return the findings about nodes whose GPUs were watched; rank i takes GPU i."""
     families = [name for name, family in FAMILIES.items() if family.looks == ("gpu",)]
 
     def says(*nodes):
@@ -67,13 +67,13 @@ def says(judge, job_of, change):
             for i, rank in enumerate(job.ranks):
                 if job.node_of(rank) is job.nodes[n]:
                     job = change.rank(job, i, gpu=devices[rank.placement.local_rank].uuid)
-        said = judge(job, *families)
-        return said.findings
+        result = judge(job, *families)
+        return result.findings
 
     return says
 
 
-def test_gpus_that_work_hard_and_well_are_silent(watched, says):
+def test_healthy_gpus_under_load_are_silent(watched, says):
     healthy = watched(H200)
     loads = healthy[1].gpus
     assert len(loads) == 8
@@ -83,7 +83,7 @@ def test_gpus_that_work_hard_and_well_are_silent(watched, says):
 
 
 @pytest.mark.parametrize("profile", sorted(path.stem for path in NVML.glob("*.txt")))
-def test_gpus_of_any_kind_that_stay_idle_are_silent(watched, says, profile):
+def test_idle_gpus_of_any_model_are_silent(watched, says, profile):
     found, loads = watched((NVML / f"{profile}.txt").read_text() + "reasons 0x1\npcie.gen 1\nclock 210\n", looks=1)
     assert {load.busy for load in loads.gpus.values()} == {0}
     if len(found.devices) == 8:
@@ -93,8 +93,8 @@ def test_gpus_of_any_kind_that_stay_idle_are_silent(watched, says, profile):
 FAULTS = (
     ("field.270 type 3 0 grows 500000000", "gpu-thermal-throttle", "hardware thermal slowdown for "),
     ("field.269 type 3 0 grows 900000000", "gpu-thermal-throttle", "software thermal slowdown for "),
-    ("field.271 type 3 0 grows 500000000", "gpu-power-cap", "slowed by the power brake of the system for "),
-    ("pcie.replays 5 grows 40", "gpu-pcie-replay", "packets were sent again over PCIe in "),
+    ("field.271 type 3 0 grows 500000000", "gpu-power-cap", "slowed by the system's power brake for"),
+    ("pcie.replays 5 grows 40", "gpu-pcie-replay", "packets were resent over PCIe in"),
     ("field.161.7 0 grows 3", "gpu-nvlink-errors", "replay errors on NVLink 7 in "),
     ("field.163.2 0 grows 400", "gpu-nvlink-errors", "crc errors on NVLink 2 in "),
     ("pcie.gen 1", "gpu-pcie-downgraded", "PCIe generation 1 under load; 5 is possible"),
@@ -102,32 +102,32 @@ FAULTS = (
 )
 
 
-def test_every_fault_under_load_is_told_of_its_gpu_and_rank(watched, says):
+def test_every_fault_under_load_names_its_gpu_and_rank(watched, says):
     faulty = watched(H200, H200 + "".join(f"{n}.{line}\n" for n, (line, _, _) in enumerate(FAULTS)))
     findings = says(watched(H200, looks=4), faulty)
     assert {(f.severity, f.nodes) for f in findings} == {("warning", ("node2",))}
     for n, (_, rule, words) in enumerate(FAULTS):
-        (told,) = [f for f in findings if f.rule == rule and 8 + n in f.ranks]
-        assert words in told.evidence[f"GPU {n}"], told
+        (finding,) = [f for f in findings if f.rule == rule and 8 + n in f.ranks]
+        assert words in finding.evidence[f"GPU {n}"], finding
     assert sorted(rank for f in findings for rank in f.ranks) == list(range(8, 16)), "each GPU for its fault alone"
 
 
-def test_memory_that_fails_under_load_puts_the_node_on_the_exclude_list(watched, says):
+def test_a_memory_failure_under_load_excludes_the_node(watched, says):
     (finding,) = says(watched(H200, H200 + "3.ecc.1.0 0 grows 1\n"))
     assert (finding.rule, finding.ranks, finding.confirmed) == ("gpu-ecc-uncorrected", (3,), True)
     assert "of them while the collectives ran" in finding.message
 
 
-def test_a_gpu_that_is_lost_under_load_is_told(watched, says):
+def test_a_gpu_lost_under_load_is_reported(watched, says):
     (finding,) = says(watched(H200, H200 + "3.lost yes\n"))
     assert (finding.rule, finding.severity, finding.nodes) == ("gpu-fell-off-bus", "error", ("node1",))
 
 
-def test_counters_that_were_high_before_and_do_not_grow_are_not_held_against_a_load(watched, says):
+def test_high_counters_that_do_not_grow_under_load_are_silent(watched, says):
     assert says(watched(H200 + "3.field.161.7 30\n3.pcie.replays 200\n3.field.270 type 3 90000000000\n")) == ()
 
 
-def test_counters_that_could_not_be_read_before_did_not_grow(watched):
+def test_counters_that_could_not_be_read_before_are_silent(watched):
     found, _ = watched(H200, looks=1)
     health = found.devices[0].health
     full = replace(health, nvlinks=replace(health.nvlinks, errors=(LinkErrors("replay", (9,) * 18),)))
@@ -136,7 +136,7 @@ def test_counters_that_could_not_be_read_before_did_not_grow(watched):
     assert gpu_load.load(health, full, (), 1.0).nvlink_errors == (LinkErrors("replay", (9,) * 18),)
 
 
-def test_where_nvml_has_no_clock_of_slowdowns_what_was_seen_counts(watched, says):
+def test_without_slowdown_timers_the_samples_decide(watched, says):
     old = H200 + "".join(f"field.{n} !3\n" for n in (269, 270, 271))
     hot = watched(old, old + "3.reasons 0x48\n")
     (finding,) = says(hot)
@@ -145,7 +145,7 @@ def test_where_nvml_has_no_clock_of_slowdowns_what_was_seen_counts(watched, says
     assert says(watched(old)) == ()
 
 
-def test_a_driver_that_hangs_under_load_costs_the_watch_alone(watched, says, monkeypatch):
+def test_a_driver_that_hangs_under_load_stops_only_the_watch(watched, says, monkeypatch):
     monkeypatch.setattr(gpu_load, "_ANSWER_SECONDS", 1.0)
     start = time.monotonic()
     found, loads = watched(H200, H200 + "3.processes hang\n")
@@ -156,17 +156,17 @@ def test_a_driver_that_hangs_under_load_costs_the_watch_alone(watched, says, mon
     assert "while the collectives ran: NVML did not answer within 1 s" in finding.message
 
 
-def test_a_watch_that_could_not_begin_is_listed_as_not_checked(watched, judge, job_of, change):
+def test_a_watch_that_could_not_start_is_listed_as_not_checked(watched, judge, job_of, change):
     found, _ = watched(H200, looks=0)
     job = job_of(1, 8, looks=LOOKS, gpus=8)
-    why = Missing(reason="the process that asks NVML could not be started: out of memory")
+    why = Missing(reason="could not start the process that queries NVML: out of memory")
     job = change.node(job, 0, gpus=with_loads(replace(job.nodes[0], gpus=found), why).gpus)
-    said = judge(job, "gpu")
-    assert "out of memory" in " ".join(n.reason for n in said.not_checked)
-    assert not [n for n in said.not_checked if n.required]
+    result = judge(job, "gpu")
+    assert "out of memory" in " ".join(n.reason for n in result.not_checked)
+    assert not [n for n in result.not_checked if n.required]
 
 
-def test_the_watcher_ends_with_whoever_started_it(fake_nvml, monkeypatch):
+def test_the_watcher_ends_with_its_parent(fake_nvml, monkeypatch):
     for name, value in fake_nvml.environ(H200).items():
         monkeypatch.setenv(name, value)
 
@@ -182,7 +182,7 @@ def test_the_watcher_ends_with_whoever_started_it(fake_nvml, monkeypatch):
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_who_has_not_read_the_condition_of_gpus_watches_nothing(watched, says):
+def test_a_process_that_did_not_read_the_gpus_watches_none(watched, says):
     async def answer(gpus):
         async with gpu_load.watching(gpus, 60.0) as watch:
             pass

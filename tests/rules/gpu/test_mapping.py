@@ -20,7 +20,7 @@ def of(job_of):
 
 @pytest.fixture
 def with_value(change):
-    """Give ranks a CUDA_VISIBLE_DEVICES, and the GPUs that they then see."""
+    """Give ranks a CUDA_VISIBLE_DEVICES and the GPUs that it leaves them."""
 
     def with_value(job, value, where=None, **more):
         job = change.environment(job, where, CUDA_VISIBLE_DEVICES=value, **more)
@@ -43,24 +43,24 @@ def with_value(change):
 
 @pytest.fixture
 def says(judge):
-    """Judge by the GPU rules and return what they found by name."""
+    """Judge by the GPU rules and return the findings by rule name."""
 
     def says(job):
-        said = judge(job, "gpu")
-        assert not any(finding.rule == "probe-rule-crashed" for finding in said.findings)
-        return [finding.rule for finding in said.findings]
+        result = judge(job, "gpu")
+        assert not any(finding.rule == "probe-rule-crashed" for finding in result.findings)
+        return [finding.rule for finding in result.findings]
 
     return says
 
 
 @pytest.fixture
 def only(judge):
-    """Judge by the GPU rules and return their one finding."""
+    """Judge by the GPU rules and return the only finding."""
 
     def only(job):
-        said = judge(job, "gpu")
-        assert len(said.findings) == 1, [finding.message for finding in said.findings]
-        return said.findings[0]
+        result = judge(job, "gpu")
+        assert len(result.findings) == 1, [finding.message for finding in result.findings]
+        return result.findings[0]
 
     return only
 
@@ -85,17 +85,17 @@ def lost(index, words="NVML error 15: a GPU is lost"):
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 8, 8), (4, 8, 8), (2, (3, 1), 4)])
 @pytest.mark.parametrize("backend", ["auto", "nccl"])
 def test_a_healthy_job_is_silent(of, judge, launcher, shape, backend):
-    said = judge(of(*shape, launcher=launcher, backend=backend), "gpu")
-    assert said.findings == ()
-    assert said.not_checked == ()
+    result = judge(of(*shape, launcher=launcher, backend=backend), "gpu")
+    assert result.findings == ()
+    assert result.not_checked == ()
 
 
 @pytest.mark.parametrize("value", ["0,1", "1,0", "0, 1", "0,1,", "GPU-1-0,GPU-1-1"])
-def test_a_right_list_is_silent(of, with_value, says, value):
+def test_a_valid_list_is_silent(of, with_value, says, value):
     assert says(with_value(of(), value)) == []
 
 
-def test_a_list_for_each_rank_is_silent(of, with_value, says):
+def test_one_list_per_rank_is_silent(of, with_value, says):
     job = of(1, 4, 4, launcher="slurm")
     for i in range(4):
         job = with_value(job, str(i), i)
@@ -103,9 +103,9 @@ def test_a_list_for_each_rank_is_silent(of, with_value, says):
 
 
 def test_eight_indices_on_a_node_of_four_is_only_a_warning(of, with_value, judge):
-    said = judge(with_value(of(2, 4, 4), "0,1,2,3,4,5,6,7"), "gpu")
-    assert [(f.rule, f.severity) for f in said.findings] == [("gpu-cvd-bad-item", "warning")]
-    assert said.verdict.exit_code == 0
+    result = judge(with_value(of(2, 4, 4), "0,1,2,3,4,5,6,7"), "gpu")
+    assert [(f.rule, f.severity) for f in result.findings] == [("gpu-cvd-bad-item", "warning")]
+    assert result.verdict.exit_code == 0
 
 
 # -- where the rules do not apply
@@ -114,40 +114,40 @@ def test_eight_indices_on_a_node_of_four_is_only_a_warning(of, with_value, judge
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_other_backends_need_no_gpu(of, with_value, judge, change, backend):
     job = change.node(with_value(of(backend=backend), ""), None, gpus=NO_ANSWER)
-    said = judge(job, "gpu")
-    assert (said.findings, said.not_checked) == ((), ())
+    result = judge(job, "gpu")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
 @pytest.mark.parametrize("backend", ["auto", "nccl"])
-def test_amds_gpus_are_not_looked_at(of, judge, change, backend):
+def test_amd_gpus_are_not_checked(of, judge, change, backend):
     amd = change.node(of(gpus=0, backend=backend), None, accelerator="amd")
     rocm = change.node(of(backend=backend), None, torch=TorchBuild("2.9", None, "6.4"), gpus=None)
     for job in (amd, rocm):
-        said = judge(job, "gpu")
-        assert (said.findings, said.not_checked) == ((), ())
+        result = judge(job, "gpu")
+        assert (result.findings, result.not_checked) == ((), ())
 
 
-def test_cpu_nodes_are_a_gloo_job(of, judge):
-    said = judge(of(2, 2, 0), "gpu")
-    assert (said.findings, said.not_checked) == ((), ())
+def test_a_job_on_cpu_nodes_is_a_gloo_job(of, judge):
+    result = judge(of(2, 2, 0), "gpu")
+    assert (result.findings, result.not_checked) == ((), ())
 
 
-def test_a_card_that_neither_driver_nor_torch_serves_is_not_looked_at(of, judge, change):
+def test_a_card_without_driver_and_torch_support_is_not_checked(of, judge, change):
     unused = {"torch": TorchBuild("2.9", None, None), "gpus": Missing(reason="NVML error 12: not found")}
-    said = judge(change.node(of(), None, **unused), "gpu")
-    assert (said.findings, said.not_checked) == ((), ())
-    said = judge(change.node(of(backend="nccl"), None, **unused), "gpu")
-    assert [finding.rule for finding in said.findings] == ["gpu-nvml-init-failed"]
+    result = judge(change.node(of(), None, **unused), "gpu")
+    assert (result.findings, result.not_checked) == ((), ())
+    result = judge(change.node(of(backend="nccl"), None, **unused), "gpu")
+    assert [finding.rule for finding in result.findings] == ["gpu-nvml-init-failed"]
 
 
 # -- NVML
 
 
-def test_gpus_that_were_not_looked_at_are_unknown(of, judge, change):
-    said = judge(change.node(of(2), 1, gpus=None), "gpu")
-    assert said.findings == ()
-    assert {(n.nodes, n.ranks, n.reason) for n in said.not_checked} == {(("node2",), (2, 3), "NVML was not asked")}
-    assert said.verdict.exit_code == 20
+def test_gpus_that_were_not_read_are_unknown(of, judge, change):
+    result = judge(change.node(of(2), 1, gpus=None), "gpu")
+    assert result.findings == ()
+    assert {(n.nodes, n.ranks, n.reason) for n in result.not_checked} == {(("node2",), (2, 3), "NVML was not asked")}
+    assert result.verdict.exit_code == 20
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_gpus_that_were_not_looked_at_are_unknown(of, judge, change):
         ("NVML error 4242: ?", False, "admin", 20, "timeout -s KILL 30 nvidia-smi"),
         (NO_ANSWER.reason, False, "admin", 20, "timeout -s KILL 30 nvidia-smi"),
         (
-            "NVML crashed the process that asked it: SIGSEGV",
+            "NVML crashed the process that queried it: SIGSEGV",
             False,
             "admin",
             20,
@@ -172,34 +172,34 @@ def test_gpus_that_were_not_looked_at_are_unknown(of, judge, change):
     ],
 )
 def test_gpu_nvml_init_failed(of, judge, change, reason, confirmed, owner, exit_code, command):
-    said = judge(change.node(of(2), 1, gpus=Missing(reason=reason)), "gpu")
-    (finding,) = said.findings
+    result = judge(change.node(of(2), 1, gpus=Missing(reason=reason)), "gpu")
+    (finding,) = result.findings
     assert finding.rule == "gpu-nvml-init-failed"
     assert (finding.scope, finding.confirmed, finding.owner) == ("node", confirmed, owner)
     assert (finding.nodes, finding.ranks) == (("node2",), (2, 3))
     assert finding.message == f"node2: {reason}"
     assert command in finding.fix.commands
-    assert said.verdict.exit_code == exit_code
-    unseen = {gap.rule for gap in said.not_checked}
+    assert result.verdict.exit_code == exit_code
+    unseen = {gap.rule for gap in result.not_checked}
     assert "gpu-nvml-init-failed" not in unseen
     assert {"gpu-fell-off-bus", "gpu-none-visible", "gpu-duplicate", "gpu-cvd-empty"} <= unseen
 
 
-def test_nodes_with_one_failure_make_one_finding(of, only, change):
+def test_nodes_with_the_same_failure_make_one_finding(of, only, change):
     finding = only(change.node(of(4), (1, 3), gpus=NO_ANSWER))
     assert finding.nodes == ("node2", "node4")
     assert finding.message.startswith("node2 and node4: NVML did not answer within 10 s")
 
 
-def test_when_distcheck_could_not_ask_the_node_is_not_blamed(of, judge, change):
-    reason = "the Python module pynvml (package nvidia-ml-py) cannot be imported: no"
-    said = judge(change.node(of(2), 0, gpus=Missing(reason=reason)), "gpu")
-    assert said.findings == ()
-    assert "gpu-nvml-init-failed" in {gap.rule for gap in said.not_checked}
-    assert said.verdict.exit_code == 20
+def test_a_node_that_distcheck_could_not_query_is_not_blamed(of, judge, change):
+    reason = "cannot import the Python module pynvml (package nvidia-ml-py): no"
+    result = judge(change.node(of(2), 0, gpus=Missing(reason=reason)), "gpu")
+    assert result.findings == ()
+    assert "gpu-nvml-init-failed" in {gap.rule for gap in result.not_checked}
+    assert result.verdict.exit_code == 20
 
 
-def test_codes_are_read_from_reasons():
+def test_error_codes_are_parsed_from_reasons():
     assert error_code("NVML error 18: mismatch") == 18
     assert error_code(NO_ANSWER.reason) is None
     assert not remedy("anything").confirmed
@@ -211,15 +211,15 @@ def test_codes_are_read_from_reasons():
 def test_gpu_fell_off_bus(of, judge, change, with_value):
     job = of(2, 4, 4)
     job = with_value(with_gpus(change, job, *gpus_of(job, 1)[:2], lost(2), gpus_of(job, 1)[3], node=1), None)
-    said = judge(job, "gpu")
-    (finding,) = said.findings
+    result = judge(job, "gpu")
+    (finding,) = result.findings
     assert finding.rule == "gpu-fell-off-bus"
     assert (finding.scope, finding.confirmed, finding.nodes, finding.ranks) == ("gpu", True, ("node2",), (7,))
     assert finding.message == "node2: GPU 2: NVML error 15: a GPU is lost"
-    assert said.verdict.exit_code == 40
+    assert result.verdict.exit_code == 40
 
 
-def test_a_lost_gpu_is_the_one_finding_however_the_list_is_written(of, change, with_value, says):
+def test_a_lost_gpu_is_the_only_finding_for_any_list(of, change, with_value, says):
     for value in (None, "0,1,2,3", "3", "GPU-1-2"):
         job = of(1, 1, 4)
         first, second, _, fourth = gpus_of(job)
@@ -229,7 +229,7 @@ def test_a_lost_gpu_is_the_one_finding_however_the_list_is_written(of, change, w
     assert says(with_value(with_gpus(change, job, lost(0), lost(1)), None)) == ["gpu-fell-off-bus"]
 
 
-def test_an_unknown_error_of_a_gpu_is_not_certain(of, change, with_value, judge):
+def test_an_unknown_error_of_a_gpu_is_unconfirmed(of, change, with_value, judge):
     job = of()
     job = with_value(with_gpus(change, job, gpus_of(job)[0], lost(1, "NVML error 999: unknown error")), None)
     assert judge(job, "gpu").verdict.exit_code == 20
@@ -247,24 +247,24 @@ def test_a_lost_gpu_keeps_its_address(of, change, only):
 # -- no GPU at all
 
 
-def test_gpu_none_visible_when_nccl_meets_cpu_nodes(of, judge):
-    said = judge(of(2, 2, 0, backend="nccl"), "gpu")
-    (finding,) = said.findings
+def test_gpu_none_visible_for_nccl_on_cpu_nodes(of, judge):
+    result = judge(of(2, 2, 0, backend="nccl"), "gpu")
+    (finding,) = result.findings
     assert (finding.rule, finding.scope) == ("gpu-none-visible", "rank")
     assert finding.ranks == (0, 1, 2, 3)
-    assert finding.message == ("node1 and node2: no NVIDIA GPU is to be seen; the job asks for NCCL, which needs them")
-    assert said.verdict.exit_code == 30
-    assert said.not_checked == ()
+    assert finding.message == ("node1 and node2: no NVIDIA GPU found; the job uses NCCL, which needs GPUs")
+    assert result.verdict.exit_code == 30
+    assert result.not_checked == ()
 
 
 @pytest.mark.parametrize("backend", ["auto", "nccl"])
 def test_one_node_without_gpus_among_others_is_suspected(of, judge, change, backend):
     job = change.node(of(3, backend=backend), 1, accelerator="none", gpus=None)
-    said = judge(change.rank(job, (2, 3), gpu=None, visible_gpus=None), "gpu")
-    (finding,) = said.findings
+    result = judge(change.rank(job, (2, 3), gpu=None, visible_gpus=None), "gpu")
+    (finding,) = result.findings
     assert (finding.rule, finding.scope, finding.confirmed) == ("gpu-none-visible", "node", False)
     assert (finding.nodes, finding.ranks) == (("node2",), (2, 3))
-    assert said.verdict.exit_code == 20
+    assert result.verdict.exit_code == 20
 
 
 def test_a_node_without_ranks_needs_no_gpu(of, says, change):
@@ -272,13 +272,13 @@ def test_a_node_without_ranks_needs_no_gpu(of, says, change):
     assert says(change.job(job, ranks=job.ranks[:2])) == []
 
 
-def test_nvml_that_counts_no_gpu(of, judge, change, with_value):
-    said = judge(with_value(with_gpus(change, of()), "0,1"), "gpu")
-    assert [(f.rule, f.scope) for f in said.findings] == [("gpu-none-visible", "rank")]
-    assert "NVML" in said.findings[0].message
-    assert "# add to docker run: --gpus all" in said.findings[0].fix.commands
-    said = judge(with_value(with_gpus(change, of(2), node=1), ""), "gpu")
-    assert ("gpu-none-visible", "node", ("node2",)) in [(f.rule, f.scope, f.nodes) for f in said.findings]
+def test_nvml_counts_no_gpu(of, judge, change, with_value):
+    result = judge(with_value(with_gpus(change, of()), "0,1"), "gpu")
+    assert [(f.rule, f.scope) for f in result.findings] == [("gpu-none-visible", "rank")]
+    assert "NVML" in result.findings[0].message
+    assert "# add to docker run: --gpus all" in result.findings[0].fix.commands
+    result = judge(with_value(with_gpus(change, of(2), node=1), ""), "gpu")
+    assert ("gpu-none-visible", "node", ("node2",)) in [(f.rule, f.scope, f.nodes) for f in result.findings]
 
 
 # -- CUDA_VISIBLE_DEVICES
@@ -287,7 +287,7 @@ def test_nvml_that_counts_no_gpu(of, judge, change, with_value):
 @pytest.mark.parametrize(
     ("name", "value", "message", "command"),
     [
-        ("gpu-cvd-empty", "", "shows 0 of 4 GPUs: it is set and names no GPU", "unset CUDA_VISIBLE_DEVICES"),
+        ("gpu-cvd-empty", "", "shows 0 of 4 GPUs: it is set but names no GPU", "unset CUDA_VISIBLE_DEVICES"),
         ("gpu-cvd-minus-one", "-1", "shows 0 of 4 GPUs: item 1 ('-1')", "export CUDA_VISIBLE_DEVICES=0,1"),
         (
             "gpu-cvd-minus-one",
@@ -300,14 +300,14 @@ def test_nvml_that_counts_no_gpu(of, judge, change, with_value):
         ("gpu-cvd-bad-item", "2 3", "item 1 ('2 3'): CUDA reads 2", "export CUDA_VISIBLE_DEVICES=2,3"),
         ("gpu-cvd-bad-item", "[2;3]", "item 1 ('[2;3]')", "export CUDA_VISIBLE_DEVICES=2,3"),
         ("gpu-cvd-bad-item", "all", "item 1 ('all')", "export CUDA_VISIBLE_DEVICES=0,1"),
-        ("gpu-cvd-bad-item", "3,4", "there is no GPU 4, only GPUs 0 to 3", "export CUDA_VISIBLE_DEVICES=0,1"),
+        ("gpu-cvd-bad-item", "3,4", "GPU 4 does not exist, only GPUs 0 to 3", "export CUDA_VISIBLE_DEVICES=0,1"),
         ("gpu-cvd-mixed-uuid-index", "GPU-1-0,1", "item 2 ('1')", "unset CUDA_VISIBLE_DEVICES"),
         ("gpu-cvd-uuid-stale", "GPU-2-0", "item 1 ('GPU-2-0')", "export CUDA_VISIBLE_DEVICES=0,1"),
     ],
 )
-def test_one_wrong_list_is_one_finding(of, with_value, judge, name, value, message, command):
-    said = judge(with_value(of(1, 2, 4), value), "gpu")
-    (finding,) = said.findings
+def test_a_wrong_list_is_one_finding(of, with_value, judge, name, value, message, command):
+    result = judge(with_value(of(1, 2, 4), value), "gpu")
+    (finding,) = result.findings
     assert finding.rule == name
     assert (finding.severity, finding.scope, finding.ranks, finding.nodes) == (
         "error",
@@ -319,11 +319,11 @@ def test_one_wrong_list_is_one_finding(of, with_value, judge, name, value, messa
     assert message in finding.message
     assert command in finding.fix.commands
     assert finding.evidence["CUDA_VISIBLE_DEVICES"] == value
-    assert said.verdict.exit_code == 30
-    assert said.not_checked == ()
+    assert result.verdict.exit_code == 30
+    assert result.not_checked == ()
 
 
-def test_the_evidence_names_the_gpus_that_are_left(of, with_value, only):
+def test_the_evidence_names_the_visible_gpus(of, with_value, only):
     finding = only(with_value(of(1, 2, 4), "3,-1,2"))
     assert finding.evidence["visible"] == "GPU 3 (0000:04:00.0)"
     assert (finding.evidence["gpus"], finding.evidence["item"]) == (4, 2)
@@ -331,30 +331,30 @@ def test_the_evidence_names_the_gpus_that_are_left(of, with_value, only):
 
 @pytest.mark.parametrize("value", ["0,-1", "0 1", "0,9", "GPU-1-0,1", "GPU-1-0,GPU-ff"])
 def test_a_wrong_list_that_leaves_each_rank_its_gpu_is_a_warning(of, with_value, judge, value):
-    said = judge(with_value(of(1, 1, 4), value), "gpu")
-    assert [f.severity for f in said.findings] == ["warning"]
-    assert said.verdict.exit_code == 0
+    result = judge(with_value(of(1, 1, 4), value), "gpu")
+    assert [f.severity for f in result.findings] == ["warning"]
+    assert result.verdict.exit_code == 0
 
 
-def test_one_value_on_all_nodes_is_one_finding(of, with_value, only):
+def test_the_same_value_on_all_nodes_is_one_finding(of, with_value, only):
     finding = only(with_value(of(4, 2, 4), "[0,1]"))
     assert finding.nodes == ("node1", "node2", "node3", "node4")
     assert len(finding.ranks) == 8
 
 
-def test_a_uuid_of_another_node(of, with_value, only):
+def test_a_uuid_of_another_node_is_stale(of, with_value, only):
     finding = only(with_value(of(2, 2, 2), "GPU-1-0,GPU-1-1"))
     assert (finding.rule, finding.nodes, finding.ranks) == ("gpu-cvd-uuid-stale", ("node2",), (2, 3))
 
 
-def test_a_long_list_is_cut_in_the_message_and_whole_in_the_evidence(of, with_value, only):
+def test_a_long_list_is_cut_in_the_message_but_not_in_the_evidence(of, with_value, only):
     value = ",".join(f"GPU-{i}d1cf8a2-1111-2222-3333-444455556666" for i in range(8))
     finding = only(with_value(of(1, 8, 8), value))
     assert (finding.rule, finding.evidence["CUDA_VISIBLE_DEVICES"]) == ("gpu-cvd-uuid-stale", value)
     assert len(finding.message) < 250
 
 
-def test_slurm_is_asked_for_gpus(of, with_value, only):
+def test_the_fix_under_slurm_requests_gpus(of, with_value, only):
     finding = only(with_value(of(1, 2, 2, launcher="slurm"), "NoDevFiles"))
     assert "#SBATCH --gpus-per-node=2" in finding.fix.commands
 
@@ -362,9 +362,9 @@ def test_slurm_is_asked_for_gpus(of, with_value, only):
 # -- two ranks on one GPU
 
 
-def test_gpu_duplicate_by_one_value_for_all(of, with_value, judge):
-    said = judge(with_value(of(1, 2, 4), "3"), "gpu")
-    (finding,) = said.findings
+def test_gpu_duplicate_with_one_value_for_all_ranks(of, with_value, judge):
+    result = judge(with_value(of(1, 2, 4), "3"), "gpu")
+    (finding,) = result.findings
     assert finding.rule == "gpu-duplicate"
     assert finding.aliases == ("slurm-same-gpu-for-all",)
     assert (finding.severity, finding.scope, finding.ranks) == ("error", "rank", (0, 1))
@@ -374,35 +374,35 @@ def test_gpu_duplicate_by_one_value_for_all(of, with_value, judge):
     assert (finding.evidence["uuid"], finding.evidence["pci"]) == ("GPU-1-3", "0000:04:00.0")
     assert finding.evidence["rank 1"] == "node1, LOCAL_RANK 1, CUDA_VISIBLE_DEVICES='3', sees 1 GPU"
     assert any("torch.cuda.set_device" in command for command in finding.fix.commands)
-    assert said.verdict.exit_code == 30
+    assert result.verdict.exit_code == 30
 
 
 def test_the_same_mistake_on_every_node_is_one_finding(of, with_value, only):
     finding = only(with_value(of(4, 4, 4), "0"))
     assert len(finding.ranks) == 16
     assert finding.message.startswith("ranks 0-3 (node1) all run on GPU-1-0")
-    assert finding.message.endswith("; 3 more GPUs are shared in this way")
+    assert finding.message.endswith("; same for 3 more GPUs")
 
 
-def test_more_ranks_than_gpus(of, with_value, only):
+def test_more_ranks_than_gpus_share_gpus(of, with_value, only):
     finding = only(with_value(of(1, 2, 1), None))
     assert finding.rule == "gpu-duplicate"
     assert "export PET_NPROC_PER_NODE=gpu" in finding.fix.commands
 
 
-def test_a_list_for_each_rank_and_cuda_local_rank(of, with_value, only):
+def test_one_list_per_rank_combined_with_cuda_local_rank(of, with_value, only):
     job = with_value(with_value(of(), "1,0", 0), "0,1", 1)
     finding = only(job)
     assert finding.message == "ranks 0-1 (node1) both run on GPU-1-1 (0000:02:00.0)"
 
 
-def test_two_containers_that_were_handed_one_gpu(of, with_value, only, change):
+def test_two_containers_with_the_same_gpu(of, with_value, only, change):
     job = of(2, 1, 1)
     finding = only(with_value(with_gpus(change, job, *gpus_of(job, 0), node=1), None))
     assert (finding.rule, finding.nodes, finding.owner) == ("gpu-duplicate", ("node1", "node2"), "unknown")
 
 
-def test_stand_ins_for_uuids_are_of_one_node(of, with_value, says, change):
+def test_substitutes_for_uuids_are_unique_per_node_only(of, with_value, says, change):
     job = of(2, 1, 1)
     for node in range(2):
         nameless = Gpu(0, Missing(reason="no"), "0000:01:00.0", "NVIDIA H100", 1, 1, mig=False)
@@ -410,20 +410,20 @@ def test_stand_ins_for_uuids_are_of_one_node(of, with_value, says, change):
     assert says(with_value(job, None)) == []
 
 
-def test_equal_local_ranks_are_another_rules_finding(of, with_value, says):
+def test_equal_local_ranks_are_reported_by_another_rule(of, with_value, says):
     job = with_value(of(), None, LOCAL_RANK="0")
     assert {rank.gpu for rank in job.ranks} == {"GPU-1-0"}
     assert says(job) == []
 
 
-def test_two_torchruns_on_one_node_meet_on_a_gpu(of, with_value, only):
+def test_two_torchruns_on_one_node_share_a_gpu(of, with_value, only):
     job = with_value(of(launcher="torchrun"), None, 1, LOCAL_RANK="0", GROUP_RANK="1")
     finding = only(job)
     assert finding.rule == "gpu-duplicate"
     assert any("torchrun" in command for command in finding.fix.commands)
 
 
-def test_ranks_on_one_mig_device(of, with_value, only, change):
+def test_ranks_share_a_mig_device(of, with_value, only, change):
     divided = Gpu(0, "GPU-1-0", "0000:01:00.0", "NVIDIA H100", 1, 1, mig=True, mig_uuids=("MIG-a", "MIG-b"))
     finding = only(with_value(with_gpus(change, of(), divided), None))
     assert finding.message == "ranks 0-1 (node1) both run on MIG-a (0000:01:00.0)"
@@ -433,25 +433,25 @@ def test_ranks_on_one_mig_device(of, with_value, only, change):
 @pytest.mark.parametrize(
     ("value", "severity"), [("1", "info"), ("0x1", "info"), ("0", "error"), ("true", "error"), ("", "error")]
 )
-def test_sharing_that_nccl_was_told_to_allow(of, with_value, only, value, severity):
+def test_sharing_that_nccl_is_configured_to_allow(of, with_value, only, value, severity):
     finding = only(with_value(of(1, 2, 2), "0", NCCL_MULTI_RANK_GPU_ENABLE=value))
     assert (finding.rule, finding.severity) == ("gpu-duplicate", severity)
 
 
 @pytest.mark.parametrize(("hosts", "severity"), [(("a", "b"), "info"), (("a", "a"), "error"), (("a", ""), "error")])
-def test_ranks_that_nccl_takes_for_hosts_of_their_own_may_share(of, with_value, only, change, hosts, severity):
+def test_ranks_with_their_own_nccl_hostid_may_share(of, with_value, only, change, hosts, severity):
     job = with_value(of(1, 2, 2), "0")
     for rank, host in enumerate(hosts):
         job = change.environment(job, rank, NCCL_HOSTID=host)
     assert (only(job).rule, only(job).severity) == ("gpu-duplicate", severity)
 
 
-def test_sharing_that_only_one_rank_allows(of, with_value, only):
+def test_sharing_that_only_one_rank_allows_is_an_error(of, with_value, only):
     job = with_value(of(1, 2, 1), None, 0, NCCL_MULTI_RANK_GPU_ENABLE="1")
     assert only(job).severity == "error"
 
 
-def test_a_local_rank_without_a_gpu_is_another_rules_finding(of, with_value, says):
+def test_a_local_rank_without_a_gpu_is_reported_by_another_rule(of, with_value, says):
     job = with_value(of(1, 4, 4), "0,1")
     assert [rank.gpu for rank in job.ranks] == ["GPU-1-0", "GPU-1-1", None, None]
     assert says(job) == []

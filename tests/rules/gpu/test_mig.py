@@ -1,4 +1,4 @@
-"""MIG devices: what a process sees of them, what NCCL makes of them, and jobs that have them in part."""
+"""MIG devices: what a process sees, how NCCL treats them, and jobs that mix both kinds."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def on(fake_nvml, monkeypatch, job_of, change):
     return machines(fake_nvml, monkeypatch, job_of, change)
 
 
-def errors(said):
-    return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+def errors(result):
+    return [(f.rule, f.severity, f.ranks, f.nodes) for f in result.findings]
 
 
-def test_a_process_that_is_told_of_several_mig_devices_sees_one(on, judge):
+def test_a_process_given_several_mig_devices_sees_one(on, judge):
     job = on(MIG, per_node=1, values=(f"{name(0)},{name(1)}",))
     (finding,) = judge(job).findings
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-cvd-mig", "warning", (0,))
-    assert "names 2 devices, and a process sees one MIG device only: MIG-000000000-aaaa" in finding.message
+    assert "names 2 devices, but a process sees only one MIG device: MIG-000000000-aaaa" in finding.message
 
 
 def test_an_index_of_a_gpu_in_mig_mode_hides_the_others(on, judge):
@@ -43,25 +43,25 @@ def test_an_index_of_a_gpu_in_mig_mode_hides_the_others(on, judge):
 
 
 @pytest.mark.parametrize("value", ["0", name(3), ""])
-def test_one_device_is_what_a_process_sees(on, judge, value):
+def test_one_mig_device_per_process_is_silent(on, judge, value):
     job = on(MIG, per_node=1, values=(value,)) if value else on(MIG, per_node=1)
     assert judge(job).findings == ()
 
 
-def test_ranks_that_come_to_one_mig_device_are_duplicates_and_nothing_else(on, judge):
+def test_ranks_on_one_mig_device_are_only_gpu_duplicate(on, judge):
     both = f"{name(0)},{name(1)}"
     assert [rule for rule, *_ in errors(judge(on(MIG, per_node=2, values=(both, both))))] == ["gpu-duplicate"]
 
 
-def test_ranks_on_two_parts_of_one_gpu_cannot_talk(on, judge):
-    said = judge(on(TWO, per_node=2, values=(name(3), name(3, 1))))
-    (finding,) = said.findings
+def test_ranks_on_two_mig_devices_of_one_gpu_cannot_connect(on, judge):
+    result = judge(on(TWO, per_node=2, values=(name(3), name(3, 1))))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (
         "gpu-mig-with-nccl", "error", (0, 1), ("node1",),
     )  # fmt: skip
     assert "MIG devices of GPU 3 (0000:61:00.0)" in finding.message
-    assert "NCCL's version is not known" in finding.message
-    assert said.verdict.exit_code == 30
+    assert "NCCL version unknown" in finding.message
+    assert result.verdict.exit_code == 30
 
 
 @pytest.mark.parametrize(
@@ -75,56 +75,56 @@ def test_ranks_on_two_parts_of_one_gpu_cannot_talk(on, judge):
         ("", {"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, "error"),
     ],
 )
-def test_nccl_allows_it_from_2_30_where_it_is_told_to(on, judge, change, nccl, variables, severity):
+def test_nccl_allows_it_from_2_30_if_configured(on, judge, change, nccl, variables, severity):
     job = on(TWO, per_node=2, values=(name(3), name(3, 1)), **variables)
     job = change.job(job, collectives=Collectives(backend="nccl", backend_reason="", nccl=nccl))
     assert errors(judge(job, "gpu", "gpu_mig")) == [("gpu-mig-with-nccl", severity, (0, 1), ("node1",))]
 
 
-def test_ranks_on_parts_of_different_gpus_are_fine(on, judge):
+def test_ranks_on_mig_devices_of_different_gpus_are_silent(on, judge):
     assert judge(on(TWO, TWO, per_node=2, values=(name(2), name(3)))).findings == ()
 
 
-def test_gloo_does_not_care(on, judge, change):
+def test_mig_is_silent_for_gloo(on, judge, change):
     job = change.asked(on(TWO, per_node=2, values=(name(3), name(3, 1))), backend="gloo")
     assert judge(job).findings == ()
 
 
-def test_mig_mode_left_on_on_one_node_of_four(on, judge):
-    said = judge(on(H100, H100, MIG, H100))
-    (finding,) = said.findings
+def test_mig_mode_left_on_one_node_of_four(on, judge):
+    result = judge(on(H100, H100, MIG, H100))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.ranks) == ("gpu-mig-partial", "error", tuple(range(16, 24)))
     assert (finding.nodes, finding.confirmed) == (("node3",), True)
     assert finding.message == "ranks 16-23 (node3) take MIG devices; the other 24 ranks take whole GPUs"
-    assert said.verdict.exit_code == 40
+    assert result.verdict.exit_code == 40
 
 
-def test_the_node_that_is_whole_is_the_odd_one_among_divided_ones(on, judge):
+def test_one_node_without_mig_among_nodes_with_mig_is_the_odd_one(on, judge):
     values = tuple(name(i) for i in range(8))
-    said = judge(on(MIG, MIG, H100, values=values), "gpu_mig")
-    assert errors(said) == []  # its ranks were given names that it does not have: gpu-cvd-uuid-stale
+    result = judge(on(MIG, MIG, H100, values=values), "gpu_mig")
+    assert errors(result) == []  # its ranks got UUIDs that the node does not have: gpu-cvd-uuid-stale
     job = on(MIG, MIG, H100, per_node=1)
     assert errors(judge(job)) == [("gpu-mig-partial", "error", (2,), ("node3",))]
 
 
-def test_of_two_nodes_both_are_said_and_none_is_excluded(on, judge):
-    said = judge(on(H100, MIG, per_node=1))
-    (finding,) = said.findings
+def test_of_two_nodes_both_are_named_and_none_is_excluded(on, judge):
+    result = judge(on(H100, MIG, per_node=1))
+    (finding,) = result.findings
     assert (finding.rule, finding.scope, finding.ranks, finding.nodes) == (
         "gpu-mig-partial", "job", (0, 1), ("node1", "node2"),
     )  # fmt: skip
     assert not finding.confirmed
-    assert said.verdict.exit_code == 30
+    assert result.verdict.exit_code == 30
 
 
-def test_what_the_job_itself_names_is_no_nodes_fault(on, judge):
+def test_mig_devices_named_by_the_job_are_not_the_nodes_fault(on, judge):
     job = on(H100 + "7.mig 1\n7.mig.slots 7\n7.0.uuid MIG-00000007-aaaa\n", per_node=3,
              values=("0", "1", "MIG-{node}00000007-aaaa"))  # fmt: skip
     (finding,) = judge(job, "gpu", "gpu_mig").findings
     assert (finding.rule, finding.scope, finding.ranks) == ("gpu-mig-partial", "job", (2,))
 
 
-def test_a_divided_gpu_that_no_rank_takes_is_nothing(on, judge):
+def test_a_mig_gpu_that_no_rank_takes_is_silent(on, judge):
     job = on(H100 + "7.mig 1\n7.mig.slots 7\n7.0.uuid MIG-00000007-aaaa\n", per_node=2, values=("0,1", "0,1"))
     assert judge(job).findings == ()
 
@@ -133,43 +133,43 @@ EMPTY = "{gpu}.mig 1\n{gpu}.mig.slots 7\n"
 
 
 def empty(*gpus):
-    """A node of eight GPUs, of which these are in MIG mode and hold no MIG device."""
+    """Return a node of eight GPUs; these are in MIG mode without a MIG device."""
     return H100 + "".join(EMPTY.format(gpu=gpu) for gpu in gpus)
 
 
 def asked_cuda(job, devices, change):
-    """The job as CUDA itself has shown each rank so many GPUs."""
+    """Return the job after CUDA has shown each rank this many GPUs."""
     return change.rank(job, None, cuda=CudaView(tuple(CudaDevice(uuid) for uuid in devices)))
 
 
 @pytest.mark.parametrize("gpu", [0, 3, 7])
 @pytest.mark.parametrize("others", [(), (H100, H100)])
-def test_a_gpu_in_mig_mode_without_devices_is_the_one_cause_of_what_is_missing(on, judge, change, gpu, others):
+def test_a_gpu_in_mig_mode_without_devices_is_the_only_finding(on, judge, change, gpu, others):
     job = on(empty(gpu), *others)
-    said = judge(job)
-    assert errors(said) == [("gpu-mig-without-device", "error", (7,), ("node1",))]
-    (finding,) = said.findings
+    result = judge(job)
+    assert errors(result) == [("gpu-mig-without-device", "error", (7,), ("node1",))]
+    (finding,) = result.findings
     assert finding.message.startswith(f"node1: GPU {gpu} (0000:")
     assert "is in MIG mode without a MIG device, so CUDA shows 7 of 8 GPUs; rank 7 (node1" in finding.message
     assert finding.fix.commands == (f"sudo nvidia-smi -i {gpu} -mig 0", f"nvidia-smi mig -i {gpu} -lgip")
-    assert (finding.scope, finding.confirmed, said.verdict.exit_code) == ("gpu", False, 20)
+    assert (finding.scope, finding.confirmed, result.verdict.exit_code) == ("gpu", False, 20)
     seen = asked_cuda(job, job.ranks[0].visible_gpus, change)
     assert judge(seen, "gpu_mig").verdict.exit_code == 40, "CUDA has shown that it is not there"
 
 
-def test_ranks_that_get_a_gpu_without_it_are_not_bothered(on, judge):
+def test_it_is_silent_if_every_rank_gets_another_gpu(on, judge):
     for values in (None, ("1,2,3,4,5,6,7",) * 4):
         job = on(empty(0), per_node=4, values=values) if values else on(empty(0), per_node=4)
         assert judge(job).findings == ()
         assert judge(job).verdict.exit_code == 0
 
 
-def test_a_rank_that_is_shown_only_that_gpu_gets_none(on, judge):
+def test_a_rank_that_sees_only_that_gpu_gets_none(on, judge):
     job = on(empty(0), values=tuple(str(i) for i in range(8)))
     assert errors(judge(job)) == [("gpu-mig-without-device", "error", (0,), ("node1",))]
 
 
-def test_only_the_gpus_that_somebody_was_to_have_are_named(on, judge):
+def test_only_the_gpus_that_ranks_need_are_named(on, judge):
     job = on(empty(0, 5), per_node=2, values=("4,5", "4,5"))
     (finding,) = judge(job).findings
     assert (finding.rule, finding.ranks) == ("gpu-mig-without-device", (1,))
@@ -177,29 +177,29 @@ def test_only_the_gpus_that_somebody_was_to_have_are_named(on, judge):
     assert "GPU 0 " not in finding.message, "and that both ranks come to GPU 4 is no finding of its own"
 
 
-def test_all_gpus_in_mig_mode_are_one_finding_of_their_node(on, judge):
+def test_all_gpus_in_mig_mode_are_one_finding_for_their_node(on, judge):
     (finding,) = judge(on(H100 + "mig 1\nmig.slots 7\n", H100)).findings
     assert (finding.rule, finding.ranks, finding.nodes) == ("gpu-mig-without-device", tuple(range(8)), ("node1",))
     assert "CUDA shows 0 of 8 GPUs" in finding.message
     assert finding.fix.commands[0] == "sudo nvidia-smi -i 0,1,2,3,4,5,6,7 -mig 0"
 
 
-def test_the_same_on_most_nodes_is_the_systems(on, judge, change):
+def test_the_same_fault_on_most_nodes_has_scope_system(on, judge, change):
     job = on(*[empty(0)] * 3)
     seen = asked_cuda(job, job.ranks[0].visible_gpus, change)
-    said = judge(seen, "gpu_mig")
-    assert {f.scope for f in said.findings} == {"system"}
-    assert said.verdict.exit_code == 30
+    result = judge(seen, "gpu_mig")
+    assert {f.scope for f in result.findings} == {"system"}
+    assert result.verdict.exit_code == 30
 
 
 @pytest.mark.parametrize(("needed", "found"), [(8, ["gpu-mig-without-device"]), (7, []), (None, [])])
-def test_a_node_by_itself_is_short_of_it_where_so_many_are_needed(on, judge, change, needed, found):
+def test_distcheck_node_reports_it_if_that_many_gpus_are_needed(on, judge, change, needed, found):
     job = on(empty(0), per_node=1)
     bare = change.rank(job, None, environment={}, placement=Placement(), visible_gpus=None, gpu=None)
     alone = change.asked(bare, looks=("node", "gpu"), command="node", gpus=needed)
     assert [f.rule for f in judge(alone, "gpu_mig", "gpu", "node").findings] == found
 
 
-def test_a_gpu_of_which_mig_mode_is_not_known_is_not_blamed(on, judge):
+def test_a_gpu_with_unknown_mig_mode_is_not_blamed(on, judge):
     job = on(H100 + "0.mig !4\n", per_node=8)
     assert judge(job, "gpu_mig").findings == ()

@@ -9,7 +9,7 @@ from distcheck.facts import Missing, Xid
 
 H100 = PROFILES["dgx_h100"]
 SIGNED = H100 + "field.230 type 1 0\n"
-"""The driver tells what it wants done, and wants nothing."""
+"""The driver reports recovery actions and requests none."""
 GPU5 = "0000:c3:00.0"
 
 
@@ -37,54 +37,54 @@ def xid(number, minutes=40.0, pci=GPU5):
     [
         (48, "error", "an uncorrectable memory error", "reset the GPU"),
         (62, "error", "microcontroller", "reset the GPU"),
-        (63, "warning", "is to be replaced", "Nothing at once"),
+        (63, "warning", "needs replacement", "No immediate action"),
         (64, "error", "could not be replaced", "reset the GPU"),
-        (74, "warning", "NVLink", "Look at the links"),
+        (74, "warning", "NVLink", "Check the links"),
         (79, "error", "fallen off the bus", "reboot"),
-        (92, "warning", "correctable", "Nothing at once"),
-        (94, "warning", "hit one application", "Nothing at once"),
+        (92, "warning", "correctable", "No immediate action"),
+        (94, "warning", "hit one application", "No immediate action"),
         (95, "error", "could not be contained", "reset the GPU"),
         (119, "error", "did not answer", "reset the GPU"),
         (120, "error", "GSP", "reset the GPU"),
-        (121, "warning", "C2C", "Nothing at once"),
-        (149, "warning", "NVLink", "Look at the links"),
+        (121, "warning", "C2C", "No immediate action"),
+        (149, "warning", "NVLink", "Check the links"),
         (54, "error", "power", "power cables"),
-        (13, "info", "a fault of a kernel", "application"),
-        (31, "info", "memory that is not there", "application"),
+        (13, "info", "a fault in a CUDA kernel", "application"),
+        (31, "info", "an invalid memory address", "application"),
         (43, "info", "an application's fault", "application"),
-        (45, "info", "taken off the GPU", "application"),
+        (45, "info", "removed from the GPU", "application"),
         (4711, "info", "Xid 4711 40 min ago", "Look it up"),
     ],
 )
-def test_each_number_has_its_weight_and_its_fix(on, judge, number, severity, words, step):
-    said = judge(on(H100, xid(number)))
-    (finding,) = said.findings
+def test_each_xid_has_its_severity_and_fix(on, judge, number, severity, words, step):
+    result = judge(on(H100, xid(number)))
+    (finding,) = result.findings
     assert (finding.rule, finding.severity, finding.ranks, finding.nodes) == (
         "gpu-xid-recent", severity, (13,), ("node2",),
     )  # fmt: skip
     assert f"GPU 5 ({GPU5}): Xid {number} 40 min ago" in finding.message
     assert words in finding.message
     assert step in finding.fix.text
-    assert said.verdict.exit_code == (20 if severity == "error" else 0)
+    assert result.verdict.exit_code == (20 if severity == "error" else 0)
 
 
-def test_older_ones_and_a_quiet_log_are_nothing(on, judge):
+def test_old_xids_and_an_empty_log_are_silent(on, judge):
     assert judge(on(H100, xid(79, minutes=121), xid(48, minutes=600))).findings == ()
     assert judge(on(H100)).findings == ()
 
 
-def test_what_the_driver_has_dealt_with_is_a_warning(on, judge):
+def test_an_xid_without_recovery_action_is_a_warning(on, judge):
     (finding,) = judge(on(SIGNED, xid(119))).findings
     assert finding.severity == "warning"
 
 
-def test_one_of_which_nobody_knows_when_is_no_error(on, judge):
+def test_an_xid_at_an_unknown_time_is_a_warning(on, judge):
     (finding,) = judge(on(H100, xid(119, minutes=None))).findings
     assert finding.severity == "warning"
-    assert "Xid 119 at a time that is not known" in finding.message
+    assert "Xid 119 at an unknown time" in finding.message
 
 
-def test_several_of_one_gpu_are_one_finding_of_the_worst(on, judge):
+def test_several_xids_of_one_gpu_are_one_finding_about_the_worst(on, judge):
     (finding,) = judge(on(H100, xid(45, 5), xid(63, 5), xid(48, 6), xid(13, 1))).findings
     assert (finding.severity, finding.ranks) == ("error", (13,))
     assert "Xid 48 6 min ago: an uncorrectable memory error; also Xid 13,45,63" in finding.message
@@ -98,30 +98,30 @@ def test_several_of_one_gpu_are_one_finding_of_the_worst(on, judge):
         ("5.rows 0 1 1 0\n", 63, "gpu-row-remap-pending"),
     ],
 )
-def test_what_nvml_tells_as_well_is_told_once_and_the_xid_is_a_remark(on, judge, fault, number, rule):
-    said = {f.rule: f.severity for f in judge(on(H100 + fault, xid(number))).findings}
-    assert said.pop("gpu-xid-recent") == "info"
-    assert list(said) == [rule]
+def test_a_fault_that_nvml_reports_too_makes_the_xid_an_info_finding(on, judge, fault, number, rule):
+    result = {f.rule: f.severity for f in judge(on(H100 + fault, xid(number))).findings}
+    assert result.pop("gpu-xid-recent") == "info"
+    assert list(result) == [rule]
 
 
 @pytest.mark.parametrize("fault", ["5.lost yes\n", "5.handle !15\n", "5.reasons !15\n"])
-def test_a_gpu_that_is_lost_is_told_as_lost(on, judge, fault):
-    said = judge(on(H100 + fault, xid(79)), "gpu", "gpu_xids")
-    assert [f.rule for f in said.findings] == ["gpu-fell-off-bus"]
+def test_a_lost_gpu_is_reported_as_lost(on, judge, fault):
+    result = judge(on(H100 + fault, xid(79)), "gpu", "gpu_xids")
+    assert [f.rule for f in result.findings] == ["gpu-fell-off-bus"]
 
 
-def test_a_gpu_that_no_rank_takes_is_a_remark(on, judge):
+def test_a_gpu_that_no_rank_takes_is_an_info_finding(on, judge):
     (finding,) = judge(on(H100, xid(79), per_node=2)).findings
     assert (finding.severity, finding.ranks) == ("info", ())
 
 
-def test_a_gpu_that_nvml_does_not_list_is_a_remark(on, judge):
+def test_a_gpu_that_nvml_does_not_list_is_an_info_finding(on, judge):
     (finding,) = judge(on(H100, xid(79, pci="0000:ab:00.0"))).findings
     assert (finding.rule, finding.severity, finding.nodes) == ("gpu-xid-recent", "info", ("node2",))
-    assert "of GPUs that NVML does not show here: 0000:ab:00.0: Xid 79 40 min ago" in finding.message
+    assert "Xids of GPUs that NVML does not list: 0000:ab:00.0: Xid 79 40 min ago" in finding.message
 
 
-def test_where_nvml_failed_the_log_is_told_beside_it(on, judge, change):
+def test_an_nvml_failure_is_reported_beside_the_xid(on, judge, change):
     job = change.node(on(H100, xid(79)), 1, gpus=Missing(reason="NVML error 999: Unknown Error"))
     assert {f.rule: f.severity for f in judge(job, "gpu", "gpu_xids").findings} == {
         "gpu-nvml-init-failed": "error",
@@ -129,15 +129,15 @@ def test_where_nvml_failed_the_log_is_told_beside_it(on, judge, change):
     }
 
 
-def test_a_log_that_may_not_be_read_is_not_checked_and_decides_nothing(on, judge, change):
-    reason = "the kernel's log may not be read (/dev/kmsg: Operation not permitted; kernel.dmesg_restrict is 1)"
+def test_an_unreadable_log_is_not_checked_and_not_required(on, judge, change):
+    reason = "no permission to read the kernel log (/dev/kmsg: Operation not permitted; kernel.dmesg_restrict is 1)"
     job = on(H100)
     for n in range(2):
         job = change.node(job, n, xids=Missing(reason=reason))
-    said = judge(job)
-    assert said.findings == ()
-    (unseen,) = said.not_checked
+    result = judge(job)
+    assert result.findings == ()
+    (unseen,) = result.not_checked
     assert (unseen.rule, unseen.reason, unseen.nodes, unseen.required) == (
         "gpu-xid-recent", reason, ("node1", "node2"), False,
     )  # fmt: skip
-    assert said.verdict.exit_code == 0
+    assert result.verdict.exit_code == 0

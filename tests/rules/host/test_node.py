@@ -1,4 +1,4 @@
-"""A node by itself: each fault is found on the node that has it, and a healthy node is left in peace."""
+"""A single node: each fault is reported for the node that has it, and a healthy node is silent."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def said(diagnosis):
     return [(f.rule, f.severity, f.confirmed, f.nodes) for f in diagnosis.findings]
 
 
-def test_a_healthy_node_is_left_in_peace(lone, judge):
+def test_a_healthy_node_is_silent(lone, judge):
     for gpus in (None, 0, 3, 4):
         diagnosis = judge(lone(gpus=gpus), "node", "gpu")
         assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
 
 
-def test_a_node_without_gpus_is_left_in_peace(lone, judge):
+def test_a_node_without_gpus_is_silent(lone, judge):
     diagnosis = judge(lone(accelerator="none", answer=None), "node", "gpu")
     assert (diagnosis.findings, diagnosis.not_checked) == ((), ())
 
@@ -98,7 +98,7 @@ def test_no_library_where_gpus_must_be_is_suspected(lone, judge):
 
 
 @pytest.mark.parametrize("accelerator", ["nvidia", "none", "amd"])
-def test_a_tool_that_cannot_count_blames_no_node(lone, judge, accelerator):
+def test_a_missing_pynvml_blames_no_node(lone, judge, accelerator):
     answer = Missing(reason="the Python module pynvml (package nvidia-ml-py) cannot be imported: gone")
     diagnosis = judge(lone(gpus=4, accelerator=accelerator, answer=answer), "node", "gpu")
     assert diagnosis.findings == ()
@@ -125,7 +125,7 @@ def test_a_tool_that_cannot_count_blames_no_node(lone, judge, accelerator):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_fault_of_one_node_is_named_there(lone, judge, faulty, rule, severity, code):
+def test_a_fault_of_one_node_names_that_node(lone, judge, faulty, rule, severity, code):
     second = named_as_node2(faulty)
     diagnosis = judge(lone(2, states=[state(), second]), "node", "gpu")
     assert [(f.rule, f.severity, f.nodes) for f in diagnosis.findings] == [(rule, severity, ("node2",))]
@@ -149,11 +149,11 @@ def named_as_node2(faulty):
     ],
     ids=["no count of files", "no limit", "just enough", "both addresses"],
 )
-def test_what_looks_odd_and_is_not(lone, judge, healthy):
+def test_unusual_but_healthy_states_are_silent(lone, judge, healthy):
     assert judge(lone(states=[healthy]), "node", "gpu").findings == ()
 
 
-def test_a_node_that_does_not_answer_is_no_pass(lone, judge):
+def test_a_node_that_does_not_answer_is_not_a_pass(lone, judge):
     silent = Missing(reason="this node did not answer within 7 s: its resolver or a file system hangs")
     diagnosis = judge(lone(states=[silent]), "node", "gpu")
     assert diagnosis.findings == ()
@@ -163,13 +163,13 @@ def test_a_node_that_does_not_answer_is_no_pass(lone, judge):
     assert diagnosis.verdict.exit_code == 20
 
 
-def test_most_nodes_alike_is_the_systems_fault(lone, judge):
+def test_a_fault_of_most_nodes_has_scope_system(lone, judge):
     diagnosis = judge(lone(3, gpus=8), "node", "gpu")
     assert {f.scope for f in diagnosis.findings} == {"system"}
     assert diagnosis.verdict.exit_code == 30
 
 
-def test_the_rules_say_nothing_of_a_job_with_ranks(job_of, judge):
+def test_the_rules_are_silent_for_a_job_with_ranks(job_of, judge):
     assert judge(job_of(2, 2, gpus=2), "node").findings == ()
 
 
@@ -183,7 +183,7 @@ def test_the_rules_say_nothing_of_a_job_with_ranks(job_of, judge):
         (None, ""),
     ],
 )
-def test_the_shared_memory_of_a_node_that_shall_measure_is_judged_too(job_of, change, judge, shm, severity):
+def test_the_shared_memory_of_a_node_that_measures_is_judged_too(job_of, change, judge, shm, severity):
     job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives")), 1, shm=shm)
     # Even where the collectives were not run for something else: the room is known all the same.
     for looked in (job, change.job(job, skipped={"collectives": "not run because of something else"})):
@@ -204,7 +204,7 @@ def test_the_shared_memory_of_a_node_that_shall_measure_is_judged_too(job_of, ch
     ],
 )
 @pytest.mark.parametrize("look", ["collectives", "isolation"])
-def test_a_full_folder_for_temporary_files_is_named_with_its_node_by_all_that_measure(
+def test_a_full_temporary_directory_is_reported_with_its_node_before_measuring(
     job_of, change, judge, tmp, severity, look
 ):
     job = change.node(job_of(3, 2, looks=("environment", "meeting", look)), (0, 2), tmp=space())
@@ -220,10 +220,10 @@ def test_a_full_folder_for_temporary_files_is_named_with_its_node_by_all_that_me
     ("shm", "reason"),
     [
         (Missing(reason="/dev/shm: No such file or directory"), "/dev/shm: No such file or directory"),
-        (space(writable=False), "/dev/shm may not be written"),
+        (space(writable=False), "/dev/shm is not writable"),
     ],
 )
-def test_shared_memory_that_is_not_to_be_had_is_listed_by_those_that_measure(job_of, change, judge, shm, reason):
+def test_unusable_shared_memory_is_listed_as_not_checked(job_of, change, judge, shm, reason):
     job = change.node(job_of(3, 2, looks=("environment", "meeting", "collectives")), (0, 2), shm=shm)
     said = judge(change.node(job, 1, shm=space()), "node")
     (missed,) = said.not_checked

@@ -1,4 +1,4 @@
-"""distcheck itself: its versions, and its processes that were lost."""
+"""distcheck itself: its versions and its lost processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from distcheck.facts import RankRun
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (1, 4), (3, 2)])
-def test_a_job_in_which_nobody_was_lost_is_silent(job_of, judge, nodes, per_node):
+def test_a_job_without_lost_processes_is_silent(job_of, judge, nodes, per_node):
     assert judge(job_of(nodes, per_node), "probe").findings == ()
 
 
@@ -23,7 +23,7 @@ def test_another_version_on_a_node_is_a_warning(job_of, change, judge):
     )
 
 
-def test_a_lost_process_is_named_with_its_stage_and_is_never_a_pass(job_of, change, judge):
+def test_a_lost_process_is_reported_with_its_stage_and_is_never_a_pass(job_of, change, judge):
     job = change.process(job_of(3, 2), 3, lost="its connection was closed", stage="peers")
     diagnosis = judge(job, "probe")
     (found,) = diagnosis.findings
@@ -34,14 +34,14 @@ def test_a_lost_process_is_named_with_its_stage_and_is_never_a_pass(job_of, chan
     assert diagnosis.verdict.exit_code == 20
 
 
-def test_processes_lost_alike_are_one_finding(job_of, change, judge):
+def test_processes_lost_in_the_same_way_are_one_finding(job_of, change, judge):
     job = change.process(job_of(3, 2), (2, 3), lost="it did not answer", stage="meeting")
     job = change.process(job, 5, lost="it did not answer", stage="peers")
     first, second = judge(job, "probe").findings
     assert (first.ranks, second.ranks) == ((2, 3), (5,))
 
 
-def test_a_process_whose_ranks_ended_in_the_collectives_is_left_to_the_rules_about_them(job_of, change, judge):
+def test_a_process_lost_in_the_collectives_is_reported_by_the_rules_about_collectives(job_of, change, judge):
     looks = ("environment", "meeting", "collectives")
     job = change.process(job_of(2, 1, looks=looks), 1, lost="its connection was closed", stage="collectives")
     job = change.rank(job, 0, run=RankRun(pid=1, step="done", outcome="done"))
@@ -51,7 +51,7 @@ def test_a_process_whose_ranks_ended_in_the_collectives_is_left_to_the_rules_abo
     assert [f.rule for f in judge(job, "probe").findings] == ["probe-process-lost"]
 
 
-def test_a_lost_process_without_a_rank_is_said_too(job_of, change, judge):
+def test_a_lost_process_without_a_rank_is_reported(job_of, change, judge):
     job = change.process(job_of(1, 2), 1, lost="its connection was closed")
     job = change.job(job, ranks=job.ranks[:1])
     (found,) = judge(job, "probe").findings
@@ -61,7 +61,7 @@ def test_a_lost_process_without_a_rank_is_said_too(job_of, change, judge):
 LOST = "the connection to 10.0.0.1 was lost: it closed"
 
 
-def test_rank_0s_process_that_was_lost_is_said_although_nothing_else_is_judged(job_of, change, judge):
+def test_a_lost_leader_is_reported_although_nothing_else_is_judged(job_of, change, judge):
     job = change.process(job_of(1, 2), 1, host_lost=LOST, stage="collectives")
     job = change.job(job, met=False, ranks=job.ranks[1:], processes=job.processes[1:])
     job = change.job(job, skipped=dict.fromkeys(job.asked.looks, LOST))
@@ -69,24 +69,23 @@ def test_rank_0s_process_that_was_lost_is_said_although_nothing_else_is_judged(j
     (found,) = diagnosis.findings
     assert (found.rule, found.ranks, found.confirmed) == ("probe-process-lost", (0,), False)
     assert found.message == (
-        f"rank 0's process was lost in the stage 'collectives', says rank 1 (node1 pid {job.processes[0].pid}): {LOST}"
+        "rank 0's process was lost in stage 'collectives', reported by rank 1 "
+        f"(node1 pid {job.processes[0].pid}): {LOST}"
     )
     assert diagnosis.verdict.exit_code == 20
 
 
-def test_who_stood_in_for_rank_0_and_was_lost_is_named_and_not_rank_0(job_of, change, judge):
+def test_a_lost_leader_that_replaced_rank_0_is_named_and_not_rank_0(job_of, change, judge):
     job = change.process(job_of(3, 1), (0, 2), host_lost=LOST, host_rank=1, stage="collectives")
     (found,) = judge(job, "probe").findings
     assert (found.ranks, found.nodes) == ((1,), ("node2",))
     assert found.message.startswith(
-        "rank 1's process was lost in the stage 'collectives', says ranks 0,2 (node1 and node3"
+        "rank 1's process was lost in stage 'collectives', reported by ranks 0,2 (node1 and node3"
     )
 
 
-def test_all_who_lost_rank_0s_process_alike_are_one_finding_that_names_its_node_where_it_is_known(
-    job_of, change, judge
-):
+def test_followers_that_lost_the_leader_are_one_finding_that_names_its_node(job_of, change, judge):
     job = change.process(job_of(3, 1), (1, 2), host_lost=LOST, stage="peers")
     (found,) = judge(job, "probe").findings
     assert (found.ranks, found.nodes) == ((0,), ("node1",))
-    assert "says ranks 1-2 (node2 and node3)" in found.message
+    assert "reported by ranks 1-2 (node2 and node3)" in found.message

@@ -1,4 +1,4 @@
-"""The nodes of missing ranks: named where what started the job tells them, and nothing where it does not."""
+"""The nodes of missing ranks: named if the launcher's variables give them, otherwise unknown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def without_nodes(change, job, *lost):
 
 @pytest.mark.parametrize("mapped", [True, False])
 @pytest.mark.parametrize("asked", [name for name, (kind, *_) in STEPS.items() if kind != "arbitrary"])
-def test_ranks_missing_under_srun_are_on_the_nodes_that_slurm_gave_them(step, change, asked, mapped):
+def test_ranks_missing_under_srun_are_on_the_nodes_that_slurm_assigned(step, change, asked, mapped):
     distribution, plane, tasks, order = STEPS[asked]
     assert deal([order.count(n) for n in range(max(order) + 1)], distribution, int(plane) if plane else None) == order
     job = step(order, tasks, distribution, plane, mapped=mapped)
@@ -65,14 +65,14 @@ def test_ranks_missing_under_srun_are_on_the_nodes_that_slurm_gave_them(step, ch
         assert homes(without_nodes(change, job, *lost)) == {r: n for r, n in everywhere.items() if n in lost}
 
 
-def test_of_an_order_of_ones_own_only_a_single_node_is_known(step, change):
+def test_in_an_arbitrary_order_only_a_single_node_is_known(step, change):
     _, _, tasks, order = STEPS["an order of one's own"]
     job = step(order, tasks, "arbitrary")
     assert homes(without_nodes(change, job, "node2")) == {0: "node2", 2: "node2"}, "all others are complete"
     assert homes(without_nodes(change, job, "node2", "node3")) == {}
 
 
-def test_a_rank_that_is_elsewhere_than_expected_silences_it(step, change):
+def test_a_rank_on_an_unexpected_node_makes_the_nodes_unknown(step, change):
     order = STEPS["block"][3]
     claims_block = step(STEPS["cyclic"][3], "2(x4)")
     assert homes(without_nodes(change, claims_block, "node2", "node3")) == {}
@@ -91,12 +91,12 @@ def test_a_rank_that_is_elsewhere_than_expected_silences_it(step, change):
         {"SLURM_STEP_ID": "4294967290"},
     ],
 )
-def test_variables_that_do_not_fit_together_tell_nothing(step, change, variables):
+def test_inconsistent_variables_make_the_nodes_unknown(step, change, variables):
     job = without_nodes(change, step(STEPS["block"][3], "2(x4)"), "node2", "node3")
     assert homes(change.environment(job, None, **variables)) == {}
 
 
-def test_ranks_of_two_steps_tell_nothing(step, change):
+def test_ranks_of_two_steps_make_the_nodes_unknown(step, change):
     job = without_nodes(change, step(STEPS["block"][3], "2(x4)"), "node2", "node3")
     assert homes(change.environment(job, 0, SLURM_STEP_ID="1")) == {}
 
@@ -135,7 +135,7 @@ def agents(job_of, change, *words, nodes=3):
     )  # fmt: skip
 
 
-def test_agents_of_a_static_rendezvous_are_the_tasks_of_the_step_and_others_are_in_any_order(job_of, change):
+def test_agents_follow_the_tasks_of_the_step_only_with_a_static_rendezvous(job_of, change):
     static = agents(job_of, change, "--nnodes=3", "--node-rank=0")
     assert homes(without_nodes(change, static, "node2", "node3")) == {
         2: "node2", 3: "node2", 4: "node3", 5: "node3",
@@ -145,21 +145,21 @@ def test_agents_of_a_static_rendezvous_are_the_tasks_of_the_step_and_others_are_
     assert homes(without_nodes(change, free, "node3")) == {4: "node3", 5: "node3"}, "all others are complete"
 
 
-def test_ranks_of_an_agent_that_is_there_are_on_its_node(job_of, change):
+def test_missing_ranks_of_an_agent_that_joined_are_on_its_node(job_of, change):
     job = job_of(nodes=3, per_node=4, launcher="torchrun")
     kept = change.keep(job, 0, 1, 2, 3, 4, 6)
     assert homes(kept) == {5: "node2", 7: "node2"}, "of ranks 8 to 11 it is not known"
 
 
 @pytest.mark.parametrize("launcher", ["openmpi", "mvapich", "hydra", "pals", "jsrun", "horovod"])
-def test_under_mpirun_only_a_node_that_is_there_can_be_known_to_lack_ranks(job_of, change, launcher):
+def test_under_mpirun_only_a_node_that_joined_can_be_known(job_of, change, launcher):
     job = job_of(nodes=3, launcher=launcher)
     assert homes(change.keep(job, 0, 1, 2, 4, 5)) == {3: "node2"}
     assert homes(without_nodes(change, job, "node2")) == {}, "nothing names it"
     assert homes(change.keep(job, 0, 2, 3, 4)) == {}, "rank 1 or rank 5 may be on either"
 
 
-def test_by_hand_nothing_tells(job_of, change):
+def test_by_hand_the_nodes_are_unknown(job_of, change):
     job = job_of(nodes=3)
     assert homes(change.keep(job, 0, 1, 2, 4, 5)) == {}
 
@@ -183,7 +183,7 @@ def in_pods(job_of, change, names, per_node=2, *, indexed=False):
         (("llm-worker-0", "llm-worker-1", "llm-worker-2"), (1,)),
     ],
 )
-def test_pods_that_are_not_there_are_named_as_their_controller_names_them(job_of, change, names, lost):
+def test_missing_pods_are_named_as_their_controller_names_them(job_of, change, names, lost):
     job = in_pods(job_of, change, names, indexed=names[0] == "train-0")
     missing = {rank: names[n] for n in lost for rank in (2 * n, 2 * n + 1)}
     assert homes(without_nodes(change, job, *(names[n] for n in lost))) == missing
@@ -196,7 +196,7 @@ def test_pods_whose_names_show_no_order_are_not_guessed(job_of, change, names):
     assert homes(without_nodes(change, in_pods(job_of, change, names, indexed=True), names[2])) == {}
 
 
-def test_the_names_of_hosts_on_whose_network_pods_are_tell_nothing(job_of, change):
+def test_host_names_of_pods_on_the_host_network_make_the_nodes_unknown(job_of, change):
     names = ("pool-0", "pool-1", "pool-2")
     assert homes(without_nodes(change, in_pods(job_of, change, names), names[2])) == {}
     lost = without_nodes(change, in_pods(job_of, change, names, indexed=True), names[2])
@@ -210,7 +210,7 @@ def test_the_missing_node_is_in_the_message_the_table_the_finding_and_the_fix(st
     job = without_nodes(change, step(STEPS["block"][3], "2(x4)"), "node3")
     finding, exit_code = only(job)
     assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("env-rank-missing", (4, 5), ("node3",), 20)
-    assert finding.message == "ranks 4-5 (node3) of 8 did not come to the roll call"
+    assert finding.message == "ranks 4-5 (node3) of 8 did not join the roll call"
     assert finding.fix.commands == (
         "scontrol show node node3",
         "sacct -j 77 --format=JobID,State,ExitCode,NodeList",
@@ -218,7 +218,7 @@ def test_the_missing_node_is_in_the_message_the_table_the_finding_and_the_fix(st
     assert finding.evidence["node3"] == "ranks 4-5"
 
 
-def test_nodes_that_are_missing_are_neither_excluded_nor_the_systems_fault(step, change, only, judge):
+def test_missing_nodes_are_neither_excluded_nor_a_system_fault(step, change, only, judge):
     job = without_nodes(change, step(STEPS["block"][3], "2(x4)"), "node2", "node3", "node4")
     finding, exit_code = only(job)
     assert (finding.nodes, finding.scope, exit_code) == (("node2", "node3", "node4"), "node", 20)
@@ -230,14 +230,14 @@ def test_nodes_that_are_missing_are_neither_excluded_nor_the_systems_fault(step,
     assert "8 ranks (6 missing: 2-7 on node[2-4])" in render(job, judge(job), Detail())
 
 
-def test_known_and_unknown_nodes_are_told_apart(job_of, change, only):
+def test_known_and_unknown_nodes_are_reported_separately(job_of, change, only):
     finding, _ = only(change.keep(job_of(nodes=3, per_node=4, launcher="torchrun"), 0, 1, 2, 3, 4, 6))
-    assert finding.message.startswith("ranks 5,7 (node2) and ranks 8-11 of 12 did not come")
+    assert finding.message.startswith("ranks 5,7 (node2) and ranks 8-11 of 12 did not join")
     assert finding.nodes == ("node2",)
     assert finding.fix.commands == ("ssh node2 pgrep -af python",)
 
 
-def test_pods_are_looked_at_with_kubectl(job_of, change, only):
+def test_the_commands_for_pods_use_kubectl(job_of, change, only):
     names = ("llm-master-0", "llm-worker-0", "llm-worker-1")
     finding, _ = only(without_nodes(change, in_pods(job_of, change, names), names[2]))
     assert (finding.nodes, finding.fix.commands) == ((names[2],), (f"kubectl describe pod {names[2]}",))
@@ -248,7 +248,7 @@ def test_pods_are_looked_at_with_kubectl(job_of, change, only):
     )
 
 
-def test_nodes_that_distcheck_was_given_are_named(job_of, change, judge):
+def test_nodes_given_to_distcheck_are_named(job_of, change, judge):
     job = job_of(nodes=2)
     hosts = tuple(LaunchedNode(name=f"host{n + 1}", ranks=(2 * n, 2 * n + 1), outcome="reported") for n in range(2))
     launched = Launched(engine="ssh", command=("ssh",), nodes=hosts)

@@ -1,4 +1,4 @@
-"""What torchelastic agents make of their ranks."""
+"""How torchelastic agents start their ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ C10D = ("--nnodes=2", "--rdzv-backend", "c10d", "--rdzv-endpoint=10.0.0.1:29400"
 
 @pytest.fixture
 def under(job_of, change):
-    """A healthy job under torchrun whose agents were told these arguments."""
+    """Build a healthy job under torchrun whose agents have these arguments."""
 
     def make(*arguments, nodes=2, per_node=2, program="torchrun", looks=("environment", "meeting"), gpus=0):
         job = job_of(nodes, per_node, "torchrun", looks, gpus=gpus)
@@ -25,7 +25,7 @@ def under(job_of, change):
 
 @pytest.fixture
 def only(judge):
-    """The one finding of a job, or None."""
+    """Return the only finding of a job, or None."""
 
     def one(job):
         findings = judge(job).findings
@@ -35,7 +35,7 @@ def only(judge):
     return one
 
 
-def test_torchrun_nproc_mismatch_is_worth_knowing_where_numbers_were_given(under, only):
+def test_torchrun_nproc_mismatch_is_an_info_where_numbers_are_set(under, only):
     found = only(under(*C10D, per_node=(3, 2)))
     assert (found.rule, found.severity, found.nodes) == ("torchrun-nproc-mismatch", "info", ("node2",))
     assert "started 2 processes; other nodes have 3" in found.message
@@ -62,17 +62,17 @@ def test_node_ranks_that_differ_are_silent(job_of, change, judge):
     assert judge(job).findings == ()
 
 
-def test_a_left_over_node_rank_does_no_harm_to_agents_that_met(under, change, judge):
+def test_an_inherited_node_rank_is_harmless_for_agents_that_met(under, change, judge):
     assert judge(change.environment(under(*C10D), None, NODE_RANK="0")).findings == ()
 
 
-def test_ranks_that_are_there_twice_are_the_other_rules_finding(job_of, change, judge):
+def test_duplicate_ranks_are_another_rules_finding(job_of, change, judge):
     job = change.environment(job_of(2, 1), 1, RANK="0")
     said = judge(change.environment(job, None, NODE_RANK="0"))
     assert [f.rule for f in said.findings] == ["env-rank-duplicate"]
 
 
-def test_torchrun_node_rank_with_c10d_says_what_came_of_it(under, change, only):
+def test_torchrun_node_rank_with_c10d_reports_the_actual_node_rank(under, change, only):
     job = under(*C10D)
     for positions, wanted in (((0, 1), "1"), ((2, 3), "0")):
         other = Agent(program="torchrun", pid=9, arguments=("--node-rank", wanted, *C10D), exported=NOTHING)
@@ -82,13 +82,13 @@ def test_torchrun_node_rank_with_c10d_says_what_came_of_it(under, change, only):
     assert "--node-rank 1 was ignored, GROUP_RANK is 0" in found.message
 
 
-def test_a_node_rank_that_came_true_is_silent(under, change, only):
+def test_a_node_rank_equal_to_the_actual_one_is_silent(under, change, only):
     job = under("--node-rank=0", *C10D)
     second = Agent(program="torchrun", pid=9, arguments=("--node-rank=1", *C10D), exported=NOTHING)
     assert only(change.process(job, [2, 3], agent=second)) is None
 
 
-def test_torchrun_rdzv_id_shared_where_there_is_none(under, change, only):
+def test_torchrun_rdzv_id_shared_without_an_id(under, change, only):
     assert only(under(*C10D)) is None
     found = only(change.environment(under(*C10D[:4], "train.py"), None, TORCHELASTIC_RUN_ID="none"))
     assert (found.rule, found.severity) == ("torchrun-rdzv-id-shared", "info")
@@ -111,7 +111,7 @@ def test_elastic_restart_stale_on_a_restart_only(under, change, only):
 
 
 @pytest.mark.parametrize(("ahead", "severity"), [(-40.0, "warning"), (12.5, "warning"), (3.0, "info"), (0.2, None)])
-def test_elastic_clock_skew_by_how_much_the_clocks_surely_differ(under, change, only, ahead, severity):
+def test_elastic_clock_skew_is_graded_by_the_minimum_skew(under, change, only, ahead, severity):
     found = only(change.process(under(*C10D), [2, 3], clock_ahead_seconds=ahead))
     assert (found.severity if found else None) == severity
     if found:
@@ -119,7 +119,7 @@ def test_elastic_clock_skew_by_how_much_the_clocks_surely_differ(under, change, 
         assert ("behind" if ahead < 0 else "ahead of") in found.message
 
 
-def test_the_patience_to_ask_for_bridges_the_clocks_that_were_seen_and_then_is_enough(under, change, only):
+def test_the_suggested_keep_alive_tolerates_the_observed_skew(under, change, only):
     job = change.process(under("--rdzv-conf=timeout=900", *C10D), [2, 3], clock_ahead_seconds=-400.0)
     found = only(job)
     step, again = found.fix.commands
@@ -150,7 +150,7 @@ def test_the_patience_to_ask_for_bridges_the_clocks_that_were_seen_and_then_is_e
         ("torchrun", ("--nnodes=2",) * 40, "export PET_MASTER_PORT=29501"),
     ],
 )
-def test_an_agent_is_restarted_with_its_own_words_and_another_option(under, program, arguments, line):
+def test_an_agent_is_restarted_with_its_own_arguments_and_another_option(under, program, arguments, line):
     job = under(*arguments, program=program)
     assert restarted(job, job.ranks[0], {"master-port": "29501"}) == line
 

@@ -1,4 +1,4 @@
-"""Pods: names that come late, proxies in between, and containers that share a host."""
+"""Pods: late DNS names, sidecar proxies, and containers that share a host."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def test_a_healthy_job_in_pods_is_silent(pods, said):
 
 
 @pytest.mark.parametrize(("seconds", "severity"), [(1.0, "info"), (8.0, "warning")])
-def test_k8s_dns_not_ready_says_how_late_the_name_came(pods, change, said, seconds, severity):
+def test_k8s_dns_not_ready_reports_how_late_the_name_resolved(pods, change, said, seconds, severity):
     job = change.process(pods(), 1, master_resolution=late(seconds, 4))
     assert said(job) == [("k8s-dns-not-ready", severity, (1,))]
 
 
-def test_a_slow_resolver_outside_of_pods_is_no_pod(job_of, change, said):
+def test_a_slow_resolver_outside_of_pods_is_silent(job_of, change, said):
     assert said(change.process(job_of(2, 1), 1, master_resolution=late(8.0, 4))) == []
 
 
-def test_k8s_istio_sidecar_is_only_mentioned_where_all_went_through(pods, change, said):
+def test_k8s_istio_sidecar_is_an_info_where_all_connections_succeeded(pods, change, said):
     assert said(change.node(pods(), None, proxy_ports=(15001, 15006))) == [("k8s-istio-sidecar", "info", (0, 1))]
 
 
-def test_k8s_istio_sidecar_where_connections_open_and_nobody_answers(pods, change, judge):
+def test_k8s_istio_sidecar_where_connections_open_without_an_answer(pods, change, judge):
     job = change.node(pods(), None, proxy_ports=(15001, 15006))
     silent = Attempt(address="10.0.0.1", port=29500, door="master", outcome="silent")
     found = {f.rule: f for f in judge(change.process(job, 1, attempts=(silent,))).findings}["k8s-istio-sidecar"]
@@ -63,17 +63,17 @@ def test_k8s_istio_sidecar_where_peers_were_answered_by_another_program(pods, ch
     assert "Linkerd" in found.message
 
 
-def test_k8s_pod_host_confusion_where_pods_of_one_machine_have_names_of_their_own(pods, change, said):
+def test_k8s_pod_host_confusion_where_pods_of_one_machine_have_different_names(pods, change, said):
     job = change.node(pods(gpus=1, looks=("environment", "meeting", "gpu")), None, boot_id="one boot")
     assert said(job) == [("k8s-pod-host-confusion", "info", (0, 1))]
 
 
-def test_k8s_pod_host_confusion_where_containers_with_one_name_have_memory_of_their_own(pods, change, said):
+def test_k8s_pod_host_confusion_where_containers_with_one_name_have_separate_shm(pods, change, said):
     job = pods(1, 2, gpus=2, looks=("environment", "meeting", "gpu"))
     job = change.process(job, 0, shm_device=70)
     assert said(change.process(job, 1, shm_device=71)) == [("k8s-pod-host-confusion", "info", (0, 1))]
     assert said(change.process(job, 1, shm_device=70)) == []
 
 
-def test_pods_without_gpus_share_nothing_that_matters(pods, change, said):
+def test_pods_without_gpus_are_silent(pods, change, said):
     assert said(change.node(pods(), None, boot_id="one boot")) == []

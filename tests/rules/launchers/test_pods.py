@@ -21,14 +21,14 @@ def pods(job_of, change):
 
 
 @pytest.mark.parametrize(("launcher", "what"), [("kubernetes", "pods"), ("sagemaker", "machines")])
-def test_ranks_that_were_made_from_a_pods_numbers_are_said_to_be(pods, judge, launcher, what):
+def test_ranks_derived_from_pod_numbers_are_an_info(pods, judge, launcher, what):
     diagnosis = judge(pods(launcher))
     (finding,) = diagnosis.findings
     assert (finding.rule, finding.severity, diagnosis.verdict.exit_code) == ("k8s-rank-is-a-pods", "info", 0)
-    assert f"numbers the {what} (0-1) and no ranks; looked at are ranks 0-7, 4 on each" in finding.message
+    assert f"identifies {what} (0-1), not ranks; checked ranks 0-7, 4 on each" in finding.message
 
 
-def test_ranks_in_pods_that_have_numbers_of_their_own_are_silent(job_of, change, judge):
+def test_ranks_in_pods_with_their_own_variables_are_silent(job_of, change, judge):
     job = change.environment(job_of(nodes=2), None, KUBERNETES_SERVICE_HOST="10.96.0.1")
     assert judge(job, "pods").findings == ()
     assert judge(job_of(nodes=2, launcher="distcheck"), "pods").findings == ()

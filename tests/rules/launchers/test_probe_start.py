@@ -41,7 +41,7 @@ def said(diagnosis):
     return [(f.rule, f.severity, f.scope, f.confirmed, f.nodes, f.ranks) for f in diagnosis.findings]
 
 
-def test_a_healthy_launch_is_left_in_peace(launched, judge):
+def test_a_healthy_launch_is_silent(launched, judge):
     diagnosis = judge(launched(), "launch", "ranks")
     assert (diagnosis.findings, diagnosis.not_checked, diagnosis.verdict.exit_code) == ((), (), 0)
 
@@ -63,7 +63,7 @@ SILENT = {"outcome": "silent"}
         (SILENT, "launch-probe-silent", False, 20),
     ],
 )
-def test_what_became_of_one_node_is_said_of_that_node_alone(launched, judge, fate, rule, confirmed, code):
+def test_the_fault_of_one_node_is_reported_for_that_node_only(launched, judge, fate, rule, confirmed, code):
     diagnosis = judge(launched(node3=fate), "launch", "ranks")
     assert said(diagnosis) == [(rule, "error", "node", confirmed, ("node3",), (4, 5))]
     assert "node3 (ranks 4-5)" in diagnosis.findings[0].message
@@ -78,18 +78,18 @@ def test_each_node_has_its_own_cause_and_the_advice_counts_all_of_them(launched,
     refused = UNREACHABLE | {"words": "ssh: connect to host node2 port 22: Connection refused"}
     job = launched(node2=refused, node3=NO_MODULE, node4=MISSING)
     diagnosis = judge(job, "launch", "ranks")
-    told = {f.nodes: f for f in diagnosis.findings}
-    assert set(told) == {("node2",), ("node3",), ("node4",)}
-    assert told["node2",].message.endswith("node2 (ranks 2-3): ssh: connect to host node2 port 22: Connection refused")
-    assert told["node3",].message.startswith("distcheck is not in /opt/venv/bin/python on node3 (ranks 4-5): ")
-    assert told["node3",].fix.commands == ("ssh node3 /opt/venv/bin/python -m pip install distcheck==0.1.0",)
-    assert told["node4",].message.startswith("/opt/venv/bin/python cannot be run on node4 (ranks 6-7): bash: ")
-    assert told["node4",].fix.commands == ("ssh node4 ls -lL /opt/venv/bin/python", "ssh node4 mount")
+    found = {f.nodes: f for f in diagnosis.findings}
+    assert set(found) == {("node2",), ("node3",), ("node4",)}
+    assert found["node2",].message.endswith("node2 (ranks 2-3): ssh: connect to host node2 port 22: Connection refused")
+    assert found["node3",].message.startswith("distcheck is not installed in /opt/venv/bin/python on node3 (")
+    assert found["node3",].fix.commands == ("ssh node3 /opt/venv/bin/python -m pip install distcheck==0.1.0",)
+    assert found["node4",].message.startswith("/opt/venv/bin/python cannot be run on node4 (ranks 6-7): bash: ")
+    assert found["node4",].fix.commands == ("ssh node4 ls -lL /opt/venv/bin/python", "ssh node4 mount")
     report = document(job, diagnosis)
     assert (report.exit_code, report.exclude.nodes) == (40, ("node3", "node4"))
-    assert advice(report) == "leave node[3-4] out, fix or leave out node2 (not confirmed) and start again"
+    assert advice(report) == "Exclude node[3-4], fix or exclude node2 (not confirmed) and restart the job"
     alone = launched(node3=NO_MODULE, node4=MISSING)
-    assert advice(document(alone, judge(alone, "launch"))) == "leave node[3-4] out and start again"
+    assert advice(document(alone, judge(alone, "launch"))) == "Exclude node[3-4] and restart the job"
 
 
 @pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, NO_MODULE, ENDED])
@@ -99,19 +99,19 @@ def test_nodes_with_one_cause_are_one_finding(launched, judge, fate):
 
 
 @pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, ENDED])
-def test_what_all_nodes_have_in_common_is_no_fault_of_a_node(launched, judge, fate):
+def test_a_fault_of_all_nodes_is_a_fault_of_the_job(launched, judge, fate):
     diagnosis = judge(launched(node1=fate, node2=fate, node3=fate, node4=fate), "launch", "ranks")
     assert [(f.scope, len(f.nodes)) for f in diagnosis.findings] == [("job", 4)]
     assert diagnosis.verdict.exit_code == 30
 
 
-def test_silence_of_all_nodes_is_unknown_and_not_the_jobs_fault(launched, judge):
+def test_no_report_from_any_node_is_unknown_and_not_a_job_fault(launched, judge):
     diagnosis = judge(launched(node1=SILENT, node2=SILENT, node3=SILENT, node4=SILENT), "launch", "ranks")
     assert [f.scope for f in diagnosis.findings] == ["node"]
     assert diagnosis.verdict.exit_code == 20
 
 
-def test_the_words_that_tell_most_are_in_the_message(launched, judge):
+def test_the_line_with_the_error_is_in_the_message(launched, judge):
     words = "Welcome to node3\nssh: connect to host node3 port 22: Connection timed out\nbye"
     (finding,) = judge(launched(node3=UNREACHABLE | {"words": words}), "launch", "ranks").findings
     assert "Connection timed out" in finding.message
@@ -128,7 +128,7 @@ def test_launch_failed_when_srun_starts_nothing(launched, judge):
     assert diagnosis.verdict.exit_code == 30
 
 
-def test_probes_that_mpirun_takes_along_are_not_blamed(launched, judge):
+def test_probes_that_mpirun_ends_with_others_are_not_blamed(launched, judge):
     lost = {"outcome": "ended"}
     mpirun = {"engine": "mpi", "command": ("mpirun",), "exit_code": 1}
     diagnosis = judge(launched(**mpirun, node1=lost, node2=lost, node3=MISSING, node4=lost), "launch", "ranks")
@@ -138,7 +138,7 @@ def test_probes_that_mpirun_takes_along_are_not_blamed(launched, judge):
     )
 
 
-def test_that_nobody_listens_where_rank_0_could_not_be_started_is_not_said_again(launched, judge, change):
+def test_a_refused_port_is_not_reported_where_rank_0_could_not_start(launched, judge, change):
     refused = Attempt(address="10.0.0.1", port=29500, door="master", outcome="refused")
     alone = change.job(change.process(launched(node1=MISSING), None, attempts=(refused,)), met=False)
     diagnosis = judge(alone, "launch", "ranks", "network")
@@ -162,7 +162,7 @@ def test_a_node_that_mpirun_cannot_reach_is_named_and_not_the_launch(launched, j
 
 
 @pytest.mark.parametrize("fate", [ENDED, SILENT])
-def test_a_signal_convicts_nobody(launched, judge, fate):
+def test_a_signal_blames_no_node(launched, judge, fate):
     diagnosis = judge(launched(node3=fate, interrupted="SIGTERM"), "launch", "ranks")
     assert diagnosis.findings == ()
     assert "the run was ended by SIGTERM" in {n.reason for n in diagnosis.not_checked}

@@ -72,7 +72,7 @@ def batch(job_of, change):
     return job
 
 
-def test_a_batch_shell_with_the_numbers_of_a_task_is_the_one_error(job_of, change, judge):
+def test_a_batch_shell_with_the_variables_of_a_task_is_the_only_error(job_of, change, judge):
     job = change.keep(job_of(nodes=2), 0)
     job = change.environment(job, 0, SLURM_JOB_ID="77", SLURM_PROCID="0", SLURM_NTASKS="4", SLURM_JOB_NUM_NODES="2")
     diagnosis = judge(job, *OURS)
@@ -91,7 +91,7 @@ def test_a_batch_shell_that_starts_all_ranks_itself_is_silent(job_of, change, si
     assert silent(change.environment(job, None, SLURM_JOB_ID="77", SLURM_NTASKS="4", SLURM_JOB_NUM_NODES="1"))
 
 
-def test_ranks_of_another_world_than_the_allocations_are_merely_missing(job_of, change, judge):
+def test_ranks_of_another_world_than_the_allocation_are_only_missing(job_of, change, judge):
     job = change.keep(job_of(nodes=4), 0)
     job = change.environment(job, 0, SLURM_JOB_ID="77", SLURM_NTASKS="2")
     assert [f.rule for f in judge(job, *OURS).findings] == ["env-rank-missing"]
@@ -106,7 +106,7 @@ def test_ranks_of_another_world_than_the_allocations_are_merely_missing(job_of, 
         ("accelerate", {"tasks": "1"}, "only srun starts it on 2 nodes"),
     ],
 )
-def test_a_command_that_srun_should_start_is_a_warning(batch, only, program, allocation, words):
+def test_a_command_that_needs_srun_is_a_warning(batch, only, program, allocation, words):
     finding, exit_code = only(batch(program, **allocation))
     assert (finding.rule, finding.severity, exit_code) == ("slurm-no-srun", "warning", 0)
     assert words in finding.message
@@ -136,7 +136,7 @@ def test_one_torchrun_in_the_batch_shell_of_several_nodes_is_a_warning(job_of, c
     job = change.environment(job, None, SLURM_JOB_ID="77", SLURM_JOB_NUM_NODES="2")
     finding, exit_code = only(job)
     assert (finding.rule, finding.severity, finding.ranks, exit_code) == ("slurm-no-srun", "warning", (0, 1), 0)
-    assert "node1 alone" in finding.message
+    assert "started only on node1" in finding.message
     assert silent(change.environment(job, None, SLURM_STEP_ID="0"))
     assert silent(change.environment(job, None, SLURM_JOB_NUM_NODES="1"))
 
@@ -144,13 +144,13 @@ def test_one_torchrun_in_the_batch_shell_of_several_nodes_is_a_warning(job_of, c
 # -- slurm-cpus-per-task-not-inherited
 
 
-def test_tasks_bound_to_fewer_cpus_than_asked_for_are_a_warning(tasks, change, only):
+def test_tasks_bound_to_fewer_cpus_than_requested_are_a_warning(tasks, change, only):
     job = change.node(change.rank(tasks(SLURM_CPUS_PER_TASK="16"), (2, 3), cpus=1), None, cpus=64)
     finding, exit_code = only(job)
     assert (finding.rule, finding.severity, finding.ranks, finding.nodes, exit_code) == (
         "slurm-cpus-per-task-not-inherited", "warning", (2, 3), ("node2",), 0,
     )  # fmt: skip
-    assert "may run on 1 CPU, and SLURM_CPUS_PER_TASK is 16" in finding.message
+    assert "CPU affinity allows 1 CPU, but SLURM_CPUS_PER_TASK is 16" in finding.message
     assert "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK" in finding.fix.commands
 
 
@@ -172,13 +172,13 @@ def test_gpus_without_a_task_are_a_warning(tasks, only):
     assert finding.fix.commands == ("#SBATCH --ntasks-per-node=8", "srun --ntasks-per-node=2 distcheck env --nproc 4")
 
 
-def test_one_task_on_a_node_with_several_gpus_is_only_mentioned(tasks, only):
+def test_one_task_on_a_node_with_several_gpus_is_an_info(tasks, only):
     finding, exit_code = only(tasks(2, 1, 8, SLURM_GPUS_ON_NODE="8"))
     assert (finding.rule, finding.severity, exit_code) == ("slurm-ntasks-vs-devices", "info", 0)
     assert finding.fix.commands[1] == "srun --ntasks-per-node=1 distcheck env --nproc 8"
 
 
-def test_tasks_with_several_gpus_of_their_own_are_meant(tasks, change, silent):
+def test_tasks_with_several_gpus_of_their_own_are_silent(tasks, change, silent):
     job = tasks(1, 2, 4, SLURM_GPUS_ON_NODE="4")
     assert silent(change.environment(job, None, SLURM_GPUS_PER_TASK="2"))
     assert silent(change.asked(job, backend="gloo"))
@@ -206,7 +206,7 @@ def one_each(tasks, change):
     return job
 
 
-def test_one_gpu_for_each_task_and_a_local_rank_that_counts_on_is_a_warning(one_each, only):
+def test_one_gpu_per_task_with_increasing_local_ranks_is_a_warning(one_each, only):
     finding, exit_code = only(one_each())
     assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
         "slurm-gpus-per-task-hides-gpus", "warning", (0, 1, 2, 3), 0,
@@ -216,35 +216,35 @@ def test_one_gpu_for_each_task_and_a_local_rank_that_counts_on_is_a_warning(one_
     assert "export SLURM_GPU_BIND=none" in finding.fix.commands
 
 
-def test_one_gpu_for_each_task_is_only_mentioned_where_nobody_set_local_rank(one_each, judge):
+def test_one_gpu_per_task_without_local_rank_is_an_info(one_each, judge):
     findings = judge(one_each(LOCAL_RANK=None), "slurm").findings
     assert [(f.rule, f.severity) for f in findings] == [("slurm-gpus-per-task-hides-gpus", "info")]
 
 
-def test_one_gpu_for_each_task_with_local_rank_0_is_meant(one_each, silent, change):
+def test_one_gpu_per_task_with_local_rank_0_is_silent(one_each, silent, change):
     assert silent(one_each(LOCAL_RANK="0"))
     assert silent(change.asked(one_each(), backend="gloo"))
 
 
 @pytest.mark.parametrize("local_rank", [None, "0"])
-def test_devices_that_the_kernel_hides_from_each_other_are_a_warning(one_each, judge, local_rank):
+def test_gpus_hidden_by_device_cgroups_are_a_warning(one_each, judge, local_rank):
     findings = judge(one_each(("0", "0"), LOCAL_RANK=local_rank), "slurm").findings
     assert [(f.rule, f.severity, f.ranks) for f in findings] == [("slurm-gpu-bind-no-p2p", "warning", (0, 1, 2, 3))]
 
 
-def test_hidden_devices_and_a_local_rank_that_counts_on_are_one_finding(one_each, judge):
+def test_hidden_gpus_with_increasing_local_ranks_are_one_finding(one_each, judge):
     findings = judge(one_each(("0", "0")), "slurm").findings
     assert [f.rule for f in findings] == ["slurm-gpus-per-task-hides-gpus"]
 
 
-def test_hidden_devices_are_no_matter_to_gloo(one_each, judge, change):
+def test_hidden_gpus_are_silent_with_gloo(one_each, judge, change):
     assert judge(change.asked(one_each(("0", "0"), LOCAL_RANK="0"), backend="gloo"), "slurm").findings == ()
 
 
 # -- where to meet: slurm-master-from-wrong-node and slurm-node-order are other rules' aliases
 
 
-def test_a_missing_meeting_place_is_a_warning_with_the_words_to_add(tasks, change, only):
+def test_a_missing_master_is_a_warning_with_the_commands_to_add(tasks, change, only):
     job = tasks(SLURM_STEP_NODELIST="node[1-2]")
     job = change.environment(job, None, MASTER_ADDR=None, MASTER_PORT=None)
     assert {r.placement.master_addr for r in job.ranks} == {"node1"}
@@ -258,7 +258,7 @@ def test_a_missing_meeting_place_is_a_warning_with_the_words_to_add(tasks, chang
     )
 
 
-def test_a_missing_meeting_place_fails_with_strict_and_export_gives_it(tasks, change, silent):
+def test_a_missing_master_fails_with_strict_and_export_sets_it(tasks, change, silent):
     job = change.environment(
         tasks(SLURM_STEP_NODELIST="node[1-2]"), None, MASTER_ADDR=None, MASTER_PORT=None, RANK=None
     )
@@ -267,13 +267,13 @@ def test_a_missing_meeting_place_fails_with_strict_and_export_gives_it(tasks, ch
     assert diagnose(change.asked(job, export=True), strict=True).verdict.exit_code == 0
 
 
-def test_an_empty_meeting_place_is_not_excused_by_the_one_that_was_worked_out(tasks, change, only):
+def test_an_empty_master_is_an_error_even_if_one_was_derived(tasks, change, only):
     job = tasks(SLURM_STEP_NODELIST="node[1-2]")
     finding, exit_code = only(change.environment(job, None, MASTER_ADDR=""))
     assert (finding.rule, finding.severity, exit_code) == ("env-empty-string", "error", 30)
 
 
-def test_the_first_node_of_the_allocation_is_no_advice_where_rank_0_runs_elsewhere(tasks, change, only):
+def test_the_fix_is_not_the_first_node_where_rank_0_runs_elsewhere(tasks, change, only):
     job = tasks(SLURM_JOB_NODELIST="node[0-2]", SLURM_STEP_NODELIST="node[1-2]")
     job = change.process(job, 0, master_resolution=Resolution(name="node0", addresses=("10.0.0.9",), seconds=0.1))
     job = change.environment(job, None, MASTER_ADDR="node0")
@@ -284,7 +284,7 @@ def test_the_first_node_of_the_allocation_is_no_advice_where_rank_0_runs_elsewhe
     assert finding.fix.commands == ("export MASTER_ADDR=node1",)
 
 
-def test_options_stand_in_for_slurms_numbers(tasks, change, silent):
+def test_options_replace_slurms_variables(tasks, change, silent):
     given = Placement(master_addr="node1", master_port=29500)
     job = tasks()
     for i in range(4):

@@ -1,4 +1,4 @@
-"""What torchrun's agents were told, and how it comes that they do not meet."""
+"""The options of torchrun's agents, and the faults that keep the agents apart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def agent(*arguments, program="torchrun", **exported):
 
 @pytest.fixture
 def under(job_of, change):
-    """A healthy job under torchrun whose agents were told these arguments."""
+    """Build a healthy job under torchrun whose agents have these arguments."""
 
     def make(*arguments, nodes=4, per_node=2, program="torchrun", exported=None, looks=("environment", "meeting"),
              gpus=0, **variables):  # fmt: skip
@@ -33,7 +33,7 @@ def under(job_of, change):
 
 @pytest.fixture
 def named(judge):
-    """What is said of a job: rule and severity."""
+    """Return rule and severity of each finding of a job."""
     return lambda job: [(f.rule, f.severity) for f in judge(job).findings]
 
 
@@ -41,7 +41,7 @@ def variables(nodes, tasks):
     return STEP | {"SLURM_STEP_NUM_NODES": str(nodes), "SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_NNODES": str(nodes)}
 
 
-# -- what the agents were told ------------------------------------------------------------------------------------
+# -- the agents' options ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_an_agents_command_line_is_read_up_to_the_script(under, program, argumen
     assert told(job, job.ranks[0]) == options
 
 
-def test_what_the_command_line_leaves_open_is_taken_from_pet_variables(under):
+def test_options_not_on_the_command_line_are_taken_from_pet_variables(under):
     job = under("--nnodes=4", "train.py", PET_NNODES="2", PET_RDZV_BACKEND="c10d", PET_NODE_RANK="")
     assert told(job, job.ranks[0]) == {"nnodes": "4", "rdzv-backend": "c10d"}
 
 
-def test_an_agent_out_of_sight_was_told_nothing_known(job_of):
+def test_the_options_of_an_unknown_agent_are_none(job_of):
     job = job_of(2, 2, "torchrun")
     assert told(job, job.ranks[0]) is None
 
@@ -78,7 +78,7 @@ def test_an_agent_out_of_sight_was_told_nothing_known(job_of):
 # -- the families of launchers ------------------------------------------------------------------------------------
 
 
-def test_rules_of_a_launcher_are_left_out_where_it_is_not_seen(job_of, change):
+def test_rules_of_a_launcher_are_skipped_under_other_launchers(job_of, change):
     def families(job):
         return {rule.family for rule in rules_for(job)}
 
@@ -115,7 +115,7 @@ def test_a_healthy_job_of_one_agent_is_silent(under, judge, arguments, slurm):
 @pytest.mark.parametrize(
     "more", [variables(4, 4), {"NODE_RANK": "2"}, {"NNODES": "4"}], ids=["srun", "NODE_RANK", "NNODES"]
 )
-def test_torchrun_ignores_master_env_where_more_nodes_were_meant(under, judge, more):
+def test_torchrun_ignores_master_env_where_more_nodes_are_intended(under, judge, more):
     job = under("--nproc-per-node=2", "train.py", nodes=1, exported={"MASTER_ADDR": "node1"}, **more)
     (found,) = judge(job).findings
     assert (found.rule, found.severity, found.ranks) == ("torchrun-ignores-master-env", "error", (0, 1))
@@ -123,14 +123,14 @@ def test_torchrun_ignores_master_env_where_more_nodes_were_meant(under, judge, m
     assert "--master-addr=node1" in found.fix.commands[0]
 
 
-def test_an_exported_world_size_that_is_not_this_worlds_says_that_more_nodes_were_meant(under, named):
+def test_another_exported_world_size_shows_that_more_nodes_are_intended(under, named):
     exported = {"MASTER_ADDR": "10.0.0.9", "WORLD_SIZE": "8"}
     job = under("--nproc-per-node=2", "train.py", nodes=1, exported=exported)
     assert named(job) == [("torchrun-ignores-master-env", "error")]
 
 
 @pytest.mark.parametrize("arguments", [("--standalone", "train.py"), ("--master-addr=node1", "train.py")])
-def test_an_exported_address_is_no_fault_where_an_option_says_what_is_meant(under, named, arguments):
+def test_an_exported_address_is_silent_where_an_option_sets_the_master(under, named, arguments):
     job = under(*arguments, nodes=1, exported={"MASTER_ADDR": "node1"}, NODE_RANK="0", NNODES="4")
     assert named(job) == []
 
@@ -141,11 +141,11 @@ def test_torchrun_nnodes_mismatch_with_the_nodes_of_the_step(under, judge):
     assert "world has 1 node (no --nnodes); Slurm's step has 2" in found.message
 
 
-def test_standalone_on_every_node_of_a_step_is_meant(under, named):
+def test_standalone_on_every_node_of_a_step_is_silent(under, named):
     assert named(under("--standalone", "train.py", nodes=1, **variables(2, 2))) == []
 
 
-def test_an_elastic_job_with_fewer_nodes_than_it_may_have_is_worth_knowing(under, named):
+def test_an_elastic_job_below_its_maximum_is_an_info(under, named):
     job = under("--nnodes=1:6", *C10D[1:])
     assert named(job) == [("torchrun-nnodes-mismatch", "info")]
 
@@ -157,12 +157,12 @@ def test_torchrun_per_task_under_srun(under, judge):
     assert "16 tasks on 2 nodes" in found.message
 
 
-def test_a_task_that_is_meant_to_be_an_agent_is_no_fault(under, named):
+def test_a_task_intended_as_an_agent_is_silent(under, named):
     job = under("--nnodes=4", *C10D[1:], nodes=4, per_node=1, **variables(2, 4))
     assert named(job) == []
 
 
-def test_torchrun_rdzv_id_mismatch_where_the_id_came_out_empty(under, judge):
+def test_torchrun_rdzv_id_mismatch_where_the_id_is_empty(under, judge):
     arguments = ("--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=node1:29400", "--rdzv-id=", "train.py")
     (found,) = judge(under(*arguments, nodes=1, TORCHELASTIC_RUN_ID="8f6c")).findings
     assert (found.rule, found.severity) == ("torchrun-rdzv-id-mismatch", "error")
@@ -187,19 +187,19 @@ def test_torchrun_fqdn_unreachable_where_the_agents_own_name_does_not_resolve(un
     assert "--local-addr" in found.fix.commands[-1]
 
 
-def test_torchrun_fqdn_unreachable_where_the_name_is_every_node_itself(under, change, judge):
+def test_torchrun_fqdn_unreachable_where_the_name_is_loopback(under, change, judge):
     job = change.environment(under(*C10D), None, MASTER_ADDR="localhost.localdomain")
     here = Resolution(name="localhost.localdomain", addresses=("127.0.0.1",), seconds=0.0)
     said = judge(change.process(job, None, master_resolution=here))
     assert [(f.rule, f.ranks) for f in said.findings] == [("torchrun-fqdn-unreachable", tuple(range(8)))]
 
 
-def test_an_address_that_the_user_gave_is_the_users_fault(under, change, named):
+def test_an_address_set_by_the_user_is_another_rules_finding(under, change, named):
     job = change.process(under(*STATIC), [6, 7], master_resolution=UNKNOWN)
     assert named(job) == [("env-master-addr-unresolvable", "error")]
 
 
-def test_an_address_of_another_host_that_the_agent_chose_is_its_name(under, change, named):
+def test_an_address_of_another_host_chosen_by_the_agent_is_torchrun_fqdn_unreachable(under, change, named):
     job = change.process(under(*C10D), None, attempts=())
     elsewhere = Resolution(name="node1", addresses=("10.9.9.9",), seconds=0.0)
     job = change.process(job, None, master_resolution=elsewhere)

@@ -1,4 +1,4 @@
-"""Rules about the network interfaces that NCCL and Gloo take, and about the nodes' names and addresses."""
+"""Rules about the interfaces that NCCL and Gloo use, and the nodes' names and addresses."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def plain(n):
 
 
 def high(n):
-    """Of addresses above 127, which Gloo lets connect to a loopback."""
+    """Return interfaces with addresses above 127, from which Gloo connects to a loopback."""
     return (LO, at("eth0", f"192.168.0.{n}"))
 
 
@@ -35,7 +35,7 @@ def two_cards(n):
 
 
 def routed(n):
-    """Every node has a network of its own, and all are routed."""
+    """Return interfaces in a separate, routed network for each node."""
     return (LO, at("eth0", f"10.0.{n}.1", 31))
 
 
@@ -86,7 +86,7 @@ def network(n, interfaces, *, physical=False, binds=None, resolves=None, files=N
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a healthy job of a shape whose processes reached each other wherever the libraries listen."""
+    """Build a healthy job whose processes reached each other wherever the libraries listen."""
 
     def of(nodes=4, shape=plain, per_node=1, gpus=0, **more):
         job = job_of(nodes, per_node, looks=LOOKS, gpus=gpus, **more)
@@ -101,7 +101,7 @@ def of(job_of, change):
 
 
 def tried(change, job, *, missed=(), untried=()):
-    """Let all processes try all addresses of the others; those in `missed` (node, address) do not answer."""
+    """Return a job whose processes tried all others; addresses in `missed` do not answer."""
     trials = []
     number = {node.key: n for n, node in enumerate(job.nodes, start=1)}
     for target in job.processes:
@@ -128,7 +128,7 @@ def tried(change, job, *, missed=(), untried=()):
 
 
 def with_node(change, job, n, *interfaces, **more):
-    """Give the n-th node, from 1, other interfaces."""
+    """Return the job with other interfaces on the n-th node, counted from 1."""
     return change.node(job, n - 1, interfaces=interfaces, network=network(n, interfaces, **more))
 
 
@@ -160,7 +160,7 @@ def test_a_healthy_job_is_silent(of, judge, shape, nodes, per_node, gpus):
 
 
 @pytest.mark.parametrize("shape", HEALTHY.values(), ids=HEALTHY)
-def test_a_healthy_job_that_nobody_tried_is_silent(of, said, change, shape):
+def test_a_healthy_job_without_connection_tests_is_silent(of, said, change, shape):
     assert said(change.job(of(4, shape, gpus=2), peers=())) == []
 
 
@@ -170,13 +170,13 @@ def test_a_good_value_is_silent(of, said, change, value, gpus):
     assert said(tried(change, change.environment(of(gpus=gpus), None, NCCL_SOCKET_IFNAME=value))) == []
 
 
-def test_a_job_whose_network_nobody_looked_at_is_silent(job_of, judge, change):
+def test_a_job_without_network_facts_is_silent(job_of, judge, change):
     job = change.environment(job_of(4, looks=LOOKS, gpus=2), None, NCCL_SOCKET_IFNAME="eth9")
     assert judge(job, *FAMILIES)[:2] == ((), ())
 
 
 @pytest.mark.parametrize("backend", ["auto", "nccl", "gloo"])
-def test_ports_that_are_closed_are_another_rules_finding(of, said, change, backend):
+def test_closed_ports_are_reported_by_another_rule(of, said, change, backend):
     job = tried(change, of(4, gpus=1, backend=backend), missed=[(2, "10.0.0.2")])
     assert said(job) == []
     assert explained(job) == frozenset()
@@ -204,14 +204,14 @@ def test_ports_that_are_closed_are_another_rules_finding(of, said, change, backe
         ("==eth0", "=eth0"),
     ],
 )
-def test_what_was_meant_is_written_as_nccl_reads_it(value, means):
+def test_the_likely_intent_of_a_value_is_written_in_nccls_syntax(value, means):
     assert misspelt(value)
     assert meant(value) == means
     assert misspelt(means) == ""
 
 
 @pytest.mark.parametrize("value", ["eth0", "=eth0,eth1", "^docker,lo", "^=lo", "eth0:1", ",eth0", "enp3s0.100", ""])
-def test_a_value_that_is_well_written(value):
+def test_a_value_without_syntax_errors_is_accepted(value):
     assert misspelt(value) == ""
 
 
@@ -231,7 +231,9 @@ def test_a_value_that_is_well_written(value):
     ],
 )
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_value_that_nccl_reads_otherwise(of, only, change, value, severity, command, gpus):
+def test_a_value_with_a_syntax_error_is_reported_with_the_corrected_value(
+    of, only, change, value, severity, command, gpus
+):
     job = tried(
         change,
         change.environment(of(4, two_cards, gpus=gpus), 2, NCCL_SOCKET_IFNAME=value),
@@ -246,7 +248,7 @@ def test_a_value_that_nccl_reads_otherwise(of, only, change, value, severity, co
 
 @pytest.mark.parametrize("nodes", [1, 4])
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_name_that_matches_nothing(of, only, judge, change, nodes, gpus):
+def test_a_name_that_matches_no_interface_is_an_error(of, only, judge, change, nodes, gpus):
     job = tried(change, change.environment(of(nodes, gpus=gpus), 0, NCCL_SOCKET_IFNAME="ens5"))
     finding = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-ifname-no-match", "error", (0,))
@@ -256,32 +258,32 @@ def test_a_name_that_matches_nothing(of, only, judge, change, nodes, gpus):
     assert judge(job, *FAMILIES).verdict.exit_code == 30
 
 
-def test_a_name_that_matches_nothing_anywhere_is_one_finding(of, only, change):
+def test_a_name_that_matches_no_interface_on_all_nodes_is_one_finding(of, only, change):
     finding = only(tried(change, change.environment(of(4, per_node=2), None, NCCL_SOCKET_IFNAME="ens5")))
     assert finding.ranks == tuple(range(8))
 
 
-def test_an_interface_that_is_down_is_said_to_be(of, only, change):
+def test_an_interface_that_is_down_is_reported_as_down(of, only, change):
     job = change.environment(of(2), 1, NCCL_SOCKET_IFNAME="eth1")
     finding = only(with_node(change, job, 2, *plain(2), at("eth1", "10.1.0.2", up=False)))
     assert (finding.rule, finding.ranks) == ("net-nccl-ifname-no-match", (1,))
     assert "(eth1 is down)" in finding.message
 
 
-def test_a_family_that_no_address_has(of, only, change):
+def test_a_family_without_an_address_is_an_error(of, only, change):
     finding = only(tried(change, change.environment(of(2, gpus=1), 1, NCCL_SOCKET_FAMILY="AF_INET6")))
     assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-ifname-no-match", "error", (1,))
     assert "AF_INET6" in finding.message
     assert finding.fix.commands == ("export NCCL_SOCKET_IFNAME==eth0", "export NCCL_SOCKET_FAMILY=AF_INET")
 
 
-def test_a_meeting_place_in_no_subnet(of, only, change):
+def test_a_comm_id_outside_all_subnets_is_an_error(of, only, change):
     finding = only(tried(change, change.environment(of(2, gpus=1), 1, NCCL_COMM_ID="10.99.0.1:5000")))
     assert (finding.rule, finding.ranks) == ("net-nccl-ifname-no-match", (1,))
     assert finding.fix.commands[0] == "unset NCCL_COMM_ID"
 
 
-def test_a_node_without_any_interface(of, said, change):
+def test_a_node_without_interfaces_is_reported(of, said, change):
     for gpus, severity in ((1, "error"), (0, "info")):
         job = with_node(change, of(1, gpus=gpus), 1)
         assert said(job, "interfaces") == [("net-nccl-ifname-no-match", severity, (0,))]
@@ -313,7 +315,7 @@ def test_interfaces_that_could_not_be_listed_are_not_checked(of, judge, change):
     assert [(n.rule, n.nodes) for n in judge(job, *FAMILIES).not_checked] == [("net-nccl-ifname-no-match", ("node2",))]
 
 
-def test_a_name_that_begins_others(of, only, said, change):
+def test_a_name_that_is_a_prefix_of_others_is_reported(of, only, said, change):
     many = (*two_cards(2), at("eth10", "10.9.0.2"))
     job = with_node(change, change.environment(of(2, two_cards), 1, NCCL_SOCKET_IFNAME="eth1"), 2, *many)
     finding = only(tried(change, job))
@@ -327,7 +329,7 @@ def test_a_name_that_begins_others(of, only, said, change):
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_loopback_by_a_variable(of, only, said, change, gpus):
+def test_a_variable_that_selects_the_loopback_is_an_error(of, only, said, change, gpus):
     job = tried(change, change.environment(of(4, gpus=gpus), 2, NCCL_SOCKET_IFNAME="lo"), missed=[(3, "127.0.0.1")])
     finding = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("net-nccl-picks-loopback-or-docker", "error", (2,))
@@ -338,25 +340,25 @@ def test_loopback_by_a_variable(of, only, said, change, gpus):
     assert said(change.environment(of(1, per_node=4, gpus=gpus), None, NCCL_SOCKET_IFNAME="lo")) == []
 
 
-def test_dockers_bridge_by_a_variable(of, only, change):
+def test_a_variable_that_selects_dockers_bridge_is_an_error(of, only, change):
     job = change.environment(of(4, HEALTHY["docker"], gpus=1), None, NCCL_SOCKET_IFNAME="docker0")
     finding = only(tried(change, job, missed=[(n, "172.17.0.1") for n in range(1, 5)]))
     assert (finding.rule, finding.ranks) == ("net-nccl-picks-loopback-or-docker", (0, 1, 2, 3))
 
 
 @pytest.mark.parametrize(("gpus", "severity"), [(1, "error"), (0, "info")])
-def test_a_container_on_dockers_own_network(of, said, change, gpus, severity):
+def test_a_container_on_dockers_own_network_is_reported(of, said, change, gpus, severity):
     inside = (LO, at("eth0", "172.17.0.2", 16))
     job = with_node(change, of(2, gpus=gpus), 2, *inside, binds="10.0.0.99")
     job = tried(change, job, missed=[(2, "172.17.0.2")])
     assert said(job, "interfaces") == [("net-nccl-picks-loopback-or-docker", severity, (1,))]
 
 
-def test_a_real_network_of_dockers_numbers_is_healthy(of, said):
+def test_a_physical_network_with_dockers_addresses_is_healthy(of, said):
     assert said(of(4, lambda n: (LO, at("eth0", f"172.17.0.{n}", 16)), gpus=2)) == []
 
 
-def test_names_of_one_network_namespace_share_the_loopback(of, said, change):
+def test_nodes_in_one_network_namespace_share_the_loopback(of, said, change):
     job = change.node(of(2), None, boot_id="boot", network_namespace="net:[1]")
     assert said(change.environment(job, None, NCCL_SOCKET_IFNAME="lo", GLOO_SOCKET_IFNAME="lo")) == []
 
@@ -365,7 +367,7 @@ def test_names_of_one_network_namespace_share_the_loopback(of, said, change):
 
 
 @pytest.mark.parametrize(("gpus", "severity", "exit_code"), [(1, "error", 30), (0, "info", 0)])
-def test_a_bridge_that_nccl_takes_first(of, judge, change, gpus, severity, exit_code):
+def test_a_bridge_that_nccl_selects_first_is_reported(of, judge, change, gpus, severity, exit_code):
     job = with_node(change, of(4, gpus=gpus), 2, *bridged(2))
     job = tried(change, job, missed=[(2, "172.18.0.1")])
     (finding,), _, verdict = judge(job, *FAMILIES)
@@ -377,29 +379,29 @@ def test_a_bridge_that_nccl_takes_first(of, judge, change, gpus, severity, exit_
     assert explained(job) == {"172.18.0.1"}
 
 
-def test_a_bridge_that_nccl_takes_first_on_all_nodes_is_one_finding(of, only, change):
+def test_a_bridge_that_nccl_selects_first_on_all_nodes_is_one_finding(of, only, change):
     job = tried(change, of(4, bridged, gpus=1), missed=[(n, "172.18.0.1") for n in range(1, 5)])
     assert (only(job).rule, only(job).ranks) == ("net-nccl-auto-wrong-iface", (0, 1, 2, 3))
     assert {(t.source, t.target, t.address) for t in job.peers if t.outcome != "met"} == explained_trials(job)
 
 
-def test_a_bridge_that_nobody_tried_is_a_warning(of, only, change):
+def test_an_untested_bridge_is_a_warning(of, only, change):
     job = tried(change, of(2, bridged, gpus=1), untried=[(1, "172.18.0.1"), (2, "172.18.0.1")])
     assert (only(job).rule, only(job).severity) == ("net-nccl-auto-wrong-iface", "warning")
 
 
-def test_a_choice_at_which_others_meet_is_healthy_whatever_its_name(of, said):
+def test_an_interface_that_others_reach_is_healthy_with_any_name(of, said):
     assert said(of(4, bridged, gpus=1)) == []
     assert said(of(4, lambda n: (LO, at("tun0", f"10.7.0.{n}"), *plain(n)[1:]), gpus=1)) == []
 
 
-def test_a_card_without_a_network_that_nccl_takes_first(of, only, change):
+def test_an_unconnected_card_that_nccl_selects_first_is_reported(of, only, change):
     odd = (LO, at("ens1", "192.168.7.2"), *plain(2)[1:])
     job = tried(change, with_node(change, of(2, gpus=1), 2, *odd), missed=[(2, "192.168.7.2")])
     assert (only(job).rule, only(job).ranks) == ("net-nccl-auto-wrong-iface", (1,))
 
 
-def test_a_second_interface_that_nccl_takes_as_well_is_a_warning(of, only, said, change):
+def test_a_second_unreachable_interface_of_nccl_is_a_warning(of, only, said, change):
     job = tried(change, of(2, two_cards, gpus=1))
     uids = [p.uid for p in job.processes]
     more = tuple(
@@ -415,7 +417,7 @@ def test_a_second_interface_that_nccl_takes_as_well_is_a_warning(of, only, said,
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_variable_that_names_another_network_on_one_node(of, only, change, gpus):
+def test_a_variable_that_names_another_network_on_one_node_is_an_error(of, only, change, gpus):
     job = with_node(change, of(4, gpus=gpus), 3, *plain(3), at("eth1", "10.9.0.3"))
     job = tried(change, change.environment(job, 2, NCCL_SOCKET_IFNAME="eth1"), missed=[(3, "10.9.0.3")])
     finding = only(job)
@@ -425,7 +427,7 @@ def test_a_variable_that_names_another_network_on_one_node(of, only, change, gpu
     assert explained(job) == {"10.9.0.3"}
 
 
-def test_an_address_of_another_network_is_told_once_for_both_directions(of, only, change):
+def test_an_address_of_another_network_is_reported_once_for_both_directions(of, only, change):
     job = change.environment(of(4, two_cards, gpus=1), None, NCCL_SOCKET_IFNAME="eth1")
     job = with_node(change, job, 3, *plain(3), at("eth1", "10.2.0.3"))
     missed = [(3, "10.2.0.3"), *((3, n, f"10.1.0.{n}") for n in (1, 2, 4))]
@@ -435,14 +437,14 @@ def test_an_address_of_another_network_is_told_once_for_both_directions(of, only
     assert {(t.source, t.target, t.address) for t in job.peers if t.outcome != "met"} == explained_trials(job)
 
 
-def test_a_node_that_is_left_to_another_network_by_a_card_that_is_down(of, only, change):
+def test_a_card_that_is_down_leaves_its_node_in_another_network(of, only, change):
     job = of(4, lambda n: (LO, at("ens1", f"10.1.0.{n}"), at("eth0", f"10.0.0.{n}")), gpus=1)
     job = with_node(change, job, 2, LO, at("ens1", "10.1.0.2", up=False), at("eth0", "10.0.0.2"))
     job = tried(change, job, missed=[(2, n, f"10.1.0.{n}") for n in (1, 3, 4)])
     assert (only(job).rule, only(job).ranks) == ("net-subnet-mismatch", (1,))
 
 
-def test_gloos_variable_that_names_another_network(of, only, change):
+def test_a_gloo_variable_that_names_another_network_is_an_error(of, only, change):
     job = with_node(change, of(4), 3, *plain(3), at("eth1", "10.9.0.3"))
     job = tried(change, change.environment(job, 2, GLOO_SOCKET_IFNAME="eth1"), missed=[(3, "10.9.0.3")])
     finding = only(job)
@@ -450,14 +452,14 @@ def test_gloos_variable_that_names_another_network(of, only, change):
     assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
 
 
-def test_a_chosen_network_that_is_closed_is_a_matter_of_firewalls(of, said, change):
+def test_a_blocked_network_that_was_chosen_is_a_firewall_problem(of, said, change):
     job = change.environment(of(4, two_cards, gpus=1), None, NCCL_SOCKET_IFNAME="eth1")
     job = tried(change, job, missed=[(2, "10.1.0.2")])
     assert said(job) == []
     assert explained(job) == frozenset()
 
 
-def test_an_address_of_its_own_link(of, only, said, change):
+def test_a_link_local_address_is_an_error(of, only, said, change):
     odd = (*plain(2), at("eth1", "fe80::2", 64))
     job = with_node(change, change.environment(of(4, gpus=1), 1, NCCL_SOCKET_IFNAME="eth1"), 2, *odd)
     job = tried(change, job, missed=[(2, "fe80::2")])
@@ -474,18 +476,18 @@ def test_an_address_of_its_own_link(of, only, said, change):
 
 @pytest.mark.parametrize("value", ["eth", "^lo", "=eth0", "eth0, eth1", "eth9", "eth0,,eth1", " eth0", "{eth0}"])
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_name_that_gloo_does_not_find(of, only, change, value, gpus):
+def test_a_name_that_gloo_does_not_find_is_an_error(of, only, change, value, gpus):
     finding = only(tried(change, change.environment(of(4, gpus=gpus), 2, GLOO_SOCKET_IFNAME=value)))
     assert (finding.rule, finding.severity, finding.ranks) == ("net-gloo-ifname-wrong", "error", (2,))
     assert finding.fix.commands == ("export GLOO_SOCKET_IFNAME=eth0",)
     written = repr(value) if " " in value else value
     assert f"GLOO_SOCKET_IFNAME={written})" in finding.message
-    assert ("a blank is a part of the name" in finding.message) == (" " in value)
-    assert ("Gloo knows no ^ and no =" in finding.message) == (value[0] in "^=")
+    assert ("Gloo reads a space as part of the name" in finding.message) == (" " in value)
+    assert ("Gloo does not support ^ and =" in finding.message) == (value[0] in "^=")
 
 
 @pytest.mark.parametrize("chosen", [True, False])
-def test_gloo_on_an_interface_that_is_down(of, only, said, change, chosen):
+def test_gloo_on_an_interface_that_is_down_is_an_error(of, only, said, change, chosen):
     down = (LO, at("eth0", "10.0.0.3"), at("eth1", "10.1.0.3", up=False))
     job = of(4, two_cards)
     for n in (1, 2, 3, 4):
@@ -503,25 +505,25 @@ def test_gloo_on_an_interface_that_is_down(of, only, said, change, chosen):
     assert said(job, "paths") == []
 
 
-def test_a_name_that_gloo_does_not_find_is_wrong_on_one_node_too(of, only, change):
+def test_a_name_that_gloo_does_not_find_is_also_an_error_on_one_node(of, only, change):
     job = change.environment(of(1, per_node=2), None, GLOO_SOCKET_IFNAME="eth9")
     assert (only(job).rule, only(job).ranks) == ("net-gloo-ifname-wrong", (0, 1))
 
 
-def test_gloo_on_the_loopback_by_a_variable(of, only, said, change):
+def test_a_gloo_variable_that_selects_the_loopback_is_an_error(of, only, said, change):
     job = tried(change, change.environment(of(4), 2, GLOO_SOCKET_IFNAME="lo"), missed=[(3, "127.0.0.1")])
     assert (only(job).rule, only(job).severity, only(job).ranks) == ("net-gloo-ifname-wrong", "error", (2,))
     assert said(change.environment(of(1, per_node=2), None, GLOO_SOCKET_IFNAME="lo")) == []
 
 
-# -- the own host name
+# -- host names
 
 
 @pytest.mark.parametrize(("gpus", "backend", "severity"), [
     (0, "auto", "error"), (1, "auto", "info"), (1, "gloo", "error"), (0, "gloo", "error"),
 ])  # fmt: skip
 @pytest.mark.parametrize("own", ["127.0.1.1", "::1", UNKNOWN])
-def test_an_own_name_on_the_loopback(of, only, said, change, own, gpus, backend, severity):
+def test_a_host_name_that_resolves_to_the_loopback_is_reported(of, only, said, change, own, gpus, backend, severity):
     job = of(4, shape=high, gpus=gpus, backend=backend)
     resolves = own if isinstance(own, Missing) else None
     job = with_node(change, job, 3, *high(3), binds=own, resolves=resolves)
@@ -535,7 +537,7 @@ def test_an_own_name_on_the_loopback(of, only, said, change, own, gpus, backend,
     assert said(tried(change, change.environment(job, 2, GLOO_SOCKET_IFNAME="eth0"))) == []
 
 
-def test_an_own_name_on_the_loopback_works_by_luck_where_the_others_have_lower_addresses(of, only, change):
+def test_one_host_name_on_the_loopback_works_by_chance_where_others_have_lower_addresses(of, only, change):
     job = with_node(change, of(4), 3, *plain(3), binds="127.0.1.1")
     job = tried(change, job, missed=[(3, "127.0.1.1")])
     assert (only(job).severity, only(job).ranks) == ("warning", (2,))
@@ -545,13 +547,13 @@ def test_an_own_name_on_the_loopback_works_by_luck_where_the_others_have_lower_a
     assert (only(job).severity, only(job).ranks) == ("error", (1, 2))
 
 
-def test_an_own_name_on_the_loopback_does_no_harm_without_gloo_or_on_one_node(of, said, change):
+def test_a_host_name_on_the_loopback_is_harmless_without_gloo_or_on_one_node(of, said, change):
     job = with_node(change, of(4, gpus=1, backend="nccl"), 3, *plain(3), binds="127.0.1.1")
     assert said(tried(change, job, missed=[(3, "127.0.1.1")])) == []
     assert said(with_node(change, of(1, per_node=4), 1, *plain(1), binds="127.0.1.1")) == []
 
 
-def test_an_own_name_that_is_another_nodes_address(of, only, change):
+def test_a_host_name_that_resolves_to_another_nodes_address_is_reported(of, only, change):
     foreign = Resolution(name="node3", addresses=("10.0.0.77",), seconds=0.001)
     job = with_node(change, of(4), 3, *plain(3), binds=Missing(reason="none binds"), resolves=foreign)
     finding = only(tried(change, job, missed=[(3, "127.0.0.1")]))
@@ -559,7 +561,7 @@ def test_an_own_name_that_is_another_nodes_address(of, only, change):
     assert "10.0.0.77, which the node does not have" in finding.message
 
 
-def test_an_own_name_on_another_network(of, only, said, change):
+def test_a_host_name_on_another_network_is_an_error(of, only, said, change):
     both = (LO, at("eth0", "10.0.0.3"), at("eth1", "192.168.9.3"))
     job = with_node(change, of(4), 3, *both, binds="192.168.9.3")
     lost = tried(change, job, missed=[(3, "192.168.9.3")])
@@ -570,7 +572,7 @@ def test_an_own_name_on_another_network(of, only, said, change):
     assert said(tried(change, job)) == []
 
 
-def test_an_own_name_on_a_slower_link(of, only, said, change):
+def test_a_host_name_on_a_slower_link_is_a_warning(of, only, said, change):
     job = of(2, two_cards)
     for n in (1, 2):
         facts = network(n, two_cards(n), binds=f"10.1.0.{n}")
@@ -588,10 +590,10 @@ def test_an_own_name_on_a_slower_link(of, only, said, change):
     assert said(tried(change, job)) == []
 
 
-# -- families
+# -- address families
 
 
-def test_gloo_refuses_two_families(of, only, said, change):
+def test_mixed_address_families_are_an_error_with_gloo(of, only, said, change):
     both = HEALTHY["both families"]
     job = with_node(change, of(4, both), 3, *both(3), binds="fd00::3")
     job = tried(change, job)
@@ -599,7 +601,7 @@ def test_gloo_refuses_two_families(of, only, said, change):
     assert said(with_node(change, of(4, both, gpus=1, backend="nccl"), 3, *both(3), binds="fd00::3")) == []
 
 
-def test_a_node_without_the_family_of_the_others(of, said, change):
+def test_a_node_without_the_address_family_of_the_others_is_an_error(of, said, change):
     both = lambda n: (LO, at("eth0", f"fd00::{n}", 64), at("eth0", f"10.0.0.{n}"))  # noqa: E731
     job = with_node(change, of(4, both), 3, *plain(3))
     job = tried(change, job, missed=[(3, n, f"fd00::{n}") for n in (1, 2, 4)])
@@ -607,7 +609,7 @@ def test_a_node_without_the_family_of_the_others(of, said, change):
 
 
 @pytest.mark.parametrize("family", ["10.0.0.3", "fd00::3"])
-def test_where_a_node_was_met_is_nothing_to_one_without_that_family(of, said, change, family):
+def test_an_address_of_a_family_that_a_node_lacks_is_no_fault_of_its_paths(of, said, change, family):
     job = with_node(change, of(4), 3, *plain(3), at("eth0", family, 64 if ":" in family else 24))
     job = with_node(change, job, 4, *plain(4), at("eth0", "fd00::4", 64))
     uids = [p.uid for p in job.processes]
@@ -618,7 +620,7 @@ def test_where_a_node_was_met_is_nothing_to_one_without_that_family(of, said, ch
     assert said(job, *FAMILIES) == []
 
 
-def test_a_family_that_only_the_loopback_has_is_said_with_the_variable(of, only, change):
+def test_a_family_that_only_the_loopback_has_is_reported_with_the_variable(of, only, change):
     job = change.environment(of(2, lambda n: (*plain(n)[:1], *ipv6(n)[1:]), gpus=1), None, NCCL_SOCKET_FAMILY="AF_INET")
     finding = only(tried(change, job, missed=[(1, "127.0.0.1"), (2, "127.0.0.1")]))
     assert (finding.rule, finding.ranks) == ("net-nccl-picks-loopback-or-docker", (0, 1))
@@ -626,7 +628,7 @@ def test_a_family_that_only_the_loopback_has_is_said_with_the_variable(of, only,
     assert finding.fix.commands[-1] == "export NCCL_SOCKET_FAMILY=AF_INET6"
 
 
-def test_nccl_of_two_families(of, said, change):
+def test_mixed_address_families_are_an_error_with_nccl_only_if_unreachable(of, said, change):
     both = HEALTHY["both families"]
     job = change.environment(of(4, both, gpus=1), 2, NCCL_SOCKET_FAMILY="AF_INET6")
     assert said(tried(change, job)) == []
@@ -636,7 +638,7 @@ def test_nccl_of_two_families(of, said, change):
 
 
 @pytest.mark.parametrize("value", ["IPv4", "AF_INET ", "inet6", "2"])
-def test_a_family_that_nccl_does_not_know(of, only, said, change, value):
+def test_a_family_that_nccl_ignores_is_a_warning(of, only, said, change, value):
     finding = only(change.environment(of(4), 2, NCCL_SOCKET_FAMILY=value))
     assert (finding.rule, finding.severity, finding.ranks) == ("net-ipv4-ipv6-mixed", "warning", (2,))
     assert said(change.environment(of(4), 2, NCCL_SOCKET_FAMILY="AF_INET")) == []
@@ -645,7 +647,7 @@ def test_a_family_that_nccl_does_not_know(of, only, said, change, value):
 @pytest.mark.parametrize(("outcome", "rules"), [
     ("timeout", [("net-ipv4-ipv6-mixed", "warning", (1,))]), ("refused", []), ("met", []),
 ])  # fmt: skip
-def test_ipv6_that_is_tried_in_vain(of, said, change, outcome, rules):
+def test_an_ipv6_address_that_does_not_answer_is_a_warning(of, said, change, outcome, rules):
     attempts = tuple(
         Attempt(address=address, port=29500, door="master", outcome=end)
         for address, end in (("fd00::1", outcome), ("10.0.0.1", "met"))
@@ -653,10 +655,10 @@ def test_ipv6_that_is_tried_in_vain(of, said, change, outcome, rules):
     assert said(change.process(of(2), 1, attempts=attempts)) == rules
 
 
-# -- names and addresses that are there twice
+# -- duplicate names and addresses
 
 
-def test_two_machines_that_nccl_takes_for_one(of, only, said, change):
+def test_two_machines_that_nccl_treats_as_one_are_an_error(of, only, said, change):
     job = change.node(of(2, gpus=1), None, hostname="clone", boot_id=Missing(reason="no /proc"))
     finding = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("net-duplicate-hostname", "error", (0, 1))
@@ -664,13 +666,13 @@ def test_two_machines_that_nccl_takes_for_one(of, only, said, change):
     assert "net-duplicate-hostname" not in [rule for rule, _, _ in said(one)]
 
 
-def test_equal_names_with_boot_ids_of_their_own_are_only_mentioned(of, said, change):
+def test_equal_host_names_with_different_boot_ids_are_info(of, said, change):
     job = change.node(of(3, gpus=1), [0, 1], hostname="ubuntu")
     assert said(job) == [("net-duplicate-hostname", "info", (0, 1))]
     assert said(change.node(job, None, boot_id="boot", network=None)) == []
 
 
-def test_one_nccl_hostid_on_two_machines(of, only, said, change):
+def test_one_nccl_hostid_on_two_machines_is_an_error(of, only, said, change):
     job = change.environment(of(3, gpus=1), (0, 2), NCCL_HOSTID="a")
     finding = only(job)
     assert (finding.rule, finding.severity, finding.ranks) == ("net-duplicate-hostname", "error", (0, 2))
@@ -678,7 +680,7 @@ def test_one_nccl_hostid_on_two_machines(of, only, said, change):
     assert said(change.environment(of(1, per_node=2), None, NCCL_HOSTID="a")) == []
 
 
-def test_one_address_on_two_nodes(of, only, change):
+def test_one_address_on_two_nodes_is_an_error(of, only, change):
     job = with_node(change, of(4), 3, LO, at("eth0", "10.0.0.2"))
     job = tried(change, job, missed=[(2, "10.0.0.2")])
     finding = only(job)
@@ -688,7 +690,7 @@ def test_one_address_on_two_nodes(of, only, change):
     assert explained(job) == {"10.0.0.2"}
 
 
-def test_ways_of_nodes_that_have_one_address_are_explained_in_its_network(of, said, change):
+def test_a_duplicate_address_explains_failing_paths_in_its_network(of, said, change):
     job = with_node(change, of(4, two_cards), 3, LO, at("eth0", "10.0.0.2"), at("eth1", "10.1.0.3"))
     job = tried(change, job, missed=[(3, 4, "10.0.0.4")])
     assert said(job, "names", "paths") == [("net-duplicate-ip", "error", (1, 2))]
@@ -698,7 +700,7 @@ def test_ways_of_nodes_that_have_one_address_are_explained_in_its_network(of, sa
     assert ("net-asymmetric-route", "error", (2, 3)) in said(elsewhere, "names", "paths")
 
 
-def test_one_address_on_links_that_the_job_does_not_use_is_only_mentioned(of, said, change):
+def test_a_duplicate_address_on_unused_links_is_info(of, said, change):
     job = of(2, lambda n: (*plain(n), at("eth7", "192.168.1.1")), gpus=1)
     for n in (1, 2):
         job = with_node(change, job, n, *plain(n), at("eth7", "192.168.1.1", up=True), physical=True)
@@ -706,6 +708,6 @@ def test_one_address_on_links_that_the_job_does_not_use_is_only_mentioned(of, sa
     assert said(job) == [("net-duplicate-ip", "info", (0, 1))]
 
 
-def test_one_link_that_two_nodes_share_is_no_duplicate(of, said, change):
+def test_a_link_shared_by_two_nodes_is_no_duplicate(of, said, change):
     job = with_node(change, of(2), 2, *plain(1))
     assert said(change.node(job, 1, network=network(1, plain(1)))) == []

@@ -1,4 +1,4 @@
-"""MASTER_PORT and the way to it: facts in, findings out."""
+"""MASTER_PORT and the path to it: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def bind(change, job, outcome, where=0, port=29500, owner=None, error="[Errno 98
 
 
 def knocked(change, job, where, *outcomes, detail="", door="master", address="10.0.0.1"):
-    """Let the processes of these ranks have knocked at rank 0's door with these outcomes."""
+    """Return the job with these outcomes of the ranks' attempts at rank 0."""
     attempts = tuple(
         Attempt(f"{address[:-1]}{n}", 29500, door, outcome, 7, detail) for n, outcome in enumerate(outcomes, start=1)
     )
@@ -55,7 +55,7 @@ def test_a_healthy_job_is_silent(of, judge, launcher, shape):
     assert judge(of(*shape, launcher=launcher), "network")[:2] == ((), ())
 
 
-def test_one_way_that_works_is_enough(of, rules, change):
+def test_one_working_address_is_enough(of, rules, change):
     assert rules(knocked(change, of(), 1, "timeout", "unreachable", "met")) == []
     assert rules(knocked(change, of(), 1, "refused", "waiting")) == []
 
@@ -63,7 +63,7 @@ def test_one_way_that_works_is_enough(of, rules, change):
 # -- MASTER_PORT on rank 0's host
 
 
-def test_a_taken_port_names_who_holds_it(of, change, only):
+def test_a_taken_port_names_its_process(of, change, only):
     finding, exit_code = only(bind(change, of(), "in-use", owner=OTHER))
     assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-port-in-use", (0,), ("node1",), 30)
     assert "MASTER_PORT 29500 is taken on rank 0's host by process 4711 of eve" in finding.message
@@ -73,7 +73,11 @@ def test_a_taken_port_names_who_holds_it(of, change, only):
 @pytest.mark.parametrize(
     ("owner", "text", "commands"),
     [
-        ({"own": True}, "Process 4711 is eve's, as this job is", ("ssh node1 kill 4711", "export MASTER_PORT=29501")),
+        (
+            {"own": True},
+            "Process 4711 belongs to eve, as does this job",
+            ("ssh node1 kill 4711", "export MASTER_PORT=29501"),
+        ),
         ({}, "A process of eve holds node1:29500", ("export MASTER_PORT=29501",)),
         (
             {"own": True, "slurm_job": "7"},
@@ -82,13 +86,13 @@ def test_a_taken_port_names_who_holds_it(of, change, only):
         ),
         (
             {"own": True, "slurm_job": "77"},
-            "Process 4711 is eve's, as this job is",
+            "Process 4711 belongs to eve, as does this job",
             ("ssh node1 kill 4711", "export MASTER_PORT=29501"),
         ),
         ({"own": True, "container": "0123456789ab"}, "Container 0123456789ab of eve", ("export MASTER_PORT=29501",)),
     ],
 )
-def test_only_ones_own_process_is_to_be_ended(of, change, only, owner, text, commands):
+def test_the_fix_ends_only_the_users_own_process(of, change, only, owner, text, commands):
     job = of(launcher="slurm")
     finding, _ = only(bind(change, job, "in-use", owner=msgspec.structs.replace(OTHER, **owner)))
     assert (finding.fix.text.startswith(text), finding.fix.commands) == (True, commands)
@@ -96,12 +100,12 @@ def test_only_ones_own_process_is_to_be_ended(of, change, only, owner, text, com
         assert (f"{words} {owner.get(name)}" in finding.message) == (name in owner)
 
 
-def test_on_one_node_a_process_is_ended_where_one_is(of, change, only):
+def test_on_one_node_the_kill_command_needs_no_ssh(of, change, only):
     finding, _ = only(bind(change, of(1, 2), "in-use", owner=msgspec.structs.replace(OTHER, own=True)))
     assert finding.fix.commands == ("kill 4711", "export MASTER_PORT=29501")
 
 
-def test_a_taken_port_that_nobody_chose_is_a_warning_unless_it_is_exported(of, change, only):
+def test_a_taken_derived_port_is_a_warning_unless_exported(of, change, only):
     def found(**asked):
         job = change.environment(of(launcher="slurm"), None, MASTER_PORT=None)
         port = job.ranks[0].placement.master_port
@@ -113,7 +117,7 @@ def test_a_taken_port_that_nobody_chose_is_a_warning_unless_it_is_exported(of, c
     assert found(export=True) == ("net-port-in-use", "error", 30)
 
 
-def test_another_port_is_given_as_the_launcher_takes_it(of, change, only):
+def test_another_port_is_set_in_the_launchers_syntax(of, change, only):
     def fix(launcher):
         return only(bind(change, of(launcher=launcher), "in-use", owner=OTHER))[0].fix.commands
 
@@ -122,7 +126,7 @@ def test_another_port_is_given_as_the_launcher_takes_it(of, change, only):
     assert fix("torchrun") == ("export PET_MASTER_PORT=29501",)
 
 
-def test_a_port_is_free_only_where_it_was_looked_for(of, change, only):
+def test_a_free_port_is_suggested_only_if_one_was_found(of, change, only):
     job = bind(change, of(launcher="slurm"), "in-use", owner=OTHER)
     job = change.process(job, None, free_ports=())
     assert only(job)[0].fix.commands == ("export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",)
@@ -130,7 +134,7 @@ def test_a_port_is_free_only_where_it_was_looked_for(of, change, only):
     assert only(by_hand)[0].fix.commands == ()
 
 
-def test_a_long_command_is_cut_in_the_message_and_whole_in_the_evidence(of, change, only):
+def test_a_long_command_is_shortened_in_the_message_and_complete_in_the_evidence(of, change, only):
     long = "python train.py " + "--option " * 30
     finding, _ = only(bind(change, of(), "in-use", owner=PortOwner(4711, long, "eve", "2026")))
     assert len(finding.message) < 200
@@ -138,7 +142,7 @@ def test_a_long_command_is_cut_in_the_message_and_whole_in_the_evidence(of, chan
 
 
 @pytest.mark.parametrize("owner", [None, Missing(reason="hidden from this one")])
-def test_a_taken_port_whose_holder_is_hidden(of, change, only, owner):
+def test_a_taken_port_with_a_hidden_owner_is_reported(of, change, only, owner):
     finding, _ = only(bind(change, of(), "in-use", owner=owner))
     assert finding.rule == "net-port-in-use"
     assert finding.fix.commands == ("export MASTER_PORT=29501", "ssh node1 sudo ss -ltnp 'sport = :29500'")
@@ -147,34 +151,34 @@ def test_a_taken_port_whose_holder_is_hidden(of, change, only, owner):
 @pytest.mark.parametrize(
     ("outcome", "detail", "words"),
     [
-        ("foreign", "HTTP/1.0 400 Bad request", "; it answers the others 'HTTP/1.0 400 Bad request'"),
+        ("foreign", "HTTP/1.0 400 Bad request", "; it answers the other ranks with 'HTTP/1.0 400 Bad request'"),
         ("silent", A_STORE, f"; it is {A_STORE}"),
-        ("silent", "said nothing for 3 s", "; it says nothing to the others, so that they would wait for ever"),
-        ("closed", "", "; it closes the others' connections"),
+        ("silent", "said nothing for 3 s", "; it does not answer the other ranks, so they would hang"),
+        ("closed", "", "; it closes the connections of the other ranks"),
         ("stranger", "of another job", "; it is the roll call of another job"),
         ("timeout", "", ""),
     ],
 )
-def test_how_the_program_on_a_taken_port_treats_the_others_is_told(of, change, only, outcome, detail, words):
+def test_the_message_says_how_the_program_on_a_taken_port_answers(of, change, only, outcome, detail, words):
     job = bind(change, of(3, 1), "in-use", owner=OTHER)
     finding, exit_code = only(knocked(change, job, (1, 2), outcome, detail=detail))
     assert (finding.rule, finding.ranks, exit_code) == ("net-port-in-use", (0,), 30)
     assert finding.message.endswith(f"started {OTHER.started}{words}")
 
 
-def test_nobody_is_told_to_end_what_listens_on_a_port_of_the_system(of, change, judge):
+def test_the_fix_never_ends_a_process_on_a_privileged_port(of, change, judge):
     owner = msgspec.structs.replace(OTHER, own=True)
     said = judge(bind(change, of(), "in-use", port=22, owner=owner), "network").findings
     assert [f.fix.commands for f in said] == [("export MASTER_PORT=29501",)]
 
 
-def test_the_port_of_a_second_rank_0_is_another_rules_finding(of, change, rules):
+def test_the_port_of_a_second_rank_0_is_reported_by_another_rule(of, change, rules):
     job = of(1, 2)
     other = job.processes[1]
     assert rules(bind(change, job, "in-use", owner=PortOwner(other.pid, "distcheck", "eve", "2026"))) == []
 
 
-def test_a_holder_with_the_pid_of_a_process_elsewhere_is_named(of, change, only):
+def test_an_owner_with_the_pid_of_a_process_on_another_node_is_named(of, change, only):
     job = of(2, 1)
     finding, _ = only(bind(change, job, "in-use", owner=PortOwner(job.processes[1].pid, "nginx", "www", "2026")))
     assert finding.rule == "net-port-in-use"
@@ -184,7 +188,7 @@ def test_the_port_of_torchruns_agent_is_healthy(of, change, rules):
     assert rules(bind(change, of(launcher="torchrun"), "agent", owner=OTHER)) == []
 
 
-def test_a_port_that_cannot_be_bound(of, change, only):
+def test_a_port_that_cannot_be_bound_is_reported(of, change, only):
     finding, exit_code = only(bind(change, of(), "failed", error="[Errno 97] Address family not supported"))
     assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-bind-failed", (0,), ("node1",), 20)
     assert (finding.scope, finding.confirmed, finding.owner) == ("node", False, "admin")
@@ -195,28 +199,28 @@ DENIED = "[Errno 13] Permission denied"
 
 
 @pytest.mark.parametrize("start", [1024, 0, Missing(reason="no /proc/sys")])
-def test_a_port_that_needs_no_privilege_and_is_denied(of, change, only, start):
+def test_a_denied_unprivileged_port_is_reported(of, change, only, start):
     job = change.node(of(), 0, unprivileged_port_start=start)
     finding, exit_code = only(bind(change, job, "denied", error=DENIED), "master", "master_port")
     assert (finding.rule, finding.ranks, exit_code) == ("net-bind-failed", (0,), 20)
-    assert finding.message == f"rank 0 may not listen on MASTER_PORT 29500: {DENIED}"
+    assert finding.message == f"rank 0 is not permitted to listen on MASTER_PORT 29500: {DENIED}"
 
 
 @pytest.mark.parametrize(("start", "port"), [(1024, 80), (40000, 29500), (Missing(reason="no /proc/sys"), 80)])
-def test_a_port_that_needs_a_privilege_is_another_rules_finding(of, change, only, start, port):
+def test_a_privileged_port_is_reported_by_another_rule(of, change, only, start, port):
     job = change.node(of(), 0, unprivileged_port_start=start)
     finding, exit_code = only(bind(change, job, "denied", port=port, error=DENIED), "master", "master_port")
     assert (finding.rule, finding.ranks, exit_code) == ("env-master-port-privileged", (0,), 30)
 
 
-# -- the way to MASTER_ADDR:MASTER_PORT
+# -- the path to MASTER_ADDR:MASTER_PORT
 
 
-def test_another_jobs_roll_call_is_told_once(of, change, only):
+def test_another_jobs_roll_call_is_one_finding(of, change, only):
     job = knocked(change, of(4, 2), range(2, 8), "stranger", detail="a roll call of another job")
     finding, exit_code = only(job)
     assert (finding.rule, finding.ranks, exit_code) == ("net-port-in-use-by-peer-job", tuple(range(2, 8)), 30)
-    assert finding.message == "at 10.0.0.1:29500 another job answers: a roll call of another job"
+    assert finding.message == "another job answers at 10.0.0.1:29500: a roll call of another job"
 
 
 WAYS = [
@@ -229,7 +233,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
-def test_who_does_not_get_through_is_named(of, change, only, rule, outcome, owner, exit_code):
+def test_ranks_that_cannot_reach_rank_0_are_named(of, change, only, rule, outcome, owner, exit_code):
     job = knocked(change, of(3, 2), (2, 4, 5), outcome, detail="as the system says")
     finding, code = only(job)
     assert (finding.rule, finding.ranks, finding.nodes) == (rule, (2, 4, 5), ("node2", "node3"))
@@ -238,7 +242,7 @@ def test_who_does_not_get_through_is_named(of, change, only, rule, outcome, owne
     assert finding.evidence == {"10.0.0.1:29500": f"{outcome} after 7 tries: as the system says"}
 
 
-def test_refused_by_a_rank_0_that_listens_and_was_met_elsewhere_is_a_firewall(of, change, only):
+def test_refused_by_a_listening_rank_0_that_was_reached_elsewhere_is_a_firewall(of, change, only):
     job = knocked(change, of(3, 2), (2, 3), "refused", detail="[Errno 111] Connection refused")
     finding, exit_code = only(job)
     assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-master-unreachable", (2, 3), ("node2",), 20)
@@ -249,7 +253,7 @@ def test_refused_by_a_rank_0_that_listens_and_was_met_elsewhere_is_a_firewall(of
     assert finding.fix.commands == ("sudo firewall-cmd --add-port=29500/tcp",)
 
 
-def test_how_the_packets_fared_is_said_by_address(of, change, only):
+def test_the_message_names_the_outcome_by_address(of, change, only):
     finding, _ = only(knocked(change, of(), 1, "timeout", "unreachable", detail="as the system says"))
     assert finding.message.endswith(
         "(10.0.0.1:29500: packets are dropped, as the system says and "
@@ -257,17 +261,20 @@ def test_how_the_packets_fared_is_said_by_address(of, change, only):
     )
 
 
-def test_refused_where_nobody_was_met_means_that_nobody_listens(of, change, only):
-    """The report of a rank that never met rank 0; it is its own."""
+def test_refused_by_an_unreached_rank_0_means_no_listener(of, change, only):
+    """A rank that never met rank 0 reports on its own."""
     job = change.process(knocked(change, of(3, 2), (2, 3, 4), "refused"), None, role="alone")
     finding, exit_code = only(change.job(change.keep(job, 2, 3, 4), met=False))
     assert (finding.rule, finding.ranks, finding.nodes) == ("net-master-refused", (2, 3, 4), ("node2", "node3"))
     assert (finding.owner, finding.scope, exit_code) == ("unknown", "link", 20)
-    assert finding.message == "ranks 2-4 (node2 and node3) found nobody listening at node1 (10.0.0.1:29500)"
+    assert (
+        finding.message
+        == "ranks 2-4 (node2 and node3): connection refused at node1 (10.0.0.1:29500); no process listens there"
+    )
     assert finding.fix.commands == ("ssh node2 getent ahosts node1",)
 
 
-def test_where_the_launcher_tells_rank_0s_node_the_name_is_compared_on_both(job_of, change, judge):
+def test_if_the_launcher_names_rank_0s_node_the_fix_resolves_the_name_on_both(job_of, change, judge):
     step = {"SLURM_STEP_NODELIST": "node[1-3]", "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}
     job = change.environment(change.job(job_of(nodes=3, launcher="slurm"), met=False), None, **step)
     job = change.process(knocked(change, job, (2, 3), "refused"), None, role="alone")
@@ -279,40 +286,40 @@ def test_an_address_is_not_looked_up(job_of, change, judge):
     job = change.job(change.environment(job_of(nodes=3), None, MASTER_ADDR="10.0.0.1"), met=False)
     job = change.process(knocked(change, job, (2, 3), "refused"), None, role="alone")
     (finding,) = judge(change.keep(job, 2, 3), "network").findings
-    assert finding.message == "ranks 2-3 (node2) found nobody listening at 10.0.0.1:29500"
+    assert finding.message == "ranks 2-3 (node2): connection refused at 10.0.0.1:29500; no process listens there"
     assert finding.fix.commands == ()
 
 
-def test_refused_where_rank_0_is_known_not_to_listen_means_that_nobody_listens(of, change, rules):
+def test_refused_by_a_rank_0_that_does_not_listen_means_no_listener(of, change, rules):
     for fields in ({"bind": None}, {"bind": Bind(29500, "agent")}):
         assert rules(change.process(knocked(change, of(3), (1, 2), "refused"), 0, **fields)) == ["net-master-refused"]
 
 
-def test_refused_by_one_who_came_in_nowhere_means_that_nobody_listens(of, change, rules):
+def test_refused_to_a_rank_that_never_joined_means_no_listener(of, change, rules):
     job = change.process(knocked(change, of(3), 1, "refused"), 1, role="alone")
     assert rules(job) == ["net-master-refused"]
 
 
-def test_those_who_fail_at_different_addresses_are_told_apart(of, change, judge):
+def test_ranks_that_fail_at_different_addresses_are_separate_findings(of, change, judge):
     job = knocked(change, knocked(change, of(4, 1), (1, 2), "timeout"), 3, "timeout", address="10.9.0.1")
     said = judge(job, "network").findings
     assert [(f.rule, f.ranks) for f in said] == [("net-master-unreachable", (1, 2)), ("net-master-unreachable", (3,))]
 
 
-def test_addresses_of_ipv6_stand_in_brackets(of, change, only):
+def test_ipv6_addresses_are_in_brackets(of, change, only):
     finding, _ = only(knocked(change, of(), 1, "timeout", address="fd00::1"))
     assert "([fd00::1]:29500: packets are dropped, timeout)" in finding.message
 
 
 @pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
 @pytest.mark.parametrize("bound", ["in-use", "denied", "failed"])
-def test_rank_0s_own_binding_explains_it(of, change, rules, rule, outcome, owner, exit_code, bound):
+def test_a_failed_binding_of_rank_0_explains_unreachability(of, change, rules, rule, outcome, owner, exit_code, bound):
     job = bind(change, knocked(change, of(3, 1), (1, 2), outcome), bound, owner=OTHER if bound == "in-use" else None)
     assert rules(job) == ["net-port-in-use" if bound == "in-use" else "net-bind-failed"]
 
 
 @pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
-def test_a_rank_0_that_the_roll_call_misses_explains_it(of, change, rules, rule, outcome, owner, exit_code):
+def test_a_missing_rank_0_explains_unreachability(of, change, rules, rule, outcome, owner, exit_code):
     job = change.keep(knocked(change, of(3, 1), (1, 2), outcome), 1, 2)
     assert rules(job) == []
     alone = change.process(change.job(job, met=False), None, role="alone")
@@ -321,7 +328,7 @@ def test_a_rank_0_that_the_roll_call_misses_explains_it(of, change, rules, rule,
 
 @pytest.mark.parametrize(("rule", "outcome", "owner", "exit_code"), WAYS)
 @pytest.mark.parametrize("wrong", [{"MASTER_PORT": "29501"}, {"MASTER_ADDR": "node2"}])
-def test_who_looked_for_another_master_is_another_rules_finding(
+def test_ranks_with_another_master_are_reported_by_another_rule(
     of, change, rules, rule, outcome, owner, exit_code, wrong
 ):
     job = knocked(change, change.environment(of(3, 1), 2, **wrong), (1, 2), outcome)
@@ -329,19 +336,19 @@ def test_who_looked_for_another_master_is_another_rules_finding(
     assert rules(knocked(change, change.environment(of(3, 1), 2, **wrong), 2, outcome)) == []
 
 
-def test_a_master_that_every_node_takes_for_itself_is_another_rules_finding(of, change, rules):
+def test_a_master_addr_that_is_every_node_itself_is_reported_by_another_rule(of, change, rules):
     job = knocked(change, of(2, 1), 1, "refused", address="127.0.0.1")
     assert rules(change.environment(job, None, MASTER_ADDR="localhost")) == []
 
 
-def test_side_doors_do_not_count(of, change, rules):
+def test_side_ports_do_not_count(of, change, rules):
     assert rules(knocked(change, of(), 1, "timeout", door="side")) == []
 
 
 # -- together with other rules
 
 
-def test_a_master_addr_of_another_host_is_said_once(job_of, change, judge):
+def test_a_master_addr_of_another_host_is_one_finding(job_of, change, judge):
     job = change.process(
         job_of(1, 1, looks=LOOKS),
         0,

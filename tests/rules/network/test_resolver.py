@@ -1,4 +1,4 @@
-"""What the resolver says of MASTER_ADDR and of the nodes' addresses, and how long that takes."""
+"""Name resolution: MASTER_ADDR, the nodes' addresses, and look-up times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOKS = ("environment", "meeting", "peers")
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a healthy job of which everybody has looked up rank 0's address."""
+    """Build a healthy job whose processes all looked up rank 0's address."""
 
     def of(nodes=4, per_node=1, **more):
         job = job_of(nodes, per_node, looks=LOOKS, **more)
@@ -43,29 +43,29 @@ def test_a_healthy_job_is_silent(of, judge, shape, launcher):
 
 
 @pytest.mark.parametrize("unknown", [None, Missing(reason="[Errno -2] Name or service not known")])
-def test_what_nobody_resolved_is_silent(of, rules, change, unknown):
+def test_missing_resolutions_are_silent(of, rules, change, unknown):
     assert rules(change.process(of(), None, reverse=(), master_resolution=unknown)) == []
 
 
 # -- net-reverse-dns-slow
 
 
-def test_slow_look_ups_of_rank_0_are_counted_for_the_whole_world(of, change, only):
+def test_slow_look_ups_of_rank_0_count_for_every_connection(of, change, only):
     slow = (ReverseLookup("10.0.0.2", "node2", 0.2), ReverseLookup("10.0.0.3", "", 2.0))
     finding, exit_code = only(change.process(of(4, 8), 0, reverse=slow))
     assert (finding.rule, finding.severity, finding.owner) == ("net-reverse-dns-slow", "warning", "admin")
     assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
     assert finding.message.startswith(
-        "rank 0 (node1 pid 100): looking up what 10.0.0.3 is called took 2.0 s without an answer; "
-        "rank 0 asks for each of its 32 connections, 64 s "
+        "rank 0 (node1 pid 100): the reverse look-up of 10.0.0.3 took 2.0 s without an answer; "
+        "rank 0 looks up each of its 32 connections, 64 s "
     )
     assert "time getent hosts 10.0.0.3" in finding.fix.commands
 
 
-def test_a_slow_look_up_elsewhere_names_who_waits(of, change, only):
+def test_a_slow_look_up_elsewhere_names_the_waiting_rank(of, change, only):
     finding, _ = only(change.process(of(), 2, reverse=(ReverseLookup("10.0.0.1", "node1", 0.5),)))
     assert (finding.rule, finding.ranks, finding.nodes) == ("net-reverse-dns-slow", (2,), ("node3",))
-    assert finding.message == "rank 2 (node3 pid 102): looking up what 10.0.0.1 is called took 0.5 s"
+    assert finding.message == "rank 2 (node3 pid 102): the reverse look-up of 10.0.0.1 took 0.5 s"
 
 
 def test_a_resolver_that_hangs_everywhere_is_one_finding(of, change, only):
@@ -73,7 +73,7 @@ def test_a_resolver_that_hangs_everywhere_is_one_finding(of, change, only):
     assert (finding.rule, finding.scope, len(finding.ranks)) == ("net-reverse-dns-slow", "system", 65)
 
 
-def test_an_address_without_a_name_that_is_told_at_once_is_healthy(of, change, rules):
+def test_a_fast_answer_without_a_name_is_healthy(of, change, rules):
     assert rules(change.process(of(), None, reverse=(ReverseLookup("10.0.0.1", "", 0.05),))) == []
     assert rules(change.process(of(), None, reverse=())) == []
 
@@ -85,16 +85,19 @@ def _answers(*addresses, changing=()):
     return Resolution(name="trainer", addresses=addresses, seconds=0.001, changing=changing)
 
 
-def test_answers_that_change_name_who_got_them(of, change, only):
+def test_changing_answers_name_the_ranks_that_got_them(of, change, only):
     job = change.process(of(4, 2), (2, 3), master_resolution=_answers("10.0.0.1", changing=("10.0.0.1", "10.0.0.9")))
     finding, exit_code = only(job)
     assert (finding.rule, finding.severity, exit_code) == ("net-dns-unstable", "warning", 0)
     assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
-    assert finding.message == "ranks 2-3 (node2): trainer is now 10.0.0.1 and 10.0.0.9, now not"
+    assert (
+        finding.message
+        == "ranks 2-3 (node2): trainer resolves to 10.0.0.1 and 10.0.0.9 in some look-ups but not in all"
+    )
     assert finding.evidence == {"MASTER_ADDR": "trainer", "changing": ["10.0.0.1", "10.0.0.9"]}
 
 
-def test_answers_in_turns_that_all_are_rank_0s_own_are_healthy(of, change, rules):
+def test_changing_answers_that_are_all_rank_0s_own_are_healthy(of, change, rules):
     answers = _answers("10.0.0.1", "127.0.0.1", changing=("127.0.0.1", "10.0.0.1"))
     assert rules(change.process(of(), None, master_resolution=answers)) == []
     assert rules(change.process(of(), None, master_resolution=_answers("10.0.0.1", "10.0.0.9"))) == []
@@ -115,11 +118,11 @@ def _led_astray(change, job, where, *addresses, outcome="refused"):
     return change.process(job, where, master_resolution=answer, attempts=attempts)
 
 
-def test_a_name_that_leads_elsewhere_on_one_node_names_its_ranks(of, change, only):
+def test_a_name_that_resolves_differently_on_one_node_names_its_ranks(of, change, only):
     finding, exit_code = only(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"))
     assert (finding.rule, finding.severity, finding.owner) == ("net-dns-differs", "error", "admin")
     assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 30)
-    assert finding.message == "ranks 4-5 (node3): node1 is 10.0.0.9 there; rank 0 is at 10.0.0.1 (node1)"
+    assert finding.message == "ranks 4-5 (node3): node1 resolves to 10.0.0.9; rank 0 is at 10.0.0.1 (node1)"
     assert finding.fix.commands == (
         "ssh node3 getent ahosts node1",
         "ssh node1 getent ahosts node1",
@@ -131,37 +134,37 @@ def test_the_right_address_is_the_one_that_others_use(of, change, only):
     job = of(4)
     more = Interface(name="eth1", address="10.1.0.1", up=True, mtu_bytes=1500)
     job = change.node(job, 0, interfaces=(more, *job.nodes[0].interfaces))
-    job = change.process(job, 0, master_resolution=_answers("127.0.1.1"))  # what node1 calls itself
+    job = change.process(job, 0, master_resolution=_answers("127.0.1.1"))  # what node1 resolves its own name to
     finding, _ = only(_led_astray(change, job, 2, "10.0.0.9"))
     assert "rank 0 is at 10.0.0.1 (node1)" in finding.message
 
 
 @pytest.fixture
 def said(judge):
-    """Judge what a rank that met nobody tells of itself."""
+    """Return the rules of the findings in the report of a rank that met no other."""
     return lambda job: [f.rule for f in judge(job, "resolver", "network").findings]
 
 
-def test_a_rank_to_which_others_name_another_address_of_rank_0_knows_that_its_name_is_wrong(of, change, only, said):
+def test_another_address_of_rank_0_reported_by_others_shows_a_wrong_name(of, change, only, said):
     job = change.job(change.keep(_led_astray(change, of(4, 2), (4, 5), "10.0.0.9"), 4, 5), met=False)
     assert said(job) == ["net-master-refused"]
     told = Attempt("10.0.0.2", 21000, "side", "elsewhere", detail="10.0.0.1")
     job = change.process(job, None, attempts=(*job.processes[0].attempts, told))
     finding, exit_code = only(job)
     assert (finding.rule, finding.ranks, finding.nodes, exit_code) == ("net-dns-differs", (4, 5), ("node3",), 30)
-    assert "node1 is 10.0.0.9 there; rank 0 is at 10.0.0.1, where other ranks have met it" in finding.message
+    assert "node1 resolves to 10.0.0.9; rank 0 is at 10.0.0.1, where other ranks reached it" in finding.message
     assert said(job) == ["net-dns-differs"]
     assert said(change.process(job, None, master_resolution=_answers("10.0.0.1"))) == ["net-master-refused"]
 
 
-def test_a_rank_that_got_no_answer_is_not_led_astray_by_what_others_say(of, change, said):
+def test_a_rank_without_an_answer_is_unreachable_and_not_misdirected(of, change, said):
     job = _led_astray(change, of(4, 2), (4, 5), "10.0.0.9", outcome="timeout")
     told = Attempt("10.0.0.2", 21000, "side", "elsewhere", detail="10.0.0.1")
     job = change.process(job, (4, 5), attempts=(*job.processes[4].attempts, told))
     assert said(change.job(change.keep(job, 4, 5), met=False)) == ["net-master-unreachable"]
 
 
-def test_nodes_that_are_led_to_different_hosts_are_told_apart(of, change, judge):
+def test_different_wrong_hosts_are_separate_findings(of, change, judge):
     job = _led_astray(change, _led_astray(change, of(4), 1, "10.0.0.8"), 3, "10.0.0.9")
     assert [(f.rule, f.ranks) for f in judge(job, "resolver").findings] == [
         ("net-dns-differs", (1,)),
@@ -169,7 +172,7 @@ def test_nodes_that_are_led_to_different_hosts_are_told_apart(of, change, judge)
     ]
 
 
-def test_a_name_that_leads_to_another_of_rank_0s_addresses_is_healthy(of, change, rules):
+def test_a_name_that_resolves_to_another_address_of_rank_0_is_healthy(of, change, rules):
     job = of(2)
     more = Interface(name="eth1", address="192.168.0.1", up=True, mtu_bytes=1500)
     job = change.node(job, 0, interfaces=(*job.nodes[0].interfaces, more))
@@ -177,6 +180,6 @@ def test_a_name_that_leads_to_another_of_rank_0s_addresses_is_healthy(of, change
     assert rules(_led_astray(change, job, 1, "10.0.0.9", "10.0.0.1")) == []
 
 
-def test_an_address_at_which_rank_0_was_met_is_right(of, change, rules):
-    """As behind a NAT."""
+def test_an_address_at_which_rank_0_was_reached_is_correct(of, change, rules):
+    """This happens behind a NAT."""
     assert rules(_led_astray(change, of(), 2, "203.0.113.5", outcome="met")) == []

@@ -1,4 +1,4 @@
-"""What bites only when a job is large: limits of the nodes, and how far apart ranks start."""
+"""Rules for large jobs: limits of the nodes, and how far apart ranks start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def network(**fields):
 
 @pytest.fixture
 def of(job_of, change):
-    """Build a healthy job of which every process came in moments and all limits are high."""
+    """Build a healthy job whose processes joined quickly and whose limits are high."""
 
     def of(nodes=4, per_node=1, **more):
         job = job_of(nodes, per_node, looks=LOOKS, **more)
@@ -50,7 +50,7 @@ def test_a_healthy_job_is_silent(of, judge, shape, launcher):
     assert judge(of(*shape, launcher=launcher), "scale")[:2] == ((), ())
 
 
-def test_what_was_not_looked_at_is_silent(of, rules, change):
+def test_missing_facts_are_silent(of, rules, change):
     nothing = network(
         open_files=(-1, -1), listen_backlog=Missing(reason="hidden"), connections_tracked=Missing(reason="no conntrack")
     )
@@ -63,19 +63,19 @@ def test_what_was_not_looked_at_is_silent(of, rules, change):
 
 
 @pytest.mark.parametrize(("soft", "severity", "code"), [(16, "error", 30), (64, "warning", 0)])
-def test_a_soft_limit_below_the_world_or_near_it_is_rank_0s_to_raise(of, change, only, soft, severity, code):
+def test_a_low_soft_limit_is_reported_for_rank_0(of, change, only, soft, severity, code):
     job = change.node(of(4, 8), 0, network=network(open_files=(soft, 4096)))
     finding, exit_code = only(job)
     assert (finding.rule, finding.severity, finding.owner) == ("net-open-files", severity, "user")
     assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), code)
     assert finding.message == (
-        f"rank 0 (node1 pid 100) may open {soft} files, its store needs one for each of 32 ranks; expected at least 288"
+        f"rank 0 (node1 pid 100) may open {soft} files; its store needs one for each of 32 ranks, expected at least 288"
     )
     assert finding.fix.commands == ("ulimit -n 65536",)
     assert finding.evidence == {"soft": soft, "hard": 4096, "world_size": 32}
 
 
-def test_a_hard_limit_below_the_world_is_the_administrators(of, change, only):
+def test_a_low_hard_limit_is_for_the_administrator(of, change, only):
     finding, _ = only(change.node(of(65, 16), 0, network=network(open_files=(1024, 1024))))
     assert (finding.rule, finding.ranks, finding.owner) == ("net-open-files", (0,), "admin")
     assert "expected at least 1296" in finding.message
@@ -86,7 +86,7 @@ def test_limits_that_suffice_are_silent(of, change, rules, limits):
     assert rules(change.node(of(4, 8), None, network=network(open_files=limits))) == []
 
 
-def test_an_unlimited_hard_limit_leaves_it_to_the_user(of, change, only):
+def test_with_an_unlimited_hard_limit_the_user_can_fix_it(of, change, only):
     finding, _ = only(change.node(of(2), 0, network=network(open_files=(64, -1))))
     assert finding.owner == "user"
 
@@ -103,7 +103,7 @@ def test_a_full_table_of_connections_names_its_node(of, change, only):
     finding, exit_code = only(change.node(of(4, 2), 2, network=network(connections_tracked=(64_000, 65_536))))
     assert (finding.rule, finding.severity, finding.scope) == ("net-conntrack-full", "warning", "node")
     assert (finding.ranks, finding.nodes, exit_code) == ((4, 5), ("node3",), 0)
-    assert finding.message == "node3 tracks 64000 connections, and its table holds 65536"
+    assert finding.message == "node3 tracks 64000 connections; its table holds at most 65536"
     assert finding.fix.commands == ("sudo sysctl -w net.netfilter.nf_conntrack_max=262144",)
 
 
@@ -115,28 +115,28 @@ def test_a_table_with_room_is_silent(of, change, rules, tracked):
 # -- net-somaxconn-backlog
 
 
-def test_a_queue_shorter_than_a_large_world_is_worth_a_remark(of, change, only):
+def test_a_backlog_smaller_than_a_large_world_is_info(of, change, only):
     finding, exit_code = only(change.node(of(65, 16), 0, network=network(listen_backlog=128)))
     assert (finding.rule, finding.severity, finding.scope) == ("net-somaxconn-backlog", "info", "node")
     assert (finding.ranks, finding.nodes, exit_code) == ((0,), ("node1",), 0)
     assert finding.message == (
-        "node1 queues 128 connections (net.core.somaxconn), and 1040 ranks connect to rank 0 at once"
+        "node1 queues 128 connections (net.core.somaxconn), but 1040 ranks connect to rank 0 at once"
     )
 
 
 @pytest.mark.parametrize(("shape", "backlog"), [((64, 16), 128), ((65, 16), 4096), ((65, 16), 1040), ((4, 8), 1)])
-def test_a_queue_that_suffices_and_a_small_world_are_silent(of, change, rules, shape, backlog):
+def test_a_sufficient_backlog_or_a_small_world_is_silent(of, change, rules, shape, backlog):
     assert rules(change.node(of(*shape), None, network=network(listen_backlog=backlog))) == []
 
 
 # -- net-timeouts-unequal
 
 
-def test_who_came_long_after_the_first_is_named(of, change, only):
+def test_ranks_that_joined_late_are_named(of, change, only):
     finding, exit_code = only(change.process(change.process(of(), 3, arrived_seconds=14.2), 1, arrived_seconds=12.0))
     assert (finding.rule, finding.severity, exit_code) == ("net-timeouts-unequal", "info", 0)
     assert (finding.ranks, finding.nodes) == ((1, 3), ("node2", "node4"))
-    assert finding.message == "ranks 1,3 (node2 and node4) came up to 14 s after the first"
+    assert finding.message == "ranks 1,3 (node2 and node4) joined up to 14 s after the first rank"
     assert finding.evidence == {"seconds": 14.2}
 
 
@@ -149,7 +149,7 @@ def test_ranks_that_start_within_ten_seconds_are_silent(of, change, rules):
 
 @pytest.fixture
 def on_slurm(of, change):
-    """Build a job of NCCL's on nodes of 64 CPUs, of which Slurm gave it some."""
+    """Build an NCCL job on nodes with 64 CPUs, `given` of which belong to the job."""
 
     def on_slurm(given, nodes=2, gpus=2, **more):
         job = change.node(of(nodes, 2, launcher="slurm", gpus=gpus, **more), None, cpus=64)
@@ -158,7 +158,7 @@ def on_slurm(of, change):
     return on_slurm
 
 
-def test_ranks_on_shared_nodes_without_a_magic_number_are_worth_a_remark(on_slurm, change, only):
+def test_ranks_on_shared_nodes_without_a_magic_number_are_info(on_slurm, change, only):
     finding, exit_code = only(on_slurm(16))
     assert (finding.rule, finding.severity, finding.ranks, exit_code) == (
         "net-nccl-socket-port-scan",
@@ -171,7 +171,7 @@ def test_ranks_on_shared_nodes_without_a_magic_number_are_worth_a_remark(on_slur
     assert (finding.ranks, finding.nodes) == ((2, 3), ("node2",))
 
 
-def test_whole_nodes_a_magic_number_and_jobs_without_nccl_are_silent(on_slurm, of, change, rules):
+def test_whole_nodes_or_a_magic_number_or_no_nccl_are_silent(on_slurm, of, change, rules):
     assert rules(on_slurm(64)) == []
     assert rules(on_slurm(128)) == []
     assert rules(change.environment(on_slurm(16), None, NCCL_SOCKET_MAGIC="77")) == []

@@ -1,0 +1,84 @@
+"""Help and shell completion of every command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+
+import pytest
+from typer.main import get_command
+
+from distcheck.cli.main import _COMMANDS, _app, main
+from distcheck.cli.options import PANELS
+
+CHECKING = ("env", "net", "gpu", "bandwidth", "isolate", "gate", "node")
+
+
+def ended(monkeypatch, capsys, *words):
+    """Run the command line in this process; return what it printed to stdout."""
+    monkeypatch.setattr(sys, "argv", ["distcheck", *words])
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", CHECKING)
+def test_options_are_grouped(monkeypatch, capsys, name):
+    text = ended(monkeypatch, capsys, name, "--help")
+    groups = [line[:-1] for line in text.splitlines() if re.fullmatch(r"\w[\w ]*:", line)]
+    expected = [panel for panel in PANELS if panel != "Measurement" or name in {"bandwidth", "gate"}]
+    expected = [panel for panel in expected if panel != "Which ranks" or name != "node"]
+    assert groups == [*(["Arguments"] if name == "gate" else []), *expected, "Options"]
+    assert text.count("Options:\n") == 1
+
+
+@pytest.mark.parametrize("name", CHECKING)
+def test_variables_are_mentioned_once_and_every_option_has_one(monkeypatch, capsys, name):
+    text = " ".join(ended(monkeypatch, capsys, name, "--help").split())
+    assert "env var" not in text
+    assert text.count("Each option can also be set by an environment variable") == 1
+    command = get_command(_app([name])).commands[name]
+    options = [param for param in command.params if param.param_type_name == "option"]
+    long = {param.name: max(param.opts, key=len) for param in options}
+    assert {param.name: param.envvar for param in options} == {
+        key: "DISTCHECK_" + option.removeprefix("--").replace("-", "_").upper() for key, option in long.items()
+    }
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_the_example_of_a_command_is_valid(monkeypatch, capsys, name):
+    text = ended(monkeypatch, capsys, name, "--help")
+    (example,) = re.findall(r"Example:\n +(.+)", text)
+    words = shlex.split(example)
+    arguments = words[words.index("distcheck") + 1 :]
+    assert arguments[0] == name
+    get_command(_app(arguments)).commands[name].make_context(name, arguments[1:])
+
+
+def test_no_help_line_is_longer_than_80_columns(monkeypatch, capsys):
+    for words in [(), *((name,) for name in _COMMANDS)]:
+        assert max(map(len, ended(monkeypatch, capsys, *words, "--help").splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("distcheck ga", ["gate"]),
+        ("distcheck g", ["gate", "gpu"]),
+        ("distcheck gate --np", ["--nproc"]),
+        ("distcheck report --base", ["--baseline"]),
+    ],
+)
+def test_bash_completes_commands_and_options(monkeypatch, capsys, words, expected):
+    monkeypatch.setenv("_DISTCHECK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert sorted(ended(monkeypatch, capsys).split()) == expected
+
+
+def test_completion_is_offered_without_a_command_only(monkeypatch, capsys):
+    assert "--install-completion" in ended(monkeypatch, capsys, "--help")
+    assert not _app(["env"])._add_completion
