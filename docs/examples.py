@@ -36,7 +36,7 @@ from distcheck.report import render
 from distcheck.rules.diagnose import diagnose
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job
+    from distcheck.facts.job import Job
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "docs" / "examples"

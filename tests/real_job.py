@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import machines
 import msgspec
 
-from distcheck.facts import (
-    Collectives,
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import (
     CudaDevice,
     CudaView,
     Ecc,
@@ -24,33 +24,24 @@ from distcheck.facts import (
     Gpu,
     GpuClocks,
     GpuHealth,
-    Interface,
-    Job,
-    Link,
-    Measurement,
-    Missing,
-    NcclLog,
-    NetworkFacts,
-    NodeFacts,
     NvLinks,
     PcieLink,
     PeerAccess,
-    PeerTrial,
-    RankFacts,
-    RankRun,
     RemappedRows,
-    Resolution,
-    Space,
-    Transfer,
     Xid,
 )
+from distcheck.facts.job import Collectives, Job, Measurement
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.network import Interface, Link, NetworkFacts, PeerTrial, Resolution, Transfer
+from distcheck.facts.node import NodeFacts, Space
+from distcheck.facts.rank import RankFacts, RankRun
 from distcheck.probe import pci
 from distcheck.selection.placement import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from distcheck.facts import Pci
+    from distcheck.facts.gpu import Pci
 
     Fault = Callable[[Job, set[str]], Job]
     """What changes the nodes of these keys."""

@@ -9,7 +9,9 @@ from typing import get_args
 
 import pytest
 
-from distcheck.facts import Asked, Job, Missing, NodeFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Asked, Job
+from distcheck.facts.node import NodeFacts
 from distcheck.rules import Rule
 from distcheck.rules.diagnose import diagnose
 from distcheck.rules.finding import Finding, Fix, NotChecked, Scope, VerdictName, excluded_nodes, outcome, verdict

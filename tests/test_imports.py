@@ -252,7 +252,7 @@ def test_without_a_token_nothing_is_sealed():
     loaded = loaded_after(
         "import distcheck.run.driver, distcheck.run.leader, distcheck.run.follower\n"
         "from distcheck.rollcall import identity\n"
-        "from distcheck.facts import Placement\n"
+        "from distcheck.facts.placement import Placement\n"
         "identity.job_key({}, Placement()), identity.job_secret({})"
     )
     assert "distcheck.rollcall.server" in loaded
@@ -266,7 +266,7 @@ def test_nothing_is_unpickled_anywhere():
 
 def test_a_bare_shell_imports_no_launchers_rules():
     judged = loaded_after(
-        "from distcheck.facts import Asked, Job\nfrom distcheck.rules.diagnose import diagnose\n"
+        "from distcheck.facts.job import Asked, Job\nfrom distcheck.rules.diagnose import diagnose\n"
         "diagnose(Job('0', 'run', Asked('env', ('environment', 'meeting')), met=True))"
     )
     launchers = {f"distcheck.rules.{family.module}" for family in FAMILIES.values() if family.variables}

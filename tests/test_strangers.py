@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from distcheck.facts import Job, NodeFacts, ProcessFacts
 from distcheck.facts.errors import UsageError
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import ProcessFacts
 from distcheck.facts.saved import join, load, save
 from distcheck.report import FORMATS, Detail, render
 from distcheck.rollcall import framing

@@ -31,7 +31,7 @@ from distcheck.facts.errors import UsageError, WriteError
 from distcheck.report import FORMATS
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job, Look
+    from distcheck.facts.job import Job, Look
     from distcheck.rules.diagnose import Diagnosis
     from distcheck.run.request import Request
 

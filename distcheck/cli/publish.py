@@ -12,7 +12,7 @@ from distcheck.facts.errors import WriteError
 from distcheck.report import Detail
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job
+    from distcheck.facts.job import Job
     from distcheck.rules.diagnose import Diagnosis
 
 BROKEN = 70

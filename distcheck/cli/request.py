@@ -14,8 +14,10 @@ from distcheck.cli.hosts import outside
 from distcheck.cli.options import JOIN_SECONDS, Measuring, NodeOptions, Options
 from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.facts import Asked, Baseline, Look, Missing, Placement
+from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
+from distcheck.facts.job import Asked, Baseline, Look
+from distcheck.facts.placement import Placement
 from distcheck.report import FORMATS
 from distcheck.run.request import Request
 from distcheck.selection.node_environment import node_level

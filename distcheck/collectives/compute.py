@@ -16,7 +16,7 @@ import distcheck.collectives.software  # noqa: F401
 import torch
 
 from distcheck.collectives.plan import Computed
-from distcheck.facts import SHORTEST_SECONDS
+from distcheck.facts.base import SHORTEST_SECONDS
 from distcheck.probe.waiting import throttled, waited_for_cpu
 
 

@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distcheck.collectives.nccl_log import parse
-from distcheck.facts import Missing, NcclLog
+from distcheck.facts.base import Missing
+from distcheck.facts.nccl import NcclLog
 from distcheck.probe.links import nccl_files
 
 SUBSYSTEMS = "INIT,GRAPH,TUNING,ENV,NET"

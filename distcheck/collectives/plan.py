@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from distcheck.facts import Count, Measured, Missing, NcclLog, Seconds
+from distcheck.facts.base import Count, Measured, Missing, Seconds
+from distcheck.facts.nccl import NcclLog
 
 OPERATIONS = ("all_reduce", "broadcast")
 """The operations measured by default."""

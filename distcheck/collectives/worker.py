@@ -44,7 +44,7 @@ from distcheck.collectives.plan import (
 from distcheck.collectives.spread import STEADY, uncertainty
 from distcheck.collectives.store import agree, await_all, farewell, open_store, part_of, reach_store
 from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
-from distcheck.facts import SHORTEST_SECONDS
+from distcheck.facts.base import SHORTEST_SECONDS
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

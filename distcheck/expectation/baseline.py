@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from distcheck.collectives.plan import label
-from distcheck.facts import Baseline, BaselineRow, Collectives, Gpus, Job, Measurement
 from distcheck.facts.errors import UsageError
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Baseline, BaselineRow, Collectives, Job, Measurement
 
 _UNKNOWN_NOISE = 0.1
 """The assumed uncertainty of a figure with too few bursts to compute one."""

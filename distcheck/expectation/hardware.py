@@ -7,7 +7,7 @@ from math import inf
 import msgspec
 
 from distcheck.expectation.links import PAYLOAD, LinkKind, pcie_rate, pcie_wire, port_rate
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 
 
 class NvLinkWay(msgspec.Struct, frozen=True):

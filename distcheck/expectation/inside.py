@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from distcheck.expectation.hardware import Inside, NvLinkWay, PcieWay
 from distcheck.expectation.links import nvlink_kind, pcie_rate
-from distcheck.facts import Gpu, GpuHealth, Gpus, Missing, NvLinks
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, GpuHealth, Gpus, NvLinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

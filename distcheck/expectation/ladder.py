@@ -23,7 +23,7 @@ from distcheck.expectation import bounds, models
 from distcheck.expectation.hardware import Hardware, NvLinkWay, Socket
 from distcheck.expectation.judge import TOO_LOW, Expectation, Rung
 from distcheck.expectation.published import published
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,12 +9,15 @@ import msgspec
 from distcheck.expectation.hardware import Hardware, Inside, NvLinkWay, PcieWay
 from distcheck.expectation.inside import inside
 from distcheck.expectation.outside import outside
-from distcheck.facts import Collectives, Fabric, Gpu, Gpus, Missing, Pci
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Fabric, Gpu, Gpus, Pci
+from distcheck.facts.job import Collectives
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distcheck.facts import Job, NodeFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
 
 SLOWING = (
     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS",

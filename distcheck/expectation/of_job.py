@@ -10,11 +10,13 @@ from distcheck.expectation.hardware import Hardware
 from distcheck.expectation.ladder import Figure, expect
 from distcheck.expectation.models import NETWORK_SHARE
 from distcheck.expectation.observed import hardware
-from distcheck.facts import Collectives, Missing, NcclLog
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Collectives
+from distcheck.facts.nccl import NcclLog
 
 if TYPE_CHECKING:
     from distcheck.expectation.judge import Expectation
-    from distcheck.facts import Job, Measurement
+    from distcheck.facts.job import Job, Measurement
 
 GIVEN = "--min-busbw"
 _GRAPH_SHARE = 0.97

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from distcheck.expectation.hardware import Adapters, Outside, Socket
-from distcheck.facts import Gpus, Link, Missing, Nic, Pci
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus, Nic, Pci
+from distcheck.facts.network import Link
 from distcheck.selection import adapters, interfaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distcheck.facts import Job, NodeFacts, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
 
 
 def outside(job: Job, backend: str) -> Outside | Missing:

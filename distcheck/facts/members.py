@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, combinations_with_replacement
 from math import comb
 
-from distcheck.facts import Gpus, Job, NodeFacts
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
 
 Kind = tuple[int, frozenset[str]]
 """A node's number of ranks and models of GPU."""

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from distcheck.facts import Gpu, GpuLoads, Gpus, Missing, NodeFacts, ProcessFacts
-from distcheck.facts.gpu import usable_name
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, GpuLoads, Gpus, usable_name
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import ProcessFacts
 
 
 def combine(

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from distcheck.facts import Job, NodeFacts, ProcessFacts, RankFacts
 from distcheck.facts.errors import UsageError, WriteError
+from distcheck.facts.job import Job
 from distcheck.facts.merge import combine
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import ProcessFacts, RankFacts
 
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 30

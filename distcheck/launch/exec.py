@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from distcheck.facts import Placement
 from distcheck.facts.errors import UsageError
+from distcheck.facts.placement import Placement
 from distcheck.selection.placement import exported
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 
 if TYPE_CHECKING:
     import asyncio

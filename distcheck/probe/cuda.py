@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distcheck.facts import CudaDevice, CudaView, Gpu, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import CudaDevice, CudaView, Gpu
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from distcheck.facts import Fabric, Gpu, Gpus, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Fabric, Gpu, Gpus
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime
 from distcheck.probe.nvml import (

@@ -15,8 +15,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from distcheck.facts import (
-    MOST,
+from distcheck.facts.base import MOST, Missing
+from distcheck.facts.gpu import (
     NOT_SUPPORTED,
     Ecc,
     Fabric,
@@ -24,7 +24,6 @@ from distcheck.facts import (
     GpuHealth,
     GpuProcess,
     LinkErrors,
-    Missing,
     NvLinks,
     PcieLink,
     PeerAccess,

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from distcheck.facts import NOT_SUPPORTED, GpuHealth, GpuLoad, GpuLoads, LinkErrors, Missing, NvLinks
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import NOT_SUPPORTED, GpuHealth, GpuLoad, GpuLoads, LinkErrors, NvLinks
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime
 from distcheck.probe.nvml import GPU_IS_LOST, NOT_FOUND, Nvml, ask, error_code, start
@@ -25,7 +26,7 @@ from distcheck.probe.nvml import GPU_IS_LOST, NOT_FOUND, Nvml, ask, error_code, 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-    from distcheck.facts import Gpus
+    from distcheck.facts.gpu import Gpus
 
 Number = TypeVar("Number", int, float)
 

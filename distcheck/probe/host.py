@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distcheck import __version__
-from distcheck.facts import Gpus, Interface, Missing, NetworkFacts, NodeFacts, NodeState, Pci, TorchBuild, Xid
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus, Pci, Xid
+from distcheck.facts.network import Interface, NetworkFacts
+from distcheck.facts.node import NodeFacts, NodeState, TorchBuild
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Link, Missing, NetworkFacts, RendezvousFile, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Link, NetworkFacts, RendezvousFile, Resolution
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 
 _NO_LIMIT_BYTES = 1 << 60
 """cgroup v1 shows no limit as the largest number of pages."""

@@ -9,7 +9,8 @@ import time
 from datetime import datetime, timezone
 from typing import Literal
 
-from distcheck.facts import Attempt, Bind, Missing, PortOwner, Resolution, ReverseLookup
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Attempt, Bind, PortOwner, Resolution, ReverseLookup
 from distcheck.probe import ports
 from distcheck.probe.environment import redacted
 from distcheck.probe.process import container_of, slurm_job_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distcheck import facts
-from distcheck.facts import Missing
+from distcheck.facts import gpu as facts
+from distcheck.facts.base import Missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

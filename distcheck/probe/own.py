@@ -6,7 +6,11 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 
-from distcheck.facts import CudaView, Gpus, Installed, Missing, NodeFacts, Placement, ProcessFacts, RankFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
 from distcheck.probe import host, ports, process
 
 

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from distcheck.facts import Missing, Nic, Pci, PciPlace
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Nic, Pci, PciPlace
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = b"0A"

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from distcheck.facts import Agent, Missing, Variables
+from distcheck.facts.base import Missing
+from distcheck.facts.placement import Variables
 from distcheck.facts.ranges import fold
+from distcheck.facts.rank import Agent
 from distcheck.probe import environment
 from distcheck.selection.placement import RANK_VARIABLES
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from distcheck.facts import MOST, Missing, NodeState, Resolution, Space
+from distcheck.facts.base import MOST, Missing
+from distcheck.facts.network import Resolution
+from distcheck.facts.node import NodeState, Space
 from distcheck.probe.child import Question, ask, exit_after_lifetime
 from distcheck.probe.network import resolve
 

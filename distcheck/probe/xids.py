@@ -9,7 +9,8 @@ import stat
 import time
 from pathlib import Path
 
-from distcheck.facts import Missing, Xid
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Xid
 
 _KERNEL_LOG = Path("/dev/kmsg")
 _DEVICE = os.makedev(1, 11)

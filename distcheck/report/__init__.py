@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple, Protocol, cast
 
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.rules.diagnose import Diagnosis
 
 FORMATS = ("text", "json", "html", "junit", "prometheus", "markdown")

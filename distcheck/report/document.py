@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from distcheck.collectives.plan import bus_factor, label
-from distcheck.facts import (
-    Attempt,
-    Collectives,
-    Job,
-    Measurement,
-    ProcessFacts,
-    RankFacts,
-    Stage,
-    TorchBuild,
-)
+from distcheck.facts.job import Collectives, Job, Measurement
+from distcheck.facts.network import Attempt
+from distcheck.facts.node import TorchBuild
+from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
 from distcheck.report.fold import fold_nodes
 from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.harmless import storable

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from distcheck.facts import Gpu, Gpus, Missing, NodeFacts, Pci
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, Gpus, Pci
+from distcheck.facts.node import NodeFacts
 from distcheck.selection.pci import Distance, Near, by_gpu
 
 

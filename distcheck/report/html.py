@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from distcheck.collectives.plan import label
-from distcheck.facts import Collectives, Job
+from distcheck.facts.job import Collectives, Job
 from distcheck.report import Detail
 from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.harmless import storable

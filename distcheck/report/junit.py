@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Literal, NamedTuple
 from xml.etree import ElementTree as ET
 
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.harmless import harmless

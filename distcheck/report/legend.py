@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from distcheck.facts import Stage
+from distcheck.facts.rank import Stage
 
 LEGEND = {
     "local": "the rank's number on its node (LOCAL_RANK)",

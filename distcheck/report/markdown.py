@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from distcheck.collectives.plan import label
-from distcheck.facts import Collectives, Job
+from distcheck.facts.job import Collectives, Job
 from distcheck.report import Detail
 from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from distcheck.collectives.plan import label
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.report.document import Bandwidth, Document
 
 SIDE_BY_SIDE = 16

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import get_args
 
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.report import Detail
 from distcheck.report.document import STATUSES, document
 from distcheck.report.harmless import harmless

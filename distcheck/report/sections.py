@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from distcheck.facts import Gpus, Job, NodeState
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeState
 from distcheck.report.document import STATUSES, Document, RankRow
 from distcheck.report.fold import fold, fold_nodes
 from distcheck.report.gpus import RankGpu

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.report.harmless import harmless
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import excluded_nodes, outcome

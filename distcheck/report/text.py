@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from tabulate import tabulate
 
 from distcheck.collectives.plan import label
-from distcheck.facts import Collectives, Job, PeerTrial, Resolution
+from distcheck.facts.job import Collectives, Job
+from distcheck.facts.network import PeerTrial, Resolution
 from distcheck.report import Detail
 from distcheck.report.document import Document, document
 from distcheck.report.expected import any_expected, percent, provenance

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from distcheck.facts import A_STORE, Attempt, Missing, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import A_STORE, Attempt, Resolution
 from distcheck.probe import network
 from distcheck.rollcall import connection, framing, identity, protocol
 from distcheck.rollcall.framing import encode

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from distcheck.facts import Use
+from distcheck.facts.network import Use
 from distcheck.probe.waiting import waited_for_cpu
 from distcheck.rollcall import connection
 from distcheck.rollcall.protocol import PeerDoor

@@ -7,7 +7,7 @@ import os
 import zlib
 from collections.abc import Mapping
 
-from distcheck.facts import Placement
+from distcheck.facts.placement import Placement
 
 SIDE_DOORS = 4
 

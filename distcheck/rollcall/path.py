@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import NamedTuple
 
-from distcheck.facts import Transfer
+from distcheck.facts.network import Transfer
 from distcheck.probe.waiting import waited_for_cpu
 from distcheck.rollcall.doors import ANSWER, Words
 from distcheck.rollcall.protocol import PeerDoor

@@ -10,7 +10,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from distcheck.facts import PeerTrial, Transfer
+from distcheck.facts.network import PeerTrial, Transfer
 from distcheck.rollcall import connection, framing
 from distcheck.rollcall.doors import Words, words
 from distcheck.rollcall.path import TRANSFER_BYTES, datagrams, tcp_info, transfer

@@ -8,20 +8,11 @@ import msgspec
 from msgspec import Meta
 
 from distcheck.collectives.plan import Computed, Plan, Software, Timing
-from distcheck.facts import (
-    Count,
-    GpuLoads,
-    Missing,
-    NodeFacts,
-    Offset,
-    PeerTrial,
-    ProcessFacts,
-    Rank,
-    RankFacts,
-    RankRun,
-    ReverseLookup,
-    Use,
-)
+from distcheck.facts.base import Count, Missing, Offset, Rank
+from distcheck.facts.gpu import GpuLoads
+from distcheck.facts.network import PeerTrial, ReverseLookup, Use
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun
 
 Name = Annotated[str, Meta(max_length=256)]
 Port = Annotated[int, Meta(ge=1, le=65535)]

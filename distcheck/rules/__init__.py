@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple
 
-from distcheck.facts import Job, Look
+from distcheck.facts.job import Job, Look
 from distcheck.rules.finding import Finding, NotChecked
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from distcheck.facts import Collectives, Isolation, Job, Look
+from distcheck.facts.isolation import Isolation
+from distcheck.facts.job import Collectives, Job, Look
 from distcheck.rules import Rule, find_rule, rules_for
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
 

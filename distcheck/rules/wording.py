@@ -14,7 +14,9 @@ from distcheck.selection.placement import Table, find_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from distcheck.facts import Job, Launcher, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.placement import Launcher
+    from distcheck.facts.rank import RankFacts
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

@@ -7,7 +7,9 @@ import socket
 
 import msgspec
 
-from distcheck.facts import CudaView, Gpus, Missing, NetworkFacts, Pci
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import CudaView, Gpus, Pci
+from distcheck.facts.network import NetworkFacts
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.probe import environment, gpu, host, links, pci
 from distcheck.probe.own import process_facts, rank_facts

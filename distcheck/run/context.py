@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.rollcall.client import Connection
 from distcheck.rollcall.doors import PeerListener

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from distcheck.facts import (
-    Attempt,
-    Bind,
-    Missing,
-    Placement,
-    Resolution,
-)
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Attempt, Bind, Resolution
+from distcheck.facts.placement import Placement
 from distcheck.probe import environment, host, network
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.run.record import Record

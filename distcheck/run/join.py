@@ -8,7 +8,8 @@ import resource
 import time
 from typing import TYPE_CHECKING, Literal
 
-from distcheck.facts import Missing, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Resolution
 from distcheck.probe import network
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance, Connection

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from distcheck.facts import Collectives, Job
+from distcheck.facts.job import Collectives, Job
 from distcheck.rollcall.protocol import Bye, Here, LastCall
 from distcheck.rollcall.server import Server
 from distcheck.rules.diagnose import judge

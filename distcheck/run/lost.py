@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping
 
-from distcheck.facts import Resolution
+from distcheck.facts.network import Resolution
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Door
 from distcheck.rollcall.protocol import Found

@@ -10,7 +10,8 @@ import msgspec
 
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.collectives.spread import at_least, uncertainty
-from distcheck.facts import Collectives, Job, Measurement, RankRun
+from distcheck.facts.job import Collectives, Job, Measurement
+from distcheck.facts.rank import RankRun
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.protocol import Abort, RunReport, Start

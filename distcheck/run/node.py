@@ -17,8 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from distcheck.facts import Asked, Gpus, Job, Missing, NodeState, Pci, Placement, RankFacts
+from distcheck.facts.base import Missing
 from distcheck.facts.errors import WriteError
+from distcheck.facts.gpu import Gpus, Pci
+from distcheck.facts.job import Asked, Job
+from distcheck.facts.node import NodeState
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import RankFacts
 from distcheck.facts.saved import write
 from distcheck.probe import gpu, host, pci
 from distcheck.probe.own import process_facts

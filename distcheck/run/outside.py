@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distcheck.facts import Job, LeftOut
 from distcheck.facts.errors import UsageError
+from distcheck.facts.job import Job, LeftOut
 from distcheck.launch.remote import engine, mpi, slurm, ssh
 from distcheck.launch.remote.assignment import Assignment
 from distcheck.launch.remote.collector import Homecoming

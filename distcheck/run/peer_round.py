@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Interface, Missing, NetworkFacts, PeerTrial, ReverseLookup, Use
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Interface, NetworkFacts, PeerTrial, ReverseLookup, Use
 from distcheck.probe import network
 from distcheck.rollcall import connection, identity
 from distcheck.rollcall.client import in_thread

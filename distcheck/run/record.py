@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distcheck import __version__
-from distcheck.facts import (
-    Attempt,
-    Bind,
-    Collectives,
-    GpuLoads,
-    Isolation,
-    Job,
-    Look,
-    Missing,
-    NodeFacts,
-    PeerTrial,
-    ProcessFacts,
-    RankFacts,
-    RankRun,
-    Resolution,
-    ReverseLookup,
-    Stage,
-)
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import GpuLoads
+from distcheck.facts.isolation import Isolation
+from distcheck.facts.job import Collectives, Job, Look
 from distcheck.facts.merge import combine, with_loads
+from distcheck.facts.network import Attempt, Bind, PeerTrial, Resolution, ReverseLookup
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Stage
 
 if TYPE_CHECKING:
     from distcheck.rollcall.protocol import PeerDoor, Report

@@ -15,7 +15,7 @@ import threading
 import time
 
 from distcheck import __version__
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.launch.remote import assignment as assignments
 from distcheck.launch.remote import frames
 from distcheck.launch.remote.assignment import Assignment

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from statistics import fmean, median
 
 from distcheck.collectives.plan import Computed, Timing, bus_factor
-from distcheck.facts import RankRun
 from distcheck.facts.members import Members
+from distcheck.facts.rank import RankRun
 from distcheck.isolation.round import Compute, Ended, Group, Rail, Result, Said
 from distcheck.rollcall.protocol import RunReport
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from distcheck.collectives.plan import Plan
-from distcheck.facts import Culprit, GroupTest, Isolation, Sides, Suspects
+from distcheck.facts.isolation import Culprit, GroupTest, Isolation, Sides, Suspects
 from distcheck.facts.members import Members
 from distcheck.isolation import round as rounds
 from distcheck.isolation.schedule import next_round, so_far, take

@@ -18,7 +18,8 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Interface, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Interface
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from distcheck.facts import Launcher
+from distcheck.facts.placement import Launcher
 from distcheck.selection.nodelist import first_host
 
 _FIRST_PORT, _PORTS = 20000, 10000

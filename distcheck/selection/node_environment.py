@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from distcheck.facts import Launcher, Placement
+from distcheck.facts.placement import Launcher, Placement
 from distcheck.selection.placement import as_text, find_table, integer
 
 _SAGEMAKER_PORT = 7777

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from distcheck.facts import Launcher, Placement
+from distcheck.facts.placement import Launcher, Placement
 from distcheck.selection.meeting_place import derived
 from distcheck.selection.nodelist import tasks_per_node
 

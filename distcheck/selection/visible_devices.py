@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from distcheck.facts.gpu import usable_name
 
 if TYPE_CHECKING:
-    from distcheck.facts import Gpu
+    from distcheck.facts.gpu import Gpu
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,4000}")  # int() refuses more than 4300 digits
 _OLD_MIG = re.compile(r"MIG-(GPU-[^/]+)/[0-9]+/[0-9]+")

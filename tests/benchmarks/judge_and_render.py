@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import real_job
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job
+    from distcheck.facts.job import Job
 
 REPEATS = 3
 FAULTS = (

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.probe import network
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.protocol import Hello, Report

@@ -15,7 +15,8 @@ import pytest
 
 from distcheck.collectives import nccl_debug
 from distcheck.collectives.nccl_debug import Debug, expanded, of_process, prepare, quiet, read
-from distcheck.facts import Missing, NcclLog
+from distcheck.facts.base import Missing
+from distcheck.facts.nccl import NcclLog
 
 NOWHERE = Path("/nowhere")
 _LINE = "node1:{pid}:9 [0] NCCL INFO {words}\n"

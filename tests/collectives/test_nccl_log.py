@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.collectives.nccl_log import parse
-from distcheck.facts import NcclGraph, NcclLog
+from distcheck.facts.nccl import NcclGraph, NcclLog
 
 _FOLDER = Path(__file__).parents[1] / "recorded" / "nccl"
 _RECORDED = {path.stem: path.read_text() for path in sorted(_FOLDER.glob("*.txt"))}

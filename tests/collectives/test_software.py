@@ -12,7 +12,7 @@ from distcheck.collectives.software import software  # isort: split
 import torch
 
 from distcheck.collectives.plan import Software
-from distcheck.facts import Placement
+from distcheck.facts.placement import Placement
 from distcheck.launch.local.rank import LocalRank
 
 UUID = "ffc79498-8ff3-4a5b-9c0d-0123456789ab"

@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 
-from distcheck.facts import Placement
+from distcheck.facts.placement import Placement
 from distcheck.probe import host
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.rollcall import client, identity

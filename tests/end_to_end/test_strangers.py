@@ -19,7 +19,7 @@ import psutil
 import pytest
 from relay import relay
 
-from distcheck.facts import Placement
+from distcheck.facts.placement import Placement
 from distcheck.probe import host, network
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.rollcall import client, framing, identity, protocol, wire

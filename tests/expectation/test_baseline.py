@@ -7,8 +7,8 @@ import pytest
 from rules.conftest import healthy_job
 
 from distcheck.expectation import baseline
-from distcheck.facts import Collectives, Measurement
 from distcheck.facts.errors import UsageError
+from distcheck.facts.job import Collectives, Measurement
 from distcheck.facts.saved import save
 
 replace = msgspec.structs.replace

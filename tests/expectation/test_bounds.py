@@ -11,7 +11,7 @@ from distcheck.expectation.hardware import Adapters, Hardware, NvLinkWay, PcieWa
 from distcheck.expectation.judge import impossible, judge
 from distcheck.expectation.ladder import Figure, expect
 from distcheck.expectation.links import AMPERE, BLACKWELL, HOPPER, nvlink_kind, pcie_rate, pcie_wire
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 
 OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 KINDS = st.sampled_from([AMPERE, HOPPER, BLACKWELL])

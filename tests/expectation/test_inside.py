@@ -5,7 +5,8 @@ import pytest
 from distcheck.expectation.hardware import NvLinkWay, PcieWay
 from distcheck.expectation.inside import inside
 from distcheck.expectation.links import AMPERE, HOPPER, VOLTA
-from distcheck.facts import NOT_SUPPORTED, Gpu, GpuHealth, Gpus, Missing, NvLinks, PcieLink, PeerAccess
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import NOT_SUPPORTED, Gpu, GpuHealth, Gpus, NvLinks, PcieLink, PeerAccess
 
 SLOT = PcieLink(generation=1, width=16, max_generation=4, max_width=16)
 

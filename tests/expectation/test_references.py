@@ -7,7 +7,7 @@ import pytest
 from distcheck.expectation.ladder import expect
 from distcheck.expectation.published import model, published
 from distcheck.expectation.references import H100, REFERENCES, Reference
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 
 MEASURED = [row for row in REFERENCES if row.kind == "measured" and not row.unlike]
 GATES = [row for row in REFERENCES if row.kind == "gate" and not row.unlike]

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from rules.conftest import healthy_job
 
-from distcheck.facts import GpuHealth, Gpus, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import GpuHealth, Gpus
 from distcheck.facts.merge import combine
 from distcheck.facts.saved import merge
 from distcheck.rules import all_rules

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distcheck.facts import Asked, Job, Missing, NodeFacts, Placement, ProcessFacts, RankFacts, saved
+from distcheck.facts import saved
+from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError, WriteError
+from distcheck.facts.job import Asked, Job
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import ProcessFacts, RankFacts
 
 UNKNOWN = Missing(reason="made up")
 

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.collectives.plan import gpu_uuid
-from distcheck.facts import CudaDevice, CudaView, Gpu, Missing, Placement
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import CudaDevice, CudaView, Gpu
+from distcheck.facts.placement import Placement
 from distcheck.probe import cuda, gpu, host
 from distcheck.probe.own import rank_facts
 from distcheck.selection.visible_devices import visible

@@ -14,7 +14,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from distcheck.facts import Gpu, Gpus, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.probe import gpu
 
 BUSES = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")

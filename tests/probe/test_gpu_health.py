@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from distcheck.facts import (
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import (
     NOT_SUPPORTED,
     Ecc,
     Fabric,
@@ -20,7 +21,6 @@ from distcheck.facts import (
     GpuProcess,
     Gpus,
     LinkErrors,
-    Missing,
     NvLinks,
     PcieLink,
     PeerAccess,

@@ -4,7 +4,9 @@ import socket
 import sys
 from types import SimpleNamespace
 
-from distcheck.facts import Interface, Missing, NetworkFacts, TorchBuild
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Interface, NetworkFacts
+from distcheck.facts.node import TorchBuild
 from distcheck.probe import host
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from distcheck.facts import Link, Missing, NetworkFacts, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Link, NetworkFacts, Resolution
 from distcheck.probe import links
 
 OWN = Resolution(name="node1", addresses=("127.0.0.1",), seconds=0.001)

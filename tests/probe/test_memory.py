@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.probe.memory import Shortage, marks, since
 
 MIB = 1 << 20

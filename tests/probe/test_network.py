@@ -3,7 +3,8 @@ from __future__ import annotations
 import os
 import socket
 
-from distcheck.facts import Missing, PortOwner, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import PortOwner, Resolution
 from distcheck.probe import network
 
 

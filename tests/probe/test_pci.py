@@ -10,7 +10,8 @@ from pathlib import Path
 import machines
 import pytest
 
-from distcheck.facts import Missing, Nic, Pci, PciPlace
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Nic, Pci, PciPlace
 from distcheck.probe import pci
 from distcheck.selection import pci as tree
 

@@ -8,7 +8,8 @@ import socket
 
 import pytest
 
-from distcheck.facts import Missing, PortOwner
+from distcheck.facts.base import Missing
+from distcheck.facts.network import PortOwner
 from distcheck.probe import network, ports
 
 RANGE = (32768, 60999)

@@ -9,8 +9,9 @@ import time
 import psutil
 import pytest
 
-from distcheck.facts import Agent, Variables
+from distcheck.facts.placement import Variables
 from distcheck.facts.ranges import unfold
+from distcheck.facts.rank import Agent
 from distcheck.probe import process
 
 

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import msgspec
 
-from distcheck.facts import MOST, Missing, NodeState, Resolution, Space
+from distcheck.facts.base import MOST, Missing
+from distcheck.facts.network import Resolution
+from distcheck.facts.node import NodeState, Space
 from distcheck.probe import state
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from distcheck.facts import Missing, Xid
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Xid
 from distcheck.probe import xids
 
 BOOTED = 200_000.0

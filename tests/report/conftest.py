@@ -10,25 +10,12 @@ import msgspec
 import pytest
 
 import distcheck.rules
-from distcheck.facts import (
-    Asked,
-    Attempt,
-    Bind,
-    Collectives,
-    Gpu,
-    Gpus,
-    Interface,
-    Job,
-    Measurement,
-    NodeFacts,
-    PeerTrial,
-    Placement,
-    ProcessFacts,
-    RankFacts,
-    RankRun,
-    Resolution,
-    TorchBuild,
-)
+from distcheck.facts.gpu import Gpu, Gpus
+from distcheck.facts.job import Asked, Collectives, Job, Measurement
+from distcheck.facts.network import Attempt, Bind, Interface, PeerTrial, Resolution
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun
 from distcheck.rules import Rule
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, Fix, NotChecked, verdict

@@ -4,7 +4,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from distcheck.facts import Asked, Attempt, Bind, Collectives, Gpu, Gpus, Measurement, Missing, RankRun
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, Gpus
+from distcheck.facts.job import Asked, Collectives, Measurement
+from distcheck.facts.network import Attempt, Bind
+from distcheck.facts.rank import RankRun
 from distcheck.report import render
 from distcheck.report.document import Document, document, json_schema
 from distcheck.rules.finding import Finding, Fix, NotChecked

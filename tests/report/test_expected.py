@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from distcheck.expectation.baseline import of
-from distcheck.facts import Collectives, GpuHealth, Measurement, NvLinks
+from distcheck.facts.gpu import GpuHealth, NvLinks
+from distcheck.facts.job import Collectives, Measurement
 from distcheck.report import render
 from distcheck.report.document import document
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from distcheck.facts import Collectives, Measurement
+from distcheck.facts.job import Collectives, Measurement
 from distcheck.report import FORMATS, Detail, render
 from distcheck.report.document import document
 from distcheck.report.html import chart, marked

@@ -6,7 +6,9 @@ import machines
 import msgspec
 import pytest
 
-from distcheck.facts import GpuHealth, Job, Missing, Pci
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import GpuHealth, Pci
+from distcheck.facts.job import Job
 from distcheck.probe import pci
 from distcheck.report import render
 from distcheck.report.document import document

@@ -6,7 +6,7 @@ import pytest
 
 from distcheck.cli import publish
 from distcheck.cli.options import Options
-from distcheck.facts import Asked, Job
+from distcheck.facts.job import Asked, Job
 from distcheck.report import termination_log
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, Fix, NotChecked, Verdict

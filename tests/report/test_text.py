@@ -3,7 +3,7 @@ import re
 import msgspec
 import pytest
 
-from distcheck.facts import Asked, Collectives, Measurement
+from distcheck.facts.job import Asked, Collectives, Measurement
 from distcheck.report import Detail, render
 from distcheck.rules.finding import Finding, Fix, NotChecked
 

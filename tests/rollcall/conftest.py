@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 
-from distcheck.facts import NodeFacts, Placement, ProcessFacts, RankFacts, TorchBuild
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.probe import network
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance

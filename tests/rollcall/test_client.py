@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from distcheck.facts import A_STORE, Missing, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import A_STORE, Resolution
 from distcheck.rollcall import client, identity, wire
 from distcheck.rollcall.client import Door
 from distcheck.rollcall.framing import encode

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distcheck.collectives.plan import Plan, Timing
-from distcheck.facts import PeerTrial, RankRun, Transfer
+from distcheck.facts.network import PeerTrial, Transfer
+from distcheck.facts.rank import RankRun
 from distcheck.rollcall import framing, protocol, seal
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import (

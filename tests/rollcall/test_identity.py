@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distcheck.facts import Placement
+from distcheck.facts.placement import Placement
 from distcheck.rollcall import identity
 
 PLACE = Placement(rank=0, world_size=2, launcher="by hand")

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from distcheck.facts import PeerTrial, Transfer
+from distcheck.facts.network import PeerTrial, Transfer
 from distcheck.rollcall import peers, seal
 from distcheck.rollcall.doors import PeerListener, words
 from distcheck.rollcall.peers import better_of, choose, doubtful, send_again, try_peers

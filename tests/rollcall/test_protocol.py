@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distcheck.collectives.plan import Plan
-from distcheck.facts import PeerTrial, ReverseLookup, Transfer
+from distcheck.facts.network import PeerTrial, ReverseLookup, Transfer
 from distcheck.rollcall import framing, protocol, wire
 from distcheck.rollcall.protocol import (
     Abort,

@@ -10,7 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from distcheck.collectives.plan import Timing
-from distcheck.facts import Asked, Isolation, Job, RankRun, Suspects
+from distcheck.facts.isolation import Isolation, Suspects
+from distcheck.facts.job import Asked, Job
+from distcheck.facts.rank import RankRun
 from distcheck.rollcall import framing, protocol
 from distcheck.rollcall.protocol import Halt, Ready, RunReport, StoreAt, Trial
 from distcheck.run import search

@@ -9,21 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from distcheck.facts import (
-    Asked,
-    Attempt,
-    Bind,
-    Gpu,
-    Gpus,
-    Interface,
-    Job,
-    NodeFacts,
-    Placement,
-    ProcessFacts,
-    RankFacts,
-    Resolution,
-    TorchBuild,
-)
+from distcheck.facts.gpu import Gpu, Gpus
+from distcheck.facts.job import Asked, Job
+from distcheck.facts.network import Attempt, Bind, Interface, Resolution
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.rules import Rule, all_rules
 from distcheck.rules.diagnose import Diagnosis, diagnose
 from distcheck.selection.placement import local_placements, place, rank_environment

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distcheck.facts import Gpus, Job
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
 from distcheck.probe import gpu
 from distcheck.selection.visible_devices import device_of, visible
 

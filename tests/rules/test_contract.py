@@ -11,7 +11,7 @@ from rules.conftest import unpasteable
 
 import distcheck
 from distcheck.cli.explain import explain
-from distcheck.facts import Asked, Job
+from distcheck.facts.job import Asked, Job
 from distcheck.rules import FAMILIES, Rule, all_rules
 from distcheck.rules.finding import Finding, NotChecked
 

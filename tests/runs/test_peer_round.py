@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from distcheck.facts import Interface, Missing, NetworkFacts, PeerTrial, Resolution, Transfer
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Interface, NetworkFacts, PeerTrial, Resolution, Transfer
 from distcheck.rollcall.protocol import PeerReport
 from distcheck.run import peer_round
 from distcheck.run.peer_round import _representatives, addresses

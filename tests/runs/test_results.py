@@ -9,8 +9,8 @@ import pytest
 from rules.conftest import healthy_job
 
 from distcheck.collectives.plan import Computed, Timing
-from distcheck.facts import RankRun
 from distcheck.facts.members import Members
+from distcheck.facts.rank import RankRun
 from distcheck.isolation.round import Group, Round
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import start

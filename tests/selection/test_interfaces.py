@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distcheck.facts import Interface, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Interface
 from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, gloo, matches, nccl, settings, subnet
 
 

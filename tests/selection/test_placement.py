@@ -6,8 +6,8 @@ import pytest
 
 from distcheck.cli.options import Options
 from distcheck.cli.request import request_of
-from distcheck.facts import Placement
 from distcheck.facts.errors import UsageError
+from distcheck.facts.placement import Placement
 from distcheck.selection.meeting_place import control_port
 from distcheck.selection.node_environment import node_level, placements
 from distcheck.selection.placement import beside, exported, integer, local_placements, place, rank_environment

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from distcheck.facts import Gpu, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu
 from distcheck.selection.visible_devices import device_of, fault_in, visible
 
 GONE = Missing(reason="not read")

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from distcheck.collectives.nccl_log.lines import LONGEST, MOST, Reading, take
-from distcheck.facts import NcclLog
+from distcheck.facts.nccl import NcclLog
 
 _PREFIX = re.compile(r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[-?\d+\] (?:[^\[\]]{0,200}? )?NCCL (?P<level>INFO|WARN) ?")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")

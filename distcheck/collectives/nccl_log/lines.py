@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from distcheck.facts import NcclGraph
+from distcheck.facts.nccl import NcclGraph
 
 MOST, LONGEST = 64, 300
 """The most entries kept of each kind, and the most characters of quoted text."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from distcheck.facts import Death, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.rank import Death
 from distcheck.probe import memory
 from distcheck.probe.state import SHM, space
 

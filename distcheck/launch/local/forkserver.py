@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from distcheck.facts import Placement
+from distcheck.facts.placement import Placement
 from distcheck.launch.local.channel import Born, Exited, Imported, RankEnd
 from distcheck.probe import environment
 from distcheck.selection.placement import rank_environment

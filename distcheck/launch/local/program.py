@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from distcheck.facts import Placement
+from distcheck.facts.placement import Placement
 from distcheck.launch.local.forkserver import Spec
 
 _SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) and str(Path.cwd()) not in sys.path else ()

@@ -20,7 +20,10 @@ from distcheck.collectives.plan import (
     Timing,
     label,
 )
-from distcheck.facts import Death, Missing, NcclLog, Placement, RankRun
+from distcheck.facts.base import Missing
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import Death, RankRun
 from distcheck.launch.local import channel
 from distcheck.launch.local.channel import Born
 from distcheck.probe.process import state_of

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from distcheck.collectives.plan import Step, StoreOpen, Task, Timing
-from distcheck.facts import Placement
+from distcheck.facts.placement import Placement
 from distcheck.launch.local import channel, deaths, program, shm_cleanup
 from distcheck.launch.local.channel import Born, Exited, Imported
 from distcheck.launch.local.forkserver import TELL_STACK

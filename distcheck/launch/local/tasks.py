@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from distcheck.collectives.plan import Task
-    from distcheck.facts import Placement
+    from distcheck.facts.placement import Placement
 
 
 def tasks_for(

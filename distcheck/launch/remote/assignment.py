@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from distcheck.facts import Asked, Placement
+from distcheck.facts.job import Asked
+from distcheck.facts.placement import Placement
 from distcheck.selection.placement import RANK_VARIABLES, place
 
 _FOREIGN = ("TORCHELASTIC_", "PET_")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from distcheck import __version__
-from distcheck.facts import Asked, Fate, Job, Launched, LaunchedNode
+from distcheck.facts.job import Asked, Fate, Job, Launched, LaunchedNode
 from distcheck.facts.saved import join
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Message, Reader
 from distcheck.launch.remote.spec import Outside, Words

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.rollcall.protocol import Report
 
 _MARK = "\x1eDCF1"

@@ -9,7 +9,7 @@ from distcheck.collectives.plan import label
 from distcheck.expectation.curve import SURE_SHARE
 from distcheck.expectation.judge import Expectation, Standing, impossible, judge
 from distcheck.expectation.of_job import algorithm, expectations, log_of
-from distcheck.facts import Collectives, Job, Measurement
+from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.figures import busbw, size_words
 from distcheck.rules.finding import Finding, Fix, NotChecked

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import label
 from distcheck.expectation.baseline import Change, compare, differences, of, without_counterpart
-from distcheck.facts import Baseline, Collectives, Job
+from distcheck.facts.job import Baseline, Collectives, Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.figures import size_words
 from distcheck.rules.finding import Finding, Fix, NotChecked

@@ -6,13 +6,13 @@ import re
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.rules.wording import brief
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distcheck.facts import Death, RankFacts
+    from distcheck.facts.rank import Death, RankFacts
     from distcheck.rules.finding import Owner, Scope
 
 _MIB = 1 << 20

@@ -10,11 +10,12 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.collectives.plan import OPERATIONS
-from distcheck.facts import Collectives
+from distcheck.facts.job import Collectives
 from distcheck.rules.wording import grouped, listed, nodes_of, numbered, numbers_of
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job, RankFacts, RankRun
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts, RankRun
 
 UNAVAILABLE = "unavailable: "
 """How the detail of a run begins when torch lacks the backend."""

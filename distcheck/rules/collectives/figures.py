@@ -9,7 +9,7 @@ from distcheck.collectives.plan import OPERATIONS, bus_factor, label, moved_byte
 from distcheck.rules.wording import listed
 
 if TYPE_CHECKING:
-    from distcheck.facts import Collectives, Job, Measurement
+    from distcheck.facts.job import Collectives, Job, Measurement
 
 _MIB = 1 << 20
 

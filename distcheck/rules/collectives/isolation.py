@@ -5,8 +5,12 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from distcheck.facts import Culprit, GroupTest, Isolation, Job, Missing, Pci, RankFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Pci
+from distcheck.facts.isolation import Culprit, GroupTest, Isolation
+from distcheck.facts.job import Job
 from distcheck.facts.members import Members
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.wording import brief, listed, numbers_of

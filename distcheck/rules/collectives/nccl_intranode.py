@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus, Job, NodeFacts, RankFacts
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.figures import size_words
 from distcheck.rules.collectives.nccl_logs import Logged, logged, nodes_in_use, setting, settings_shown, who

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts import Job, Missing, NcclLog, Nic, NodeFacts, Pci, RankFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Nic, Pci
+from distcheck.facts.job import Job
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import NotChecked
 from distcheck.rules.wording import grouped, listed, named, numbers_of, once
 

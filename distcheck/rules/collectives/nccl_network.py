@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus, Job, Missing, NodeFacts, Pci
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus, Pci
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import (
     Logged,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Collectives, Job, Missing, RankFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Collectives, Job
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.deaths import cause_of_death, evidence_of_death
 from distcheck.rules.collectives.endings import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distcheck.facts import Job, RendezvousFile
+from distcheck.facts.job import Job
+from distcheck.facts.network import RendezvousFile
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.wording import found, listed

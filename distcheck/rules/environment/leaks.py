@@ -14,7 +14,8 @@ from distcheck.rules.wording import are, found, grouped, listed, named
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 # Command lines of programs that run a torchelastic agent or start one.
 _AGENT = re.compile(r"torchrun|torch[./]distributed[./](run|launch)|elastic|accelerate|lightning|fabric|deepspeed")

@@ -15,7 +15,7 @@ from distcheck.rules.wording import fold, found, grouped, listed, named, numbere
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job
+    from distcheck.facts.job import Job
 
 
 @rule("environment")

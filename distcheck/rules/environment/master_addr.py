@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.job.addresses import (
@@ -29,7 +29,7 @@ from distcheck.rules.wording import brief, found, grouped, listed, named, odd_on
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job
+    from distcheck.facts.job import Job
 
 
 @rule("environment")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, rank_zero
@@ -15,7 +15,8 @@ from distcheck.rules.wording import found, grouped, named, odd_ones, spread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 
 @rule("meeting")

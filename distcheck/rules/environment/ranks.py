@@ -26,7 +26,7 @@ from distcheck.rules.wording import are, fold, found, grouped, named, numbered, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job
+    from distcheck.facts.job import Job
 
 _SHOWN = 8
 """Most nodes in a finding's evidence."""

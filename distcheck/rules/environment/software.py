@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import NcclLog, TorchBuild
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.node import TorchBuild
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.wording import found, grouped, listed, majority, named, nodes_of
@@ -12,7 +13,9 @@ from distcheck.rules.wording import found, grouped, listed, majority, named, nod
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from distcheck.facts import Installed, Job, NodeFacts, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import Installed, RankFacts
     from distcheck.rules.finding import Finding, Severity
 
 _LOOK = "python3 -c 'import sys, torch; print(sys.prefix, torch.__version__, torch.version.cuda)'"

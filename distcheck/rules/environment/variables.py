@@ -26,7 +26,8 @@ from distcheck.selection.placement import integer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "GROUP_RANK")
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

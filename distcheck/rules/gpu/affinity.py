@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpu, Gpus, Job, Missing, Pci, RankFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, Gpus, Pci
+from distcheck.facts.job import Job
 from distcheck.facts.ranges import unfold
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.assigned import WORDS, Routes, Take, by_picture, reach, takes, ways
@@ -17,7 +20,7 @@ from distcheck.selection.pci import Near, by_gpu, fabric_nics
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from distcheck.facts import NodeFacts
+    from distcheck.facts.node import NodeFacts
     from distcheck.rules.finding import Owner, Scope, Severity
 
 _MOST = 16

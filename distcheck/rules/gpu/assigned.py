@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts import Gpu, GpuHealth, Job, Missing, Nic, NodeFacts, Pci, PciPlace, RankFacts
-from distcheck.facts.gpu import usable_name
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, GpuHealth, Nic, Pci, PciPlace, usable_name
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import RankFacts
 from distcheck.rules.gpu.nodes import at, seen
 from distcheck.rules.wording import once
 from distcheck.selection.adapters import HCA, chosen, off, overridden, served

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts import CudaView, Gpus, Job, Missing, NodeFacts, RankFacts, TorchBuild
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.gpu.cuda_view import (

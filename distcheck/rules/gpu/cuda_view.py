@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts import CudaView, Gpus, Job, RankFacts
-from distcheck.facts.gpu import usable_name
+from distcheck.facts.gpu import CudaView, Gpus, usable_name
+from distcheck.facts.job import Job
+from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Fix, Owner
 from distcheck.rules.gpu.nodes import VARIABLE, at, seen, values
 from distcheck.rules.wording import once
 from distcheck.selection.visible_devices import device_of, visible
 
 if TYPE_CHECKING:
-    from distcheck.facts import Gpu, NodeFacts
+    from distcheck.facts.gpu import Gpu
+    from distcheck.facts.node import NodeFacts
 
 ORDER = "CUDA_DEVICE_ORDER"
 LIBRARY = "libcuda.so.1"

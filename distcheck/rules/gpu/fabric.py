@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from distcheck.facts import CudaView, Gpus, Job, RankFacts
+from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.job import Job
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.cuda_view import FABRIC_NOT_READY, error_of, should_start

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus, Job
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.nodes import not_seen, nvidia_nodes

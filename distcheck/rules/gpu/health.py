@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Job, Missing, RemappedRows
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import RemappedRows
+from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.loads import (

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus, Job, Missing, NodeFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.loads import failing_link, replayed, trained_low

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import GpuLoad, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import GpuLoad
 from distcheck.rules.gpu.readings import Reading, number, on_grace
 
 if TYPE_CHECKING:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus, Job, Missing, NodeFacts, RankFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.mig_use import undivided

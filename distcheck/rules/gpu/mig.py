@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Collectives, CudaView, Job, RankFacts
+from distcheck.facts.gpu import CudaView
+from distcheck.facts.job import Collectives, Job
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.mig_use import Taken, mixture, taken, undivided

@@ -14,7 +14,10 @@ from distcheck.selection.visible_devices import device_of, visible
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from distcheck.facts import Gpu, Job, NodeFacts, RankFacts
+    from distcheck.facts.gpu import Gpu
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
 
 
 class Taken(NamedTuple):

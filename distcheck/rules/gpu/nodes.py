@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distcheck.facts import Gpu, Gpus, Job, Missing, NodeFacts, RankFacts, TorchBuild
-from distcheck.facts.gpu import usable_name
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, Gpus, usable_name
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import NotChecked
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
 from distcheck.rules.wording import grouped, numbers_of, once

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus, Job, Missing, RankFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, Severity
 from distcheck.rules.gpu.cuda_view import LIBRARY, ORDER, Shown, order_matters, shown, title
@@ -14,7 +17,7 @@ from distcheck.rules.wording import are, brief, by_name, found, grouped, listed,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Gpu
+    from distcheck.facts.gpu import Gpu
 
 _MOST = 8
 """Ranks that a finding's evidence shows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus
+from distcheck.facts.gpu import Gpus
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import undivided
@@ -18,7 +18,9 @@ from distcheck.rules.wording import brief, fold, found, grouped, named, table_of
 from distcheck.selection.visible_devices import visible
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job, NodeFacts, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
 
 
 def beyond_visible(job: Job) -> list[list[RankFacts]]:

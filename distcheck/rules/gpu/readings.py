@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts import Fabric, Gpu, GpuHealth, Gpus, Job, Missing, NodeFacts, NvLinks, RankFacts
-from distcheck.facts.gpu import usable_name
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Fabric, Gpu, GpuHealth, Gpus, NvLinks, usable_name
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.rules.gpu.nodes import at, card, not_seen, seen
 from distcheck.rules.gpu.nvml_errors import error_code

@@ -16,7 +16,8 @@ from distcheck.rules.wording import brief, by_name, found, named, rank_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 _SET_DEVICE = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # before any other CUDA call'
 _MOST = 8

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts import Gpus, Pci
-from distcheck.facts.gpu import usable_name
+from distcheck.facts.gpu import Gpus, Pci, usable_name
 from distcheck.rules.gpu.nodes import seen
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.wording import grouped, majority, once
@@ -13,7 +12,10 @@ from distcheck.rules.wording import grouped, majority, once
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from distcheck.facts import Gpu, Job, NodeFacts, RankFacts
+    from distcheck.facts.gpu import Gpu
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
 
 _LIMITS = ("SLURM_", "PBS_", "LSB_", "KUBERNETES_")
 _LIMIT = {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "JOB_ID", "RAY_JOB_ID", "AZUREML_RUN_ID", "SM_CURRENT_HOST"}

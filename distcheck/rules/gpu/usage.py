@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus, Job, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.readings import Reading, judged, not_read, number, on_grace, readings

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpu, Job, NodeFacts, RankFacts
-from distcheck.facts.gpu import usable_name
+from distcheck.facts.gpu import Gpu, usable_name
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
 from distcheck.rules.wording import brief, found, listed, named, numbers_of, starter

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from distcheck.facts import Job, Missing, RemappedRows, Xid
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import RemappedRows, Xid
+from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Severity
 from distcheck.rules.gpu.nodes import nvidia_nodes, seen
@@ -14,7 +16,7 @@ from distcheck.rules.wording import brief, fold, grouped, listed, numbers_of, on
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import NodeFacts
+    from distcheck.facts.node import NodeFacts
 
 _RECENT_SECONDS = 2 * 3600
 _MOST = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.wording import found, grouped, named, nodes_of

@@ -7,7 +7,7 @@ from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.rules.job.settings import number
 from distcheck.rules.wording import grouped, once, table_of
 from distcheck.selection.interfaces import packed, unpacked
@@ -15,7 +15,9 @@ from distcheck.selection.interfaces import packed, unpacked
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from distcheck.facts import Job, NodeFacts, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
 
 # Cached: the ranks of a node share its addresses, and a job may have 65,536 ranks on 8,192 nodes.
 _few = lru_cache(1 << 16)

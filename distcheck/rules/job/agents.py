@@ -6,7 +6,7 @@ import shlex
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.rules.job.addresses import is_here
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import is_complete
@@ -17,7 +17,8 @@ from distcheck.selection.placement import integer
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 _ENDPOINT_PORT = 29400
 """torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py"""

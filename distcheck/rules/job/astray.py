@@ -19,7 +19,8 @@ from distcheck.rules.job.addresses import (
 from distcheck.rules.wording import grouped
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 
 def astray(job: Job) -> RankFacts | None:

@@ -11,7 +11,8 @@ from distcheck.rules.job.world import started_without_srun, strays, too_few_star
 from distcheck.rules.wording import by_name, grouped, listed, numbered, numbers_of, process_name, starter, table_of
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 
 def processes(job: Job, ranks: list[RankFacts]) -> str:

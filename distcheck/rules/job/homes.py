@@ -14,7 +14,8 @@ from distcheck.selection.nodelist import deal, expand, tasks_per_node
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 _STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_DISTRIBUTION",
          "SLURM_DIST_PLANESIZE")  # fmt: skip

@@ -12,7 +12,9 @@ from distcheck.selection import nodelist
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distcheck.facts import Job, Launcher, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.placement import Launcher
+    from distcheck.facts.rank import RankFacts
 
 # How each launcher forwards variables to all ranks; launchers that forward the whole environment are not listed.
 HAND_OVER: Mapping[Launcher, str] = {

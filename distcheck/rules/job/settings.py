@@ -9,7 +9,9 @@ from distcheck.rules.wording import once, table_of
 from distcheck.selection.placement import Table, integer
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job, Launcher, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.placement import Launcher
+    from distcheck.facts.rank import RankFacts
 
 PORT = 29500
 """The port that torchrun takes by default (https://docs.pytorch.org/docs/stable/elastic/run.html)."""

@@ -9,7 +9,8 @@ from distcheck.rules.wording import grouped, once, table_of
 from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 
 def gap(job: Job) -> str:

@@ -33,7 +33,8 @@ from distcheck.selection.placement import integer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 # The c10d rendezvous drops a node whose last heartbeat, by its own clock, is older than keep_alive_interval times
 # keep_alive_max_attempt by the others' clocks (torch/distributed/elastic/rendezvous/dynamic_rendezvous.py).

@@ -16,7 +16,7 @@ from distcheck.selection.placement import integer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job
+    from distcheck.facts.job import Job
 
 
 @rule("meeting")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Missing, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Resolution
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.claims import uses_gpus
@@ -14,7 +15,8 @@ from distcheck.rules.wording import found, grouped, listed, named, nodes_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 _MESH = {15001: "Istio", 15006: "Istio", 4140: "Linkerd", 4143: "Linkerd"}
 _LATE_SECONDS = 5.0

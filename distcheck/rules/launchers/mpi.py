@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Gpus
+from distcheck.facts.gpu import Gpus
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.claims import uses_gpus
@@ -16,7 +16,10 @@ from distcheck.selection.visible_devices import visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from distcheck.facts import Job, Launcher, NodeFacts, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.placement import Launcher
+    from distcheck.facts.rank import RankFacts
 
 # Variables that decide how NCCL, Gloo, UCX and libfabric connect, except those set on one rank on purpose.
 _TRANSPORT = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TORCH_GLOO_", "UCX_", "FI_")

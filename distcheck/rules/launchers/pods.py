@@ -11,7 +11,7 @@ from distcheck.rules.wording import fold, found, numbers_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job
+    from distcheck.facts.job import Job
 
 
 @rule("environment")

@@ -12,7 +12,7 @@ from distcheck.rules.wording import brief, grouped, listed, numbered
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from distcheck.facts import Job, Launched, LaunchedNode
+    from distcheck.facts.job import Job, Launched, LaunchedNode
 
 _FAILURE = re.compile(
     r"no such|no module|no route|denied|refused|timed out|unable|cannot|could not|failed|error|not found|invalid",

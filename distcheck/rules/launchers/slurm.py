@@ -17,7 +17,8 @@ from distcheck.selection.placement import tasks_here
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 _ONE_PROCESS = re.compile(r"python[\d.]*")
 _ONE_NODE = frozenset({"torchrun", "accelerate"})

@@ -36,7 +36,8 @@ from distcheck.rules.wording import brief, found, grouped, listed, named
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 
 @rule("environment")

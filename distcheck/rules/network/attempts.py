@@ -15,7 +15,10 @@ from distcheck.rules.wording import found, grouped, listed, named, once
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from distcheck.facts import Attempt, Job, NodeFacts, PeerTrial, ProcessFacts, RankFacts, Transfer
+    from distcheck.facts.job import Job
+    from distcheck.facts.network import Attempt, PeerTrial, Transfer
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import ProcessFacts, RankFacts
 
 Way = tuple[str, str]
 """A path: the side it starts from and the side it leads to."""

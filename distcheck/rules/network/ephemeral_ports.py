@@ -10,7 +10,8 @@ from distcheck.rules.job.settings import number
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from distcheck.facts import Job, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
 
 _CHANNELS = 32
 """NCCL's maximum for collectives (MAXCHANNELS); NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS lower it."""

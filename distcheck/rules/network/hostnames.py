@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import is_here
@@ -19,7 +19,9 @@ from distcheck.selection.interfaces import FAMILIES, FAMILY, packed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from distcheck.facts import Job, NodeFacts, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
     from distcheck.rules.network.interface_choices import Choice
     from distcheck.rules.network.selected_interfaces import Survey
 

@@ -12,7 +12,7 @@ from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, nc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from distcheck.facts import Interface
+    from distcheck.facts.network import Interface
     from distcheck.rules.finding import Finding, Owner, Severity
     from distcheck.rules.network.interface_choices import Choice, Library
     from distcheck.rules.network.selected_interfaces import Fault, Survey

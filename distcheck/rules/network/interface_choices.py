@@ -7,7 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.rules.job.addresses import is_here
 from distcheck.rules.wording import grouped, once
 from distcheck.selection.interfaces import (
@@ -24,7 +24,10 @@ from distcheck.selection.interfaces import (
 )
 
 if TYPE_CHECKING:
-    from distcheck.facts import Interface, Job, NetworkFacts, NodeFacts, RankFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.network import Interface, NetworkFacts
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
     from distcheck.rules.finding import Severity
 
 Library = Literal["nccl", "gloo"]

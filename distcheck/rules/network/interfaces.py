@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.network.interface_cases import case_findings, cases, fix_commands, shown, weighed, whence
@@ -24,7 +24,8 @@ from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, de
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts import Interface, Job
+    from distcheck.facts.job import Job
+    from distcheck.facts.network import Interface
     from distcheck.rules.finding import Severity
 
 

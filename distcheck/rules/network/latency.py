@@ -7,7 +7,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
 
-from distcheck.facts import Job, Use
+from distcheck.facts.job import Job
+from distcheck.facts.network import Use
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.network.attempts import Ways

@@ -11,7 +11,8 @@ from distcheck.rules.wording import once
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from distcheck.facts import Job, PeerTrial
+    from distcheck.facts.job import Job
+    from distcheck.facts.network import PeerTrial
 
 _HEALTHY = 0.005
 """Share of segments that a healthy network may retransmit: the test itself briefly fills its queues."""

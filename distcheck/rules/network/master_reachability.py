@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distcheck.facts import A_STORE, Attempt, Bind, Job, Missing, PortOwner, ProcessFacts, RankFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Job
+from distcheck.facts.network import A_STORE, Attempt, Bind, PortOwner
+from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, is_address, rank_zero

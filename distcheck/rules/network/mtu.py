@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from distcheck.facts import Job
+from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.network.attempts import Ways, interface_name, nothing_arrived

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median_high
 
-from distcheck.facts import Job, Link, Missing, NodeFacts, PeerTrial, Transfer
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Job
+from distcheck.facts.network import Link, PeerTrial, Transfer
+from distcheck.facts.node import NodeFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.network import rates

@@ -11,7 +11,7 @@ from distcheck.rules.network.losses import lossy
 from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
-    from distcheck.facts import Job
+    from distcheck.facts.job import Job
 
 _SLOW = 0.2
 """Share of the others' median rate; on shared machines rates differ by half of that."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distcheck.facts import Job, Resolution
+from distcheck.facts.job import Job
+from distcheck.facts.network import Resolution
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import own_addresses, rank_zero, resolved

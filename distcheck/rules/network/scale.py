@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distcheck.facts import Job, Missing, RankFacts
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Job
+from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import rank_zero

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from distcheck.facts import Missing
+from distcheck.facts.base import Missing
 from distcheck.rules.job.addresses import canonical, is_here, resolved
 from distcheck.rules.network.interface_choices import (
     LIBRARIES,
@@ -26,7 +26,9 @@ from distcheck.selection.interfaces import IFNAME, decides, subnet
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from distcheck.facts import Interface, Job, NodeFacts, PeerTrial
+    from distcheck.facts.job import Job
+    from distcheck.facts.network import Interface, PeerTrial
+    from distcheck.facts.node import NodeFacts
 
 Fault = Literal["", "ill-written", "nothing", "here", "link-local", "duplicate", "down", "family", "apart", "astray"]
 Standing = Literal["met", "missed", "closed", "untried"]

@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from distcheck import __version__
-from distcheck.facts import Asked, Job, NodeFacts, Placement, ProcessFacts, RankFacts, TorchBuild
+from distcheck.facts.job import Asked, Job
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.launch.remote import frames, mpi, slurm, ssh
 from distcheck.launch.remote.collector import Homecoming
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distcheck.facts import Asked, Job, NodeFacts, Placement, ProcessFacts, RankFacts, TorchBuild
+from distcheck.facts.job import Asked, Job
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.launch.remote import frames
 from distcheck.launch.remote.frames import Arrived, Collected, Concluded, Reader
 from distcheck.rollcall.protocol import Report

@@ -4,23 +4,12 @@ import msgspec
 import pytest
 
 from distcheck.expectation.baseline import of
-from distcheck.facts import (
-    Collectives,
-    Fabric,
-    GpuHealth,
-    Link,
-    Measurement,
-    Missing,
-    NcclGraph,
-    NcclLog,
-    NetworkFacts,
-    Nic,
-    NvLinks,
-    Pci,
-    PcieLink,
-    PciPlace,
-    RankRun,
-)
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Fabric, GpuHealth, Nic, NvLinks, Pci, PcieLink, PciPlace
+from distcheck.facts.job import Collectives, Measurement
+from distcheck.facts.nccl import NcclGraph, NcclLog
+from distcheck.facts.network import Link, NetworkFacts
+from distcheck.facts.rank import RankRun
 from distcheck.rules import all_rules
 
 replace = msgspec.structs.replace

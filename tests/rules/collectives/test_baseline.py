@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from distcheck.expectation import baseline
-from distcheck.facts import Collectives, Measurement, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Collectives, Measurement
 
 MIB = 1 << 20
 SIZES = (MIB, 16 * MIB)

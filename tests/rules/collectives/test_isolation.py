@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Culprit, GroupTest, Isolation, Missing, Nic, Pci, PciPlace, Sides, Suspects
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Nic, Pci, PciPlace
+from distcheck.facts.isolation import Culprit, GroupTest, Isolation, Sides, Suspects
 
 
 @pytest.fixture

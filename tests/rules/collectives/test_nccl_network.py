@@ -5,19 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from distcheck.facts import (
-    Fabric,
-    GpuHealth,
-    Gpus,
-    Missing,
-    NcclLog,
-    Nic,
-    NvLinks,
-    Pci,
-    PciPlace,
-    PeerAccess,
-    RankRun,
-)
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Fabric, GpuHealth, Gpus, Nic, NvLinks, Pci, PciPlace, PeerAccess
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.rank import RankRun
 from distcheck.rules import find_rule
 
 replace = msgspec.structs.replace

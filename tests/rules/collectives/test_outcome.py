@@ -1,6 +1,8 @@
 import pytest
 
-from distcheck.facts import Collectives, Death, Measurement, Missing, RankRun
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Collectives, Measurement
+from distcheck.facts.rank import Death, RankRun
 from distcheck.rules import all_rules
 
 SIZES = (1 << 20, 1 << 24)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Missing, NetworkFacts, RendezvousFile
+from distcheck.facts.base import Missing
+from distcheck.facts.network import NetworkFacts, RendezvousFile
 
 LOOKS = ("environment", "meeting", "peers")
 UNKNOWN = Missing(reason="made up")

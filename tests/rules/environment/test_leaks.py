@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Bind
+from distcheck.facts.network import Bind
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Gpus
+from distcheck.facts.gpu import Gpus
 from distcheck.selection.visible_devices import device_of, visible
 
 OURS = ("environment", "leaks", "ranks", "local_ranks", "master", "master_port")

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from rules.conftest import CONTRACT
 
-from distcheck.facts import Attempt, Interface, Missing, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Attempt, Interface, Resolution
 from distcheck.rules.job.addresses import canonical, cleaned, malformed
 
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rules.conftest import CONTRACT
 
-from distcheck.facts import Attempt, Bind, PortOwner
+from distcheck.facts.network import Attempt, Bind, PortOwner
 
 
 def test_different_ports_name_the_minority(job_of, change, only):

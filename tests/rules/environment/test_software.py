@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Installed, Missing, NcclLog, RankRun, TorchBuild
+from distcheck.facts.base import Missing
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.node import TorchBuild
+from distcheck.facts.rank import Installed, RankRun
 
 CPU, CU130, CU126 = (
     TorchBuild("2.13.0+cpu", None, None),

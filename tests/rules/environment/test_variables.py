@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Placement, Resolution
+from distcheck.facts.network import Resolution
+from distcheck.facts.placement import Placement
 from distcheck.selection.placement import place
 
 LAUNCHERS = ["by hand", "torchrun", "slurm", "openmpi", "hydra", "mvapich", "pals", "jsrun", "horovod", "distcheck"]

@@ -6,7 +6,8 @@ import machines
 import msgspec
 import pytest
 
-from distcheck.facts import GpuHealth, Missing, Pci
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import GpuHealth, Pci
 from distcheck.probe import pci
 
 LOOKS = ("environment", "meeting", "gpu")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from distcheck.facts import Agent, CudaDevice, CudaView, Fabric, GpuHealth, Missing, NvLinks, RankRun, TorchBuild
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import CudaDevice, CudaView, Fabric, GpuHealth, NvLinks
+from distcheck.facts.node import TorchBuild
+from distcheck.facts.rank import Agent, RankRun
 from distcheck.rules import find_rule
 from distcheck.rules.gpu.cuda_view import remedy
 from distcheck.selection.visible_devices import device_of

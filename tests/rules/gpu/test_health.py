@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distcheck.facts import Gpus
+from distcheck.facts.gpu import Gpus
 from distcheck.probe import gpu
 from distcheck.rules import FAMILIES
 from distcheck.selection.visible_devices import device_of, visible

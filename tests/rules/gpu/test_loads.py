@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distcheck.facts import Gpus, LinkErrors, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus, LinkErrors
 from distcheck.facts.merge import with_loads
 from distcheck.probe import gpu, gpu_load
 from distcheck.rules import FAMILIES

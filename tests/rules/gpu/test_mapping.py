@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Gpu, Gpus, Missing, TorchBuild
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, Gpus
+from distcheck.facts.node import TorchBuild
 from distcheck.rules.gpu.nvml_errors import error_code, remedy
 from distcheck.selection.visible_devices import device_of, visible
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from rules.machines import PROFILES, but_guesses, machines
 
-from distcheck.facts import Collectives, CudaDevice, CudaView, Placement
+from distcheck.facts.gpu import CudaDevice, CudaView
+from distcheck.facts.job import Collectives
+from distcheck.facts.placement import Placement
 
 H100, MIG = PROFILES["dgx_h100"], PROFILES["dgx_h100_mig"]
 TWO = MIG + "3.1.uuid MIG-10000003-aaaa-bbbb-cccc-dddddddddddd\n"

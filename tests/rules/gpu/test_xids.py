@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from rules.machines import PROFILES, but_guesses, machines
 
-from distcheck.facts import Missing, Xid
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Xid
 
 H100 = PROFILES["dgx_h100"]
 SIGNED = H100 + "field.230 type 1 0\n"

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Gpu, Gpus, Missing, NodeState, Placement, RankFacts, Resolution, Space
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpu, Gpus
+from distcheck.facts.network import Resolution
+from distcheck.facts.node import NodeState, Space
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import RankFacts
 
 GIB = 1 << 30
 MIB = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import RankRun
+from distcheck.facts.rank import RankRun
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (1, 4), (3, 2)])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from rules.conftest import CONTRACT
 
-from distcheck.facts import Launched, LaunchedNode, Missing
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Launched, LaunchedNode
 from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.text import render
@@ -121,7 +122,7 @@ def test_each_task_with_several_ranks_is_found_by_its_task(job_of, change):
 
 def agents(job_of, change, *words, nodes=3):
     """Return the job of a torchrun on each node of a step, whose agents were given these words."""
-    from distcheck.facts import Agent
+    from distcheck.facts.rank import Agent
 
     job = job_of(nodes=nodes, per_node=2, launcher="torchrun")
     for position in range(len(job.ranks)):

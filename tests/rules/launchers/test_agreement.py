@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Agent, Variables
+from distcheck.facts.placement import Variables
+from distcheck.facts.rank import Agent
 
 C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint=10.0.0.1:29400", "--rdzv-id", "7")
 STEP = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NODELIST": "node[1-4]"}

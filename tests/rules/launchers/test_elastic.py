@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Agent, Variables
+from distcheck.facts.placement import Variables
+from distcheck.facts.rank import Agent
 from distcheck.rules.job.agents import restarted
 
 NOTHING = Variables({})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Attempt, PeerTrial, Resolution
+from distcheck.facts.network import Attempt, PeerTrial, Resolution
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 

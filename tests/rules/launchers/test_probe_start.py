@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Attempt, Launched, LaunchedNode, LeftOut
+from distcheck.facts.job import Launched, LaunchedNode, LeftOut
+from distcheck.facts.network import Attempt
 from distcheck.report.document import document
 from distcheck.report.sections import advice
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Interface, Placement, Resolution
+from distcheck.facts.network import Interface, Resolution
+from distcheck.facts.placement import Placement
 from distcheck.rules.diagnose import diagnose
 
 OURS = ("slurm", "environment", "leaks", "ranks", "local_ranks", "master", "master_port", "gpu")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Agent, Attempt, Bind, Interface, Missing, Resolution, Variables
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Attempt, Bind, Interface, Resolution
+from distcheck.facts.placement import Variables
+from distcheck.facts.rank import Agent
 from distcheck.rules import all_rules, rules_for
 from distcheck.rules.job.agents import told
 

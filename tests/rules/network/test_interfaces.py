@@ -2,7 +2,8 @@
 
 import pytest
 
-from distcheck.facts import Attempt, Interface, Link, Missing, NetworkFacts, PeerTrial, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Attempt, Interface, Link, NetworkFacts, PeerTrial, Resolution
 from distcheck.rules.network.interface_choices import meant, misspelt
 from distcheck.rules.network.selected_interfaces import explained, explained_trials
 from distcheck.selection.interfaces import gloo, nccl, settings

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from distcheck.facts import A_STORE, Attempt, Bind, Missing, PortOwner, Resolution
+from distcheck.facts.base import Missing
+from distcheck.facts.network import A_STORE, Attempt, Bind, PortOwner, Resolution
 
 LOOKS = ("environment", "meeting")
 OTHER = PortOwner(pid=4711, command="python old_train.py", user="eve", started="2026-01-01T00:00:00+00:00")

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from distcheck.facts import Interface, Link, Missing, NetworkFacts, PeerTrial, Resolution, Transfer
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Interface, Link, NetworkFacts, PeerTrial, Resolution, Transfer
 from distcheck.rollcall.peers import choose
 from distcheck.rollcall.protocol import PeerDoor
 from distcheck.rules.network.ephemeral_ports import opened

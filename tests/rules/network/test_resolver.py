@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts import Attempt, Interface, Missing, Resolution, ReverseLookup
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Attempt, Interface, Resolution, ReverseLookup
 
 LOOKS = ("environment", "meeting", "peers")
 
