@@ -13,6 +13,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import faults
 
 from distcheck.rules import FAMILIES, Rule, all_rules
 
@@ -59,14 +62,24 @@ def index(families: dict[str, list[Rule]]) -> str:
             for rule in rules
         ]
         lines.append("")
-    return "\n".join(lines)
+    lines += ["## Catalogued faults", ""]
+    lines += ["How many of the faults in these sections of the fault catalogue a rule detects, and what fired it:", ""]
+    return "\n".join([*lines, faults.coverage(), ""])
+
+
+def not_detectable() -> str:
+    """Return the page of the faults that no rule detects."""
+    origin = ORIGIN.replace("the docstrings in distcheck/rules", "the lists in tests/faults")
+    intro = "Faults that no probe can see before the job, or only as root or by changing the machine, and why."
+    return f"{origin}\n\n# Not detectable\n\n{intro}\n\n{faults.undetectable()}\n"
 
 
 def pages() -> dict[str, str]:
     """Return the text of every page by its file name."""
     families = {family: [rule for rule in all_rules() if rule.family == family] for family in FAMILIES}
     present = {family: rules for family, rules in families.items() if rules}
-    return {f"{family}.md": page(family, rules) for family, rules in present.items()} | {"README.md": index(present)}
+    written = {f"{family}.md": page(family, rules) for family, rules in present.items()}
+    return written | {"README.md": index(present), "not-detectable.md": not_detectable()}
 
 
 def stale(folder: Path = FOLDER) -> list[str]:

@@ -1,0 +1,57 @@
+"""The list of catalogued faults is true: every rule exists, and every test that it names fires that rule."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from distcheck.rules import find_rule
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+import faults
+
+ROOT = Path(__file__).parents[1]
+SECTIONS = faults.sections()
+FAULTS = [fault for section in SECTIONS for fault in section.faults]
+DETECTED = [fault for fault in FAULTS if fault.how not in {"undetectable", "open"}]
+
+
+def test_every_fault_is_listed_once_without_gaps():
+    assert [s.title for s in SECTIONS] == ["NCCL and torch settings", "InfiniBand, RoCE and EFA", "Software versions"]
+    assert max(Counter(fault.name for fault in FAULTS).values()) == 1
+    assert {s.name: (s.faults[0].number, s.faults[-1].number, len(s.faults)) for s in SECTIONS} == {
+        "nccl": (139, 178, 40),
+        "fabric": (179, 201, 23),
+        "software": (232, 248, 17),
+    }
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_has_a_rule_by_its_name_or_a_reason(fault: faults.Fault):
+    rule = find_rule(fault.name)
+    assert fault.how in faults.HOW
+    if fault in DETECTED:
+        assert rule is not None, "the fault's name is the rule's, or an alias of it"
+        assert rule.name == fault.rule
+    else:
+        assert rule is None
+        assert fault.rule == {"undetectable": "-", "open": "?"}[fault.how]
+    assert (len(fault.note) > 20) == (fault.how == "undetectable" or fault in DETECTED)
+
+
+@pytest.mark.parametrize("fault", DETECTED, ids=lambda fault: fault.name)
+def test_the_test_of_a_fault_exists_and_names_the_rule(fault: faults.Fault):
+    path, _, name = fault.note.partition("::")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert re.search(rf"(?m)^(async )?def {name}\(", text), "written path::function"
+    assert fault.rule in text or fault.name in text or fault.rule.replace("-", "_") in text
+
+
+def test_the_coverage_counts_what_the_list_holds():
+    for section in SECTIONS:
+        assert section.count(*faults.HOW) == len(section.faults)
+        assert section.fired(*faults.REAL) <= len(section.rules) <= section.count(*faults.REAL, "facts")
