@@ -4,10 +4,14 @@ gate is the whole `distcheck gate` from outside, through srun, from its start to
 script under one torchrun per node (static rendezvous), started by the same srun on the same nodes, from start to end.
 net is the whole `distcheck net`, start only the start of distcheck's program on every node. dropped prints two numbers:
 when a rank says that it cannot reach a MASTER_ADDR whose packets are dropped, and when it ends.
+
+The nodes run the package installed in the folder that PYTHONPATH names; without one, the checkout.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -37,16 +41,27 @@ def main() -> None:
     what = sys.argv[1]
     cluster = Cluster()
     try:
+        if installed := os.environ.get("PYTHONPATH"):
+            shutil.copytree(installed, _installed(cluster))
         print(*(dropped(cluster) if what == "dropped" else [whole(cluster, what)]))
     finally:
         cluster.conclude()
+
+
+def _installed(cluster: Cluster) -> Path:
+    return Path(cluster.shared) / "installed"
+
+
+def _environ(cluster: Cluster) -> dict[str, str]:
+    folder = _installed(cluster)
+    return {"PYTHONPATH": str(folder)} if folder.exists() else {}
 
 
 def whole(cluster: Cluster, what: str) -> float:
     """Return the seconds from the start to the end of one of the commands."""
     command = {"gate": GATE, "torchrun": TORCHRUN, "net": NET, "start": START}[what]
     start = time.perf_counter()
-    ended = cluster.run("head", *command, timeout=300)
+    ended = cluster.run("head", *command, env=_environ(cluster), timeout=300)
     seconds = time.perf_counter() - start
     if ended.code != 0:
         sys.exit(f"{what} ended with {ended.code}: {ended.out[-2000:]} {ended.err[-2000:]}")
@@ -57,7 +72,7 @@ def dropped(cluster: Cluster) -> tuple[float, float]:
     """Return the seconds until a rank that cannot reach MASTER_ADDR says so, and until it ends."""
     cluster.netns("node1", "nft", "-f", "-", text=DROP)
     start = time.perf_counter()
-    running = cluster.start("node2", "distcheck", "env", env=RANK_1)
+    running = cluster.start("node2", "distcheck", "env", env={**RANK_1, **_environ(cluster)})
     said = ""
     while "still trying to reach rank 0" not in said:
         said = running.process.stderr.readline()
