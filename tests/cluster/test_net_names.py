@@ -115,7 +115,7 @@ def test_a_master_addr_that_leads_elsewhere_on_one_node(bare, launched):
         (zero, (report,)), *others = by_hand(bare, "--join-timeout", "8")
         assert [zero.code, *((ended.code, told) for ended, told in others)] == [30, (30, []), (30, []), (30, [])]
         assert blamed(report) == {"net-dns-differs": ([2], ["node3"])}
-    assert f"node1 is {bare.networks[0]}.14 there" in finding(report, "net-dns-differs")["message"]
+    assert f"node1 resolves to {bare.networks[0]}.14" in finding(report, "net-dns-differs")["message"]
 
 
 def test_a_master_addr_outside_the_job_is_reported_by_name(bare):
