@@ -1,4 +1,4 @@
-"""Somebody between guests of a roll call and its host, who hears all and can change what is said."""
+"""A relay between the followers of a roll call and its leader: it records all frames and can change them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _unchanged(_who: str, _number: int, frame: bytes) -> list[bytes]:
 
 @contextlib.asynccontextmanager
 async def relay(port: int, change: Change = _unchanged) -> AsyncIterator[tuple[int, dict[str, list[bytes]]]]:
-    """Stand between guests and a host: `change` says what becomes of each frame; yields the port and what was said."""
-    said: dict[str, list[bytes]] = {"guest": [], "host": []}
+    """Stand between followers and a leader; yield the port and what was sent. `change` alters each frame."""
+    said: dict[str, list[bytes]] = {"follower": [], "leader": []}
     tasks: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
 
@@ -37,11 +37,11 @@ async def relay(port: int, change: Change = _unchanged) -> AsyncIterator[tuple[i
         writer.close()
 
     async def connect(reader, writer):
-        to_host = await asyncio.open_connection("127.0.0.1", port)
-        writers.extend((writer, to_host[1]))
+        to_leader = await asyncio.open_connection("127.0.0.1", port)
+        writers.extend((writer, to_leader[1]))
         for task in (
-            asyncio.ensure_future(carry("guest", reader, to_host[1], writer)),
-            asyncio.ensure_future(carry("host", to_host[0], writer, to_host[1])),
+            asyncio.ensure_future(carry("follower", reader, to_leader[1], writer)),
+            asyncio.ensure_future(carry("leader", to_leader[0], writer, to_leader[1])),
         ):
             tasks.add(task)
 

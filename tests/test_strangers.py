@@ -22,7 +22,7 @@ from distcheck.facts.rank import ProcessFacts
 from distcheck.facts.saved import join, load, save
 from distcheck.report import FORMATS, Detail, render
 from distcheck.rollcall import framing
-from distcheck.rollcall.protocol import FromGuest, Hello, Report, guest_decoder
+from distcheck.rollcall.protocol import FromFollower, Hello, Report, follower_decoder
 from distcheck.rollcall.wire import ProtocolError
 from distcheck.rules.diagnose import diagnose
 
@@ -125,7 +125,7 @@ def test_whatever_the_schema_allows_is_judged_and_rendered(tmp_path_factory, cho
 @given(st.randoms(use_true_random=False), st.sampled_from(BASES))
 @settings(max_examples=40, deadline=None)
 def test_whatever_one_process_says_of_itself_the_others_facts_are_judged_with_it(tmp_path_factory, choose, base):
-    """A guest of a roll call without a token, or one file of a folder."""
+    """A follower of a roll call without a token, or one file of a folder."""
     whole, odd = BASES[1], changed(base, choose, tmp_path_factory.mktemp("jobs") / "job.json")
     job = join(whole, odd.nodes, odd.processes, odd.ranks)
     diagnosis = diagnose(job)
@@ -155,7 +155,7 @@ def _numbers(kind, seen):
             yield "", kind
 
 
-@pytest.mark.parametrize("heard", [Job, FromGuest, Hello], ids=["a job file", "guests", "a guest at the door"])
+@pytest.mark.parametrize("heard", [Job, FromFollower, Hello], ids=["a job file", "followers", "a follower at the door"])
 def test_every_number_that_others_can_send_has_bounds(heard):
     """A bare int or float admits numbers with which no arithmetic works; distcheck/facts/base.py has kinds for them."""
     numbers = dict(_numbers(inspect.type_info(heard), set()))
@@ -200,7 +200,7 @@ def test_no_number_that_others_send_is_beyond_what_can_be_reckoned_with(number):
         if any(isinstance(k, inspect.IntType | inspect.FloatType) for k in getattr(kind, "types", (kind,))):
             body = msgspec.msgpack.encode(replaced(raw, way, number))
             try:
-                heard = framing.decode(body, guest_decoder)
+                heard = framing.decode(body, follower_decoder)
             except ProtocolError as error:
                 assert is_named(way, str(error))
                 tried += 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Literal
+
+from msgspec import field
 
 from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds
 from distcheck.facts.gpu import CudaView, Gpus
@@ -38,6 +41,14 @@ class Installed(Facts, frozen=True):
     """Version of the NCCL that pip installed beside torch; empty if torch has its own, or none."""
 
 
+class Role(Enum):
+    """A process's role in the roll call; the values are the words of a saved job."""
+
+    LEADER = "host"
+    FOLLOWER = "guest"
+    ALONE = "alone"
+
+
 class ProcessFacts(Facts, frozen=True):
     """One distcheck process and the ranks that it reports for."""
 
@@ -50,8 +61,7 @@ class ProcessFacts(Facts, frozen=True):
     ancestors: tuple[str, ...] = ()
     """Its parent processes with their arguments, nearest first."""
     stage: Stage = "started"
-    role: Literal["host", "guest", "alone"] = "alone"
-    """In the roll call: host is the leader, guest a follower."""
+    role: Role = Role.ALONE
     bind: Bind | None = None
     free_ports: tuple[Count, ...] = ()
     """Unused ports near MASTER_PORT on its node; collected where rank 0 is, or may be."""
@@ -73,9 +83,9 @@ class ProcessFacts(Facts, frozen=True):
     """The GPUs that NVML shows this process, without health, if it sees only some of its node's."""
     lost: str = ""
     """How the leader lost this process before the end; empty if it did not."""
-    host_lost: str = ""
+    leader_lost: str = field(default="", name="host_lost")
     """How this process lost the leader before the verdict; empty if it did not."""
-    host_rank: Rank = 0
+    leader_rank: Rank = field(default=0, name="host_rank")
     """The leader's first rank: not 0 if a process stood in for rank 0's."""
 
 

@@ -2,8 +2,7 @@
 
 That it succeeds is itself the reachability test.
 
-The leader listens (`server`), the followers connect to it (`client`). In facts and in saved jobs the leader has the
-role "host" and a follower the role "guest".
+The leader listens (`server`), the followers connect to it (`client`).
 
 =========  ==========================================  ================================================
 sender     message                                     meaning

@@ -23,7 +23,7 @@ from distcheck.rollcall.protocol import (
     Challenge,
     Elsewhere,
     Found,
-    FromHost,
+    FromLeader,
     Hello,
     NotYet,
     Proof,
@@ -80,9 +80,9 @@ class Connection(NamedTuple):
         """Send a message."""
         self.writer.write(encode(word, self.ours))
 
-    async def hear(self) -> FromHost:
+    async def hear(self) -> FromLeader:
         """Return the leader's next message; raises as `framing.read` does."""
-        return await framing.read(self.reader, protocol.host_decoder, seal=self.theirs)
+        return await framing.read(self.reader, protocol.leader_decoder, seal=self.theirs)
 
     @property
     def local_address(self) -> str:
@@ -90,7 +90,7 @@ class Connection(NamedTuple):
         return connection.plain_address(self.writer.get_extra_info("sockname")[0])
 
     @property
-    def host_address(self) -> str:
+    def leader_address(self) -> str:
         """The leader's address on this connection."""
         return connection.plain_address(self.writer.get_extra_info("peername")[0])
 

@@ -209,12 +209,12 @@ class Bye(Word, frozen=True):
     exit_code: int
 
 
-FromGuest = Report | PeerReport | Ready | Trouble | RunReport | StoreAt | Here
-FromHost = Roster | Start | Abort | Trial | Halt | LastCall | Bye
+FromFollower = Report | PeerReport | Ready | Trouble | RunReport | StoreAt | Here
+FromLeader = Roster | Start | Abort | Trial | Halt | LastCall | Bye
 
 hello_decoder = msgspec.msgpack.Decoder(Hello)
 proof_decoder = msgspec.msgpack.Decoder(Proof)
 Answer = Challenge | Welcome | NotYet | Elsewhere | Refused
 answer_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
-guest_decoder: msgspec.msgpack.Decoder[FromGuest] = msgspec.msgpack.Decoder(FromGuest)
-host_decoder: msgspec.msgpack.Decoder[FromHost] = msgspec.msgpack.Decoder(FromHost)
+follower_decoder: msgspec.msgpack.Decoder[FromFollower] = msgspec.msgpack.Decoder(FromFollower)
+leader_decoder: msgspec.msgpack.Decoder[FromLeader] = msgspec.msgpack.Decoder(FromLeader)

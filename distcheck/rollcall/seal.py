@@ -77,7 +77,7 @@ def seals(secret: bytes, hello: bytes, challenge: bytes) -> tuple[Seal, Seal]:
     """Return the follower's and the leader's seal, from the bodies of the first two frames."""
     spoken = len(hello).to_bytes(8, "big") + hello + challenge
     key = hmac.digest(secret, spoken, "sha256")
-    return Seal(hmac.digest(key, b"guest", "sha256")), Seal(hmac.digest(key, b"host", "sha256"))
+    return Seal(hmac.digest(key, b"follower", "sha256")), Seal(hmac.digest(key, b"leader", "sha256"))
 
 
 def knock(secret: bytes, nonce: str) -> bytes:

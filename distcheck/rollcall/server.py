@@ -19,7 +19,7 @@ from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import (
     Challenge,
     Elsewhere,
-    FromGuest,
+    FromFollower,
     Hello,
     NotYet,
     Ready,
@@ -28,7 +28,7 @@ from distcheck.rollcall.protocol import (
     Trouble,
     Welcome,
     Word,
-    guest_decoder,
+    follower_decoder,
     hello_decoder,
 )
 from distcheck.rollcall.wire import HEADER, ProtocolError
@@ -44,12 +44,12 @@ _MOST_WORDS = 64
 _MOST_BYTES, _MOST_BYTES_A_RANK = 1 << 28, 1 << 18
 """The most bytes received from all followers in a run. A report has about 2 kB per rank."""
 _MOST_RANKS = 1 << 16
-_MORE_GUESTS = 64
+_MORE_FOLLOWERS = 64
 """Processes admitted beyond one per rank, because two may claim the same rank."""
 _T = TypeVar("_T", bound=Word)
 
 
-class Guest:
+class Follower:
     """A follower: a process that was admitted and has reported."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Guest:
         self.writer = writer
         self.hears_by = seals[0] if seals else None
         self.says_by = seals[1] if seals else None
-        self.words: asyncio.Queue[FromGuest | None] = asyncio.Queue()
+        self.words: asyncio.Queue[FromFollower | None] = asyncio.Queue()
         """Its messages since then; None when it is gone."""
         self.ready = asyncio.Event()
         """Set when its torch is imported, or when it is gone."""
@@ -101,10 +101,10 @@ class Server:
         self.job = job
         self._secret = secret
         self.world_size = world_size
-        self.guests: dict[str, Guest] = {}
+        self.followers: dict[str, Follower] = {}
         self.admit_strangers = False
         """Whether followers with another MASTER_ADDR:MASTER_PORT are admitted for missing ranks."""
-        self.host_at = ""
+        self.leader_at = ""
         """The leader's address, where this server only redirects to it and admits no follower."""
         self.of_node = False
         """Whether only processes of this node that did not find rank 0 either are admitted."""
@@ -174,19 +174,19 @@ class Server:
     def say_to_all(self, word: Word, uids: Iterable[str] | None = None) -> None:
         """Send a message to every follower that is still connected, or to those in `uids`."""
         frame = encode(word)
-        for uid in self.guests if uids is None else uids:
-            self.guests[uid].send(frame)
+        for uid in self.followers if uids is None else uids:
+            self.followers[uid].send(frame)
 
     async def hear_all(self, kind: type[_T], seconds: float, uids: Iterable[str] | None = None) -> dict[str, _T]:
         """Return one message of this kind per follower; silent and gone ones are left out."""
-        wanted = [self.guests[uid] for uid in (self.guests if uids is None else uids)]
+        wanted = [self.followers[uid] for uid in (self.followers if uids is None else uids)]
         heard: dict[str, _T] = {}
 
-        async def hear(guest: Guest) -> None:
-            while not guest.gone or not guest.words.empty():
-                word = await guest.words.get()
+        async def hear(follower: Follower) -> None:
+            while not follower.gone or not follower.words.empty():
+                word = await follower.words.get()
                 if isinstance(word, kind):
-                    heard[guest.uid] = word
+                    heard[follower.uid] = word
                     return
                 if word is None:
                     return
@@ -201,7 +201,7 @@ class Server:
 
     async def see_off(self, seconds: float, uids: Iterable[str]) -> None:
         """Wait until followers have closed their connections: each has the last message then."""
-        leaving = asyncio.gather(*(self.guests[uid].left.wait() for uid in uids))
+        leaving = asyncio.gather(*(self.followers[uid].left.wait() for uid in uids))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(leaving, seconds)
 
@@ -217,8 +217,8 @@ class Server:
     async def close(self) -> None:
         """Stop listening and close all connections."""
         await self.close_doors()
-        for guest in self.guests.values():
-            guest.writer.close()
+        for follower in self.followers.values():
+            follower.writer.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -229,24 +229,24 @@ class Server:
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        guest: Guest | None = None
+        follower: Follower | None = None
         try:
-            guest = await self._admit(reader, writer)
-            if guest is not None:
-                await self._listen_to(guest, reader)
+            follower = await self._admit(reader, writer)
+            if follower is not None:
+                await self._listen_to(follower, reader)
         except (ProtocolError, EOFError, OSError, asyncio.TimeoutError, asyncio.CancelledError):
             # `close` cancels this task; asyncio's streams would print a traceback for it.
             pass
         finally:
-            if guest is not None:
-                guest.gone = True
-                guest.left.set()
-                guest.ready.set()
-                guest.words.put_nowait(None)
-                self.on_trouble(f"lost the connection to {guest.report.node.name}")
+            if follower is not None:
+                follower.gone = True
+                follower.left.set()
+                follower.ready.set()
+                follower.words.put_nowait(None)
+                self.on_trouble(f"lost the connection to {follower.report.node.name}")
             writer.close()
 
-    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Guest | None:
+    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Follower | None:
         self._let_wait(writer)
         announced: list[int] = []
         try:
@@ -262,7 +262,7 @@ class Server:
             if seals is not None:
                 self._at_the_door.pop(writer, None)  # it knows the token: a crowd of strangers must not push it out
             reading = framing.read(
-                reader, guest_decoder, seal=seals[0] if seals else None, expect=lambda n: self._expect(n, announced)
+                reader, follower_decoder, seal=seals[0] if seals else None, expect=lambda n: self._expect(n, announced)
             )
             report = await connection.within(reading, _REPORT_SECONDS)
             if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):
@@ -272,11 +272,11 @@ class Server:
             self._at_the_door.pop(writer, None)
             self._bytes_left += sum(announced)
         report = _with_clock(report, welcomed, time.time())
-        guest = self.guests[hello.uid] = Guest(hello, report, writer, seals)
-        self._leaves_at = min(self._leaves_at, guest.leaves_at)
-        self._note_present(guest.ranks)
+        follower = self.followers[hello.uid] = Follower(hello, report, writer, seals)
+        self._leaves_at = min(self._leaves_at, follower.leaves_at)
+        self._note_present(follower.ranks)
         self._changed.set()
-        return guest
+        return follower
 
     async def _challenge(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, said: bytes
@@ -313,7 +313,7 @@ class Server:
             oldest.transport.abort()
 
     def _is_new(self, uid: str) -> bool:
-        return self._open and uid != self.uid and uid not in self.guests
+        return self._open and uid != self.uid and uid not in self.followers
 
     def _note_present(self, ranks: Iterable[int]) -> None:
         self._present.update(n for n in ranks if 0 <= n < self.world_size)
@@ -322,13 +322,13 @@ class Server:
         if hello.job != identity.public_key(self.job):
             or_token = ", or its DISTCHECK_TOKEN differs" if self._secret is not None else ""
             return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
-        if len(self.guests) >= self.world_size + _MORE_GUESTS:
+        if len(self.followers) >= self.world_size + _MORE_FOLLOWERS:
             return Refused(hello.nonce, "more processes than ranks have joined already")
-        if hello.uid in self.guests or not self._open:
+        if hello.uid in self.followers or not self._open:
             return Refused(hello.nonce, "this process has joined already, or the roll call is closed")
-        if self.host_at:  # this address is not the leader's, so only the same spelling counts
+        if self.leader_at:  # this address is not the leader's, so only the same spelling counts
             alike = hello.master == self.master
-            return Elsewhere(hello.nonce, self.host_at) if alike else NotYet(hello.nonce, self.master)
+            return Elsewhere(hello.nonce, self.leader_at) if alike else NotYet(hello.nonce, self.master)
         alike = self._is_its_master(hello)
         if self.of_node and hello.found != "node":
             return NotYet(hello.nonce, self.master)
@@ -350,15 +350,15 @@ class Server:
         absent = (n for n in hello.ranks if 0 <= n < self.world_size and n not in self._present)
         return hello.world_size == self.world_size and any(True for _ in absent)
 
-    async def _listen_to(self, guest: Guest, reader: asyncio.StreamReader) -> None:
+    async def _listen_to(self, follower: Follower, reader: asyncio.StreamReader) -> None:
         while True:
-            word = await framing.read(reader, guest_decoder, seal=guest.hears_by, expect=self._expect)
+            word = await framing.read(reader, follower_decoder, seal=follower.hears_by, expect=self._expect)
             if isinstance(word, Trouble):
                 self.on_trouble(word.reason)
             elif isinstance(word, Ready):
-                guest.ready.set()
-            elif guest.words.qsize() < _MOST_WORDS:
-                guest.words.put_nowait(word)
+                follower.ready.set()
+            elif follower.words.qsize() < _MOST_WORDS:
+                follower.words.put_nowait(word)
             else:
                 raise ProtocolError("too many unexpected messages")
 

@@ -9,6 +9,7 @@ import signal
 from types import FrameType
 from typing import Any
 
+from distcheck.facts.rank import Role
 from distcheck.run import collect, follower, measure
 from distcheck.run.context import Session
 from distcheck.run.join import arrive
@@ -81,9 +82,9 @@ async def _run(run: Session) -> RunResult:
         run.record.skip(WITH_OTHERS, NOBODY_TO_MEET)
         return await _end_alone(run)
     role = await arrive(run)
-    if role == "host":
+    if role is Role.LEADER:
         return await _lead(run)
-    if role == "guest":
+    if role is Role.FOLLOWER:
         try:
             return await follower.follow(run)
         except follower.LeaderLostError:
@@ -109,7 +110,7 @@ async def _cut_short(run: Session, reason: str) -> RunResult:
     else:
         if run.connection is not None and not run.interrupted:
             seconds = f"{run.asked.timeout_seconds:g}"
-            run.record.note(host_lost=f"no verdict within the --timeout of {seconds} s")
+            run.record.note(leader_lost=f"no verdict within the --timeout of {seconds} s")
         run.record.skip(run.asked.looks, reason)
     return await _end_alone(run)
 
@@ -122,7 +123,7 @@ async def _end_alone(run: Session) -> RunResult:
     if run.connection is not None:
         run.record.met = False
     elif run.server is not None:
-        run.record.take_late_reports(g.report for g in run.server.guests.values())
+        run.record.take_late_reports(f.report for f in run.server.followers.values())
     job = run.record.job()
     diagnosis = judge(job)
     code = 128 + run.interrupted if run.interrupted else diagnosis.verdict.exit_code

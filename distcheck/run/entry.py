@@ -7,6 +7,7 @@ from typing import NamedTuple
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Bind, Resolution
 from distcheck.facts.placement import Placement
+from distcheck.facts.rank import Role
 from distcheck.probe import environment, host, network
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.run.record import Record
@@ -43,7 +44,7 @@ def _run_alone(request: Request, publish: Publish) -> RunResult:
     record.node = host.collect(request.environ, addresses=not reached)
     record.process = process_facts(record.uid, record.node, request.environ, request.placements)
     if own is not None:
-        record.note(bind=own.bind, resolution=own.resolution, attempts=own.attempts, role="host")
+        record.note(bind=own.bind, resolution=own.resolution, attempts=own.attempts, role=Role.LEADER)
     record.ranks = tuple(
         rank_facts(record.uid, record.node, p, environment.collect(request.environ)) for p in request.placements
     )

@@ -55,7 +55,7 @@ async def follow(run: Session) -> RunResult:
             run.record.skip(WITH_OTHERS, NEVER_MET)
             raise LeaderLostError from error
         await run.keep_own_runs()
-        run.record.note(host_lost=f"connection to {connection.host_address} lost: {how}")
+        run.record.note(leader_lost=f"connection to {connection.leader_address} lost: {how}")
         run.record.skip(run.asked.looks, f"connection to rank 0 lost: {how}")
         raise LeaderLostError from error
 
@@ -73,7 +73,7 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
             match word := await connection.hear():
                 case Roster():
                     run.record.note(stage="peers")
-                    connection.say(await peer_round.take_part(run, word, run.remaining(), [connection.host_address]))
+                    connection.say(await peer_round.take_part(run, word, run.remaining(), [connection.leader_address]))
                 case Start() if measuring is None:
                     run.record.note(stage="collectives")
                     measuring = asyncio.create_task(_measure(run, connection, word, aborted))
@@ -114,7 +114,7 @@ async def _try(run: Session, connection: Connection, trial: Trial, halted: async
     """Take part in a trial and send its report."""
     connection.say(
         await trials.take_part(
-            run, trial, connection.host_address, halted, lambda port: connection.say(StoreAt(trial.number, port))
+            run, trial, connection.leader_address, halted, lambda port: connection.say(StoreAt(trial.number, port))
         )
     )
 
@@ -137,7 +137,7 @@ async def _measure(run: Session, connection: Connection, start: Start, aborted: 
     if imported:
         connection.say(Trouble(f"{run.record.node.name if run.record.node else '?'}: {imported}"))
     else:
-        store = (start.store[0] or connection.host_address, start.store[1])
+        store = (start.store[0] or connection.leader_address, start.store[1])
         template = Task(plan=start.plan, rank=0, world_size=start.world_size, local_rank=0, store=store)
         tasks = tasks_for(local.placements, template, store=store, gpus=run.cuda_ordinals(start.plan.backend))
         async with run.watching_gpus(start.plan.backend) as watch:

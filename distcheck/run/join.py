@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import resource
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Resolution
+from distcheck.facts.rank import Role
 from distcheck.probe import network
 from distcheck.rollcall import client, identity
 from distcheck.rollcall.client import Attendance, Connection
@@ -22,16 +23,15 @@ if TYPE_CHECKING:
     from distcheck.run.context import Session
 
 _AWAITED_AFTER_SECONDS = 9.0
-_FILES_BESIDE_GUESTS = 512
+_FILES_BESIDE_FOLLOWERS = 512
 _MATES_SECONDS = 3.0
 """How long the first process of a node that did not find rank 0 waits for the others."""
 
-Role = Literal["host", "guest", "alone"]
 Doors = tuple[client.Door, ...]
 
 
 async def arrive(run: Session) -> Role:
-    """Return this process's role: "host" is the leader, "guest" a follower, "alone" neither.
+    """Join the roll call and return this process's role.
 
     The leader is rank 0's process, or another one that stands in for it.
     """
@@ -47,13 +47,13 @@ async def arrive(run: Session) -> Role:
     addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
     ways = client.doors(addresses, place.master_port or 0, _job_name(run), agent=_agent(run))
     if place.master_derived and 0 in run.request.own_ranks and _is_elsewhere(run, addresses):
-        return "alone"  # the others look for rank 0 at those addresses until --join-timeout
+        return Role.ALONE  # the others look for rank 0 at those addresses until --join-timeout
     if 0 in run.request.own_ranks:
         return await _open_as_rank_0(run, ways, place.master_port or 0)
-    role: Role = "alone"
+    role = Role.ALONE
     if addresses or lost.to_ask(run.request.environ):
-        role = await _attend_as_guest(run, ways, addresses)
-    return await _gather_here(run) if role == "alone" else role
+        role = await _join_as_follower(run, ways, addresses)
+    return await _gather_here(run) if role is Role.ALONE else role
 
 
 def _job_name(run: Session) -> str:
@@ -93,7 +93,7 @@ async def _open_as_rank_0(run: Session, ways: Doors, port: int) -> Role:
     lone = run.request.speaks_for_all
     # A second rank 0 finds the first one on MASTER_PORT.
     if bound.outcome == "in-use" and not lone and await _knock_once(run, ways):
-        return "guest"
+        return Role.FOLLOWER
     server = run.server = _new_server(run)
     if not lone:
         # Another process may stand in for rank 0 already. Open MASTER_PORT only once that is known.
@@ -105,13 +105,13 @@ async def _open_as_rank_0(run: Session, ways: Doors, port: int) -> Role:
             run.server = None
             if sock is not None:
                 sock.close()
-            return "guest"
+            return Role.FOLLOWER
     if sock is not None:
         await server.open(sock)
-    run.record.note(role="host")
+    run.record.note(role=Role.LEADER)
     tried = await _try_own_door(run, tuple(d for d in ways if not d.side))
     run.record.note(attempts=tried.attempts)
-    return "host"
+    return Role.LEADER
 
 
 async def _try_own_door(run: Session, ways: Doors) -> Attendance:
@@ -173,11 +173,11 @@ def _server(run: Session) -> Server:
     )
 
 
-def _raise_file_limit(run: Session, guests: int) -> int:
+def _raise_file_limit(run: Session, followers: int) -> int:
     """Raise the open-file limit for this many followers; return the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 1 << 20 if hard == resource.RLIM_INFINITY else hard
-    wanted = min(most, 4 * guests + _FILES_BESIDE_GUESTS)
+    wanted = min(most, 4 * followers + _FILES_BESIDE_FOLLOWERS)
     if soft in {resource.RLIM_INFINITY, hard} or soft >= wanted:
         return most if soft == resource.RLIM_INFINITY else soft
     with contextlib.suppress(OSError, ValueError):
@@ -186,7 +186,7 @@ def _raise_file_limit(run: Session, guests: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-async def _attend_as_guest(run: Session, ways: Doors, addresses: tuple[str, ...]) -> Role:
+async def _join_as_follower(run: Session, ways: Doors, addresses: tuple[str, ...]) -> Role:
     """Join within --join-timeout; half-way, stand in for a missing rank 0 on its own host."""
     patience = run.join_seconds()
     ours = not set(addresses).isdisjoint(_own_addresses(run))
@@ -198,15 +198,15 @@ async def _attend_as_guest(run: Session, ways: Doors, addresses: tuple[str, ...]
             # A process that reached its job's roll call, but for another MASTER_ADDR, waits to be admitted.
             waits = any(a.outcome == "waiting" for a in run.record.attempts) and lost.to_ask(run.request.environ)
             if number == 1 and not waits and await _stand_in(run):
-                return "host"
+                return Role.LEADER
             attendance = await _attend(run, ways, seconds, leads)
             run.record.note(attempts=attendance.attempts)
             if attendance.connection is not None:
                 _met(run, attendance.connection)
-                return "guest"
+                return Role.FOLLOWER
     finally:
         seeking.cancel()
-    return "alone"
+    return Role.ALONE
 
 
 async def _gather_here(run: Session) -> Role:
@@ -214,21 +214,21 @@ async def _gather_here(run: Session) -> Role:
     mates = (run.request.placements[0].local_world_size or 0) - len(run.request.placements)
     seconds = min(_MATES_SECONDS, run.remaining(1.0))
     if mates < 1 or seconds < 1:
-        return "alone"
+        return Role.ALONE
     server = _server(run)
     server.of_node = True
     if await server.open_side_door(1) is not None:
         run.server = server
         await server.wait_for_all(seconds, ranks=len(run.request.own_ranks) + mates)
-        return "alone"
+        return Role.ALONE
     doors = tuple(lost.side_doors(["127.0.0.1"], _job_name(run), "node", ())[:1])
     attendance = await client.attend(
         doors, _hello(run), seconds=seconds, connect_seconds=run.request.connect_seconds, secret=_secret(run)
     )
     if attendance.connection is None:
-        return "alone"
+        return Role.ALONE
     _met(run, attendance.connection)
-    return "guest"
+    return Role.FOLLOWER
 
 
 async def put_up_signpost(run: Session, connection: Connection) -> None:
@@ -236,11 +236,11 @@ async def put_up_signpost(run: Session, connection: Connection) -> None:
 
     They come here because their MASTER_ADDR leads to this node, or because they try every node.
     """
-    at = connection.host_address
+    at = connection.leader_address
     if at in _own_addresses(run) or is_loopback(at):
         return
     server = _server(run)
-    server.host_at = at
+    server.leader_at = at
     if await server.open_side_door(1) is not None:
         run.signpost = server
 
@@ -288,7 +288,7 @@ async def _stand_in(run: Session) -> bool:
         await server.close()
         return False
     run.server = server
-    run.record.note(role="host")
+    run.record.note(role=Role.LEADER)
     return True
 
 
@@ -296,4 +296,4 @@ def _met(run: Session, connection: Connection) -> None:
     run.connection = connection
     run.record.run = connection.welcome.run
     run.record.met = True
-    run.record.note(role="guest", host_rank=connection.welcome.rank)
+    run.record.note(role=Role.FOLLOWER, leader_rank=connection.welcome.rank)

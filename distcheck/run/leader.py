@@ -32,12 +32,12 @@ async def lead(run: Session) -> RunResult:
     run.record.met = True
     run.record.looked |= set(run.asked.looks) - {"peers", "collectives", "isolation"}
     if "peers" in run.asked.looks:
-        if server is not None and server.guests:
+        if server is not None and server.followers:
             await peer_round.hold(run, server)
         run.record.looked.add("peers")
     if run.asked.measures:
         if server is not None:
-            _take_note_of_guests(run, server)
+            _take_note_of_followers(run, server)
         stop = _reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
         if stop:
             run.record.skip(("collectives", "isolation"), stop)
@@ -66,28 +66,28 @@ async def _gather(run: Session, server: Server) -> None:
         if not await server.wait_for_all(patience / 2, REPORT_RESERVE_SECONDS):
             server.admit_strangers = True
             await server.wait_for_all(max(0.0, until - loop.time()), REPORT_RESERVE_SECONDS)
-        if run.request.placements[0].launcher == "by hand" and server.guests:
+        if run.request.placements[0].launcher == "by hand" and server.followers:
             # Processes started by hand come one by one: wait for a duplicate rank, so that it is reported.
             await asyncio.sleep(min(_LATECOMER_SECONDS, run.remaining(REPORT_RESERVE_SECONDS)))
     finally:
         reminder.cancel()
-    run.record.take_reports(g.report for g in server.guests.values())
-    run.record.note_arrivals({uid: guest.arrived_at for uid, guest in server.guests.items()}, server.opened_at)
-    binds = [g.report.process.bind for g in server.guests.values() if 0 in g.ranks]
+    run.record.take_reports(f.report for f in server.followers.values())
+    run.record.note_arrivals({uid: follower.arrived_at for uid, follower in server.followers.items()}, server.opened_at)
+    binds = [f.report.process.bind for f in server.followers.values() if 0 in f.ranks]
     if any(bind is not None and bind.outcome == "bound" for bind in binds):
         run.record.forget_refusals()  # this process stood in for rank 0 until rank 0 came
-    for guest in server.guests.values():
-        run.deadline = min(run.deadline, guest.leaves_at)
+    for follower in server.followers.values():
+        run.deadline = min(run.deadline, follower.leaves_at)
 
 
-def _take_note_of_guests(run: Session, server: Server) -> None:
+def _take_note_of_followers(run: Session, server: Server) -> None:
     """Take the facts of late followers and note which followers are gone.
 
     A late follower may have a rank that is already present.
     """
-    run.record.take_late_reports(g.report for g in server.guests.values())
-    for uid, guest in server.guests.items():
-        if guest.gone:
+    run.record.take_late_reports(f.report for f in server.followers.values())
+    for uid, follower in server.followers.items():
+        if follower.gone:
             run.record.note_lost(uid, "connection closed")
 
 
@@ -130,7 +130,7 @@ async def _isolate(run: Session) -> None:
     backend, _ = measure.choose_backend(job)
     run.record.note(stage="isolation")
     if run.server is not None:
-        run.record.set_stage_of_guests("isolation", run.record.guests)
+        run.record.set_stage_of_followers("isolation", run.record.followers)
     if "isolation" not in run.asked.looks:
         run.record.asked = msgspec.structs.replace(run.record.asked, looks=(*run.asked.looks, "isolation"))
     run.record.isolation = await search.search(run, run.server, backend)
@@ -142,9 +142,9 @@ async def _conclude(run: Session) -> RunResult:
     server = run.server
     if server is not None:
         await server.close_doors()
-        _take_note_of_guests(run, server)
+        _take_note_of_followers(run, server)
         await _call_last(run, server)
-        run.record.set_stage_of_guests("done", run.record.guests)
+        run.record.set_stage_of_followers("done", run.record.followers)
     run.record.note(stage="done")
     job = run.record.job()
     diagnosis = judge(job)
@@ -155,7 +155,7 @@ async def _conclude(run: Session) -> RunResult:
 
 async def _call_last(run: Session, server: Server) -> None:
     """Ask which followers are alive: the verdict covers only processes that receive it."""
-    asked = run.record.guests
+    asked = run.record.followers
     server.say_to_all(LastCall(), asked)
     patience = max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5)))
     heard = await server.hear_all(Here, patience, asked)
@@ -170,4 +170,4 @@ async def dismiss(run: Session, code: int) -> None:
         return
     await server.close_doors()
     server.say_to_all(Bye(code))
-    await server.see_off(run.last_moment(_GOODBYE_SECONDS), run.record.guests)
+    await server.see_off(run.last_moment(_GOODBYE_SECONDS), run.record.followers)

@@ -44,7 +44,7 @@ async def collectives(run: Session) -> None:
     """Run the collectives on all ranks and record the measurements."""
     run.record.note(stage="collectives")
     if run.server is not None:
-        run.record.set_stage_of_guests("collectives", run.record.guests)
+        run.record.set_stage_of_followers("collectives", run.record.followers)
     job = run.record.job()
     backend, reason = choose_backend(job)
     plan = run.plan(backend)
@@ -54,7 +54,7 @@ async def collectives(run: Session) -> None:
 
     def abort() -> None:
         if run.server is not None:
-            run.server.say_to_all(Abort(ended[0] if ended else ""), run.record.guests)
+            run.server.say_to_all(Abort(ended[0] if ended else ""), run.record.followers)
         aborted.set()
 
     def trouble(text: str) -> None:
@@ -95,11 +95,11 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
     """Record that this process's ranks could not start, and which other ranks could not."""
     reports = {run.uid: own}
     if run.server is not None:
-        guests = run.record.guests
+        followers = run.record.followers
         seconds = min(_IMPORT_WORDS_SECONDS, run.remaining(REPORT_RESERVE_SECONDS))
         run.server.on_trouble = lambda _reason: None
-        run.server.say_to_all(Start(plan, seconds, run.record.job().world_size or 1, None), guests)
-        reports |= await run.server.hear_all(RunReport, max(1.0, seconds + 1), guests)
+        run.server.say_to_all(Start(plan, seconds, run.record.job().world_size or 1, None), followers)
+        reports |= await run.server.hear_all(RunReport, max(1.0, seconds + 1), followers)
     _keep(run, plan, reason, reports, error)
     run.record.looked.add("collectives")
 
@@ -159,9 +159,9 @@ async def _measure(
         await local.look_closer()
         return {run.uid: local.report()}
     others = tasks_for(local.placements, template, store=("127.0.0.1", port), gpus=gpus)
-    guests = run.record.guests
+    followers = run.record.followers
     if run.server is not None:
-        run.server.say_to_all(Start(plan, seconds, world_size, ("", port)), guests)
+        run.server.say_to_all(Start(plan, seconds, world_size, ("", port)), followers)
     async with run.watching_gpus(plan.backend) as watch:
         await local.measure(
             others,
@@ -173,11 +173,11 @@ async def _measure(
     reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
     if run.server is not None:
         if run.remaining(REPORT_RESERVE_SECONDS) == 0:
-            run.server.say_to_all(Abort("time limit reached"), guests)
+            run.server.say_to_all(Abort("time limit reached"), followers)
         most = _ABORTED_REPORT_SECONDS if pace.stands_still else _RUN_REPORT_SECONDS
         patience = min(most, max(1.0, run.remaining(REPORT_RESERVE_SECONDS - 1)))
-        reports |= await run.server.hear_all(RunReport, patience, guests)
-        _note_unheard(run, run.server, [uid for uid in guests if uid not in reports], patience)
+        reports |= await run.server.hear_all(RunReport, patience, followers)
+        _note_unheard(run, run.server, [uid for uid in followers if uid not in reports], patience)
     return reports
 
 
@@ -188,7 +188,7 @@ def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: fl
     )
     silent = RankRun(pid=None, step="an unknown step", outcome="stalled", silent_seconds=seconds)
     for uid in uids:
-        ended = gone if server.guests[uid].gone else silent
+        ended = gone if server.followers[uid].gone else silent
         run.record.take_runs(dict.fromkeys(run.record.ranks_of(uid), ended), uid)
     run.record.note_silent(server, uids, "no report in time of how its ranks ended")
 

@@ -16,7 +16,7 @@ from distcheck.rollcall.client import in_thread
 from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.peers import AGAIN_SECONDS, better_of, choose, doubtful, send_again, try_peers
 from distcheck.rollcall.protocol import PeerDoor, PeerReport, Roster
-from distcheck.rollcall.server import Guest, Server
+from distcheck.rollcall.server import Follower, Server
 from distcheck.selection import interfaces
 
 if TYPE_CHECKING:
@@ -111,24 +111,24 @@ async def _look_up(others: Sequence[str], seconds: float) -> tuple[ReverseLookup
 async def hold(run: Session, server: Server) -> None:
     """Let every node test every other node's endpoints, and record the results."""
     run.record.note(stage="peers")
-    here = {uid: server.guests[uid] for uid in run.record.guests if server.guests[uid].report.peer_doors}
-    run.record.set_stage_of_guests("peers", here)
+    here = {uid: server.followers[uid] for uid in run.record.followers if server.followers[uid].report.peer_doors}
+    run.record.set_stage_of_followers("peers", here)
     if not here:
         return
-    met_at = [connection.plain_address(g.writer.get_extra_info("sockname")[0]) for g in here.values()]
+    met_at = [connection.plain_address(f.writer.get_extra_info("sockname")[0]) for f in here.values()]
     own = await open_doors(run, next((a for a in met_at if not connection.is_loopback(a)), met_at[0]))
     doors = {run.uid: own} if own else {}
-    doors |= {uid: guest.report.peer_doors for uid, guest in here.items()}
+    doors |= {uid: follower.report.peer_doors for uid, follower in here.items()}
     doors = {uid: doors[uid] for uid in _representatives(run, here, doors)}
     nonce, choice = secrets.token_hex(8), choose(doors)
     # A test connects, then reads; transfers follow, and the last of them may take as long again.
     seconds = min(run.request.connect_seconds, max(0.5, (run.remaining(_REPORT_RESERVE_SECONDS) - 2) / 4))
-    for uid, guest in here.items():
-        guest.say(Roster(nonce, choice.get(uid, ()), seconds))
+    for uid, follower in here.items():
+        follower.say(Roster(nonce, choice.get(uid, ()), seconds))
     patience = min(4 * seconds + 3, run.remaining(_REPORT_RESERVE_SECONDS))
-    guests_at = [connection.plain_address(g.writer.get_extra_info("peername")[0]) for g in here.values()]
+    followers_at = [connection.plain_address(f.writer.get_extra_info("peername")[0]) for f in here.values()]
     mine, heard = await asyncio.gather(
-        take_part(run, Roster(nonce, choice.get(run.uid, ()), seconds), seconds, guests_at),
+        take_part(run, Roster(nonce, choice.get(run.uid, ()), seconds), seconds, followers_at),
         server.hear_all(PeerReport, patience, here),
     )
     trials = [*mine.trials, *(t for uid, told in heard.items() for t in told.trials if t.source == uid)]
@@ -149,12 +149,12 @@ async def _send_again(run: Session, server: Server, nonce: str, trials: tuple[Pe
         if loop.time() >= until:
             break
         rosters = {t.source: Roster(nonce, (_door(t),), AGAIN_SECONDS, again=True) for t in turn}
-        guests = rosters.keys() - {run.uid}
-        for uid in guests:
-            server.guests[uid].say(rosters[uid])
+        followers = rosters.keys() - {run.uid}
+        for uid in followers:
+            server.followers[uid].say(rosters[uid])
         own = [take_part(run, rosters[run.uid], AGAIN_SECONDS, ())] if run.uid in rosters else []
         heard, mine = await asyncio.gather(
-            server.hear_all(PeerReport, _PATIENCE_AGAIN_SECONDS, guests), asyncio.gather(*own)
+            server.hear_all(PeerReport, _PATIENCE_AGAIN_SECONDS, followers), asyncio.gather(*own)
         )
         sent |= {(t.source, t.target, t.address): t for told in (*heard.values(), *mine) for t in told.trials}
     return tuple(better_of(t, sent.get((t.source, t.target, t.address))) for t in trials)
@@ -164,10 +164,10 @@ def _door(trial: PeerTrial) -> PeerDoor:
     return PeerDoor(trial.target, trial.address, trial.port, trial.uses)
 
 
-def _representatives(run: Session, here: Mapping[str, Guest], doors: Mapping[str, Sequence[PeerDoor]]) -> list[str]:
+def _representatives(run: Session, here: Mapping[str, Follower], doors: Mapping[str, Sequence[PeerDoor]]) -> list[str]:
     """Return one process for each node; on a single node, two of its processes."""
     node_of = {run.uid: run.record.node.key if run.record.node else ""}
-    node_of |= {uid: guest.report.process.node for uid, guest in here.items()}
+    node_of |= {uid: follower.report.process.node for uid, follower in here.items()}
     first: dict[str, str] = {}
     for uid in doors:
         first.setdefault(node_of[uid], uid)

@@ -17,7 +17,7 @@ from distcheck.facts.job import Collectives, Job, Look
 from distcheck.facts.merge import combine, with_loads
 from distcheck.facts.network import Attempt, Bind, PeerTrial, Resolution, ReverseLookup
 from distcheck.facts.node import NodeFacts
-from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Stage
+from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Role, Stage
 
 if TYPE_CHECKING:
     from distcheck.rollcall.protocol import PeerDoor, Report
@@ -52,9 +52,9 @@ class Record:
         bind: Bind | None = None,
         resolution: Resolution | Missing | None = None,
         attempts: tuple[Attempt, ...] | None = None,
-        role: str | None = None,
-        host_lost: str | None = None,
-        host_rank: int | None = None,
+        role: Role | None = None,
+        leader_lost: str | None = None,
+        leader_rank: int | None = None,
     ) -> None:
         """Note this process's stage and how its roll call went; None leaves a field as it is."""
         if self.process is None:
@@ -65,8 +65,8 @@ class Record:
             "master_resolution": resolution,
             "attempts": attempts,
             "role": role,
-            "host_lost": host_lost,
-            "host_rank": host_rank,
+            "leader_lost": leader_lost,
+            "leader_rank": leader_rank,
         }
         changes = {name: value for name, value in changes.items() if value is not None}
         self.process = msgspec.structs.replace(self.process, **changes)
@@ -134,7 +134,7 @@ class Record:
             self._reports[uid] = msgspec.structs.replace(self._reports[uid], node=node)
 
     @property
-    def guests(self) -> tuple[str, ...]:
+    def followers(self) -> tuple[str, ...]:
         """The followers that reported and were not lost."""
         return tuple(uid for uid, report in self._reports.items() if not report.process.lost)
 
@@ -155,7 +155,7 @@ class Record:
     def note_silent(self, server: Server, uids: Iterable[str], what: str) -> None:
         """Note followers that did not answer, with `what` as the reason."""
         for uid in uids:
-            self.note_lost(uid, "connection closed" if server.guests[uid].gone else what)
+            self.note_lost(uid, "connection closed" if server.followers[uid].gone else what)
 
     def note_arrivals(self, arrived_at: Mapping[str, float], opened_at: float) -> None:
         """Note when each process arrived, counted from the first.
@@ -180,7 +180,7 @@ class Record:
                 process = msgspec.structs.replace(report.process, **fields)
                 self._reports[uid] = msgspec.structs.replace(report, process=process)
 
-    def set_stage_of_guests(self, stage: Stage, uids: Iterable[str]) -> None:
+    def set_stage_of_followers(self, stage: Stage, uids: Iterable[str]) -> None:
         """Note the stage of followers."""
         self._change({uid: {"stage": stage} for uid in uids})
 

@@ -85,7 +85,7 @@ async def _without_torch(run: Session, server: Server | None, members: Members) 
             if uid == run.uid and run.local is not None:
                 waiting[asyncio.ensure_future(asyncio.shield(run.local.imported))] = node
             elif server is not None and uid != run.uid:
-                waiting[asyncio.ensure_future(server.guests[uid].ready.wait())] = node
+                waiting[asyncio.ensure_future(server.followers[uid].ready.wait())] = node
     seconds = run.remaining(_RESERVE_SECONDS) / 2
     _, late = await asyncio.wait(waiting, timeout=seconds) if waiting else (None, ())
     for task in late:
@@ -215,12 +215,12 @@ class _Round:
 
         A lost process did no bad work, and neither did those that waited for it.
         """
-        guests = [uid for uid in silent if uid != self.run.uid]
+        followers = [uid for uid in silent if uid != self.run.uid]
         if self.server is not None:
-            self.run.record.note_silent(self.server, guests, "no answer during the search for a bad node")
-            for uid in guests:
+            self.run.record.note_silent(self.server, followers, "no answer during the search for a bad node")
+            for uid in followers:
                 node = next(node for node in group.nodes if uid in self.members.by_node[node])
-                gone = self.server.guests[uid].gone
+                gone = self.server.followers[uid].gone
                 self.lost[node] = "connection closed" if gone else "no answer"
         return rounds.Result(group=number, ended="untested")
 
@@ -255,7 +255,7 @@ class _Round:
         """Return where others reach a process; empty for the leader's own host."""
         if self.server is None or uid == self.run.uid:
             return ""
-        address = connection.plain_address(self.server.guests[uid].writer.get_extra_info("peername")[0])
+        address = connection.plain_address(self.server.followers[uid].writer.get_extra_info("peername")[0])
         return "" if connection.is_loopback(address) else address
 
     async def _member(self, uid: str, trial: Trial, opened: asyncio.Future[int] | None) -> tuple[str, RunReport | None]:
@@ -269,10 +269,10 @@ class _Round:
             return uid, await trials.take_part(self.run, trial, "127.0.0.1", self.halted, tell)
         if self.server is None:
             return uid, None
-        guest = self.server.guests[uid]
-        guest.say(trial)
-        while not guest.gone or not guest.words.empty():
-            word = await guest.words.get()
+        follower = self.server.followers[uid]
+        follower.say(trial)
+        while not follower.gone or not follower.words.empty():
+            word = await follower.words.get()
             if isinstance(word, StoreAt) and word.trial == trial.number:
                 tell(word.port)
             elif isinstance(word, RunReport) and word.trial == trial.number:
@@ -286,4 +286,4 @@ class _Round:
             if uid == self.run.uid:
                 self.halted.set()
             elif self.server is not None:
-                self.server.guests[uid].say(Halt(self.step.number))
+                self.server.followers[uid].say(Halt(self.step.number))

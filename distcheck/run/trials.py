@@ -21,14 +21,14 @@ _GRACE_SECONDS = 0.5
 
 
 async def take_part(
-    run: Session, trial: Trial, host_address: str, halted: asyncio.Event, opened: Callable[[int], None]
+    run: Session, trial: Trial, leader_address: str, halted: asyncio.Event, opened: Callable[[int], None]
 ) -> RunReport:
     """Run this process's ranks in a trial and return their report.
 
     Args:
         run: this process's run, whose ranks are forked again.
         trial: what to run.
-        host_address: the leader's address; an empty address in the trial stands for it.
+        leader_address: the leader's address; an empty address in the trial stands for it.
         halted: ends the trial when set.
         opened: called with the store's port if this process opens the store.
     """
@@ -39,7 +39,7 @@ async def take_part(
     if error:
         return replace(local.report(error=error), trial=trial.number)
     await local.again()
-    await _measure(run, local, trial, host_address, halted, opened)
+    await _measure(run, local, trial, leader_address, halted, opened)
     return replace(local.report(), trial=trial.number)
 
 
@@ -47,7 +47,7 @@ async def _measure(
     run: Session,
     local: LocalRanks,
     trial: Trial,
-    host_address: str,
+    leader_address: str,
     halted: asyncio.Event,
     opened: Callable[[int], None],
 ) -> None:
@@ -65,7 +65,7 @@ async def _measure(
         loop.call_later(_GRACE_SECONDS, halted.set)
 
     await local.measure(
-        _tasks(run, local, trial, (store[0] or host_address, store[1])),
+        _tasks(run, local, trial, (store[0] or leader_address, store[1])),
         seconds=max(0.0, until - loop.time()),
         aborted=halted,
         on_trouble=end_soon,

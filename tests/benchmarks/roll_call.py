@@ -1,8 +1,8 @@
 """Gather the facts of 8,192 ranks over loopback: ``python roll_call.py distcheck|store`` prints the seconds.
 
-Both sides carry the same facts from the same two guest processes to one host, which ends with one merged job. With
+Both sides carry the same facts from the same two follower processes to one leader, which ends with one merged job. With
 distcheck a node's process speaks for its 8 ranks; with the store every rank is a client that sets its facts, which
-rank 0 gets. A guest process makes its clients one after the other: threads made that slower. Time runs from the word
+rank 0 gets. A follower process makes its clients one after the other: threads made that slower. Time runs from the word
 "go" to the merged job; building the facts beforehand does not count.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-NODES, PER_NODE, GUESTS = 1024, 8, 2
+NODES, PER_NODE, FOLLOWERS = 1024, 8, 2
 RANKS = NODES * PER_NODE
 JOB = "benchmark"
 
@@ -82,7 +82,7 @@ async def host(reports: list[Report], job: Job, go: Callable[[int], float]) -> f
     start = go(port)
     if not await server.wait_for_all(120):
         raise SystemExit(f"{len(server.missing(RANKS))} ranks did not come")
-    merge(job, [own, *(g.report for g in server.guests.values())])
+    merge(job, [own, *(f.report for f in server.followers.values())])
     seconds = time.perf_counter() - start
     await server.close()
     return seconds
@@ -103,7 +103,7 @@ async def attend(reports: list[Report], port: int) -> None:
         doors = client.doors(["127.0.0.1"], port, JOB, side=False)
         came = await client.attend(doors, hello, seconds=60, connect_seconds=30)
         if came.connection is None:
-            raise SystemExit(f"a guest was not let in: {came.attempts}")
+            raise SystemExit(f"a follower was not let in: {came.attempts}")
         came.connection.say(report)
         await came.connection.writer.drain()
         return came.connection
@@ -141,7 +141,7 @@ def store_clients(reports: list[Report], port: int) -> list[Any]:
 # --- both
 
 
-def be_guests(kind: str, reports: list[Report], pipe: Connection) -> None:
+def be_followers(kind: str, reports: list[Report], pipe: Connection) -> None:
     if kind == "store":
         import torch.distributed  # noqa: F401 imported before the time runs
     pipe.send("ready")
@@ -168,9 +168,9 @@ def main() -> None:
     )
     context = multiprocessing.get_context("fork")
     pipes = []
-    for guest in range(GUESTS):
+    for follower in range(FOLLOWERS):
         ours, theirs = context.Pipe()
-        context.Process(target=be_guests, args=(kind, said[guest::GUESTS], theirs), daemon=True).start()
+        context.Process(target=be_followers, args=(kind, said[follower::FOLLOWERS], theirs), daemon=True).start()
         pipes.append(ours)
     for pipe in pipes:
         pipe.recv()

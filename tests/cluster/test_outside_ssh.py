@@ -186,9 +186,9 @@ def left(cluster) -> dict[str, int]:
     return {node: len(processes) for node, processes in cluster.processes().items() if node in NODES}
 
 
-def has_met(cluster, guests: int) -> bool:
+def has_met(cluster, followers: int) -> bool:
     """Whether so many have come to the roll call of node1; what is known of them goes home before they do."""
-    return cluster.netns("node1", "ss", "-Htn", "state", "established", "sport != :22").out.count("\n") >= guests
+    return cluster.netns("node1", "ss", "-Htn", "state", "established", "sport != :22").out.count("\n") >= followers
 
 
 def wait_for(holds, seconds):

@@ -100,10 +100,10 @@ def test_a_follower_lost_before_the_verdict_is_never_a_pass(by_hand, mark, port,
 
 def test_a_follower_that_answers_slowly_is_not_lost(by_hand, mark, port):
     (first,) = by_hand("env", [0], 2, "--format", "json", "--timeout", "30")
-    guest = Script(mark, port, 1, 2)
-    asyncio.run(guest.run(LastCall, "be slow"))
+    follower = Script(mark, port, 1, 2)
+    asyncio.run(follower.run(LastCall, "be slow"))
     ended = first.wait(30)
-    assert (ended.code, ended.rules, guest.code) == (0, [], 0), ended
+    assert (ended.code, ended.rules, follower.code) == (0, [], 0), ended
 
 
 @pytest.mark.parametrize(("then", "rule"), [("leave", "collective-rank-died"), ("be silent", "collective-stalled")])
@@ -118,23 +118,23 @@ def test_only_a_follower_lost_in_the_collectives_is_named(by_hand, mark, port, t
 
 def test_all_processes_of_a_roll_call_exit_with_the_same_code(by_hand, mark, port):
     (first,) = by_hand("env", [0], 3, "--format", "json", "--join-timeout", "3")
-    guest = Script(mark, port, 1, 3)
-    asyncio.run(guest.run(int, "go on"))
-    assert first.wait().code == guest.code == 20
+    follower = Script(mark, port, 1, 3)
+    asyncio.run(follower.run(int, "go on"))
+    assert first.wait().code == follower.code == 20
 
 
 def test_a_terminated_leader_ends_all_followers(by_hand, mark, port):
     (first,) = by_hand("env", [0], 3, "--format", "json")
-    guest = Script(mark, port, 1, 3)
+    follower = Script(mark, port, 1, 3)
 
     async def terminate() -> None:
-        running = asyncio.ensure_future(guest.run(int, "go on"))
-        await asyncio.wait_for(guest.came_in.wait(), 30)
+        running = asyncio.ensure_future(follower.run(int, "go on"))
+        await asyncio.wait_for(follower.came_in.wait(), 30)
         first.interrupt(signal.SIGTERM)
         await asyncio.wait_for(running, 30)
 
     asyncio.run(terminate())
-    assert first.wait(10).code == guest.code == 143
+    assert first.wait(10).code == follower.code == 143
 
 
 @pytest.mark.parametrize(("words", "late"), [(["env"], 5.5), (["env"], 6.5), (["gate", *TABLE], 6.5)])

@@ -78,11 +78,11 @@ class Job:
             assert came.connection is not None
             came.connection.say(self.report("recorded"))
             await came.connection.writer.drain()
-            while not server.guests:  # noqa: ASYNC110 nothing tells of it
+            while not server.followers:  # noqa: ASYNC110 nothing tells of it
                 await asyncio.sleep(0.01)
             came.connection.writer.close()
         await server.close()
-        self.recorded = said["guest"]
+        self.recorded = said["follower"]
 
 
 async def _connect(job: Job, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

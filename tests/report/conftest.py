@@ -15,7 +15,7 @@ from distcheck.facts.job import Asked, Collectives, Job, Measurement
 from distcheck.facts.network import Attempt, Bind, Interface, PeerTrial, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
-from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun
+from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Role
 from distcheck.rules import Rule
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, Fix, NotChecked, verdict
@@ -139,7 +139,7 @@ def build_job(nodes: int, per_node: int, *, world: int | None = None, gpus: bool
             pid=100 + n,
             command=("distcheck", "gate"),
             stage="done",
-            role="guest" if n else "host",
+            role=Role.FOLLOWER if n else Role.LEADER,
             bind=None if n else Bind(29500, "bound"),
             master_resolution=Resolution("node1", ("10.0.0.1",), 0.002 + n / 1e3),
             attempts=(Attempt("10.0.0.1", 29500, "master", "met"),) if n else (),

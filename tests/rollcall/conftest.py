@@ -41,12 +41,12 @@ def hello_of(uid: str, *ranks: int, **fields) -> Hello:
     return Hello(**{**said, "uid": uid, "ranks": ranks, "seconds_left": 60.0, **fields})
 
 
-class Host:
+class Leader:
     """A server and its port."""
 
     def __init__(self, world_size: int, secret: bytes | None = None) -> None:
         self.server = Server(
-            run="run", uid="host", job=JOB, master=MASTER, ranks=[0], world_size=world_size, secret=secret
+            run="run", uid="leader", job=JOB, master=MASTER, ranks=[0], world_size=world_size, secret=secret
         )
         self.port = 0
         self.writers: list[asyncio.StreamWriter] = []
@@ -84,24 +84,24 @@ class Host:
 
 
 @contextlib.asynccontextmanager
-async def _hosting(world_size: int = 4, secret: bytes | None = None) -> AsyncIterator[Host]:
-    host = Host(world_size, secret)
+async def _leading(world_size: int = 4, secret: bytes | None = None) -> AsyncIterator[Leader]:
+    leader = Leader(world_size, secret)
     sock = network.listen(0)
-    host.port = int(sock.getsockname()[1])
-    await host.server.open(sock)
+    leader.port = int(sock.getsockname()[1])
+    await leader.server.open(sock)
     try:
-        yield host
+        yield leader
     finally:
-        await host.server.close()
-        for writer in host.writers:
+        await leader.server.close()
+        for writer in leader.writers:
             writer.transport.abort()
         await asyncio.sleep(0.01)
 
 
 @pytest.fixture
-def hosting():
-    """Open a roll call: ``async with hosting(world_size) as host``."""
-    return _hosting
+def leading():
+    """Open a roll call: ``async with leading(world_size) as leader``."""
+    return _leading
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from distcheck.rollcall.protocol import Welcome
 
 async def _attend(hello, *ways: Door, seconds: float = 0.5, connect_seconds: float = 0.4):
     start = asyncio.get_running_loop().time()
-    came = await client.attend(ways, hello("guest", 1), seconds=seconds, connect_seconds=connect_seconds)
+    came = await client.attend(ways, hello("follower", 1), seconds=seconds, connect_seconds=connect_seconds)
     return came, asyncio.get_running_loop().time() - start
 
 
@@ -62,13 +62,13 @@ def _door(port: int, **fields) -> Door:
     return Door("127.0.0.1", port, **{"side": False, **fields})
 
 
-def test_an_open_endpoint_is_joined_at_once(hosting, live, hello):
+def test_an_open_endpoint_is_joined_at_once(leading, live, hello):
     async def main():
-        async with hosting() as host:
-            came, seconds = await _attend(hello, _door(host.port), seconds=9)
+        async with leading() as leader:
+            came, seconds = await _attend(hello, _door(leader.port), seconds=9)
             assert [(a.outcome, a.door, a.tries) for a in came.attempts] == [("met", "master", 1)]
-            assert came.connection.welcome.uid == "host"
-            assert came.connection.local_address == came.connection.host_address == "127.0.0.1"
+            assert came.connection.welcome.uid == "leader"
+            assert came.connection.local_address == came.connection.leader_address == "127.0.0.1"
             assert seconds < 2
             came.connection.writer.close()
 
@@ -162,13 +162,13 @@ def test_an_agent_gets_a_connection_and_no_data(live, hello):
     live(main())
 
 
-def test_a_side_port_is_used_soon_if_the_master_port_drops_packets(hosting, live, hello):
+def test_a_side_port_is_used_soon_if_the_master_port_drops_packets(leading, live, hello):
     """A firewall that drops MASTER_PORT, a long --connect-timeout, and a leader that waits 10 s for the report."""
 
     async def main():
         with _full_port() as port:
-            async with hosting() as host:
-                ways = _door(port), _door(host.port, side=True)
+            async with leading() as leader:
+                ways = _door(port), _door(leader.port, side=True)
                 came, seconds = await _attend(hello, *ways, seconds=30, connect_seconds=25)
                 assert came.connection is not None
                 assert seconds < 5
@@ -179,14 +179,16 @@ def test_a_side_port_is_used_soon_if_the_master_port_drops_packets(hosting, live
                 came.connection.writer.close()
 
 
-def test_a_master_port_without_time_to_answer_is_not_called_closed(hosting, live, hello, monkeypatch):
+def test_a_master_port_without_time_to_answer_is_not_called_closed(leading, live, hello, monkeypatch):
     """The kernel sends a second SYN after a second: one that is lost is no firewall."""
     monkeypatch.setattr(client, "_MASTER_PATIENCE_SECONDS", 0.2)
 
     async def main():
         with _full_port() as port:
-            async with hosting() as host:
-                came, _ = await _attend(hello, _door(port), _door(host.port, side=True), seconds=30, connect_seconds=25)
+            async with leading() as leader:
+                came, _ = await _attend(
+                    hello, _door(port), _door(leader.port, side=True), seconds=30, connect_seconds=25
+                )
                 assert came.connection is not None
                 assert [a.door for a in came.attempts] == ["side"]
                 came.connection.writer.close()
@@ -194,28 +196,28 @@ def test_a_master_port_without_time_to_answer_is_not_called_closed(hosting, live
     live(main())
 
 
-def test_a_refused_master_port_is_reported_though_a_side_port_answers(hosting, live, hello, closed_port):
+def test_a_refused_master_port_is_reported_though_a_side_port_answers(leading, live, hello, closed_port):
     async def main():
-        async with hosting() as host:
-            ways = _door(closed_port), _door(host.port, side=True)
+        async with leading() as leader:
+            ways = _door(closed_port), _door(leader.port, side=True)
             came, _ = await _attend(hello, *ways, seconds=30, connect_seconds=25)
             assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
-            assert came.connection.host_address == "127.0.0.1"
+            assert came.connection.leader_address == "127.0.0.1"
             came.connection.writer.close()
 
     live(main())
 
 
-def test_the_master_port_is_tried_briefly_after_a_side_port_answered(hosting, live, hello):
+def test_the_master_port_is_tried_briefly_after_a_side_port_answered(leading, live, hello):
     async def main():
         async def greet(_reader, writer):
             writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
             writer.close()
 
-        async with hosting() as host:
+        async with leading() as leader:
             with socket.socket() as late:
                 late.bind(("127.0.0.1", 0))
-                ways = _door(late.getsockname()[1]), _door(host.port, side=True)
+                ways = _door(late.getsockname()[1]), _door(leader.port, side=True)
                 attending = asyncio.ensure_future(_attend(hello, *ways, seconds=30, connect_seconds=25))
                 await asyncio.sleep(0.3)
                 server = await asyncio.start_server(greet, sock=late)
@@ -235,17 +237,17 @@ def test_closed_side_ports_are_not_reported(live, hello, closed_port):
     live(main())
 
 
-def test_a_follower_finds_the_leader_by_an_endpoint_added_meanwhile(hosting, live, hello, closed_port):
+def test_a_follower_finds_the_leader_by_an_endpoint_added_meanwhile(leading, live, hello, closed_port):
     async def main():
-        async with hosting() as host:
+        async with leading() as leader:
             leads = []
             ways = (_door(closed_port),)
             attending = asyncio.ensure_future(
-                client.attend(ways, hello("guest", 1), seconds=20, connect_seconds=1, leads=leads)
+                client.attend(ways, hello("follower", 1), seconds=20, connect_seconds=1, leads=leads)
             )
             await asyncio.sleep(0.5)
             assert not attending.done()
-            leads.append(_door(host.port, side=True, found="job"))
+            leads.append(_door(leader.port, side=True, found="job"))
             came = await asyncio.wait_for(attending, 10)
             assert came.connection is not None
             assert [(a.door, a.outcome) for a in came.attempts] == [("master", "refused"), ("side", "met")]
@@ -254,14 +256,14 @@ def test_a_follower_finds_the_leader_by_an_endpoint_added_meanwhile(hosting, liv
     live(main())
 
 
-def test_a_follower_follows_a_redirect_and_reports_it(hosting, live, hello, closed_port):
+def test_a_follower_follows_a_redirect_and_reports_it(leading, live, hello, closed_port):
     async def main():
-        async with hosting() as host, hosting() as post:
+        async with leading() as leader, leading() as post:
             # Both listen on one port, as side doors do, at different addresses.
-            post.server.host_at = "127.0.0.1"
+            post.server.leader_at = "127.0.0.1"
             here = socket.create_server(("127.0.0.1", 0))
             port = int(here.getsockname()[1])
-            await host.server.open(here)
+            await leader.server.open(here)
             await post.server.open(socket.create_server(("127.0.0.2", port)))
             ways = (_door(closed_port), Door("127.0.0.2", port, side=True))
             came, seconds = await _attend(hello, *ways, seconds=20)
@@ -277,13 +279,13 @@ def test_a_follower_follows_a_redirect_and_reports_it(hosting, live, hello, clos
 
 
 @pytest.mark.parametrize("named", ["a name that a resolver would be asked for", "", "127.0.0.1:80", "[::1]"])
-def test_a_redirect_without_a_valid_address_is_ignored(hosting, live, hello, named):
+def test_a_redirect_without_a_valid_address_is_ignored(leading, live, hello, named):
     async def main():
-        async with hosting() as post:
-            post.server.host_at = named or "x"
+        async with leading() as post:
+            post.server.leader_at = named or "x"
             leads = []
             ways = (_door(post.port, side=True),)
-            came = await client.attend(ways, hello("guest", 1), seconds=0.5, connect_seconds=0.4, leads=leads)
+            came = await client.attend(ways, hello("follower", 1), seconds=0.5, connect_seconds=0.4, leads=leads)
             assert (came.connection, leads) == (None, [])
 
     live(main())
@@ -300,7 +302,7 @@ def test_possible_endpoints_are_tried_once_a_second_and_reported_only_if_they_an
     async def main():
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         leads = [_door(int(server.sockets[0].getsockname()[1]), side=True, found="job")]
-        came = await client.attend((), hello("guest", 1), seconds=1.6, connect_seconds=0.4, leads=leads)
+        came = await client.attend((), hello("follower", 1), seconds=1.6, connect_seconds=0.4, leads=leads)
         server.close()
         assert came == (None, ())
         assert len(knocks) == 2

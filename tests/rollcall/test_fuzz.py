@@ -37,8 +37,8 @@ DECODERS = (
     protocol.hello_decoder,
     protocol.proof_decoder,
     protocol.answer_decoder,
-    protocol.guest_decoder,
-    protocol.host_decoder,
+    protocol.follower_decoder,
+    protocol.leader_decoder,
 )
 _POISON = (
     b"\x91" * 70_000,
@@ -61,7 +61,7 @@ _TRIAL = PeerTrial(
 
 def recorded(hello, report) -> list[bytes]:
     """One frame of each kind, and sealed ones."""
-    guest, host = seal.seals(SECRET, b"hello", b"challenge")
+    follower, leader = seal.seals(SECRET, b"hello", b"challenge")
     return [
         encode(hello("one", 1)),
         encode(report("one", 1)),
@@ -74,13 +74,13 @@ def recorded(hello, report) -> list[bytes]:
         encode(Trouble("rank 1 died")),
         encode(Here()),
         encode(Challenge("n", "f" * 32)),
-        encode(Welcome("n", "run", "host")),
+        encode(Welcome("n", "run", "leader")),
         encode(Refused("n", "no")),
         encode(Roster("n", (PeerDoor("b", "127.0.0.1", 5),), 3.0)),
         encode(Start(Plan("gloo", ("all_reduce",), (4,), 9.0), 8.0, 2, ("", 5))),
         encode(Bye(0)),
-        encode(Proof(), guest),
-        encode(Welcome("n", "run", "host"), host),
+        encode(Proof(), follower),
+        encode(Welcome("n", "run", "leader"), leader),
     ]
 
 
@@ -159,19 +159,19 @@ def test_a_small_frame_takes_neither_much_memory_nor_much_time(hello, report):
     assert time.process_time() - start < 30
 
 
-def test_damaged_frames_do_not_change_a_roll_call_with_a_token(hosting, live, hello, report):
+def test_damaged_frames_do_not_change_a_roll_call_with_a_token(leading, live, hello, report):
     frames = recorded(hello, report)
 
     async def meet(streams):
-        async with hosting(3, SECRET) as host:
+        async with leading(3, SECRET) as leader:
             troubles: list[str] = []
-            host.server.on_trouble = troubles.append
+            leader.server.on_trouble = troubles.append
             for raw in streams:
-                _, writer = await host.connect()
+                _, writer = await leader.connect()
                 writer.write(raw)
-            await asyncio.gather(*(host.come(f"guest {n}", n, secret=SECRET) for n in (1, 2)))
-            assert await host.server.wait_for_all(10)
-            assert sorted(host.server.guests) == ["guest 1", "guest 2"]
+            await asyncio.gather(*(leader.come(f"follower {n}", n, secret=SECRET) for n in (1, 2)))
+            assert await leader.server.wait_for_all(10)
+            assert sorted(leader.server.followers) == ["follower 1", "follower 2"]
             assert troubles == []
 
     @given(st.lists(spoilt(frames), min_size=1, max_size=12))
@@ -182,20 +182,20 @@ def test_damaged_frames_do_not_change_a_roll_call_with_a_token(hosting, live, he
     fuzz()
 
 
-def test_damaged_frames_do_not_keep_followers_out_without_a_token(hosting, live, hello, report):
+def test_damaged_frames_do_not_keep_followers_out_without_a_token(leading, live, hello, report):
     """Only a stranger that sends all messages of a follower is taken for one."""
     frames = recorded(hello, report)
 
     async def meet(streams):
-        async with hosting(3) as host:
+        async with leading(3) as leader:
             for raw in streams:
-                _, writer = await host.connect()
+                _, writer = await leader.connect()
                 writer.write(raw)
-            await asyncio.gather(*(host.come(f"guest {n}", n) for n in (1, 2)))
-            await _until(lambda: {"guest 1", "guest 2"} <= set(host.server.guests))
-            for guest in host.server.guests.values():
-                assert guest.report.process.uid == guest.uid
-                assert {r.placement.rank for r in guest.report.ranks} == guest.ranks
+            await asyncio.gather(*(leader.come(f"follower {n}", n) for n in (1, 2)))
+            await _until(lambda: {"follower 1", "follower 2"} <= set(leader.server.followers))
+            for follower in leader.server.followers.values():
+                assert follower.report.process.uid == follower.uid
+                assert {r.placement.rank for r in follower.report.ranks} == follower.ranks
 
     @given(st.lists(spoilt(frames), min_size=1, max_size=12))
     @settings(max_examples=25, deadline=None)
@@ -205,49 +205,49 @@ def test_damaged_frames_do_not_keep_followers_out_without_a_token(hosting, live,
     fuzz()
 
 
-def test_a_report_with_absurd_facts_ends_only_its_own_connection(hosting, live, hello, report):
+def test_a_report_with_absurd_facts_ends_only_its_own_connection(leading, live, hello, report):
     """Numbers that break arithmetic: they never reach the rules."""
     absurd = msgspec.msgpack.decode(msgspec.msgpack.encode(report("absurd", 1)))
     absurd["node"]["cpus"] = -(2**63)
     body = msgspec.msgpack.encode(absurd)
 
     async def main():
-        async with hosting(3) as host:
-            reader, writer = await host.connect()
+        async with leading(3) as leader:
+            reader, writer = await leader.connect()
             writer.write(encode(hello("absurd", 1)) + HEADER.pack(MAGIC, len(body)) + body)
             await framing.read(reader, protocol.answer_decoder)
-            assert await asyncio.wait_for(reader.read(), 5) == b"", "the host has closed"
-            await asyncio.gather(*(host.come(f"guest {n}", n) for n in (1, 2)))
-            assert await host.server.wait_for_all(10)
-            assert sorted(host.server.guests) == ["guest 1", "guest 2"]
+            assert await asyncio.wait_for(reader.read(), 5) == b"", "the leader has closed"
+            await asyncio.gather(*(leader.come(f"follower {n}", n) for n in (1, 2)))
+            assert await leader.server.wait_for_all(10)
+            assert sorted(leader.server.followers) == ["follower 1", "follower 2"]
 
     live(main())
 
 
-def test_the_bytes_of_all_followers_together_are_limited(hosting, live, monkeypatch, hello, report):
+def test_the_bytes_of_all_followers_together_are_limited(leading, live, monkeypatch, hello, report):
     async def main():
-        async with hosting(2) as host:
-            host.server._bytes_left = 100_000
-            greedy = [await host.connect() for _ in range(3)]
+        async with leading(2) as leader:
+            leader.server._bytes_left = 100_000
+            greedy = [await leader.connect() for _ in range(3)]
             for n, (_, writer) in enumerate(greedy):
                 writer.write(encode(hello(f"greedy {n}", 1)) + HEADER.pack(MAGIC, 60_000) + bytes(1000))
-            await _until(lambda: host.server._bytes_left == 40_000)  # one of them is waited for
+            await _until(lambda: leader.server._bytes_left == 40_000)  # one of them is waited for
             assert [writer.transport.is_closing() or reader.at_eof() for reader, writer in greedy].count(True) <= 2
             for _, writer in greedy:
                 writer.transport.abort()
-            await _until(lambda: host.server._bytes_left == 100_000)
-            await host.come("guest", 1)
-            assert await host.server.wait_for_all(5)
-            assert host.server._bytes_left < 100_000
+            await _until(lambda: leader.server._bytes_left == 100_000)
+            await leader.come("follower", 1)
+            assert await leader.server.wait_for_all(5)
+            assert leader.server._bytes_left < 100_000
 
     live(main())
 
 
-def test_more_processes_than_the_world_has_ranks_are_turned_away(hosting, live):
+def test_more_processes_than_the_world_has_ranks_are_turned_away(leading, live):
     async def main():
-        async with hosting(2) as host:
+        async with leading(2) as leader:
             for n in range(80):
-                await host.come(f"guest {n}", 1, seconds=0.2)
-            assert len(host.server.guests) < 70
+                await leader.come(f"follower {n}", 1, seconds=0.2)
+            assert len(leader.server.followers) < 70
 
     live(main())

@@ -31,7 +31,7 @@ from distcheck.rollcall.protocol import (
 )
 from distcheck.rollcall.wire import ProtocolError
 
-DECODERS = [protocol.hello_decoder, protocol.answer_decoder, protocol.guest_decoder, protocol.host_decoder]
+DECODERS = [protocol.hello_decoder, protocol.answer_decoder, protocol.follower_decoder, protocol.leader_decoder]
 
 
 def read(raw: bytes, decoder, limit: int = framing.FRAME_LIMIT_BYTES):
@@ -56,15 +56,15 @@ def frame(body: bytes) -> bytes:
         (Elsewhere("n", "10.0.0.1"), protocol.answer_decoder),
         (NotYet("n", "m:2"), protocol.answer_decoder),
         (Refused("n", "no"), protocol.answer_decoder),
-        (PeerReport(()), protocol.guest_decoder),
-        (Trouble("rank 1 died"), protocol.guest_decoder),
-        (RunReport({}, ()), protocol.guest_decoder),
-        (Here(), protocol.guest_decoder),
-        (Roster("n", (PeerDoor("u", "::1", 4),), 3.0), protocol.host_decoder),
-        (Start(Plan("gloo", ("all_reduce",), (4,), 9.0), 8.0, 2, ("", 5)), protocol.host_decoder),
-        (Abort("why"), protocol.host_decoder),
-        (LastCall(), protocol.host_decoder),
-        (Bye(20), protocol.host_decoder),
+        (PeerReport(()), protocol.follower_decoder),
+        (Trouble("rank 1 died"), protocol.follower_decoder),
+        (RunReport({}, ()), protocol.follower_decoder),
+        (Here(), protocol.follower_decoder),
+        (Roster("n", (PeerDoor("u", "::1", 4),), 3.0), protocol.leader_decoder),
+        (Start(Plan("gloo", ("all_reduce",), (4,), 9.0), 8.0, 2, ("", 5)), protocol.leader_decoder),
+        (Abort("why"), protocol.leader_decoder),
+        (LastCall(), protocol.leader_decoder),
+        (Bye(20), protocol.leader_decoder),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -74,7 +74,7 @@ def test_a_word_comes_out_as_it_went_in(word, decoder):
 
 def test_a_report_comes_out_as_it_went_in(report):
     said = report("u", 0, 1)
-    assert read(framing.encode(said), protocol.guest_decoder) == said
+    assert read(framing.encode(said), protocol.follower_decoder) == said
 
 
 def test_a_closed_connection_differs_from_another_protocol():
@@ -101,7 +101,7 @@ def test_another_version_of_distcheck_differs_from_another_program(magic):
 
 def test_a_huge_frame_is_refused_by_its_header_alone():
     with pytest.raises(ProtocolError, match="a frame of 4294967295 bytes"):
-        read(wire.HEADER.pack(wire.MAGIC, 0xFFFFFFFF), protocol.guest_decoder)
+        read(wire.HEADER.pack(wire.MAGIC, 0xFFFFFFFF), protocol.follower_decoder)
     with pytest.raises(ProtocolError, match="the limit is 4"):
         read(frame(b"12345"), protocol.hello_decoder, 4)
 
@@ -133,36 +133,36 @@ def test_a_hello_with_impossible_seconds_is_refused(hello, seconds):
 def test_a_datagram_endpoint_with_an_invalid_port_is_refused(report, port):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, datagram_port=port),))
     with pytest.raises(ProtocolError):
-        read(framing.encode(said), protocol.guest_decoder)
+        read(framing.encode(said), protocol.follower_decoder)
 
 
 def test_endpoints_and_trials_survive_encoding_unchanged(report):
     doors = (PeerDoor("u", "::1", 5, ("master", "nccl", "gloo"), 6), PeerDoor("u", "10.0.0.1", 7, ("nccl",)))
     said = msgspec.structs.replace(report("u", 0), peer_doors=doors, clock_seconds=1.5e9)
-    assert read(framing.encode(said), protocol.guest_decoder) == said
+    assert read(framing.encode(said), protocol.follower_decoder) == said
     sent = Transfer(bytes=5, seconds=0.5, stalled=True, segments=9, repeated=2)
     trial = PeerTrial("a", "b", "::1", 5, "met", 0.1, uses=("nccl",), transfer=sent, datagrams={256: True, 1500: False})
     told = PeerReport((trial,), (ReverseLookup("10.0.0.1", "node1", 0.01),))
-    assert read(framing.encode(told), protocol.guest_decoder) == told
+    assert read(framing.encode(told), protocol.follower_decoder) == told
 
 
 def test_too_many_endpoints_are_refused(report):
     doors = tuple(PeerDoor("u", "127.0.0.1", 1 + n) for n in range(9))
     with pytest.raises(ProtocolError):
-        read(framing.encode(msgspec.structs.replace(report("u", 0), peer_doors=doors)), protocol.guest_decoder)
+        read(framing.encode(msgspec.structs.replace(report("u", 0), peer_doors=doors)), protocol.follower_decoder)
 
 
 def test_an_endpoint_with_an_unknown_use_is_refused(report):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", 5, ("mail",)),))
     with pytest.raises(ProtocolError):
-        read(framing.encode(said), protocol.guest_decoder)
+        read(framing.encode(said), protocol.follower_decoder)
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_an_endpoint_with_an_invalid_port_is_refused(report, port):
     said = msgspec.structs.replace(report("u", 0), peer_doors=(PeerDoor("u", "127.0.0.1", port),))
     with pytest.raises(ProtocolError):
-        read(framing.encode(said), protocol.guest_decoder)
+        read(framing.encode(said), protocol.follower_decoder)
 
 
 def survives(raw: bytes) -> None:

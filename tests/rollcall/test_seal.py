@@ -43,7 +43,7 @@ def test_what_one_side_seals_the_other_opens_in_order():
     (says, _), (hears, _) = both(), both()
     words = [Here(), Trouble("one"), Trouble("two")]
     for word in words:
-        assert framing.decode(hears.open(body_of(encode(word, says))), protocol.guest_decoder) == word
+        assert framing.decode(hears.open(body_of(encode(word, says))), protocol.follower_decoder) == word
 
 
 @pytest.mark.parametrize("which", ["hello", "challenge", "secret"])
@@ -61,8 +61,8 @@ def test_where_the_hello_ends_and_the_challenge_begins_cannot_be_moved():
 
 
 def test_a_frame_that_is_repeated_left_out_overtaken_or_sent_back_does_not_fit():
-    (guest, _), (_, host) = both(), both()
-    first, second, third = (body_of(encode(Trouble(t), guest)) for t in "123")
+    (follower, _), (_, leader) = both(), both()
+    first, second, third = (body_of(encode(Trouble(t), follower)) for t in "123")
     for order in ([first, first], [second], [first, third], [first, second, second]):
         (hears, _) = both()
         for body in order[:-1]:
@@ -71,8 +71,8 @@ def test_a_frame_that_is_repeated_left_out_overtaken_or_sent_back_does_not_fit()
             hears.open(order[-1])
     (_, own) = both()
     with pytest.raises(ProtocolError):
-        own.open(first)  # the guest's own frame, sent back to it as the host's
-    assert host.close(encode(Here())) != guest.close(encode(Here()))
+        own.open(first)  # the follower's own frame, sent back to it as the leader's
+    assert leader.close(encode(Here())) != follower.close(encode(Here()))
 
 
 @given(st.data())
@@ -114,59 +114,59 @@ def test_a_token_chosen_by_a_person_is_stretched(monkeypatch, token):
 # -- who comes in --------------------------------------------------------------------------------------------
 
 
-def test_followers_and_a_leader_with_the_token_meet(hosting, live):
+def test_followers_and_a_leader_with_the_token_meet(leading, live):
     async def main():
-        async with hosting(3, SECRET) as host:
-            one, two = [await host.come(f"guest {n}", n, secret=SECRET) for n in (1, 2)]
-            assert await host.server.wait_for_all(5)
+        async with leading(3, SECRET) as leader:
+            one, two = [await leader.come(f"follower {n}", n, secret=SECRET) for n in (1, 2)]
+            assert await leader.server.wait_for_all(5)
             one.connection.say(Trouble("a"))
-            host.server.say_to_all(LastCall())
+            leader.server.say_to_all(LastCall())
             for came in (one, two):
                 assert await came.connection.hear() == LastCall()
                 came.connection.say(Here())
-            assert len(await host.server.hear_all(Here, 5)) == 2
-            host.server.say_to_all(Bye(0))
+            assert len(await leader.server.hear_all(Here, 5)) == 2
+            leader.server.say_to_all(Bye(0))
             assert [await came.connection.hear() for came in (one, two)] == [Bye(0)] * 2
 
     live(main())
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(SECRET, None), (SECRET, OTHER), (None, SECRET)])
-def test_a_process_without_the_token_is_refused_and_changes_nothing(hosting, live, ours, theirs):
+def test_a_process_without_the_token_is_refused_and_changes_nothing(leading, live, ours, theirs):
     async def main():
-        async with hosting(2, ours) as host:
-            host.server.on_trouble = pytest.fail
-            came = await host.come("stranger", 1, seconds=0.4, secret=theirs)
+        async with leading(2, ours) as leader:
+            leader.server.on_trouble = pytest.fail
+            came = await leader.come("stranger", 1, seconds=0.4, secret=theirs)
             assert came.connection is None
             assert {a.outcome for a in came.attempts} <= {"stranger", "closed"}
-            assert host.server.guests == {}
-            assert host.server.missing(9) == (1,)
+            assert leader.server.followers == {}
+            assert leader.server.missing(9) == (1,)
 
     live(main())
 
 
-def test_a_replayed_conversation_is_refused(hosting, live, hello, report):
+def test_a_replayed_conversation_is_refused(leading, live, hello, report):
     async def main():
-        async with hosting(3, SECRET) as host, relay(host.port) as (port, said):
-            await host.come("one", 1, secret=SECRET, port=port)
-            await _until(lambda: "one" in host.server.guests)
-            guest = host.server.guests["one"]
-            host.writers[-1].transport.abort()
-            await _until(lambda: guest.gone)
-            del host.server.guests["one"]  # as if it had never been there
-            reader, writer = await host.connect()
-            writer.write(b"".join(said["guest"]))
+        async with leading(3, SECRET) as leader, relay(leader.port) as (port, said):
+            await leader.come("one", 1, secret=SECRET, port=port)
+            await _until(lambda: "one" in leader.server.followers)
+            follower = leader.server.followers["one"]
+            leader.writers[-1].transport.abort()
+            await _until(lambda: follower.gone)
+            del leader.server.followers["one"]  # as if it had never been there
+            reader, writer = await leader.connect()
+            writer.write(b"".join(said["follower"]))
             await asyncio.wait_for(reader.read(), 5)
-            assert host.server.guests == {}
+            assert leader.server.followers == {}
 
     live(main())
 
 
 @pytest.mark.parametrize(
-    "answer", [lambda nonce: Welcome(nonce, "run", "host"), lambda nonce: NotYet(nonce, "127.0.0.1:1")]
+    "answer", [lambda nonce: Welcome(nonce, "run", "leader"), lambda nonce: NotYet(nonce, "127.0.0.1:1")]
 )
 @pytest.mark.parametrize("challenges", [False, True])
-def test_a_leader_without_the_token_is_not_joined(hosting, live, answer, challenges):
+def test_a_leader_without_the_token_is_not_joined(leading, live, answer, challenges):
     """It answers as a leader would that saw the Hello, with or without asking for a proof that it cannot check."""
 
     async def main():
@@ -183,8 +183,8 @@ def test_a_leader_without_the_token_is_not_joined(hosting, live, answer, challen
             writer.close()
 
         server = await asyncio.start_server(pretend, "127.0.0.1", 0)
-        async with hosting(2, SECRET) as host:
-            came = await host.come("guest", 1, seconds=0.4, secret=SECRET, port=server.sockets[0].getsockname()[1])
+        async with leading(2, SECRET) as leader:
+            came = await leader.come("follower", 1, seconds=0.4, secret=SECRET, port=server.sockets[0].getsockname()[1])
         assert came.connection is None
         assert {a.outcome for a in came.attempts} <= {"stranger", "foreign"}
         server.close()
@@ -216,8 +216,8 @@ MISCHIEF = {
 
 
 @pytest.mark.parametrize("mischief", MISCHIEF)
-@pytest.mark.parametrize(("who", "number"), [("guest", n) for n in range(4)] + [("host", n) for n in range(4)])
-def test_an_attacker_on_the_path_can_end_a_conversation_but_not_change_it(hosting, live, mischief, who, number):
+@pytest.mark.parametrize(("who", "number"), [("follower", n) for n in range(4)] + [("leader", n) for n in range(4)])
+def test_an_attacker_on_the_path_can_end_a_conversation_but_not_change_it(leading, live, mischief, who, number):
     """Frames 0 to 3: a follower's Hello, Proof, Report and Here, a leader's Challenge, Welcome, LastCall and Bye."""
 
     def change(speaker, n, frame):
@@ -225,8 +225,8 @@ def test_an_attacker_on_the_path_can_end_a_conversation_but_not_change_it(hostin
 
     heard = []
 
-    async def attend(host, port):
-        came = await host.come("guest", 1, seconds=0.4, secret=SECRET, port=port)
+    async def attend(leader, port):
+        came = await leader.come("follower", 1, seconds=0.4, secret=SECRET, port=port)
         if came.connection is None:
             return
         with contextlib.suppress(EOFError, OSError, ProtocolError):
@@ -237,33 +237,33 @@ def test_an_attacker_on_the_path_can_end_a_conversation_but_not_change_it(hostin
         came.connection.writer.close()
 
     async def main():
-        async with hosting(2, SECRET) as host, relay(host.port, change) as (port, _):
-            attending = asyncio.ensure_future(attend(host, port))
-            await host.server.wait_for_all(0.6)
-            guests = tuple(host.server.guests)
-            host.server.say_to_all(LastCall())
-            present = await host.server.hear_all(Here, 0.5)
-            host.server.say_to_all(Bye(0))
+        async with leading(2, SECRET) as leader, relay(leader.port, change) as (port, _):
+            attending = asyncio.ensure_future(attend(leader, port))
+            await leader.server.wait_for_all(0.6)
+            followers = tuple(leader.server.followers)
+            leader.server.say_to_all(LastCall())
+            present = await leader.server.hear_all(Here, 0.5)
+            leader.server.say_to_all(Bye(0))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(attending, 4)
-            return guests, [type(w) for w in present.values()]
+            return followers, [type(w) for w in present.values()]
 
     with contextlib.suppress(asyncio.TimeoutError):
-        guests, present = live(main())
+        followers, present = live(main())
     # What was heard is a beginning of what was said: nothing else, nothing twice, nothing in another order.
     assert heard == [LastCall(), Bye(0)][: len(heard)]
-    assert guests in {(), ("guest",)}
+    assert followers in {(), ("follower",)}
     assert present in ([], [Here])
     if number < 2 and mischief != "repeated":
-        assert guests == ()
+        assert followers == ()
 
 
-def test_neither_the_token_nor_its_secret_crosses_the_network(hosting, live):
+def test_neither_the_token_nor_its_secret_crosses_the_network(leading, live):
     async def main():
-        async with hosting(2, SECRET) as host, relay(host.port) as (port, said):
-            await host.come("guest", 1, secret=SECRET, port=port)
-            assert await host.server.wait_for_all(5)
-            return b"".join(said["guest"] + said["host"])
+        async with leading(2, SECRET) as leader, relay(leader.port) as (port, said):
+            await leader.come("follower", 1, secret=SECRET, port=port)
+            assert await leader.server.wait_for_all(5)
+            return b"".join(said["follower"] + said["leader"])
 
     crossed = live(main())
     for secret in (TOKEN.encode(), SECRET, SECRET.hex().encode()):
@@ -271,14 +271,14 @@ def test_neither_the_token_nor_its_secret_crosses_the_network(hosting, live):
     assert len(crossed) > 300
 
 
-def test_without_a_token_nothing_is_sealed(hosting, live):
+def test_without_a_token_nothing_is_sealed(leading, live):
     async def main():
-        async with hosting(2) as host, relay(host.port) as (port, said):
-            await host.come("guest", 1, port=port)
-            assert await host.server.wait_for_all(5)
+        async with leading(2) as leader, relay(leader.port) as (port, said):
+            await leader.come("follower", 1, port=port)
+            assert await leader.server.wait_for_all(5)
             return said
 
     said = live(main())
-    assert len(said["host"]) == 1
-    assert framing.decode(body_of(said["host"][0]), protocol.answer_decoder).uid == "host"
-    assert Proof() not in [framing.decode(body_of(f), protocol.guest_decoder) for f in said["guest"][1:]]
+    assert len(said["leader"]) == 1
+    assert framing.decode(body_of(said["leader"][0]), protocol.answer_decoder).uid == "leader"
+    assert Proof() not in [framing.decode(body_of(f), protocol.follower_decoder) for f in said["follower"][1:]]

@@ -17,7 +17,7 @@ from distcheck.rollcall import framing, protocol
 from distcheck.rollcall.protocol import Halt, Ready, RunReport, StoreAt, Trial
 from distcheck.run import search
 
-GUESTS = (1, 2, 3, 4)
+FOLLOWERS = (1, 2, 3, 4)
 
 
 def ranks_of(number):
@@ -25,8 +25,8 @@ def ranks_of(number):
     return 2 * number - 1, 2 * number
 
 
-def job_of_guests(report):
-    told = [report(f"guest {n}", *ranks_of(n), node=f"node{n}") for n in GUESTS]
+def job_of_followers(report):
+    told = [report(f"follower {n}", *ranks_of(n), node=f"node{n}") for n in FOLLOWERS]
     ranks = [replace(r, placement=replace(r.placement, local_rank=n)) for t in told for n, r in enumerate(t.ranks)]
     return Job(
         distcheck="0.1.0", run="run", asked=Asked(command="isolate", looks=("isolation",)),
@@ -34,14 +34,14 @@ def job_of_guests(report):
     )  # fmt: skip
 
 
-async def attend(host, number, does, *, ready=True):
+async def attend(leader, number, does, *, ready=True):
     """Join as the follower of one node, and run each trial as `does` says for its number and node count."""
     ranks = ranks_of(number)
-    connection = (await host.come(f"guest {number}", *ranks)).connection
+    connection = (await leader.come(f"follower {number}", *ranks)).connection
     if ready:
         connection.say(Ready())
     while True:
-        word = await framing.read(connection.reader, protocol.host_decoder)
+        word = await framing.read(connection.reader, protocol.leader_decoder)
         if isinstance(word, Halt):
             stalled = dict.fromkeys(ranks, RankRun(1, "all_reduce", "stalled"))
             connection.say(RunReport(stalled, (), trial=word.trial))
@@ -79,7 +79,7 @@ def timing(op, seconds):
 
 
 @pytest.fixture
-def searched(hosting, live, report, monkeypatch):
+def searched(leading, live, report, monkeypatch):
     """Search among four followers; return the result and the processes noted as lost."""
     monkeypatch.setattr(search, "_LEAST_SECONDS", 1.0)
     monkeypatch.setattr(search, "_LAST_WORDS_SECONDS", 0.5)
@@ -88,24 +88,24 @@ def searched(hosting, live, report, monkeypatch):
         lost: dict[str, str] = {}
 
         async def main():
-            async with hosting(1 + 2 * len(GUESTS)) as host:
-                guests = [
-                    asyncio.ensure_future(attend(host, n, lambda *at, n=n: does(n, *at), ready=n not in late))
-                    for n in GUESTS
+            async with leading(1 + 2 * len(FOLLOWERS)) as leader:
+                followers = [
+                    asyncio.ensure_future(attend(leader, n, lambda *at, n=n: does(n, *at), ready=n not in late))
+                    for n in FOLLOWERS
                 ]
-                assert await host.server.wait_for_all(10)
-                job, until = job_of_guests(report), time.monotonic() + seconds
+                assert await leader.server.wait_for_all(10)
+                job, until = job_of_followers(report), time.monotonic() + seconds
                 record = SimpleNamespace(
                     job=lambda: job, note_silent=lambda _, uids, what: lost.update(dict.fromkeys(uids, what))
                 )
                 run = SimpleNamespace(
-                    uid="host", local=None, record=record, say=lambda _: None,
+                    uid="leader", local=None, record=record, say=lambda _: None,
                     remaining=lambda reserve=0.0: max(0.0, until - time.monotonic() - reserve),
                 )  # fmt: skip
-                found = await search.search(run, host.server, backend)
-                for guest in guests:
-                    guest.cancel()
-                await asyncio.gather(*guests, return_exceptions=True)
+                found = await search.search(run, leader.server, backend)
+                for follower in followers:
+                    follower.cancel()
+                await asyncio.gather(*followers, return_exceptions=True)
                 return found
 
         return live(main()), set(lost)
@@ -152,7 +152,7 @@ def test_undecided_nodes_at_the_time_limit_are_reported():
 def test_a_follower_lost_during_the_search_is_not_blamed(searched, does, which, trial):
     found, lost = searched(lambda n, number, _: does if n == which and number >= trial else "done")
     assert (found.culprits, found.undecided, found.boundaries) == ((), (), ())
-    assert (found.untested, lost) == ((f"node{which}",), {f"guest {which}"})
+    assert (found.untested, lost) == ((f"node{which}",), {f"follower {which}"})
 
 
 def test_nodes_without_torch_in_time_are_left_out_and_not_blamed(searched):

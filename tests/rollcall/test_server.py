@@ -22,48 +22,48 @@ async def _until(condition, seconds: float = 5) -> None:
         await asyncio.sleep(0.01)
 
 
-async def _random_bytes(host):
+async def _random_bytes(leader):
     for seed in range(20):
-        _, writer = await host.connect()
+        _, writer = await leader.connect()
         writer.write(random.Random(seed).randbytes(300))
         await asyncio.sleep(0)
         writer.close()
 
 
-async def _half_open(host):
+async def _half_open(leader):
     for _ in range(20):
-        await host.connect()
+        await leader.connect()
 
 
-async def _slow_writer(host):
-    _, writer = await host.connect()
+async def _slow_writer(leader):
+    _, writer = await leader.connect()
     for byte in wire.HEADER.pack(wire.MAGIC, 100):
         writer.write(bytes([byte]))
         await asyncio.sleep(0.02)
 
 
-async def _huge_header(host):
-    reader, writer = await host.connect()
+async def _huge_header(leader):
+    reader, writer = await leader.connect()
     writer.write(wire.HEADER.pack(wire.MAGIC, 0xFFFFFFFF) + b"x" * 1000)
     assert await asyncio.wait_for(reader.read(), 2) == b""
 
 
-async def _reset(host):
+async def _reset(leader):
     for _ in range(20):
-        _, writer = await host.connect()
+        _, writer = await leader.connect()
         writer.get_extra_info("socket").setsockopt(1, 13, struct.pack("ii", 1, 0))  # SO_LINGER: RST, not FIN
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         writer.transport.abort()
 
 
-async def _poison(host):
+async def _poison(leader):
     for body in (b"\x91" * 60_000, b"\x82\xa4word\xa5Hello\xa5nonce\xa2\xff\xfe", b""):
-        _, writer = await host.connect()
+        _, writer = await leader.connect()
         writer.write(wire.HEADER.pack(wire.MAGIC, len(body)) + body)
 
 
-async def _stranger_job(host):
-    came = await host.come("stranger", 1, seconds=0.3, job=identity.public_key("another job"))
+async def _stranger_job(leader):
+    came = await leader.come("stranger", 1, seconds=0.3, job=identity.public_key("another job"))
     assert came.connection is None
     assert {a.outcome for a in came.attempts} == {"stranger"}
 
@@ -71,150 +71,150 @@ async def _stranger_job(host):
 @pytest.mark.parametrize(
     "stranger", [_random_bytes, _half_open, _slow_writer, _huge_header, _reset, _poison, _stranger_job]
 )
-def test_followers_join_whatever_a_stranger_does(hosting, live, capfd, stranger):
+def test_followers_join_whatever_a_stranger_does(leading, live, capfd, stranger):
     async def main():
-        async with hosting(4) as host:
-            mischief = asyncio.ensure_future(stranger(host))
-            await asyncio.gather(*(host.come(f"guest {n}", n) for n in (1, 2, 3)))
-            assert await host.server.wait_for_all(3)
-            assert sorted(host.server.guests) == ["guest 1", "guest 2", "guest 3"]
+        async with leading(4) as leader:
+            mischief = asyncio.ensure_future(stranger(leader))
+            await asyncio.gather(*(leader.come(f"follower {n}", n) for n in (1, 2, 3)))
+            assert await leader.server.wait_for_all(3)
+            assert sorted(leader.server.followers) == ["follower 1", "follower 2", "follower 3"]
             await mischief
-            assert all(not g.gone for g in host.server.guests.values())
+            assert all(not f.gone for f in leader.server.followers.values())
 
     live(main())
     assert capfd.readouterr() == ("", "")
 
 
-def test_many_silent_connections_do_not_keep_followers_out(hosting, live):
+def test_many_silent_connections_do_not_keep_followers_out(leading, live):
     async def main():
-        async with hosting(2) as host:
-            host.server.most_at_the_door = 16
-            crowd = [await host.connect() for _ in range(200)]
-            await host.come("guest", 1)
-            assert await host.server.wait_for_all(3)
+        async with leading(2) as leader:
+            leader.server.most_at_the_door = 16
+            crowd = [await leader.connect() for _ in range(200)]
+            await leader.come("follower", 1)
+            assert await leader.server.wait_for_all(3)
             assert await asyncio.wait_for(crowd[0][0].read(), 2) == b""  # the oldest had to go
 
     live(main())
 
 
-def test_a_follower_with_another_master_waits_until_missing_ranks_may_be_filled(hosting, live):
+def test_a_follower_with_another_master_waits_until_missing_ranks_may_be_filled(leading, live):
     async def main():
-        async with hosting(2) as host:
+        async with leading(2) as leader:
             other = {"master": "127.0.0.1:1", "world_size": 2}
-            came = await host.come("guest", 1, seconds=0.3, **other)
+            came = await leader.come("follower", 1, seconds=0.3, **other)
             assert came.connection is None
             assert [a.outcome for a in came.attempts] == ["waiting"]
-            host.server.admit_strangers = True
-            assert (await host.come("fits not", 5, seconds=0.3, **other)).connection is None
-            assert (await host.come("no gap", 0, seconds=0.3, **other)).connection is None
-            assert (await host.come("fits", 1, **other)).connection is not None
-            assert await host.server.wait_for_all(3)
+            leader.server.admit_strangers = True
+            assert (await leader.come("fits not", 5, seconds=0.3, **other)).connection is None
+            assert (await leader.come("no gap", 0, seconds=0.3, **other)).connection is None
+            assert (await leader.come("fits", 1, **other)).connection is not None
+            assert await leader.server.wait_for_all(3)
 
     live(main())
 
 
 @pytest.mark.parametrize("name", ["localhost", "node1-data", "10.78.0.1", "::1", "fd00::1"])
-def test_a_follower_whose_master_name_led_here_is_admitted_at_once(hosting, live, name):
+def test_a_follower_whose_master_name_led_here_is_admitted_at_once(leading, live, name):
     async def main():
-        async with hosting(2) as host:
-            came = await host.come("guest", 1, seconds=0.3, master=f"{name}:29500", world_size=2)
+        async with leading(2) as leader:
+            came = await leader.come("follower", 1, seconds=0.3, master=f"{name}:29500", world_size=2)
             assert came.connection is not None
-            assert await host.server.wait_for_all(3)
+            assert await leader.server.wait_for_all(3)
 
     live(main())
 
 
 @pytest.mark.parametrize("found", ["job", "node"])
-def test_a_follower_that_came_by_another_way_must_have_the_same_master(hosting, live, found):
+def test_a_follower_that_came_by_another_way_must_have_the_same_master(leading, live, found):
     async def main():
-        async with hosting(3) as host:
-            assert (await host.come("same", 1, found=found)).connection is not None
+        async with leading(3) as leader:
+            assert (await leader.come("same", 1, found=found)).connection is not None
             other = {"master": "another:29500", "found": found, "world_size": 3}
-            came = await host.come("another", 2, seconds=0.3, **other)
+            came = await leader.come("another", 2, seconds=0.3, **other)
             assert [a.outcome for a in came.attempts] == ["waiting"]
-            host.server.admit_strangers = True
-            came = await host.come("another", 2, seconds=0.3, **other)
+            leader.server.admit_strangers = True
+            came = await leader.come("another", 2, seconds=0.3, **other)
             assert (came.connection is not None) == (found == "job"), "another job may have its roll call on this node"
 
     live(main())
 
 
 @pytest.mark.parametrize("secret", [None, b"secret"])
-def test_a_redirect_admits_no_follower_and_sends_those_of_its_master_to_the_leader(hosting, live, secret):
+def test_a_redirect_admits_no_follower_and_sends_those_of_its_master_to_the_leader(leading, live, secret):
     async def main():
-        async with hosting(4, secret) as host:
-            host.server.host_at = "127.0.0.2"
-            came = await host.come("guest", 1, seconds=0.3, secret=secret, found="job")
+        async with leading(4, secret) as leader:
+            leader.server.leader_at = "127.0.0.2"
+            came = await leader.come("follower", 1, seconds=0.3, secret=secret, found="job")
             assert came.connection is None
             assert [(a.outcome, a.detail) for a in came.attempts] == [("elsewhere", "127.0.0.2")]
             for found in ("master", "job"):
-                came = await host.come("another", 1, seconds=0.3, secret=secret, found=found, master="another:29500")
+                came = await leader.come("another", 1, seconds=0.3, secret=secret, found=found, master="another:29500")
                 assert [a.outcome for a in came.attempts] == ["waiting"]
-            assert host.server.guests == {}
+            assert leader.server.followers == {}
 
     live(main())
 
 
-def test_lost_processes_of_a_node_join_only_their_own_node(hosting, live):
+def test_lost_processes_of_a_node_join_only_their_own_node(leading, live):
     async def main():
-        async with hosting(8) as host:
-            host.server.of_node = True
-            assert (await host.come("mate", 1, found="node")).connection is not None
+        async with leading(8) as leader:
+            leader.server.of_node = True
+            assert (await leader.come("mate", 1, found="node")).connection is not None
             for found in ("master", "job"):
-                assert (await host.come(found, 2, seconds=0.3, found=found)).connection is None
-            assert await host.server.wait_for_all(3, ranks=2)
-            assert not await host.server.wait_for_all(0.1, ranks=3)
+                assert (await leader.come(found, 2, seconds=0.3, found=found)).connection is None
+            assert await leader.server.wait_for_all(3, ranks=2)
+            assert not await leader.server.wait_for_all(0.1, ranks=3)
 
     live(main())
 
 
-def test_waiting_for_the_leader_is_not_a_followers_delay(hosting, live):
+def test_waiting_for_the_leader_is_not_a_followers_delay(leading, live):
     async def main():
-        async with hosting(3) as host:
-            await host.come("at once", 1)
-            knocking = asyncio.ensure_future(host.come("led astray", 2, master="127.0.0.1:1", world_size=3))
+        async with leading(3) as leader:
+            await leader.come("at once", 1)
+            knocking = asyncio.ensure_future(leader.come("led astray", 2, master="127.0.0.1:1", world_size=3))
             await asyncio.sleep(1.2)
-            host.server.admit_strangers = True
+            leader.server.admit_strangers = True
             await knocking
-            assert await host.server.wait_for_all(3)
-            first, second = (host.server.guests[uid].arrived_at for uid in ("at once", "led astray"))
+            assert await leader.server.wait_for_all(3)
+            first, second = (leader.server.followers[uid].arrived_at for uid in ("at once", "led astray"))
             assert abs(second - first) < 0.6
 
     live(main())
 
 
-def test_a_rank_that_is_there_twice_comes_in_twice_but_a_process_only_once(hosting, live):
+def test_a_rank_that_is_there_twice_comes_in_twice_but_a_process_only_once(leading, live):
     async def main():
-        async with hosting(2) as host:
-            await host.come("one", 1)
-            await host.come("two", 1)
-            await _until(lambda: len(host.server.guests) == 2)
-            assert (await host.come("one", 1, seconds=0.3)).connection is None
+        async with leading(2) as leader:
+            await leader.come("one", 1)
+            await leader.come("two", 1)
+            await _until(lambda: len(leader.server.followers) == 2)
+            assert (await leader.come("one", 1, seconds=0.3)).connection is None
 
     live(main())
 
 
-def test_a_replayed_conversation_changes_nothing(hosting, live, hello, report):
+def test_a_replayed_conversation_changes_nothing(leading, live, hello, report):
     async def main():
-        async with hosting(3) as host:
+        async with leading(3) as leader:
             said = encode(hello("one", 1)) + encode(report("one", 1))
-            first = await host.connect()
+            first = await leader.connect()
             first[1].write(said)
-            await _until(lambda: "one" in host.server.guests)
-            guest = host.server.guests["one"]
-            again = await host.connect()
+            await _until(lambda: "one" in leader.server.followers)
+            follower = leader.server.followers["one"]
+            again = await leader.connect()
             again[1].write(said)
             await asyncio.wait_for(again[0].read(), 3)
-            assert host.server.guests == {"one": guest}
-            assert not guest.gone
+            assert leader.server.followers == {"one": follower}
+            assert not follower.gone
 
     live(main())
 
 
 @pytest.mark.parametrize(
-    "fault", ["another uid", "another rank", "another node", "another's door", "the host's uid", "no report"]
+    "fault", ["another uid", "another rank", "another node", "another's door", "the leader's uid", "no report"]
 )
-def test_a_report_that_does_not_hold_together_is_not_taken(hosting, live, hello, report, fault):
+def test_a_report_that_does_not_hold_together_is_not_taken(leading, live, hello, report, fault):
     said = report("one", 1)
     uid = "one"
     match fault:
@@ -226,155 +226,155 @@ def test_a_report_that_does_not_hold_together_is_not_taken(hosting, live, hello,
             said = msgspec.structs.replace(said, process=msgspec.structs.replace(said.process, node="elsewhere"))
         case "another's door":
             said = msgspec.structs.replace(said, peer_doors=(PeerDoor("two", "127.0.0.1", 5),))
-        case "the host's uid":
-            uid, said = "host", report("host", 1)
+        case "the leader's uid":
+            uid, said = "leader", report("leader", 1)
         case _:
             said = PeerReport(())
 
     async def main():
-        async with hosting(3) as host:
-            reader, writer = await host.connect()
+        async with leading(3) as leader:
+            reader, writer = await leader.connect()
             writer.write(encode(hello(uid, 1)) + encode(said))
             await asyncio.wait_for(reader.read(), 3)
-            assert host.server.guests == {}
-            assert host.server.missing(9) == (1, 2)
+            assert leader.server.followers == {}
+            assert leader.server.missing(9) == (1, 2)
 
     live(main())
 
 
-def test_ranks_beyond_the_world_do_not_make_the_roll_complete(hosting, live):
+def test_ranks_beyond_the_world_do_not_make_the_roll_complete(leading, live):
     async def main():
-        async with hosting(3) as host:
-            await host.come("odd", -1, 7, 8, 9, 2**31)
-            await _until(lambda: host.server.guests)
-            assert not host.server.complete
-            assert host.server.missing(1) == (1,)
+        async with leading(3) as leader:
+            await leader.come("odd", -1, 7, 8, 9, 2**31)
+            await _until(lambda: leader.server.followers)
+            assert not leader.server.complete
+            assert leader.server.missing(1) == (1,)
 
     live(main())
 
 
-def test_the_missing_of_a_world_without_end_are_named_at_once(hosting, live):
+def test_the_missing_of_a_world_without_end_are_named_at_once(leading, live):
     async def main():
-        async with hosting(10**15) as host:
-            assert host.server.missing(3) == (1, 2, 3)
-            assert not await host.server.wait_for_all(0.1)
+        async with leading(10**15) as leader:
+            assert leader.server.missing(3) == (1, 2, 3)
+            assert not await leader.server.wait_for_all(0.1)
 
     live(main())
 
 
-def test_a_closed_roll_call_is_not_waited_for(hosting, live):
+def test_a_closed_roll_call_is_not_waited_for(leading, live):
     async def main():
-        async with hosting(world_size=3) as host:
-            waiting = asyncio.ensure_future(host.server.wait_for_all(60))
+        async with leading(world_size=3) as leader:
+            waiting = asyncio.ensure_future(leader.server.wait_for_all(60))
             await asyncio.sleep(0.05)
             assert not waiting.done()
-            host.server.close_roll()
+            leader.server.close_roll()
             assert await asyncio.wait_for(waiting, 10) is False
-            assert await asyncio.wait_for(host.server.wait_for_all(60), 10) is False
+            assert await asyncio.wait_for(leader.server.wait_for_all(60), 10) is False
 
     live(main())
 
 
-def test_the_roll_call_closes_before_the_first_follower_must_leave(hosting, live):
+def test_the_roll_call_closes_before_the_first_follower_must_leave(leading, live):
     async def main():
-        async with hosting(3) as host:
-            await host.come("hasty", 1, seconds_left=3.0)
+        async with leading(3) as leader:
+            await leader.come("hasty", 1, seconds_left=3.0)
             start = asyncio.get_running_loop().time()
-            assert not await host.server.wait_for_all(20, reserve=2.5)
+            assert not await leader.server.wait_for_all(20, reserve=2.5)
             assert asyncio.get_running_loop().time() - start < 2
 
     live(main())
 
 
-def test_a_follower_that_leaves_is_gone_and_is_reported(hosting, live):
+def test_a_follower_that_leaves_is_gone_and_is_reported(leading, live):
     async def main():
-        async with hosting(2) as host:
+        async with leading(2) as leader:
             trouble = []
-            host.server.on_trouble = trouble.append
-            came = await host.come("guest", 1)
-            assert await host.server.wait_for_all(3)
+            leader.server.on_trouble = trouble.append
+            came = await leader.come("follower", 1)
+            assert await leader.server.wait_for_all(3)
             came.connection.say(Trouble("rank 1 died"))
             came.connection.writer.close()
-            await host.server.see_off(3, ["guest"])
-            assert host.server.guests["guest"].gone
+            await leader.server.see_off(3, ["follower"])
+            assert leader.server.followers["follower"].gone
             assert trouble == ["rank 1 died", "lost the connection to node1"]
-            assert await host.server.hear_all(Here, 3) == {}
+            assert await leader.server.hear_all(Here, 3) == {}
 
     live(main())
 
 
-def test_silent_followers_are_left_out_at_the_timeout(hosting, live):
+def test_silent_followers_are_left_out_at_the_timeout(leading, live):
     async def main():
-        async with hosting(3) as host:
-            talks, silent = await host.come("talks", 1), await host.come("silent", 2)
-            assert await host.server.wait_for_all(3)
-            host.server.say_to_all(LastCall())
-            assert await framing.read(silent.connection.reader, protocol.host_decoder) == LastCall()
+        async with leading(3) as leader:
+            talks, silent = await leader.come("talks", 1), await leader.come("silent", 2)
+            assert await leader.server.wait_for_all(3)
+            leader.server.say_to_all(LastCall())
+            assert await framing.read(silent.connection.reader, protocol.leader_decoder) == LastCall()
             talks.connection.say(PeerReport(()))
             talks.connection.say(Here())
-            assert set(await host.server.hear_all(Here, 0.5)) == {"talks"}
-            host.server.say_to_all(Bye(20), ["silent"])
-            assert await framing.read(silent.connection.reader, protocol.host_decoder) == Bye(20)
+            assert set(await leader.server.hear_all(Here, 0.5)) == {"talks"}
+            leader.server.say_to_all(Bye(20), ["silent"])
+            assert await framing.read(silent.connection.reader, protocol.leader_decoder) == Bye(20)
 
     live(main())
 
 
-def test_a_follower_that_floods_messages_is_dropped(hosting, live):
+def test_a_follower_that_floods_messages_is_dropped(leading, live):
     async def main():
-        async with hosting(2) as host:
-            came = await host.come("chatterbox", 1)
-            assert await host.server.wait_for_all(3)
+        async with leading(2) as leader:
+            came = await leader.come("chatterbox", 1)
+            assert await leader.server.wait_for_all(3)
             for _ in range(1000):
                 came.connection.say(Here())
-            await _until(lambda: host.server.guests["chatterbox"].gone)
+            await _until(lambda: leader.server.followers["chatterbox"].gone)
 
     live(main())
 
 
-def test_a_handshake_that_is_unfinished_at_the_close_is_refused(hosting, live, hello, report):
+def test_a_handshake_that_is_unfinished_at_the_close_is_refused(leading, live, hello, report):
     async def main():
-        async with hosting(3) as host:
-            reader, writer = await host.connect()
+        async with leading(3) as leader:
+            reader, writer = await leader.connect()
             writer.write(encode(hello("late", 1)))
             assert await framing.read(reader, protocol.answer_decoder)
-            await host.server.close_doors()
+            await leader.server.close_doors()
             writer.write(encode(report("late", 1)))
             with pytest.raises((EOFError, OSError)):
                 await asyncio.wait_for(framing.read(reader, protocol.answer_decoder), 3)
-            assert host.server.guests == {}
+            assert leader.server.followers == {}
             with pytest.raises(OSError, match=r"refused|Connect call failed"):
-                await host.connect()
+                await leader.connect()
 
     live(main())
 
 
 @pytest.mark.parametrize(("wrong", "least", "most"), [(0.0, 0.0, 0.0), (60.0, 50.0, 60.0), (-60.0, -60.0, -50.0)])
 def test_a_followers_clock_is_compared_with_the_times_around_its_report(
-    live, hosting, hello, report, wrong, least, most
+    live, leading, hello, report, wrong, least, most
 ):
     async def main():
-        async with hosting(2) as host:
+        async with leading(2) as leader:
             came = await client.attend(
-                client.doors(["127.0.0.1"], host.port, "a job", side=False),
-                hello("guest", 1),
+                client.doors(["127.0.0.1"], leader.port, "a job", side=False),
+                hello("follower", 1),
                 seconds=5,
                 connect_seconds=2,
             )
-            host.writers.append(came.connection.writer)
-            came.connection.say(msgspec.structs.replace(report("guest", 1), clock_seconds=time.time() + wrong))
-            await host.server.wait_for_all(5)
-            ahead = host.server.guests["guest"].report.process.clock_ahead_seconds
+            leader.writers.append(came.connection.writer)
+            came.connection.say(msgspec.structs.replace(report("follower", 1), clock_seconds=time.time() + wrong))
+            await leader.server.wait_for_all(5)
+            ahead = leader.server.followers["follower"].report.process.clock_ahead_seconds
             assert ahead is not None
             assert least <= ahead <= most
 
     live(main())
 
 
-def test_a_follower_that_sends_no_time_has_no_clock_offset(live, hosting):
+def test_a_follower_that_sends_no_time_has_no_clock_offset(live, leading):
     async def main():
-        async with hosting(2) as host:
-            await host.come("guest", 1)
-            await host.server.wait_for_all(5)
-            assert host.server.guests["guest"].report.process.clock_ahead_seconds is None
+        async with leading(2) as leader:
+            await leader.come("follower", 1)
+            await leader.server.wait_for_all(5)
+            assert leader.server.followers["follower"].report.process.clock_ahead_seconds is None
 
     live(main())

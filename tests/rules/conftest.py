@@ -14,7 +14,7 @@ from distcheck.facts.job import Asked, Job
 from distcheck.facts.network import Attempt, Bind, Interface, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
-from distcheck.facts.rank import ProcessFacts, RankFacts
+from distcheck.facts.rank import ProcessFacts, RankFacts, Role
 from distcheck.rules import Rule, all_rules
 from distcheck.rules.diagnose import Diagnosis, diagnose
 from distcheck.selection.placement import local_placements, place, rank_environment
@@ -110,7 +110,7 @@ def node_of(number: int, gpus: int) -> NodeFacts:
     )
 
 
-def process_of(node: NodeFacts, number: int, launcher: str, *, host: bool, alone: bool, master: str) -> ProcessFacts:
+def process_of(node: NodeFacts, number: int, launcher: str, *, leader: bool, alone: bool, master: str) -> ProcessFacts:
     """Return a process that met everybody it should; pid 100 is the first."""
     agent = launcher == "torchrun"
     attempt = Attempt(address=master, port=PORT, door="master", outcome="agent" if agent else "met")
@@ -121,13 +121,13 @@ def process_of(node: NodeFacts, number: int, launcher: str, *, host: bool, alone
         command=("python", "-m", "distcheck", "env"),
         ancestors=("/usr/bin/python /usr/bin/torchrun --nnodes 2 distcheck", "bash") if agent else ("bash", "sshd"),
         stage="done",
-        role="alone" if alone else "host" if host else "guest",
-        bind=Bind(port=PORT, outcome="agent" if agent else "bound") if host and not alone else None,
-        free_ports=(PORT + 1, PORT + 2) if host else (),
+        role=Role.ALONE if alone else Role.LEADER if leader else Role.FOLLOWER,
+        bind=Bind(port=PORT, outcome="agent" if agent else "bound") if leader and not alone else None,
+        free_ports=(PORT + 1, PORT + 2) if leader else (),
         master_resolution=Resolution(
             name=master, addresses=("127.0.0.1" if master == "localhost" else "10.0.0.1",), seconds=0.001
         ),
-        attempts=() if host or alone else (attempt,),
+        attempts=() if leader or alone else (attempt,),
     )
 
 
@@ -162,7 +162,7 @@ def healthy_job(
             rank = len(ranks)
             if launcher != "distcheck" or local_rank == 0:
                 processes.append(
-                    process_of(node, len(processes), launcher, host=rank == 0, alone=world == 1, master=master)
+                    process_of(node, len(processes), launcher, leader=rank == 0, alone=world == 1, master=master)
                 )
             environment = launcher_variables(launcher, shape, rank, local_rank, n)
             environment |= {"MASTER_ADDR": master, "MASTER_PORT": str(PORT)}

@@ -30,7 +30,7 @@ def run(interfaces=PLAIN, *, binds=ETH0, files=None, ranks=1, network=True, **en
     facts = NetworkFacts(links=(), own_name=own, own_name_binds=binds, nccl_files=files or {})
     node = SimpleNamespace(interfaces=interfaces, network=facts if network else None, key="node1")
     rank = SimpleNamespace(environment=environment)
-    return SimpleNamespace(uid="host", record=SimpleNamespace(node=node, ranks=(rank,) * ranks))
+    return SimpleNamespace(uid="leader", record=SimpleNamespace(node=node, ranks=(rank,) * ranks))
 
 
 def test_one_address_for_all_uses_is_one_endpoint():
@@ -96,34 +96,34 @@ def test_before_the_node_is_known_only_the_roll_calls_address_remains():
 # -- who takes part
 
 
-def guests(**nodes):
+def followers(**nodes):
     return {uid: SimpleNamespace(report=SimpleNamespace(process=SimpleNamespace(node=n))) for uid, n in nodes.items()}
 
 
 def chosen(here, *, own=True):
-    doors = ({"host": ()} if own else {}) | dict.fromkeys(here, ())
+    doors = ({"leader": ()} if own else {}) | dict.fromkeys(here, ())
     return _representatives(run(), here, doors)
 
 
 def test_one_process_represents_each_node_and_the_leader_its_own():
-    here = guests(a="node1", b="node2", c="node2", d="node3", e="node1")
-    assert chosen(here) == ["host", "b", "d"]
+    here = followers(a="node1", b="node2", c="node2", d="node3", e="node1")
+    assert chosen(here) == ["leader", "b", "d"]
 
 
 def test_a_leader_without_an_endpoint_is_represented_by_another_process_of_its_node():
-    assert chosen(guests(a="node1", b="node2", c="node2"), own=False) == ["a", "b"]
+    assert chosen(followers(a="node1", b="node2", c="node2"), own=False) == ["a", "b"]
 
 
 @pytest.mark.parametrize("others", [1, 2, 7])
 def test_on_one_node_two_processes_try_each_other(others):
-    here = guests(**{f"p{n}": "node1" for n in range(others)})
-    assert chosen(here) == ["host", "p0"]
+    here = followers(**{f"p{n}": "node1" for n in range(others)})
+    assert chosen(here) == ["leader", "p0"]
     assert chosen(here, own=False) == [f"p{n}" for n in range(min(others, 2))]
 
 
 def test_a_process_without_an_endpoint_is_not_chosen():
-    here = guests(a="node2", b="node2")
-    assert _representatives(run(), here, {"host": (), "b": ()}) == ["host", "b"]
+    here = followers(a="node2", b="node2")
+    assert _representatives(run(), here, {"leader": (), "b": ()}) == ["leader", "b"]
 
 
 # -- what is sent once more
@@ -134,7 +134,7 @@ class Server:
 
     def __init__(self, trials, seconds):
         self.asked, self._trials, self._seconds, self._told = [], trials, seconds, {}
-        self.guests = {uid: SimpleNamespace(say=lambda roster, uid=uid: self._say(uid, roster)) for uid in "abc"}
+        self.followers = {uid: SimpleNamespace(say=lambda roster, uid=uid: self._say(uid, roster)) for uid in "abc"}
 
     def _say(self, uid, roster):
         assert roster.again
@@ -156,8 +156,8 @@ def around(slow, seconds=0.5):
     """Return the trials between the leader and three followers; what `slow` sends and receives takes longer."""
     return tuple(
         PeerTrial(s, t, f"10.0.0.{t}", 5, "met", 0.01, transfer=sent(seconds if slow in (s, t) else 0.02))
-        for s in ("host", *"abc")
-        for t in ("host", *"abc")
+        for s in ("leader", *"abc")
+        for t in ("leader", *"abc")
         if s != t
     )
 
@@ -166,24 +166,24 @@ def around(slow, seconds=0.5):
 def test_a_slow_follower_is_tested_again_and_the_better_time_counts(again, monkeypatch):
     async def take_part(_run, roster, _seconds, _others):
         (door,) = roster.doors
-        trial = next(t for t in trials if (t.source, t.target) == ("host", door.uid))
+        trial = next(t for t in trials if (t.source, t.target) == ("leader", door.uid))
         return PeerReport((replace(trial, transfer=sent(again)),))
 
     monkeypatch.setattr(peer_round, "take_part", take_part)
     trials = around("b")
     server = Server(trials, again)
-    session = SimpleNamespace(uid="host", remaining=lambda _reserve: 30.0)
+    session = SimpleNamespace(uid="leader", remaining=lambda _reserve: 30.0)
     found = asyncio.run(peer_round._send_again(session, server, "nonce", trials))
     assert [(t.source, t.target) for t in found] == [(t.source, t.target) for t in trials]
     repeated = {(t.source, t.target): t.transfer.seconds for t in found if t.transfer.repeats}
-    assert repeated == {("b", "host"): again, ("host", "b"): again}
-    assert server.asked == [("b", "host")], "the host itself sends the rest"
+    assert repeated == {("b", "leader"): again, ("leader", "b"): again}
+    assert server.asked == [("b", "leader")], "the leader itself sends the rest"
 
 
 @pytest.mark.parametrize(("slow", "left"), [("nobody", 30.0), ("b", 0.0)])
 def test_nothing_is_repeated_if_none_is_slow_or_no_time_is_left(slow, left):
     trials = around(slow)
     server = Server(trials, 0.02)
-    session = SimpleNamespace(uid="host", remaining=lambda _reserve: left)
+    session = SimpleNamespace(uid="leader", remaining=lambda _reserve: left)
     assert asyncio.run(peer_round._send_again(session, server, "nonce", trials)) == trials
     assert server.asked == []

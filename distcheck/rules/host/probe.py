@@ -86,8 +86,8 @@ def probe_process_lost(job: Job) -> Iterator[Outcome]:
 
 def _leader_lost(job: Job) -> Iterator[Outcome]:
     """Yield a finding for each lost leader: rank 0's process, or the one that replaced it."""
-    followers = [p for p in job.processes if p.host_lost]
-    for (leader, stage, how), processes in grouped(followers, lambda p: (p.host_rank, p.stage, p.host_lost)).items():
+    left = [p for p in job.processes if p.leader_lost]
+    for (leader, stage, how), processes in grouped(left, lambda p: (p.leader_rank, p.stage, p.leader_lost)).items():
         first = [r for r in job.ranks if r.placement.rank == leader]
         own = {p.uid for p in processes}
         theirs = named(job, [r for r in job.ranks if r.process in own])

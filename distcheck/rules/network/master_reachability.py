@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.network import A_STORE, Attempt, Bind, PortOwner
-from distcheck.facts.rank import ProcessFacts, RankFacts
+from distcheck.facts.rank import ProcessFacts, RankFacts, Role
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, is_address, rank_zero
@@ -84,7 +84,7 @@ def _free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
 
 def _answers_of_owner(job: Job) -> str:
     """Return how the program on rank 0's port treated other ranks, '' when none met it."""
-    met = [a for p in job.processes if p.role != "host" for a in at_master_door(p)]
+    met = [a for p in job.processes if p.role is not Role.LEADER for a in at_master_door(p)]
     answer = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
     if answer:
         return f"; it answers the other ranks with {brief(repr(answer))}"
@@ -231,7 +231,7 @@ def _refused(job: Job, *, met: bool) -> Iterator[tuple[list[RankFacts], list[Att
     bind = job.process_of(zero).bind if zero else None
     listening = bind is not None and bind.outcome == "bound"
     for ranks, attempts in failing(job, {"refused"}):
-        came_in = any(job.process_of(r).role == "guest" for r in ranks)
+        came_in = any(job.process_of(r).role is Role.FOLLOWER for r in ranks)
         if (listening and job.met and came_in) == met:
             yield ranks, attempts
 

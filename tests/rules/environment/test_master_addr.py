@@ -8,6 +8,7 @@ from rules.conftest import CONTRACT
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Interface, Resolution
+from distcheck.facts.rank import Role
 from distcheck.rules.job.addresses import canonical, cleaned, malformed
 
 UNKNOWN = Missing(reason="[Errno -2] Name or service not known")
@@ -192,7 +193,7 @@ def step(job_of, change):
 
 def test_a_master_addr_of_another_node_of_the_step_explains_the_missing_rank_0(step, change, judge):
     job = change.process(change.keep(step, 2, 3), None, master_resolution=resolves("10.0.0.2"), attempts=())
-    job = change.process(job, (0, 1), role="host")  # in rank 0's stead
+    job = change.process(job, (0, 1), role=Role.LEADER)  # in rank 0's stead
     diagnosis = judge(job, *CONTRACT)
     (found,) = diagnosis.findings
     assert (found.rule, found.ranks, diagnosis.verdict.exit_code) == ("env-master-addr-not-rank0-host", (2, 3), 30)

@@ -62,7 +62,7 @@ LOST = "the connection to 10.0.0.1 was lost: it closed"
 
 
 def test_a_lost_leader_is_reported_although_nothing_else_is_judged(job_of, change, judge):
-    job = change.process(job_of(1, 2), 1, host_lost=LOST, stage="collectives")
+    job = change.process(job_of(1, 2), 1, leader_lost=LOST, stage="collectives")
     job = change.job(job, met=False, ranks=job.ranks[1:], processes=job.processes[1:])
     job = change.job(job, skipped=dict.fromkeys(job.asked.looks, LOST))
     diagnosis = judge(job, "probe")
@@ -76,7 +76,7 @@ def test_a_lost_leader_is_reported_although_nothing_else_is_judged(job_of, chang
 
 
 def test_a_lost_leader_that_replaced_rank_0_is_named_and_not_rank_0(job_of, change, judge):
-    job = change.process(job_of(3, 1), (0, 2), host_lost=LOST, host_rank=1, stage="collectives")
+    job = change.process(job_of(3, 1), (0, 2), leader_lost=LOST, leader_rank=1, stage="collectives")
     (found,) = judge(job, "probe").findings
     assert (found.ranks, found.nodes) == ((1,), ("node2",))
     assert found.message.startswith(
@@ -85,7 +85,7 @@ def test_a_lost_leader_that_replaced_rank_0_is_named_and_not_rank_0(job_of, chan
 
 
 def test_followers_that_lost_the_leader_are_one_finding_that_names_its_node(job_of, change, judge):
-    job = change.process(job_of(3, 1), (1, 2), host_lost=LOST, stage="peers")
+    job = change.process(job_of(3, 1), (1, 2), leader_lost=LOST, stage="peers")
     (found,) = judge(job, "probe").findings
     assert (found.ranks, found.nodes) == ((0,), ("node1",))
     assert "reported by ranks 1-2 (node2 and node3)" in found.message

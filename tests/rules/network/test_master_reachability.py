@@ -7,6 +7,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import A_STORE, Attempt, Bind, PortOwner, Resolution
+from distcheck.facts.rank import Role
 
 LOOKS = ("environment", "meeting")
 OTHER = PortOwner(pid=4711, command="python old_train.py", user="eve", started="2026-01-01T00:00:00+00:00")
@@ -264,7 +265,7 @@ def test_the_message_names_the_outcome_by_address(of, change, only):
 
 def test_refused_by_an_unreached_rank_0_means_no_listener(of, change, only):
     """A rank that never met rank 0 reports on its own."""
-    job = change.process(knocked(change, of(3, 2), (2, 3, 4), "refused"), None, role="alone")
+    job = change.process(knocked(change, of(3, 2), (2, 3, 4), "refused"), None, role=Role.ALONE)
     finding, exit_code = only(change.job(change.keep(job, 2, 3, 4), met=False))
     assert (finding.rule, finding.ranks, finding.nodes) == ("net-master-refused", (2, 3, 4), ("node2", "node3"))
     assert (finding.owner, finding.scope, exit_code) == ("unknown", "link", 20)
@@ -278,14 +279,14 @@ def test_refused_by_an_unreached_rank_0_means_no_listener(of, change, only):
 def test_if_the_launcher_names_rank_0s_node_the_fix_resolves_the_name_on_both(job_of, change, judge):
     step = {"SLURM_STEP_NODELIST": "node[1-3]", "SLURM_STEP_TASKS_PER_NODE": "2(x3)"}
     job = change.environment(change.job(job_of(nodes=3, launcher="slurm"), met=False), None, **step)
-    job = change.process(knocked(change, job, (2, 3), "refused"), None, role="alone")
+    job = change.process(knocked(change, job, (2, 3), "refused"), None, role=Role.ALONE)
     (finding,) = judge(change.keep(job, 2, 3), "network").findings
     assert finding.fix.commands == ("ssh node2 getent ahosts node1", "ssh node1 getent ahosts node1")
 
 
 def test_an_address_is_not_looked_up(job_of, change, judge):
     job = change.job(change.environment(job_of(nodes=3), None, MASTER_ADDR="10.0.0.1"), met=False)
-    job = change.process(knocked(change, job, (2, 3), "refused"), None, role="alone")
+    job = change.process(knocked(change, job, (2, 3), "refused"), None, role=Role.ALONE)
     (finding,) = judge(change.keep(job, 2, 3), "network").findings
     assert finding.message == "ranks 2-3 (node2): connection refused at 10.0.0.1:29500; no process listens there"
     assert finding.fix.commands == ()
@@ -297,7 +298,7 @@ def test_refused_by_a_rank_0_that_does_not_listen_means_no_listener(of, change, 
 
 
 def test_refused_to_a_rank_that_never_joined_means_no_listener(of, change, rules):
-    job = change.process(knocked(change, of(3), 1, "refused"), 1, role="alone")
+    job = change.process(knocked(change, of(3), 1, "refused"), 1, role=Role.ALONE)
     assert rules(job) == ["net-master-refused"]
 
 
@@ -323,7 +324,7 @@ def test_a_failed_binding_of_rank_0_explains_unreachability(of, change, rules, r
 def test_a_missing_rank_0_explains_unreachability(of, change, rules, rule, outcome, owner, exit_code):
     job = change.keep(knocked(change, of(3, 1), (1, 2), outcome), 1, 2)
     assert rules(job) == []
-    alone = change.process(change.job(job, met=False), None, role="alone")
+    alone = change.process(change.job(job, met=False), None, role=Role.ALONE)
     assert rules(alone) == ["net-master-refused" if outcome == "refused" else rule]
 
 
