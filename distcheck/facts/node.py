@@ -6,6 +6,7 @@ from typing import Literal
 
 from distcheck.facts.base import Count, Facts, Missing, Whole
 from distcheck.facts.gpu import Gpus, Pci, Xid
+from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts, Resolution
 
 
@@ -82,3 +83,5 @@ class NodeFacts(Facts, frozen=True):
     """TMPDIR, if it is a folder."""
     cpus: Count | None = None
     """CPUs that are online, usable here or not; None if unknown."""
+    infiniband: Infiniband | Missing | None = None
+    """None: not checked."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import field
 
-from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds
+from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds, Whole
 from distcheck.facts.gpu import CudaView, Gpus
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
@@ -87,6 +87,9 @@ class ProcessFacts(Facts, frozen=True):
     """How this process lost the leader before the verdict; empty if it did not."""
     leader_rank: Rank = field(default=0, name="host_rank")
     """The leader's first rank: not 0 if a process stood in for rank 0's."""
+    locked_memory_bytes: Whole | None = None
+    """How much memory it may lock (RLIMIT_MEMLOCK): -1 without a limit, or if CAP_IPC_LOCK lifts it; None in older
+    files."""
 
 
 class Death(Facts, frozen=True):

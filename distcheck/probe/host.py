@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from distcheck import __version__
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus, Pci, Xid
+from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts
 from distcheck.facts.node import NodeFacts, NodeState, TorchBuild
 
@@ -32,6 +33,7 @@ def collect(
     pci: Pci | Missing | None = None,
     state: NodeState | Missing | None = None,
     network: NetworkFacts | None = None,
+    infiniband: Infiniband | Missing | None = None,
     addresses: bool = True,
 ) -> NodeFacts:
     """Return the facts of this process's node; `addresses` includes its interfaces."""
@@ -57,6 +59,7 @@ def collect(
         pci=pci,
         state=state,
         network=network,
+        infiniband=infiniband,
         cpus=os.cpu_count(),
         proxy_ports=_proxy_ports() if "KUBERNETES_SERVICE_HOST" in environ else (),
     )

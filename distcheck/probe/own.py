@@ -28,6 +28,7 @@ def process_facts(
         agent=process.agent(environ),
         installed=Installed(python=node.python, prefix=sys.prefix, torch=node.torch, nccl=host.nccl_beside(node.torch)),
         shm_device=process.shm_device(environ),
+        locked_memory_bytes=process.locked_memory(),
         stage="node",
         free_ports=ports.free_near(first.master_port, node.unprivileged_port_start, node.ephemeral_ports)
         if first is not None

@@ -53,7 +53,7 @@ def collect(root: Path = Path("/")) -> Pci | Missing:
     return Pci(
         gpus={address: _place(root, bus / address) for address in addresses if _is_gpu(bus / address)},
         nics=(*fast, *(nic for nic in _ethernet(root) if nic.place.path[-1:] not in taken)),
-        virtual=_virtual(root),
+        virtual=virtual(root),
     )
 
 
@@ -133,7 +133,7 @@ def _place(root: Path, device: Path) -> PciPlace:
     )
 
 
-def _virtual(root: Path) -> bool:
+def virtual(root: Path) -> bool:
     """Return whether this is a virtual machine, by x86 CPU flags or the firmware's names."""
     with suppress(OSError), (root / "proc/cpuinfo").open() as file:
         first = file.read(8192)  # the first CPU; reading all CPUs of a large node takes milliseconds
@@ -145,12 +145,12 @@ def _virtual(root: Path) -> bool:
 
 def _listed(folder: Path) -> list[str]:
     try:
-        return sorted((inner.name for inner in folder.iterdir()), key=_natural)
+        return sorted((inner.name for inner in folder.iterdir()), key=natural)
     except OSError:
         return []
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts mlx5_2 before mlx5_10."""
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -29,6 +30,9 @@ _JOB_ID = b"SLURM_JOB_ID="
 _CONTAINER = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 # At most an interpreter and its options precede the program: python -u -X dev -m torch.distributed.run
 _BEFORE_PROGRAM = 6
+_CAP_IPC_LOCK = 14  # linux/capability.h
+_ALL_USERS = ["0", "0", "4294967295"]
+"""The uid_map of the initial user namespace."""
 
 
 def command_of(pid: int) -> tuple[str, ...]:
@@ -145,6 +149,21 @@ def shm_device(environ: Mapping[str, str]) -> int | Missing | None:
         return Path("/dev/shm").stat().st_dev  # noqa: S108 nothing is written there
     except OSError as error:
         return Missing(reason=f"no /dev/shm: {error.strerror}")
+
+
+def locked_memory(root: Path = Path("/")) -> int:
+    """Return how many bytes this process may lock, -1 without a limit.
+
+    Source: linux/drivers/infiniband/core/umem.c: CAP_IPC_LOCK of the initial user namespace lifts RLIMIT_MEMLOCK.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        held = re.search(r"^CapEff:\s*([0-9a-f]+)", (root / "proc/self/status").read_text(), re.MULTILINE)
+        initial = (root / "proc/self/uid_map").read_text().split() == _ALL_USERS
+    except OSError:
+        held, initial = None, False
+    lifted = initial and held is not None and bool(int(held[1], 16) >> _CAP_IPC_LOCK & 1)
+    return -1 if lifted or soft == resource.RLIM_INFINITY else soft
 
 
 def user_name() -> str:

@@ -10,6 +10,7 @@ from msgspec import Meta
 from distcheck.collectives.plan import Computed, Plan, Software, Timing
 from distcheck.facts.base import Count, Missing, Offset, Rank
 from distcheck.facts.gpu import GpuLoads
+from distcheck.facts.infiniband import Counters
 from distcheck.facts.network import PeerTrial, ReverseLookup, Use
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun
@@ -166,6 +167,8 @@ class RunReport(Word, frozen=True):
     computed: dict[Rank, Computed] = {}
     gpus: GpuLoads | Missing | None = None
     """What the node's GPUs showed meanwhile, from the process that reads their health."""
+    counters: Counters | Missing | None = None
+    """The counters of the node's RDMA adapters afterwards, from the process that read them before."""
     trial: Count = 0
     """The number of the trial; 0 is the run of all ranks."""
 

@@ -9,9 +9,10 @@ import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import CudaView, Gpus, Pci
+from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import NetworkFacts
 from distcheck.launch.local.supervisor import LocalRanks
-from distcheck.probe import environment, gpu, host, links, pci
+from distcheck.probe import environment, gpu, host, infiniband, links, pci
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.probe.state import SHM, space, temporary
 from distcheck.rollcall import client
@@ -20,6 +21,7 @@ from distcheck.selection.placement import rank_environment
 
 _DRIVER_SECONDS = 10.0
 _OWN_NAME_SECONDS = 2.0
+_ADAPTER_SECONDS = 5.0
 
 
 async def start_ranks(run: Session) -> None:
@@ -44,8 +46,9 @@ async def collect(run: Session) -> None:
         driver, places = _ask_drivers(run), pci.places(min(_DRIVER_SECONDS, run.remaining(5.0)))
         (gpus, shown), hanging = await asyncio.gather(driver, places)
         accelerator = gpu.accelerator(answer=gpus)
+    network, adapters = await asyncio.gather(_network_facts(run), _infiniband(run, accelerator))
     node = run.record.node = host.collect(
-        environ, accelerator=accelerator, gpus=gpus, pci=hanging, network=await _network_facts(run)
+        environ, accelerator=accelerator, gpus=gpus, pci=hanging, network=network, infiniband=adapters
     )
     if run.asked.measures:
         node = run.record.node = msgspec.structs.replace(
@@ -84,6 +87,15 @@ async def _network_facts(run: Session) -> NetworkFacts | None:
     own_name = await client.resolve(socket.gethostname(), limit)
     environ, path = run.request.environ, run.asked.rendezvous_file
     return await client.in_thread(lambda: links.collect(environ, own_name, open_files=files, rendezvous=path))
+
+
+async def _infiniband(run: Session, accelerator: str) -> Infiniband | Missing | None:
+    """Read the node's RDMA adapters once per node, if the ranks will use NCCL."""
+    backend, ranks = run.asked.backend, run.request.placements
+    uses_nccl = backend == "nccl" or (backend == "auto" and accelerator != "none")
+    if "peers" not in run.asked.looks or not uses_nccl or ranks[0].local_rank:
+        return None
+    return await infiniband.infiniband(min(_ADAPTER_SECONDS, run.remaining(5.0)))
 
 
 async def _seen_by_ranks(run: Session) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
+from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.rollcall.client import Connection
@@ -20,6 +21,8 @@ from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from distcheck.facts.base import Missing
+    from distcheck.facts.infiniband import Counters
     from distcheck.probe.gpu_load import Watch
     from distcheck.rules.diagnose import Diagnosis
 
@@ -27,6 +30,7 @@ _GPU_BURST_SECONDS, _CPU_BURST_SECONDS = 0.2, 0.05
 """One burst of one operation at one size: on GPUs the ranks' unequal starts then add less than 0.1 %."""
 _GPU_SIZE_SECONDS, _CPU_SIZE_SECONDS = 2.0, 0.6
 """Time in which bursts are repeated until the figure is steady."""
+_COUNTER_SECONDS = 3.0
 _GATE_BURST_SECONDS = 0.1
 """The one burst of a gate on CPUs: a gate checks health and needs no precise speed."""
 
@@ -119,6 +123,17 @@ class Session:
 
         gpus = self.record.node.gpus if self.record.node is not None and backend != "gloo" else None
         return gpu_load.watching(gpus, self.remaining(1.0))
+
+    async def adapter_counters(self) -> Counters | Missing | None:
+        """Read the RDMA adapters' counters after the collectives; None if there were none before."""
+        adapters = self.record.node.infiniband if self.record.node is not None else None
+        if not isinstance(adapters, Infiniband) or not any(
+            port.counters for hca in adapters.hcas for port in hca.ports
+        ):
+            return None
+        from distcheck.probe import infiniband
+
+        return await infiniband.counters(min(_COUNTER_SECONDS, self.remaining(1.0)))
 
     def cuda_ordinals(self, backend: str) -> dict[int, int | None]:
         """Return each rank's CUDA ordinal: LOCAL_RANK, or 0 if the rank sees only its own GPUs."""

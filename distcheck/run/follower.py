@@ -128,7 +128,7 @@ async def _measure(run: Session, connection: Connection, start: Start, aborted: 
         connection.say(RunReport({}, ()))
         return
     seconds = min(start.seconds, run.remaining(2.0))
-    imported, loads = await local.wait_imported(seconds, aborted), None
+    imported, loads, counters = await local.wait_imported(seconds, aborted), None, None
     if start.store is None:
         # A slow import that could still finish in time is no fault.
         late = imported and not local.imported.done() and start.seconds > 0
@@ -147,6 +147,6 @@ async def _measure(run: Session, connection: Connection, start: Start, aborted: 
                 aborted=aborted,
                 on_trouble=lambda reason: connection.say(Trouble(reason)),
             )
-        await local.look_closer()
+        _, counters = await asyncio.gather(local.look_closer(), run.adapter_counters())
         loads = watch.answer
-    connection.say(msgspec.structs.replace(local.report(error=imported), gpus=loads))
+    connection.say(msgspec.structs.replace(local.report(error=imported), gpus=loads, counters=counters))

@@ -114,6 +114,7 @@ def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport
     for uid, report in reports.items():
         run.record.take_runs(report.runs, uid)
         run.record.take_loads(report.gpus, uid)
+        run.record.take_counters(report.counters, uid)
     software = next((r.software for r in reports.values() if r.software), None)
     first = run.local.first_figure if run.local else None
     run.record.collectives = Collectives(
@@ -169,8 +170,8 @@ async def _measure(
             aborted=aborted,
             on_trouble=trouble,
         )
-    await local.look_closer()
-    reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer)}
+    _, counters = await asyncio.gather(local.look_closer(), run.adapter_counters())
+    reports = {run.uid: msgspec.structs.replace(local.report(), gpus=watch.answer, counters=counters)}
     if run.server is not None:
         if run.remaining(REPORT_RESERVE_SECONDS) == 0:
             run.server.say_to_all(Abort("time limit reached"), followers)

@@ -20,12 +20,13 @@ from typing import Literal, NamedTuple
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import WriteError
 from distcheck.facts.gpu import Gpus, Pci
+from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Asked, Job
 from distcheck.facts.node import NodeState
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
 from distcheck.facts.saved import write
-from distcheck.probe import gpu, host, pci
+from distcheck.probe import gpu, host, infiniband, pci
 from distcheck.probe.own import process_facts
 from distcheck.probe.state import state
 from distcheck.rules.diagnose import Diagnosis, judge
@@ -51,7 +52,14 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> RunResult
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
         seen = asyncio.run(_look(environ, seconds, needed=bool(asked.gpus)))
-        node = host.collect(environ, accelerator=seen.accelerator, gpus=seen.gpus, pci=seen.pci, state=seen.state)
+        node = host.collect(
+            environ,
+            accelerator=seen.accelerator,
+            gpus=seen.gpus,
+            pci=seen.pci,
+            state=seen.state,
+            infiniband=seen.adapters,
+        )
         record.node = node
         record.process = process_facts(record.uid, node)
         # The report has one row, the node's; no variable counts as a rank's.
@@ -70,15 +78,19 @@ class _Seen(NamedTuple):
     gpus: Gpus | Missing | None
     pci: Pci | Missing | None
     state: NodeState | Missing
+    adapters: Infiniband | Missing
 
 
 async def _look(environ: Mapping[str, str], seconds: float, *, needed: bool) -> _Seen:
     """Query NVML, the PCI bus and the node at the same time, each in a killable child."""
     accelerator = gpu.accelerator(environ=environ)
     if accelerator != "nvidia" and not (needed and accelerator == "none"):
-        return _Seen(accelerator, None, None, await state(seconds))
-    gpus, places, own = await asyncio.gather(gpu.gpus(seconds), pci.places(seconds), state(seconds))
-    return _Seen(gpu.accelerator(environ=environ, answer=gpus), gpus, places, own)
+        own, adapters = await asyncio.gather(state(seconds), infiniband.infiniband(seconds))
+        return _Seen(accelerator, None, None, own, adapters)
+    gpus, places, own, adapters = await asyncio.gather(
+        gpu.gpus(seconds), pci.places(seconds), state(seconds), infiniband.infiniband(seconds)
+    )
+    return _Seen(gpu.accelerator(environ=environ, answer=gpus), gpus, places, own, adapters)
 
 
 def _hold_standard_streams() -> None:

@@ -12,6 +12,7 @@ import msgspec
 from distcheck import __version__
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuLoads
+from distcheck.facts.infiniband import Counters, Infiniband, grown
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job, Look
 from distcheck.facts.merge import combine, with_loads
@@ -127,7 +128,17 @@ class Record:
         node = self.node if uid == self.uid else self._reports[uid].node if uid in self._reports else None
         if node is None or loads is None:
             return
-        node = with_loads(node, loads)
+        self._set_node(uid, with_loads(node, loads))
+
+    def take_counters(self, counters: Counters | Missing | None, uid: str) -> None:
+        """Add how much the counters of a node's RDMA adapters grew until the collectives had ended."""
+        node = self.node if uid == self.uid else self._reports[uid].node if uid in self._reports else None
+        if node is None or counters is None or not isinstance(node.infiniband, Infiniband):
+            return
+        self._set_node(uid, msgspec.structs.replace(node, infiniband=grown(node.infiniband, counters)))
+
+    def _set_node(self, uid: str, node: NodeFacts) -> None:
+        """Replace the node of a process that reported."""
         if uid == self.uid:
             self.node = node
         else:

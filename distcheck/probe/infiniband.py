@@ -1,0 +1,288 @@
+"""Collect a node's RDMA adapters from sysfs, and whether this process could use them.
+
+Reading a port asks the adapter's firmware, which can hang. So this module runs as a program in a child that is killed
+at the deadline; it reports after each adapter, and the adapters read until then count. Nothing is changed, and no root
+is needed.
+
+Sources: linux/Documentation/ABI/stable/sysfs-class-infiniband; linux/drivers/infiniband/core/sysfs.c for the texts of
+state, phys_state, rate, gids and pkeys; drivers/infiniband/hw/mlx5/counters.c for hw_counters.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from distcheck.facts.base import Missing
+from distcheck.facts.infiniband import OWN_LINKS, Counters, Gid, Hca, HcaPort, Infiniband
+from distcheck.probe import pci
+from distcheck.probe.child import Question, ask, exit_after_lifetime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CLASS = "sys/class/infiniband"
+_ROOT = Path("/")
+_NO_GID = re.compile(r"[0:]*|fe80:[0:]*")
+"""An empty entry: without an interface identifier."""
+_RATE = re.compile(r"([\d.]+) Gb/sec(?: \((\d+)X ?(\w*)\))?")
+_COUNTERS = (
+    "symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)  # fmt: skip
+_HW_COUNTERS = (
+    "packet_seq_err", "local_ack_timeout_err", "rnr_nak_retry_err", "req_transport_retries_exceeded",
+    "out_of_sequence", "rp_cnp_handled", "np_ecn_marked_roce_packets",
+)  # fmt: skip
+_PEER_MEMORY = {
+    "nvidia_peermem": "sys/module/nvidia_peermem/version",
+    "nv_mem": "sys/kernel/mm/memory_peers/nv_mem/version",
+    "nv_mem_nc": "sys/kernel/mm/memory_peers/nv_mem_nc/version",
+}
+"""What NCCL looks for (src/transport/net_ib/gdr.cc)."""
+_FACTS = Question(__name__, "the RDMA adapters", "an adapter or its driver hangs")
+_AGAIN = Question(__name__, "the RDMA adapters' counters", "an adapter or its driver hangs", ("counters",))
+
+
+async def infiniband(timeout: float, python: str = sys.executable) -> Infiniband | Missing:
+    """Read the adapters in a child, for at most `timeout` seconds and one more to end it.
+
+    Without adapters there is no child.
+    """
+    if not _listed(_ROOT / CLASS):
+        return Infiniband()
+    answer: Infiniband | Missing = await ask(_FACTS, Infiniband, timeout, python, in_part=_in_part)
+    return answer
+
+
+async def counters(timeout: float, python: str = sys.executable) -> Counters | Missing:
+    """Read the counters of all ports again in a child."""
+    answer: Counters | Missing = await ask(_AGAIN, Counters, timeout, python)
+    return answer
+
+
+def _in_part(found: Infiniband, reason: str) -> Infiniband:
+    return replace(found, unread=reason)
+
+
+def collect(root: Path = _ROOT, environ: Mapping[str, str] = os.environ) -> Infiniband:
+    """Read the adapters in this process. It can hang: callers use `infiniband`."""
+    *_, last = collecting(root, environ)
+    return last
+
+
+def collecting(root: Path = _ROOT, environ: Mapping[str, str] = os.environ) -> Iterator[Infiniband]:
+    """Yield the facts, more complete each time: first those that no adapter can delay."""
+    found = Infiniband(
+        libibverbs=_not_loadable("libibverbs.so.1"),
+        peer_memory=tuple(name for name, path in _PEER_MEMORY.items() if (root / path).exists()),
+        open_driver=_open_driver(root),
+        iommu_groups=_iommu_groups(root),
+        virtual=pci.virtual(root),
+    )
+    yield found
+    names = _listed(root / CLASS)
+    for number, name in enumerate(names, 1):
+        unread = f"the adapters after {name} were not read" if number < len(names) else ""
+        found = replace(found, hcas=(*found.hcas, _hca(root, name)), unread=unread)
+        yield found
+    if any(port.link_layer not in OWN_LINKS for hca in found.hcas for port in hca.ports):
+        yield replace(found, net_plugin=_net_plugin(environ))
+
+
+def collect_counters(root: Path = _ROOT) -> Counters:
+    """Read the counters of all ports in this process."""
+    ports = [(name, port) for name in _listed(root / CLASS) for port in _ports(root / CLASS / name)]
+    return Counters({f"{name}:{port.name}": _counters(port) for name, port in ports})
+
+
+def _hca(root: Path, name: str) -> Hca:
+    device = root / CLASS / name
+    files = _listed(device / "device/infiniband_verbs") or _verbs_of(root, name)
+    usable, why = _openable(root / "dev/infiniband" / files[0]) if files else ("unknown", "")
+    return Hca(
+        name=name,
+        ports=tuple(_port(folder) for folder in _ports(device)),
+        driver=_link_name(device / "device/driver"),
+        board=_read(device / "board_id"),
+        node_guid=_read(device / "node_guid"),
+        device_file=usable,
+        file_name=files[0] if files else "",
+        denied=why,
+    )
+
+
+def _verbs_of(root: Path, name: str) -> list[str]:
+    """Return the files of a device without a PCI function, such as rxe, by sysfs's list of all of them."""
+    verbs = root / "sys/class/infiniband_verbs"
+    return [file for file in _listed(verbs) if _read(verbs / file / "ibdev") == name]
+
+
+def _openable(file: Path) -> tuple[Literal["usable", "denied", "absent", "unknown"], str]:
+    """Return whether a device file can be opened; only opening it asks the container's device cgroup."""
+    try:
+        os.close(os.open(file, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return "absent", ""
+    except PermissionError as error:
+        return "denied", error.strerror or ""
+    except OSError as error:
+        return ("denied" if error.errno in {errno.ENXIO, errno.ENODEV} else "unknown"), error.strerror or ""
+    return "usable", ""
+
+
+def _ports(device: Path) -> list[Path]:
+    return [device / "ports" / port for port in _listed(device / "ports") if port.isdecimal()]
+
+
+class _Rate(NamedTuple):
+    gbps: float | None
+    lanes: int | None
+    speed: str
+
+
+def _port(folder: Path) -> HcaPort:
+    rate = _rate(_read(folder / "rate"))
+    gids = _listed(folder / "gids")
+    keys = _listed(folder / "pkeys")
+    return HcaPort(
+        number=int(folder.name),
+        link_layer=_read(folder / "link_layer"),
+        state=_name(_read(folder / "state")),
+        physical_state=_name(_read(folder / "phys_state")),
+        rate_Gbps=rate.gbps,
+        lanes=rate.lanes,
+        speed=rate.speed,
+        lid=_hex(_read(folder / "lid")),
+        sm_lid=_hex(_read(folder / "sm_lid")),
+        gids={int(index): gid for index in gids if index.isdecimal() and (gid := _gid(folder, index))},
+        gid_slots=len(gids),
+        partition_keys={int(index): key for index in keys if (key := _hex(_read(folder / "pkeys" / index)))},
+        pkey_slots=len(keys),
+        counters=_counters(folder),
+    )
+
+
+def _gid(folder: Path, index: str) -> Gid | None:
+    address = _read(folder / "gids" / index)
+    if _NO_GID.fullmatch(address):
+        return None
+    attributes = folder / "gid_attrs"
+    return Gid(address, kind=_read(attributes / "types" / index), interface=_read(attributes / "ndevs" / index))
+
+
+def _rate(text: str) -> _Rate:
+    """Return the parts of "400 Gb/sec (4X NDR)"."""
+    match = _RATE.match(text)
+    if match is None:
+        return _Rate(None, None, "")
+    return _Rate(float(match[1]), int(match[2]) if match[2] else None, match[3] or "")
+
+
+def _counters(folder: Path) -> dict[str, int]:
+    """Return a port's counters that are numbers; a driver without them writes "N/A (no PMA)"."""
+    paths = [*(folder / "counters" / name for name in _COUNTERS), *(folder / "hw_counters" / n for n in _HW_COUNTERS)]
+    return {path.name: int(text) for path in paths if (text := _read(path)).isdecimal()}
+
+
+def _name(text: str) -> str:
+    """Return the name in "4: ACTIVE"."""
+    return text.partition(": ")[2]
+
+
+def _hex(text: str) -> int | None:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return None
+
+
+def _not_loadable(library: str) -> str:
+    """Return the error of loading a library, '' if it loads: NCCL loads it in the same way (dlopen)."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return str(error)[:200]
+    return ""
+
+
+def _net_plugin(environ: Mapping[str, str]) -> str:
+    """Return the network plugin that NCCL would load here, '' if there is none.
+
+    Source: NVIDIA/nccl, src/plugin/plugin_open.cc: NCCL_NET_PLUGIN as given, else as libnccl-net-<name>.so; without it
+    libnccl-net.so. aws-ofi-nccl also installs libnccl-net-ofi.so.
+    """
+    given = environ.get("NCCL_NET_PLUGIN", "")
+    names = [n for item in given.split(",") if item for n in (item, f"libnccl-net-{item}.so")]
+    return next((name for name in names or ["libnccl-net.so"] if not _not_loadable(name)), "")
+
+
+def _open_driver(root: Path) -> bool | None:
+    """Return whether NVIDIA's kernel modules are the open ones: /proc/driver/nvidia/version names them so."""
+    text = _read(root / "proc/driver/nvidia/version")
+    return "Open Kernel Module" in text if text else None
+
+
+def _iommu_groups(root: Path) -> dict[str, str]:
+    """Return the IOMMU groups of PCI devices that are GPUs or network adapters.
+
+    Source: linux/Documentation/driver-api/vfio.rst; devices between which ACS allows no direct traffic share none.
+    """
+    bus = root / "sys/bus/pci/devices"
+    found = {}
+    for address in _listed(bus):
+        group = _link_name(bus / address / "iommu_group")
+        if group and _read(bus / address / "class").startswith(("0x02", "0x0300", "0x0302")):
+            found[address] = group
+    return found
+
+
+def _link_name(path: Path) -> str:
+    try:
+        return path.readlink().name
+    except OSError:
+        return ""
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder), key=pci.natural)  # noqa: PTH208 names only
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    """Return a sysfs file's text, '' if there is none; three system calls, as there are thousands of files."""
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(file, 4096).decode("utf-8", "replace").strip()
+        finally:
+            os.close(file)
+    return ""
+
+
+def main() -> None:
+    """Print the adapters, or with the argument "counters" their counters, as lines of JSON."""
+    exit_after_lifetime()
+    put = partial(print, flush=True)
+    if sys.argv[2:] == ["counters"]:
+        put(msgspec.json.encode(collect_counters()).decode())
+        return
+    for found in collecting():
+        put(msgspec.json.encode(found).decode())
+
+
+if __name__ == "__main__":
+    main()
