@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import faults
 
-from distcheck.rules import FAMILIES, Rule, all_rules
+from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 
 FOLDER = Path(__file__).resolve().parent / "rules"
 ORIGIN = "<!-- Written by docs/build_rules.py from the docstrings in distcheck/rules; do not edit. -->"
@@ -43,24 +43,40 @@ def section(rule: Rule) -> str:
     return f"## {rule.name}\n\n{markdown(rule.doc)}{also}\n"
 
 
+def table(rules: list[Rule]) -> str:
+    """Return a table of the rules' records; links lead to the rules' sections."""
+    lines = ["| rule | severity | scope | since | silent when one of these reports it |", "|---|---|---|---|---|"]
+    for rule in rules:
+        causes = ", ".join(link(known) for name in rule.unless if (known := find_rule(name)))
+        lines.append(f"| {link(rule)} | {rule.severity} | {', '.join(rule.scope)} | {rule.since} | {causes} |")
+    return "\n".join(lines)
+
+
+def link(rule: Rule) -> str:
+    """Return a link to a rule's section, from any page in docs/rules."""
+    return f"[{rule.name}]({rule.page.removeprefix('docs/rules/')})"
+
+
 def page(family: str, rules: list[Rule]) -> str:
     """Return the page of a family."""
     module = importlib.import_module(f"distcheck.rules.{FAMILIES[family].module}")
     sections = "\n".join(section(rule) for rule in rules)
-    return f"{ORIGIN}\n\n# {family}\n\n{markdown(inspect.getdoc(module) or '')}\n\n{sections}"
+    return f"{ORIGIN}\n\n# {family}\n\n{markdown(inspect.getdoc(module) or '')}\n\n{table(rules)}\n\n{sections}"
 
 
 def index(families: dict[str, list[Rule]]) -> str:
     """Return the list of all rules."""
     lines = [ORIGIN, "", "# Rules", ""]
     lines += ["`distcheck explain RULE` prints the same text. A rule's name is the problem that it detects.", ""]
+    lines += ["Severity is the highest that the rule reports. Scope decides the [exit code](../exit-codes.md).", ""]
     for family, rules in families.items():
         module = f"`distcheck/rules/{FAMILIES[family].module.replace('.', '/')}.py`"
-        lines += [f"## [{family}]({family}.md)", "", module, "", "| rule | problem |", "|---|---|"]
-        lines += [
-            f"| [{rule.name}]({family}.md#{rule.name}) | {markdown(rule.summary).replace('|', '&#124;')} |"
-            for rule in rules
-        ]
+        head = ["| rule | problem | severity | scope | since |", "|---|---|---|---|---|"]
+        lines += [f"## [{family}]({family}.md)", "", module, "", *head]
+        for rule in rules:
+            problem = markdown(rule.summary).replace("|", "&#124;")
+            scope = ", ".join(rule.scope)
+            lines.append(f"| {link(rule)} | {problem} | {rule.severity} | {scope} | {rule.since} |")
         lines.append("")
     lines += ["## Catalogued faults", ""]
     lines += ["How many of the faults in these sections of the fault catalogue a rule detects, and what fired it:", ""]

@@ -17,7 +17,7 @@ def explain(name: str) -> str:
     if rule is None:
         raise LookupError(_unknown(name))
     also = f" (also {', '.join(rule.aliases)})" if rule.aliases else ""
-    return f"{rule.name}{also}\n\n{rule.doc.replace('``', '`')}\n\n{rule.page}\n"
+    return f"{rule.name}{also}\n{rule.record}\n\n{rule.doc.replace('``', '`')}\n\n{rule.page}\n"
 
 
 def listing() -> str:

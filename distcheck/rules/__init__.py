@@ -14,7 +14,7 @@ from functools import cache
 from typing import NamedTuple
 
 from distcheck.facts.job import Job, Look
-from distcheck.rules.finding import Finding, NotChecked
+from distcheck.rules.finding import Finding, NotChecked, Scope, Severity
 
 
 class Family(NamedTuple):
@@ -23,7 +23,7 @@ class Family(NamedTuple):
     module: str
     """Its path in distcheck.rules; docs pages and reports use its key in `FAMILIES`, which stays when files move."""
     looks: tuple[Look, ...]
-    """The looks that its rules judge; it is imported only if the job asked for one of them."""
+    """The looks that its rules judge. Written here too, so that only the modules for the job's looks are imported."""
     variables: tuple[str, ...] = ()
     """Prefixes of the variables of its launcher; it is imported only if a rank's environment has one of them.
     Empty: it applies under every launcher."""
@@ -41,7 +41,7 @@ FAMILIES: dict[str, Family] = {
     "torchrun": Family("launchers.torchrun", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "agreement": Family("launchers.agreement", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "elastic": Family("launchers.elastic", ("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
-    "kubernetes": Family("launchers.kubernetes", ("environment", "meeting", "peers"), ("KUBERNETES_SERVICE_HOST",)),
+    "kubernetes": Family("launchers.kubernetes", ("environment", "meeting"), ("KUBERNETES_SERVICE_HOST",)),
     "slurm": Family("launchers.slurm", ("environment", "gpu"), ("SLURM_",)),
     "mpi": Family(
         "launchers.mpi",
@@ -86,6 +86,8 @@ FAMILIES: dict[str, Family] = {
 }
 """The modules of rules in the order of a report: causes before consequences."""
 
+FIRST_VERSION = "0.1.0"
+"""The version of every rule that does not name a later one."""
 Outcome = Finding | NotChecked
 Judge = Callable[[Job], Iterator[Outcome]]
 
@@ -104,6 +106,14 @@ class Rule(NamedTuple):
     """Judged even if its look was cut short, because it reports the cause."""
     consequence: bool = False
     """Its finding is usually a consequence of other faults, so a report shows it after them."""
+    severity: Severity = "error"
+    """The highest severity of its findings."""
+    scope: tuple[Scope, ...] = ("job",)
+    """The scopes of its findings, before `diagnose` changes those of faults that most nodes share to system."""
+    since: str = FIRST_VERSION
+    """The version of distcheck in which it first exists."""
+    unless: tuple[str, ...] = ()
+    """Rules that explain its findings: where one of them reports the same ranks or nodes, this one is silent."""
 
     def applies(self, job: Job) -> bool:
         """Whether the job asked for a look that this rule judges."""
@@ -112,6 +122,12 @@ class Rule(NamedTuple):
     def unlooked(self, job: Job) -> str:
         """Return why this rule's look was skipped; empty if it was not."""
         return "" if self.always or self.look not in job.asked.looks else job.skipped.get(self.look, "")
+
+    @property
+    def record(self) -> str:
+        """One line: severity error, scope rank or node, since 0.1.0, silent when gpu-duplicate reports the same."""
+        words = [f"severity {self.severity}", f"scope {' or '.join(self.scope)}", f"since {self.since}"]
+        return ", ".join(words + [f"silent when {' or '.join(self.unless)} reports the same"] * bool(self.unless))
 
     @property
     def doc(self) -> str:
@@ -133,13 +149,29 @@ _registered: dict[str, Rule] = {}
 
 
 def rule(
-    look: Look, *aliases: str, also: tuple[Look, ...] = (), always: bool = False, consequence: bool = False
+    look: Look,
+    *aliases: str,
+    severity: Severity = "error",
+    scope: Scope | tuple[Scope, ...] = "job",
+    since: str = FIRST_VERSION,
+    unless: tuple[str, ...] = (),
+    also: tuple[Look, ...] = (),
+    always: bool = False,
+    consequence: bool = False,
 ) -> Callable[[Judge], Judge]:
     """Register a function as a rule.
 
-    The rule is judged if the job asked for `look` or one of `also`. `aliases` are other names of the problem in the
-    field's catalogues. `always`: judged even if the look was cut short. `consequence`: a report shows it after other
-    findings of the same severity.
+    Args:
+        look: the rule is judged if the job asked for this look or one of `also`.
+        aliases: other names of the problem in the field's catalogues.
+        severity: the highest severity of its findings.
+        scope: the scope or scopes of its findings.
+        since: the version of distcheck in which the rule first exists.
+        unless: names of rules that explain its findings: where one of them reports the same ranks or nodes, or more,
+            this one is silent.
+        also: further looks, each sufficient.
+        always: judged even if the look was cut short.
+        consequence: a report shows it after other findings of the same severity.
     """
 
     def register(judge: Judge) -> Judge:
@@ -147,7 +179,9 @@ def rule(
         if name in _registered:
             raise ValueError(f"two rules are named {name}")
         family = _family_of(judge.__module__)
-        _registered[name] = Rule(name, family, look, aliases, judge, also, always, consequence)
+        scopes = (scope,) if isinstance(scope, str) else scope
+        record = Rule(name, family, look, aliases, judge, also, always, consequence, severity, scopes, since, unless)
+        _registered[name] = record
         return judge
 
     return register

@@ -11,6 +11,7 @@ from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job, Look
 from distcheck.rules import Rule, find_rule, rules_for
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Verdict, verdict
+from distcheck.rules.wording import grouped
 
 
 class Diagnosis(NamedTuple):
@@ -46,7 +47,8 @@ def diagnose(
     findings: list[Finding] = []
     not_checked: list[NotChecked] = []
     judging: list[Rule] = []
-    for rule in rules_for(job) if rules is None else rules:
+    known = rules_for(job) if rules is None else tuple(rules)
+    for rule in known:
         names = {rule.name, *rule.aliases}
         if (select and not names & set(select)) or names & set(ignore):
             continue
@@ -59,6 +61,7 @@ def diagnose(
         found, unseen = _judge(rule, job)
         findings += found
         not_checked += unseen
+    findings = _unexplained(job, findings, judging, known)
     not_checked += _out_of_sight(job, select, ignore)
     if rules is None and not any(n.required for n in not_checked) and not any(f.severity == "error" for f in findings):
         not_checked += _unmeasured(job, judging)
@@ -67,6 +70,29 @@ def diagnose(
     consequences = {rule.name for rule in judging if rule.consequence}
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity), f.rule in consequences))
     return Diagnosis(tuple(findings), tuple(not_checked), verdict(findings, not_checked, strict=strict))
+
+
+def _unexplained(job: Job, findings: list[Finding], judging: list[Rule], known: Iterable[Rule]) -> list[Finding]:
+    """Drop each finding that a finding of a rule named in its rule's `unless` explains.
+
+    That rule explains it even if --select or --ignore leaves that rule out, or if its own finding is explained.
+    """
+    unless = {rule.name: rule.unless for rule in judging if rule.unless}
+    needed = {name for f in findings for name in unless.get(f.rule, ())}
+    left_out = [r for r in known if r.name in needed and r not in judging and r.applies(job) and not r.unlooked(job)]
+    causes = grouped([*findings, *(f for rule in left_out for f in _judge(rule, job)[0])], lambda f: f.rule)
+    return [
+        f
+        for f in findings
+        if not any(_explains(cause, f) for name in unless.get(f.rule, ()) for cause in causes.get(name, ()))
+    ]
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    """Whether a finding is about all ranks of another; where one names no ranks, about all nodes of the other."""
+    if cause.ranks and finding.ranks:
+        return set(finding.ranks) <= set(cause.ranks)
+    return set(finding.nodes) <= set(cause.nodes) or not (cause.ranks or cause.nodes)
 
 
 def _out_of_sight(job: Job, select: Collection[str], ignore: Collection[str]) -> list[NotChecked]:

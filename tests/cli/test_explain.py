@@ -6,10 +6,18 @@ from distcheck.rules import FAMILIES, all_rules
 
 def test_a_rule_is_explained_by_its_docstring():
     text = explain("probe-version-differs")
-    assert text.startswith("probe-version-differs\n\nThe nodes run different versions of distcheck.\n")
+    assert text.startswith(
+        "probe-version-differs\nseverity warning, scope job, since 0.1.0\n\n"
+        "The nodes run different versions of distcheck.\n"
+    )
     assert "Fix: install the same version" in text
     assert "``" not in text
     assert text.endswith("docs/rules/probe.md#probe-version-differs\n")
+
+
+def test_the_rules_that_silence_a_rule_are_named():
+    text = explain("net-master-unreachable")
+    assert "\nseverity error, scope link, since 0.1.0, silent when torchrun-store-port-extra reports the same\n" in text
 
 
 def test_an_alias_explains_its_rule():

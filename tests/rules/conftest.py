@@ -15,8 +15,9 @@ from distcheck.facts.network import Attempt, Bind, Interface, Resolution
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import ProcessFacts, RankFacts, Role
-from distcheck.rules import Rule, all_rules
+from distcheck.rules import Rule, all_rules, find_rule
 from distcheck.rules.diagnose import Diagnosis, diagnose
+from distcheck.rules.finding import SEVERITIES, Finding
 from distcheck.selection.placement import local_placements, place, rank_environment
 
 if TYPE_CHECKING:
@@ -289,6 +290,15 @@ def unpasteable(command: str, job: Job) -> str:
     return f"port {given - known} is none of the job's {known}" if known and given - known else ""
 
 
+def agrees_with_its_record(finding: Finding) -> None:
+    """Hold that a rule reports no more than its record says; the engine gives faults of most nodes the scope system."""
+    known = find_rule(finding.rule)
+    assert known is not None, finding.rule
+    assert SEVERITIES.index(finding.severity) >= SEVERITIES.index(known.severity), f"{known.name}: {finding.severity}"
+    shared = {"system"} if {"node", "gpu"} & set(known.scope) else set()
+    assert finding.scope in shared.union(known.scope), f"{known.name}: {finding.scope}"
+
+
 @pytest.fixture
 def judge() -> Callable[..., Diagnosis]:
     """Judge a job by the rules of these families, by all rules when none is named."""
@@ -297,6 +307,7 @@ def judge() -> Callable[..., Diagnosis]:
         rules: tuple[Rule, ...] = all_rules()
         said = diagnose(job, rules=[r for r in rules if r.family in families] if families else rules)
         for finding in said.findings:
+            agrees_with_its_record(finding)
             assert "\n" not in finding.message, finding.message
             assert len(finding.message) <= 300, finding.message
             wrong = {c: why for c in finding.fix.commands if (why := unpasteable(c, job))}

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rules.conftest import unpasteable
@@ -12,8 +13,12 @@ from rules.conftest import unpasteable
 import distcheck
 from distcheck.cli.explain import explain
 from distcheck.facts.job import Asked, Job
-from distcheck.rules import FAMILIES, Rule, all_rules
-from distcheck.rules.finding import Finding, NotChecked
+from distcheck.facts.network import Attempt, Bind
+from distcheck.facts.placement import Variables
+from distcheck.facts.rank import Agent
+from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import SEVERITIES, Finding, NotChecked
 
 TESTS = Path(__file__).parent.parent
 RULES = Path(distcheck.__file__).parent / "rules"
@@ -57,6 +62,58 @@ def test_it_has_a_page_and_an_explanation(each: Rule) -> None:
     assert each.look in FAMILIES[each.family].looks
     assert each.page == f"docs/rules/{each.family}.md#{each.name}"
     assert each.summary.replace("``", "`") in explain(each.name)
+
+
+def test_its_version_is_in_the_changelog(each: Rule) -> None:
+    changelog = (RULES.parent.parent / "docs" / "changelog.md").read_text(encoding="utf-8")
+    assert re.search(rf"(?m)^## {re.escape(each.since)}( |$)", changelog)
+
+
+def test_the_rules_that_explain_it_exist_can_be_as_severe_and_are_not_explained_by_it(each: Rule) -> None:
+    todo, causes = list(each.unless), set[str]()
+    while todo:
+        cause = find_rule(name := todo.pop())
+        assert cause is not None, name
+        assert cause.name == name, f"{name} is an alias"
+        assert SEVERITIES.index(cause.severity) <= SEVERITIES.index(each.severity), f"{name} is milder"
+        todo += set(cause.unless) - causes
+        causes.add(name)
+    assert each.name not in causes
+
+
+def blocked_store(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job whose ranks 2-3 do not reach the port that torchrun's agent chose for the ranks."""
+    agent = Agent(program="torchrun", pid=9, arguments=("--rdzv-backend=c10d", "train.py"), exported=Variables({}))
+    job = change.process(job_of(2, 2, "torchrun"), None, agent=agent)
+    job = change.process(job, 0, bind=Bind(port=45319, outcome="agent"))
+    lost = Attempt(address="10.0.0.1", port=45319, door="master", outcome="timeout")
+    return change.process(job, [2, 3], attempts=(lost,))
+
+
+EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
+    "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
+}
+"""Jobs in which a rule's finding is explained, by rule and by the rule that explains it."""
+
+
+def test_a_rule_is_silent_where_a_rule_of_its_record_explains_it(
+    job_of: Callable[..., Job], change: SimpleNamespace, judge: Callable[..., Diagnosis]
+) -> None:
+    assert {name: set(jobs) for name, jobs in EXPLAINED.items()} == {
+        r.name: set(r.unless) for r in all_rules() if r.unless
+    }
+    for rule in all_rules():
+        for cause in rule.unless:
+            job = EXPLAINED[rule.name][cause](job_of, change)
+            assert any(isinstance(outcome, Finding) for outcome in rule.judge(job)), "it would report this job"
+            assert [f.rule for f in judge(job).findings if f.rule in {rule.name, cause}] == [cause]
+
+
+def test_the_looks_of_a_family_are_those_of_its_rules() -> None:
+    """`FAMILIES` repeats the looks, so that a module is imported only if the job asked for one of them."""
+    for name, family in FAMILIES.items():
+        rules = [rule for rule in all_rules() if rule.family == name]
+        assert set(family.looks) == {look for rule in rules for look in (rule.look, *rule.also)}, name
 
 
 def test_a_test_mentions_it(each: Rule, sources: str) -> None:

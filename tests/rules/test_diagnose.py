@@ -90,6 +90,48 @@ def test_select_and_ignore_leave_rules_out():
     assert [f.rule for f in diagnose(job(), rules=both, ignore=["two"]).findings] == ["one"]
 
 
+def about(ranks=(), nodes=()):
+    return Finding(ranks=ranks, nodes=nodes, message="m", fix=Fix("f"))
+
+
+@pytest.mark.parametrize(("cause", "consequence", "left"), [
+    (about((2, 3), ("n1",)), about((2, 3), ("n1",)), False),
+    (about((1, 2, 3), ("n0", "n1")), about((2, 3), ("n1",)), False),
+    (about((2,), ("n1",)), about((2, 3), ("n1",)), True),
+    (about((4,), ("n1",)), about((2, 3), ("n1",)), True),
+    (about((), ("n1",)), about((2, 3), ("n1",)), False),
+    (about((), ("n2",)), about((2, 3), ("n1",)), True),
+    (about((2,), ("n1",)), about((), ("n1",)), False),
+    (about((2,), ("n1",)), about((), ("n1", "n2")), True),
+    (about(), about((2, 3), ("n1",)), False),
+    (about((2,), ("n1",)), about(), False),
+])  # fmt: skip
+def test_a_finding_is_dropped_where_a_rule_that_explains_it_reports_the_same_ranks_or_nodes(cause, consequence, left):
+    explains = rule(lambda _: iter([cause]), name="cause")
+    explained = rule(lambda _: iter([consequence]), name="consequence")._replace(unless=("cause",))
+    expected = ["cause", "consequence"] if left else ["cause"]
+    for rules in ([explains, explained], [explained, explains]):
+        assert sorted(f.rule for f in diagnose(job(), rules=rules).findings) == expected
+        chosen = diagnose(job(), rules=rules, select=["consequence"])
+        assert [f.rule for f in chosen.findings] == expected[1:], "the other rule still explains it"
+        assert chosen.verdict.exit_code == (30 if left else 0)
+        assert [f.rule for f in diagnose(job(), rules=rules, ignore=["cause"]).findings] == expected[1:]
+
+
+def test_a_rule_explains_where_it_is_explained_itself_and_not_where_it_found_nothing_or_crashed():
+    def crashes(_):
+        raise KeyError("gone")
+        yield
+
+    first, third = (rule(lambda _: iter([about((1,))]), name=name) for name in ("first", "third"))
+    second = rule(lambda _: iter([about((1,))]), name="second")._replace(unless=("first",))
+    third = third._replace(unless=("second",))
+    assert [f.rule for f in diagnose(job(), rules=[first, second, third]).findings] == ["first"]
+    for fails in (crashes, lambda _: iter([])):
+        rules = [rule(fails, name="first"), second]
+        assert "second" in [f.rule for f in diagnose(job(), rules=rules).findings]
+
+
 def test_errors_come_before_warnings():
     def mixed(_):
         yield Finding(severity="warning", message="w", fix=Fix("f"))

@@ -85,7 +85,7 @@ def perf_threshold_impossible(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("collectives")
+@rule("collectives", scope="link")
 def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
     """The bus bandwidth is below --min-busbw.
 
@@ -131,7 +131,7 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("collectives")
+@rule("collectives", scope="link")
 def perf_below_expectation(job: Job) -> Iterator[Outcome]:
     """The bus bandwidth is well below what is usual on this hardware.
 
@@ -173,7 +173,7 @@ def perf_below_expectation(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("collectives")
+@rule("collectives", severity="info", scope="link")
 def perf_above_expectation(job: Job) -> Iterator[Outcome]:
     """The bus bandwidth is well above what distcheck expects of this hardware.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WARNING, _ERROR = 0.9, 0.8
 
 
-@rule("collectives")
+@rule("collectives", scope="link")
 def perf_below_baseline(job: Job) -> Iterator[Outcome]:
     """An operation is slower than it was in the run that ``--baseline`` names.
 

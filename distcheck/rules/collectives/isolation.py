@@ -85,7 +85,7 @@ def _found(job: Job, culprit: Culprit, fix: Fix, **evidence: Any) -> Finding:
     )
 
 
-@rule("isolation")
+@rule("isolation", scope=("node", "gpu"))
 def isolation_bad_node(job: Job) -> Iterator[Outcome]:
     """A node fails by itself or with several nodes that work with others.
 
@@ -111,7 +111,7 @@ def isolation_bad_node(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("isolation")
+@rule("isolation", scope="node")
 def isolation_slow_node(job: Job) -> Iterator[Outcome]:
     """A node, or a rank on it, is far slower than the others.
 
@@ -138,7 +138,7 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("isolation")
+@rule("isolation", scope="link")
 def isolation_bad_link(job: Job) -> Iterator[Outcome]:
     """Two nodes do not work with each other, although each of them works with others.
 
@@ -164,7 +164,7 @@ def isolation_bad_link(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("isolation")
+@rule("isolation", scope="link")
 def isolation_boundary(job: Job) -> Iterator[Outcome]:
     """Two groups of nodes each work alone but not together.
 
@@ -197,7 +197,7 @@ def isolation_boundary(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("isolation")
+@rule("isolation", scope=("link", "system"))
 def isolation_undecided(job: Job) -> Iterator[Outcome]:
     """Collectives failed, and isolation could not decide which of a few nodes is at fault.
 

@@ -27,7 +27,7 @@ _NVLS_SINCE = (2, 17)
 _MULTICAST_GPU = re.compile(r"\bG?[HB]\d{2,3}\b")
 
 
-@rule("collectives")
+@rule("collectives", severity="warning", scope=("job", "node"))
 def perf_p2p_not_nvlink(job: Job) -> Iterator[Outcome]:
     """NCCL copies between GPUs through the host although NVLink connects them.
 
@@ -89,7 +89,7 @@ def _index(node: NodeFacts, rank: RankFacts) -> int | None:
     return next((gpu.index for gpu in devices if gpu.uuid == rank.gpu and gpu.mig is not True), None)
 
 
-@rule("collectives")
+@rule("collectives", severity="warning", scope="node")
 def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
     """NCCL does not reduce in the NVSwitches although they support it.
 
@@ -173,7 +173,7 @@ def _multicast(reading: Reading) -> bool:
     return kind and links is not None and "switch" in links.remote and any(links.active) and not not_ready(reading)
 
 
-@rule("collectives")
+@rule("collectives", scope=("job", "node"))
 def nccl_hostid_split(job: Job) -> Iterator[Outcome]:
     """NCCL treats the ranks of one node as several nodes, or several nodes as one.
 

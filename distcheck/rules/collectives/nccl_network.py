@@ -33,7 +33,7 @@ _DESKTOP_GPU = re.compile(r"GeForce|\bRTX\b|\bTITAN\b|Quadro")
 _GOOGLE = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
 
 
-@rule("collectives")
+@rule("collectives", scope=("job", "node"))
 def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
     """NCCL uses TCP sockets between nodes that have InfiniBand or RoCE.
 
@@ -108,7 +108,7 @@ def _scope(job: Job, group: Sequence[Logged]) -> Scope:
     return "job" if len({t.node.key for t in group}) == len(nodes_in_use(job)) else "node"
 
 
-@rule("collectives")
+@rule("collectives", scope=("job", "node"))
 def nccl_net_plugin_missing(job: Job) -> Iterator[Outcome]:
     """NCCL could not load a required network plugin.
 
@@ -181,7 +181,7 @@ def _plugin_wanted(t: Logged) -> str:
     return f"{google} is set, a variable of Google's network plugin" if google else ""
 
 
-@rule("collectives", "gdr-level-too-strict")
+@rule("collectives", "gdr-level-too-strict", severity="warning", scope=("job", "node"))
 def gdr_not_used(job: Job) -> Iterator[Outcome]:
     """NCCL does not use GPUDirect RDMA between nodes.
 

@@ -63,7 +63,7 @@ def torch_backend_missing(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("collectives")
+@rule("collectives", scope="node")
 def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
     """A signal stopped a rank's process during a collective.
 
@@ -96,7 +96,7 @@ def collective_rank_stopped(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("collectives")
+@rule("collectives", scope=("rank", "node"))
 def collective_rank_died(job: Job) -> Iterator[Outcome]:
     """A rank's process died during the collectives.
 
@@ -134,7 +134,7 @@ def collective_rank_died(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("collectives")
+@rule("collectives", scope=("node", "link"))
 def collective_failed(job: Job) -> Iterator[Outcome]:
     """A collective, or joining the process group, raised an error.
 
@@ -176,7 +176,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
     yield from _unmeasured(job)
 
 
-@rule("collectives")
+@rule("collectives", scope=("node", "link"))
 def collective_stalled(job: Job) -> Iterator[Outcome]:
     """Ranks did not finish a collective in time, and no rank shows why.
 
@@ -236,7 +236,7 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("collectives")
+@rule("collectives", scope=("node", "link"))
 def collective_wrong_result(job: Job) -> Iterator[Outcome]:
     """A collective returned wrong numbers.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AGENT = re.compile(r"torchrun|torch[./]distributed[./](run|launch)|elastic|accelerate|lightning|fabric|deepspeed")
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_torchelastic_leak(job: Job) -> Iterator[Outcome]:
     """TORCHELASTIC_USE_AGENT_STORE is set, but no torchrun agent serves the store.
 
@@ -74,7 +74,7 @@ def _has_agent(job: Job, rank: RankFacts) -> bool:
     return not ancestors or any(_AGENT.search(command) for command in ancestors)
 
 
-@rule("environment")
+@rule("environment", severity="warning", scope="rank")
 def env_pet_leak(job: Job) -> Iterator[Outcome]:
     """PET_* variables set options that torchrun's command line does not.
 
@@ -116,7 +116,7 @@ def _in_force(job: Job, rank: RankFacts) -> tuple[str, ...]:
     )
 
 
-@rule("environment")
+@rule("environment", severity="info", scope="rank")
 def env_proxy_vars(job: Job) -> Iterator[Outcome]:
     """A proxy is set, and no_proxy does not cover MASTER_ADDR.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
 
-@rule("environment")
+@rule("environment", severity="warning", scope="rank")
 def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
     """RANK is set but LOCAL_RANK is not, so every rank of a node uses the same GPU.
 
@@ -54,7 +54,7 @@ def env_local_rank_unset(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment", "gpu-duplicate-silent-modulo")
+@rule("environment", "gpu-duplicate-silent-modulo", scope="rank")
 def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
     """LOCAL_RANK exceeds the GPUs that the rank sees or the ranks on its node.
 
@@ -107,7 +107,7 @@ def env_local_rank_out_of_range(job: Job) -> Iterator[Outcome]:
             yield without_gpu(job, without)
 
 
-@rule("meeting")
+@rule("meeting", scope="rank")
 def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
     """Ranks of one node have the same local rank, so they use the same GPU.
 
@@ -144,7 +144,7 @@ def env_local_rank_duplicate(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("meeting")
+@rule("meeting", severity="warning", scope="rank")
 def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
     """LOCAL_WORLD_SIZE is not the number of ranks on the node.
 
@@ -175,7 +175,7 @@ def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting")
+@rule("meeting", severity="warning")
 def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
     """Consecutive ranks are on different nodes.
 

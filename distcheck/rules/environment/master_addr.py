@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_master_addr_format(job: Job) -> Iterator[Outcome]:
     """MASTER_ADDR is not a host name or an IP address.
 
@@ -60,7 +60,7 @@ def env_master_addr_format(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", scope=("rank", "node"))
 def env_master_addr_unresolvable(job: Job) -> Iterator[Outcome]:
     """The name in MASTER_ADDR does not resolve.
 
@@ -132,7 +132,7 @@ def env_master_addr_localhost_multinode(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting", "slurm-master-from-wrong-node")
+@rule("meeting", "slurm-master-from-wrong-node", scope="rank")
 def env_master_addr_differs(job: Job) -> Iterator[Outcome]:
     """MASTER_ADDR differs between the ranks.
 
@@ -189,7 +189,7 @@ def _by_two_networks(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting", "slurm-node-order")
+@rule("meeting", "slurm-node-order", scope="rank")
 def env_master_addr_not_rank0_host(job: Job) -> Iterator[Outcome]:
     """MASTER_ADDR is not an address of rank 0's host.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distcheck.facts.rank import RankFacts
 
 
-@rule("meeting")
+@rule("meeting", scope="rank")
 def env_master_port_differs(job: Job) -> Iterator[Outcome]:
     """MASTER_PORT differs between the ranks.
 
@@ -54,7 +54,7 @@ def _port_fault(job: Job, ranks: list[RankFacts], problem: str) -> Iterator[Outc
         )
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_master_port_range(job: Job) -> Iterator[Outcome]:
     """MASTER_PORT is not a valid port number.
 
@@ -68,7 +68,7 @@ def env_master_port_range(job: Job) -> Iterator[Outcome]:
     yield from _port_fault(job, beyond, f"expected 1 to {LARGEST_PORT}")
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_master_port_zero(job: Job) -> Iterator[Outcome]:
     """MASTER_PORT is 0, so rank 0 listens on a port that the other ranks do not know.
 
@@ -82,7 +82,7 @@ def env_master_port_zero(job: Job) -> Iterator[Outcome]:
     yield from _port_fault(job, zero, "so rank 0 listens on an ephemeral port that the other ranks do not know")
 
 
-@rule("meeting")
+@rule("meeting", scope="rank")
 def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
     """MASTER_PORT is a privileged port, and rank 0 is not permitted to listen on it.
 
@@ -108,7 +108,7 @@ def env_master_port_privileged(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting")
+@rule("meeting", severity="info", scope="rank")
 def env_master_port_ephemeral(job: Job) -> Iterator[Outcome]:
     """MASTER_PORT is in the ephemeral port range of rank 0's node.
 

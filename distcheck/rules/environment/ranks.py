@@ -35,7 +35,7 @@ _SHOWN = 8
 # would hide it, and none would be a pass.
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
     """A rank is outside the range 0 to WORLD_SIZE - 1.
 
@@ -69,7 +69,7 @@ def env_rank_out_of_range(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting")
+@rule("meeting", scope="rank")
 def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
     """Several processes claim the same rank.
 
@@ -106,7 +106,7 @@ def env_rank_duplicate(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting", consequence=True)
+@rule("meeting", consequence=True, scope="node")
 def env_rank_missing(job: Job) -> Iterator[Outcome]:
     """Some ranks of the world did not join the roll call.
 
@@ -155,7 +155,7 @@ def env_rank_missing(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting")
+@rule("meeting", scope="rank")
 def env_world_size_mismatch(job: Job) -> Iterator[Outcome]:
     """The ranks do not agree on the world size.
 
@@ -223,7 +223,7 @@ def env_world_size_not_product(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_world_size_zero_neg(job: Job) -> Iterator[Outcome]:
     """The world size is zero or negative.
 

@@ -93,7 +93,7 @@ def _torch_severity(job: Job, groups: Mapping[str, list[RankFacts]]) -> Severity
     return "error" if len(releases) > 1 or (len(lacks) > 1 and _uses_nccl(job)) else "warning"
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def sw_torch_version_differs(job: Job) -> Iterator[Outcome]:
     """The ranks use different versions of torch.
 
@@ -126,7 +126,7 @@ def sw_torch_version_differs(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
     """The ranks use different versions of NCCL.
 
@@ -156,7 +156,7 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", severity="warning", scope="rank")
 def sw_python_differs(job: Job) -> Iterator[Outcome]:
     """The ranks use different versions of Python.
 

@@ -51,7 +51,7 @@ def _unset_everywhere(job: Job) -> dict[tuple[str, tuple[str, ...]], list[RankFa
     return grouped(lacking, lambda r: (r.placement.launcher, unset(r)))
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_rank_unset(job: Job) -> Iterator[Outcome]:
     """A variable that torch needs to find the other ranks is not set.
 
@@ -155,7 +155,7 @@ def _in_short(error: str) -> str:
     return error.rpartition(": ")[2]
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
     """MPI or Horovod started the ranks, and only its own variables are set.
 
@@ -177,7 +177,7 @@ def env_mpi_horovod_vars_only(job: Job) -> Iterator[Outcome]:
             yield from _only_launcher_variables(job, ranks, names)
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_empty_string(job: Job) -> Iterator[Outcome]:
     """A variable that defines the rank or the master is set to an empty string.
 
@@ -217,7 +217,7 @@ def env_empty_string(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", scope="rank")
 def env_not_integer(job: Job) -> Iterator[Outcome]:
     """A variable that must be an integer is not an integer.
 
@@ -248,7 +248,7 @@ def env_not_integer(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", severity="warning", scope="rank")
 def env_scheduler_disagrees(job: Job) -> Iterator[Outcome]:
     """RANK differs from the rank that the scheduler assigned to the process.
 

@@ -27,7 +27,7 @@ _MOST = 16
 """Ranks that a finding's evidence shows."""
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="rank")
 def gpu_far_from_cpu(job: Job) -> Iterator[Outcome]:
     """A rank is pinned to CPUs that are not next to its GPU.
 
@@ -76,7 +76,7 @@ def _binding(take: Take) -> Fix:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope=("rank", "node"))
 def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
     """NCCL uses a network adapter far from the GPU although a nearer one exists.
 
@@ -152,7 +152,7 @@ def _list_of(node: NodeFacts) -> Fix:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="node")
 def gpu_rails_differ(job: Job) -> Iterator[Outcome]:
     """One LOCAL_RANK takes GPUs at different positions on different nodes.
 

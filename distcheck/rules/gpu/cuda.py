@@ -32,7 +32,7 @@ _BORROWED = re.compile(r"/[^/]*(compat|stubs)[^/]*/")
 """Folders whose libcuda is not the driver's own: forward compatibility packages and link-time stubs."""
 
 
-@rule("gpu")
+@rule("gpu", scope=("rank", "node"))
 def gpu_cuda_init_failed(job: Job) -> Iterator[Outcome]:
     """CUDA does not start for a rank although NVML counts GPUs on its node.
 
@@ -127,7 +127,7 @@ def _no_library(job: Job, ranks: list[RankFacts], reason: str) -> Outcome:
     )
 
 
-@rule("gpu")
+@rule("gpu", scope=("rank", "node"))
 def sw_compat_libcuda(job: Job) -> Iterator[Outcome]:
     """A rank loads a libcuda.so.1 that does not match the driver of its node.
 

@@ -60,7 +60,7 @@ _FABRIC_MANAGER = Fix(
 )
 
 
-@rule("gpu")
+@rule("gpu", scope=("node", "gpu"))
 def gpu_fabric_manager_down(job: Job) -> Iterator[Outcome]:
     """GPUs behind NVSwitches are not registered: mostly the fabric manager is not running.
 
@@ -126,7 +126,7 @@ def _not_started(job: Job, ranks: list[RankFacts], *, sure: bool) -> Finding:
     )
 
 
-@rule("gpu")
+@rule("gpu", scope="node")
 def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
     """The NVLink fabric of a node is up but unhealthy, so multicast over it (NVLS) may fail.
 
@@ -167,7 +167,7 @@ def gpu_nvls_multicast_broken(job: Job) -> Iterator[Outcome]:
     yield from findings(judged(job, lambda r: say(r, bad=False), fix, scope="node"))
 
 
-@rule("gpu")
+@rule("gpu", scope="node")
 def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
     """GPUs of several nodes share an NVLink domain, but a process cannot use its IMEX channel.
 
@@ -213,7 +213,7 @@ def gpu_mnnvl_imex(job: Job) -> Iterator[Outcome]:
     yield from findings(judged(job, lambda r: say(r, shared=False), fix, severity=by_itself, scope="node"))
 
 
-@rule("gpu")
+@rule("gpu", severity="info", scope="node")
 def gpu_confidential_compute(job: Job) -> Iterator[Outcome]:
     """The GPUs of a node run in confidential computing mode, which costs bandwidth.
 

@@ -21,7 +21,7 @@ _ALIKE = 1.01
 _MOST = 16
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope=("job", "node"))
 def gpu_mixed_models(job: Job) -> Iterator[Outcome]:
     """The job's GPUs are of different models or have different memory sizes.
 
@@ -87,7 +87,7 @@ def _where(gpus: Sequence[Presence], most: int = 3) -> str:
     return listed([f"{listed(names, most=most)}, {words}" for words, names in alike.items()], most=most)
 
 
-@rule("gpu")
+@rule("gpu", scope=("job", "node"))
 def gpu_fewer_on_one_node(job: Job) -> Iterator[Outcome]:
     """A node has fewer GPUs than nodes with as many ranks, or than its PCI bus shows.
 
@@ -141,7 +141,7 @@ def _fewer(job: Job, short: Shortfall) -> Finding:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope=("job", "node"))
 def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
     """Nodes of the job differ in NVIDIA's driver or in the CUDA version that it supports.
 

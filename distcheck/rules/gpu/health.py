@@ -50,7 +50,7 @@ def _broken(reading: Reading) -> bool:
     return failure or number(reading.health.ecc.uncorrected_volatile) > 0
 
 
-@rule("gpu")
+@rule("gpu", scope="gpu")
 def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
     """A GPU's memory has had errors that ECC could not correct since its last reset.
 
@@ -77,7 +77,7 @@ def gpu_ecc_uncorrected(job: Job) -> Iterator[Outcome]:
     yield from judged(job, say, _RESET, severity="error", confirmed=True)
 
 
-@rule("gpu")
+@rule("gpu", scope="gpu")
 def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
     """Bad rows of a GPU's memory wait to be remapped, or no spare row is left.
 
@@ -119,7 +119,7 @@ def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
     yield from findings(judged(job, pending, _RESET))
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_retired_pages(job: Job) -> Iterator[Outcome]:
     """Bad pages of a GPU's memory wait for a reboot to be retired.
 
@@ -144,7 +144,7 @@ def gpu_retired_pages(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu")
+@rule("gpu", scope="gpu")
 def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
     """The driver requests a reset of a GPU, or a reboot of its node, before further use.
 
@@ -181,7 +181,7 @@ def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
     yield from findings(judged(job, ecc, _RESET, severity="info"))
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
     """A GPU is slowed down because it is too hot.
 
@@ -235,7 +235,7 @@ def _usual_limits(job: Job) -> dict[str, float]:
     return {name: watts for name, watts in usual if watts is not None}
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_power_cap(job: Job) -> Iterator[Outcome]:
     """A GPU's power limit is below its default, or the power brake slows it down.
 
@@ -284,7 +284,7 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_clocks_locked(job: Job) -> Iterator[Outcome]:
     """A GPU's application clocks are below their default, or it runs slower than the others.
 

@@ -67,7 +67,7 @@ def _usual_links(most: Mapping[tuple[str, str], int]) -> dict[str, int]:
     return {name: links for name, links in usual if links is not None}
 
 
-@rule("gpu")
+@rule("gpu", scope=("node", "gpu"))
 def gpu_nvlink_down(job: Job) -> Iterator[Outcome]:
     """A GPU has fewer active NVLinks than its peers, or no P2P access to an NVLinked GPU.
 
@@ -160,7 +160,7 @@ def _without_access(node: NodeFacts, known: dict[int, Reading]) -> Iterator[Find
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
     """An NVLink has counted many more errors than those of the other GPUs.
 
@@ -201,7 +201,7 @@ def gpu_nvlink_errors(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
     """A GPU's PCIe link has fewer lanes than possible, or stays slow under load.
 
@@ -231,7 +231,7 @@ def gpu_pcie_downgraded(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_pcie_replay(job: Job) -> Iterator[Outcome]:
     """A GPU has resent many more packets over PCIe than the others.
 

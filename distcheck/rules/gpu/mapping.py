@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@rule("gpu")
+@rule("gpu", scope="node")
 def gpu_nvml_init_failed(job: Job) -> Iterator[Outcome]:
     """NVML, the library under nvidia-smi, fails or hangs on a node with NVIDIA GPUs.
 
@@ -79,7 +79,7 @@ def _refusal(node: NodeFacts) -> str:
     return node.gpus.unread if node.gpus is not None else ""
 
 
-@rule("gpu")
+@rule("gpu", scope="gpu")
 def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
     """A GPU of the node is lost: NVML counts it and cannot reach it.
 
@@ -115,7 +115,7 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("gpu")
+@rule("gpu", scope=("rank", "node"))
 def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     """A rank of an NCCL job has no NVIDIA GPU at all.
 
@@ -156,7 +156,7 @@ def gpu_none_visible(job: Job) -> Iterator[Outcome]:
             yield no_gpu(job, nodes, why, suspect=others)
 
 
-@rule("gpu")
+@rule("gpu", scope="rank")
 def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES is set but empty, which hides every GPU.
 
@@ -171,7 +171,7 @@ def gpu_cvd_empty(job: Job) -> Iterator[Outcome]:
     yield from wrong_values(job, "empty")
 
 
-@rule("gpu")
+@rule("gpu", scope="rank")
 def gpu_cvd_minus_one(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES holds a negative number, which ends the list.
 
@@ -185,7 +185,7 @@ def gpu_cvd_minus_one(job: Job) -> Iterator[Outcome]:
     yield from wrong_values(job, "minus-one")
 
 
-@rule("gpu")
+@rule("gpu", scope="rank")
 def gpu_cvd_duplicate(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES names a GPU twice, so CUDA shows no GPU at all.
 
@@ -199,7 +199,7 @@ def gpu_cvd_duplicate(job: Job) -> Iterator[Outcome]:
     yield from wrong_values(job, "duplicate")
 
 
-@rule("gpu")
+@rule("gpu", scope="rank")
 def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES holds an item that CUDA reads differently than intended.
 
@@ -216,7 +216,7 @@ def gpu_cvd_bad_item(job: Job) -> Iterator[Outcome]:
     yield from wrong_values(job, "bad-item")
 
 
-@rule("gpu")
+@rule("gpu", scope="rank")
 def gpu_cvd_mixed_uuid_index(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES mixes indices with UUIDs; the list ends where the kind changes.
 
@@ -230,7 +230,7 @@ def gpu_cvd_mixed_uuid_index(job: Job) -> Iterator[Outcome]:
     yield from wrong_values(job, "mixed")
 
 
-@rule("gpu")
+@rule("gpu", scope="rank")
 def gpu_cvd_uuid_stale(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES names a UUID that no GPU of the node has, which ends the list.
 
@@ -244,7 +244,7 @@ def gpu_cvd_uuid_stale(job: Job) -> Iterator[Outcome]:
     yield from wrong_values(job, "stale")
 
 
-@rule("gpu", "slurm-same-gpu-for-all")
+@rule("gpu", "slurm-same-gpu-for-all", scope="rank")
 def gpu_duplicate(job: Job) -> Iterator[Outcome]:
     """Two ranks run on the same GPU.
 

@@ -23,7 +23,7 @@ _WHOLE = ("sudo nvidia-smi -mig 0",)
 _MOST = 16
 
 
-@rule("gpu")
+@rule("gpu", scope="gpu")
 def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
     """A GPU is in MIG mode but has no MIG device, so CUDA hides it and a rank gets no GPU.
 
@@ -65,7 +65,7 @@ def gpu_mig_without_device(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="rank")
 def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
     """CUDA_VISIBLE_DEVICES names several MIG devices, but a process sees only the first.
 
@@ -105,7 +105,7 @@ def gpu_cvd_mig(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("gpu")
+@rule("gpu", scope="rank")
 def gpu_mig_with_nccl(job: Job) -> Iterator[Outcome]:
     """Ranks run on MIG devices of the same GPU, and NCCL cannot connect them.
 
@@ -157,7 +157,7 @@ def _nccl_version(job: Job) -> tuple[int, ...] | None:
     return tuple(map(int, numbers)) if len(numbers) > 1 and all(n.isdecimal() for n in numbers) else None
 
 
-@rule("gpu")
+@rule("gpu", scope=("job", "node"))
 def gpu_mig_partial(job: Job) -> Iterator[Outcome]:
     """Some ranks of the job take a MIG device, and others a whole GPU.
 

@@ -23,7 +23,7 @@ _MOST = 8
 """Ranks that a finding's evidence shows."""
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="rank")
 def gpu_order_mismatch(job: Job) -> Iterator[Outcome]:
     """CUDA numbers a node's GPUs in another order than nvidia-smi and NVML do.
 
@@ -102,7 +102,7 @@ def _really(seen_by: Shown) -> str:
     return words if real == meant else f"{words}, not {title(meant, seen_by.devices)}"
 
 
-@rule("gpu")
+@rule("gpu", scope=("rank", "node"))
 def gpu_hidden_from_cuda(job: Job) -> Iterator[Outcome]:
     """CUDA hides from a rank GPUs that NVML counts and CUDA_VISIBLE_DEVICES leaves.
 
@@ -168,7 +168,7 @@ def _hidden(job: Job, group: list[Shown], severity: Severity) -> Outcome:
     )  # fmt: skip
 
 
-@rule("gpu")
+@rule("gpu", severity="info", scope="rank")
 def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
     """If a script names no device, torch guesses it by the global rank, here wrongly.
 
@@ -216,7 +216,7 @@ def gpu_barrier_guess(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("collectives")
+@rule("collectives", severity="warning", scope="rank")
 def gpu_other_than_expected(job: Job) -> Iterator[Outcome]:
     """A rank's process worked on another GPU than its variables select.
 

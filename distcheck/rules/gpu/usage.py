@@ -44,7 +44,7 @@ def _others(reading: Reading) -> str:
     return ""
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_other_processes(job: Job) -> Iterator[Outcome]:
     """Another process computes on a GPU, or holds its memory, before the job starts.
 
@@ -101,7 +101,7 @@ def _strangers(job: Job) -> dict[tuple[str, int], str]:
     return strangers
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_stray_context(job: Job) -> Iterator[Outcome]:
     """Processes that work on other GPUs have a context on this one too and hold its memory.
 
@@ -133,7 +133,7 @@ def gpu_stray_context(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_utilisation_before_start(job: Job) -> Iterator[Outcome]:
     """A GPU is busy before the job starts, and no process is visible on it.
 
@@ -162,7 +162,7 @@ def gpu_utilisation_before_start(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="gpu")
 def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
     """A GPU allows only one process at a time.
 
@@ -184,7 +184,7 @@ def gpu_exclusive_mode(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu")
+@rule("gpu", scope="gpu")
 def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
     """A GPU allows no process to use it.
 
@@ -206,7 +206,7 @@ def gpu_prohibited_mode(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="info", scope="node")
 def gpu_persistence_off(job: Job) -> Iterator[Outcome]:
     """The driver puts a GPU to sleep when no process uses it.
 
@@ -229,7 +229,7 @@ def gpu_persistence_off(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning", scope="node")
 def gpu_mps_active(job: Job) -> Iterator[Outcome]:
     """NVIDIA's Multi-Process Service runs on a node, between processes and their GPUs.
 

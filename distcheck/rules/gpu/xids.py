@@ -117,7 +117,7 @@ class _Worst(NamedTuple):
     words: str
 
 
-@rule("gpu")
+@rule("gpu", scope=("node", "gpu"))
 def gpu_xid_recent(job: Job) -> Iterator[Outcome]:
     """The driver reported a GPU error (an Xid) in the kernel log within the last 2 hours.
 

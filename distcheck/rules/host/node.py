@@ -28,7 +28,7 @@ _OPEN_FILES = 4096
 _STALE = "ls -la --time-style=long-iso /dev/shm | grep -E 'nccl-|torch_|psm_'"
 
 
-@rule("node")
+@rule("node", scope="node")
 def gpu_fewer_than_needed(job: Job) -> Iterator[Outcome]:
     """The node has fewer GPUs than required.
 
@@ -73,7 +73,7 @@ def gpu_fewer_than_needed(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("node", "host-shm-noexec-or-perm")
+@rule("node", "host-shm-noexec-or-perm", scope="node")
 def host_shm_not_writable(job: Job) -> Iterator[Outcome]:
     """The directory /dev/shm does not exist or is not writable.
 
@@ -95,7 +95,7 @@ def host_shm_not_writable(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node", also=("collectives",))
+@rule("node", also=("collectives",), scope="node")
 def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     """The directory /dev/shm has too little free space for NCCL and data loaders.
 
@@ -127,7 +127,7 @@ def host_shm_too_small(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node", also=("collectives", "isolation"))
+@rule("node", also=("collectives", "isolation"), scope="node")
 def host_disk_full(job: Job) -> Iterator[Outcome]:
     """The directory for temporary files is full, read-only or does not exist.
 
@@ -163,7 +163,7 @@ def host_disk_full(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node")
+@rule("node", severity="warning", scope="node")
 def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
     """The node's own host name does not resolve, or not to an address of the node.
 
@@ -212,7 +212,7 @@ def host_own_name_unresolvable(job: Job) -> Iterator[Outcome]:
     yield from _unseen(job)
 
 
-@rule("node")
+@rule("node", severity="warning", scope="node")
 def host_nofile(job: Job) -> Iterator[Outcome]:
     """The limit of open files per process is too low for the sockets of a large job.
 

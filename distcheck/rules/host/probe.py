@@ -10,7 +10,7 @@ from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.wording import found, grouped, named, nodes_of
 
 
-@rule("environment")
+@rule("environment", scope="tool")
 def probe_rule_crashed(job: Job) -> Iterator[Outcome]:
     """A rule of distcheck crashed, so a problem may be missed.
 
@@ -23,7 +23,7 @@ def probe_rule_crashed(job: Job) -> Iterator[Outcome]:
     yield from ()
 
 
-@rule("environment")
+@rule("environment", severity="warning")
 def probe_version_differs(job: Job) -> Iterator[Outcome]:
     """The nodes run different versions of distcheck.
 
@@ -49,7 +49,7 @@ def probe_version_differs(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting", always=True)
+@rule("meeting", always=True, scope="node")
 def probe_process_lost(job: Job) -> Iterator[Outcome]:
     """A process of distcheck joined the roll call and was lost before the verdict.
 

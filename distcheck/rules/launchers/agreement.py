@@ -64,7 +64,7 @@ def _concerned(job: Job) -> list[RankFacts]:
     ]
 
 
-@rule("environment")
+@rule("environment", scope=("job", "node"))
 def torchrun_nnodes_mismatch(job: Job) -> Iterator[Outcome]:
     """The agents have different ``--nnodes``, or their world lacks nodes.
 
@@ -177,7 +177,7 @@ def _too_few(job: Job, first: RankFacts, here: int, least: int, out: tuple[str, 
     )
 
 
-@rule("meeting")
+@rule("meeting", severity="warning")
 def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
     """The agents of one job have different values of options that they should share.
 
@@ -220,7 +220,7 @@ def torchrun_options_differ(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting")
+@rule("meeting", scope="node")
 def elastic_clock_skew(job: Job) -> Iterator[Outcome]:
     """The nodes' clocks differ; torchrun's c10d rendezvous may drop a live node.
 

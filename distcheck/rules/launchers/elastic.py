@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
 
-@rule("meeting")
+@rule("meeting", severity="warning")
 def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
     """The agents of one job start different numbers of processes.
 
@@ -52,7 +52,7 @@ def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting", "accelerate-machine-rank-same")
+@rule("meeting", "accelerate-machine-rank-same", severity="warning", scope="rank")
 def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
     """Several nodes have the same node rank.
 
@@ -94,7 +94,7 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
             return
 
 
-@rule("meeting")
+@rule("meeting", severity="info")
 def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
     """The c10d rendezvous ignored ``--node-rank`` and numbered the nodes itself.
 
@@ -135,7 +135,7 @@ def torchrun_node_rank_with_c10d(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", severity="info")
 def torchrun_rdzv_id_shared(job: Job) -> Iterator[Outcome]:
     """The job has no rendezvous id, so another job at the same endpoint can join it.
 
@@ -163,7 +163,7 @@ def torchrun_rdzv_id_shared(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", severity="info")
 def launch_local_rank_arg(job: Job) -> Iterator[Outcome]:
     """The launcher torch.distributed.launch adds ``--local-rank=N`` to the script's arguments.
 
@@ -198,7 +198,7 @@ def launch_local_rank_arg(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", severity="info")
 def elastic_restart_stale(job: Job) -> Iterator[Outcome]:
     """The ranks have been restarted by torchrun after a failure.
 
@@ -225,7 +225,7 @@ def elastic_restart_stale(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning")
 def accelerate_num_processes_total(job: Job) -> Iterator[Outcome]:
     """The ``--num_processes`` of accelerate counts one node, but it must count all nodes.
 

@@ -26,7 +26,7 @@ def _in_pods(job: Job) -> list[RankFacts]:
     return [r for r in job.ranks if "KUBERNETES_SERVICE_HOST" in r.environment]
 
 
-@rule("meeting")
+@rule("meeting", severity="warning")
 def k8s_dns_not_ready(job: Job) -> Iterator[Outcome]:
     """The name in MASTER_ADDR did not resolve when the pod started, and resolved later.
 
@@ -105,7 +105,7 @@ def _intercepted(outcomes: list[str]) -> bool:
     return bool(outcomes) and set(outcomes) <= {"silent", "closed", "foreign"}
 
 
-@rule("environment")
+@rule("environment", severity="info")
 def k8s_pod_host_confusion(job: Job) -> Iterator[Outcome]:
     """NCCL takes pods of one machine for several machines, or isolated containers for one.
 

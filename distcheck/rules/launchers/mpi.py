@@ -57,7 +57,7 @@ def _message(job: Job, names: list[str], have: list[str], lack: list[str]) -> st
     return f"{named(job, _on(job, lack))}: {listed(names)} {are(names)} not set, but set on {listed(have)}"
 
 
-@rule("meeting")
+@rule("meeting", severity="warning")
 def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
     """Network variables are set on some nodes of an MPI job but not on the others.
 
@@ -88,7 +88,7 @@ def mpi_env_not_forwarded(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting")
+@rule("meeting", severity="warning")
 def deepspeed_env_not_forwarded(job: Job) -> Iterator[Outcome]:
     """Network variables are set on some nodes of a DeepSpeed job but not on the others.
 
@@ -120,7 +120,7 @@ def _gpus_on(node: NodeFacts) -> int | None:
     return len(visible(None, node.gpus.devices).uuids) if isinstance(node.gpus, Gpus) else None
 
 
-@rule("gpu")
+@rule("gpu", severity="warning")
 def deepspeed_hostfile_slots(job: Job) -> Iterator[Outcome]:
     """A node of a DeepSpeed job runs fewer ranks than the others and has unused GPUs.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
 
 
-@rule("environment")
+@rule("environment", severity="info")
 def k8s_rank_is_a_pods(job: Job) -> Iterator[Outcome]:
     """The environment identifies the pods of a job, not its ranks.
 

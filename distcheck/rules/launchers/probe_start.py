@@ -49,7 +49,7 @@ def launch_failed(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("launch")
+@rule("launch", scope=("job", "node"))
 def launch_node_unreachable(job: Job) -> Iterator[Outcome]:
     """A node could not be reached by ssh, or Slurm could not start a task on it.
 
@@ -72,7 +72,7 @@ def launch_node_unreachable(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("launch")
+@rule("launch", scope=("job", "node"))
 def launch_probe_missing(job: Job) -> Iterator[Outcome]:
     """Python, or distcheck in it, is not installed on a node.
 
@@ -102,7 +102,7 @@ def launch_probe_missing(job: Job) -> Iterator[Outcome]:
             yield _about(launched, group, f"{problem}: {_error(node.words)}", fix, confirmed=True)
 
 
-@rule("launch")
+@rule("launch", scope=("job", "node"))
 def launch_probe_unreadable(job: Job) -> Iterator[Outcome]:
     """A node runs an incompatible version of distcheck, so its facts cannot be read.
 
@@ -126,7 +126,7 @@ def launch_probe_unreadable(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("launch")
+@rule("launch", scope=("job", "node"))
 def launch_probe_failed(job: Job) -> Iterator[Outcome]:
     """A probe exited before it reported any facts.
 
@@ -163,7 +163,7 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("launch")
+@rule("launch", scope="node")
 def launch_probe_silent(job: Job) -> Iterator[Outcome]:
     """A probe was started on a node but did not report before the timeout.
 
@@ -189,7 +189,7 @@ def launch_probe_silent(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("launch")
+@rule("launch", severity="warning", scope="node")
 def launch_node_left_out(job: Job) -> Iterator[Outcome]:
     """A bad node was excluded; the remaining nodes satisfy ``--need``.
 

@@ -114,7 +114,7 @@ def _alone_under_torchrun(job: Job, first: RankFacts, nodes: int) -> bool:
     return alone and nodes > 1 and step in {None, "4294967290"}  # the step of salloc's own shell
 
 
-@rule("environment")
+@rule("environment", severity="warning")
 def slurm_cpus_per_task_not_inherited(job: Job) -> Iterator[Outcome]:
     """A task may use fewer CPUs than ``--cpus-per-task`` requests.
 
@@ -148,7 +148,7 @@ def slurm_cpus_per_task_not_inherited(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("environment")
+@rule("environment", severity="warning")
 def slurm_ntasks_vs_devices(job: Job) -> Iterator[Outcome]:
     """Slurm assigned a node more GPUs than tasks, so some GPUs would be idle.
 
@@ -215,7 +215,7 @@ def _numbered(ranks: list[RankFacts]) -> bool:
     return any((number(r, "LOCAL_RANK") or 0) > 0 for r in ranks)
 
 
-@rule("gpu")
+@rule("gpu", severity="warning")
 def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
     """Each task sees one GPU as cuda:0, but LOCAL_RANK counts up.
 
@@ -252,7 +252,7 @@ def slurm_gpus_per_task_hides_gpus(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("gpu")
+@rule("gpu", severity="warning")
 def slurm_gpu_bind_no_p2p(job: Job) -> Iterator[Outcome]:
     """Each task can open only its own GPU, so NCCL cannot use P2P within the node.
 

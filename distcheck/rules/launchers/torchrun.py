@@ -205,7 +205,7 @@ def torchrun_localhost_name_ambiguous(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("environment")
+@rule("environment", scope=("rank", "node"))
 def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
     """The host name that torchrun's agent chose for MASTER_ADDR fails on other nodes.
 
@@ -241,7 +241,7 @@ def torchrun_fqdn_unreachable(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting")
+@rule("meeting", scope="link")
 def torchrun_store_port_extra(job: Job) -> Iterator[Outcome]:
     """The agents meet, but the ephemeral port for their ranks is blocked between the nodes.
 

@@ -29,7 +29,7 @@ _SLOWER = 4
 """How many times slower than the link to rank 0 a link must be to count as the wrong one."""
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
     """A node's host name resolves to its loopback or not at all, so Gloo listens there.
 
@@ -105,7 +105,7 @@ def _own_name(choice: Choice) -> str:
     return cause.replace("{", "{{").replace("}", "}}")
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_hostname_wrong_nic(job: Job) -> Iterator[Outcome]:
     """A node's host name resolves to an interface that is unreachable, down or slow.
 
@@ -158,7 +158,7 @@ def _slower(seen: Survey, choice: Choice) -> bool:
     return own is not None and other is not None and own * _SLOWER <= other
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_ipv4_ipv6_mixed(job: Job) -> Iterator[Outcome]:
     """Some nodes use IPv4 addresses and others IPv6, or IPv6 is tried first and fails.
 
@@ -222,7 +222,7 @@ def _in_vain(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("peers")
+@rule("peers", scope=("job", "rank"))
 def net_duplicate_hostname(job: Job) -> Iterator[Outcome]:
     """NCCL identifies two machines as the same host.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from distcheck.rules.finding import Severity
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_nccl_ifname_syntax(job: Job) -> Iterator[Outcome]:
     """NCCL_SOCKET_IFNAME has a syntax error.
 
@@ -87,7 +87,7 @@ def _harm(seen: Survey, choice: Choice, hoped: tuple[Interface, ...]) -> Severit
     return "error" if other and unmet and decides(choice.settings[IFNAME]) else "warning"
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_nccl_ifname_no_match(job: Job) -> Iterator[Outcome]:
     """NCCL's settings match no network interface.
 
@@ -140,7 +140,7 @@ def _nothing_left(choice: Choice) -> str:
     )
 
 
-@rule("peers")
+@rule("peers", severity="info", scope="rank")
 def net_nccl_ifname_prefix_trap(job: Job) -> Iterator[Outcome]:
     """A name in NCCL_SOCKET_IFNAME is also a prefix of other interface names.
 
@@ -179,7 +179,7 @@ def _longer(name: str, item: str, items: tuple[str, ...]) -> bool:
     return name.startswith(item) and name not in items and not name.startswith(item + ":")
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_nccl_picks_loopback_or_docker(job: Job) -> Iterator[Outcome]:
     """NCCL listens on the loopback or Docker's bridge, and the job has several nodes.
 
@@ -201,7 +201,7 @@ def net_nccl_picks_loopback_or_docker(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_nccl_auto_wrong_iface(job: Job) -> Iterator[Outcome]:
     """NCCL selects a network interface at which the other nodes do not reach it.
 
@@ -226,7 +226,7 @@ def net_nccl_auto_wrong_iface(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_gloo_ifname_wrong(job: Job) -> Iterator[Outcome]:
     """GLOO_SOCKET_IFNAME names an unknown interface, one that is down, or only the loopback.
 
@@ -269,7 +269,7 @@ def _gloo_syntax_hint(value: str) -> str:
     return "; Gloo does not support ^ and =" if value.startswith(("^", "=")) else ""
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_subnet_mismatch(job: Job) -> Iterator[Outcome]:
     """Nodes use interfaces in networks that are not connected to each other.
 
@@ -293,7 +293,7 @@ def net_subnet_mismatch(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_ipv6_link_local(job: Job) -> Iterator[Outcome]:
     """NCCL or Gloo uses a link-local IPv6 address.
 

@@ -23,7 +23,7 @@ _MOST_SHOWN = 8
 Pair = frozenset[str]
 
 
-@rule("peers")
+@rule("peers", scope=("node", "link"))
 def net_high_latency(job: Job) -> Iterator[Outcome]:
     """A node has a much longer round trip than the others.
 

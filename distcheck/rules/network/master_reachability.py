@@ -13,12 +13,11 @@ from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import first_open_port, is_address, rank_zero
 from distcheck.rules.job.astray import home_of_rank_0, look_up
 from distcheck.rules.job.remedies import other_port
-from distcheck.rules.job.settings import chosen_by_agent
 from distcheck.rules.network.attempts import address_of, at_master_door, failing, ranks_of, tried
 from distcheck.rules.wording import brief, found, grouped, listed, named
 
 
-@rule("meeting")
+@rule("meeting", scope="rank")
 def net_port_in_use(job: Job) -> Iterator[Outcome]:
     """Another program listens on MASTER_PORT of rank 0's host.
 
@@ -100,7 +99,7 @@ def _answers_of_owner(job: Job) -> str:
     return ""
 
 
-@rule("meeting")
+@rule("meeting", scope="node")
 def net_bind_failed(job: Job) -> Iterator[Outcome]:
     """Rank 0 cannot listen on MASTER_PORT, although no other process does.
 
@@ -134,7 +133,7 @@ def net_bind_failed(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting")
+@rule("meeting", scope="rank")
 def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
     """The roll call of another job answers on MASTER_PORT.
 
@@ -162,7 +161,7 @@ def net_port_in_use_by_peer_job(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting")
+@rule("meeting", scope="link", unless=("torchrun-store-port-extra",))
 def net_master_unreachable(job: Job) -> Iterator[Outcome]:
     """Packets to MASTER_ADDR:MASTER_PORT are dropped or rejected, or there is no route.
 
@@ -178,8 +177,6 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
     """
     blocked = [*failing(job, {"timeout", "unreachable"}), *_refused(job, met=True)]
     for ranks, attempts in blocked:
-        if chosen_by_agent(job, ranks[0]):
-            continue  # torchrun also chose the port: torchrun-store-port-extra
         ways = listed([f"{address_of(a)}: {_manner(a)}" for a in attempts])
         name = ranks[0].placement.master_addr or ""
         target = "MASTER_ADDR:MASTER_PORT" if is_address(name) else f"rank 0 at MASTER_ADDR {name}"
@@ -197,7 +194,7 @@ def net_master_unreachable(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting", consequence=True)
+@rule("meeting", consequence=True, scope="link")
 def net_master_refused(job: Job) -> Iterator[Outcome]:
     """No process listens on MASTER_ADDR:MASTER_PORT.
 
@@ -257,7 +254,7 @@ def _manner(attempt: Attempt) -> str:
     return f"{causes[attempt.outcome]}, {attempt.detail or attempt.outcome}"
 
 
-@rule("meeting")
+@rule("meeting", scope="rank")
 def net_master_silent(job: Job) -> Iterator[Outcome]:
     """A program accepts connections on MASTER_ADDR:MASTER_PORT and does not answer.
 

@@ -15,7 +15,7 @@ from distcheck.rules.wording import found, grouped, listed
 _USUAL_MTU_BYTES = 1500
 
 
-@rule("peers")
+@rule("peers", scope=("node", "link", "system"))
 def net_mtu_mismatch_ip(job: Job) -> Iterator[Outcome]:
     """Full-size packets do not arrive.
 
@@ -81,7 +81,7 @@ def _jumbo_on_one_side(job: Job, ways: Ways) -> Iterator[Outcome]:
             )
 
 
-@rule("peers")
+@rule("peers", scope="link")
 def net_mtu_mismatch_ib(job: Job) -> Iterator[Outcome]:
     """InfiniBand or RoCE ports of the nodes have different active MTUs.
 

@@ -53,7 +53,7 @@ def _one_way(ways: Ways, shut: Mapping[Way, PeerTrial]) -> set[Way]:
     return found
 
 
-@rule("peers")
+@rule("peers", scope=("link", "system"))
 def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
     """Ephemeral ports are closed between nodes.
 
@@ -80,7 +80,7 @@ def net_firewall_ephemeral(job: Job) -> Iterator[Outcome]:
         yield ways.finding(cut_off, "reach", "on ephemeral ports", opened(job))
 
 
-@rule("peers")
+@rule("peers", scope="link")
 def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
     """One node reaches another on an ephemeral port, but the reverse direction fails.
 
@@ -102,7 +102,7 @@ def net_asymmetric_route(job: Job) -> Iterator[Outcome]:
         yield ways.finding(one_way, "reach", "on ephemeral ports", fix)
 
 
-@rule("peers")
+@rule("peers", scope=("link", "system"))
 def net_packet_loss(job: Job) -> Iterator[Outcome]:
     """Packets are lost between nodes.
 
@@ -147,7 +147,7 @@ def _halted(sent: Transfer) -> bool:
     return sent.stalled and sent.repeated > 0 and not nothing_arrived(sent)
 
 
-@rule("peers")
+@rule("peers", severity="warning", scope="node")
 def net_nic_down_or_slow(job: Job) -> Iterator[Outcome]:
     """A node's network interface is slower than it should be.
 

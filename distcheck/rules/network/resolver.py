@@ -16,7 +16,7 @@ from distcheck.rules.wording import found, grouped, listed, named, nodes_of
 _SLOW_LOOK_UP_SECONDS = 0.1
 
 
-@rule("meeting")
+@rule("meeting", scope="rank")
 def net_dns_differs(job: Job) -> Iterator[Outcome]:
     """On some nodes MASTER_ADDR resolves to another host than rank 0's.
 
@@ -48,7 +48,7 @@ def net_dns_differs(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("peers")
+@rule("peers", severity="warning", scope="system")
 def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
     """Reverse DNS look-ups of the nodes' addresses are slow.
 
@@ -90,7 +90,7 @@ def net_reverse_dns_slow(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("peers")
+@rule("peers", severity="warning", scope="rank")
 def net_dns_unstable(job: Job) -> Iterator[Outcome]:
     """MASTER_ADDR resolves to different addresses from one look-up to the next.
 

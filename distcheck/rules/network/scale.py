@@ -20,7 +20,7 @@ _BACKLOG_WORLD = 1024
 _APART_SECONDS = 10.0
 
 
-@rule("peers")
+@rule("peers", scope="rank")
 def net_open_files(job: Job) -> Iterator[Outcome]:
     """Rank 0's limit of open files is too low for the world size.
 
@@ -58,7 +58,7 @@ def net_open_files(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("peers")
+@rule("peers", severity="warning", scope="node")
 def net_conntrack_full(job: Job) -> Iterator[Outcome]:
     """The kernel's connection tracking table is nearly full.
 
@@ -88,7 +88,7 @@ def net_conntrack_full(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("peers")
+@rule("peers", severity="info", scope="node")
 def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
     """The listen backlog of rank 0's host is smaller than the number of ranks.
 
@@ -118,7 +118,7 @@ def net_somaxconn_backlog(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("peers")
+@rule("peers", severity="info", scope="rank")
 def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
     """The ranks start at very different times.
 
@@ -146,7 +146,7 @@ def net_timeouts_unequal(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("peers")
+@rule("peers", severity="info", scope="rank")
 def net_nccl_socket_port_scan(job: Job) -> Iterator[Outcome]:
     """Other jobs on shared nodes may connect to NCCL's ports.
 
