@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from distcheck.report.document import Document, document
+from distcheck.report.document import document
+from distcheck.report.schema import Document
 from distcheck.rules.diagnose import diagnose
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import distcheck
-from distcheck.cli.main import _app
+from distcheck.cli.main import app
 from distcheck.probe.network import free_port
 from distcheck.rules import FAMILIES
 
@@ -231,7 +231,7 @@ def test_env_without_options_loads_nothing_that_only_other_runs_need():
 
 def test_only_the_command_that_is_called_is_read():
     def names(*words: str) -> list[str]:
-        return [c.callback.__name__ for c in _app(list(words)).registered_commands]
+        return [c.callback.__name__ for c in app(list(words)).registered_commands]
 
     assert names("env", "--strict") == ["env"]
     everything = ["env", "net", "gpu", "bandwidth", "isolate", "gate", "node", "report", "explain"]

@@ -9,7 +9,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ from distcheck.selection.placement import find_table, integer
 if TYPE_CHECKING:
     from distcheck.cli.options import Options
 
-LAUNCHERS = ("auto", "local", "ssh", "slurm", "mpi")
 _PORT = 29500
 _MOST_RANKS = 4096
 """On one node."""
@@ -75,8 +74,6 @@ def outside(options: Options, environ: Mapping[str, str] = os.environ) -> Outsid
 
 def _engine(options: Options, environ: Mapping[str, str]) -> Engine | None:
     """Return what starts the probes, None if no probes are started."""
-    if options.launcher not in LAUNCHERS:
-        raise UsageError(f"--launcher {options.launcher}: choose one of {', '.join(LAUNCHERS)}")
     named = bool(options.hosts or options.hostfile)
     if options.launcher == "local" and named:
         raise UsageError("--launcher local starts ranks on this machine only; drop --hosts and --hostfile")
@@ -84,18 +81,18 @@ def _engine(options: Options, environ: Mapping[str, str]) -> Engine | None:
         return None
     table = find_table(environ)
     world = integer(environ.get(table.world_size)) if table else None
-    wanted = options.launcher if options.launcher != "auto" else "ssh" if named else ""
+    wanted: Engine | None = options.launcher if options.launcher != "auto" else "ssh" if named else None
     if table and (world or 0) > 1:
         if wanted:
             raise UsageError(
-                f"{'--hosts' if named else '--launcher ' + wanted}: this process is already one of {world} that "
+                f"{'--hosts' if named else f'--launcher {wanted}'}: this process is already one of {world} that "
                 f"{table.launcher} started; start distcheck once, outside of them, or drop the option"
             )
         return None
     if wanted:
         if wanted == "slurm" and not environ.get("SLURM_JOB_ID"):
             raise UsageError("--launcher slurm: no allocation (SLURM_JOB_ID is not set); use sbatch or salloc")
-        return wanted  # type: ignore[return-value]  # one of LAUNCHERS
+        return wanted
     by_hand = options.rank is not None or (environ.get("RANK") and environ.get("WORLD_SIZE"))
     if table is None and not by_hand and environ.get("SLURM_JOB_ID") and shutil.which("srun"):
         return "slurm"
@@ -198,7 +195,7 @@ def _ranks(
 ) -> tuple[tuple[int, ...], bool]:
     """Return the ranks per host, and whether a probe starts the ranks of its host."""
     if options.nproc is not None:
-        number = _number(options.nproc, environ)
+        number = rank_count(options.nproc, lambda: integer(environ.get("SLURM_GPUS_ON_NODE")))
         return (number,) * len(hosts), True
     if slots:
         return tuple(slots.get(host, 1) for host in hosts), True
@@ -210,17 +207,20 @@ def _ranks(
     return (1,) * len(hosts), True
 
 
-def _number(nproc: str, environ: Mapping[str, str]) -> int:
-    if nproc == "auto" and environ.get("SLURM_GPUS_ON_NODE", "").isdecimal():
-        nproc = environ["SLURM_GPUS_ON_NODE"]
-    if not nproc.isdecimal() or not 1 <= int(nproc) <= _MOST_RANKS:
-        hint = (
-            "the number of ranks per node is unknown here; give a number, for example --nproc 8"
-            if nproc == "auto"
-            else f"give 1 to {_MOST_RANKS}"
+def rank_count(nproc: str, count: Callable[[], int | None]) -> int:
+    """Return the number of ranks that --nproc asks for; `count` returns that of auto, None if it is unknown.
+
+    Raises:
+        UsageError: it is not 1 to 4096, or unknown.
+    """
+    number = (count() or None) if nproc == "auto" else integer(nproc)
+    if nproc == "auto" and number is None:
+        raise UsageError(
+            "--nproc auto: the number of ranks per node is unknown here; give a number, for example --nproc 8"
         )
-        raise UsageError(f"--nproc {nproc}: {hint}")
-    return int(nproc)
+    if number is None or not 1 <= number <= _MOST_RANKS:
+        raise UsageError(f"--nproc {nproc}: give a number of ranks from 1 to {_MOST_RANKS}, or auto")
+    return number
 
 
 def _distribution(engine: Engine, environ: Mapping[str, str], arguments: tuple[str, ...]) -> tuple[str, int | None]:

@@ -1,294 +1,171 @@
-"""The options that the checking commands share, and how typer parses and prints them."""
+"""The options of the commands; an option's name and variable are made of its field's name."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
-from distcheck.report import FORMATS
+from distcheck.facts.job import Backend
+from distcheck.report import Format
 
-RANKS, CHECKS, LIMITS, MEASUREMENT, OUTPUT = PANELS = (
-    "Which ranks",
-    "What to check",
-    "Time limits",
-    "Measurement",
-    "Output",
-)
-VARIABLES = (
-    "Each option can also be set by an environment variable: --join-timeout, for example, by DISTCHECK_JOIN_TIMEOUT."
-)
+PANELS = ("Which ranks", "What to check", "Time limits", "Measurement", "Output")
+"""The groups of options in --help."""
 JOIN_SECONDS = 20.0
+LEAST = 0.001
+"""The smallest time in seconds, and the smallest bandwidth in GB/s, that an option accepts."""
+Launcher = Literal["auto", "local", "ssh", "slurm", "mpi"]
 
 
-def _option(help_text: str, panel: str, name: str, *short: str, **more: Any) -> Any:
-    variable = "DISTCHECK_" + name.lstrip("-").replace("-", "_").upper()
-    return typer.Option(name, *short, help=help_text, rich_help_panel=panel, envvar=variable, show_envvar=False, **more)
+def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the commands that check a job; `taking` makes each a parameter."""
+_ranks, _check, _limit, _measure, _output = (partial(_option, panel) for panel in PANELS)
+_seconds = partial(_limit, metavar="SECONDS", min=LEAST)
+
+
+def _names(choices: Any) -> str:
+    *others, last = get_args(choices)
+    return f"{', '.join(others)} or {last}"
+
+
+AllRanks = Annotated[bool, _output("Show a row for every rank.")]
+Baseline = Annotated[Path | None, _measure("Compare the figures with this run, written by --save.", metavar="FILE")]
+
+
+class Reporting(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of every command that writes a report."""
+
+    format: Annotated[Format, _output(f"{_names(Format)}.", metavar="NAME")] = "text"
+    output: Annotated[Path | None, _output("Write the report to this file.", metavar="FILE")] = None
+    verbose: Annotated[bool, _output("Show info findings too, and shorten nothing.", "-v")] = False
+
+
+class ReportOptions(Reporting, frozen=True, kw_only=True):
+    """Options of `distcheck report`."""
+
+    strict: Annotated[bool | None, _check("Fail on warnings (default: as saved).", "--strict/--no-strict")] = None
+    baseline: Baseline = None
+    all_ranks: AllRanks = False
+    schema: Annotated[bool, _output("Print the JSON Schema of --format json.")] = False
+
+
+class Checking(Reporting, frozen=True, kw_only=True):
+    """Options of every command that checks."""
+
+    strict: Annotated[bool, _check("Fail on warnings (exit code 10).")] = False
+    select: Annotated[str, _check("Apply only these rules.", metavar="RULE,…")] = ""
+    ignore: Annotated[str, _check("Do not apply these rules.", metavar="RULE,…")] = ""
+    save: Annotated[
+        Path | None,
+        _output("Save the job for distcheck report. In a directory, each process writes a file.", metavar="PATH"),
+    ] = None
+    exclude_file: Annotated[
+        Path | None, _output("Write the confirmed bad nodes to this file, one per line.", metavar="FILE")
+    ] = None
+    quiet: Annotated[bool, _output("Show only findings and verdict.", "-q")] = False
+
+
+class NodeOptions(Checking, frozen=True, kw_only=True):
+    """Options of `distcheck node`, which has no ranks."""
+
+    gpus: Annotated[int | None, _check("Number of GPUs that the node must have.", metavar="N", min=0, max=1023)] = None
+    timeout: Annotated[float, _seconds("Time limit for the whole run.", min=3)] = 10.0
+    reason_file: Annotated[
+        Path | None,
+        _output(
+            "Write why the node is not healthy to this file: one line for scontrol's Reason=, empty if it is healthy.",
+            metavar="FILE",
+        ),
+    ] = None
+    syslog: Annotated[bool, _output("Write one line to the system log.")] = False
+
+
+class Options(Checking, frozen=True, kw_only=True):
+    """Options of the commands that check a job."""
 
     nproc: Annotated[
         str | None,
-        _option(
+        _ranks(
             "Number of ranks to start on this machine; with --hosts or in a Slurm allocation, on each node. auto (this "
             "machine only): one per GPU, else one per core.",
-            RANKS,
-            "--nproc",
             metavar="N|auto",
         ),
     ] = None
-    hosts: Annotated[str, _option("Nodes to start the probes on.", RANKS, "--hosts", metavar="a,b[1-4]")] = ""
-    hostfile: Annotated[
-        Path | None, _option("File that lists the nodes to start the probes on.", RANKS, "--hostfile", metavar="FILE")
-    ] = None
-    launcher: Annotated[
-        str, _option("How to start the probes: auto, local, ssh, slurm or mpi.", RANKS, "--launcher", metavar="NAME")
-    ] = "auto"
+    hosts: Annotated[str, _ranks("Nodes to start the probes on.", metavar="a,b[1-4]")] = ""
+    hostfile: Annotated[Path | None, _ranks("File that lists the nodes to start the probes on.", metavar="FILE")] = None
+    launcher: Annotated[Launcher, _ranks(f"How to start the probes: {_names(Launcher)}.", metavar="NAME")] = "auto"
     launcher_args: Annotated[
-        str,
-        _option("Arguments for srun or mpirun, for example --partition=gpu.", RANKS, "--launcher-args", metavar="'…'"),
+        str, _ranks("Arguments for srun or mpirun, for example --partition=gpu.", metavar="'…'")
     ] = ""
-    env: Annotated[str, _option("Variables to pass on to the probes.", RANKS, "--env", metavar="'NAME*,…'")] = ""
-    setup: Annotated[
-        str, _option("Shell commands that prepare a node, as the job does.", RANKS, "--setup", metavar="'…'")
-    ] = ""
-    python: Annotated[str, _option("Python interpreter to use on the nodes.", RANKS, "--python", metavar="PATH")] = ""
-    need: Annotated[
-        int | None, _option("Number of nodes that suffice; bad nodes are excluded.", RANKS, "--need", metavar="N")
-    ] = None
-    alone: Annotated[bool, _option("Check this process only, without a roll call.", RANKS, "--alone")] = False
+    env: Annotated[str, _ranks("Variables to pass on to the probes.", metavar="'NAME*,…'")] = ""
+    setup: Annotated[str, _ranks("Shell commands that prepare a node, as the job does.", metavar="'…'")] = ""
+    python: Annotated[str, _ranks("Python interpreter to use on the nodes.", metavar="PATH")] = ""
+    need: Annotated[int | None, _ranks("Number of nodes that suffice; bad nodes are excluded.", metavar="N", min=1)] = (
+        None
+    )
+    alone: Annotated[bool, _ranks("Check this process only, without a roll call.")] = False
     rank: Annotated[
-        int | None, _option("Rank of this process; with --nproc, number of this node.", RANKS, "--rank", metavar="N")
+        int | None, _ranks("Rank of this process; with --nproc, number of this node.", metavar="N", min=0)
     ] = None
-    world_size: Annotated[
-        int | None, _option("Number of ranks; with --nproc, number of nodes.", RANKS, "--world-size", metavar="N")
-    ] = None
-    local_rank: Annotated[
-        int | None, _option("Rank of this process on its node.", RANKS, "--local-rank", metavar="N")
-    ] = None
-    master_addr: Annotated[
-        str | None, _option("Address on which rank 0 listens.", RANKS, "--master-addr", metavar="HOST")
-    ] = None
-    master_port: Annotated[
-        int | None, _option("Port on which rank 0 listens.", RANKS, "--master-port", metavar="PORT")
-    ] = None
-    timeout: Annotated[float, _option("Time limit for the whole run.", LIMITS, "--timeout", metavar="SECONDS")] = 60.0
-    join_timeout: Annotated[
-        float,
-        _option("Time to wait for late ranks; raise --timeout with it.", LIMITS, "--join-timeout", metavar="SECONDS"),
-    ] = JOIN_SECONDS
-    connect_timeout: Annotated[
-        float, _option("Time limit for one connection.", LIMITS, "--connect-timeout", metavar="SECONDS")
-    ] = 3.0
-    backend: Annotated[
-        str, _option("Backend of the job: auto, nccl, gloo or mpi.", CHECKS, "--backend", metavar="NAME")
-    ] = "auto"
-    strict: Annotated[bool, _option("Fail on warnings (exit code 10).", CHECKS, "--strict")] = False
-    select: Annotated[str, _option("Apply only these rules.", CHECKS, "--select", metavar="RULE,…")] = ""
-    ignore: Annotated[str, _option("Do not apply these rules.", CHECKS, "--ignore", metavar="RULE,…")] = ""
-    format: Annotated[
-        str, _option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", OUTPUT, "--format", metavar="NAME")
-    ] = "text"
-    output: Annotated[Path | None, _option("Write the report to this file.", OUTPUT, "--output", metavar="FILE")] = None
-    save: Annotated[
-        Path | None,
-        _option(
-            "Save the job for distcheck report. In a directory, each process writes a file.",
-            OUTPUT,
-            "--save",
-            metavar="PATH",
-        ),
-    ] = None
-    exclude_file: Annotated[
-        Path | None,
-        _option("Write the confirmed bad nodes to this file, one per line.", OUTPUT, "--exclude-file", metavar="FILE"),
-    ] = None
-    all_ranks: Annotated[bool, _option("Show a row for every rank.", OUTPUT, "--all-ranks")] = False
-    legend: Annotated[bool, _option("Explain the columns.", OUTPUT, "--legend")] = False
-    timings: Annotated[bool, _option("Show how long the run and its steps took.", OUTPUT, "--timings")] = False
-    verbose: Annotated[bool, _option("Show info findings too, and shorten nothing.", OUTPUT, "--verbose", "-v")] = False
-    quiet: Annotated[bool, _option("Show only findings and verdict.", OUTPUT, "--quiet", "-q")] = False
+    world_size: Annotated[int | None, _ranks("Number of ranks; with --nproc, number of nodes.", metavar="N", min=1)] = (
+        None
+    )
+    local_rank: Annotated[int | None, _ranks("Rank of this process on its node.", metavar="N", min=0)] = None
+    master_addr: Annotated[str | None, _ranks("Address on which rank 0 listens.", metavar="HOST")] = None
+    master_port: Annotated[int | None, _ranks("Port on which rank 0 listens.", metavar="PORT", min=1, max=65535)] = None
+    timeout: Annotated[float, _seconds("Time limit for the whole run.")] = 60.0
+    join_timeout: Annotated[float, _seconds("Time to wait for late ranks; raise --timeout with it.")] = JOIN_SECONDS
+    connect_timeout: Annotated[float, _seconds("Time limit for one connection.")] = 3.0
+    backend: Annotated[Backend, _check(f"Backend of the job: {_names(Backend)}.", metavar="NAME")] = "auto"
+    all_ranks: AllRanks = False
+    legend: Annotated[bool, _output("Explain the columns.")] = False
+    timings: Annotated[bool, _output("Show how long the run and its steps took.")] = False
 
 
 class Measuring(Options, frozen=True, kw_only=True):
-    """The options of the commands that measure."""
+    """Options of the commands that measure."""
 
     op: Annotated[
         str,
-        _option(
-            f"Operations to measure (default: all_reduce,broadcast), of {', '.join(ALL_OPERATIONS)}.",
-            MEASUREMENT,
-            "--op",
-            metavar="OP,…",
+        _measure(
+            f"Operations to measure (default: all_reduce,broadcast), of {', '.join(ALL_OPERATIONS)}.", metavar="OP,…"
         ),
     ] = ""
     sizes: Annotated[
         str,
-        _option(
+        _measure(
             "Message sizes, for example 1M:64M:x2 (default: 1M:256M:x4; with Gloo 1M:16M:x4).",
-            MEASUREMENT,
-            "--sizes",
             metavar="MIN:MAX[:xFACTOR]",
         ),
     ] = ""
-    dtype: Annotated[
-        str,
-        _option(
-            f"Data types (default: float32), of {', '.join(ITEM_BYTES)}.", MEASUREMENT, "--dtype", metavar="TYPE,…"
-        ),
-    ] = ""
-    rotate_root: Annotated[bool, _option("Use another root for each broadcast.", MEASUREMENT, "--rotate-root")] = False
+    dtype: Annotated[str, _measure(f"Data types (default: float32), of {', '.join(ITEM_BYTES)}.", metavar="TYPE,…")] = (
+        ""
+    )
+    rotate_root: Annotated[bool, _measure("Use another root for each broadcast.")] = False
     iters: Annotated[
         int | None,
-        _option(
-            "Operations per size (default: as many as a steady figure needs).", MEASUREMENT, "--iters", metavar="N"
-        ),
+        _measure("Operations per size (default: as many as a steady figure needs).", metavar="N", min=1),
     ] = None
     time_limit: Annotated[
         float | None,
-        _option(
-            "Target time of the sweep (default: 2 s per size; with Gloo 0.6 s).",
-            MEASUREMENT,
-            "--time-limit",
-            metavar="SECONDS",
-        ),
+        _measure("Target time of the sweep (default: 2 s per size; with Gloo 0.6 s).", metavar="SECONDS", min=LEAST),
     ] = None
     min_busbw: Annotated[
         float | None,
-        _option(
-            "Lowest accepted bus bandwidth, in GB/s (1e9 bytes); below it is a finding.",
-            MEASUREMENT,
-            "--min-busbw",
-            metavar="GBPS",
+        _measure(
+            "Lowest accepted bus bandwidth, in GB/s (1e9 bytes); below it is a finding.", metavar="GBPS", min=LEAST
         ),
     ] = None
-    baseline: Annotated[
-        Path | None,
-        _option("Compare the figures with this run, written by --save.", MEASUREMENT, "--baseline", metavar="FILE"),
-    ] = None
+    baseline: Baseline = None
 
 
-class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `distcheck node`, which has no ranks."""
+class GateOptions(Measuring, frozen=True, kw_only=True):
+    """Options of `distcheck gate`."""
 
-    gpus: Annotated[int | None, _option("Number of GPUs that the node must have.", CHECKS, "--gpus", metavar="N")] = (
-        None
-    )
-    timeout: Annotated[float, _option("Time limit for the whole run.", LIMITS, "--timeout", metavar="SECONDS")] = 10.0
-    strict: Annotated[bool, _option("Fail on warnings (exit code 10).", CHECKS, "--strict")] = False
-    select: Annotated[str, _option("Apply only these rules.", CHECKS, "--select", metavar="RULE,…")] = ""
-    ignore: Annotated[str, _option("Do not apply these rules.", CHECKS, "--ignore", metavar="RULE,…")] = ""
-    format: Annotated[
-        str, _option(f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}.", OUTPUT, "--format", metavar="NAME")
-    ] = "text"
-    output: Annotated[Path | None, _option("Write the report to this file.", OUTPUT, "--output", metavar="FILE")] = None
-    save: Annotated[
-        Path | None, _option("Save the facts, to judge them again later.", OUTPUT, "--save", metavar="PATH")
-    ] = None
-    exclude_file: Annotated[
-        Path | None,
-        _option("Write this node's name to this file if the node is bad.", OUTPUT, "--exclude-file", metavar="FILE"),
-    ] = None
-    reason_file: Annotated[
-        Path | None,
-        _option(
-            "Write why the node is not healthy to this file: one line for scontrol's Reason=, empty if it is healthy.",
-            OUTPUT,
-            "--reason-file",
-            metavar="FILE",
-        ),
-    ] = None
-    syslog: Annotated[bool, _option("Write one line to the system log.", OUTPUT, "--syslog")] = False
-    verbose: Annotated[bool, _option("Show info findings too, and shorten nothing.", OUTPUT, "--verbose", "-v")] = False
-    quiet: Annotated[bool, _option("Show only findings and verdict.", OUTPUT, "--quiet", "-q")] = False
-
-
-@cache
-def _parameters(options: type[msgspec.Struct]) -> tuple[inspect.Parameter, ...]:
-    """Return the fields of `options` as parameters; cached, as type hints are slow."""
-    hints = get_type_hints(options, include_extras=True)
-    return tuple(
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-        for f in msgspec.structs.fields(options)
-    )
-
-
-def taking(options: type[msgspec.Struct]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that turns the fields of `options` into parameters of a command.
-
-    The command receives them as its first argument, in one value.
-    """
-
-    def wrap(function: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-        shared = list(_parameters(options))
-
-        def command(**values: Any) -> None:
-            given = {p.name: values.pop(p.name) for p in shared}
-            function(options(**given), **values)
-
-        own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-        command.__signature__ = inspect.Signature(own + shared)  # type: ignore[attr-defined]  # read by typer
-        command.__annotations__ = {p.name: p.annotation for p in own + shared}
-        command.__doc__, command.__name__ = function.__doc__, function.__name__
-        return command
-
-    return wrap
-
-
-class Command(TyperCommand):
-    """A command that converts given values only, and prints its options in groups."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, including --help."""
-        return _without_needless_conversion(super().get_params(ctx))
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options, one section per group."""
-        # In plain text: typer writes these groups only with rich, which is no dependency of distcheck.
-        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, "Options")}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                panel = getattr(param, "rich_help_panel", None)
-                other = "Arguments" if param.param_type_name == "argument" else "Options"
-                sections[panel if panel in sections else other].append(record)
-        for name, records in sections.items():
-            if records:
-                with formatter.section(name):
-                    formatter.write_dl(records)
-
-
-class Group(TyperGroup):
-    """A group of commands that converts given values only."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, including --help."""
-        return _without_needless_conversion(super().get_params(ctx))
-
-
-def _without_needless_conversion(params: list[Any]) -> list[Any]:
-    """Return the parameters, changed to pass on their defaults without conversion.
-
-    Newer versions of typer convert defaults too, with a pydantic model for each. Importing pydantic took a third of the
-    start-up time. typer chooses the class of its parameters, so the method of each one is replaced.
-    """
-    for param in params:
-        if "process_value" not in vars(param):
-            param.process_value = partial(_process, param, param.process_value)
-    return params
-
-
-def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
-    if value is not param.default or param.required:
-        return convert(ctx, value)
-    return param.callback(ctx, param, value) if param.callback else value
+    export: Annotated[bool, _option("Options", "Set RANK, WORLD_SIZE and so on of this process for COMMAND.")] = False

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distcheck.cli.options import Options
+from distcheck.cli.options import Checking, Reporting
 from distcheck.facts.errors import WriteError
 from distcheck.report import Detail
 
@@ -19,21 +18,17 @@ BROKEN = 70
 """The exit code when distcheck itself failed."""
 
 
-def check_writable(options: Options, reason_file: Path | None = None) -> None:
+def check_writable(options: Reporting) -> None:
     """Raise WriteError or UsageError before the run if an output cannot be written."""
     from distcheck.facts import saved
 
-    for path, option in (
-        (options.output, "--output"),
-        (options.save, "--save"),
-        (options.exclude_file, "--exclude-file"),
-        (reason_file, "--reason-file"),
-    ):
+    for name in ("output", "save", "exclude_file", "reason_file"):
+        path = getattr(options, name, None)
         if path is not None:
-            saved.check_writable(path, option)
+            saved.check_writable(path, f"--{name.replace('_', '-')}")
 
 
-def publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_stderr: bool) -> int:
+def publish(job: Job, diagnosis: Diagnosis, code: int, options: Reporting, *, to_stderr: bool) -> int:
     """Write all requested outputs and return the exit code.
 
     A failed write is reported and the others continue; the exit code is 70 then.
@@ -52,13 +47,11 @@ def publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_s
             complain(str(error))
             failed = True
 
-    if options.save is not None:
-        path = options.save
-        attempt(lambda: saved.save(job, path))
-    if options.exclude_file is not None:
-        exclude_path = options.exclude_file
+    if isinstance(options, Checking) and (save := options.save) is not None:
+        attempt(lambda: saved.save(job, save))
+    if isinstance(options, Checking) and (exclude := options.exclude_file) is not None:
         nodes = excluded_nodes(diagnosis.findings)
-        attempt(lambda: saved.write(exclude_path, "".join(f"{node}\n" for node in nodes)))
+        attempt(lambda: saved.write(exclude, "".join(f"{node}\n" for node in nodes)))
     if code != 0 or not to_stderr:  # on a pass, the termination log belongs to COMMAND
         termination_log.write(job, diagnosis)
     stream = sys.stderr if to_stderr else sys.stdout
@@ -73,16 +66,11 @@ def publish(job: Job, diagnosis: Diagnosis, code: int, options: Options, *, to_s
     return BROKEN if failed else code
 
 
-def _detail(options: Options, stream: Any) -> Detail:
+def _detail(options: Reporting, stream: Any) -> Detail:
+    """Return how much to show: the options of this name that the command has."""
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or options.output is not None
-    return Detail(
-        all_ranks=options.all_ranks,
-        legend=options.legend,
-        timings=options.timings,
-        verbose=options.verbose,
-        quiet=options.quiet,
-        color=not plain and stream is not None and stream.isatty(),
-    )
+    given = {name: getattr(options, name) for name in Detail._fields if hasattr(options, name)}
+    return Detail(**given, color=not plain and stream is not None and stream.isatty())
 
 
 def _print(text: str, stream: Any) -> None:

@@ -6,27 +6,21 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, cast
 
 import msgspec
 
-from distcheck.cli.hosts import outside
-from distcheck.cli.options import JOIN_SECONDS, Measuring, NodeOptions, Options
+from distcheck.cli.hosts import outside, rank_count
+from distcheck.cli.options import JOIN_SECONDS, Checking, Measuring, Options
 from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Asked, Baseline, Look
 from distcheck.facts.placement import Placement
-from distcheck.report import FORMATS
 from distcheck.run.request import Request
 from distcheck.selection.node_environment import node_level
 from distcheck.selection.node_environment import placements as node_placements
 from distcheck.selection.placement import beside, find_table, local_placements, place
-
-_LARGEST = 1e9
-"""Most seconds or GB/s that an option accepts."""
-BACKENDS = ("auto", "nccl", "gloo", "mpi")
 
 
 def request_of(
@@ -38,9 +32,7 @@ def request_of(
         UsageError: a value is invalid.
     """
     _check(options)
-    select, ignore = _rules(options.select, "--select"), _rules(options.ignore, "--ignore")
-    if select and set(select) <= set(ignore):
-        raise UsageError(f"--select {options.select} --ignore {options.ignore}: no rule is left to judge by")
+    select, ignore = rules_of(options)
     if options.alone:
         if not {"collectives", "isolation"}.isdisjoint(looks):
             raise UsageError(f"{command} --alone: a measurement needs more than one process; drop --alone")
@@ -59,7 +51,7 @@ def request_of(
     asked = Asked(
         command=command,
         looks=looks,
-        backend=cast("Literal['auto', 'nccl', 'gloo', 'mpi']", options.backend),
+        backend=options.backend,
         started_here=started_here,
         by_default=by_default,
         operations=_some_of(ALL_OPERATIONS, measuring.op, "--op", "operation"),
@@ -90,41 +82,13 @@ def request_of(
 
 
 def _check(options: Options) -> None:
-    _check_numbers(options)
-    if options.backend not in BACKENDS:
-        raise UsageError(f"--backend {options.backend}: choose one of {', '.join(BACKENDS)}")
-    if options.format not in FORMATS:
-        raise UsageError(f"--format {options.format}: choose one of {', '.join(FORMATS)}")
     if (options.rank is None) != (options.world_size is None):
         missing, given = ("--world-size", "--rank") if options.world_size is None else ("--rank", "--world-size")
         raise UsageError(f"{given} without {missing}: give both or neither")
-
-
-def _check_numbers(options: Options) -> None:
-    above_zero: dict[str, float | None] = {
-        "--timeout": options.timeout,
-        "--join-timeout": options.join_timeout,
-        "--connect-timeout": options.connect_timeout,
-    }
-    counted_from = [("--rank", options.rank, 0), ("--local-rank", options.local_rank, 0)]
-    counted_from.append(("--world-size", options.world_size, 1))
-    if isinstance(options, Measuring):
-        above_zero |= {"--time-limit": options.time_limit, "--min-busbw": options.min_busbw}
-        counted_from.append(("--iters", options.iters, 1))
-    for name, value in above_zero.items():
-        if value is not None and not 0 < value <= _LARGEST:
-            raise UsageError(f"{name} {value:g}: must be more than 0, finite and at most {_LARGEST:g}")
     if options.join_timeout > options.timeout and options.join_timeout != JOIN_SECONDS:
         raise UsageError(
             f"--join-timeout {options.join_timeout:g}: the run ends earlier, after --timeout {options.timeout:g}; "
             f"give --timeout {options.join_timeout + 60:g}"
-        )
-    for name, number, first in counted_from:
-        if number is not None and not first <= number < 1 << 31:
-            raise UsageError(f"{name} {number}: must be a whole number of at least {first}")
-    if options.master_port is not None and not 1 <= options.master_port <= 65535:
-        raise UsageError(
-            f"--master-port {options.master_port}: must be between 1 and 65535; 20000 to 32000 is a good choice"
         )
 
 
@@ -151,7 +115,7 @@ def _participants(
         nproc = {"gpu": "auto", "cpu": str(os.cpu_count() or 1), "": "1"}.get(node.nproc, node.nproc)
     if nproc is None and not by_default:
         return (place(environ, given, _mpiexec(environ)),), False
-    number = _number(nproc, by_default=by_default and nproc is None)
+    number = _gpu_count() or 2 if nproc is None else rank_count(nproc, lambda: _gpu_count() or os.cpu_count() or 1)
     if node is not None and node.nodes is not None:
         return node_placements(node, number, given), True
     if node is not None and node.master_addr is not None:
@@ -200,14 +164,6 @@ def _multiplied(here: Placement, number: int, local_task: int, tasks: int) -> tu
     )
 
 
-def _number(nproc: str | None, *, by_default: bool) -> int:
-    if by_default or nproc == "auto":
-        return _gpu_count() or (2 if by_default else os.cpu_count() or 1)
-    if nproc is None or not nproc.isdecimal() or not 1 <= int(nproc) <= 4096:
-        raise UsageError(f"--nproc {nproc}: give a number of ranks from 1 to 4096, or auto")
-    return int(nproc)
-
-
 def _gpu_count() -> int:
     """Return the number of NVIDIA GPUs that NVML reports on this machine."""
     import asyncio
@@ -228,47 +184,37 @@ def _baseline(path: Path | None) -> Baseline | None:
     return load(path)
 
 
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
 def _some_of(all_of_them: tuple[str, ...], text: str, option: str, noun: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    found = _listed(text)
     for name in found:
         if name not in all_of_them:
             raise UsageError(f"{option} {name}: unknown {noun}; choose from {', '.join(all_of_them)}")
     return found
 
 
+def rules_of(options: Checking) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the rules of --select and of --ignore.
+
+    Raises:
+        UsageError: a rule is unknown, or none is left.
+    """
+    select, ignore = _rules(options.select, "--select"), _rules(options.ignore, "--ignore")
+    if select and set(select) <= set(ignore):
+        raise UsageError(f"--select {options.select} --ignore {options.ignore}: no rule is left to judge by")
+    return select, ignore
+
+
 def _rules(text: str, option: str) -> tuple[str, ...]:
     from distcheck.rules import find_rule
 
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    found = _listed(text)
     if text and not found:
         raise UsageError(f"{option} {text!r} names no rule; list them with: distcheck explain")
     for name in found:
         if find_rule(name) is None:
             raise UsageError(f"{option} {name}: unknown rule; list all rules with: distcheck explain")
     return found
-
-
-def asked_of_node(options: NodeOptions) -> Asked:
-    """Return the request for the options of `distcheck node`.
-
-    Raises:
-        UsageError: a value is invalid.
-    """
-    if options.gpus is not None and not 0 <= options.gpus < 1 << 10:
-        raise UsageError(f"--gpus {options.gpus}: must be a whole number from 0 to 1023")
-    if not 3 <= options.timeout <= _LARGEST:
-        raise UsageError(f"--timeout {options.timeout:g}: checking a node takes at least 3 seconds")
-    if options.format not in FORMATS:
-        raise UsageError(f"--format {options.format}: choose one of {', '.join(FORMATS)}")
-    select, ignore = _rules(options.select, "--select"), _rules(options.ignore, "--ignore")
-    if select and set(select) <= set(ignore):
-        raise UsageError(f"--select {options.select} --ignore {options.ignore}: no rule is left to judge by")
-    return Asked(
-        command="node",
-        looks=("node", "gpu"),
-        timeout_seconds=options.timeout,
-        strict=options.strict,
-        select=select,
-        ignore=ignore,
-        gpus=options.gpus,
-    )

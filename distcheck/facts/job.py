@@ -14,6 +14,7 @@ from distcheck.facts.placement import _LARGEST_WORLD
 from distcheck.facts.rank import ProcessFacts, RankFacts
 
 Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "isolation"]
+Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 
 class Measurement(Facts, frozen=True):
@@ -128,7 +129,7 @@ class Asked(Facts, frozen=True):
 
     command: str
     looks: tuple[Look, ...]
-    backend: Literal["auto", "nccl", "gloo", "mpi"] = "auto"
+    backend: Backend = "auto"
     started_here: bool = False
     """True if distcheck started the ranks itself (--nproc, or on other nodes)."""
     by_default: bool = False

@@ -7,12 +7,13 @@ time.
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 from distcheck.facts.job import Job
 from distcheck.rules.diagnose import Diagnosis
 
-FORMATS = ("text", "json", "html", "junit", "prometheus", "markdown")
+Format = Literal["text", "json", "html", "junit", "prometheus", "markdown"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 """Names of the formats and of their modules."""
 
 

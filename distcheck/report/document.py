@@ -1,13 +1,11 @@
-"""The report as data: what ``--format json`` prints and what the other formats show."""
+"""Makes the report's data of a judged job; `schema` describes it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import bus_factor, label
 from distcheck.facts.job import Collectives, Job, Measurement
@@ -17,154 +15,25 @@ from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
 from distcheck.report.fold import fold_nodes
 from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.harmless import storable
+from distcheck.report.schema import (
+    NO_EXPECTATION,
+    Bandwidth,
+    Document,
+    Exclude,
+    Expected,
+    Found,
+    Model,
+    RankRow,
+    Seconds,
+    Status,
+    Unlooked,
+    World,
+)
 from distcheck.rules.diagnose import Diagnosis
-from distcheck.rules.finding import Fix, Owner, Scope, Severity, VerdictName, excluded_nodes
+from distcheck.rules.finding import excluded_nodes
 
 if TYPE_CHECKING:
     from distcheck.expectation.judge import Expectation
-
-Status = Literal["ok", "warning", "error", "unknown", "missing"]
-STATUSES: tuple[Status, ...] = ("ok", "warning", "error", "unknown", "missing")
-
-NO_EXPECTATION = "there is no expectation for parts of the world"
-
-
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of the document's parts: immutable, and strict when parsed."""
-
-
-class World(Part, frozen=True):
-    """What was checked."""
-
-    ranks: int
-    """The world size if a rank names one, else the number of ranks that reported."""
-    nodes: int
-    launcher: str
-    backend: str
-    """"auto" if not decided."""
-    torch: str | None
-    nccl: str | None
-
-
-class Found(Part, frozen=True):
-    """One finding."""
-
-    rule: str
-    aliases: tuple[str, ...]
-    severity: Severity
-    scope: Scope
-    owner: Owner
-    confirmed: bool
-    ranks: tuple[int, ...]
-    nodes: tuple[str, ...]
-    message: str
-    evidence: dict[str, Any]
-    fix: Fix
-    docs: str
-
-
-class Unlooked(Part, frozen=True):
-    """What a rule could not check, and why."""
-
-    rule: str
-    ranks: tuple[int, ...]
-    nodes: tuple[str, ...]
-    reason: str
-
-
-class RankRow(Part, frozen=True):
-    """One rank, present or missing; unknown fields are None."""
-
-    rank: int | None
-    node: str | None
-    local_rank: int | None
-    gpu: RankGpu | None
-    master: str
-    """Result of its process at MASTER_ADDR:MASTER_PORT, as one word; "-" if not tried."""
-    stage: Stage | None
-    status: Status
-
-
-class Seconds(Part, frozen=True):
-    """Time per operation, over the ranks and per rank; None if a rank has no figure."""
-
-    mean: float | None
-    min: float | None
-    max: float | None
-    by_rank: tuple[float | None, ...]
-
-
-class Expected(Part, frozen=True):
-    """The expected bus bandwidth and its source."""
-
-    value: float | None
-    source: str = msgspec.field(name="from")
-
-
-class Bandwidth(Part, frozen=True):
-    """One operation at one size."""
-
-    op: str
-    bytes: int
-    dtype: str
-    ranks: int
-    group: str
-    algbw_GBps: float | None  # noqa: N815 the unit's own spelling
-    busbw_GBps: float | None  # noqa: N815
-    seconds: Seconds
-    wrong: int | None
-    """Wrong elements over all ranks; None if not checked."""
-    expected_GBps: Expected  # noqa: N815
-    share_of_expected: float | None
-    iterations: int = 0
-    """Calls in each burst."""
-    bursts: int = 1
-    uncertainty: float | None = None
-    """Relative uncertainty of the mean (95 % confidence); None with too few bursts."""
-    ended: Literal["steady", "time", "asked"] = "asked"
-    """Why the bursts ended: steady figure, no time left, or one burst requested."""
-
-
-class Model(Part, frozen=True):
-    """The fitted line t = latency + bytes / rate over the sizes of one operation."""
-
-    op: str
-    dtype: str
-    ranks: int
-    latency_seconds: float
-    algbw_GBps: float  # noqa: N815 the unit's own spelling
-    """What large sizes approach."""
-    busbw_GBps: float | None  # noqa: N815
-    half_bytes: float
-    """The size that reaches half of it."""
-    error: float
-    """Relative distance of a measured time from the line, median over the sizes."""
-
-
-class Exclude(Part, frozen=True):
-    """The nodes that a scheduler should exclude."""
-
-    hostlist: str
-    nodes: tuple[str, ...]
-
-
-class Document(Part, frozen=True):
-    """The whole report."""
-
-    schema: Literal[1]
-    distcheck: str
-    command: str
-    verdict: VerdictName
-    exit_code: int
-    seconds: float
-    world: World
-    findings: tuple[Found, ...]
-    not_checked: tuple[Unlooked, ...]
-    ranks: tuple[RankRow, ...]
-    missing_ranks: tuple[int, ...]
-    bandwidth: tuple[Bandwidth, ...]
-    exclude: Exclude
-    models: tuple[Model, ...]
 
 
 def document(job: Job, diagnosis: Diagnosis) -> Document:
@@ -193,11 +62,6 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         exclude=Exclude(fold_nodes(excluded), excluded),
         models=tuple(_models(measured)),
     )  # fmt: skip
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the document."""
-    return msgspec.json.schema(Document)
 
 
 def _world(job: Job) -> World:

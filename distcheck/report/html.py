@@ -12,24 +12,15 @@ from markupsafe import Markup, escape
 
 from distcheck.collectives.plan import label
 from distcheck.facts.job import Collectives, Job
-from distcheck.report import Detail
-from distcheck.report.document import Document, document
-from distcheck.report.expected import any_expected, percent, provenance
+from distcheck.report import Detail, tables
+from distcheck.report.document import document
+from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import figure, first_calls, models, shared_groups, side_by_side, size, slowest, uncertain
-from distcheck.report.sections import (
-    DETAILED,
-    advice,
-    counts,
-    evidence_lines,
-    gaps,
-    headline,
-    neighbours,
-    outcome_of,
-    problems,
-    rows,
-)
+from distcheck.report.measured import figure, first_calls, models, size
+from distcheck.report.schema import Document
+from distcheck.report.sections import DETAILED, evidence_lines, gaps, problems
+from distcheck.report.summary import advice, counts, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
 
 _CODE = re.compile(r"`([^`]+)`")
@@ -68,18 +59,9 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(
-        harmless=harmless,
-        size=size,
-        figure=figure,
-        slowest=slowest,
-        percent=percent,
-        uncertain=uncertain,
-        marked=marked,
-        operation=lambda row: label(row.op, row.dtype),
-    )
+    environment.filters.update(harmless=harmless, marked=marked)
     template = resources.files("distcheck.report").joinpath("report.html.j2").read_text(encoding="utf-8")
-    shown, others = rows(report, everything=options.all_ranks)
+    ranks, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
     return environment.from_string(template).render(
         report=report,
         headline=headline(job, report),
@@ -89,16 +71,13 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         problems=problems(diagnosis.findings, everything=options.verbose),
         detailed=math.inf if options.verbose else DETAILED,
         evidence=lambda evidence: evidence_lines(evidence, everything=options.verbose),
-        gaps=gaps(diagnosis.not_checked),
-        near=neighbours(shown),
-        rows=shown,
+        not_checked=tables.not_checked(gaps(diagnosis.not_checked)),
+        ranks=ranks,
         others=others,
-        times=side_by_side(report, everything=options.all_ranks),
-        expected=any_expected(report.bandwidth),
-        repeated=any(row.bursts > 1 for row in report.bandwidth),
+        sweep=tables.sweep(report),
+        times=tables.times(report, everything=options.all_ranks),
         provenance=provenance(report.bandwidth),
         models=[*models(report), *first_calls(job)],
-        grouped=not shared_groups(report.bandwidth),
         chart=chart(report),
         ended=job.collectives.ended if isinstance(job.collectives, Collectives) else "",
         legend=LEGEND,

@@ -14,7 +14,8 @@ from distcheck.facts.job import Job
 from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.harmless import harmless
-from distcheck.report.sections import conclusion, evidence_lines, where
+from distcheck.report.sections import evidence_lines, where
+from distcheck.report.summary import conclusion
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, NotChecked
 

@@ -5,25 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from distcheck.collectives.plan import label
 from distcheck.facts.job import Collectives, Job
-from distcheck.report import Detail
-from distcheck.report.document import Document, document
-from distcheck.report.expected import any_expected, percent, provenance
+from distcheck.report import Detail, tables
+from distcheck.report.document import document
+from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
-from distcheck.report.measured import figure, size, slowest
-from distcheck.report.sections import (
-    DETAILED,
-    Problem,
-    conclusion,
-    evidence_lines,
-    gaps,
-    headline,
-    neighbours,
-    outcome_of,
-    problems,
-    rows,
-)
+from distcheck.report.legend import LEGEND
+from distcheck.report.measured import first_calls, models
+from distcheck.report.schema import Document
+from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
+from distcheck.report.summary import conclusion, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>#~&$|])")
@@ -39,7 +30,10 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     for problem in problems(diagnosis.findings, everything=options.verbose):
         blocks += _problem(problem, options)
     if not options.quiet:
-        blocks += [*_bandwidth(job, report), *_gaps(diagnosis), *_ranks(report, options)]
+        blocks += [*_bandwidth(job, report, options), *_gaps(diagnosis), *_ranks(report, options)]
+        if options.legend:
+            meanings = [f"- **{escaped(name)}**: {escaped(meaning)}" for name, meaning in LEGEND.items()]
+            blocks += ["### columns", "\n".join(meanings)]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -62,9 +56,10 @@ def _fenced(lines: Sequence[str], language: str = "") -> str:
     return "\n".join([fence + language, *clean, fence])
 
 
-def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
-    return "\n".join(lines + ["| " + " | ".join(map(escaped, row)) + " |" for row in cells])
+def _table(table: tables.Grid) -> str:
+    rules = ("---:" if kind == "number" else "---" for kind in table.kinds)
+    first, *others = ("| " + " | ".join(map(escaped, row)) + " |" for row in (table.names, *table.rows))
+    return "\n".join([first, f"|{'|'.join(rules)}|", *others])
 
 
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:
@@ -89,62 +84,32 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
             yield _fenced(fix.commands, "sh")
 
 
-def _bandwidth(job: Job, report: Document) -> Iterator[str]:
+def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if report.bandwidth:
         yield "### bandwidth"
-        expected = any_expected(report.bandwidth)
-        yield _table(
-            [
-                "operation", "group", "size", "algbw GB/s", "busbw GB/s", *(["expected", "share"] if expected else []),
-                "mean ms", "max ms", "slowest rank", "wrong",
-            ],
-            [
-                [
-                    label(row.op, row.dtype), row.group, size(row.bytes),
-                    figure(row.algbw_GBps), figure(row.busbw_GBps),
-                    *([figure(row.expected_GBps.value), percent(row.share_of_expected)] if expected else []),
-                    figure(row.seconds.mean, 1e3), figure(row.seconds.max, 1e3), slowest(row),
-                    "-" if row.wrong is None else str(row.wrong),
-                ]
-                for row in report.bandwidth
-            ],
-        )  # fmt: skip
+        yield _table(tables.sweep(report))
         yield from map(escaped, provenance(report.bandwidth))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"Collectives ended early: {escaped(job.collectives.ended)}"
+    yield from map(escaped, (*models(report), *first_calls(job)))
+    times = tables.times(report, everything=options.all_ranks)
+    if times.rows:
+        yield "Time per operation on each rank, ms:"
+        yield _table(times)
 
 
 def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
     found = gaps(diagnosis.not_checked)
     if found:
         yield "### not checked"
-        yield _table(
-            ["reason", "required", "rules", "where"],
-            [[gap.reason, "yes" if gap.required else "no", ", ".join(gap.rules), gap.where] for gap in found],
-        )
+        yield _table(tables.not_checked(found))
 
 
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
-    shown, others = rows(report, everything=options.all_ranks)
-    if shown:
-        near, beside = neighbours(shown)
+    table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
+    if table.rows:
         yield f"<details><summary>{len(report.ranks)} ranks</summary>"
-        yield _table(
-            ["rank", "node", "local", "GPU", *near, "master", "stage", "status"],
-            [
-                [
-                    "-" if row.rank is None else str(row.rank),
-                    row.node or "-",
-                    "-" if row.local_rank is None else str(row.local_rank),
-                    f"{row.gpu.pci} {row.gpu.uuid}" if row.gpu else "-",
-                    *cells,
-                    row.master,
-                    row.stage or "-",
-                    row.status,
-                ]
-                for row, cells in zip(shown, beside, strict=True)
-            ],
-        )
+        yield _table(table)
         if others:
             yield escaped(others)
         yield "</details>"

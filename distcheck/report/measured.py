@@ -6,10 +6,7 @@ from collections.abc import Iterable
 
 from distcheck.collectives.plan import label
 from distcheck.facts.job import Job
-from distcheck.report.document import Bandwidth, Document
-
-SIDE_BY_SIDE = 16
-"""Up to this many ranks, each rank's times are shown."""
+from distcheck.report.schema import Bandwidth, Document
 
 
 def shared_groups(measured: Iterable[Bandwidth]) -> bool:
@@ -25,16 +22,6 @@ def largest(report: Document) -> list[Bandwidth]:
         if row.group == "world" and (key not in by_op or row.bytes > by_op[key].bytes):
             by_op[key] = row
     return list(by_op.values())
-
-
-def side_by_side(report: Document, *, everything: bool) -> tuple[list[str], list[list[str]]]:
-    """Return a table of each rank's time at the largest sizes; empty for one or many ranks."""
-    measured = [row for row in largest(report) if row.ranks > 1 and (row.ranks <= SIDE_BY_SIDE or everything)]
-    times = zip(*(row.seconds.by_rank for row in measured), strict=False)
-    return (
-        ["rank", *(f"{label(row.op, row.dtype)} {size(row.bytes)}" for row in measured)],
-        [[str(rank), *(figure(second, 1e3) for second in each)] for rank, each in enumerate(times)],
-    )
 
 
 def uncertain(row: Bandwidth) -> str:

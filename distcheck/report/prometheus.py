@@ -8,8 +8,9 @@ from typing import get_args
 
 from distcheck.facts.job import Job
 from distcheck.report import Detail
-from distcheck.report.document import STATUSES, document
+from distcheck.report.document import document
 from distcheck.report.harmless import harmless
+from distcheck.report.schema import STATUSES
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import VerdictName
 

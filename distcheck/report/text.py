@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tabulate import tabulate
 
-from distcheck.collectives.plan import label
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.network import PeerTrial, Resolution
-from distcheck.report import Detail
-from distcheck.report.document import Document, document
-from distcheck.report.expected import any_expected, percent, provenance
-from distcheck.report.gpus import RankGpu
+from distcheck.report import Detail, tables
+from distcheck.report.document import document
+from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
-from distcheck.report.measured import figure, first_calls, models, shared_groups, side_by_side, size, slowest, uncertain
-from distcheck.report.sections import (
-    DETAILED,
-    Problem,
-    conclusion,
-    evidence_lines,
-    gaps,
-    headline,
-    neighbours,
-    outcome_of,
-    problems,
-    rows,
-    where,
-)
+from distcheck.report.measured import first_calls, models
+from distcheck.report.schema import Document
+from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems, where
+from distcheck.report.summary import conclusion, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
 
 WIDTH = 100
 """Columns of prose; evidence and commands are never wrapped."""
 _NAMED_RULES = 12
 """With more unchecked rules than this, only their number is shown."""
-_ALIGN = {"NUMA": "right", "NIC": "left"}
 
 _COLORS = {
     "error": 31,
@@ -94,52 +81,25 @@ def _wrapped(prose: str, first: int, rest: int) -> list[str]:
     )
 
 
-def _table(headers: Sequence[str], align: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
-    clean = [[harmless(cell) for cell in row] for row in cells]
-    table = tabulate(clean, headers, tablefmt="simple", disable_numparse=True, colalign=align)
-    yield from (line.rstrip() for line in table.splitlines())
+def _table(table: tables.Grid) -> Iterator[str]:
+    clean = [[harmless(cell) for cell in row] for row in table.rows]
+    align = ["right" if kind == "number" else "left" for kind in table.kinds]
+    drawn = tabulate(clean, table.names, tablefmt="simple", disable_numparse=True, colalign=align)
+    yield from (line.rstrip() for line in drawn.splitlines())
 
 
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
-    shown, others = rows(report, everything=options.all_ranks)
-    looked = any(row.gpu for row in report.ranks)
-    one_node = report.command == "node" and len(shown) == 1  # its row would repeat the headline and the verdict
-    if shown and not one_node:
-        near, beside = neighbours(shown)
-        headers = ["rank", "node", "local", *(["GPU"] if looked else []), *near, "master", "stage", "status"]
-        align = ["right", "left", "right", *(["left"] if looked else []), *(_ALIGN[n] for n in near), *["left"] * 3]
-        yield from _table(
-            headers,
-            align,
-            [
-                [
-                    "-" if row.rank is None else str(row.rank),
-                    row.node or "-",
-                    "-" if row.local_rank is None else str(row.local_rank),
-                    *([_gpu(row.gpu, options)] if looked else []),
-                    *cells,
-                    row.master,
-                    row.stage or "-",
-                    row.status,
-                ]
-                for row, cells in zip(shown, beside, strict=True)
-            ],
-        )
+    table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=options.verbose)
+    one_node = report.command == "node" and len(table.rows) == 1  # its row would repeat the headline and the verdict
+    if table.rows and not one_node:
+        yield from _table(table)
     if others:
         yield others
 
 
-def _gpu(gpu: RankGpu | None, options: Detail) -> str:
-    """Return index, PCI address and the start of the UUID, which is unique."""
-    if gpu is None:
-        return "-"
-    index = "?" if gpu.index is None else str(gpu.index)
-    return f"{index} {gpu.pci or '?'} {gpu.uuid if options.verbose else gpu.uuid[:12]}"
-
-
 def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if report.bandwidth:
-        yield from _sweep(report)
+        yield from _table(tables.sweep(report))
         yield from (line for text in provenance(report.bandwidth) for line in _wrapped(harmless(text), 0, 2))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"collectives ended early: {harmless(job.collectives.ended)}"
@@ -147,37 +107,11 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if summary:
         yield ""
         yield from summary
-    headers, times = side_by_side(report, everything=options.all_ranks)
-    if times:
+    times = tables.times(report, everything=options.all_ranks)
+    if times.rows:
         yield ""
         yield "time per operation on each rank, ms"
-        yield from _table(headers, ["right"] * len(headers), times)
-
-
-def _sweep(report: Document) -> Iterator[str]:
-    grouped = not shared_groups(report.bandwidth)
-    expected = any_expected(report.bandwidth)
-    repeated = any(row.bursts > 1 for row in report.bandwidth)
-    headers = [
-        "operation", *(["group"] if grouped else []), "size", "algbw GB/s", "busbw GB/s",
-        *(["expected", "share"] if expected else []), "mean ms", *(["±"] if repeated else []), "min ms", "max ms",
-        "slowest rank", "wrong",
-    ]  # fmt: skip
-    yield from _table(
-        headers,
-        ["left", *(["left"] if grouped else []), *["right"] * (len(headers) - 1 - grouped)],
-        [
-            [
-                label(row.op, row.dtype), *([row.group] if grouped else []), size(row.bytes),
-                figure(row.algbw_GBps), figure(row.busbw_GBps),
-                *([figure(row.expected_GBps.value), percent(row.share_of_expected)] if expected else []),
-                figure(row.seconds.mean, 1e3), *([uncertain(row)] if repeated else []),
-                figure(row.seconds.min, 1e3), figure(row.seconds.max, 1e3),
-                slowest(row), "-" if row.wrong is None else str(row.wrong),
-            ]
-            for row in report.bandwidth
-        ],
-    )  # fmt: skip
+        yield from _table(times)
 
 
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:

@@ -292,6 +292,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
 _START = (
     "distcheck/__main__.py",
     "distcheck/cli/main.py",
+    "distcheck/cli/command.py",
     "distcheck/cli/options.py",
     "distcheck/cli/request.py",
     "distcheck/run/entry.py",

@@ -1,11 +1,11 @@
 import pytest
 
-from distcheck.cli.explain import explain, listing
+from distcheck.cli.explain import explanation, listing
 from distcheck.rules import FAMILIES, all_rules
 
 
 def test_a_rule_is_explained_by_its_docstring():
-    text = explain("probe-version-differs")
+    text = explanation("probe-version-differs")
     assert text.startswith(
         "probe-version-differs\nseverity warning, scope job, since 0.1.0\n\n"
         "The nodes run different versions of distcheck.\n"
@@ -16,15 +16,15 @@ def test_a_rule_is_explained_by_its_docstring():
 
 
 def test_the_rules_that_silence_a_rule_are_named():
-    text = explain("net-master-unreachable")
+    text = explanation("net-master-unreachable")
     assert "\nseverity error, scope link, since 0.1.0, silent when torchrun-store-port-extra reports the same\n" in text
 
 
 def test_an_alias_explains_its_rule():
     for rule in all_rules():
         for alias in rule.aliases:
-            assert explain(alias) == explain(rule.name)
-            assert f"(also {', '.join(rule.aliases)})" in explain(alias)
+            assert explanation(alias) == explanation(rule.name)
+            assert f"(also {', '.join(rule.aliases)})" in explanation(alias)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_an_alias_explains_its_rule():
 )
 def test_an_unknown_name_gets_similar_names(name, hint):
     with pytest.raises(LookupError, match="no rule is named") as error:
-        explain(name)
+        explanation(name)
     assert hint in str(error.value)
 
 

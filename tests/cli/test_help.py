@@ -9,7 +9,7 @@ import sys
 import pytest
 from typer.main import get_command
 
-from distcheck.cli.main import _COMMANDS, _app, main
+from distcheck.cli.main import MODULES, app, main
 from distcheck.cli.options import PANELS
 
 CHECKING = ("env", "net", "gpu", "bandwidth", "isolate", "gate", "node")
@@ -40,7 +40,7 @@ def test_variables_are_mentioned_once_and_every_option_has_one(monkeypatch, caps
     text = " ".join(ended(monkeypatch, capsys, name, "--help").split())
     assert "env var" not in text
     assert text.count("Each option can also be set by an environment variable") == 1
-    command = get_command(_app([name])).commands[name]
+    command = get_command(app([name])).commands[name]
     options = [param for param in command.params if param.param_type_name == "option"]
     long = {param.name: max(param.opts, key=len) for param in options}
     assert {param.name: param.envvar for param in options} == {
@@ -48,18 +48,18 @@ def test_variables_are_mentioned_once_and_every_option_has_one(monkeypatch, caps
     }
 
 
-@pytest.mark.parametrize("name", _COMMANDS)
+@pytest.mark.parametrize("name", MODULES)
 def test_the_example_of_a_command_is_valid(monkeypatch, capsys, name):
     text = ended(monkeypatch, capsys, name, "--help")
     (example,) = re.findall(r"Example:\n +(.+)", text)
     words = shlex.split(example)
     arguments = words[words.index("distcheck") + 1 :]
     assert arguments[0] == name
-    get_command(_app(arguments)).commands[name].make_context(name, arguments[1:])
+    get_command(app(arguments)).commands[name].make_context(name, arguments[1:])
 
 
 def test_no_help_line_is_longer_than_80_columns(monkeypatch, capsys):
-    for words in [(), *((name,) for name in _COMMANDS)]:
+    for words in [(), *((name,) for name in MODULES)]:
         assert max(map(len, ended(monkeypatch, capsys, *words, "--help").splitlines())) <= 80
 
 
@@ -70,15 +70,30 @@ def test_no_help_line_is_longer_than_80_columns(monkeypatch, capsys):
         ("distcheck g", ["gate", "gpu"]),
         ("distcheck gate --np", ["--nproc"]),
         ("distcheck report --base", ["--baseline"]),
+        ("distcheck env --backend n", ["nccl"]),
+        ("distcheck net --launcher s", ["slurm", "ssh"]),
+        ("distcheck report --format j", ["json", "junit"]),
     ],
 )
-def test_bash_completes_commands_and_options(monkeypatch, capsys, words, expected):
+def test_bash_completes_commands_options_and_values(monkeypatch, capsys, words, expected):
     monkeypatch.setenv("_DISTCHECK_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
     assert sorted(ended(monkeypatch, capsys).split()) == expected
 
 
+def test_zsh_completes_commands_with_their_help(monkeypatch, capsys):
+    monkeypatch.setenv("_DISTCHECK_COMPLETE", "complete_zsh")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "distcheck ga")
+    assert '"gate":"Run all checks; on a pass, run COMMAND."' in ended(monkeypatch, capsys)
+
+
+def test_the_options_of_report_have_no_variables():
+    command = get_command(app(["report"])).commands["report"]
+    assert {param.name for param in command.params} >= {"format", "output", "strict"}
+    assert [param.name for param in command.params if param.envvar] == []
+
+
 def test_completion_is_offered_without_a_command_only(monkeypatch, capsys):
     assert "--install-completion" in ended(monkeypatch, capsys, "--help")
-    assert not _app(["env"])._add_completion
+    assert not app(["env"])._add_completion

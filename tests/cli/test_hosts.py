@@ -198,12 +198,11 @@ def test_an_allocation_without_srun_runs_on_this_machine(monkeypatch):
 @pytest.mark.parametrize(
     ("environ", "options", "value", "remedy"),
     [
-        ({}, {"launcher": "pbs"}, "--launcher pbs", "auto, local, ssh, slurm, mpi"),
         ({}, {"launcher": "local", "hosts": "a"}, "--launcher local", "drop --hosts and --hostfile"),
         ({}, {"launcher": "slurm"}, "--launcher slurm", "use sbatch or salloc"),
         ({}, {"launcher": "ssh"}, "--launcher ssh", "use --hosts or --hostfile"),
         ({}, {"hosts": "a", "hostfile": "f"}, "--hosts and --hostfile", "give only one"),
-        ({}, {"hosts": "a", "nproc": "0"}, "--nproc 0", "give 1 to 4096"),
+        ({}, {"hosts": "a", "nproc": "0"}, "--nproc 0", "from 1 to 4096, or auto"),
         ({}, {"hosts": "a", "nproc": "auto"}, "--nproc auto", "give a number"),
         ({}, {"hosts": "a,b", "need": 3}, "--need 3", "from 1 to 2"),
         ({}, {"hosts": "a,b", "need": 0}, "--need 0", "from 1 to 2"),

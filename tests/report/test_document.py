@@ -10,7 +10,8 @@ from distcheck.facts.job import Asked, Collectives, Measurement
 from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.rank import RankRun
 from distcheck.report import render
-from distcheck.report.document import Document, document, json_schema
+from distcheck.report.document import document
+from distcheck.report.schema import Document, json_schema
 from distcheck.rules.finding import Finding, Fix, NotChecked
 
 replace = msgspec.structs.replace

@@ -11,7 +11,7 @@ import pytest
 from rules.conftest import unpasteable
 
 import distcheck
-from distcheck.cli.explain import explain
+from distcheck.cli.explain import explanation
 from distcheck.facts.job import Asked, Job
 from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.placement import Variables
@@ -61,7 +61,7 @@ def test_it_has_a_page_and_an_explanation(each: Rule) -> None:
     assert each.family in FAMILIES
     assert each.look in FAMILIES[each.family].looks
     assert each.page == f"docs/rules/{each.family}.md#{each.name}"
-    assert each.summary.replace("``", "`") in explain(each.name)
+    assert each.summary.replace("``", "`") in explanation(each.name)
 
 
 def test_its_version_is_in_the_changelog(each: Rule) -> None:

@@ -7,7 +7,7 @@ import pytest
 from distcheck.facts.job import Launched, LaunchedNode, LeftOut
 from distcheck.facts.network import Attempt
 from distcheck.report.document import document
-from distcheck.report.sections import advice
+from distcheck.report.summary import advice
 
 LOOKS = ("launch", "environment", "meeting")
 SSH = ("/opt/venv/bin/python", "-m", "distcheck.run.remote_probe")

@@ -1,0 +1,79 @@
+"""The commands that check a job without running it: env, net, gpu, bandwidth, isolate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from distcheck.cli.command import command
+from distcheck.cli.options import Measuring, Options
+from distcheck.cli.publish import check_writable, complain, publish
+from distcheck.cli.request import request_of
+from distcheck.facts.errors import WriteError
+
+if TYPE_CHECKING:
+    from distcheck.facts.job import Look
+    from distcheck.run.request import Request
+
+
+@command(
+    "Check placement and variables of every rank.", "torchrun --standalone --nproc-per-node 2 --no-python distcheck env"
+)
+def env(options: Options) -> None:
+    """Check placement and variables of every rank.
+
+    They must be present, well formed, consistent and right for this launcher.
+    """
+    _look("env", ("environment", "meeting"), options)
+
+
+@command("Run env, then check names, ports and node pairs.", "distcheck net --hosts 'node[1-4]' --nproc 8")
+def net(options: Options) -> None:
+    """Run env, then check names, ports, interfaces and pairs of nodes.
+
+    Pairs are checked for reachability, packet sizes, loss and rate.
+    """
+    _look("net", ("environment", "meeting", "peers"), options)
+
+
+@command("Run env, then check GPU of each rank and GPU health.", "distcheck gpu --nproc 8")
+def gpu(options: Options) -> None:
+    """Run env, then check which GPU each rank uses, and the health of all GPUs.
+
+    GPUs are identified by their UUIDs from CUDA and NVML.
+    """
+    _look("gpu", ("environment", "meeting", "gpu"), options)
+
+
+@command("Time collectives, rank by rank.", "distcheck bandwidth --nproc 8 --sizes 1M:64M:x2")
+def bandwidth(options: Measuring) -> None:
+    """Time collectives over message sizes, rank by rank, and check their results."""
+    _look("bandwidth", ("environment", "meeting", "gpu", "collectives"), options)
+
+
+@command("Find the bad node, link or slow rank.", "distcheck isolate --hosts 'node[1-16]' --nproc 8")
+def isolate(options: Options) -> None:
+    """Find the bad node, link or slow rank among many, with collectives in groups of nodes."""
+    _look("isolate", ("environment", "meeting", "gpu", "isolation"), options)
+
+
+def _look(name: str, looks: tuple[Look, ...], options: Options) -> NoReturn:
+    raise typer.Exit(run(request_of(name, looks, options), options, to_stderr=False))
+
+
+def run(request: Request, options: Options, *, to_stderr: bool) -> int:
+    """Run the checks, write the report and return the exit code."""
+    from distcheck.facts import saved
+    from distcheck.run import entry
+
+    check_writable(options)
+    outcome = entry.run(
+        request, lambda job, diagnosis, code: publish(job, diagnosis, code, options, to_stderr=to_stderr)
+    )
+    if not outcome.reported and options.save is not None and options.save.is_dir():
+        try:
+            saved.save(outcome.job, options.save)
+        except WriteError as error:
+            complain(str(error))
+    return outcome.exit_code

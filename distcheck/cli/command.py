@@ -1,0 +1,187 @@
+"""Turns functions into commands: how typer parses, checks and prints their options."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache, partial
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
+
+import msgspec
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo
+
+from distcheck.cli.options import PANELS, Checking
+from distcheck.facts.errors import UsageError
+
+LARGEST = 10**9
+"""The largest number that an option accepts, unless it has a maximum of its own."""
+_VARIABLES = (
+    "Each option can also be set by an environment variable: --join-timeout, for example, by DISTCHECK_JOIN_TIMEOUT."
+)
+
+
+class Entry(NamedTuple):
+    """A command, and its help."""
+
+    function: Callable[..., None]
+    short_help: str
+    example: str
+
+    def add_to(self, app: typer.Typer) -> None:
+        """Register the command with typer."""
+        own = list(inspect.signature(self.function, eval_str=True).parameters.values())
+        options = next((p.annotation for p in own if p.name == "options"), None)
+        epilog = f"\b\nExample:\n  {self.example}"  # \b: do not wrap this paragraph
+        if options is not None and issubclass(options, Checking):
+            epilog += f"\n\n{_VARIABLES}"
+        register = app.command(short_help=self.short_help, epilog=epilog, cls=Command)
+        register(_taking(options, self.function, own) if options is not None else self.function)
+
+
+def command(short_help: str, example: str) -> Callable[[Callable[..., None]], Entry]:
+    """Return a decorator that makes a function the command of its name.
+
+    The fields of its parameter `options`, a struct of `distcheck.cli.options`, become the command's options.
+    """
+    return lambda function: Entry(function, short_help, example)
+
+
+def _taking(options: type[msgspec.Struct], function: Callable[..., None], own: list[inspect.Parameter]) -> Any:
+    """Return a function with the fields of `options` as parameters, which `function` gets in one value."""
+    declared = _declared(options)
+    given = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=declared[f.name].typed)
+        for f in msgspec.structs.fields(options)
+    ]
+    arguments = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own if p.name != "options"]
+
+    def called(**values: Any) -> None:
+        plain = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+        shared = {name: plain.pop(name) for name in declared}
+        function(options=options(**shared), **plain)
+
+    called.__signature__ = inspect.Signature(arguments + given)  # type: ignore[attr-defined]  # read by typer
+    called.__annotations__ = {p.name: p.annotation for p in arguments + given}
+    called.__doc__, called.__name__ = function.__doc__, function.__name__
+    called.declared = declared  # type: ignore[attr-defined]  # read by `_process`
+    return called
+
+
+class _Declared(NamedTuple):
+    """What a struct declares of an option."""
+
+    kind: Any
+    """Its type, without None."""
+    info: OptionInfo
+
+    @property
+    def typed(self) -> Any:
+        """The annotation for typer, which knows Literal only since 0.19."""
+        choices = get_args(self.kind) if get_origin(self.kind) is Literal else ()
+        kind = Enum("Choice", {choice: choice for choice in choices}) if choices else self.kind
+        return Annotated[kind, self.info]
+
+    @property
+    def expected(self) -> str:
+        """Which values it accepts."""
+        if get_origin(self.kind) is Literal:
+            return f"choose one of {', '.join(get_args(self.kind))}"
+        if self.kind is bool:
+            return "must be 1 or 0"
+        number = "a whole number" if self.kind is int else "a number"
+        largest = LARGEST if self.info.max is None else self.info.max
+        return f"must be {number} from {-LARGEST if self.info.min is None else self.info.min} to {largest}"
+
+
+@cache
+def _declared(options: type[msgspec.Struct]) -> dict[str, _Declared]:
+    """Return the options of a struct by field; name and variable are made of the field's name.
+
+    The commands that check have variables: one that names a report for them must not make another command overwrite it.
+    """
+    found = {}
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        kind, info = get_args(hint)
+        (kind,) = [part for part in get_args(kind) if part is not NoneType] if NoneType in get_args(kind) else [kind]
+        info = copy.copy(info)
+        info.envvar, info.show_envvar = f"DISTCHECK_{name.upper()}" if issubclass(options, Checking) else None, False
+        if not any(word.startswith("--") for word in info.param_decls):
+            info.param_decls = (f"--{name.replace('_', '-')}", *info.param_decls)
+        found[name] = _Declared(kind, info)
+    return found
+
+
+class Command(TyperCommand):
+    """A command that converts given values only, and prints its options in groups."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, including --help."""
+        return _converting_given_values(super().get_params(ctx))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, one section per group."""
+        # In plain text: typer writes these groups only with rich, whose import costs start-up time.
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, "Options")}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                panel = getattr(param, "rich_help_panel", None)
+                other = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections[panel if panel in sections else other].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+
+class Group(TyperGroup):
+    """A group of commands that converts given values only."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, including --help."""
+        return _converting_given_values(super().get_params(ctx))
+
+
+def _converting_given_values(params: list[Any]) -> list[Any]:
+    """Return the parameters, changed to pass on their defaults without conversion.
+
+    Newer versions of typer convert defaults too, with a pydantic model for each. Importing pydantic took a third of the
+    start-up time. typer chooses the class of its parameters, so the method of each one is replaced.
+    """
+    for param in params:
+        if "process_value" not in vars(param):
+            param.process_value = partial(_process, param, param.process_value)
+    return params
+
+
+def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
+    """Return the value of a parameter.
+
+    Raises:
+        UsageError: it is not what the option accepts.
+    """
+    if value is param.default and not param.required:
+        return param.callback(ctx, param, value) if param.callback else value
+    declared: Mapping[str, _Declared] = getattr(ctx.command.callback, "declared", {})
+    try:
+        converted = convert(ctx, value)
+    except typer.BadParameter:
+        if param.name not in declared:
+            raise
+        _refuse(param, ctx, value, declared[param.name])
+    if isinstance(converted, int | float) and not abs(converted) <= LARGEST:  # typer's limits let nan pass
+        _refuse(param, ctx, value, declared[param.name])
+    return converted
+
+
+def _refuse(param: Any, ctx: Any, value: Any, declared: _Declared) -> NoReturn:
+    option = max(param.opts, key=len)
+    source = ctx.get_parameter_source(param.name)
+    from_variable = source is not None and source.name == "ENVIRONMENT"
+    given = f"{param.envvar}={value} ({option})" if from_variable else f"{option} {value}"
+    raise UsageError(f"{given}: {declared.expected}. See: {ctx.command_path} --help") from None

@@ -1,0 +1,63 @@
+"""The command gate: all checks, then the job's own command."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from distcheck.cli.check import run
+from distcheck.cli.command import command
+from distcheck.cli.options import GateOptions
+from distcheck.cli.request import request_of
+from distcheck.facts.errors import UsageError
+
+
+@command("Run all checks; on a pass, run COMMAND.", "srun distcheck gate --export -- python train.py")
+def gate(
+    options: GateOptions,
+    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND", help="Run this on a pass.")] = None,
+) -> None:
+    """Run all checks, cheapest first, within --timeout; on a pass, run COMMAND.
+
+    COMMAND replaces this process. Only --export changes the environment that COMMAND gets.
+    """
+    program = _program(command) if command else None
+    request = request_of("gate", ("environment", "meeting", "peers", "gpu", "collectives"), options)
+    if program is None or not command:
+        raise typer.Exit(run(request, options, to_stderr=False))  # --export has no effect without COMMAND
+    if options.export and request.outside is not None:
+        raise UsageError(
+            "--export: COMMAND would run once, on this machine, and not as a rank; start distcheck on each rank "
+            "instead, for example: srun distcheck gate --export -- python train.py"
+        )
+    if options.export and len(request.placements) > 1:
+        raise UsageError(
+            f"--export with {len(request.placements)} ranks in one process: COMMAND is one process and can be only one "
+            "rank; start one process per rank, or drop --export"
+        )
+    asked = msgspec.structs.replace(
+        request.asked, program=Path(command[0]).name, export=options.export, rendezvous_file=_file_of(command)
+    )
+    code = run(request._replace(asked=asked), options, to_stderr=True)
+    if code != 0:
+        raise typer.Exit(code)
+    from distcheck.launch.exec import become
+
+    become(program, command, request.placements[0] if options.export else None)
+
+
+def _program(command: list[str]) -> str:
+    found = shutil.which(command[0])
+    if found is None:
+        raise UsageError(f"COMMAND {command[0]}: not found on PATH; give its full path")
+    return found
+
+
+def _file_of(command: list[str]) -> str:
+    """Return the path of the first file:// URL in COMMAND, '' if there is none."""
+    found = next((word for word in command if "file:///" in word), "")
+    return found.partition("file://")[2].partition("?")[0].strip("'\"")

@@ -1,0 +1,54 @@
+"""The command node: this node alone, without ranks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+from distcheck.cli.command import command
+from distcheck.cli.options import NodeOptions
+from distcheck.cli.publish import BROKEN, check_writable, complain, publish
+from distcheck.cli.request import rules_of
+from distcheck.facts.job import Asked
+
+if TYPE_CHECKING:
+    from distcheck.facts.job import Job
+    from distcheck.rules.diagnose import Diagnosis
+
+
+@command(
+    "Check this node alone, for Slurm or a DaemonSet.", "distcheck node --gpus 8 --reason-file /run/distcheck.reason"
+)
+def node(options: NodeOptions) -> None:
+    """Check this node alone: no torch, no peers, at most 10 s.
+
+    For a Slurm Prolog, a HealthCheckProgram or a DaemonSet.
+    """
+    from distcheck.run import node as lone_node
+
+    select, ignore = rules_of(options)
+    asked = Asked(
+        command="node",
+        looks=("node", "gpu"),
+        timeout_seconds=options.timeout,
+        strict=options.strict,
+        select=select,
+        ignore=ignore,
+        gpus=options.gpus,
+    )
+    if sys.stdout is None and options.output is None:  # a daemon may have closed it; the exit code is enough
+        options = msgspec.structs.replace(options, output=Path(os.devnull))
+    check_writable(options)
+
+    def notify_and_publish(job: Job, diagnosis: Diagnosis, code: int) -> int:
+        failure = lone_node.tell(job, diagnosis, options.reason_file, syslog=options.syslog)
+        if failure:
+            complain(failure)
+        return publish(job, diagnosis, BROKEN if failure else code, options, to_stderr=False)
+
+    raise typer.Exit(lone_node.run(asked, os.environ, notify_and_publish).exit_code)

@@ -1,0 +1,104 @@
+"""The first lines and the last line of the reports: what was checked, and the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeState
+from distcheck.report.fold import fold, fold_nodes
+from distcheck.report.harmless import harmless
+from distcheck.report.schema import Document
+from distcheck.report.sections import PIECES, count
+from distcheck.rules.diagnose import Diagnosis
+from distcheck.rules.finding import outcome
+
+
+def headline(job: Job, report: Document) -> list[str]:
+    """Return what was checked, in one to three lines."""
+    if "node" in job.asked.looks:
+        return [harmless(line) for line in _lone_nodes(job, report)]
+    world = report.world
+    absent = report.missing_ranks
+    on = fold_nodes({row.node for row in report.ranks if row.status == "missing" and row.node})
+    missing = f" ({len(absent)} missing: {fold(absent, PIECES)}{' on ' + on if on else ''})" if absent else ""
+    parts = [
+        f"{count(world.ranks, 'rank')}{missing} on {count(world.nodes, 'node')}",
+        f"launcher {world.launcher}",
+        f"backend {world.backend}",
+        f"torch {world.torch}" if world.torch else "torch not found",
+        *([f"NCCL {world.nccl}"] if world.nccl else []),
+    ]
+    lines = [harmless(f"distcheck {report.distcheck} {report.command}: {', '.join(parts)}")]
+    if job.asked.by_default:
+        lines.append("No rank count given; using 2 local Gloo ranks. Use --nproc N to set it.")
+    models = Counter({row.gpu.uuid: row.gpu.name for row in report.ranks if row.gpu and row.gpu.name}.values())
+    if models:
+        lines.append("GPUs: " + ", ".join(f"{number} x {harmless(name)}" for name, number in sorted(models.items())))
+    return lines
+
+
+def _lone_nodes(job: Job, report: Document) -> list[str]:
+    """Return what was checked when nodes have no ranks."""
+    began = f"distcheck {report.distcheck} {report.command}:"
+    if len(job.nodes) != 1:
+        return [f"{began} {count(len(job.nodes), 'node')}"]
+    node = job.nodes[0]
+    parts = [node.name]
+    if isinstance(node.gpus, Gpus):
+        parts.append(count(len(node.gpus.devices), "GPU"))
+        parts += [f"driver {node.gpus.driver}"] if isinstance(node.gpus.driver, str) else []
+    else:
+        parts.append("AMD GPUs" if node.accelerator == "amd" else "GPUs unknown" if node.gpus else "no GPU")
+    if isinstance(node.state, NodeState) and node.state.slurm_context:
+        parts.append(f"Slurm {node.state.slurm_context} of job {node.state.slurm_job or '?'}")
+    models = Counter(
+        gpu.name for gpu in (node.gpus.devices if isinstance(node.gpus, Gpus) else ()) if isinstance(gpu.name, str)
+    )
+    named = ", ".join(f"{number} x {name}" for name, number in sorted(models.items()))
+    return [f"{began} {', '.join(parts)}", *([f"GPUs: {named}"] if named else [])]
+
+
+_ADVICE = {
+    0: "Start the job",
+    10: "Warnings fail because of --strict; fix them or drop --strict",
+    20: "Could not confirm that the job will start; retry, preferably on other nodes",
+    30: "Fix the job or site configuration; retrying will not help",
+    40: "Exclude {nodes}{doubtful} and restart the job",
+    70: "distcheck itself failed; save the job with --save and report the failure",
+}
+
+
+def advice(report: Document) -> str:
+    """Return the next step."""
+    errors = (f for f in report.findings if f.severity == "error" and f.scope in {"node", "gpu"})
+    others = fold_nodes({node for f in errors for node in f.nodes} - set(report.exclude.nodes))
+    doubtful = f", fix or exclude {harmless(others)} (not confirmed)" if others else ""
+    return _ADVICE[report.exit_code].format(nodes=harmless(report.exclude.hostlist), doubtful=doubtful)
+
+
+def counts(diagnosis: Diagnosis) -> str:
+    """Return the number of findings: 1 error, 2 warnings."""
+    severities = Counter(finding.severity for finding in diagnosis.findings)
+    unlooked = len({n.rule for n in diagnosis.not_checked})
+    return ", ".join(
+        [
+            count(severities["error"], "error"),
+            count(severities["warning"], "warning"),
+            *([f"{count(unlooked, 'rule')} not checked"] if unlooked else []),
+        ]
+    )
+
+
+def conclusion(report: Document, diagnosis: Diagnosis) -> str:
+    """Return the verdict line: outcome, exit code, next step, number of findings and duration."""
+    return (
+        f"{outcome_of(report)}: exit code {report.exit_code}. {advice(report)}. "
+        f"{counts(diagnosis)}, {report.seconds:.1f} s"
+    )
+
+
+def outcome_of(report: Document) -> str:
+    """Return the start of the verdict line: PASS, WARN, UNKNOWN, FAIL (node3)."""
+    return harmless(outcome(report.verdict, report.exclude.nodes))

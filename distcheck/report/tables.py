@@ -1,0 +1,148 @@
+"""The tables of the human-readable reports, described once; each format only draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from distcheck.collectives.plan import label
+from distcheck.report.expected import any_expected, percent
+from distcheck.report.fold import fold
+from distcheck.report.gpus import RankGpu
+from distcheck.report.measured import figure, largest, shared_groups, size, slowest, uncertain
+from distcheck.report.schema import STATUSES, Bandwidth, Document, RankRow
+from distcheck.report.sections import PIECES, Gap
+
+ROWS = 32
+"""With more ranks than this, only the first, the last and those with a problem have a row."""
+EDGE = 3
+"""Ranks at either end that always have a row."""
+SIDE_BY_SIDE = 16
+"""Up to this many ranks, each rank's times are shown."""
+Kind = Literal["text", "number", "prose", "status"]
+
+
+class Column(NamedTuple):
+    """A column and how its cells are made of an item."""
+
+    name: str
+    cell: Callable[[Any], object]
+    """None is shown as -."""
+    kind: Kind = "text"
+    """Numbers are aligned right; prose may be wrapped; a status may be coloured."""
+    shown: bool = True
+
+
+class Grid(NamedTuple):
+    """A table with all its text; nothing in it is escaped."""
+
+    names: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def _table(columns: Iterable[Column], items: Sequence[Any]) -> Grid:
+    shown = [column for column in columns if column.shown]
+    cells = (tuple("-" if (cell := c.cell(item)) is None else str(cell) for c in shown) for item in items)
+    return Grid(tuple(c.name for c in shown), tuple(c.kind for c in shown), tuple(cells))
+
+
+def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Grid, str]:
+    """Return the table of the ranks to show, and a line that counts the others.
+
+    A column about GPUs without any known value is left out.
+    """
+    shown, others = _shown(report, everything=everything)
+    gpus = [row.gpu for row in shown if row.gpu is not None]
+    numa = any(gpu.numa_node is not None for gpu in gpus)
+    return _table(
+        (
+            Column("rank", lambda row: row.rank, "number"),
+            Column("node", lambda row: row.node),
+            Column("local", lambda row: row.local_rank, "number"),
+            Column("GPU", lambda row: _gpu(row.gpu, whole_uuids=whole_uuids), shown=bool(gpus)),
+            Column("NUMA", lambda row: row.gpu and row.gpu.numa_node, "number", numa),
+            Column("NIC", lambda row: _nic(row.gpu), shown=any(gpu.nic is not None for gpu in gpus)),
+            Column("master", lambda row: row.master),
+            Column("stage", lambda row: row.stage),
+            Column("status", lambda row: row.status, "status"),
+        ),
+        shown,
+    ), others
+
+
+def sweep(report: Document) -> Grid:
+    """Return the table of measurements; groups, expectations and uncertainties only if there are any."""
+    expected = any_expected(report.bandwidth)
+    columns: tuple[Column, ...] = (
+        Column("operation", lambda row: label(row.op, row.dtype)),
+        Column("group", lambda row: row.group, shown=not shared_groups(report.bandwidth)),
+        Column("size", lambda row: size(row.bytes), "number"),
+        Column("algbw GB/s", lambda row: figure(row.algbw_GBps), "number"),
+        Column("busbw GB/s", lambda row: figure(row.busbw_GBps), "number"),
+        Column("expected", lambda row: figure(row.expected_GBps.value), "number", expected),
+        Column("share", lambda row: percent(row.share_of_expected), "number", expected),
+        Column("mean ms", lambda row: figure(row.seconds.mean, 1e3), "number"),
+        Column("±", uncertain, "number", any(row.bursts > 1 for row in report.bandwidth)),
+        Column("min ms", lambda row: figure(row.seconds.min, 1e3), "number"),
+        Column("max ms", lambda row: figure(row.seconds.max, 1e3), "number"),
+        Column("slowest rank", slowest, "number"),
+        Column("wrong", lambda row: row.wrong, "number"),
+    )
+    return _table(columns, report.bandwidth)
+
+
+def times(report: Document, *, everything: bool) -> Grid:
+    """Return the table of each rank's time at the largest sizes, in ms; no rows for one or many ranks."""
+    measured = [row for row in largest(report) if row.ranks > 1 and (row.ranks <= SIDE_BY_SIDE or everything)]
+
+    def column(row: Bandwidth) -> Column:
+        name = f"{label(row.op, row.dtype)} {size(row.bytes)}"
+        return Column(name, lambda rank: figure(row.seconds.by_rank[rank], 1e3), "number")
+
+    fewest = min((len(row.seconds.by_rank) for row in measured), default=0)
+    return _table((Column("rank", lambda rank: rank, "number"), *map(column, measured)), range(fewest))
+
+
+def not_checked(gaps: Sequence[Gap]) -> Grid:
+    """Return the table of what was not checked."""
+    columns = (
+        Column("reason", lambda gap: gap.reason, "prose"),
+        Column("required", lambda gap: "yes" if gap.required else "no"),
+        Column("rules", lambda gap: ", ".join(gap.rules), "prose"),
+        Column("where", lambda gap: gap.where or "everywhere", "prose"),
+    )
+    return _table(columns, gaps)
+
+
+def _shown(report: Document, *, everything: bool) -> tuple[list[RankRow], str]:
+    if everything or len(report.ranks) <= ROWS:
+        return list(report.ranks), ""
+    last = len(report.ranks) - EDGE
+    odd = [n for n in range(EDGE, last) if report.ranks[n].status != "ok"][:ROWS]
+    shown = {*range(EDGE), *odd, *range(last, len(report.ranks))}
+    hidden = [row for n, row in enumerate(report.ranks) if n not in shown]
+    by_status = {status: [row.rank for row in hidden if row.status == status] for status in STATUSES}
+    folded = "; ".join(
+        f"{len(numbers)} {status} ({fold((n for n in numbers if n is not None), PIECES) or 'rank unknown'})"
+        for status, numbers in by_status.items()
+        if numbers
+    )
+    return [report.ranks[n] for n in sorted(shown)], f"not shown (use --all-ranks): {folded}"
+
+
+def _gpu(gpu: RankGpu | None, *, whole_uuids: bool) -> str | None:
+    """Return index, PCI address and UUID, or the UUID's start, which is unique."""
+    if gpu is None:
+        return None
+    index = "?" if gpu.index is None else str(gpu.index)
+    return f"{index} {gpu.pci or '?'} {gpu.uuid if whole_uuids else gpu.uuid[:12]}"
+
+
+def _nic(gpu: RankGpu | None) -> str | None:
+    """Return the adapter with its distance; of more than two at the same distance, the first and their number."""
+    if gpu is None or gpu.nic is None:
+        return None
+    names = gpu.nic.split(",")
+    several = ",".join(names) if len(names) <= 2 else f"{names[0]},… ({len(names)})"
+    return f"{several} {gpu.nic_distance}"
