@@ -108,7 +108,7 @@ PHRASES = {
             "({} MiB and {} KiB for each rank)",
             [of("server:_MOST_BYTES") >> 20, of("server:_MOST_BYTES_A_RANK") >> 10],
         ),
-        ("After {} s stderr names the ranks that are awaited", [of("run.leader:_AWAITED_AFTER_SECONDS")]),
+        ("After {} s stderr names the ranks that are awaited", [of("run.context:_REMIND_AFTER_SECONDS")]),
         ("sends {} MiB in segments", TRANSFER),
         ("So {} MiB follow from every node", [of("peers:_SINGLY_BYTES") >> 20]),
         ("lines of {} bytes at most", [of("frames:LINE_BYTES")]),

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from distcheck.facts.base import Missing
+from distcheck.probe.ending import end_group
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
-_AFTER_KILL_SECONDS = 1.0
 _OUTLIVE_SECONDS = 5
 
 
@@ -92,7 +92,8 @@ async def ask(
         finally:
             if child.stdin is not None:
                 child.stdin.close()
-            await _end(child)
+            if child.poll() is None:
+                await end_group(child)
         written = os.pread(output, 1 << 24, 0)
         reason = _failure(question, timeout, child.returncode if in_time else None, written)
         answer = _last_answer(kind | Missing, written)
@@ -104,19 +105,6 @@ async def ask(
         return in_part(answer, reason)
     finally:
         os.close(output)
-
-
-async def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kill and reap the child; leave it behind if even SIGKILL does not end it."""
-    import asyncio
-
-    if child.poll() is not None:
-        return
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    patience = time.monotonic() + _AFTER_KILL_SECONDS
-    while child.poll() is None and time.monotonic() < patience:  # noqa: ASYNC110 there is no event
-        await asyncio.sleep(0.01)
 
 
 def _failure(question: Question, timeout: float, returncode: int | None, written: bytes) -> str:

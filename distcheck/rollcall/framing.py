@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from distcheck.rollcall.wire import HEADER, MAGIC, ProtocolError
+from distcheck.rollcall.wire import HEADER, MAGIC, ProtocolError, frame
 
 if TYPE_CHECKING:
     from distcheck.rollcall.protocol import Word
@@ -25,9 +25,8 @@ _T = TypeVar("_T")
 
 def encode(word: Word, seal: Seal | None = None) -> bytes:
     """Return the frame of a message: magic, length, MessagePack and, with a token, its seal."""
-    body = msgspec.msgpack.encode(word)
-    frame = HEADER.pack(MAGIC, len(body)) + body
-    return frame if seal is None else seal.close(frame)
+    plain = frame(msgspec.msgpack.encode(word))
+    return plain if seal is None else seal.close(plain)
 
 
 async def read(
@@ -68,7 +67,9 @@ async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[
     magic, length = HEADER.unpack(header)
     if magic != MAGIC:
         if magic.startswith(_EVERY_MAGIC):
-            raise ProtocolError(f"another version of distcheck: its frames begin with {banner(magic)}, not DCK1")
+            raise ProtocolError(
+                f"another version of distcheck: its frames begin with {banner(magic)}, not {banner(MAGIC)}"
+            )
         with contextlib.suppress(asyncio.TimeoutError, OSError):
             header += await asyncio.wait_for(reader.read(200), 0.2)
         raise ProtocolError(banner(header))

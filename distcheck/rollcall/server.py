@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from distcheck.probe import network
 from distcheck.rollcall import connection, framing, identity, protocol
+from distcheck.rollcall.follower import Follower, is_of, with_clock
 from distcheck.rollcall.framing import encode
 from distcheck.rollcall.protocol import (
     Challenge,
     Elsewhere,
-    FromFollower,
     Hello,
     NotYet,
     Ready,
@@ -39,48 +37,12 @@ if TYPE_CHECKING:
 _HELLO_SECONDS = 5.0
 _REPORT_SECONDS = 10.0
 _BACKLOG = 4096
-_MOST_WORDS = 64
-"""The most unread messages of a follower, which sends only a handful; a flood ends the connection."""
 _MOST_BYTES, _MOST_BYTES_A_RANK = 1 << 28, 1 << 18
 """The most bytes received from all followers in a run. A report has about 2 kB per rank."""
 _MOST_RANKS = 1 << 16
 _MORE_FOLLOWERS = 64
 """Processes admitted beyond one per rank, because two may claim the same rank."""
 _T = TypeVar("_T", bound=Word)
-
-
-class Follower:
-    """A follower: a process that was admitted and has reported."""
-
-    def __init__(
-        self, hello: Hello, report: Report, writer: asyncio.StreamWriter, seals: tuple[Seal, Seal] | None = None
-    ) -> None:
-        self.uid = hello.uid
-        self.ranks = frozenset(hello.ranks)
-        now = asyncio.get_running_loop().time()
-        self.arrived_at = now - hello.waited_seconds
-        """The time of its first attempt: what it then waited for the leader is not its own delay."""
-        self.leaves_at = now + hello.seconds_left
-        self.report = report
-        self.writer = writer
-        self.hears_by = seals[0] if seals else None
-        self.says_by = seals[1] if seals else None
-        self.words: asyncio.Queue[FromFollower | None] = asyncio.Queue()
-        """Its messages since then; None when it is gone."""
-        self.ready = asyncio.Event()
-        """Set when its torch is imported, or when it is gone."""
-        self.gone = False
-        self.left = asyncio.Event()
-        """Set together with `gone`."""
-
-    def say(self, word: Word) -> None:
-        """Send a message; nothing is sent to a follower that is gone."""
-        self.send(encode(word))
-
-    def send(self, frame: bytes) -> None:
-        """Send an encoded message."""
-        if not self.gone:
-            self.writer.write(frame if self.says_by is None else self.says_by.close(frame))
 
 
 class Server:
@@ -183,12 +145,9 @@ class Server:
         heard: dict[str, _T] = {}
 
         async def hear(follower: Follower) -> None:
-            while not follower.gone or not follower.words.empty():
-                word = await follower.words.get()
+            while (word := await follower.hear()) is not None:
                 if isinstance(word, kind):
                     heard[follower.uid] = word
-                    return
-                if word is None:
                     return
 
         if wanted:
@@ -239,10 +198,7 @@ class Server:
             pass
         finally:
             if follower is not None:
-                follower.gone = True
-                follower.left.set()
-                follower.ready.set()
-                follower.words.put_nowait(None)
+                follower.leave()
                 self.on_trouble(f"lost the connection to {follower.report.node.name}")
             writer.close()
 
@@ -265,13 +221,13 @@ class Server:
                 reader, follower_decoder, seal=seals[0] if seals else None, expect=lambda n: self._expect(n, announced)
             )
             report = await connection.within(reading, _REPORT_SECONDS)
-            if not isinstance(report, Report) or not _is_of(report, hello) or not self._is_new(hello.uid):
+            if not isinstance(report, Report) or not is_of(report, hello) or not self._is_new(hello.uid):
                 raise ProtocolError("the report does not match the Hello")
             announced.clear()
         finally:
             self._at_the_door.pop(writer, None)
             self._bytes_left += sum(announced)
-        report = _with_clock(report, welcomed, time.time())
+        report = with_clock(report, welcomed, time.time())
         follower = self.followers[hello.uid] = Follower(hello, report, writer, seals)
         self._leaves_at = min(self._leaves_at, follower.leaves_at)
         self._note_present(follower.ranks)
@@ -357,29 +313,5 @@ class Server:
                 self.on_trouble(word.reason)
             elif isinstance(word, Ready):
                 follower.ready.set()
-            elif follower.words.qsize() < _MOST_WORDS:
-                follower.words.put_nowait(word)
             else:
-                raise ProtocolError("too many unexpected messages")
-
-
-def _with_clock(report: Report, welcomed: float, heard: float) -> Report:
-    """Return a report with the least offset of its clock; it was sent between the two times."""
-    sent = report.clock_seconds
-    if sent is None:
-        return report
-    ahead = sent - heard if sent > heard else min(0.0, sent - welcomed)
-    process = msgspec.structs.replace(report.process, clock_ahead_seconds=round(ahead, 3))
-    return msgspec.structs.replace(report, process=process)
-
-
-def _is_of(report: Report, hello: Hello) -> bool:
-    """Whether a report is consistent: one process, its node, and the ranks of its Hello."""
-    uid = report.process.uid
-    return (
-        uid == hello.uid
-        and report.process.node == report.node.key
-        and all(door.uid == uid for door in report.peer_doors)
-        and all(r.process == uid for r in report.ranks)
-        and {r.placement.rank for r in report.ranks} - {None} == set(hello.ranks)
-    )
+                follower.take(word)

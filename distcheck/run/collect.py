@@ -15,7 +15,7 @@ from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.probe import environment, gpu, host, infiniband, links, pci
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.probe.state import SHM, space, temporary
-from distcheck.rollcall import client
+from distcheck.rollcall import resolution
 from distcheck.run.context import Session
 from distcheck.selection.placement import rank_environment
 
@@ -84,9 +84,9 @@ async def _network_facts(run: Session) -> NetworkFacts | None:
         return None
     files = links.open_files()  # before distcheck raises its own limit
     limit = min(_OWN_NAME_SECONDS, run.remaining(3.0))
-    own_name = await client.resolve(socket.gethostname(), limit)
+    own_name = await resolution.resolve(socket.gethostname(), limit)
     environ, path = run.request.environ, run.asked.rendezvous_file
-    return await client.in_thread(lambda: links.collect(environ, own_name, open_files=files, rendezvous=path))
+    return await resolution.in_thread(lambda: links.collect(environ, own_name, open_files=files, rendezvous=path))
 
 
 async def _infiniband(run: Session, accelerator: str) -> Infiniband | Missing | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import OPERATIONS, Plan, usual_sizes
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Job
 from distcheck.launch.local.supervisor import LocalRanks
-from distcheck.rollcall.client import Connection
 from distcheck.rollcall.doors import PeerListener
+from distcheck.rollcall.handshake import Connection
 from distcheck.rollcall.server import Server
 from distcheck.run.progress import Watcher
 from distcheck.run.record import Record
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from distcheck.probe.gpu_load import Watch
     from distcheck.rules.diagnose import Diagnosis
 
+_REMIND_AFTER_SECONDS = 9.0
+"""Before half of the default --join-timeout is over."""
 _GPU_BURST_SECONDS, _CPU_BURST_SECONDS = 0.2, 0.05
 """One burst of one operation at one size: on GPUs the ranks' unequal starts then add less than 0.1 %."""
 _GPU_SIZE_SECONDS, _CPU_SIZE_SECONDS = 2.0, 0.6
@@ -79,6 +83,17 @@ class Session:
         """Print a progress line to stderr."""
         if not self.request.quiet:
             print(f"distcheck: {text}", file=sys.stderr, flush=True)  # noqa: T201 progress belongs to stderr
+
+    @contextlib.contextmanager
+    def reminding(self, text: Callable[[float], str]) -> Iterator[None]:
+        """Print a line if the body takes long; `text` gets the seconds that it has taken."""
+        reminder = asyncio.get_running_loop().call_later(
+            _REMIND_AFTER_SECONDS, lambda: self.say(text(_REMIND_AFTER_SECONDS))
+        )
+        try:
+            yield
+        finally:
+            reminder.cancel()
 
     def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> RunResult:
         """Publish the report, once, and return the run's result."""

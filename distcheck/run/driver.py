@@ -12,14 +12,12 @@ from typing import Any
 from distcheck.facts.rank import Role
 from distcheck.run import collect, follower, measure
 from distcheck.run.context import Session
+from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
 from distcheck.run.join import arrive
 from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_OTHERS, Publish, Request, RunResult
 from distcheck.run.watchdog import Watchdog
 
-_INTERRUPT_SECONDS = 5.0
-"""Time to end after a signal before the watchdog ends the process."""
 _CLOSE_SECONDS = 2.5
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_to_end(request: Request, publish: Publish, dog: Watchdog) -> RunResult:
@@ -34,36 +32,30 @@ async def _bounded(run: Session) -> RunResult:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_without_strangers)
 
-    def interrupt(signum: int, _frame: FrameType | None) -> None:
-        # Python's own handler, not the loop's: it runs even while the loop is blocked in a write.
-        run.interrupted = run.interrupted or signal.Signals(signum)
-        run.dog.hasten(_INTERRUPT_SECONDS, 128 + run.interrupted)
+    def interrupt(signum: signal.Signals) -> None:
+        run.interrupted = run.interrupted or signum
+        run.dog.hasten(INTERRUPT_SECONDS, 128 + run.interrupted)
         loop.call_soon_threadsafe(main.cancel)
 
     def nobody_else(_signum: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(RuntimeError):  # the run is over
             loop.call_soon_threadsafe(_note_complete, run)
 
-    before = {signum: signal.getsignal(signum) for signum in _SIGNALS}
-    for signum, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(signum, interrupt)
     if run.request.on_collected is not None:  # started from outside: the starter knows which processes cannot join
         signal.signal(NOBODY_ELSE, nobody_else)
-    try:
-        await asyncio.wait({main}, timeout=run.remaining() + 0.5)
-        if main.done() and not main.cancelled():
-            return main.result()
-        cause = run.interrupted.name if run.interrupted else f"--timeout of {run.asked.timeout_seconds:g} s"
-        main.cancel()
-        await asyncio.wait({main}, timeout=0.5)
-        if main.done() and not main.cancelled():
-            return main.result()
-        return await _cut_short(run, f"the run was ended by {cause}")
-    finally:
-        await _close(run)
-        for signum, handler in before.items():
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+    with caught(interrupt):
+        try:
+            await asyncio.wait({main}, timeout=run.remaining() + 0.5)
+            if main.done() and not main.cancelled():
+                return main.result()
+            cause = run.interrupted.name if run.interrupted else f"--timeout of {run.asked.timeout_seconds:g} s"
+            main.cancel()
+            await asyncio.wait({main}, timeout=0.5)
+            if main.done() and not main.cancelled():
+                return main.result()
+            return await _cut_short(run, f"the run was ended by {cause}")
+        finally:
+            await _close(run)
 
 
 def _note_complete(run: Session) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from distcheck.collectives.plan import Task
 from distcheck.launch.local.tasks import tasks_for
-from distcheck.rollcall.client import Connection
+from distcheck.rollcall.handshake import Connection
 from distcheck.rollcall.protocol import (
     Abort,
     Bye,

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import resource
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Resolution
 from distcheck.facts.rank import Role
 from distcheck.probe import network
-from distcheck.rollcall import client, identity
-from distcheck.rollcall.client import Attendance, Connection
+from distcheck.rollcall import client, identity, resolution
+from distcheck.rollcall.client import Attendance
 from distcheck.rollcall.connection import is_loopback
+from distcheck.rollcall.handshake import Connection, Door
 from distcheck.rollcall.protocol import Hello
 from distcheck.rollcall.server import Server
 from distcheck.run import lost
@@ -22,12 +24,11 @@ from distcheck.run import lost
 if TYPE_CHECKING:
     from distcheck.run.context import Session
 
-_AWAITED_AFTER_SECONDS = 9.0
 _FILES_BESIDE_FOLLOWERS = 512
 _MATES_SECONDS = 3.0
 """How long the first process of a node that did not find rank 0 waits for the others."""
 
-Doors = tuple[client.Door, ...]
+Doors = tuple[Door, ...]
 
 
 async def arrive(run: Session) -> Role:
@@ -42,9 +43,9 @@ async def arrive(run: Session) -> Role:
     patience = run.join_seconds() / 2 if "KUBERNETES_SERVICE_HOST" in run.request.environ else 0.0
     limit = min(run.request.connect_seconds + 2, run.remaining(3))
     again = 2 if "peers" in run.asked.looks else 0
-    resolution = await client.resolve(place.master_addr or "", limit, patience, again)
-    run.record.note(resolution=resolution)
-    addresses = resolution.addresses if isinstance(resolution, Resolution) else ()
+    resolved = await resolution.resolve(place.master_addr or "", limit, patience, again)
+    run.record.note(resolution=resolved)
+    addresses = resolved.addresses if isinstance(resolved, Resolution) else ()
     ways = client.doors(addresses, place.master_port or 0, _job_name(run), agent=_agent(run))
     if place.master_derived and 0 in run.request.own_ranks and _is_elsewhere(run, addresses):
         return Role.ALONE  # the others look for rank 0 at those addresses until --join-timeout
@@ -92,7 +93,7 @@ async def _open_as_rank_0(run: Session, ways: Doors, port: int) -> Role:
     run.record.note(bind=bound)
     lone = run.request.speaks_for_all
     # A second rank 0 finds the first one on MASTER_PORT.
-    if bound.outcome == "in-use" and not lone and await _knock_once(run, ways):
+    if bound.outcome == "in-use" and not lone and await _finds_another_leader(run, ways):
         return Role.FOLLOWER
     server = run.server = _new_server(run)
     if not lone:
@@ -100,7 +101,7 @@ async def _open_as_rank_0(run: Session, ways: Doors, port: int) -> Role:
         taken = await server.open_side_door()
         first = identity.side_ports(_job_name(run))[0]
         others = tuple(d for d in ways if d.side and d.port != taken)
-        if taken != first and await _knock_once(run, others):
+        if taken != first and await _finds_another_leader(run, others):
             await server.close()
             run.server = None
             if sock is not None:
@@ -109,45 +110,39 @@ async def _open_as_rank_0(run: Session, ways: Doors, port: int) -> Role:
     if sock is not None:
         await server.open(sock)
     run.record.note(role=Role.LEADER)
-    tried = await _try_own_door(run, tuple(d for d in ways if not d.side))
+    # The other ranks of this node will connect to MASTER_ADDR:MASTER_PORT from here, too.
+    tried = await _attend(run, tuple(d for d in ways if not d.side), run.request.connect_seconds, once=True)
+    if tried.connection is not None:
+        tried.connection.writer.close()
     run.record.note(attempts=tried.attempts)
     return Role.LEADER
 
 
-async def _try_own_door(run: Session, ways: Doors) -> Attendance:
-    """Connect to MASTER_ADDR:MASTER_PORT from here, as the other ranks of this node will."""
-    if not ways:
-        return Attendance(None, ())
-    tried = await client.attend(
-        ways,
-        _hello(run),
-        seconds=run.request.connect_seconds,
-        connect_seconds=run.request.connect_seconds,
-        once=True,
-        secret=_secret(run),
-    )
-    if tried.connection is not None:
-        tried.connection.writer.close()
-    return tried
-
-
-async def _knock_once(run: Session, ways: Doors) -> bool:
+async def _finds_another_leader(run: Session, ways: Doors) -> bool:
     """Return whether another process leads the roll call already; if so, join it."""
     if not ways:
         return False
-    attendance = await client.attend(
-        ways,
-        _hello(run),
-        seconds=run.request.connect_seconds,
-        connect_seconds=run.request.connect_seconds,
-        once=True,
-        secret=_secret(run),
-    )
+    attendance = await _attend(run, ways, run.request.connect_seconds, once=True)
     run.record.note(attempts=attendance.attempts)
     if attendance.connection is not None and attendance.connection.welcome.uid != run.uid:
         _met(run, attendance.connection)
         return True
     return False
+
+
+async def _attend(
+    run: Session, ways: Doors, seconds: float, *, once: bool = False, leads: list[Door] | None = None
+) -> Attendance:
+    """Try these endpoints with this process's Hello."""
+    return await client.attend(
+        ways,
+        _hello(run),
+        seconds=seconds,
+        connect_seconds=run.request.connect_seconds,
+        once=once,
+        secret=_secret(run),
+        leads=leads,
+    )
 
 
 def _new_server(run: Session) -> Server:
@@ -191,7 +186,7 @@ async def _join_as_follower(run: Session, ways: Doors, addresses: tuple[str, ...
     patience = run.join_seconds()
     ours = not set(addresses).isdisjoint(_own_addresses(run))
     halves = (patience / 2, patience / 2) if ours else (patience,)
-    leads: list[client.Door] = []
+    leads: list[Door] = []
     seeking = asyncio.ensure_future(lost.seek(leads, run.request.environ, _job_name(run), addresses))
     try:
         for number, seconds in enumerate(halves):
@@ -199,7 +194,8 @@ async def _join_as_follower(run: Session, ways: Doors, addresses: tuple[str, ...
             waits = any(a.outcome == "waiting" for a in run.record.attempts) and lost.to_ask(run.request.environ)
             if number == 1 and not waits and await _stand_in(run):
                 return Role.LEADER
-            attendance = await _attend(run, ways, seconds, leads)
+            with run.reminding(partial(_awaited, run, seconds)):
+                attendance = await _attend(run, ways, seconds, leads=leads)
             run.record.note(attempts=attendance.attempts)
             if attendance.connection is not None:
                 _met(run, attendance.connection)
@@ -207,6 +203,14 @@ async def _join_as_follower(run: Session, ways: Doors, addresses: tuple[str, ...
     finally:
         seeking.cancel()
     return Role.ALONE
+
+
+def _awaited(run: Session, seconds: float, waited: float) -> str:
+    place = run.request.placements[0]
+    return (
+        f"rank {place.rank} is still trying to reach rank 0 at {place.master_addr}:{place.master_port}; "
+        f"the roll call closes in {max(0.0, seconds - waited):.0f} s"
+    )
 
 
 async def _gather_here(run: Session) -> Role:
@@ -222,9 +226,7 @@ async def _gather_here(run: Session) -> Role:
         await server.wait_for_all(seconds, ranks=len(run.request.own_ranks) + mates)
         return Role.ALONE
     doors = tuple(lost.side_doors(["127.0.0.1"], _job_name(run), "node", ())[:1])
-    attendance = await client.attend(
-        doors, _hello(run), seconds=seconds, connect_seconds=run.request.connect_seconds, secret=_secret(run)
-    )
+    attendance = await _attend(run, doors, seconds)
     if attendance.connection is None:
         return Role.ALONE
     _met(run, attendance.connection)
@@ -243,31 +245,6 @@ async def put_up_signpost(run: Session, connection: Connection) -> None:
     server.leader_at = at
     if await server.open_side_door(1) is not None:
         run.signpost = server
-
-
-async def _attend(run: Session, ways: Doors, seconds: float, leads: list[client.Door]) -> Attendance:
-    """Join the roll call; before 10 s are over, print that rank 0 is awaited."""
-    place = run.request.placements[0]
-
-    async def remind() -> None:
-        await asyncio.sleep(_AWAITED_AFTER_SECONDS)
-        run.say(
-            f"rank {place.rank} is still trying to reach rank 0 at {place.master_addr}:{place.master_port}; "
-            f"the roll call closes in {max(0.0, seconds - _AWAITED_AFTER_SECONDS):.0f} s"
-        )
-
-    reminder = asyncio.ensure_future(remind())
-    try:
-        return await client.attend(
-            ways,
-            _hello(run),
-            seconds=seconds,
-            connect_seconds=run.request.connect_seconds,
-            secret=_secret(run),
-            leads=leads,
-        )
-    finally:
-        reminder.cancel()
 
 
 def _own_addresses(run: Session) -> set[str]:

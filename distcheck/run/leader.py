@@ -15,7 +15,6 @@ from distcheck.run.context import Session
 from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPORT_RESERVE_SECONDS
 from distcheck.run.request import RunResult
 
-_AWAITED_AFTER_SECONDS = 9.0
 _LATECOMER_SECONDS = 0.5
 _LAST_CALL_SECONDS = 10.0
 """On a busy host a live process may wait seconds for a CPU; a dead one has closed its connection."""
@@ -55,22 +54,17 @@ async def _gather(run: Session, server: Server) -> None:
     patience = run.join_seconds()
     until = loop.time() + patience
 
-    async def remind() -> None:
-        await asyncio.sleep(_AWAITED_AFTER_SECONDS)
-        left = max(0.0, until - loop.time())
+    def awaited(waited: float) -> str:
         ranks = ", ".join(map(str, server.missing(20)))
-        run.say(f"waiting for ranks {ranks}; the roll call closes in {left:.0f} s")
+        return f"waiting for ranks {ranks}; the roll call closes in {max(0.0, patience - waited):.0f} s"
 
-    reminder = asyncio.ensure_future(remind())
-    try:
+    with run.reminding(awaited):
         if not await server.wait_for_all(patience / 2, REPORT_RESERVE_SECONDS):
             server.admit_strangers = True
             await server.wait_for_all(max(0.0, until - loop.time()), REPORT_RESERVE_SECONDS)
         if run.request.placements[0].launcher == "by hand" and server.followers:
             # Processes started by hand come one by one: wait for a duplicate rank, so that it is reported.
             await asyncio.sleep(min(_LATECOMER_SECONDS, run.remaining(REPORT_RESERVE_SECONDS)))
-    finally:
-        reminder.cancel()
     run.record.take_reports(f.report for f in server.followers.values())
     run.record.note_arrivals({uid: follower.arrived_at for uid, follower in server.followers.items()}, server.opened_at)
     binds = [f.report.process.bind for f in server.followers.values() if 0 in f.ranks]

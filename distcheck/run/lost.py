@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Mapping
 
 from distcheck.facts.network import Resolution
-from distcheck.rollcall import client, identity
-from distcheck.rollcall.client import Door
+from distcheck.rollcall import identity, resolution
+from distcheck.rollcall.handshake import Door
 from distcheck.rollcall.protocol import Found
 from distcheck.selection.nodelist import expand
 from distcheck.selection.placement import integer
@@ -46,7 +46,7 @@ async def seek(leads: list[Door], environ: Mapping[str, str], job: str, known: C
     await asyncio.sleep(_LOST_AFTER_SECONDS)
     leads += side_doors(["127.0.0.1"], job, "node", set(known))
     hosts = to_ask(environ)
-    answers = await asyncio.gather(*(client.resolve(host, _RESOLVE_SECONDS) for host in hosts))
+    answers = await asyncio.gather(*(resolution.resolve(host, _RESOLVE_SECONDS) for host in hosts))
     for answer in answers:
         if isinstance(answer, Resolution):
             leads += side_doors(answer.addresses, job, "job", {*known, *(door.address for door in leads)})

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +20,7 @@ from distcheck.launch.remote.spec import Outside
 from distcheck.probe.environment import redacted
 from distcheck.rollcall.seal import make_token
 from distcheck.rules.diagnose import judge
+from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
 from distcheck.run.request import Publish, Request, RunResult
 
 if TYPE_CHECKING:
@@ -35,14 +34,12 @@ _LAST_WORDS_SECONDS = 1.0
 """Between the stop signal to the probes and their end."""
 _LINGER_SECONDS = 3.0
 """How long a probe may stay after the leader has sent the whole job."""
-_INTERRUPT_SECONDS = 5.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchdog) -> RunResult:
     """Run a preflight through probes; if --need allows, repeat it without the bad nodes."""
     start = _Start(request, dog)
-    with start.signals():
+    with caught(start.interrupt):
         job = start.round(launch)
         diagnosis = judge(job)
         spare = _left_out(job, diagnosis, launch)
@@ -70,24 +67,11 @@ class _Start:
         if not self.request.quiet:
             print(f"distcheck: {text}", file=sys.stderr, flush=True)  # noqa: T201 progress belongs to stderr
 
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        """On SIGINT, SIGTERM and SIGHUP, end the run with what is known."""
-
-        def interrupt(signum: int, _frame: object) -> None:
-            if self.interrupted is None:
-                self.interrupted, self._interrupted_at = signal.Signals(signum), time.monotonic()
-                self._dog.hasten(_INTERRUPT_SECONDS, 128 + signum)
-
-        before = {signum: signal.getsignal(signum) for signum in _SIGNALS}
-        for signum, handler in before.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(signum, interrupt)
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+    def interrupt(self, signum: signal.Signals) -> None:
+        """End the run with what is known."""
+        if self.interrupted is None:
+            self.interrupted, self._interrupted_at = signum, time.monotonic()
+            self._dog.hasten(INTERRUPT_SECONDS, 128 + signum)
 
     def round(self, launch: Outside) -> Job:
         """Start the probes once and return the job from the facts that they sent."""

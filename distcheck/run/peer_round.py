@@ -12,11 +12,12 @@ from distcheck.facts.base import Missing
 from distcheck.facts.network import Interface, NetworkFacts, PeerTrial, ReverseLookup, Use
 from distcheck.probe import network
 from distcheck.rollcall import connection, identity
-from distcheck.rollcall.client import in_thread
 from distcheck.rollcall.doors import PeerListener
+from distcheck.rollcall.follower import Follower
 from distcheck.rollcall.peers import AGAIN_SECONDS, better_of, choose, doubtful, send_again, try_peers
 from distcheck.rollcall.protocol import PeerDoor, PeerReport, Roster
-from distcheck.rollcall.server import Follower, Server
+from distcheck.rollcall.resolution import in_thread
+from distcheck.rollcall.server import Server
 from distcheck.selection import interfaces
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ async def hold(run: Session, server: Server) -> None:
     run.record.set_stage_of_followers("peers", here)
     if not here:
         return
-    met_at = [connection.plain_address(f.writer.get_extra_info("sockname")[0]) for f in here.values()]
+    met_at = [f.met_at for f in here.values()]
     own = await open_doors(run, next((a for a in met_at if not connection.is_loopback(a)), met_at[0]))
     doors = {run.uid: own} if own else {}
     doors |= {uid: follower.report.peer_doors for uid, follower in here.items()}
@@ -126,9 +127,8 @@ async def hold(run: Session, server: Server) -> None:
     for uid, follower in here.items():
         follower.say(Roster(nonce, choice.get(uid, ()), seconds))
     patience = min(4 * seconds + 3, run.remaining(_REPORT_RESERVE_SECONDS))
-    followers_at = [connection.plain_address(f.writer.get_extra_info("peername")[0]) for f in here.values()]
     mine, heard = await asyncio.gather(
-        take_part(run, Roster(nonce, choice.get(run.uid, ()), seconds), seconds, followers_at),
+        take_part(run, Roster(nonce, choice.get(run.uid, ()), seconds), seconds, [f.address for f in here.values()]),
         server.hear_all(PeerReport, patience, here),
     )
     trials = [*mine.trials, *(t for uid, told in heard.items() for t in told.trials if t.source == uid)]

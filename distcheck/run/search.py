@@ -255,7 +255,7 @@ class _Round:
         """Return where others reach a process; empty for the leader's own host."""
         if self.server is None or uid == self.run.uid:
             return ""
-        address = connection.plain_address(self.server.followers[uid].writer.get_extra_info("peername")[0])
+        address = self.server.followers[uid].address
         return "" if connection.is_loopback(address) else address
 
     async def _member(self, uid: str, trial: Trial, opened: asyncio.Future[int] | None) -> tuple[str, RunReport | None]:
@@ -271,14 +271,11 @@ class _Round:
             return uid, None
         follower = self.server.followers[uid]
         follower.say(trial)
-        while not follower.gone or not follower.words.empty():
-            word = await follower.words.get()
+        while (word := await follower.hear()) is not None:
             if isinstance(word, StoreAt) and word.trial == trial.number:
                 tell(word.port)
             elif isinstance(word, RunReport) and word.trial == trial.number:
                 return uid, word
-            elif word is None:
-                break
         return uid, None
 
     def _halt(self, uids: Iterable[str]) -> None:

@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import PurePath
 
+from distcheck.probe.ending import kill_group
+
 GRACE_SECONDS = 4.0
 """How long a run may exceed its --timeout before the watchdog ends it."""
 _LOOK_SECONDS = 0.25
@@ -68,8 +70,7 @@ class Watchdog:
 
     def _bite(self) -> None:
         if self.group is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(self.group, signal.SIGKILL)
+            kill_group(self.group)
         with contextlib.suppress(OSError, ValueError):
             if select.select([], [2], [], 0)[1]:  # a full pipe would block
                 os.write(2, f"distcheck: error: {_MESSAGE}{_where()}\n".encode())

@@ -9,11 +9,10 @@ import time
 
 import pytest
 
-from distcheck.facts.base import Missing
-from distcheck.facts.network import A_STORE, Resolution
+from distcheck.facts.network import A_STORE
 from distcheck.rollcall import client, identity, wire
-from distcheck.rollcall.client import Door
 from distcheck.rollcall.framing import encode
+from distcheck.rollcall.handshake import Door
 from distcheck.rollcall.protocol import Welcome
 
 
@@ -316,78 +315,3 @@ def test_all_endpoints_are_listed_with_the_master_port_first():
     assert all(d.only_connect and not d.side for d in found[:2])
     assert {d.port for d in found[2:]} == set(identity.side_ports("job"))
     assert len(client.doors(["127.0.0.1"], 5, "job", side=False)) == 1
-
-
-def test_a_name_is_resolved_or_missing_with_the_reason(live):
-    async def main():
-        assert isinstance(await client.resolve("127.0.0.1", 5), Resolution)
-        found = await client.resolve("x" * 70 + ".invalid", 5)  # no label is so long: nobody is asked
-        assert isinstance(found, Missing)
-        assert found.reason
-
-    live(main())
-
-
-def test_a_resolver_that_hangs_is_given_up(live, monkeypatch):
-    import threading
-
-    hang = threading.Event()
-    monkeypatch.setattr(client.network, "resolve", lambda _name: hang.wait(20))
-
-    async def main():
-        found = await client.resolve("node1", 0.2)
-        assert isinstance(found, Missing)
-        assert "no answer" in found.reason
-
-    live(main())
-    hang.set()
-
-
-def test_a_name_that_comes_late_is_asked_for_again_while_patience_lasts(live, monkeypatch):
-    unknown = Missing(reason="[Errno -2] Name or service not known")
-    answers = [unknown, Resolution(name="trainer-0", addresses=("10.0.0.1",), seconds=0.001)]
-    monkeypatch.setattr(client, "_RESOLVE_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(client.network, "resolve", lambda _name: answers.pop(0) if len(answers) > 1 else answers[0])
-    found = live(client.resolve("trainer-0", 5, 5))
-    assert (found.tries, found.addresses) == (2, ("10.0.0.1",))
-    assert found.seconds >= 0.05
-    answers[:] = [unknown]
-    assert live(client.resolve("trainer-0", 5, 0.2)) == unknown
-    assert live(client.resolve("trainer-0", 5)) == unknown
-
-
-def _answering(monkeypatch, *answers):
-    """Let the resolver give these answers, one after the other, the last one forever."""
-    asked: list[str] = []
-
-    def answer(name):
-        asked.append(name)
-        addresses = answers[min(len(asked), len(answers)) - 1]
-        if addresses is None:
-            return Missing(reason="[Errno -2] Name or service not known")
-        return Resolution(name=name, addresses=addresses, seconds=0.001)
-
-    monkeypatch.setattr(client.network, "resolve", answer)
-    return asked
-
-
-def test_a_name_is_resolved_again_and_changes_are_reported(live, monkeypatch):
-    asked = _answering(monkeypatch, ("10.0.0.1", "10.0.0.2"), ("10.0.0.2", "10.0.0.3"))
-    found = live(client.resolve("trainer", 5, again=2))
-    assert asked == ["trainer"] * 3
-    assert found.addresses == ("10.0.0.1", "10.0.0.2")
-    assert found.changing == ("10.0.0.1", "10.0.0.3")
-
-
-@pytest.mark.parametrize("answers", [[("10.0.0.1", "fd00::1"), ("fd00::1", "10.0.0.1")], [("10.0.0.1",), None]])
-def test_another_order_or_a_missing_answer_is_no_change(live, monkeypatch, answers):
-    _answering(monkeypatch, *answers)
-    assert live(client.resolve("trainer", 5, again=2)).changing == ()
-
-
-def test_a_resolver_that_is_slow_is_asked_once(live, monkeypatch):
-    slow = Resolution(name="trainer", addresses=("10.0.0.1",), seconds=3.0)
-    asked: list[str] = []
-    monkeypatch.setattr(client.network, "resolve", lambda name: asked.append(name) or slow)
-    assert live(client.resolve("trainer", 5, again=2)) == slow
-    assert asked == ["trainer"]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from distcheck.rollcall import client, identity
+from distcheck.rollcall import identity, resolution
 from distcheck.run import lost
 
 MPIRUN = "1259601920.0;tcp://10.77.0.11,10.78.0.11:33845"
@@ -48,7 +48,7 @@ def test_a_process_that_reaches_rank_0_within_a_second_tries_no_other_host(monke
     async def resolve(*_):
         raise AssertionError("somebody was asked")
 
-    monkeypatch.setattr(client, "resolve", resolve)
+    monkeypatch.setattr(resolution, "resolve", resolve)
 
     async def main():
         leads = []

@@ -1,4 +1,4 @@
-"""The socket between distcheck and a rank: length-prefixed MessagePack.
+"""The socket between distcheck and a rank: MessagePack in the frames of the roll call.
 
 It is blocking on the rank's side.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 import threading
 
 import msgspec
 
 from distcheck.collectives.plan import RankMessage, Task
-
-_LENGTH = struct.Struct("!I")
-_LONGEST_BYTES = 1 << 24
+from distcheck.rollcall import framing
+from distcheck.rollcall.wire import HEADER, ProtocolError, frame
 
 
 class Born(msgspec.Struct, frozen=True, tag_field="said"):
@@ -65,7 +63,7 @@ class RankEnd:
         """Send a message; any thread may call it."""
         body = msgspec.msgpack.encode(message)
         with self._lock:
-            self._socket.sendall(_LENGTH.pack(len(body)) + body)
+            self._socket.sendall(frame(body))
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -82,8 +80,8 @@ class RankEnd:
 
     def wait_for_task(self) -> Task | None:
         """Return the task when it comes; None if distcheck is gone."""
-        header = self._receive(_LENGTH.size)
-        return _tasks.decode(self._receive(_LENGTH.unpack(header)[0])) if header else None
+        header = self._receive(HEADER.size)
+        return _tasks.decode(self._receive(HEADER.unpack(header)[1])) if header else None
 
     def _receive(self, size: int) -> bytes:
         parts = b""
@@ -102,11 +100,8 @@ async def read(reader: asyncio.StreamReader) -> Message:
         EOFError: the rank's end is closed, or sent an invalid message.
     """
     try:
-        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if length > _LONGEST_BYTES:
-            raise EOFError(f"a message of {length} bytes")
-        return _messages.decode(await reader.readexactly(length))
-    except (asyncio.IncompleteReadError, OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        return await framing.read(reader, _messages)
+    except (ProtocolError, OSError) as error:
         raise EOFError from error
 
 
@@ -117,5 +112,4 @@ def ask_again(control: socket.socket, number: int, channels: list[int]) -> None:
 
 def encode_task(task: Task) -> bytes:
     """Return a task as a message for the rank's end."""
-    body = msgspec.msgpack.encode(task)
-    return _LENGTH.pack(len(body)) + body
+    return frame(msgspec.msgpack.encode(task))

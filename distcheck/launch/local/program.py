@@ -1,11 +1,9 @@
-"""The fork server as a process: start it, get its exit code, kill it and its children."""
+"""The fork server as a process: start it, get its exit code."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -59,22 +57,3 @@ async def exit_code(process: subprocess.Popen[bytes] | None) -> int | None:
             return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         await asyncio.sleep(0.01)
     return None
-
-
-async def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the fork server and all its children, and wait briefly until they are gone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for _ in range(100):
-        if process.poll() is not None and not group_lives(process.pid):
-            break
-        await asyncio.sleep(0.01)
-
-
-def group_lives(group: int) -> bool:
-    """Whether a process of this group exists."""
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True

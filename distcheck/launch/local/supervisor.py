@@ -22,6 +22,7 @@ from distcheck.launch.local.forkserver import TELL_STACK
 from distcheck.launch.local.output import Tail
 from distcheck.launch.local.rank import LocalRank, ending
 from distcheck.probe import memory
+from distcheck.probe.ending import end_group
 from distcheck.probe.process import state_of, waits_in
 from distcheck.rollcall.protocol import RunReport
 
@@ -325,7 +326,7 @@ class LocalRanks:
         if process is not None:
             await self._let_leave()
             self._segments |= self._shared()
-            await program.kill(process)
+            await end_group(process)
             shm_cleanup.remove(self._segments, self._began_by_the_clock)
         for reader in self._readers:
             reader.cancel()

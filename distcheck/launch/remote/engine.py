@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+from distcheck.probe.ending import kill_group
+
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 0.5
 """Between SIGTERM, on which srun and mpirun end their tasks, and SIGKILL."""
@@ -145,5 +147,4 @@ def _kill_group(worker: Any) -> None:
         process = getattr(client, "popen", None)
         # The pid cannot be reused before the group leader is reaped.
         if process is not None and process.returncode is None and os.getpgid(0) != process.pid:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import struct
 
 import msgspec
 import pytest
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from distcheck.collectives.plan import Finished, Plan, Step, Task
 from distcheck.launch.local import channel
 from distcheck.launch.local.channel import Born, Exited, Imported, RankEnd
+from distcheck.rollcall.wire import HEADER, MAGIC, frame
 
 TASK = Task(Plan("gloo", ("all_reduce",), (4,), 9.0), rank=1, world_size=2, local_rank=1, store=("127.0.0.1", 5))
 
@@ -69,14 +69,15 @@ def test_a_rank_gets_no_task_when_distcheck_is_gone(pair):
     "raw",
     [
         b"",
-        b"\0\0",
-        struct.pack("!I", 5) + b"123",
-        struct.pack("!I", 0xFFFFFFFF),
-        struct.pack("!I", 1) + b"\xc1",
-        struct.pack("!I", 100_013) + b"\x82\xa4said\xa4Step\xa1z" + b"\x91" * 100_000,
-        struct.pack("!I", 18) + b"\x82\xa4said\xa4Step\xa4text\xa1\xff",
+        b"DCK1\0\0",
+        HEADER.pack(MAGIC, 5) + b"123",
+        HEADER.pack(MAGIC, 0xFFFFFFFF),
+        HEADER.pack(b"HTTP", 1) + b"x",
+        frame(b"\xc1"),
+        frame(b"\x82\xa4said\xa4Step\xa1z" + b"\x91" * 100_000),
+        frame(b"\x82\xa4said\xa4Step\xa4text\xa1\xff"),
     ],
-    ids=["empty", "cut length", "cut body", "huge", "reserved", "nested", "no UTF-8"],
+    ids=["empty", "cut header", "cut body", "huge", "another magic", "reserved", "nested", "no UTF-8"],
 )
 def test_an_invalid_message_ends_the_channel(raw):
     with pytest.raises(EOFError):
@@ -87,7 +88,7 @@ def test_an_invalid_message_ends_the_channel(raw):
 @settings(max_examples=100, deadline=None)
 def test_arbitrary_bytes_only_end_the_channel(body):
     with contextlib.suppress(EOFError):
-        assert isinstance(read(struct.pack("!I", len(body)) + body), msgspec.Struct)
+        assert isinstance(read(frame(body)), msgspec.Struct)
 
 
 def test_the_ends_descriptor_is_closed(pair):

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from distcheck.collectives.plan import Plan, Task
-from distcheck.launch.local import program as module
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.launch.local.tasks import tasks_for
+from distcheck.probe import ending
 from distcheck.selection.placement import local_placements
 
 PLAN = Plan("gloo", ("all_reduce",), (65536,), 30.0, iterations=3)
@@ -222,7 +222,7 @@ def test_a_fork_server_that_cannot_be_started_is_reported(ranks, monkeypatch):
 
 
 def test_a_group_that_the_kernel_does_not_let_go_is_not_waited_for(ranks, monkeypatch):
-    monkeypatch.setattr(module, "group_lives", lambda _group: True)
+    monkeypatch.setattr(ending, "group_lives", lambda _group: True)
 
     async def body(running):
         await running.ranks.wait_born(20)

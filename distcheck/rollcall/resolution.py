@@ -1,0 +1,84 @@
+"""Name resolution with a time limit, although the system's resolver may block forever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from distcheck.facts.base import Missing
+from distcheck.facts.network import Resolution
+from distcheck.probe import network
+from distcheck.rollcall import connection
+
+_PAUSE_SECONDS = 0.5
+_QUICK_SECONDS = 0.5
+_T = TypeVar("_T")
+
+
+async def in_thread(call: Callable[[], _T]) -> _T:
+    """Run a call that may block forever in a daemon thread; a cancelled wait abandons it.
+
+    asyncio joins its own executor when the loop ends, so a hanging resolver would hang distcheck too.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # a result wherever there is no error
+
+    def work() -> None:
+        result, failed = None, None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 raised in the waiting task
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop may have ended
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future
+
+
+async def resolve(name: str, seconds: float, patience: float = 0.0, again: int = 0) -> Resolution | Missing:
+    """Resolve a name within `seconds`; an unknown name is retried for `patience` seconds.
+
+    A known name is resolved `again` more times, unless that is slow, because its answers may change.
+    """
+    loop = asyncio.get_running_loop()
+    start, tries = loop.time(), 0
+    while True:
+        tries += 1
+        try:
+            found = await connection.within(in_thread(lambda: network.resolve(name)), seconds)
+        except asyncio.TimeoutError:
+            return Missing(reason=f"no answer from the resolver within {seconds:.0f} s")
+        if isinstance(found, Resolution):
+            if tries > 1:
+                found = msgspec.structs.replace(found, tries=tries, seconds=loop.time() - start)
+            return await _resolve_again(found, again)
+        if loop.time() - start + _PAUSE_SECONDS > patience:
+            return found
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _resolve_again(found: Resolution, again: int) -> Resolution:
+    """Return a resolution with the addresses that differ in further answers."""
+    changing: set[str] = set()
+    for _ in range(again if found.seconds < _QUICK_SECONDS else 0):
+        try:
+            other = await connection.within(in_thread(lambda: network.resolve(found.name)), _QUICK_SECONDS)
+        except asyncio.TimeoutError:
+            break
+        if isinstance(other, Resolution):
+            changing |= set(found.addresses) ^ set(other.addresses)
+    return msgspec.structs.replace(found, changing=tuple(sorted(changing))) if changing else found
