@@ -32,7 +32,7 @@ class Message(NamedTuple):
     rules: tuple[Rule, ...]
 
 
-class Found(NamedTuple):
+class LogMatch(NamedTuple):
     """The first line of a log that contains a message."""
 
     message: Message
@@ -52,9 +52,9 @@ def messages(rules: Iterable[Rule] | None = None) -> tuple[Message, ...]:
     )
 
 
-def search(log: BinaryIO, known: Iterable[Message]) -> list[Found]:
+def search(log: BinaryIO, known: Iterable[Message]) -> list[LogMatch]:
     """Return the messages that a log contains, in order of first occurrence."""
-    found: dict[Message, Found] = {}
+    found: dict[Message, LogMatch] = {}
     known = tuple(known)
     number = 1
     for chunk in _whole_lines(log):
@@ -65,13 +65,13 @@ def search(log: BinaryIO, known: Iterable[Message]) -> list[Found]:
                     continue
                 line = _ESCAPES.sub("", raw.decode("utf-8", "replace"))
                 if message.pattern.search(line):
-                    first = found.get(message) or Found(message, number + offset, line.strip()[:_LONGEST_LINE], 0)
+                    first = found.get(message) or LogMatch(message, number + offset, line.strip()[:_LONGEST_LINE], 0)
                     found[message] = first._replace(times=first.times + 1)
         number += chunk.count(b"\n")
     return sorted(_most_telling(found.values()), key=lambda f: f.line_number)
 
 
-def tell(found: list[Found], name: str) -> str:
+def tell(found: list[LogMatch], name: str) -> str:
     """Return the messages that were found, with the rules that may explain them."""
     if not found:
         return f"{name}: contains none of the error messages that the rules know\n"
@@ -109,9 +109,9 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile("".join(parts), re.IGNORECASE)
 
 
-def _most_telling(found: Iterable[Found]) -> list[Found]:
+def _most_telling(found: Iterable[LogMatch]) -> list[LogMatch]:
     """Drop messages that are part of a longer one on the same line; merge their rules into it."""
-    kept: list[Found] = []
+    kept: list[LogMatch] = []
     for one in sorted(found, key=lambda f: -len(f.message.anchor)):
         beside = next((k for k in kept if k.line_number == one.line_number), None)
         if beside is None:

@@ -23,7 +23,7 @@ class GroupTest(Facts, frozen=True):
     """What its ranks reported; no reason to blame the ranks that reported it."""
 
 
-class Culprit(Facts, frozen=True):
+class CulpritFacts(Facts, frozen=True, tag="culprit"):
     """A node, a rail of a node, a slow rank, or the link between two nodes."""
 
     part: Literal["node", "rail", "rank", "link"]
@@ -63,7 +63,7 @@ class Isolation(Facts, frozen=True):
     kind: Literal["healthy", "found", "undecided", "boundary", "shared", "unmeasured", "ended"]
     """shared: most nodes show the same; unmeasured: no test finished; ended: the time limit was reached."""
     sentence: str
-    culprits: tuple[Culprit, ...] = ()
+    culprits: tuple[CulpritFacts, ...] = ()
     boundaries: tuple[Sides, ...] = ()
     undecided: tuple[Suspects, ...] = ()
     untested: tuple[str, ...] = ()

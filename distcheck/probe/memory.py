@@ -25,7 +25,7 @@ _V1 = Files(("memory.oom_control", "oom_kill"), ("memory.failcnt", ""), "memory.
 _V2 = Files(("memory.events", "oom_kill"), ("memory.events", "oom"), "memory.max")
 
 
-class Group(NamedTuple):
+class LimitedCgroup(NamedTuple):
     """A cgroup with a limit."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Marks(NamedTuple):
     """The counters at one moment."""
 
     kills: int
-    groups: tuple[Group, ...]
+    groups: tuple[LimitedCgroup, ...]
     """The cgroups with a limit, the innermost first."""
 
 
@@ -63,7 +63,7 @@ def marks(proc: Path = Path("/proc/self")) -> Marks | Missing:
     for _ in range(_MOST_LEVELS):
         shortages = _number(folder, *files.shortages)
         if shortages is not None and _limit(folder, files) is not None:
-            groups.append(Group(folder, shortages))
+            groups.append(LimitedCgroup(folder, shortages))
         if folder == root:
             break
         folder = folder.parent

@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 700, 266
 LEFT, RIGHT, TOP, BOTTOM = 60, 190, 30, 30
 
 
-class Curve(NamedTuple):
+class PlottedCurve(NamedTuple):
     """Bus bandwidth of one operation over sizes, in SVG coordinates."""
 
     op: str
@@ -44,7 +44,7 @@ class Curve(NamedTuple):
 class Chart(NamedTuple):
     """Curves and the ticks of the two axes."""
 
-    curves: list[Curve]
+    curves: list[PlottedCurve]
     sizes: list[tuple[float, str]]
     speeds: list[tuple[float, str]]
 
@@ -111,7 +111,7 @@ def chart(report: Document) -> Chart | None:
         return HEIGHT - BOTTOM - speed / top * (HEIGHT - TOP - BOTTOM)
 
     curves = [
-        Curve(
+        PlottedCurve(
             op,
             [
                 (across(number), up(speed), f"{op}, {size(number)}: {figure(speed)} GB/s")

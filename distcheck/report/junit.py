@@ -23,7 +23,7 @@ JOB = ""
 """The place of outcomes that name no node."""
 
 
-class Said(NamedTuple):
+class RuleResult(NamedTuple):
     """One outcome of a rule, as text."""
 
     result: Literal["failure", "error", "skipped", "system-out"]
@@ -63,11 +63,11 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[Said]]]:
+def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[RuleResult]]]:
     """Return the outcomes by place and rule; the job first, then the nodes by name."""
     from distcheck.rules import all_rules
 
-    places: defaultdict[str, defaultdict[str, list[Said]]] = defaultdict(lambda: defaultdict(list))
+    places: defaultdict[str, defaultdict[str, list[RuleResult]]] = defaultdict(lambda: defaultdict(list))
     outcomes: tuple[Finding | NotChecked, ...] = (*diagnosis.findings, *diagnosis.not_checked)
     for outcome in outcomes:
         result = _found(outcome) if isinstance(outcome, Finding) else _unlooked(outcome)
@@ -75,11 +75,11 @@ def _places(job: Job, diagnosis: Diagnosis) -> dict[str, dict[str, list[Said]]]:
             places[place][outcome.rule].append(result)
     named = {rule for rules in places.values() for rule in rules}
     passed = (rule.name for rule in all_rules() if rule.applies(job) and rule.name not in named)
-    whole: dict[str, list[Said]] = {**places.pop(JOB, {}), **{rule: [] for rule in passed}}
+    whole: dict[str, list[RuleResult]] = {**places.pop(JOB, {}), **{rule: [] for rule in passed}}
     return {JOB: whole, **dict(sorted(places.items()))}
 
 
-def _result(case: ET.Element, outcomes: list[Said]) -> None:
+def _result(case: ET.Element, outcomes: list[RuleResult]) -> None:
     """Add one element for each kind of outcome; skipped only if there is no other outcome."""
     for result in ("failure", "error", "system-out", "skipped"):
         these = [one for one in outcomes if one.result == result]
@@ -91,7 +91,7 @@ def _result(case: ET.Element, outcomes: list[Said]) -> None:
         element.text = "\n\n".join(one.text for one in these)
 
 
-def _found(finding: Finding) -> Said:
+def _found(finding: Finding) -> RuleResult:
     place = where(finding.ranks, finding.nodes)
     lines = [
         f"{finding.severity}: {harmless(finding.message)}" + (f" [{place}]" if place else ""),
@@ -100,10 +100,10 @@ def _found(finding: Finding) -> Said:
         *(f"      {harmless(command)}" for command in finding.fix.commands),
     ]
     result: Literal["failure", "system-out"] = "failure" if finding.severity == "error" else "system-out"
-    return Said(result, harmless(finding.message), "\n".join(lines))
+    return RuleResult(result, harmless(finding.message), "\n".join(lines))
 
 
-def _unlooked(unlooked: NotChecked) -> Said:
+def _unlooked(unlooked: NotChecked) -> RuleResult:
     place = where(unlooked.ranks, unlooked.nodes)
     reason = harmless(unlooked.reason)
-    return Said("error" if unlooked.required else "skipped", reason, f"{reason} [{place}]" if place else reason)
+    return RuleResult("error" if unlooked.required else "skipped", reason, f"{reason} [{place}]" if place else reason)

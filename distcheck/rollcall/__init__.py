@@ -21,7 +21,7 @@ leader     Start                                       run these collectives
 follower   Trouble                                     a rank of mine cannot finish
 leader     Abort                                       end the collectives and report
 follower   RunReport                                   what my ranks measured and how they ended
-leader     Trial                                       run the collectives in a subset of the ranks
+leader     StartTrial                                  run the collectives in a subset of the ranks
 follower   StoreAt                                     the subset's store is open
 leader     Halt                                        end the trial and report
 leader     LastCall                                    are you still there?

@@ -31,7 +31,7 @@ ANSWER = struct.Struct("!Qd")
 """The reply after a transfer: the bytes received, and the seconds for which the reader waited for a CPU."""
 
 
-class Words(NamedTuple):
+class PeerHandshake(NamedTuple):
     """The handshake at a peer endpoint."""
 
     knock: bytes
@@ -45,17 +45,17 @@ class Words(NamedTuple):
         return self.knock or self.answer
 
 
-def words(nonce: str, uid: str, secret: bytes | None = None) -> Words:
+def peer_handshake(nonce: str, uid: str, secret: bytes | None = None) -> PeerHandshake:
     """Return the handshake at the endpoint of `uid` in the round of this nonce.
 
     With a token both sides prove that they know it, and neither proof can be replayed.
     """
     if secret is None:
-        return Words(b"", f"{nonce} {uid}\n".encode())
+        return PeerHandshake(b"", f"{nonce} {uid}\n".encode())
     from distcheck.rollcall import seal
 
     knock = seal.knock(secret, nonce)
-    return Words(knock, seal.answer(secret, nonce, uid, knock))
+    return PeerHandshake(knock, seal.answer(secret, nonce, uid, knock))
 
 
 class PeerListener:
@@ -108,7 +108,7 @@ class PeerListener:
             return None
         nonce = self._nonce.result()
         if self._secret is None:
-            said = words(nonce, self._uid).answer
+            said = peer_handshake(nonce, self._uid).answer
             return said if data.startswith(said) else None
         from distcheck.rollcall import seal
 
@@ -137,7 +137,7 @@ class PeerListener:
     async def _greeting(self, reader: asyncio.StreamReader, nonce: str) -> bytes:
         """Return the endpoint's answer; with a token, the peer must prove it first."""
         if self._secret is None:
-            return words(nonce, self._uid).answer
+            return peer_handshake(nonce, self._uid).answer
         from distcheck.rollcall import seal
 
         knock = await connection.within(reader.readexactly(seal.KNOCK_BYTES), _KNOCK_SECONDS)

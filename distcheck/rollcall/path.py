@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from distcheck.facts.network import Transfer
 from distcheck.probe.waiting import waited_for_cpu
-from distcheck.rollcall.doors import ANSWER, Words
+from distcheck.rollcall.doors import ANSWER, PeerHandshake
 from distcheck.rollcall.protocol import PeerDoor
 
 TRANSFER_BYTES = 1 << 21
@@ -65,7 +65,7 @@ def tcp_info(sock: socket.socket) -> _TcpInfo | None:
     )
 
 
-async def transfer(door: PeerDoor, words: Words, seconds: float, singly: int = 0) -> Transfer | None:
+async def transfer(door: PeerDoor, handshake: PeerHandshake, seconds: float, singly: int = 0) -> Transfer | None:
     """Send data to an endpoint for at most `seconds`; None if the connection failed.
 
     With `singly` it sends that many bytes, packet by packet. Otherwise the kernel passes on up to 64 KB at a time, and
@@ -77,7 +77,7 @@ async def transfer(door: PeerDoor, words: Words, seconds: float, singly: int = 0
         sock.settimeout(0)
         try:
             await asyncio.wait_for(loop.sock_connect(sock, (door.address, door.port)), seconds)
-            await asyncio.wait_for(_greeted(sock, words), seconds)
+            await asyncio.wait_for(_greeted(sock, handshake), seconds)
         except (OSError, EOFError, asyncio.TimeoutError):
             return None
         greeted = tcp_info(sock)  # the handshake is not part of the transfer
@@ -110,17 +110,17 @@ async def transfer(door: PeerDoor, words: Words, seconds: float, singly: int = 0
         )
 
 
-async def _greeted(sock: socket.socket, words: Words) -> None:
+async def _greeted(sock: socket.socket, handshake: PeerHandshake) -> None:
     loop = asyncio.get_running_loop()
-    if words.knock:
-        await loop.sock_sendall(sock, words.knock)
+    if handshake.knock:
+        await loop.sock_sendall(sock, handshake.knock)
     heard = b""
-    while len(heard) < len(words.answer):
-        more = await loop.sock_recv(sock, len(words.answer) - len(heard))
+    while len(heard) < len(handshake.answer):
+        more = await loop.sock_recv(sock, len(handshake.answer) - len(heard))
         if not more:
             raise EOFError
         heard += more
-    if heard != words.answer:
+    if heard != handshake.answer:
         raise EOFError
 
 
@@ -164,7 +164,7 @@ async def _watch(sock: socket.socket, sending: asyncio.Future[tuple[int, float]]
     return False
 
 
-async def datagrams(door: PeerDoor, words: Words, mtu_bytes: int) -> dict[int, bool]:
+async def datagrams(door: PeerDoor, handshake: PeerHandshake, mtu_bytes: int) -> dict[int, bool]:
     """Return, by packet size, whether small and MTU-sized datagrams arrive unfragmented."""
     if door.datagram_port is None:
         return {}
@@ -184,7 +184,7 @@ async def datagrams(door: PeerDoor, words: Words, mtu_bytes: int) -> dict[int, b
         for _ in range(_DATAGRAM_TRIES):
             for size in sizes - answered:
                 try:
-                    sock.send(words.datagram.ljust(size - headers, b"\0"))
+                    sock.send(handshake.datagram.ljust(size - headers, b"\0"))
                 except OSError as error:
                     if error.errno == errno.EMSGSIZE:  # a router has reported the path's MTU, as it should
                         sizes = {_SMALL_BYTES}
@@ -192,8 +192,8 @@ async def datagrams(door: PeerDoor, words: Words, mtu_bytes: int) -> dict[int, b
             while answered != sizes and (left := until - loop.time()) > 0:
                 with contextlib.suppress(OSError, asyncio.TimeoutError):
                     heard = await asyncio.wait_for(loop.sock_recv(sock, 512), left)
-                    if heard.startswith(words.answer):
-                        answered.add(int.from_bytes(heard[len(words.answer) :], "big") + headers)
+                    if heard.startswith(handshake.answer):
+                        answered.add(int.from_bytes(heard[len(handshake.answer) :], "big") + headers)
             if answered >= sizes:
                 break
     return {size: size in answered for size in sorted(sizes)}

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from distcheck.facts.network import PeerTrial, Transfer
 from distcheck.rollcall import connection, framing
-from distcheck.rollcall.doors import Words, words
+from distcheck.rollcall.doors import PeerHandshake, peer_handshake
 from distcheck.rollcall.path import TRANSFER_BYTES, datagrams, tcp_info, transfer
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
@@ -71,11 +71,11 @@ async def try_peers(
 
     async def trial(door: PeerDoor) -> PeerTrial:
         async with limit:
-            tried, source = await _try(uid, door, words(roster.nonce, door.uid, secret), most)
+            tried, source = await _try(uid, door, peer_handshake(roster.nonce, door.uid, secret), most)
             if tried.outcome != "met":
                 return tried
             mtu = (mtu_bytes or {}).get(source, _USUAL_MTU_BYTES)
-            return replace(tried, datagrams=await datagrams(door, words(roster.nonce, door.uid, secret), mtu))
+            return replace(tried, datagrams=await datagrams(door, peer_handshake(roster.nonce, door.uid, secret), mtu))
 
     trials = await asyncio.gather(*(trial(d) for d in roster.doors))
     return await _transfer(roster, trials, most, secret)
@@ -97,7 +97,7 @@ async def _transfer(
         if left <= 0:
             break
         door = roster.doors[n]
-        said = words(roster.nonce, door.uid, secret)
+        said = peer_handshake(roster.nonce, door.uid, secret)
         alone = min(_ALONE_SECONDS, left / (len(todo) - turn))
         most, singly = max(left, _LEAST_SECONDS), min(TRANSFER_BYTES, _SINGLY_BYTES // len(todo))
         sending[n] = asyncio.create_task(_at_its_best(door, said, most, loop.time() + alone, singly))
@@ -144,7 +144,7 @@ async def send_again(uid: str, roster: Roster, secret: bytes | None = None) -> t
     loop = asyncio.get_running_loop()
     trials = []
     for door in roster.doors:
-        said = words(roster.nonce, door.uid, secret)
+        said = peer_handshake(roster.nonce, door.uid, secret)
         sent = await _at_its_best(door, said, roster.seconds, loop.time() + _AGAIN_ALONE_SECONDS)
         blank = PeerTrial(uid, door.uid, door.address, door.port, "met", 0.0, uses=door.uses)
         trials += [_carrying(blank, sent)] if sent else []
@@ -161,7 +161,9 @@ def better_of(trial: PeerTrial, again: PeerTrial | None) -> PeerTrial:
     return replace(trial, transfer=replace(better, repeats=True, **counts))
 
 
-async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float, singly: int = 0) -> Transfer | None:
+async def _at_its_best(
+    door: PeerDoor, said: PeerHandshake, seconds: float, until: float, singly: int = 0
+) -> Transfer | None:
     """Send data, then `singly` bytes packet by packet; return the fastest transfer.
 
     Its segment counts are sums over the transfers.
@@ -191,7 +193,7 @@ async def _at_its_best(door: PeerDoor, said: Words, seconds: float, until: float
     return best
 
 
-async def _try(uid: str, door: PeerDoor, said: Words, seconds: float) -> tuple[PeerTrial, str]:
+async def _try(uid: str, door: PeerDoor, said: PeerHandshake, seconds: float) -> tuple[PeerTrial, str]:
     """Connect in small segments and do the handshake; return the trial and our own address."""
     loop = asyncio.get_running_loop()
     start = loop.time()

@@ -173,7 +173,7 @@ class RunReport(Word, frozen=True):
     """The number of the trial; 0 is the run of all ranks."""
 
 
-class Trial(Word, frozen=True):
+class StartTrial(Word, frozen=True):
     """Run the collectives again, in new rank processes and in a subset of the ranks."""
 
     number: int
@@ -213,7 +213,7 @@ class Bye(Word, frozen=True):
 
 
 FromFollower = Report | PeerReport | Ready | Trouble | RunReport | StoreAt | Here
-FromLeader = Roster | Start | Abort | Trial | Halt | LastCall | Bye
+FromLeader = Roster | Start | Abort | StartTrial | Halt | LastCall | Bye
 
 hello_decoder = msgspec.msgpack.Decoder(Hello)
 proof_decoder = msgspec.msgpack.Decoder(Proof)

@@ -21,8 +21,8 @@ from distcheck.rollcall.protocol import (
     Roster,
     RunReport,
     Start,
+    StartTrial,
     StoreAt,
-    Trial,
     Trouble,
 )
 from distcheck.rollcall.wire import ProtocolError
@@ -79,7 +79,7 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
                     measuring = asyncio.create_task(_measure(run, connection, word, aborted))
                 case Abort():
                     aborted.set()
-                case Trial() if set(word.parts) == run.record.ranks_of(run.uid):
+                case StartTrial() if set(word.parts) == run.record.ranks_of(run.uid):
                     run.record.note(stage="isolation")
                     halted.set()
                     if trial is not None:
@@ -110,7 +110,7 @@ async def _say_when_ready(run: Session, connection: Connection) -> None:
     connection.say(Ready())
 
 
-async def _try(run: Session, connection: Connection, trial: Trial, halted: asyncio.Event) -> None:
+async def _try(run: Session, connection: Connection, trial: StartTrial, halted: asyncio.Event) -> None:
     """Take part in a trial and send its report."""
     connection.say(
         await trials.take_part(

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from distcheck.collectives.plan import Plan
-from distcheck.facts.isolation import Culprit, GroupTest, Isolation, Sides, Suspects
+from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
 from distcheck.facts.members import Members
 from distcheck.isolation import round as rounds
 from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import Settings, State, lose, start
 from distcheck.isolation.verdict import Evidence, Verdict
 from distcheck.rollcall import connection
-from distcheck.rollcall.protocol import Halt, RunReport, StoreAt, Trial
+from distcheck.rollcall.protocol import Halt, RunReport, StartTrial, StoreAt
 from distcheck.run import trials
 from distcheck.run.results import result_of
 
@@ -100,7 +100,7 @@ def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
         kind=verdict.kind,
         sentence=verdict.sentence,
         culprits=tuple(
-            Culprit(
+            CulpritFacts(
                 c.part,
                 c.nodes,
                 c.local_ranks,
@@ -236,7 +236,7 @@ class _Round:
     def _left(self) -> float:
         return max(0.0, self.until - asyncio.get_running_loop().time())
 
-    def _trial(self, group: Group, parts: Mapping[int, tuple[int, int]], store: tuple[str, int] | None) -> Trial:
+    def _trial(self, group: Group, parts: Mapping[int, tuple[int, int]], store: tuple[str, int] | None) -> StartTrial:
         on_cpu = self.backend == "gloo"
         # GPUs have their own adapters; Gloo uses one interface for all ranks.
         rails = len(self.members.facing(group.nodes)) if self.backend == "nccl" else 0
@@ -249,7 +249,7 @@ class _Round:
             stride=rails or 1,
             compute=group.purpose == "alone",
         )
-        return Trial(self.step.number, plan, _LONGEST_TRIAL_SECONDS, dict(parts), store)
+        return StartTrial(self.step.number, plan, _LONGEST_TRIAL_SECONDS, dict(parts), store)
 
     def _address(self, uid: str) -> str:
         """Return where others reach a process; empty for the leader's own host."""
@@ -258,7 +258,9 @@ class _Round:
         address = self.server.followers[uid].address
         return "" if connection.is_loopback(address) else address
 
-    async def _member(self, uid: str, trial: Trial, opened: asyncio.Future[int] | None) -> tuple[str, RunReport | None]:
+    async def _member(
+        self, uid: str, trial: StartTrial, opened: asyncio.Future[int] | None
+    ) -> tuple[str, RunReport | None]:
         """Have one process take part; return its report, None if the process is gone."""
 
         def tell(port: int) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from distcheck.collectives.plan import Task
 from distcheck.launch.local.tasks import tasks_for
-from distcheck.rollcall.protocol import RunReport, Trial
+from distcheck.rollcall.protocol import RunReport, StartTrial
 
 if TYPE_CHECKING:
     from distcheck.launch.local.supervisor import LocalRanks
@@ -21,7 +21,7 @@ _GRACE_SECONDS = 0.5
 
 
 async def take_part(
-    run: Session, trial: Trial, leader_address: str, halted: asyncio.Event, opened: Callable[[int], None]
+    run: Session, trial: StartTrial, leader_address: str, halted: asyncio.Event, opened: Callable[[int], None]
 ) -> RunReport:
     """Run this process's ranks in a trial and return their report.
 
@@ -46,7 +46,7 @@ async def take_part(
 async def _measure(
     run: Session,
     local: LocalRanks,
-    trial: Trial,
+    trial: StartTrial,
     leader_address: str,
     halted: asyncio.Event,
     opened: Callable[[int], None],
@@ -72,7 +72,7 @@ async def _measure(
     )
 
 
-def _tasks(run: Session, local: LocalRanks, trial: Trial, store: tuple[str, int] | None) -> list[Task]:
+def _tasks(run: Session, local: LocalRanks, trial: StartTrial, store: tuple[str, int] | None) -> list[Task]:
     template = Task(plan=trial.plan, rank=0, world_size=0, local_rank=0, store=None)
     ordinals = run.cuda_ordinals(trial.plan.backend)
     return tasks_for(local.placements, template, store=store, gpus=ordinals, parts=trial.parts)

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from distcheck.rollcall import doors, seal
-from distcheck.rollcall.doors import ANSWER, COUNT_BYTES, PeerListener, words
+from distcheck.rollcall.doors import ANSWER, COUNT_BYTES, PeerListener, peer_handshake
 
 
 async def _opened(*addresses: str) -> PeerListener:
@@ -48,7 +48,7 @@ def test_an_endpoint_identifies_itself_and_reports_the_bytes_received(live):
         listener = await _opened()
         listener.expect("nonce")
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-        word = words("nonce", "b").answer
+        word = peer_handshake("nonce", "b").answer
         assert await reader.readexactly(len(word)) == word
         writer.write(bytes(300_000))
         writer.write_eof()
@@ -129,7 +129,7 @@ async def _answer(port: int, data: bytes) -> bytes | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.settimeout(0)
         sock.connect(("127.0.0.1", port))
-        last = words("nonce", "b").answer + b"last"
+        last = peer_handshake("nonce", "b").answer + b"last"
         sock.send(data)
         sock.send(last)
         heard = await asyncio.wait_for(loop.sock_recv(sock, 1024), 5)
@@ -137,7 +137,7 @@ async def _answer(port: int, data: bytes) -> bytes | None:
 
 
 def _echo(size: int) -> bytes:
-    return words("nonce", "b").answer + size.to_bytes(COUNT_BYTES, "big")
+    return peer_handshake("nonce", "b").answer + size.to_bytes(COUNT_BYTES, "big")
 
 
 @pytest.mark.parametrize("size", [8, 228, 1472, 65507])
@@ -145,7 +145,7 @@ def test_a_datagram_of_a_peer_is_answered_with_its_size(live, size):
     async def main():
         listener = await _opened()
         listener.expect("nonce")
-        data = words("nonce", "b").answer.ljust(size, b"\0")
+        data = peer_handshake("nonce", "b").answer.ljust(size, b"\0")
         assert await _answer(listener.doors[0].datagram_port, data) == _echo(len(data))
         await listener.close()
 
@@ -153,7 +153,8 @@ def test_a_datagram_of_a_peer_is_answered_with_its_size(live, size):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"hello", words("other", "b").answer.ljust(100), words("nonce", "c").answer.ljust(100)]
+    "data",
+    [b"", b"hello", peer_handshake("other", "b").answer.ljust(100), peer_handshake("nonce", "c").answer.ljust(100)],
 )
 def test_a_strangers_datagram_is_not_answered(live, data):
     """Its sender's address may be forged: no host may be flooded from here."""
@@ -174,7 +175,7 @@ def test_datagrams_before_the_roster_are_not_answered(live):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.settimeout(0)
             sock.connect(("127.0.0.1", listener.doors[0].datagram_port))
-            sock.send(words("nonce", "b").answer.ljust(50))
+            sock.send(peer_handshake("nonce", "b").answer.ljust(50))
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(loop.sock_recv(sock, 100), 0.2)
         await listener.close()
@@ -213,7 +214,7 @@ def test_with_a_token_an_endpoint_answers_a_peer_that_knows_it(live):
     async def main():
         listener = await _sealed()
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
-        said = words("nonce", "b", SECRET)
+        said = peer_handshake("nonce", "b", SECRET)
         writer.write(said.knock + bytes(5000))
         writer.write_eof()
         assert await reader.readexactly(len(said.answer)) == said.answer
@@ -230,9 +231,9 @@ def test_with_a_token_an_endpoint_answers_a_peer_that_knows_it(live):
     [
         b"",
         b"GET / HTTP/1.1\r\nHost: b\r\n\r\n".ljust(5000),
-        words("nonce", "b").answer.ljust(5000),
-        words("nonce", "b", OTHER).knock.ljust(5000),
-        words("other", "b", SECRET).knock.ljust(5000),
+        peer_handshake("nonce", "b").answer.ljust(5000),
+        peer_handshake("nonce", "b", OTHER).knock.ljust(5000),
+        peer_handshake("other", "b", SECRET).knock.ljust(5000),
     ],
     ids=["nothing", "http", "no token", "another token", "another round"],
 )
@@ -252,7 +253,7 @@ def test_with_a_token_an_endpoint_does_not_answer_a_process_without_it(live, mon
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.settimeout(0)
             sock.connect(("127.0.0.1", listener.doors[0].datagram_port))
-            good = words("nonce", "b", SECRET)
+            good = peer_handshake("nonce", "b", SECRET)
             sock.send(said)
             sock.send(good.datagram.ljust(100))  # what is answered first came after what is not answered
             assert await asyncio.wait_for(loop.sock_recv(sock, 200), 5) == good.answer + (100).to_bytes(8, "big")
@@ -267,7 +268,7 @@ def test_many_connections_to_an_endpoint_do_not_keep_peers_out(live, monkeypatch
     async def main():
         listener = await _sealed()
         crowd = [await asyncio.open_connection("127.0.0.1", listener.doors[0].port) for _ in range(50)]
-        said = words("nonce", "b", SECRET)
+        said = peer_handshake("nonce", "b", SECRET)
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.doors[0].port)
         writer.write(said.knock)
         assert await asyncio.wait_for(reader.readexactly(len(said.answer)), 5) == said.answer

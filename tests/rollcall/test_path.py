@@ -10,11 +10,11 @@ import socket
 import pytest
 
 from distcheck.rollcall import path
-from distcheck.rollcall.doors import COUNT_BYTES, PeerListener, words
+from distcheck.rollcall.doors import COUNT_BYTES, PeerListener, peer_handshake
 from distcheck.rollcall.path import TRANSFER_BYTES, datagrams, tcp_info, transfer
 from distcheck.rollcall.protocol import PeerDoor
 
-WORD = words("nonce", "b")
+WORD = peer_handshake("nonce", "b")
 
 
 @contextlib.asynccontextmanager
@@ -242,7 +242,7 @@ def test_unanswered_datagrams_are_lost(live, closed_port):
             1500: False,
         }
         async with _door() as door:
-            assert await datagrams(door, words("other", "b"), 1500) == {256: False, 1500: False}
+            assert await datagrams(door, peer_handshake("other", "b"), 1500) == {256: False, 1500: False}
 
     live(main())
 

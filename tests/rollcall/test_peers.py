@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from distcheck.facts.network import PeerTrial, Transfer
 from distcheck.rollcall import peers, seal
-from distcheck.rollcall.doors import PeerListener, words
+from distcheck.rollcall.doors import PeerListener, peer_handshake
 from distcheck.rollcall.peers import better_of, choose, doubtful, send_again, try_peers
 from distcheck.rollcall.protocol import PeerDoor, Roster
 
@@ -189,7 +189,7 @@ def test_every_open_endpoint_gets_its_transfer_though_others_stall(live, monkeyp
 
     async def transfer(door, word, _seconds, _singly=0):
         turns.append(door.address)
-        assert word == words("nonce", "b")
+        assert word == peer_handshake("nonce", "b")
         if door.address.endswith(".1"):
             await asyncio.sleep(0.7)
             return None

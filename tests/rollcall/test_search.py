@@ -14,7 +14,7 @@ from distcheck.facts.isolation import Isolation, Suspects
 from distcheck.facts.job import Asked, Job
 from distcheck.facts.rank import RankRun
 from distcheck.rollcall import framing, protocol
-from distcheck.rollcall.protocol import Halt, Ready, RunReport, StoreAt, Trial
+from distcheck.rollcall.protocol import Halt, Ready, RunReport, StartTrial, StoreAt
 from distcheck.run import search
 
 FOLLOWERS = (1, 2, 3, 4)
@@ -45,7 +45,7 @@ async def attend(leader, number, does, *, ready=True):
         if isinstance(word, Halt):
             stalled = dict.fromkeys(ranks, RankRun(1, "all_reduce", "stalled"))
             connection.say(RunReport(stalled, (), trial=word.trial))
-        if not isinstance(word, Trial):
+        if not isinstance(word, StartTrial):
             continue
         (first, size), _ = word.parts.values()
         what = does(word.number, size // 2)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from distcheck.collectives.nccl_log.lines import LONGEST, MOST, Reading, take
+from distcheck.collectives.nccl_log import lines  # noqa: F401 registers the formats
+from distcheck.collectives.nccl_log.reading import LONGEST, MOST, LogReading, take
 from distcheck.facts.nccl import NcclLog
 
 _PREFIX = re.compile(r"(?P<host>[^\s:]+):(?P<pid>\d+):\d+ \[-?\d+\] (?:[^\[\]]{0,200}? )?NCCL (?P<level>INFO|WARN) ?")
@@ -26,7 +27,7 @@ def parse(text: str, pid: int | None = None) -> NcclLog:
 
     A last line without its newline is still being written and is ignored.
     """
-    reading = Reading()
+    reading = LogReading()
     for line in text[: text.rfind("\n") + 1].split("\n"):
         if len(line) > _LONGEST_LINE:
             continue
@@ -43,7 +44,7 @@ def parse(text: str, pid: int | None = None) -> NcclLog:
     return _summary(reading)
 
 
-def _summary(reading: Reading) -> NcclLog:
+def _summary(reading: LogReading) -> NcclLog:
     lists = {name: tuple(found) for name, found in reading.lists.items()}
     devices = {"IB": lists.pop("ib devices", ()), "Socket": lists.pop("socket devices", ())}
     network = reading.told.get("network", "")

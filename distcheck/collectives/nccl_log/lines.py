@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
+from distcheck.collectives.nccl_log.reading import LONGEST, LogReading, line
 from distcheck.facts.nccl import NcclGraph
 
-MOST, LONGEST = 64, 300
-"""The most entries kept of each kind, and the most characters of quoted text."""
 _PATTERNS = {1: "tree", 2: "tree", 3: "tree", 4: "ring", 5: "nvls", 6: "collnet"}
 _ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS = ("LL", "LL128", "SIMPLE")
@@ -19,67 +15,14 @@ _WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NUMBER = r"\d{1,15}(?:\.\d{1,12})?"
 
 
-class Reading:
-    """The facts read so far from one log."""
-
-    def __init__(self) -> None:
-        self.told: dict[str, Any] = {}
-        self.lists: dict[str, dict[Any, None]] = {}
-        self.maps: dict[str, dict[str, Any]] = {}
-        self.counts: Counter[str] = Counter()
-        self.peers: dict[str, set[int]] = {}
-        self.other = False
-        """Whether a later communicator than the first is being set up; its ranks have other numbers."""
-        self.heads: list[str] = []
-        self.columns: list[str] = []
-
-    def first(self, name: str, value: object) -> None:
-        """Set a field unless it is set."""
-        self.told.setdefault(name, value)
-
-    def append(self, name: str, value: object) -> None:
-        """Add a new entry to a field."""
-        found = self.lists.setdefault(name, {})
-        if len(found) < MOST:
-            found.setdefault(value)
-
-    def put(self, name: str, key: str, value: object) -> None:
-        """Set one entry of a field."""
-        found = self.maps.setdefault(name, {})
-        if key in found or len(found) < MOST:
-            found[key] = value
-
-
-_Take = Callable[[Reading, "re.Match[str]"], None]
-_takers: list[tuple[re.Pattern[str], _Take]] = []
-
-
-def take(reading: Reading, words: str) -> None:
-    """Read the facts from a line's text, without its prefix."""
-    for pattern, taker in _takers:
-        if match := pattern.fullmatch(words):
-            taker(reading, match)
-            return
-
-
-def _line(*parts: str) -> Callable[[_Take], _Take]:
-    """Register a line's format; the most frequent formats come first."""
-
-    def register(taker: _Take) -> _Take:
-        _takers.append((re.compile("".join(parts)), taker))
-        return taker
-
-    return register
-
-
-@_line(
+@line(
     r"(?:Coll(?:Net)?|Channel) \d+(?:/\d+)? : ",
     r"(?:(?P<first>\d{1,9})\[[0-9a-f]+\] -> (?P<second>\d{1,9})\[[0-9a-f]+\]|\d+)(?: \[(?:send|receive)\])? via ",
     r"(?P<via>P2P/(?:IPC|CUMEM|MNNVL|direct pointer)(?:/read)?(?:/CE)?|P2P/indirect/\S+|direct shared memory",
     r"|SHM/(?:direct|CE)(?:/(?:direct|CE))?",
     r"|(?:NET|COLLNET)/[\w .+-]{1,64}/\d+(?:\(\d+\))?(?:/GDRDMA(?:\(PCI\))?)?(?:/Shared)?)",
 )
-def _connection(reading: Reading, match: re.Match[str]) -> None:
+def _connection(reading: LogReading, match: re.Match[str]) -> None:
     """src/transport/{p2p,shm,net,coll_net}.cc.
 
     "direct shared memory" until 2.12; a PXN proxy is in parentheses.
@@ -96,11 +39,11 @@ def _connection(reading: Reading, match: re.Match[str]) -> None:
             reading.peers.setdefault(via.partition("/")[0], set()).add(ends[1] if ends[0] == me else ends[0])
 
 
-@_line(
+@line(
     r"(?:(?P<op>[A-Z]\w{1,30}): )?(?P<bytes>\d{1,18}) Bytes -> Algo (?P<algo>\w{1,20}) proto (?P<proto>\w{1,10})",
     r"(?: time \S+| channel\{Lo\.\.Hi\}=\{\d+\.\.\d+\})",
 )
-def _algorithm(reading: Reading, match: re.Match[str]) -> None:
+def _algorithm(reading: LogReading, match: re.Match[str]) -> None:
     """src/enqueue.cc, by rank 0.
 
     Numbers without the operation from 2.20, the operation from 2.23, names from 2.24.
@@ -113,11 +56,11 @@ def _algorithm(reading: Reading, match: re.Match[str]) -> None:
     _used(reading, match["op"], match["bytes"], used)
 
 
-@_line(
+@line(
     r"(?P<op>[A-Z]\w{1,30}) \[(?:Symmetric|Copy Engine|Hierarchical CE)\]: (?P<bytes>\d{1,18}) Bytes -> ",
     r"(?:Kernel (?P<kernel>\w{1,60}) .*|cudaMemcpy.*|RMA proxy.*)",
 )
-def _kernel(reading: Reading, match: re.Match[str]) -> None:
+def _kernel(reading: LogReading, match: re.Match[str]) -> None:
     """src/scheduler/symmetric_sched.cc from 2.27, src/ce_coll.cc from 2.29.
 
     For buffers registered as symmetric.
@@ -126,7 +69,7 @@ def _kernel(reading: Reading, match: re.Match[str]) -> None:
     _used(reading, match["op"], match["bytes"], used)
 
 
-def _used(reading: Reading, op: str | None, size: str, used: str) -> None:
+def _used(reading: LogReading, op: str | None, size: str, used: str) -> None:
     """Note what an operation used; several if it varied, which the data type may cause."""
     key = f"{_snake(op)} {int(size)}" if op else str(int(size))
     before = reading.maps.get("algorithms", {}).get(key, "")
@@ -143,11 +86,11 @@ def _spelt(name: str) -> str:
     return _SPELT.get(upper, upper)
 
 
-@_line(
+@line(
     r"comm \S+ rank (?P<rank>\d{1,9}) nRanks (?P<ranks>\d{1,9}) nNodes (?P<nodes>\d{1,9}) ",
     r"localRanks (?P<local>\d{1,9}) localRank \d+(?: MNNVL (?P<mnnvl>\d+))?",
 )
-def _nodes(reading: Reading, match: re.Match[str]) -> None:
+def _nodes(reading: LogReading, match: re.Match[str]) -> None:
     """src/init.cc from 2.20."""
     _begin(reading, match)
     if not reading.other:
@@ -156,11 +99,11 @@ def _nodes(reading: Reading, match: re.Match[str]) -> None:
         reading.first("mnnvl", match["mnnvl"] not in {None, "0"})
 
 
-@_line(
+@line(
     r"(?:\[Rank \d+\] )?(?:\w+ )?comm \S+ rank (?P<rank>\d{1,9}) nranks (?P<ranks>\d{1,9}) ",
     r".*- Init (?:START|COMPLETE)",
 )
-def _begin(reading: Reading, match: re.Match[str]) -> None:
+def _begin(reading: LogReading, match: re.Match[str]) -> None:
     """src/init.cc, START from 2.18; the first communicator is the job's."""
     mine = (int(match["rank"]), int(match["ranks"]))
     reading.first("rank", mine[0])
@@ -168,17 +111,17 @@ def _begin(reading: Reading, match: re.Match[str]) -> None:
     reading.other = mine != (reading.told["rank"], reading.told["ranks"])
 
 
-@_line(rf"Init timings(?: - \w+)?: rank \d+ nranks \d+ total ({_NUMBER}) .*")
-def _timings(reading: Reading, match: re.Match[str]) -> None:
+@line(rf"Init timings(?: - \w+)?: rank \d+ nranks \d+ total ({_NUMBER}) .*")
+def _timings(reading: LogReading, match: re.Match[str]) -> None:
     """src/init.cc from 2.22."""
     reading.first("init_seconds", float(match[1]))
 
 
-@_line(
+@line(
     r"Pattern (\d{1,3}), crossNic \d+, nChannels (\d{1,4}), (?:bw|speed) ",
     rf"({_NUMBER})/({_NUMBER}), type (\w+)/(\w+), sameChannels \d+",
 )
-def _graph(reading: Reading, match: re.Match[str]) -> None:
+def _graph(reading: LogReading, match: re.Match[str]) -> None:
     """src/graph/search.cc; "speed" until 2.12; pattern numbers are in src/include/graph.h."""
     name = _PATTERNS.get(int(match[1]))
     if name is None or reading.other or any(graph.pattern == name for graph in reading.lists.get("graphs", ())):
@@ -186,34 +129,34 @@ def _graph(reading: Reading, match: re.Match[str]) -> None:
     reading.append("graphs", NcclGraph(name, int(match[2]), float(match[3]), float(match[4]), match[5], match[6]))
 
 
-@_line(r"(\d{1,4}) coll channels,(?: \d+ collnet channels,)?(?: (\d{1,4}) nvls channels,)? \d+ p2p channels, .*")
-def _channels(reading: Reading, match: re.Match[str]) -> None:
+@line(r"(\d{1,4}) coll channels,(?: \d+ collnet channels,)?(?: (\d{1,4}) nvls channels,)? \d+ p2p channels, .*")
+def _channels(reading: LogReading, match: re.Match[str]) -> None:
     """src/init.cc; with nvls channels from 2.17."""
     reading.first("channels", int(match[1]))
     if match[2] is not None:
         reading.first("nvls_channels", int(match[2]))
 
 
-@_line(r"NVLS multicast support is (not )?available on dev \d+.*")
-def _multicast(reading: Reading, match: re.Match[str]) -> None:
+@line(r"NVLS multicast support is (not )?available on dev \d+.*")
+def _multicast(reading: LogReading, match: re.Match[str]) -> None:
     """src/transport/nvls.cc from 2.17."""
     reading.first("nvls_available", match[1] is None)
 
 
-@_line(r"NVLS (?:comm \S+ (?:headRank|rank) \d+ .*|Created Multicast group .*)|Connected NVLS tree")
-def _created(reading: Reading, _match: re.Match[str]) -> None:
+@line(r"NVLS (?:comm \S+ (?:headRank|rank) \d+ .*|Created Multicast group .*)|Connected NVLS tree")
+def _created(reading: LogReading, _match: re.Match[str]) -> None:
     """src/transport/nvls.cc from 2.17."""
     reading.first("nvls_created", value=True)
 
 
-@_line(r"Using network (.+)")
-def _network(reading: Reading, match: re.Match[str]) -> None:
+@line(r"Using network (.+)")
+def _network(reading: LogReading, match: re.Match[str]) -> None:
     """src/init.cc: the name of the transport that was taken, IB and Socket being NCCL's own."""
     reading.first("network", match[1].strip()[:LONGEST])
 
 
-@_line(r"NET/IB : Using (.+?) ?; OOB .*")
-def _ib_devices(reading: Reading, match: re.Match[str]) -> None:
+@line(r"NET/IB : Using (.+?) ?; OOB .*")
+def _ib_devices(reading: LogReading, match: re.Match[str]) -> None:
     """src/transport/net_ib.cc: [0]mlx5_0:1/IB.
 
     HPC-X's plugin adds /SHARP, and 2.30 rail and plane.
@@ -222,55 +165,55 @@ def _ib_devices(reading: Reading, match: re.Match[str]) -> None:
         reading.append("ib devices", device)
 
 
-@_line(r"NET/Socket : Using (.+)")
-def _socket_devices(reading: Reading, match: re.Match[str]) -> None:
+@line(r"NET/Socket : Using (.+)")
+def _socket_devices(reading: LogReading, match: re.Match[str]) -> None:
     """src/transport/net_socket.cc: [0]eth0:10.0.0.1<0>."""
     for device in re.findall(r"\[\d+\]([^\s:]+):", match[1]):
         reading.append("socket devices", device)
 
 
-@_line(r"NET/IB : No device found\.")
-def _no_ib(reading: Reading, _match: re.Match[str]) -> None:
+@line(r"NET/IB : No device found\.")
+def _no_ib(reading: LogReading, _match: re.Match[str]) -> None:
     """src/transport/net_ib.cc."""
     reading.first("no_ib_device", value=True)
 
 
-@_line(r"NET/[^:]+: GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']{1,64})'.*")
-def _gdr_device(reading: Reading, match: re.Match[str]) -> None:
+@line(r"NET/[^:]+: GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']{1,64})'.*")
+def _gdr_device(reading: LogReading, match: re.Match[str]) -> None:
     """src/transport/net_ib.cc until 2.12, and only where it is not; src/graph/topo.cc since."""
     reading.put("gdr_devices", match[2], match[1] == "Enabled")
 
 
-@_line(r"GPU Direct RDMA Disabled for GPU.*")
-def _gdr_refused(reading: Reading, match: re.Match[str]) -> None:
+@line(r"GPU Direct RDMA Disabled for GPU.*")
+def _gdr_refused(reading: LogReading, match: re.Match[str]) -> None:
     """src/graph/paths.cc; a TRACE since 2.30."""
     reading.first("gdr_refused", match[0][:LONGEST])
 
 
-@_line(r"NET/OFI Selected [Pp]rovider is (\w[\w;-]{0,40})\b.*")
-def _provider(reading: Reading, match: re.Match[str]) -> None:
+@line(r"NET/OFI Selected [Pp]rovider is (\w[\w;-]{0,40})\b.*")
+def _provider(reading: LogReading, match: re.Match[str]) -> None:
     """aws/aws-ofi-nccl, src/nccl_ofi_net.cpp."""
     reading.first("provider", match[1])
 
 
-@_line(
+@line(
     r"(?P<kind>NET|TUNER)/Plugin ?: (?:Loaded (?P<what>net|collnet|coll) plugin|Using tuner plugin|Using) ",
     r"(?P<name>(?!internal ).+)",
 )
-def _loaded(reading: Reading, match: re.Match[str]) -> None:
+def _loaded(reading: LogReading, match: re.Match[str]) -> None:
     """src/misc/socket.cc, src/net.cc, src/plugin/{net,tuner}."""
     if match["what"] in {None, "net"}:
         reading.append("plugins", f"{match['kind']} {match['name'][:LONGEST]}")
 
 
-@_line(r"Successfully loaded external (network|tuner) plugin (.+)")
-def _loaded_from(reading: Reading, match: re.Match[str]) -> None:
+@line(r"Successfully loaded external (network|tuner) plugin (.+)")
+def _loaded_from(reading: LogReading, match: re.Match[str]) -> None:
     """src/plugin/{net,tuner}.cc from 2.28."""
     reading.append("plugins", f"{'NET' if match[1] == 'network' else 'TUNER'} {match[2][:LONGEST]}")
 
 
-@_line(r"(?P<kind>NET|TUNER)/Plugin ?: (?:No plugin found \(|Could not find: )(?P<names>[^,()]+).*")
-def _missing(reading: Reading, match: re.Match[str]) -> None:
+@line(r"(?P<kind>NET|TUNER)/Plugin ?: (?:No plugin found \(|Could not find: )(?P<names>[^,()]+).*")
+def _missing(reading: LogReading, match: re.Match[str]) -> None:
     """src/net.cc: "No plugin found (…)" until 2.21, then "Could not find: …".
 
     The latter may have several names.
@@ -279,12 +222,12 @@ def _missing(reading: Reading, match: re.Match[str]) -> None:
         reading.append("plugins_missing", f"{match['kind']} {name.rstrip('.')[:LONGEST]}")
 
 
-@_line(
+@line(
     r"(?P<kind>NET|TUNER)/Plugin ?: (?:Plugin load (?:\((?P<a>\S+)\) )?returned -?\d+ : (?P<why_a>.+?)",
     r"(?: : when loading (?P<b>\S+))?|dlerror=(?P<why_c>.*) No plugin found \((?P<c>\S+)\), .*|",
     r"(?P<d>lib\S+): (?P<why_d>.+))",
 )
-def _not_opened(reading: Reading, match: re.Match[str]) -> None:
+def _not_opened(reading: LogReading, match: re.Match[str]) -> None:
     """src/net.cc: a plugin file that is missing, or that exists but cannot be loaded."""
     library = match["a"] or match["b"] or match["c"] or match["d"] or "libnccl-net.so"
     why = match["why_a"] or match["why_c"] or match["why_d"]
@@ -296,8 +239,8 @@ def _not_opened(reading: Reading, match: re.Match[str]) -> None:
         reading.append("plugins_failed", f"{match['kind']} {library}: {why}"[:LONGEST])
 
 
-@_line(r"(?:Failed to initialize NET plugin \S|External (?:network|tuner) plugin \S+ is unsupported).*")
-def _failed(reading: Reading, match: re.Match[str]) -> None:
+@line(r"(?:Failed to initialize NET plugin \S|External (?:network|tuner) plugin \S+ is unsupported).*")
+def _failed(reading: LogReading, match: re.Match[str]) -> None:
     """src/plugin/{net,tuner}.cc from 2.27.
 
     NCCL's own IB without an adapter is not a plugin failure.
@@ -306,36 +249,36 @@ def _failed(reading: Reading, match: re.Match[str]) -> None:
         reading.append("plugins_failed", match[0][:LONGEST])
 
 
-@_line(r"(NCCL_[A-Z0-9_]{1,60}) (?:set by environment to|set to) (.*)")
-def _setting(reading: Reading, match: re.Match[str]) -> None:
+@line(r"(NCCL_[A-Z0-9_]{1,60}) (?:set by environment to|set to) (.*)")
+def _setting(reading: LogReading, match: re.Match[str]) -> None:
     """src/misc/param.cc and where a variable is read; numbers have a full stop after them."""
     reading.put("settings", match[1], match[2].removesuffix(".")[:LONGEST])
 
 
-@_line(r"Algorithm +\|(.*)")
-def _heads(reading: Reading, match: re.Match[str]) -> None:
+@line(r"Algorithm +\|(.*)")
+def _heads(reading: LogReading, match: re.Match[str]) -> None:
     """src/graph/tuning.cc from 2.18; from 2.22 three algorithms at a time."""
     reading.heads = [_spelt(cell.strip()) for cell in match[1].split("|") if cell.strip()]
     reading.columns = []
 
 
-@_line(r"Protocol +\|(.*)")
-def _protocols(reading: Reading, match: re.Match[str]) -> None:
+@line(r"Protocol +\|(.*)")
+def _protocols(reading: LogReading, match: re.Match[str]) -> None:
     """src/graph/tuning.cc from 2.18, after the algorithms: three protocols for each."""
     names = [cell.strip().upper() for cell in match[1].split("|") if cell.strip()]
     algorithms = [head for head in reading.heads for _ in _PROTOCOLS]
     reading.columns = [f"{algorithm}/{name}" for algorithm, name in zip(algorithms, names, strict=False)]
 
 
-@_line(r"Latency/AlgBw \|(.*)")
-def _old_heads(reading: Reading, match: re.Match[str]) -> None:
+@line(r"Latency/AlgBw \|(.*)")
+def _old_heads(reading: LogReading, match: re.Match[str]) -> None:
     """src/graph/tuning.cc until 2.17."""
     cells = [cell.partition("/") for cell in match[1].split("|") if cell.strip()]
     reading.columns = [f"{_spelt(algorithm.strip())}/{name.strip().upper()}" for algorithm, _, name in cells]
 
 
-@_line(r"(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce) \|((?:[\s\w.-]*/[\s\w.-]*\|)+)")
-def _row(reading: Reading, match: re.Match[str]) -> None:
+@line(r"(Broadcast|Reduce|AllGather|ReduceScatter|AllReduce) \|((?:[\s\w.-]*/[\s\w.-]*\|)+)")
+def _row(reading: LogReading, match: re.Match[str]) -> None:
     """src/graph/tuning.cc: microseconds and GB/s for each algorithm and protocol."""
     if reading.other:
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Pci
-from distcheck.facts.isolation import Culprit, GroupTest, Isolation
+from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation
 from distcheck.facts.job import Job
 from distcheck.facts.members import Members
 from distcheck.facts.rank import RankFacts
@@ -55,7 +55,7 @@ def _evidence(tests: Sequence[GroupTest]) -> dict[str, Any]:
     return lines
 
 
-def _one_rail(job: Job, culprit: Culprit) -> dict[str, Any]:
+def _one_rail(job: Job, culprit: CulpritFacts) -> dict[str, Any]:
     """Return a hint at one bad adapter, if the node is as slow as without one of them."""
     rails = max(
         (sum(served(nic) for nic in node.pci.nics) for node in job.nodes if isinstance(node.pci, Pci)), default=0
@@ -68,7 +68,7 @@ def _one_rail(job: Job, culprit: Culprit) -> dict[str, Any]:
     return {"adapters": f"without one of its {rails} it would reach {left:.0%}: check each of them"} if near else {}
 
 
-def _found(job: Job, culprit: Culprit, fix: Fix, **evidence: Any) -> Finding:
+def _found(job: Job, culprit: CulpritFacts, fix: Fix, **evidence: Any) -> Finding:
     ranks = _on(job, culprit.nodes, culprit.local_ranks)
     link = culprit.part == "link"
     # A scheduler cannot exclude the right one of two nodes with the same name.

@@ -6,7 +6,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Nic, Pci, PciPlace
-from distcheck.facts.isolation import Culprit, GroupTest, Isolation, Sides, Suspects
+from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def said(judge):
 
 def culprit(part="node", nodes=("node3",), fault="failed", *, certain=True, local_ranks=(), ratio=None):
     tests = (GroupTest(2, (*nodes, "node4")[:2], "pair", fault, ratio, ("node3: died in all_reduce",)),)
-    return Culprit(part, nodes, local_ranks, fault, 0, 3, certain, tests, f"{nodes[0]} fails with node1 and node4")
+    return CulpritFacts(part, nodes, local_ranks, fault, 0, 3, certain, tests, f"{nodes[0]} fails with node1 and node4")
 
 
 def found(*culprits):
