@@ -31,7 +31,7 @@ _KINDS: dict[type, Any] = {
     bool: inspect.BoolType,
     int: (inspect.IntType, inspect.FloatType),
     float: inspect.FloatType,
-    str: (inspect.StrType, inspect.LiteralType),
+    str: (inspect.StrType, inspect.LiteralType, inspect.EnumType),
     list: (inspect.VarTupleType, inspect.TupleType),
     tuple: (inspect.VarTupleType, inspect.TupleType),
     dict: inspect.DictType,
@@ -87,6 +87,8 @@ def edges(kind: inspect.Type) -> Iterator[Any]:
             yield from ({full(key, 0): edge} for edge in edges(item))
         case inspect.LiteralType(values=values):
             yield from values
+        case inspect.EnumType(cls=members):
+            yield from (member.value for member in members)
         case _:
             yield from _simple(kind)
 

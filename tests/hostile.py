@@ -32,6 +32,8 @@ def full(kind: inspect.Type, turn: int) -> Any:
             return full(kind.types[turn % len(kind.types)], turn)
         case inspect.LiteralType():
             return sorted(kind.values, key=str)[turn % len(kind.values)]
+        case inspect.EnumType():
+            return [member.value for member in kind.cls][turn % len(kind.cls)]
         case inspect.StrType():
             return HOSTILE
         case inspect.BoolType():
