@@ -1,15 +1,108 @@
-"""Fixtures that tests of several families share."""
+"""The three forms of a test run, and fixtures that tests of several families share.
+
+| form | runs |
+|---|---|
+| `bash tests/run --quick` | tests that start no process |
+| `bash tests/run` | what a change must pass |
+| `bash tests/run --slow` | everything: also the tests marked `slow`, and each property with many more examples |
+
+A test that starts a process is marked `process`, by hand or by the two tables below. With --quick a test without the
+mark fails if it starts one.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-_FAKES = Path(__file__).parent / "nvml"
+_HERE = Path(__file__).parent
+_FAKES = _HERE / "nvml"
+
+_PROCESS_FOLDERS = ("cluster", "end_to_end", "gpu")
+"""Folders whose every test starts processes; with --quick their modules are not even imported."""
+_PROCESS_FIXTURES = frozenset({"fake_nvml"})
+"""Fixtures that start a process, or that tests use to start one."""
+_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"})
+"""The audit events of a process that is started (https://docs.python.org/3/library/audit_events.html)."""
+
+
+class _Watch:
+    """Which processes a test started that must start none."""
+
+    on = False
+    started: tuple[str, ...] = ()
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    if _Watch.on and event in _STARTS:
+        _Watch.started += (f"{event}{arguments[:2] if arguments else ()}",)
+
+
+sys.addaudithook(_audit)
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("forms of a test run")
+    group.addoption("--quick", action="store_true", help="run only tests that start no process")
+    group.addoption("--slow", action="store_true", help="run also tests marked slow, and more examples per property")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "process: starts processes; left out by --quick")
+    config.addinivalue_line("markers", "slow: takes long and guards what rarely changes; runs with --slow")
+    # A deadline per example, or per set of examples, would measure the machine's load.
+    common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("change", max_examples=40, derandomize=True, **common)
+    settings.register_profile("slow", max_examples=2000, **common)
+    settings.load_profile("slow" if config.getoption("slow") else "change")
+
+
+def pytest_ignore_collect(collection_path, config):
+    if config.getoption("quick") and collection_path.parent == _HERE and collection_path.name in _PROCESS_FOLDERS:
+        return True
+    return None
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if _folder(item.path) in _PROCESS_FOLDERS or not _PROCESS_FIXTURES.isdisjoint(item.fixturenames):
+            item.add_marker(pytest.mark.process)
+        if item.get_closest_marker("slow") and not config.getoption("slow"):
+            item.add_marker(pytest.mark.skip(reason="slow; runs with --slow"))
+    if config.getoption("quick"):
+        left_out = [item for item in items if item.get_closest_marker("process")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("process")]
+
+
+def _folder(path: Path) -> str:
+    return path.relative_to(_HERE).parts[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail a test that starts a process and is not marked so, even if it catches what goes wrong."""
+    _Watch.on, _Watch.started = item.config.getoption("quick"), ()
+    try:
+        result = yield
+    finally:
+        _Watch.on = False
+    if _Watch.started:
+        pytest.fail(f"starts a process and is not marked `process`: {', '.join(_Watch.started)}", pytrace=False)
+    return result
+
+
+@pytest.fixture(scope="session")
+def trials(request):
+    """Return the seeds of that many trials with --slow, and of a tenth of them otherwise."""
+    slow = request.config.getoption("slow")
+    return lambda number: range(number if slow else -(-number // 10))
 
 
 class FakeNvml(NamedTuple):

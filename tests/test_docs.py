@@ -40,6 +40,7 @@ def test_stale_pages_are_named_and_rewritten(build_rules, tmp_path):
     assert build_rules.stale(tmp_path) == ["probe.md"]
 
 
+@pytest.mark.process
 def test_the_script_runs_from_anywhere(tmp_path):
     script = ROOT / "docs" / "build_rules.py"
     run = subprocess.run([sys.executable, script, "--help"], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -191,6 +191,7 @@ def loaded_after(statement: str) -> set[str]:
     )
 
 
+@pytest.mark.process
 def test_the_command_line_starts_without_torch_asyncio_or_a_renderer():
     assert not loaded_after("import distcheck.cli.main") & {
         "torch",
@@ -202,6 +203,7 @@ def test_the_command_line_starts_without_torch_asyncio_or_a_renderer():
     }
 
 
+@pytest.mark.process
 def test_env_without_options_loads_nothing_that_only_other_runs_need():
     one_rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}  # fmt: skip
@@ -224,16 +226,19 @@ def test_only_the_command_that_is_called_is_read():
     assert names() == names("--help") == names("evn") == names("--", "env") == everything
 
 
+@pytest.mark.process
 def test_who_follows_on_a_node_loads_no_rules_reports_or_command_line():
     loaded = loaded_after("import distcheck.run.remote_probe, distcheck.run.driver, distcheck.run.follower")
     assert "distcheck.run.record" in loaded
     assert not [n for n in loaded if n.startswith(("distcheck.rules", "distcheck.report", "distcheck.cli", "typer"))]
 
 
+@pytest.mark.process
 def test_the_program_of_the_ranks_starts_without_typer_or_torch():
     assert not loaded_after("import distcheck.launch.local.forkserver") & {"torch", "typer", "tabulate", "pydantic"}
 
 
+@pytest.mark.process
 def test_without_a_token_nothing_is_sealed():
     loaded = loaded_after(
         "import distcheck.run.driver, distcheck.run.leader, distcheck.run.follower\n"
@@ -250,6 +255,7 @@ def test_nothing_is_unpickled_anywhere():
         assert not roots(path) & {"pickle", "marshal", "shelve", "dill"}, path
 
 
+@pytest.mark.process
 def test_a_bare_shell_imports_no_launchers_rules():
     judged = loaded_after(
         "from distcheck.facts.job import Asked, Job\nfrom distcheck.rules.diagnose import diagnose\n"

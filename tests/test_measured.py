@@ -35,6 +35,7 @@ def test_no_measured_table_is_stale():
     assert measured.stale() == []
 
 
+@pytest.mark.process
 def test_a_table_has_its_date_commit_machine_and_command(repository):
     page = put(repository, "| a |", "|---|", "| 1.5 |")
     commit = subprocess.run(
@@ -49,6 +50,7 @@ def test_a_table_has_its_date_commit_machine_and_command(repository):
     ]
 
 
+@pytest.mark.process
 def test_a_new_table_replaces_the_old_one(repository):
     put(repository, "the first")
     page = put(repository, "the second")
@@ -57,6 +59,7 @@ def test_a_new_table_replaces_the_old_one(repository):
     assert measured.stale(repository) == []
 
 
+@pytest.mark.process
 def test_rewording_a_block_keeps_its_date_and_machine(repository):
     page = put(repository, "| 1.5 |", "", "of one run")
     assert measured.reword(page, "speed", ["| 1.6 |"]) == page.replace("| 1.5 |\n\nof one run", "| 1.6 |")
@@ -64,6 +67,7 @@ def test_rewording_a_block_keeps_its_date_and_machine(repository):
         measured.reword(BLOCK, "speed", ["x"])
 
 
+@pytest.mark.process
 def test_text_outside_of_measured_blocks_keeps_its_line_numbers(repository):
     page = put(repository, "| 1.5 |")
     outside = measured.outside(page)
@@ -72,6 +76,7 @@ def test_text_outside_of_measured_blocks_keeps_its_line_numbers(repository):
     assert outside.count("\n") == page.count("\n")
 
 
+@pytest.mark.process
 def test_only_changes_of_measured_files_count_as_uncommitted(repository):
     assert "uncommitted" not in put(repository, "x")
     assert "uncommitted" not in put(repository, "y"), "the page itself has changed"
@@ -79,6 +84,7 @@ def test_only_changes_of_measured_files_count_as_uncommitted(repository):
     assert "with uncommitted changes" in put(repository, "z")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("file", "text"),
     [
@@ -98,12 +104,14 @@ def test_changing_a_measured_file_makes_its_table_stale(repository, file, text):
     ]
 
 
+@pytest.mark.process
 def test_comments_docstrings_and_formatting_do_not_make_a_table_stale(repository):
     put(repository, "x")
     (repository / "code.py").write_text("# new\ndef f(\n    x,\n):\n    'Other text.'\n    return (x+1)\n")
     assert measured.stale(repository) == []
 
 
+@pytest.mark.process
 def test_moving_a_file_or_its_imports_does_not_make_a_table_stale(repository):
     put(repository, "x", covers=("*.py", "*.j2"))
     (repository / "code.py").rename(repository / "moved.py")
@@ -111,10 +119,12 @@ def test_moving_a_file_or_its_imports_does_not_make_a_table_stale(repository):
     assert measured.stale(repository) == []
 
 
+@pytest.mark.process
 def test_an_empty_block_is_not_stale(repository):
     assert measured.stale(repository) == []
 
 
+@pytest.mark.process
 def test_a_missing_block_or_measured_file_is_an_error(repository):
     with pytest.raises(ValueError, match="no block 'speed'"):
         measured.put("code.py", "speed", ["x"], covers=["code.py"], command=COMMAND, root=repository)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from edges import as_json, bases, changed, edges, places, read, replaced
 from hostile import HOSTILE, full_job
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
@@ -113,7 +113,6 @@ BASES = bases()
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(BASES))
-@settings(max_examples=60, deadline=None)
 def test_whatever_the_schema_allows_is_judged_and_rendered(tmp_path_factory, choose, base):
     job = changed(base, choose, tmp_path_factory.mktemp("jobs") / "job.json")
     diagnosis = diagnose(job)
@@ -123,7 +122,6 @@ def test_whatever_the_schema_allows_is_judged_and_rendered(tmp_path_factory, cho
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(BASES))
-@settings(max_examples=40, deadline=None)
 def test_whatever_one_process_says_of_itself_the_others_facts_are_judged_with_it(tmp_path_factory, choose, base):
     """A follower of a roll call without a token, or one file of a folder."""
     whole, odd = BASES[1], changed(base, choose, tmp_path_factory.mktemp("jobs") / "job.json")

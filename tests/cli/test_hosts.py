@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.cli import hosts
@@ -80,13 +80,11 @@ def test_an_invalid_host_list_is_reported_with_its_value(text, remedy):
     assert remedy in message
 
 
-@settings(deadline=None)
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9]{0,5}(-[a-z])?", fullmatch=True), min_size=1, max_size=8))
 def test_plain_names_are_kept_once_each(names):
     assert hosts.expand(",".join(names), "--hosts") == tuple(dict.fromkeys(names))
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab19[]-,:. \t\\!&^%#\x00é", max_size=12))
 def test_any_text_is_a_host_list_or_a_usage_error(text):
     try:
@@ -153,7 +151,6 @@ def test_an_unreadable_hostfile_is_reported(tmp_path):
     assert "cannot be read" in refused(hostfile=tmp_path / "binary")
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), st.integers(1, 64), min_size=1), st.booleans())
 def test_every_host_has_the_slots_of_its_line(tmp_path_factory, counts, colon):
     path = tmp_path_factory.getbasetemp() / "counts"

@@ -71,6 +71,40 @@ def cluster(_cluster) -> Iterator[Cluster]:
     assert not left, f"left behind: {left}"
 
 
+@pytest.fixture(scope="session")
+def _clusters_without_slurm(_able) -> Iterator[dict[tuple[str, str], Cluster]]:
+    clusters: dict[tuple[str, str], Cluster] = {}
+    yield clusters
+    for cluster in clusters.values():
+        cluster.conclude()
+
+
+@pytest.fixture
+def bare_on(_clusters_without_slurm):
+    """Return four nodes without Slurm on these networks, as they were at their start; they are made once."""
+    used: list[Cluster] = []
+
+    def on(networks: tuple[str, str]) -> Cluster:
+        if networks not in _clusters_without_slurm:
+            _clusters_without_slurm[networks] = Cluster(networks=networks, slurm=False)
+        used.append(_clusters_without_slurm[networks])
+        return used[-1]
+
+    yield on
+    left = []
+    for cluster in used:
+        left += cluster.end_processes()
+        cluster.heal()
+        cluster.tidy()
+    assert not left, f"left behind: {left}"
+
+
+@pytest.fixture
+def bare(bare_on) -> Cluster:
+    """Four nodes without Slurm."""
+    return bare_on(("10.77.0", "10.78.0"))
+
+
 @pytest.fixture
 def make_cluster(_able):
     """Make a cluster of another shape; it is gone after the test."""

@@ -32,7 +32,7 @@ def forget_head(cluster: Cluster) -> None:
 
 
 def expect_idle(cluster: Cluster) -> None:
-    if not _wait_idle(cluster, 20):
+    if not _wait_idle(cluster, 60):
         raise ClusterError(f"Slurm's nodes are not idle: {_states(cluster)}")
 
 

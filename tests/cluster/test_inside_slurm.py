@@ -25,6 +25,7 @@ from cluster.inside import (
     reports,
 )
 from cluster.reaching import blamed, rename
+from sampled import sampled
 
 from distcheck.selection.nodelist import deal, expand, tasks_per_node
 
@@ -36,7 +37,8 @@ def tasks(*command):
 
 
 @pytest.mark.parametrize(
-    ("mpi", "address", "program"), [("none", "node1", JOB), ("pmix", "node1-data", PLAIN_JOB)], ids=["none", "pmix"]
+    ("mpi", "address", "program"),
+    sampled({"none": ("none", "node1", JOB), "pmix": ("pmix", "node1-data", PLAIN_JOB)}, "none"),
 )
 def test_each_task_a_rank_is_healthy_and_the_job_runs_after_it(cluster, mpi, address, program):
     job = tasks("distcheck", *GATE, "--", sys.executable, program)

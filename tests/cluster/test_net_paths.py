@@ -10,6 +10,7 @@ import pytest
 from cluster import delay
 from cluster.inside import MASTER, NODES, blocks, finding, findings, mapped, placed, reports
 from cluster.reaching import by_hand, net, on
+from sampled import sampled
 
 TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
 HEAVY = "meta length > 1400 drop"
@@ -62,7 +63,7 @@ def test_a_healthy_cluster_is_healthy(cluster, start):
     assert_healthy(*start(cluster))
 
 
-@pytest.mark.parametrize("start", [net, by_srun], ids=["outside", "inside"])
+@pytest.mark.parametrize("start", sampled({"outside": net, "inside": by_srun}, "outside"))
 def test_two_nodes_whose_cpus_are_busy_are_healthy(cluster, at_work, start):
     assert_healthy(*start(cluster))
 
@@ -141,13 +142,22 @@ def test_jumbo_frames_that_one_node_alone_has_are_a_warning_there(cluster):
     assert "node1 sends packets of up to 9000 bytes, but datagrams of that size do not arrive" in found["message"]
 
 
-@pytest.mark.parametrize("node", ["node1", "node3"])
+@pytest.mark.parametrize("node", sampled(["node1", "node3"], "node3"))
 def test_a_node_with_smaller_packets_is_healthy(cluster, node):
     change(cluster, node, "ip", "link", "set", "eth0", "mtu", "1000")
     assert_healthy(*net(cluster))
 
 
 # -- losses and rates
+
+
+def shown(cluster, words):
+    """Look up to three times for a finding: on a busy machine every path may be slow, or one lose nothing."""
+    for _ in range(3):
+        ended, report = net(cluster)
+        if any(f["message"].startswith(words) for f in report["findings"]):
+            break
+    return ended, report
 
 
 @pytest.mark.parametrize(
@@ -165,7 +175,7 @@ def test_a_node_with_smaller_packets_is_healthy(cluster, node):
 def test_a_node_that_loses_packets_is_named_with_the_direction(cluster, nodes, rule, words):
     """The filter sees up to 64 KB at a time, and drops all of that or nothing; or it spares such pieces."""
     filtered(cluster, *nodes, rule=rule)
-    ended, report = net(cluster)
+    ended, report = shown(cluster, words)
     assert (ended.code, findings(report)) == (20, ["net-packet-loss"]), report["findings"]
     found = finding(report, "net-packet-loss")
     assert (found["ranks"], found["nodes"]) == on(2)
@@ -182,7 +192,7 @@ def slow_into_node1(cluster):
 
 
 def assert_slow(cluster, node, words):
-    ended, report = net(cluster)
+    ended, report = shown(cluster, f"the network of node{node} is slow")
     assert (ended.code, findings(report)) == (0, ["net-nic-down-or-slow"]), report["findings"]
     found = finding(report, "net-nic-down-or-slow")
     assert (found["severity"], (found["ranks"], found["nodes"])) == ("warning", on(node))

@@ -9,6 +9,7 @@ import time
 import pytest
 from cluster.inside import NODES, finding, findings, reports
 from cluster.reaching import by_hand, net
+from sampled import sampled
 
 TABLE = "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in "
 BOTH_WAYS = "on ephemeral ports"
@@ -37,27 +38,39 @@ def only(report, rule, ranks, severity="error"):
 
 @pytest.mark.parametrize(
     ("rule", "ranks", "manner"),
-    [
-        ("tcp dport 29500 drop", range(8), "packets are dropped"),
-        ("iifname eth0 tcp dport 29500 drop", range(2, 8), "packets are dropped"),
-        ("ip saddr 10.77.0.13 tcp dport 29500 drop", (4, 5), "packets are dropped"),
-        (
-            "iifname eth0 tcp dport 29500 reject with tcp reset",
-            range(2, 8),
-            "rejected although rank 0 listens, Connection refused (errno 111)",
-        ),
-        (
-            "iifname eth0 tcp dport 29500 reject with icmp type port-unreachable",
-            range(2, 8),
-            "rejected although rank 0 listens, Connection refused (errno 111)",
-        ),
-        (
-            "iifname eth0 tcp dport 29500 reject with icmp type admin-prohibited",
-            range(2, 8),
-            "rejected, or no route, No route to host (errno 113)",
-        ),
-    ],
-    ids=["dropped", "dropped but on loopback", "dropped for node3", "reset", "port-unreachable", "admin-prohibited"],
+    sampled(
+        [
+            ("tcp dport 29500 drop", range(8), "packets are dropped"),
+            ("iifname eth0 tcp dport 29500 drop", range(2, 8), "packets are dropped"),
+            ("ip saddr 10.77.0.13 tcp dport 29500 drop", (4, 5), "packets are dropped"),
+            (
+                "iifname eth0 tcp dport 29500 reject with tcp reset",
+                range(2, 8),
+                "rejected although rank 0 listens, Connection refused (errno 111)",
+            ),
+            (
+                "iifname eth0 tcp dport 29500 reject with icmp type port-unreachable",
+                range(2, 8),
+                "rejected although rank 0 listens, Connection refused (errno 111)",
+            ),
+            (
+                "iifname eth0 tcp dport 29500 reject with icmp type admin-prohibited",
+                range(2, 8),
+                "rejected, or no route, No route to host (errno 113)",
+            ),
+        ],
+        "dropped but on loopback",
+        "reset",
+        "admin-prohibited",
+        ids=[
+            "dropped",
+            "dropped but on loopback",
+            "dropped for node3",
+            "reset",
+            "port-unreachable",
+            "admin-prohibited",
+        ],
+    ),
 )
 def test_a_shut_master_port_is_named_with_the_manner_and_the_ranks(cluster, rule, ranks, manner):
     filtered(cluster, "node1", rule)
@@ -103,7 +116,7 @@ WAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("filters", "rule", "ranks", "words", "nature"), WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize(("filters", "rule", "ranks", "words", "nature"), sampled(WAYS, "into node2", "out of node3"))
 def test_a_blocked_path_is_named_with_its_direction_and_no_other_is_blamed(
     cluster, filters, rule, ranks, words, nature
 ):
@@ -117,8 +130,11 @@ def test_a_blocked_path_is_named_with_its_direction_and_no_other_is_blamed(
 
 @pytest.mark.parametrize(
     ("manner", "words"),
-    [("drop", "timeout at 10.77.0.1"), ("reject with icmp type admin-prohibited", "unreachable at 10.77.0.1")],
-    ids=["dropped", "rejected"],
+    sampled(
+        [("drop", "timeout at 10.77.0.1"), ("reject with icmp type admin-prohibited", "unreachable at 10.77.0.1")],
+        "rejected",
+        ids=["dropped", "rejected"],
+    ),
 )
 def test_only_ssh_and_master_port_open_everywhere_is_the_site_s_fault(cluster, manner, words):
     for node in NODES:
@@ -163,13 +179,17 @@ def taken(cluster):
 
 @pytest.mark.parametrize(
     ("program", "user", "behaves"),
-    [
-        (("-c", TALKING), "root", "it answers the other ranks with '220 mail.example.org ESMTP'"),
-        (("-c", SILENT), "root", "it does not answer the other ranks, so they would hang"),
-        (("-m", "http.server", "29500"), "nobody", "it answers the other ranks with '<!DOCTYPE HTML>"),
-        (("-c", STORE), "root", "it is a store of torch.distributed (TCPStore), of another job or an earlier one"),
-    ],
-    ids=["talking", "silent", "HTTP", "store of torch"],
+    sampled(
+        [
+            (("-c", TALKING), "root", "it answers the other ranks with '220 mail.example.org ESMTP'"),
+            (("-c", SILENT), "root", "it does not answer the other ranks, so they would hang"),
+            (("-m", "http.server", "29500"), "nobody", "it answers the other ranks with '<!DOCTYPE HTML>"),
+            (("-c", STORE), "root", "it is a store of torch.distributed (TCPStore), of another job or an earlier one"),
+        ],
+        "HTTP",
+        "store of torch",
+        ids=["talking", "silent", "HTTP", "store of torch"],
+    ),
 )
 def test_the_owner_of_a_taken_master_port_is_named_with_its_answer(cluster, taken, program, user, behaves):
     pid = taken(*program, user=user)

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from cluster.inside import GATE, JOB, assert_healthy, blocks, finding, findings, mapped, placed, reports
+from sampled import sampled
 
 PYTHON = f"{sys.prefix}/bin/python"
 EACH_TASK = ("--nodes=4", "--ntasks-per-node=2")
@@ -24,12 +25,15 @@ def hide_python(cluster, node):
 
 @pytest.mark.parametrize(
     ("shape", "more", "layout"),
-    [
-        (EACH_TASK, (), (2, 2, 2, 2)),
-        (("--nodes=4", "--ntasks-per-node=1"), ("--nproc", "2"), (2, 2, 2, 2)),
-        (("--nodes=4", "--ntasks=8"), (), (5, 1, 1, 1)),
-    ],
-    ids=["each task a rank", "each task a node", "uneven"],
+    sampled(
+        [
+            (EACH_TASK, (), (2, 2, 2, 2)),
+            (("--nodes=4", "--ntasks-per-node=1"), ("--nproc", "2"), (2, 2, 2, 2)),
+            (("--nodes=4", "--ntasks=8"), (), (5, 1, 1, 1)),
+        ],
+        "each task a rank",
+        ids=["each task a rank", "each task a node", "uneven"],
+    ),
 )
 def test_a_healthy_allocation_is_healthy_in_every_layout(cluster, shape, more, layout):
     ended, report = salloc(cluster, shape, "distcheck", "net", *more, "--join-timeout", "30", "--format", "json")
@@ -66,8 +70,11 @@ def test_a_node_without_python_is_excluded_and_the_job_does_not_run(cluster):
 
 @pytest.mark.parametrize(
     ("shape", "more"),
-    [(EACH_TASK, ()), (("--nodes=4", "--ntasks-per-node=1"), ("--nproc", "2"))],
-    ids=["each task a rank", "each task a node"],
+    sampled(
+        [(EACH_TASK, ()), (("--nodes=4", "--ntasks-per-node=1"), ("--nproc", "2"))],
+        "each task a node",
+        ids=["each task a rank", "each task a node"],
+    ),
 )
 def test_with_a_spare_node_the_good_ones_pass_and_the_bad_one_is_named(cluster, shape, more):
     hide_python(cluster, "node1")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cluster.inside import NODES, blocks, finding, findings, placed, reports
+from sampled import sampled
 
 import distcheck
 
@@ -198,7 +199,9 @@ def wait_for(holds, seconds):
     assert held
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "signum", sampled([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGINT, signal.SIGKILL)
+)
 def test_a_signal_ends_the_probes_of_all_nodes_and_gives_what_is_known(cluster, signum):
     hosts = ("--hosts", "node[1-4],node9", "--nproc", "2")
     waiting = ("--join-timeout", "60", "--connect-timeout", "60")  # nobody is node9, and so long it is waited for

@@ -112,6 +112,7 @@ def test_a_healthy_job_passes_the_gate_and_trains(submit):
     ), job.story
 
 
+@pytest.mark.slow
 def test_a_job_on_a_bad_node_starts_again_without_it(cluster, recipes, submit):
     recipes.nvml("node2", "1.lost yes\n")
     job = submit("gate.sbatch").wait()
@@ -152,6 +153,7 @@ def test_what_is_not_known_is_looked_at_once_more(recipes, submit):
     assert job.out.count("distcheck 0.1.0 gate:") == 2
 
 
+@pytest.mark.slow
 def test_every_task_looks_and_becomes_its_rank(submit):
     job = submit("srun_gate.sbatch").wait()
     assert (job.code, trained(job)) == (

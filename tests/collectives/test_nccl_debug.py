@@ -169,6 +169,7 @@ def test_the_file_name_is_what_nccl_makes_of_it(pattern, path):
     assert expanded(pattern, "node1.example.org", 77) == path
 
 
+@pytest.mark.process
 def test_a_log_that_the_user_wants_to_see_reaches_standard_output_and_is_read_only_from_a_file(tmp_path):
     program = (
         "import ctypes\n"
@@ -227,6 +228,7 @@ def test_what_the_files_of_nccl_set_counts_as_the_users(tmp_path):
     assert environ == {}
 
 
+@pytest.mark.process
 def test_the_log_of_a_hanging_process_is_read_from_outside():
     program = (
         "from distcheck.collectives.nccl_debug import prepare\n"
@@ -270,6 +272,7 @@ def test_the_end_of_a_long_log_is_read_and_its_middle_is_not(tmp_path, monkeypat
     assert (log.network, set(log.settings)) == ("IB", {"NCCL_A", "NCCL_C"})
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_a_rank_reports_nccls_log_and_gloo_runs_are_unchanged(backend):
     program = (

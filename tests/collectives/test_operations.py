@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.collectives import operations
@@ -25,7 +25,6 @@ def test_a_type_holds_every_integer_up_to_its_limit(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @given(ranks=st.integers(1, 65536))
-@settings(deadline=None, max_examples=40)
 def test_the_expected_sum_is_exact_for_every_world(dtype, ranks):
     exact, here = EXACT[dtype], group(ranks, dtype=dtype)
     turns = exact.turns(ranks)
@@ -40,7 +39,6 @@ def test_the_expected_sum_is_exact_for_every_world(dtype, ranks):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @given(rank=st.integers(0, 65535), count=st.integers(1, 300))
-@settings(deadline=None, max_examples=40)
 def test_a_contribution_is_small_and_whole_and_of_a_few_ranks_never_zero(dtype, rank, count):
     exact = EXACT[dtype]
     values = contribution(group(65536, rank, dtype), count).tolist()
@@ -59,7 +57,6 @@ def test_every_rank_has_its_turn_however_many_there_are(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @given(ranks=st.integers(2, 64), order=st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=30)
 def test_a_type_adds_up_to_the_expected_sum_in_any_order(dtype, ranks, order):
     shuffled = list(range(ranks))
     order.shuffle(shuffled)

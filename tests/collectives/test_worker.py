@@ -39,6 +39,7 @@ def only(messages, kind):
     return [{k: v for k, v in m.items() if k != "said"} for m in messages if m["said"] == kind]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_rank_checks_and_times_everything_in_silence(ranks):
     said, stderr = ranks_say(ranks=ranks, sizes_bytes=[4099, 65536])
@@ -64,6 +65,7 @@ def test_every_rank_checks_and_times_everything_in_silence(ranks):
     assert len(agreed) == 1
 
 
+@pytest.mark.process
 def test_the_steps_are_reported_in_order():
     said, _ = ranks_say(ranks=2, operations=["broadcast"], sizes_bytes=[1024])
     assert [s["text"] for s in only(said[1], "Step")] == [
@@ -76,6 +78,7 @@ def test_the_steps_are_reported_in_order():
     assert only(said[1], "Software")[0]["device"] == "cpu"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_other_data_types_are_exact_and_sized_in_bytes(dtype):
     operations = ["all_reduce", "broadcast", *OTHERS]
@@ -89,6 +92,7 @@ def test_other_data_types_are_exact_and_sized_in_bytes(dtype):
     assert f"broadcast {dtype} 4096 B" in [s["text"] for s in only(said[1], "Step")]
 
 
+@pytest.mark.process
 def test_a_root_that_rotates_is_checked_from_every_rank():
     said, stderr = ranks_say(ranks=3, operations=["broadcast"], rotate_root=True)
     assert stderr == ""
@@ -97,6 +101,7 @@ def test_a_root_that_rotates_is_checked_from_every_rank():
         assert len(only(messages, "Timing")) == 1
 
 
+@pytest.mark.process
 def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over():
     said, _ = ranks_say(ranks=2, operations=["all_reduce"], sizes_bytes=[65536], size_seconds=0.4)
     (first,), (second,) = (only(messages, "Timing") for messages in said)
@@ -105,6 +110,7 @@ def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over():
     assert first["ended"] in {"steady", "time"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_the_other_operations_are_exact_too(ranks):
     said, stderr = ranks_say(ranks=ranks, operations=OTHERS, sizes_bytes=[1001])
@@ -115,17 +121,20 @@ def test_the_other_operations_are_exact_too(ranks):
         assert [t["bytes"] for t in only(messages, "Timing")] == [whole] * (len(OTHERS) - 1) + [1000]
 
 
+@pytest.mark.process
 def test_ranks_send_to_the_one_that_faces_them():
     said, stderr = ranks_say(ranks=4, operations=["send_recv"], sizes_bytes=[4096], stride=2)
     assert stderr == ""
     assert [(c["op"], c["wrong"]) for messages in said for c in only(messages, "Checked")] == [("send_recv", 0)] * 4
 
 
+@pytest.mark.process
 def test_the_number_of_iterations_can_be_asked_for():
     said, _ = ranks_say(ranks=2, iterations=7)
     assert {t["iterations"] for messages in said for t in only(messages, "Timing")} == {7}
 
 
+@pytest.mark.process
 def test_wrong_elements_are_counted_on_the_rank_that_has_them():
     said, _ = ranks_say(ranks=2, broken_rank=1, broken="wrong", wrong_elements=17)
     wrong = [{c["op"]: c["wrong"] for c in only(messages, "Checked")} for messages in said]
@@ -133,6 +142,7 @@ def test_wrong_elements_are_counted_on_the_rank_that_has_them():
     assert [messages[-1]["said"] for messages in said] == ["Finished", "Finished"]
 
 
+@pytest.mark.process
 def test_an_exception_is_reported_on_one_line_and_the_other_rank_gets_it():
     said, _ = ranks_say(ranks=2, broken_rank=1, broken="raises")
     assert said[1][-1] == {
@@ -145,12 +155,14 @@ def test_an_exception_is_reported_on_one_line_and_the_other_rank_gets_it():
     assert not said[0][-1]["unavailable"]
 
 
+@pytest.mark.process
 def test_a_waiting_rank_reports_that_it_is_alive():
     said, _ = ranks_say(ranks=2, broken_rank=1, broken="sleeps", operations=["all_reduce"], sizes_bytes=[])
     assert len(only(said[0], "Alive")) >= 2
     assert said[0][-1]["said"] == "Finished"
 
 
+@pytest.mark.process
 @pytest.mark.skipif("nccl" in software.backends(), reason="this torch has NCCL and a GPU")
 def test_a_backend_that_torch_lacks_is_unavailable_on_every_rank():
     said, _ = ranks_say(ranks=2, backend="nccl")

@@ -95,7 +95,7 @@ def test_what_keeps_the_interpreter_of_distcheck_itself_is_ended_by_the_kernel(s
 
 
 def test_a_frozen_follower_is_named_and_all_others_end_alike(by_hand):
-    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "30", "--format", "json", *LONG)
+    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "20", "--format", "json", *LONG)
     for run in runs:
         run.ranks(1)
     time.sleep(1)
@@ -103,7 +103,7 @@ def test_a_frozen_follower_is_named_and_all_others_end_alike(by_hand):
     ended = [runs[0].wait(60), runs[1].wait(40)]
     runs[2].process.kill()
     assert [e.code for e in ended] == [20, 20], ended
-    assert all(e.seconds < 30 + BEYOND_SECONDS for e in ended)
+    assert all(e.seconds < 20 + BEYOND_SECONDS for e in ended)
     found = error_of(ended[0])
     assert found["ranks"] == [2], found
     assert ended[0].report["ranks"][2]["stage"] == "collectives"
@@ -111,7 +111,7 @@ def test_a_frozen_follower_is_named_and_all_others_end_alike(by_hand):
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_leader_lost_in_the_collectives_is_reported_by_all_others_alike(by_hand, signum):
-    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "30", "--format", "json", *LONG)
+    runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "20", "--format", "json", *LONG)
     for run in runs:
         run.ranks(1)
     time.sleep(1)
@@ -123,7 +123,7 @@ def test_a_leader_lost_in_the_collectives_is_reported_by_all_others_alike(by_han
         found = error_of(end)
         assert (end.code, found["rule"], found["ranks"]) == (20, "probe-process-lost", [0]), end
         assert f"rank 0's process was lost in stage 'collectives', reported by rank {rank}" in found["message"]
-        assert end.seconds < 30 + BEYOND_SECONDS
+        assert end.seconds < 20 + BEYOND_SECONDS
         (own,) = [r for r in end.report["ranks"] if r["rank"] == rank]
         assert own["stage"] == "collectives"
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-RUNS = int(os.environ.get("DISTCHECK_SOAK_RUNS", "12"))
-"""So many gates; 50 take about two minutes on two cores."""
 LANES = 2
 
 
@@ -39,9 +37,10 @@ def lanes(tmp_path):
     return made
 
 
-def test_healthy_gates_in_a_row_find_nothing_and_leave_nothing(start, port, mark, lanes, tmp_path):
+def test_healthy_gates_in_a_row_find_nothing_and_leave_nothing(start, port, mark, lanes, tmp_path, request):
+    runs = int(os.environ.get("DISTCHECK_SOAK_RUNS") or (50 if request.config.getoption("slow") else 4))
     before, files, seconds = kept_by_the_kernel(), sorted(tmp_path.rglob("*")), []
-    for first in range(0, RUNS, LANES):
+    for first in range(0, runs, LANES):
         # The same two ports every time: who kept one would be in the way of the next.
         running = [
             start(
@@ -59,4 +58,4 @@ def test_healthy_gates_in_a_row_find_nothing_and_leave_nothing(start, port, mark
         assert marked(mark) == []
         assert sorted(tmp_path.rglob("*")) == files
         assert kept_by_the_kernel() == before
-    print(f"{RUNS} gates of {min(seconds):.1f} to {max(seconds):.1f} s")
+    print(f"{runs} gates of {min(seconds):.1f} to {max(seconds):.1f} s")

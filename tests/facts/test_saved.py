@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.facts import saved
@@ -139,7 +139,6 @@ def test_a_planted_link_is_replaced_and_never_followed(tmp_path, monkeypatch):
     assert (precious.read_text(), target.read_text()) == ("precious", "report")
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_job_or_a_usage_error(tmp_path_factory, raw):
     path = tmp_path_factory.mktemp("any") / "job.json"
@@ -148,7 +147,6 @@ def test_any_bytes_are_a_job_or_a_usage_error(tmp_path_factory, raw):
         saved.load(path)
 
 
-@settings(max_examples=200)
 @given(st.data())
 def test_a_job_with_bytes_changed_is_a_job_or_a_usage_error(tmp_path_factory, data):
     raw = bytearray(msgspec.json.encode(job_of(0, 1)))

@@ -43,10 +43,10 @@ def test_only_the_bad_node_is_named_with_its_fault(n, ended):
 
 
 @pytest.mark.parametrize(
-    ("n", "trials"), [(4, 300), (7, 300), (10, 300), (16, 300), (33, 200), (64, 200), (250, 60), (1024, 12)]
+    ("n", "number"), [(4, 300), (7, 300), (10, 300), (16, 300), (33, 200), (64, 200), (250, 60), (1024, 12)]
 )
-def test_up_to_29_percent_bad_nodes_are_all_found_and_no_others_in_thousands_of_trials(n, trials):
-    for seed in range(trials):
+def test_up_to_29_percent_bad_nodes_are_all_found_and_no_others(trials, n, number):
+    for seed in trials(number):
         random = Random(f"{n} {seed}")
         bad = random.sample(names(n), random.randint(1, int(0.29 * n)))
         run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed)
@@ -56,8 +56,8 @@ def test_up_to_29_percent_bad_nodes_are_all_found_and_no_others_in_thousands_of_
 
 
 @pytest.mark.parametrize("n", [4, 16, 64, 256, 1024])
-def test_up_to_10_percent_bad_nodes_take_at_most_four_rounds_of_pairs(n):
-    for seed in range(200 if n < 256 else 10):
+def test_up_to_10_percent_bad_nodes_take_at_most_four_rounds_of_pairs(trials, n):
+    for seed in trials(200 if n < 256 else 10):
         random = Random(f"{n} {seed}")
         bad = random.sample(names(n), max(1, n // 10))
         run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0), noise=0.03), seed)
@@ -156,8 +156,8 @@ def test_a_bad_link_blames_no_node_and_is_named():
             assert len(run.rounds) <= most_rounds(n)
 
 
-def test_a_bad_link_beside_bad_nodes_blames_these_nodes_only():
-    for seed in range(100):
+def test_a_bad_link_beside_bad_nodes_blames_these_nodes_only(trials):
+    for seed in trials(100):
         random = Random(seed)
         *bad, a, b = random.sample(names(40), 6)
         run = search(Cluster(names(40), bad=dict.fromkeys(bad, 0.0), links=frozenset({link(a, b)})), seed)
@@ -180,9 +180,9 @@ def test_one_pass_does_not_clear_a_flaky_node_and_no_other_is_blamed():
     assert named / trials > 0.7
 
 
-def test_many_flaky_nodes_at_once_leave_the_innocent_alone():
+def test_many_flaky_nodes_at_once_leave_the_innocent_alone(trials):
     wrong = 0
-    for seed in range(60):
+    for seed in trials(60):
         bad = Random(seed).sample(names(200), 10)
         run = search(Cluster(names(200), bad=dict.fromkeys(bad, 0.3), noise=0.03), seed, PAIRS_ONLY)
         assert set(run.verdict.bad_nodes()) <= set(bad)

@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from isolation.simulator import Cluster, measured, names, search
 
@@ -49,7 +49,6 @@ def finish(state: State, data: st.DataObject) -> tuple[State, Verdict]:
 
 
 @given(st.integers(0, 40), st.integers(0, 5), st.data())
-@settings(max_examples=300, deadline=None)
 def test_any_results_lead_to_a_verdict_within_the_bound(n, seed, data):
     state, verdict = finish(start(names(n), seed=seed), data)
     assert verdict.sentence
@@ -62,7 +61,6 @@ def test_any_results_lead_to_a_verdict_within_the_bound(n, seed, data):
 
 
 @given(st.integers(2, 60), st.data())
-@settings(max_examples=60, deadline=None)
 def test_persistently_bad_nodes_are_the_only_ones_ever_blamed(n, data):
     bad = data.draw(st.sets(st.sampled_from(names(n)), max_size=n))
     run = search(Cluster(names(n), bad=dict.fromkeys(bad, 0.0)))

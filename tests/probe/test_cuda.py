@@ -121,6 +121,7 @@ def test_an_error_keeps_its_number_and_has_a_text(views, number, words):
     assert (view.devices, view.error, view.words) == ((), number, words)
 
 
+@pytest.mark.process
 def test_a_missing_library_has_a_reason(tmp_path):
     environ = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(tmp_path)}
     (tmp_path / "libcuda.so.1").write_text("no library\n")

@@ -140,6 +140,7 @@ def test_gpus_that_cannot_be_counted_are_missing(ask):
     assert ask(H100 + "count !999\n") == Missing(reason="NVML error 999: unknown error")
 
 
+@pytest.mark.process
 def test_a_missing_library_is_a_reason(monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     answer = asyncio.run(gpu.gpus(30.0))

@@ -20,6 +20,7 @@ def test_a_process_knows_its_command_and_ancestors():
     assert process.ancestors()
 
 
+@pytest.mark.process
 def test_a_stopped_process_shows_state_t():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
@@ -34,12 +35,14 @@ def test_a_stopped_process_shows_state_t():
     assert process.state_of(child.pid) == ""
 
 
+@pytest.mark.process
 def test_a_process_that_ended_has_no_command_parent_or_state():
     child = subprocess.Popen(["true"])
     child.wait()
     assert (process.command_of(child.pid), process.parent_of(child.pid), process.state_of(child.pid)) == ((), 0, "")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "program", "arguments"),
     [
@@ -115,6 +118,7 @@ def test_a_process_s_slurm_job_and_container_are_in_its_cgroup(monkeypatch, cgro
     assert (process.slurm_job_of(gone), process.container_of(gone)) == (job, container)
 
 
+@pytest.mark.process
 def test_without_a_cgroup_the_variables_give_the_slurm_job(monkeypatch):
     monkeypatch.setattr(process, "_cgroup", lambda _: "0::/\n")
     sleeper = ["sleep", "30"]

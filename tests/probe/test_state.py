@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 
 import msgspec
+import pytest
 
 from distcheck.facts.base import MOST, Missing
 from distcheck.facts.network import Resolution
@@ -16,6 +17,7 @@ from distcheck.facts.node import NodeState, Space
 from distcheck.probe import state
 
 
+@pytest.mark.process
 def test_this_node_answers():
     found = asyncio.run(state.state(30.0))
     assert isinstance(found, NodeState)
@@ -56,6 +58,7 @@ def test_a_resolver_that_hangs_costs_seconds_but_no_other_fact(monkeypatch):
     assert isinstance(found.spaces["/tmp"], Space)
 
 
+@pytest.mark.process
 def test_the_module_prints_one_line_without_an_environment():
     command = [sys.executable, "-m", "distcheck.probe.state", "9"]
     done = subprocess.run(command, env={}, check=True, capture_output=True)
@@ -69,6 +72,7 @@ def test_a_slurm_prolog_is_recognised():
     assert (found.slurm_context, found.slurm_job) == ("prolog_slurmd", "77")
 
 
+@pytest.mark.process
 def test_a_child_that_hangs_is_killed(tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 60\n")

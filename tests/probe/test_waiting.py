@@ -22,6 +22,7 @@ print(waited_for_cpu() - before)
 """
 
 
+@pytest.mark.process
 def test_two_threads_on_one_cpu_wait_for_each_other():
     both = [
         subprocess.Popen(

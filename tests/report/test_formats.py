@@ -69,6 +69,7 @@ def test_an_unknown_format_is_refused(empty):
         render("yaml", *empty)
 
 
+@pytest.mark.process
 def test_only_the_requested_format_is_imported():
     heavy = "{'tabulate', 'jinja2', 'ClusterShell'}"
     code = f"import sys, distcheck.report.json; print(*sorted({heavy} & set(sys.modules)))"

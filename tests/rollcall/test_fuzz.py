@@ -8,7 +8,7 @@ import time
 import tracemalloc
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.collectives.plan import Plan, Timing
@@ -131,7 +131,6 @@ def test_damaged_frames_are_only_refused(hello, report):
     frames = recorded(hello, report)
 
     @given(spoilt(frames))
-    @settings(max_examples=150, deadline=None)
     def spoil(raw):
         for decoder in DECODERS:
             _read_all(raw, decoder)
@@ -175,7 +174,6 @@ def test_damaged_frames_do_not_change_a_roll_call_with_a_token(leading, live, he
             assert troubles == []
 
     @given(st.lists(spoilt(frames), min_size=1, max_size=12))
-    @settings(max_examples=25, deadline=None)
     def fuzz(streams):
         live(meet(streams))
 
@@ -198,7 +196,6 @@ def test_damaged_frames_do_not_keep_followers_out_without_a_token(leading, live,
                 assert {r.placement.rank for r in follower.report.ranks} == follower.ranks
 
     @given(st.lists(spoilt(frames), min_size=1, max_size=12))
-    @settings(max_examples=25, deadline=None)
     def fuzz(streams):
         live(meet(streams))
 

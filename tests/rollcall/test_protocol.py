@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.collectives.plan import Plan
@@ -174,19 +174,16 @@ def survives(raw: bytes) -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=150, deadline=None)
 def test_arbitrary_bytes_are_only_refused(raw):
     survives(raw)
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=150, deadline=None)
 def test_arbitrary_frames_are_only_refused(body):
     survives(frame(body))
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_changed_frames_are_only_refused(data):
     word = data.draw(
         st.sampled_from(

@@ -45,6 +45,7 @@ async def until(holds):
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.process
 def test_the_last_lines_are_there_when_the_program_has_ended(heard):
     async def body(words, process):
         await until(lambda: process.poll() is not None)
@@ -61,6 +62,7 @@ os.abort()
 """
 
 
+@pytest.mark.process
 def test_a_crash_is_shown_from_its_beginning_with_the_lines_before(heard):
     async def body(words, process):
         await until(lambda: process.poll() is not None)
@@ -71,6 +73,7 @@ def test_a_crash_is_shown_from_its_beginning_with_the_lines_before(heard):
     assert lines[-1].endswith("in <module>")
 
 
+@pytest.mark.process
 def test_a_program_that_prints_for_ever_is_heard_and_little_is_kept(heard):
     async def body(words, process):
         await asyncio.sleep(1)
@@ -95,6 +98,7 @@ outer()
 """
 
 
+@pytest.mark.process
 def test_a_program_that_holds_the_interpreter_still_shows_its_stack(heard):
     async def body(words, process):
         await until(lambda: "ready" in words.last())
@@ -114,6 +118,7 @@ floods()
 """
 
 
+@pytest.mark.process
 def test_an_answer_is_found_in_a_flood(heard):
     async def body(words, process):
         await until(lambda: len(words._kept) == 64 << 10)
@@ -125,6 +130,7 @@ def test_an_answer_is_found_in_a_flood(heard):
     assert [call.partition(" (")[0] for call in calls] == ["floods", "<module>"]
 
 
+@pytest.mark.process
 def test_one_that_does_not_answer_is_not_waited_for(heard):
     async def body(words, process):
         os.kill(process.pid, signal.SIGSTOP)

@@ -40,6 +40,7 @@ def mapped(path):
             process.kill()
 
 
+@pytest.mark.process
 def test_a_segment_is_found_while_its_process_lives_and_removed_after_it(segment):
     before = time.time() - 5
     with mapped(segment) as pid:
@@ -51,11 +52,13 @@ def test_a_segment_is_found_while_its_process_lives_and_removed_after_it(segment
     assert not segment.exists()
 
 
+@pytest.mark.process
 def test_a_segment_that_was_there_before_stays(segment):
     remove({segment}, time.time() + 5)
     assert segment.exists()
 
 
+@pytest.mark.process
 def test_missing_segments_are_ignored(segment):
     with mapped(segment) as pid:
         segment.unlink()

@@ -92,6 +92,7 @@ def ranks():
     return run
 
 
+@pytest.mark.process
 def test_every_rank_reports_its_variables(ranks):
     async def body(running):
         born = await running.ranks.wait_born(20)
@@ -102,6 +103,7 @@ def test_every_rank_reports_its_variables(ranks):
     ranks(3, body, torch=False)
 
 
+@pytest.mark.process
 def test_healthy_ranks_measure_and_are_done(ranks):
     async def body(running):
         await running.measure(PLAN)
@@ -116,6 +118,7 @@ def test_healthy_ranks_measure_and_are_done(ranks):
     ranks(2, body)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_killed_rank_is_reported_at_once(ranks, which):
     async def body(running):
@@ -131,6 +134,7 @@ def test_a_killed_rank_is_reported_at_once(ranks, which):
     ranks(2, body)
 
 
+@pytest.mark.process
 def test_a_stopped_rank_is_reported_after_some_seconds(ranks):
     async def body(running):
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=30))
@@ -148,6 +152,7 @@ def test_a_stopped_rank_is_reported_after_some_seconds(ranks):
     ranks(2, body)
 
 
+@pytest.mark.process
 def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once(ranks):
     async def body(running):
         measuring = asyncio.ensure_future(running.measure(LONG, seconds=40))
@@ -161,6 +166,7 @@ def test_the_death_of_the_program_that_forks_ends_all_ranks_at_once(ranks):
     ranks(2, body)
 
 
+@pytest.mark.process
 def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for(ranks):
     async def body(running):
         os.kill(running.program, signal.SIGKILL)
@@ -173,6 +179,7 @@ def test_a_program_that_is_killed_before_the_ranks_are_born_is_not_waited_for(ra
     ranks(2, body, torch=False)
 
 
+@pytest.mark.process
 def test_a_failing_import_of_torch_is_reported_with_its_error(ranks, tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13: no such file')\n")
@@ -187,6 +194,7 @@ def test_a_failing_import_of_torch_is_reported_with_its_error(ranks, tmp_path, m
     ranks(2, body)
 
 
+@pytest.mark.process
 def test_a_crashing_import_of_torch_is_reported_with_its_signal(ranks, tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)\n")
@@ -198,6 +206,7 @@ def test_a_crashing_import_of_torch_is_reported_with_its_signal(ranks, tmp_path,
     ranks(1, body)
 
 
+@pytest.mark.process
 def test_waiting_for_the_import_ends_with_the_run(ranks, tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("import time; time.sleep(60)\n")
@@ -211,6 +220,7 @@ def test_waiting_for_the_import_ends_with_the_run(ranks, tmp_path, monkeypatch):
     ranks(1, body)
 
 
+@pytest.mark.process
 def test_a_fork_server_that_cannot_be_started_is_reported(ranks, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
 
@@ -221,6 +231,7 @@ def test_a_fork_server_that_cannot_be_started_is_reported(ranks, monkeypatch):
     ranks(1, body, torch=False)
 
 
+@pytest.mark.process
 def test_a_group_that_the_kernel_does_not_let_go_is_not_waited_for(ranks, monkeypatch):
     monkeypatch.setattr(ending, "group_lives", lambda _group: True)
 
@@ -241,6 +252,7 @@ def test_tasks_name_rank_store_and_gpu():
     ]
 
 
+@pytest.mark.process
 def test_a_round_after_another_has_fresh_processes_and_measures_again(ranks):
     async def body(running):
         pids = []
@@ -255,6 +267,7 @@ def test_a_round_after_another_has_fresh_processes_and_measures_again(ranks):
     ranks(2, body)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_round_goes_on_after_one_whose_rank_died_or_hangs(ranks, signum):
     async def body(running):
@@ -272,6 +285,7 @@ def test_a_round_goes_on_after_one_whose_rank_died_or_hangs(ranks, signum):
     ranks(2, body)
 
 
+@pytest.mark.process
 def test_a_round_that_cannot_be_started_is_reported_for_every_rank(ranks):
     async def body(running):
         await running.measure(PLAN)

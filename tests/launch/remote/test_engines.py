@@ -54,6 +54,7 @@ def run_setup(setup: str, python: str = "/bin/echo"):
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "setup", ["true", "cd / && true", "echo module >/dev/null;", "true # a comment", "if true; then\n:\nfi", "set -u"]
 )
@@ -62,6 +63,7 @@ def test_setup_runs_first_whatever_its_form(setup):
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "-m distcheck.run.remote_probe -\n", "")
 
 
+@pytest.mark.process
 def test_what_setup_exports_reaches_the_probe(tmp_path):
     python = tmp_path / "python with a space"
     python.write_text('#!/bin/sh\necho "$SEEN from $PWD"\n')
@@ -69,6 +71,7 @@ def test_what_setup_exports_reaches_the_probe(tmp_path):
     assert run_setup("export SEEN=it; cd /", str(python)).stdout == "it from /\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("setup", "code"), [("false", 1), ("no-such-module load cuda", 127), ("(exit 5)", 5)])
 def test_a_failing_setup_is_reported_with_its_code_and_no_probe_runs(setup, code):
     ended = run_setup(setup)
@@ -151,6 +154,7 @@ def test_the_port_is_of_the_jobs_number(job, port):
 # -- mpirun
 
 
+@pytest.mark.process
 def test_open_mpi_starts_one_probe_per_node_and_names_what_it_carries(mpirun):
     mpirun("mpirun (Open MPI) 4.1.4")
     (command,) = mpi.commands(launch("mpi", environment={"NCCL_DEBUG": "INFO"}, arguments=("--mca", "x", "y")), TOLD)
@@ -162,6 +166,7 @@ def test_open_mpi_starts_one_probe_per_node_and_names_what_it_carries(mpirun):
     assert assignment.decode(command.argv[-1]) == TOLD
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["mpirun", "mpiexec.hydra", "mpiexec"])
 @pytest.mark.parametrize("said", ["HYDRA build details:\n    Version: 4.0.2", "Intel(R) MPI Library for Linux"])
 def test_hydra_starts_one_probe_per_node_under_any_of_its_names(mpirun, name, said):
@@ -173,6 +178,7 @@ def test_hydra_starts_one_probe_per_node_under_any_of_its_names(mpirun, name, sa
     ]  # fmt: skip
 
 
+@pytest.mark.process
 def test_the_token_itself_is_on_no_command_line(mpirun):
     mpirun("mpirun (Open MPI) 4.1.4")
     secret = {"DISTCHECK_TOKEN": "my-secret", "NCCL_DEBUG": "my-value"}
@@ -181,6 +187,7 @@ def test_the_token_itself_is_on_no_command_line(mpirun):
             assert "my-" not in " ".join([*command.argv, command.line])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("said", [None, "some other mpirun"])
 def test_a_machine_without_a_known_mpi_launcher_is_an_error(mpirun, monkeypatch, tmp_path, said):
     if said:

@@ -7,7 +7,7 @@ import random
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distcheck.facts.job import Asked, Job
@@ -47,7 +47,6 @@ def messages(reader: Reader, lines) -> list:
 
 
 @given(st.integers(0, 20_000))
-@settings(max_examples=30, deadline=None)
 def test_every_frame_is_one_line_and_open_mpi_reads_whole_lines(noise):
     for frame in frames.encode("0a1b2c3d", 999_999, Collected(report_of(3, noise=noise))):
         assert len(frame) == 512
@@ -56,7 +55,6 @@ def test_every_frame_is_one_line_and_open_mpi_reads_whole_lines(noise):
 
 
 @given(st.integers(0, 3000), st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None)
 def test_frames_of_many_ranks_in_any_order_give_every_message_once(noise, order):
     said = [Collected(report_of(rank, noise=noise)) for rank in range(4)]
     lines = [line for rank in range(4) for line in lines_of(f"0000000{rank}", said[rank], ARRIVED)]
@@ -85,7 +83,6 @@ def test_other_lines_are_output(line):
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
 def test_a_frame_in_which_a_character_was_changed_is_never_believed(data):
     said = Collected(report_of(1, noise=800))
     lines = lines_of("0a1b2c3d", said)
