@@ -125,7 +125,7 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, one section per group."""
-        # In plain text: typer writes these groups only with rich, whose import costs start-up time.
+        # In plain text: typer writes these groups only with rich, which is no dependency of distcheck.
         sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, "Options")}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import resource
@@ -164,14 +163,6 @@ def locked_memory(root: Path = Path("/")) -> int:
         held, initial = None, False
     lifted = initial and held is not None and bool(int(held[1], 16) >> _CAP_IPC_LOCK & 1)
     return -1 if lifted or soft == resource.RLIM_INFINITY else soft
-
-
-def user_name() -> str:
-    """Return this user's name, or its number if it has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 def _stat(pid: int) -> list[str]:
