@@ -28,7 +28,7 @@ _WATCHDOG = re.compile(r"watchdog", re.IGNORECASE)
 _TELLING = re.compile(r"error|terminate|assert|abort|what\(\)|invalid|corrupt|fatal|fail", re.IGNORECASE)
 
 
-class Cause(NamedTuple):
+class DeathCause(NamedTuple):
     """The likely cause of a process's death, and the fix."""
 
     owner: Owner
@@ -40,45 +40,45 @@ class Cause(NamedTuple):
     scope: Scope = "node"
 
 
-_BY_SIGNAL: Mapping[str, Cause] = {
-    "SIGKILL": Cause(
+_BY_SIGNAL: Mapping[str, DeathCause] = {
+    "SIGKILL": DeathCause(
         "user",
         "Most often the memory limit of the job's cgroup or the kernel's OOM killer: request more memory.",
         ("dmesg -T | grep -iE 'out of memory|killed process'", "cat /sys/fs/cgroup/memory.events"),
     ),
-    "SIGBUS": Cause(
+    "SIGBUS": DeathCause(
         "user",
         "Most often /dev/shm is full or too small for NCCL's and torch's segments: make it larger.",
         ("df -h /dev/shm", "# add to docker run: --shm-size=8g"),
     ),
-    "SIGSEGV": Cause(
+    "SIGSEGV": DeathCause(
         "unknown",
         "A native library crashed; compare driver, NCCL and its plugins with the other nodes.",
         ("NCCL_NET_PLUGIN=none distcheck bandwidth", "dmesg -T | grep -i segfault"),
     ),
-    "SIGABRT": Cause(
+    "SIGABRT": DeathCause(
         "unknown",
         "torch's watchdog or a failed assertion aborted it; its log shows which.",
         ("NCCL_DEBUG=INFO distcheck bandwidth -v",),
     ),
-    "SIGTERM": Cause("unknown", "The scheduler or a person ended it; check for a time limit or a preemption."),
-    "SIGILL": Cause(
+    "SIGTERM": DeathCause("unknown", "The scheduler or a person ended it; check for a time limit or a preemption."),
+    "SIGILL": DeathCause(
         "admin",
         "torch or a library was built for a different processor than this node's.",
         ("lscpu | grep -i 'model name'",),
     ),
-    "SIGFPE": Cause(
+    "SIGFPE": DeathCause(
         "unknown", "A native library divided by zero; its last output shows where.", ("distcheck gate -v",)
     ),
-    "SIGSYS": Cause(
+    "SIGSYS": DeathCause(
         "admin",
         "A seccomp filter forbids a system call that torch or NCCL makes: allow it in the container's profile.",
         ("# add to docker run: --security-opt seccomp=unconfined",),
     ),
-    "SIGXCPU": Cause("user", "It exceeded its CPU time limit: raise the limit.", ("ulimit -t unlimited",)),
-    "SIGXFSZ": Cause("user", "It exceeded its file size limit: raise the limit.", ("ulimit -f unlimited",)),
+    "SIGXCPU": DeathCause("user", "It exceeded its CPU time limit: raise the limit.", ("ulimit -t unlimited",)),
+    "SIGXFSZ": DeathCause("user", "It exceeded its file size limit: raise the limit.", ("ulimit -f unlimited",)),
 }
-_UNKNOWN = Cause("unknown", "Its last output is in the log of the ranks; run it again with -v.")
+_UNKNOWN = DeathCause("unknown", "Its last output is in the log of the ranks; run it again with -v.")
 
 
 def signal_of(detail: str) -> str:
@@ -94,7 +94,7 @@ def signal_of(detail: str) -> str:
         return ""
 
 
-def cause_of_death(rank: RankFacts) -> Cause:
+def cause_of_death(rank: RankFacts) -> DeathCause:
     """Return the likely cause of a rank's death."""
     if rank.run is None:
         return _UNKNOWN
@@ -107,7 +107,7 @@ def cause_of_death(rank: RankFacts) -> Cause:
     if name == "SIGBUS":
         return _bus_error(rank, death, cause)
     if name == "SIGABRT" and _WATCHDOG.search(death.said):
-        return Cause(
+        return DeathCause(
             "unknown",
             "It waited in a collective until torch's watchdog aborted it: check the ranks that it waited for.",
             ("distcheck isolate", "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO distcheck bandwidth -v"),
@@ -126,12 +126,12 @@ def last_words(death: Death) -> str:
     return brief(lines[0], 120) if lines else ""
 
 
-def _killed(rank: RankFacts, death: Death, cause: Cause) -> Cause:
+def _killed(rank: RankFacts, death: Death, cause: DeathCause) -> DeathCause:
     if isinstance(death.oom_kills, Missing):
         return cause
     if death.oom_kills and death.memory_limit_bytes is not None:
         limit = death.memory_limit_bytes
-        return Cause(
+        return DeathCause(
             "user",
             f"Give the job more memory than {_size(limit)} on each node.",
             _more_memory(rank, limit),
@@ -139,14 +139,14 @@ def _killed(rank: RankFacts, death: Death, cause: Cause) -> Cause:
             scope="rank",
         )
     if death.oom_kills:
-        return Cause(
+        return DeathCause(
             "unknown",
             "The node, or an outer cgroup of the job's, ran out of memory: find what uses it, and request memory.",
             ("free -h", "ps -eo rss,pid,user,cmd --sort=-rss | head", "dmesg -T | grep -i 'out of memory'"),
             seen=f"the kernel OOM-killed {_processes(death.oom_kills)}; its cgroup limit was not reached",
         )
     under_slurm = "SLURM_JOB_ID" in rank.environment
-    return Cause(
+    return DeathCause(
         "unknown",
         "A person, the scheduler or an agent on the node sent the signal; the sender is not known.",
         (
@@ -175,7 +175,7 @@ def _more_memory(rank: RankFacts, limit: int) -> tuple[str, ...]:
     )
 
 
-def _bus_error(rank: RankFacts, death: Death, cause: Cause) -> Cause:
+def _bus_error(rank: RankFacts, death: Death, cause: DeathCause) -> DeathCause:
     room = death.shm
     if room is None:
         return cause
@@ -184,11 +184,11 @@ def _bus_error(rank: RankFacts, death: Death, cause: Cause) -> Cause:
     seen = f"its /dev/shm has {_size(room.free_bytes)} free of {_size(room.total_bytes)}"
     if room.total_bytes <= _SMALL_SHM_BYTES:
         text = "Make /dev/shm larger: NCCL, torch and its data loaders use it for shared memory."
-        return Cause("user", text, _larger_shm(rank), seen=seen)
+        return DeathCause("user", text, _larger_shm(rank), seen=seen)
     if room.free_bytes <= _SMALL_SHM_BYTES:
         text = "Remove leftover files of earlier jobs from /dev/shm, or make it larger."
-        return Cause("user", text, ("ls -la /dev/shm", *_larger_shm(rank)), seen=seen)
-    return Cause(
+        return DeathCause("user", text, ("ls -la /dev/shm", *_larger_shm(rank)), seen=seen)
+    return DeathCause(
         "unknown",
         "Shared memory is not the cause: a mapped file was truncated, its disk is full, or node memory is faulty.",
         ("dmesg -T | grep -iE 'hwpoison|memory failure|mce|i/o error'", "df -h /tmp ."),

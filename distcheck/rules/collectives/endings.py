@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.collectives.plan import OPERATIONS
 from distcheck.facts.job import Collectives
+from distcheck.rules.finding import Fix
 from distcheck.rules.wording import grouped, listed, nodes_of, numbered, numbers_of
 
 if TYPE_CHECKING:
@@ -172,3 +173,23 @@ def evidence_of(ranks: list[RankFacts]) -> dict[str, str]:
             stack = f"; calls: {' < '.join(run.stack)}" if run.stack else ""
             evidence[f"rank {rank.placement.rank}"] = f"{pid}in '{run.step}'{silent}{detail}{sleeps}{stack}"
     return evidence
+
+
+def fix_for_error(job: Job, error: str, *, own: bool) -> Fix:
+    """Return the fix for a rank's own error, or for ranks that lost each other (not own)."""
+    if "/dev/shm" in error:  # noqa: S108 NCCL's text
+        return Fix(
+            "Make /dev/shm larger; on a host, first remove leftover files of earlier jobs from it.",
+            ("df -h /dev/shm; ls -la /dev/shm", "# add to docker run: --shm-size=8g"),
+        )
+    return Fix(
+        "Follow the error; let the backend log what it tried."
+        if own
+        else "Check the network between the nodes; these ranks lost each other and none shows the cause.",
+        ("NCCL_DEBUG=INFO distcheck bandwidth -v" if backend_of(job) == "nccl" else "distcheck net",),
+    )
+
+
+def backend_of(job: Job) -> str:
+    """Return the backend of the collectives, or the requested one if they were not run."""
+    return job.collectives.backend if isinstance(job.collectives, Collectives) else job.asked.backend

@@ -6,16 +6,18 @@ import re
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.facts.job import Collectives, Job
+from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.deaths import cause_of_death, evidence_of_death
 from distcheck.rules.collectives.endings import (
     UNAVAILABLE,
+    backend_of,
     call_of,
     detail_of,
     endings,
     evidence_of,
+    fix_for_error,
     late_import,
     step_of,
     steps_of,
@@ -50,7 +52,7 @@ def torch_backend_missing(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{who(job, ranks)} cannot use {_backend(job)}: {brief(error, 120)}",
+            f"{who(job, ranks)} cannot use {backend_of(job)}: {brief(error, 120)}",
             Fix(
                 "Install the torch build for these GPUs, or use a backend that this torch has.",
                 (
@@ -59,7 +61,7 @@ def torch_backend_missing(job: Job) -> Iterator[Outcome]:
                 ),
             ),
             scope="job",
-            evidence={"backend": _backend(job), "error": error},
+            evidence={"backend": backend_of(job), "error": error},
         )
 
 
@@ -167,7 +169,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{who(job, ranks)} failed in {steps_of(ranks)}: {brief(detail_of(ranks[0]), 120)}",
-            _fix_for_error(job, detail_of(ranks[0]), own=own),
+            fix_for_error(job, detail_of(ranks[0]), own=own),
             scope="node" if own else "link",
             owner="unknown",
             confirmed=False,
@@ -270,7 +272,7 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
         Fix(
             "Do not train on these nodes until the faulty one is found.",
             ("distcheck isolate", "nvidia-smi -q -d ECC,ROW_REMAPPER", "dmesg -T | grep -i xid")
-            if _backend(job) == "nccl"
+            if backend_of(job) == "nccl"
             else ("distcheck isolate",),
         ),
         scope="node" if few else "link",
@@ -296,22 +298,3 @@ def _unmeasured(job: Job) -> Iterator[NotChecked]:
     gaps = missing_figures(job, collectives)
     if gaps:
         yield NotChecked(reason=f"no figure for {listed(gaps)}{why_ended(job)}")
-
-
-def _fix_for_error(job: Job, error: str, *, own: bool) -> Fix:
-    """Return the fix for a rank's own error, or for ranks that lost each other (not own)."""
-    if "/dev/shm" in error:  # noqa: S108 NCCL's text
-        return Fix(
-            "Make /dev/shm larger; on a host, first remove leftover files of earlier jobs from it.",
-            ("df -h /dev/shm; ls -la /dev/shm", "# add to docker run: --shm-size=8g"),
-        )
-    return Fix(
-        "Follow the error; let the backend log what it tried."
-        if own
-        else "Check the network between the nodes; these ranks lost each other and none shows the cause.",
-        ("NCCL_DEBUG=INFO distcheck bandwidth -v" if _backend(job) == "nccl" else "distcheck net",),
-    )
-
-
-def _backend(job: Job) -> str:
-    return job.collectives.backend if isinstance(job.collectives, Collectives) else job.asked.backend

@@ -112,14 +112,14 @@ def title(uuid: str | None, devices: tuple[Gpu, ...]) -> str:
     return f"GPU {match.index}{at(match)}" if match else uuid or "none"
 
 
-class Remedy(NamedTuple):
+class CudaRemedy(NamedTuple):
     """Who can fix an error with which CUDA does not start, and how."""
 
     owner: Owner
     fix: Fix
 
 
-_MPS = Remedy(
+_MPS = CudaRemedy(
     "unknown",
     Fix(
         "Restart the MPS daemon as the user of the job, or run without it.",
@@ -130,7 +130,7 @@ _MPS = Remedy(
         ),
     ),
 )
-_DEVICE_FILES = Remedy(
+_DEVICE_FILES = CudaRemedy(
     "admin",
     Fix(
         "Give the job access to /dev/nvidia-uvm and load its kernel module; start containers with GPUs.",
@@ -142,14 +142,14 @@ _DEVICE_FILES = Remedy(
     ),
 )
 _BY_CODE = {
-    2: Remedy(
+    2: CudaRemedy(
         "admin",
         Fix(
             "Free memory on the node and on its GPUs, and remove the processes' memory limits.",
             ("free -g; ulimit -v", "nvidia-smi --query-compute-apps=pid,used_memory --format=csv"),
         ),
     ),
-    46: Remedy(
+    46: CudaRemedy(
         "admin",
         Fix(
             "Another process uses the GPU exclusively: end it, or reset the compute mode.",
@@ -160,7 +160,7 @@ _BY_CODE = {
     101: _DEVICE_FILES,
     304: _DEVICE_FILES,
     **dict.fromkeys(range(805, 810), _MPS),
-    3: Remedy(
+    3: CudaRemedy(
         "admin",
         Fix(
             "Reload CUDA's kernel module or restart the container; after an Xid reset the GPU or reboot the node.",
@@ -172,7 +172,7 @@ _BY_CODE = {
         ),
     ),
 }
-_HANG = Remedy(
+_HANG = CudaRemedy(
     "admin",
     Fix(
         "Check whether the MPS daemon or the driver hangs; if the driver only starts slowly, keep it loaded.",
@@ -185,6 +185,6 @@ _HANG = Remedy(
 )
 
 
-def remedy(error: int) -> Remedy:
+def remedy(error: int) -> CudaRemedy:
     """Return the remedy for a CUDA error; for 0, the remedy for a hang."""
     return _BY_CODE.get(error, _BY_CODE[3]) if error else _HANG

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import RemappedRows
 from distcheck.facts.job import Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
@@ -17,9 +16,9 @@ from distcheck.rules.gpu.loads import (
     held_by_brake,
     held_clocks,
     slowed_by_heat,
+    usual_power_limits,
 )
-from distcheck.rules.gpu.readings import Reading, findings, judged, number, readings
-from distcheck.rules.wording import grouped, majority
+from distcheck.rules.gpu.readings import Reading, findings, judged, memory_failed, number, readings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,13 +40,6 @@ _RESET = Fix(
     "Drain the node, reset the GPU or reboot, and run NVIDIA's diagnostics; replace the GPU if it recurs.",
     ("sudo nvidia-smi --gpu-reset -i {gpu}", "sudo reboot", "dcgmi diag -r 3"),
 )
-
-
-def _broken(reading: Reading) -> bool:
-    """Return whether the GPU's memory has failed; another finding reports it and the reset."""
-    rows = reading.health.remapped_rows
-    failure = isinstance(rows, RemappedRows) and rows.failure
-    return failure or number(reading.health.ecc.uncorrected_volatile) > 0
 
 
 @rule("gpu", scope="gpu")
@@ -101,7 +93,7 @@ def gpu_row_remap_pending(job: Job) -> Iterator[Outcome]:
 
     def pending(reading: Reading) -> str:
         rows = reading.health.remapped_rows
-        reported = _broken(reading) or number(reading.health.recovery_action) > 0
+        reported = memory_failed(reading) or number(reading.health.recovery_action) > 0
         if isinstance(rows, Missing) or not rows.pending or reported:
             return ""
         return "bad rows of memory wait for a reset to be remapped"
@@ -165,7 +157,7 @@ def gpu_needs_reset(job: Job) -> Iterator[Outcome]:
         if isinstance(action, Missing):
             return action
         known = action in _ACTIONS and action != _RECOVER_IMEX
-        if not action or known is not confirmed or _broken(reading):
+        if not action or known is not confirmed or memory_failed(reading):
             return ""
         step = _ACTIONS.get(action)
         return f"the driver requests: {step}" if step else f"the driver requests recovery action {action}"
@@ -224,17 +216,6 @@ def gpu_thermal_throttle(job: Job) -> Iterator[Outcome]:
     )
 
 
-def _usual_limits(job: Job) -> dict[str, float]:
-    """Return by model the power limit that its GPUs have on most nodes, if most agree."""
-    models: dict[str, dict[float, list[str]]] = {}
-    nodes = grouped(readings(job), lambda r: (r.node.key, str(r.gpu.name)))
-    for (node, name), alike in nodes.items():
-        highest = max(number(r.health.power_limit_watts) for r in alike)
-        models.setdefault(name, {}).setdefault(highest, []).append(node)
-    usual = ((name, majority(limits)) for name, limits in models.items())
-    return {name: watts for name, watts in usual if watts is not None}
-
-
 @rule("gpu", severity="warning", scope="gpu")
 def gpu_power_cap(job: Job) -> Iterator[Outcome]:
     """A GPU's power limit is below its default, or the power brake slows it down.
@@ -249,7 +230,7 @@ def gpu_power_cap(job: Job) -> Iterator[Outcome]:
 
     Fix: ``sudo nvidia-smi -i 3 -pl 700``; for the power brake check the node's power supplies.
     """
-    usual = _usual_limits(job)
+    usual = usual_power_limits(job)
 
     def capped(reading: Reading) -> str:
         limit, default = number(reading.health.power_limit_watts), number(reading.health.power_limit_default_watts)

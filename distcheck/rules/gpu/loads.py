@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuLoad
-from distcheck.rules.gpu.readings import Reading, number, on_grace
+from distcheck.rules.gpu.readings import Reading, number, on_grace, readings
+from distcheck.rules.wording import grouped, majority
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from distcheck.facts.job import Job
 
 HARDWARE_SLOWDOWN, SOFTWARE_THERMAL, HARDWARE_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 """NVML's reasons for the current clocks."""
@@ -114,3 +117,14 @@ def held_clocks(reading: Reading, others: Iterable[Reading]) -> str:
     return (
         f"at most {clock:g} MHz under load; others of its model reach {usual:g} MHz" if 0 < clock < 0.9 * usual else ""
     )
+
+
+def usual_power_limits(job: Job) -> dict[str, float]:
+    """Return by model the power limit that its GPUs have on most nodes, if most agree."""
+    models: dict[str, dict[float, list[str]]] = {}
+    nodes = grouped(readings(job), lambda r: (r.node.key, str(r.gpu.name)))
+    for (node, name), alike in nodes.items():
+        highest = max(number(r.health.power_limit_watts) for r in alike)
+        models.setdefault(name, {}).setdefault(highest, []).append(node)
+    usual = ((name, majority(limits)) for name, limits in models.items())
+    return {name: watts for name, watts in usual if watts is not None}

@@ -15,7 +15,7 @@ NO_DRIVER = frozenset({9, 12})
 """The kernel module is not loaded, the library was not found."""
 
 
-class Remedy(NamedTuple):
+class NvmlRemedy(NamedTuple):
     """How to treat an error of nvmlInit: whether it is confirmed, who fixes it, and how."""
 
     confirmed: bool
@@ -25,7 +25,7 @@ class Remedy(NamedTuple):
 
 _NEW_CONTAINER = ("# add to docker run: --gpus all",)
 _BY_CODE = {
-    4: Remedy(
+    4: NvmlRemedy(
         confirmed=False,
         owner="admin",
         fix=Fix(
@@ -33,7 +33,7 @@ _BY_CODE = {
             ("ls -l /dev/nvidiactl /dev/nvidia0; id", *_NEW_CONTAINER),
         ),
     ),
-    9: Remedy(
+    9: NvmlRemedy(
         confirmed=True,
         owner="admin",
         fix=Fix(
@@ -41,7 +41,7 @@ _BY_CODE = {
             ("sudo modprobe nvidia", "sudo dmesg | grep -iE 'nvidia|nvrm'"),
         ),
     ),
-    12: Remedy(
+    12: NvmlRemedy(
         confirmed=False,
         owner="user",
         fix=Fix(
@@ -53,12 +53,12 @@ _BY_CODE = {
             ),
         ),
     ),
-    15: Remedy(
+    15: NvmlRemedy(
         confirmed=True,
         owner="admin",
         fix=Fix("Drain the node and reboot it; if it recurs, have the GPU replaced.", ("sudo reboot",)),
     ),
-    17: Remedy(
+    17: NvmlRemedy(
         confirmed=False,
         owner="admin",
         fix=Fix(
@@ -66,7 +66,7 @@ _BY_CODE = {
             ("#SBATCH --gpus-per-node=8", *_NEW_CONTAINER),
         ),
     ),
-    18: Remedy(
+    18: NvmlRemedy(
         confirmed=True,
         owner="admin",
         fix=Fix(
@@ -75,7 +75,7 @@ _BY_CODE = {
             ("cat /proc/driver/nvidia/version", "sudo reboot"),
         ),
     ),
-    999: Remedy(
+    999: NvmlRemedy(
         confirmed=False,
         owner="admin",
         fix=Fix(
@@ -85,7 +85,7 @@ _BY_CODE = {
         ),
     ),
 }  # fmt: skip
-_OTHER = Remedy(
+_OTHER = NvmlRemedy(
     confirmed=False,
     owner="admin",
     fix=Fix(
@@ -101,6 +101,6 @@ def error_code(reason: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def remedy(reason: str) -> Remedy:
+def remedy(reason: str) -> NvmlRemedy:
     """Return the remedy for NVML's failure to start; an error without a number is unconfirmed."""
     return _BY_CODE.get(error_code(reason) or -1, _OTHER)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Fabric, Gpu, GpuHealth, Gpus, NvLinks, usable_name
+from distcheck.facts.gpu import Fabric, Gpu, GpuHealth, Gpus, NvLinks, RemappedRows, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import RankFacts
@@ -232,3 +232,10 @@ def gpu_names(gpus: list[Gpu]) -> str:
     if len(gpus) == 1:
         return f"GPU {gpus[0].index}{at(gpus[0])}"
     return f"GPUs {fold(gpu.index for gpu in gpus)}"
+
+
+def memory_failed(reading: Reading) -> bool:
+    """Return whether the GPU's memory has failed; another finding reports it and the reset."""
+    rows = reading.health.remapped_rows
+    failure = isinstance(rows, RemappedRows) and rows.failure
+    return failure or number(reading.health.ecc.uncorrected_volatile) > 0

@@ -6,19 +6,25 @@ import re
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked, Scope
-from distcheck.rules.wording import brief, grouped, listed, numbered
+from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.launchers.started_probes import (
+    about_nodes,
+    alike,
+    ended_with_others,
+    error_line,
+    no_probe_started,
+    nodes_with,
+    python_of,
+    run_on,
+    where,
+)
+from distcheck.rules.wording import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
-    from distcheck.facts.job import Job, Launched, LaunchedNode
+    from distcheck.facts.job import Job
 
-_FAILURE = re.compile(
-    r"no such|no module|no route|denied|refused|timed out|unable|cannot|could not|failed|error|not found|invalid",
-    re.IGNORECASE,
-)
-_NAME = re.compile(r"[\w.-]+")
 _NO_MODULE = re.compile(r"No module named '?distcheck")
 _STARTED_BY = {"ssh": "ssh", "slurm": "srun", "mpi": "mpirun"}
 
@@ -34,13 +40,13 @@ def launch_failed(job: Job) -> Iterator[Outcome]:
     Fix: correct the reported error; ``--launcher-args`` passes the job's own options to the launcher.
     """
     launched = job.launched
-    if launched is None or not _failed(launched):
+    if launched is None or not no_probe_started(launched):
         return
     program = launched.command[0]
     yield Finding(
         scope="job",
         nodes=tuple(n.name for n in launched.nodes),
-        message=f"{program} exited with code {launched.exit_code} and started no probe: {_error(launched.words)}",
+        message=f"{program} exited with code {launched.exit_code} and started no probe: {error_line(launched.words)}",
         fix=Fix(
             f"Run this command to see the error of {program}; pass the job's own options with --launcher-args.",
             (" ".join((*launched.command[:1], "hostname")),),
@@ -59,14 +65,15 @@ def launch_node_unreachable(job: Job) -> Iterator[Outcome]:
 
     Fix: log in by hand; run ``sinfo -R``; exclude the node until it responds.
     """
-    for launched, nodes in _of(job, "unreachable"):
-        for group in _alike(launched, nodes):
+    for launched, nodes in nodes_with(job, "unreachable"):
+        for group in alike(launched, nodes):
             names = tuple(n.name for n in group)
             command = f"ssh {names[0]} true" if launched.engine == "ssh" else f"sinfo -N -l -n {','.join(names)}"
-            yield _about(
+            yield about_nodes(
                 launched,
                 group,
-                f"{_STARTED_BY[launched.engine]} could not start anything on {_where(group)}: {_error(group[0].words)}",
+                f"{_STARTED_BY[launched.engine]} could not start anything on {where(group)}: "
+                f"{error_line(group[0].words)}",
                 Fix("Check that the node is up and that login works without a prompt.", (command,)),
                 confirmed=False,
             )
@@ -83,23 +90,23 @@ def launch_probe_missing(job: Job) -> Iterator[Outcome]:
     Fix: mount the file system or install the environment there; ``--python PATH`` and ``--setup '...'`` select what
     the job uses.
     """
-    for launched, nodes in _of(job, "no probe"):
-        for group in _alike(launched, nodes):
-            node, python = group[0], _python(launched)
+    for launched, nodes in nodes_with(job, "no probe"):
+        for group in alike(launched, nodes):
+            node, python = group[0], python_of(launched)
             if _NO_MODULE.search(node.words):
-                problem = f"distcheck is not installed in {python} on {_where(group)}"
+                problem = f"distcheck is not installed in {python} on {where(group)}"
                 fix = Fix(
                     "Install it in the Python that the job uses there, or select that Python with --python.",
-                    (f"{_on(launched, node)} {python} -m pip install distcheck=={job.distcheck}",),
+                    (f"{run_on(launched, node)} {python} -m pip install distcheck=={job.distcheck}",),
                 )
             else:
-                problem = f"{python} cannot be run on {_where(group)}"
+                problem = f"{python} cannot be run on {where(group)}"
                 fix = Fix(
                     "Install Python there, or select the job's Python with --python. If it is on a shared file "
                     "system, check that the file system is mounted.",
-                    (f"{_on(launched, node)} ls -lL {python}", f"{_on(launched, node)} mount"),
+                    (f"{run_on(launched, node)} ls -lL {python}", f"{run_on(launched, node)} mount"),
                 )
-            yield _about(launched, group, f"{problem}: {_error(node.words)}", fix, confirmed=True)
+            yield about_nodes(launched, group, f"{problem}: {error_line(node.words)}", fix, confirmed=True)
 
 
 @rule("launch", scope=("job", "node"))
@@ -112,15 +119,15 @@ def launch_probe_unreadable(job: Job) -> Iterator[Outcome]:
 
     Fix: install the same version on every node.
     """
-    for launched, nodes in _of(job, "unreadable"):
+    for launched, nodes in nodes_with(job, "unreadable"):
         versions = listed(sorted({n.distcheck for n in nodes}))
-        yield _about(
+        yield about_nodes(
             launched,
             nodes,
-            f"distcheck {versions} on {_where(nodes)} is incompatible with {job.distcheck} here",
+            f"distcheck {versions} on {where(nodes)} is incompatible with {job.distcheck} here",
             Fix(
                 f"Install distcheck {job.distcheck} on every node, or one Python for all of them (--python).",
-                (f"{_on(launched, nodes[0])} {_python(launched)} -m pip install distcheck=={job.distcheck}",),
+                (f"{run_on(launched, nodes[0])} {python_of(launched)} -m pip install distcheck=={job.distcheck}",),
             ),
             confirmed=False,
         )
@@ -135,8 +142,8 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
 
     Fix: run the same command there by hand.
     """
-    for launched, ended_nodes in _of(job, "ended"):
-        nodes = [n for n in ended_nodes if not _ended_with_others(launched, n)]
+    for launched, ended_nodes in nodes_with(job, "ended"):
+        nodes = [n for n in ended_nodes if not ended_with_others(launched, n)]
         others = [n for n in ended_nodes if n not in nodes]
         if others:
             yield NotChecked(
@@ -146,16 +153,16 @@ def launch_probe_failed(job: Job) -> Iterator[Outcome]:
                 if launched.interrupted
                 else f"{launched.command[0]} failed on another node and ended the probes there",
             )
-        for group in _alike(launched, nodes):
+        for group in alike(launched, nodes):
             code = group[0].exit_code
             ended = "exited" if code is None else f"exited with code {code}"
-            yield _about(
+            yield about_nodes(
                 launched,
                 group,
-                f"the probe on {_where(group)} {ended} before it reported: {_error(group[0].words)}",
+                f"the probe on {where(group)} {ended} before it reported: {error_line(group[0].words)}",
                 Fix(
                     "Run the same command there by hand and read its output.",
-                    (f"{_on(launched, group[0])} {' '.join(launched.command[-4:])}",)
+                    (f"{run_on(launched, group[0])} {' '.join(launched.command[-4:])}",)
                     if launched.engine == "ssh"
                     else (),
                 ),
@@ -172,17 +179,17 @@ def launch_probe_silent(job: Job) -> Iterator[Outcome]:
 
     Fix: log in by hand; for slow nodes raise ``--timeout``.
     """
-    for launched, nodes in _of(job, "silent"):
+    for launched, nodes in nodes_with(job, "silent"):
         if launched.interrupted:
             yield NotChecked(nodes=tuple(n.name for n in nodes), reason=f"the run was ended by {launched.interrupted}")
             continue
-        yield _about(
+        yield about_nodes(
             launched,
             nodes,
-            f"no report from {_where(nodes)} within {job.seconds:.0f} s",
+            f"no report from {where(nodes)} within {job.seconds:.0f} s",
             Fix(
                 "Check that a program can be started there; for slow nodes raise --timeout.",
-                (f"{_on(launched, nodes[0])} uptime",),
+                (f"{run_on(launched, nodes[0])} uptime",),
             ),
             confirmed=False,
             shared=False,
@@ -220,84 +227,3 @@ def launch_node_left_out(job: Job) -> Iterator[Outcome]:
             evidence={"rules": list(spare.rules), "good": list(good)},
             excludes=True,
         )
-
-
-def _failed(launched: Launched) -> bool:
-    """Whether srun or mpirun started no probe at all."""
-    return bool(launched.exit_code) and all(n.outcome in {"ended", "silent"} and not n.distcheck
-                                             and n.exit_code is None for n in launched.nodes)  # fmt: skip
-
-
-def _ended_with_others(launched: Launched, node: LaunchedNode) -> bool:
-    """Whether a probe ended because of a signal or because of another node."""
-    if launched.interrupted:
-        return True
-    culprits = {"no probe", "unreachable"} & {n.outcome for n in launched.nodes}
-    return launched.engine != "ssh" and bool(launched.exit_code and culprits) and node.exit_code is None
-
-
-def _of(job: Job, outcome: str) -> list[tuple[Launched, list[LaunchedNode]]]:
-    """Return the nodes with an outcome; none if srun or mpirun itself failed."""
-    launched = job.launched
-    if launched is None or _failed(launched):
-        return []
-    nodes = [n for n in launched.nodes if n.outcome == outcome]
-    return [(launched, nodes)] if nodes else []
-
-
-def _about(
-    launched: Launched,
-    nodes: Sequence[LaunchedNode],
-    message: str,
-    fix: Fix,
-    *,
-    confirmed: bool,
-    shared: bool = True,
-) -> Finding:
-    """Return a finding about nodes; about all nodes, its scope is job unless not `shared`."""
-    every = shared and len(nodes) == len(launched.nodes) and len(nodes) > 1
-    scope: Scope = "job" if every else "node"
-    return Finding(
-        scope=scope,
-        owner="user" if every else "admin",
-        confirmed=confirmed,
-        ranks=tuple(rank for n in nodes for rank in n.ranks),
-        nodes=tuple(n.name for n in nodes),
-        message=message,
-        fix=fix,
-        evidence={n.name: n.words for n in nodes if n.words},
-    )
-
-
-def _alike(launched: Launched, nodes: Iterable[LaunchedNode]) -> Iterable[list[LaunchedNode]]:
-    """Group nodes by exit code and error line, ignoring the nodes' own names."""
-    names = {n.name for n in launched.nodes}
-
-    def cause(node: LaunchedNode) -> tuple[int | None, str]:
-        return node.exit_code, _NAME.sub(lambda word: "" if word[0] in names else word[0], _error(node.words))
-
-    return grouped(nodes, cause).values()
-
-
-def _where(nodes: Sequence[LaunchedNode]) -> str:
-    ranks = [rank for n in nodes for rank in n.ranks]
-    return f"{listed([n.name for n in nodes])} ({numbered(ranks)})" if ranks else listed([n.name for n in nodes])
-
-
-def _error(output: str) -> str:
-    """Return the last line that reports a failure, without the launcher's summary."""
-    lines = [line for line in output.splitlines() if any(map(str.isalnum, line)) and "xited with exit code" not in line]
-    errors = [line for line in lines if _FAILURE.search(line)]
-    return brief((errors or lines or ["no output"])[-1], 160)
-
-
-def _on(launched: Launched, node: LaunchedNode) -> str:
-    """Return the command prefix that runs a command on a node."""
-    if launched.engine == "ssh":
-        return f"ssh {node.name}"
-    return f"srun --nodelist={node.name} --ntasks=1" if launched.engine == "slurm" else f"mpirun --host {node.name}"
-
-
-def _python(launched: Launched) -> str:
-    """Return the Python that the nodes run."""
-    return next((word for word in launched.command if "python" in word), "python3")

@@ -1,6 +1,7 @@
 """Rules about the network: the path to rank 0, and the paths between the nodes.
 
 Modules without rules: `attempts` (how processes tried to reach each other), `ephemeral_ports`, `losses`, `rates`,
-`interface_choices` and `interface_cases` (which interfaces NCCL and Gloo use, and what is wrong with them),
-`selected_interfaces` (whether the nodes' choices fit together).
+`port_owners` (the program that holds MASTER_PORT), `interface_choices` and `interface_cases` (which interfaces NCCL and
+Gloo use, and what is wrong with them), `selected_interfaces` (whether the nodes' choices fit together), `own_names`
+(what a node's host name makes Gloo do), `explained_trials` (which failing trials the interfaces explain).
 """

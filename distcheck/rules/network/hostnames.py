@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -10,14 +9,15 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.addresses import is_here
 from distcheck.rules.network.attempts import address_of, at_master_door
-from distcheck.rules.network.interface_cases import Case, case_findings, cases, weighed
+from distcheck.rules.network.interface_cases import FaultyChoice, case_findings, cases, weighed
 from distcheck.rules.network.interface_choices import LIBRARIES, milder, severity
+from distcheck.rules.network.own_names import _packed, highest_addresses, is_sought, own_name
 from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.wording import brief, found, grouped, listed, named
-from distcheck.selection.interfaces import FAMILIES, FAMILY, packed
+from distcheck.selection.interfaces import FAMILIES, FAMILY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -46,14 +46,16 @@ def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
     """
     seen = survey(job)
     here = [c for c in cases(seen, "gloo", "here") if not c.choice.gloo_names and is_here(c.interfaces[0].address)]
-    highest = {length: _highest(seen, length) for length in {len(_packed(c.interfaces[0].address)) for c in here}}
+    highest = {
+        length: highest_addresses(seen, length) for length in {len(_packed(c.interfaces[0].address)) for c in here}
+    }
     here = [
         c
-        if _is_sought(c, highest[len(_packed(c.interfaces[0].address))])
+        if is_sought(c, highest[len(_packed(c.interfaces[0].address))])
         else c._replace(severity=milder(c.severity, "warning"))
         for c in here
     ]
-    for (cause, weight), several in grouped(here, lambda c: (_own_name(c.choice), c.severity)).items():
+    for (cause, weight), several in grouped(here, lambda c: (own_name(c.choice), c.severity)).items():
         chance = "; this works only as long as all other nodes have lower addresses" if weight == "warning" else ""
         yield from case_findings(
             seen,
@@ -61,48 +63,6 @@ def net_hostname_loopback(job: Job) -> Iterator[Outcome]:
             "{ranks}: " + cause + "; Gloo uses {taken}, which the other nodes cannot reach; expected {way}" + chance,
             "Name the interface of the nodes' network, or map the host name to its address in /etc/hosts or DNS.",
         )
-
-
-def _is_sought(case: Case, highest: Sequence[tuple[bool, bytes, str]]) -> bool:
-    """Whether another node would connect to the loopback address that Gloo uses.
-
-    Of two nodes the one with the lower address listens. Source: pytorch/gloo, gloo/transport/tcp/device.cc
-    (isInitiator).
-    """
-    other = next((o for o in highest if o[2] != case.choice.node.key), None)
-    return other is not None and (other[0] or other[1] >= _packed(case.interfaces[0].address))
-
-
-def _highest(seen: Survey, length: int) -> list[tuple[bool, bytes, str]]:
-    """Return the two nodes with the highest addresses, for loopbacks of `length` bytes.
-
-    Each is (is above every such loopback, address bytes, node key). Loopback addresses themselves and addresses of the
-    other family count as above.
-    """
-    highest: dict[str, tuple[bool, bytes]] = {}
-    for choice in seen.choices:
-        for interface in choice.taken("gloo")[:1]:
-            own = _packed(interface.address)
-            new = is_here(interface.address) or len(own) != length, own
-            highest[choice.node.key] = max(highest.get(choice.node.key, new), new)
-    return nlargest(2, ((*highest[key], key) for key in highest))
-
-
-def _packed(address: str) -> bytes:
-    return packed(address) or b""
-
-
-def _own_name(choice: Choice) -> str:
-    name = choice.network.own_name
-    if isinstance(name, Missing):
-        cause = f"the node's host name does not resolve ({brief(name.reason, 60)})"
-    elif all(is_here(a) for a in name.addresses):
-        cause = f"the node's host name resolves to {listed(name.addresses)}"
-    else:
-        cause = f"the node's host name resolves to {listed(name.addresses)}; the first bindable one is a loopback"
-        if isinstance(choice.network.own_name_binds, Missing):
-            cause = f"the node's host name resolves to {listed(name.addresses)}, which the node does not have"
-    return cause.replace("{", "{{").replace("}", "}}")
 
 
 @rule("peers", scope="rank")
@@ -137,7 +97,7 @@ def net_hostname_wrong_nic(job: Job) -> Iterator[Outcome]:
         "Check why the interface is down, or name another one.",
     )
     slow = [
-        Case(c, "gloo", c.taken("gloo"), "warning")
+        FaultyChoice(c, "gloo", c.taken("gloo"), "warning")
         for c in (seen.choices if seen.several and severity(job, "gloo", chosen=False) == "error" else ())
         if not c.gloo_names and seen.fault(c, "gloo") == "" and _slower(seen, c)
     ]

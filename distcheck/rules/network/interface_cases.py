@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.rules.finding import Fix
-from distcheck.rules.network.interface_choices import milder, severity
+from distcheck.rules.network.interface_choices import meant, milder, only_this_host, severity
 from distcheck.rules.wording import brief, found, grouped, listed, named
-from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, nccl
+from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of, nccl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ _SHOWN = 8
 """Nodes shown in a finding's evidence."""
 
 
-class Case(NamedTuple):
+class FaultyChoice(NamedTuple):
     """A faulty choice and its severity."""
 
     choice: Choice
@@ -30,20 +30,20 @@ class Case(NamedTuple):
     severity: Severity
 
 
-def cases(seen: Survey, library: Library, *faults: Fault, worst: Severity = "error") -> list[Case]:
+def cases(seen: Survey, library: Library, *faults: Fault, worst: Severity = "error") -> list[FaultyChoice]:
     """Return the choices that have one of these faults, with the interfaces at fault."""
-    faulty: list[Case] = []
+    faulty: list[FaultyChoice] = []
     for choice in seen.choices:
         if seen.fault(choice, library) not in faults:
             continue
         weight = severity(seen.job, library, chosen=bool(choice.variable(library)))
         if weight is not None:
             lost = tuple(seen.strays(choice, library)) or choice.taken(library)
-            faulty.append(Case(choice, library, lost, milder(weight, worst)))
+            faulty.append(FaultyChoice(choice, library, lost, milder(weight, worst)))
     return faulty
 
 
-def weighed(seen: Survey, case: Case) -> Case:
+def weighed(seen: Survey, case: FaultyChoice) -> FaultyChoice:
     """Return the case as a warning if it is not the first interface or no node tried it."""
     first = case.choice.taken(case.library)[0]
     tried = seen.reach.standing(case.choice.node, first.address) != "untried"
@@ -52,7 +52,7 @@ def weighed(seen: Survey, case: Case) -> Case:
 
 def case_findings(
     seen: Survey,
-    several: Iterable[Case],
+    several: Iterable[FaultyChoice],
     message: str,
     text: str,
     *,
@@ -129,3 +129,25 @@ def fix_commands(seen: Survey, choice: Choice, library: Library) -> tuple[str, .
 def shown(interfaces: Iterable[Interface]) -> str:
     """Return interfaces with addresses, each once: eth0 (10.0.0.1) and lo (127.0.0.1)."""
     return listed(list(dict.fromkeys(f"{i.name} ({i.address})" if i.name else i.address for i in interfaces)))
+
+
+def cure_of_syntax(seen: Survey, choice: Choice) -> tuple[tuple[str, ...], Severity]:
+    """Return the commands that replace a malformed value, and how severe the fault is."""
+    value = choice.settings[IFNAME]
+    wish = meant(value)
+    hoped = nccl(choice.interfaces, {**choice.settings, IFNAME: wish}) if items_of(wish) else ()
+    if seen.several and hoped and only_this_host(choice.node, hoped[0]):
+        hoped = ()  # ^docker, for example, leaves the loopback
+    cure = (f"export NCCL_SOCKET_IFNAME={wish}",) if hoped and len(value) > 1 else fix_commands(seen, choice, "nccl")
+    return cure, _harm(seen, choice, hoped)
+
+
+def _harm(seen: Survey, choice: Choice, hoped: tuple[Interface, ...]) -> Severity:
+    taken = choice.nccl
+    if not taken:
+        return "error"
+    if len(choice.settings[IFNAME]) > 1 and taken == hoped:
+        return "info"
+    unmet = seen.several and seen.reach.standing(choice.node, taken[0].address) != "met"
+    other = (hoped and taken[:1] != hoped[:1]) or only_this_host(choice.node, taken[0])
+    return "error" if other and unmet and decides(choice.settings[IFNAME]) else "warning"

@@ -7,26 +7,30 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
-from distcheck.rules.network.interface_cases import case_findings, cases, fix_commands, shown, weighed, whence
+from distcheck.rules.network.interface_cases import (
+    case_findings,
+    cases,
+    cure_of_syntax,
+    fix_commands,
+    shown,
+    weighed,
+    whence,
+)
 from distcheck.rules.network.interface_choices import (
     LIBRARIES,
     Choice,
-    meant,
     milder,
     misspelt,
-    only_this_host,
     severity,
 )
-from distcheck.rules.network.selected_interfaces import Survey, survey
+from distcheck.rules.network.selected_interfaces import survey
 from distcheck.rules.wording import brief, found, grouped, listed, named
-from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of, nccl
+from distcheck.selection.interfaces import COMM_ID, FAMILIES, FAMILY, IFNAME, decides, items_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.job import Job
-    from distcheck.facts.network import Interface
-    from distcheck.rules.finding import Severity
 
 
 @rule("peers", scope="rank")
@@ -47,7 +51,7 @@ def net_nccl_ifname_syntax(job: Job) -> Iterator[Outcome]:
     seen = survey(job)
     ill = [c for c in seen.choices if misspelt(c.settings.get(IFNAME, ""))]
     weight = severity(job, "nccl", chosen=True)
-    alike = grouped(ill, lambda c: (c.settings[IFNAME], tuple(i.name for i in c.nccl), *_cure(seen, c)))
+    alike = grouped(ill, lambda c: (c.settings[IFNAME], tuple(i.name for i in c.nccl), *cure_of_syntax(seen, c)))
     if weight is None:
         return
     for (value, taken, cure, harm), choices in alike.items():
@@ -63,28 +67,6 @@ def net_nccl_ifname_syntax(job: Job) -> Iterator[Outcome]:
             severity=milder(weight, harm),
             evidence={"NCCL_SOCKET_IFNAME": value, "taken": list(taken)},
         )
-
-
-def _cure(seen: Survey, choice: Choice) -> tuple[tuple[str, ...], Severity]:
-    """Return the commands that replace a malformed value, and how severe the fault is."""
-    value = choice.settings[IFNAME]
-    wish = meant(value)
-    hoped = nccl(choice.interfaces, {**choice.settings, IFNAME: wish}) if items_of(wish) else ()
-    if seen.several and hoped and only_this_host(choice.node, hoped[0]):
-        hoped = ()  # ^docker, for example, leaves the loopback
-    cure = (f"export NCCL_SOCKET_IFNAME={wish}",) if hoped and len(value) > 1 else fix_commands(seen, choice, "nccl")
-    return cure, _harm(seen, choice, hoped)
-
-
-def _harm(seen: Survey, choice: Choice, hoped: tuple[Interface, ...]) -> Severity:
-    taken = choice.nccl
-    if not taken:
-        return "error"
-    if len(choice.settings[IFNAME]) > 1 and taken == hoped:
-        return "info"
-    unmet = seen.several and seen.reach.standing(choice.node, taken[0].address) != "met"
-    other = (hoped and taken[:1] != hoped[:1]) or only_this_host(choice.node, taken[0])
-    return "error" if other and unmet and decides(choice.settings[IFNAME]) else "warning"
 
 
 @rule("peers", scope="rank")

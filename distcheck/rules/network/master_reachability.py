@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.facts.network import A_STORE, Attempt, Bind, PortOwner
+from distcheck.facts.network import Attempt, Bind, PortOwner
 from distcheck.facts.rank import ProcessFacts, RankFacts, Role
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
@@ -14,6 +14,7 @@ from distcheck.rules.job.addresses import first_open_port, is_address, rank_zero
 from distcheck.rules.job.astray import home_of_rank_0, look_up
 from distcheck.rules.job.remedies import other_port
 from distcheck.rules.network.attempts import address_of, at_master_door, failing, ranks_of, tried
+from distcheck.rules.network.port_owners import answers_of_owner, free_port_fix
 from distcheck.rules.wording import brief, found, grouped, listed, named
 
 
@@ -49,54 +50,11 @@ def net_port_in_use(job: Job) -> Iterator[Outcome]:
         yield found(
             job,
             ranks,
-            f"{port} is taken on rank 0's host by {who}{_answers_of_owner(job)}",
-            _free_port_fix(job, ranks[0], bind) if ranks else Fix("Use another port for the job."),
+            f"{port} is taken on rank 0's host by {who}{answers_of_owner(job)}",
+            free_port_fix(job, ranks[0], bind) if ranks else Fix("Use another port for the job."),
             severity="warning" if derived and not job.asked.export else "error",
             evidence={"port": bind.port, "error": bind.error, **evidence},
         )
-
-
-def _free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
-    """Return the fix for a taken port; it ends the process only if the user owns it."""
-    owner, node, another = bind.owner, job.node_of(rank), other_port(job, rank)
-    where = f"ssh {node.name} " if len(job.nodes) > 1 else ""
-    if not isinstance(owner, PortOwner):
-        jobs = (f"squeue --nodelist={node.name}",) if "SLURM_JOB_ID" in rank.environment else ()
-        return Fix(
-            "Use another port for the job; root on that host can see which process holds this one.",
-            (*another, *jobs, f"{where}sudo ss -ltnp 'sport = :{bind.port}'"),
-        )
-    if owner.slurm_job and owner.slurm_job != rank.environment.get("SLURM_JOB_ID"):
-        return Fix(
-            f"Slurm job {owner.slurm_job} holds {node.name}:{bind.port}: use another port for this job.",
-            (*another, f"scontrol show job {owner.slurm_job}"),
-        )
-    if owner.container or not owner.own or bind.port < first_open_port(node):
-        place = f"Container {owner.container} of {owner.user}" if owner.container else f"A process of {owner.user}"
-        return Fix(f"{place} holds {node.name}:{bind.port}: use another port for the job.", another)
-    return Fix(
-        f"Process {owner.pid} belongs to {owner.user}, as does this job: end it if it is left over, or use another "
-        "port.",
-        (f"{where}kill {owner.pid}", *another),
-    )
-
-
-def _answers_of_owner(job: Job) -> str:
-    """Return how the program on rank 0's port treated other ranks, '' when none met it."""
-    met = [a for p in job.processes if p.role is not Role.LEADER for a in at_master_door(p)]
-    answer = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
-    if answer:
-        return f"; it answers the other ranks with {brief(repr(answer))}"
-    if any(a.outcome == "stranger" for a in met):
-        return "; it is the roll call of another job"
-    silent = [a for a in met if a.outcome == "silent"]
-    if any(a.detail == A_STORE for a in silent):
-        return f"; it is {A_STORE}"
-    if silent:
-        return "; it does not answer the other ranks, so they would hang"
-    if any(a.outcome == "closed" for a in met):
-        return "; it closes the connections of the other ranks"
-    return ""
 
 
 @rule("meeting", scope="node")

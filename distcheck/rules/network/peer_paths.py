@@ -14,8 +14,8 @@ from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.network import rates
 from distcheck.rules.network.attempts import Way, Ways, interface_name, nothing_arrived, reason
 from distcheck.rules.network.ephemeral_ports import opened
+from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
-from distcheck.rules.network.selected_interfaces import explained_trials
 from distcheck.rules.wording import are, found, listed, nodes_of, numbers_of
 
 _LOSS, _HEAVY_LOSS = 0.01, 0.05

@@ -99,7 +99,7 @@ def test_nodes_with_one_cause_are_one_finding(launched, judge, fate):
     assert [f.nodes for f in judge(launched(**own), "launch").findings] == [("node3", "node4")]
 
 
-@pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, ENDED])
+@pytest.mark.parametrize("fate", [UNREACHABLE, MISSING, ENDED, UNREADABLE])
 def test_a_fault_of_all_nodes_is_a_fault_of_the_job(launched, judge, fate):
     diagnosis = judge(launched(node1=fate, node2=fate, node3=fate, node4=fate), "launch", "ranks")
     assert [(f.scope, len(f.nodes)) for f in diagnosis.findings] == [("job", 4)]

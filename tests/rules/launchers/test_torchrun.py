@@ -190,6 +190,14 @@ def test_torchrun_fqdn_unreachable_where_the_agents_own_name_does_not_resolve(un
     assert "--local-addr" in found.fix.commands[-1]
 
 
+def test_torchrun_fqdn_unreachable_suspects_the_node_where_a_retry_may_find_the_name(under, change, judge):
+    job = change.process(under(*C10D), [6, 7], master_resolution=Missing(reason="Temporary failure, errno -3"))
+    (found,) = judge(job).findings
+    assert (found.rule, found.scope, found.confirmed, found.nodes) == (
+        "torchrun-fqdn-unreachable", "node", False, ("node4",)
+    )  # fmt: skip
+
+
 def test_torchrun_fqdn_unreachable_where_the_name_is_loopback(under, change, judge):
     job = change.environment(under(*C10D), None, MASTER_ADDR="localhost.localdomain")
     here = Resolution(name="localhost.localdomain", addresses=("127.0.0.1",), seconds=0.0)

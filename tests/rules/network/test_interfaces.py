@@ -4,8 +4,8 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Attempt, Interface, Link, NetworkFacts, PeerTrial, Resolution
+from distcheck.rules.network.explained_trials import explained, explained_trials
 from distcheck.rules.network.interface_choices import meant, misspelt
-from distcheck.rules.network.selected_interfaces import explained, explained_trials
 from distcheck.selection.interfaces import gloo, nccl, settings
 
 LOOKS = ("environment", "meeting", "peers")

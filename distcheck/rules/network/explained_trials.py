@@ -1,0 +1,97 @@
+"""Which failing trials between nodes the rules about interfaces explain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.base import Missing
+from distcheck.rules.job.addresses import is_here
+from distcheck.rules.network.interface_choices import (
+    LIBRARIES,
+    link_local,
+    within,
+)
+from distcheck.rules.network.selected_interfaces import Survey, between_nodes, survey
+
+if TYPE_CHECKING:
+    from distcheck.facts.job import Job
+    from distcheck.facts.network import Interface
+    from distcheck.facts.node import NodeFacts
+
+
+def explained(job: Job) -> frozenset[str]:
+    """Return the addresses at which trials fail for a reason that these rules report."""
+    seen = survey(job)
+    return frozenset(address for _, address in _explained_ends(seen)) | frozenset(seen.shared)
+
+
+def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
+    """Return which failing trials these rules explain: source, target and address.
+
+    A failing trial is explained if
+    - it goes to an address of `explained`;
+    - its source uses an address in another network, or an interface that is down, and the target address is one that
+      the other nodes use;
+    - its source uses another address family than the target address;
+    - an end has the same address as another node, in that network: answers to one of them reach the other;
+    - it goes to the address used to reach rank 0, from a node without an address of that family. Only rank 0 is
+      contacted there, and another rule reports the nodes that cannot reach it.
+    """
+    seen = survey(job)
+    ends = _explained_ends(seen)
+    faulty = {
+        (choice.node.key, library)
+        for choice in seen.choices
+        for library in LIBRARIES
+        if seen.fault(choice, library) in {"apart", "family", "down"}
+    }
+    doubled = _doubled(seen)
+    lacking = {(node.key, ipv6) for node in job.nodes for ipv6 in (False, True) if _lacks(node, ipv6=ipv6)}
+    families = {
+        (choice.node.key, ":" in choice.taken(library)[0].address)
+        for choice in seen.choices
+        for library in LIBRARIES
+        if seen.fault(choice, library) == "family"
+    }
+    return frozenset(
+        (trial.source, trial.target, trial.address)
+        for source, target, trial in between_nodes(job)
+        if trial.outcome != "met"
+        and (
+            (target, trial.address) in ends
+            or trial.address in seen.shared
+            or (source, ":" not in trial.address) in families
+            or (set(trial.uses) <= {"master"} and (source, ":" in trial.address) in lacking)
+            or any(within(i, trial.address) for end in (source, target) for i in doubled.get(end, ()))
+            or ("master" not in trial.uses and any((source, use) in faulty for use in trial.uses))
+        )
+    )
+
+
+def _lacks(node: NodeFacts, *, ipv6: bool) -> bool:
+    """Whether a node has no usable address of a family."""
+    known = () if isinstance(node.interfaces, Missing) else node.interfaces
+    usable = [i for i in known if i.up and not is_here(i.address) and not link_local(i.address)]
+    return bool(usable) and all((":" in i.address) != ipv6 for i in usable)
+
+
+def _doubled(seen: Survey) -> dict[str, list[Interface]]:
+    """Return the interfaces whose address another node also has, by node."""
+    holders: dict[str, list[Interface]] = {}
+    for address, nodes in seen.shared.items():
+        for node in nodes:
+            known = () if isinstance(node.interfaces, Missing) else node.interfaces
+            holders.setdefault(node.key, []).extend(i for i in known if i.address == address)
+    return holders
+
+
+def _explained_ends(seen: Survey) -> frozenset[tuple[str, str]]:
+    ends: set[tuple[str, str]] = set()
+    for choice in seen.choices:
+        for library in LIBRARIES:
+            fault = seen.fault(choice, library)
+            lost = seen.strays(choice, library)
+            if fault in {"ill-written", "here", "link-local", "down", "apart", "family"}:
+                lost = [i for i in choice.taken(library) if seen.reach.standing(choice.node, i.address) != "met"]
+            ends |= {(choice.node.key, i.address) for i in lost}
+    return frozenset(ends)

@@ -1,0 +1,55 @@
+"""The program that holds MASTER_PORT on the host of rank 0: its fix, and how it treats other ranks."""
+
+from __future__ import annotations
+
+from distcheck.facts.job import Job
+from distcheck.facts.network import A_STORE, Bind, PortOwner
+from distcheck.facts.rank import RankFacts, Role
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.addresses import first_open_port
+from distcheck.rules.job.remedies import other_port
+from distcheck.rules.network.attempts import at_master_door
+from distcheck.rules.wording import brief
+
+
+def free_port_fix(job: Job, rank: RankFacts, bind: Bind) -> Fix:
+    """Return the fix for a taken port; it ends the process only if the user owns it."""
+    owner, node, another = bind.owner, job.node_of(rank), other_port(job, rank)
+    where = f"ssh {node.name} " if len(job.nodes) > 1 else ""
+    if not isinstance(owner, PortOwner):
+        jobs = (f"squeue --nodelist={node.name}",) if "SLURM_JOB_ID" in rank.environment else ()
+        return Fix(
+            "Use another port for the job; root on that host can see which process holds this one.",
+            (*another, *jobs, f"{where}sudo ss -ltnp 'sport = :{bind.port}'"),
+        )
+    if owner.slurm_job and owner.slurm_job != rank.environment.get("SLURM_JOB_ID"):
+        return Fix(
+            f"Slurm job {owner.slurm_job} holds {node.name}:{bind.port}: use another port for this job.",
+            (*another, f"scontrol show job {owner.slurm_job}"),
+        )
+    if owner.container or not owner.own or bind.port < first_open_port(node):
+        place = f"Container {owner.container} of {owner.user}" if owner.container else f"A process of {owner.user}"
+        return Fix(f"{place} holds {node.name}:{bind.port}: use another port for the job.", another)
+    return Fix(
+        f"Process {owner.pid} belongs to {owner.user}, as does this job: end it if it is left over, or use another "
+        "port.",
+        (f"{where}kill {owner.pid}", *another),
+    )
+
+
+def answers_of_owner(job: Job) -> str:
+    """Return how the program on rank 0's port treated other ranks, '' when none met it."""
+    met = [a for p in job.processes if p.role is not Role.LEADER for a in at_master_door(p)]
+    answer = next((a.detail for a in met if a.outcome == "foreign" and a.detail), "")
+    if answer:
+        return f"; it answers the other ranks with {brief(repr(answer))}"
+    if any(a.outcome == "stranger" for a in met):
+        return "; it is the roll call of another job"
+    silent = [a for a in met if a.outcome == "silent"]
+    if any(a.detail == A_STORE for a in silent):
+        return f"; it is {A_STORE}"
+    if silent:
+        return "; it does not answer the other ranks, so they would hang"
+    if any(a.outcome == "closed" for a in met):
+        return "; it closes the connections of the other ranks"
+    return ""
