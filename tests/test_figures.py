@@ -62,6 +62,14 @@ VOLTA, AMPERE, HOPPER, BLACKWELL = (
 )
 
 PHRASES = {
+    "docs/rules/ib_access.md": [
+        (
+            "Less than {} MiB is an error, less than {} GiB a warning",
+            [of("access:_TOO_LITTLE_BYTES") >> 20, of("access:_LITTLE_BYTES") >> 30],
+        )
+    ],
+    "docs/rules/ib_counters.md": [("Fewer than {} symbol errors", [of("fabric.counters:_LINK")["symbol_error"]])],
+    "docs/rules/gdr.md": [("older than {}.{}", of("fabric.gdr:_DMABUF_KERNEL"))],
     "README.md": [("no peers, at most {} s", NODE_ENDS)],
     "docs/bandwidth.md": [
         ("a burst has at least {} s", BURST),

@@ -93,7 +93,8 @@ async def _infiniband(run: Session, accelerator: str) -> Infiniband | Missing | 
     """Read the node's RDMA adapters once per node, if the ranks will use NCCL."""
     backend, ranks = run.asked.backend, run.request.placements
     uses_nccl = backend == "nccl" or (backend == "auto" and accelerator != "none")
-    if "peers" not in run.asked.looks or not uses_nccl or ranks[0].local_rank:
+    judged = run.asked.measures or "peers" in run.asked.looks
+    if not judged or not uses_nccl or ranks[0].local_rank:
         return None
     return await infiniband.infiniband(min(_ADAPTER_SECONDS, run.remaining(5.0)))
 

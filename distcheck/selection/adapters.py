@@ -35,21 +35,27 @@ def served(nic: Nic) -> bool:
 
 def chosen(nic: Nic, value: str | None) -> bool:
     """Return whether this NCCL_IB_HCA allows an adapter: an active port, or any if none is."""
+    return any(allows(value, nic.name, port) for port in nic.ports or (None,))
+
+
+def allows(value: str | None, name: str, port: int | None) -> bool:
+    """Return whether this NCCL_IB_HCA allows a port of an adapter; port None stands for any."""
     if not value:
         return True
-    without = value.startswith("^")
     listed = value.removeprefix("^")
     whole = listed.startswith("=")
     items = _items(listed.removeprefix("="))
+    hit = not items or any(
+        (name == item.name if whole else name.startswith(item.name))
+        and (item.port is None or port is None or item.port == port)
+        for item in items
+    )
+    return hit != value.startswith("^")
 
-    def hit(port: int | None) -> bool:
-        return not items or any(
-            (nic.name == item.name if whole else nic.name.startswith(item.name))
-            and (item.port is None or port is None or item.port == port)
-            for item in items
-        )
 
-    return any(hit(port) != without for port in nic.ports or (None,))
+def items_of(value: str) -> tuple[str, ...]:
+    """Return the names or prefixes in an NCCL_IB_HCA, without ports."""
+    return tuple(item.name for item in _items(value.removeprefix("^").removeprefix("=")))
 
 
 def off(environment: Mapping[str, str]) -> bool:

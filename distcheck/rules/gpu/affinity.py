@@ -85,7 +85,8 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
 
     Found by the PCI tree in sysfs, in two cases. Either NCCL_IB_HCA, read as NCCL reads it, excludes an active adapter
     that is nearer than all those it allows, of the same link type and at least as fast. Or the nearest adapter has no
-    port up, while most GPUs of this model have theirs up. The rule is silent where a hypervisor makes up the PCI tree,
+    port up, while most GPUs of this model have theirs up; `net` and `gate` report this as ib-port-down. The rule is
+    silent where a hypervisor makes up the PCI tree,
     with NCCL_NET_PLUGIN or NCCL_TOPO_FILE, without NCCL's InfiniBand transport, and on a single node.
 
     Fix: unset NCCL_IB_HCA or have it name the adapter next to every GPU; bring the port up.
@@ -102,7 +103,7 @@ def gpu_far_from_nic(job: Job) -> Iterator[Outcome]:
     for take, found in known:
         if found.left_out is not None:
             left_out.append((take, f"{_gets(take, found)}, although {_verb(found.left_out)} {_where(found.left_out)}"))
-        elif found.down is not None and _usual(known, take, found.down):
+        elif found.down is not None and take.node.infiniband is None and _usual(known, take, found.down):
             down.append((take, f"{_gets(take, found)}; {_verb(found.down)} {_where(found.down)} but down"))
     for alike in by_picture(left_out):
         yield _finding(job, alike, _list_of(alike[0][0].node), scope="rank", owner="user")

@@ -1,0 +1,204 @@
+"""Rules about using the adapters: device files, libibverbs, locked memory, the plugin of EFA."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.job import Collectives, Job
+from distcheck.rules import Outcome, rule
+from distcheck.rules.fabric.lines import FabricPort, View, alone, not_read, taken, views
+from distcheck.rules.finding import Fix, Severity
+from distcheck.rules.wording import are, found, grouped, listed, named, nodes_of, starter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts.infiniband import Hca
+
+_TOO_LITTLE_BYTES = 64 << 20
+_LITTLE_BYTES = 1 << 30
+
+
+def _active(view: View) -> list[Hca]:
+    """Return the adapters with an active port that NCCL's own transport could use."""
+    return list({i.hca.name: i.hca for i in view.lines if i.own and i.active}.values())
+
+
+@rule("peers", scope="rank")
+def ib_no_device_in_container(job: Job) -> Iterator[Outcome]:
+    """The node has active InfiniBand adapters, but NCCL cannot use any of them here.
+
+    NCCL logs ``NET/IB : No device found.`` or ``Failed to open libibverbs.so[.1]`` and uses TCP sockets, at a fraction
+    of the bandwidth. The usual cause is a container that sees the adapters in /sys, but was started without
+    /dev/infiniband or has no libibverbs.
+
+    Found by loading libibverbs.so.1 as NCCL does, and by opening the files in /dev/infiniband.
+
+    Fix: start the container with ``--device=/dev/infiniband --cap-add=IPC_LOCK``; install libibverbs1 and
+    ibverbs-providers in it.
+
+    See: https://github.com/NVIDIA/nccl/issues/229
+    """
+    yield from not_read(job)
+    faults = []
+    for view in views(job):
+        hcas = _active(view)
+        if hcas and view.adapters.libibverbs:
+            faults.append((view, f"libibverbs cannot be loaded ({view.adapters.libibverbs})"))
+        elif hcas and all(hca.device_file == "absent" for hca in hcas):
+            faults.append((view, "/dev/infiniband has no file for them"))
+    for why, group in grouped(faults, lambda fault: fault[1]).items() if not alone(job) else ():
+        ranks = [rank for view, _ in group for rank in view.ranks]
+        library = why.startswith("libibverbs")
+        names = [hca.name for hca in _active(group[0][0])]
+        yield found(
+            job,
+            ranks,
+            f"{listed(nodes_of(job, ranks))}: {listed(names, 2)} {are(names)} active, but {why}",
+            Fix(
+                "Install libibverbs and the providers of the adapters, in the container if there is one."
+                if library
+                else "Give the container the device files of the adapters.",
+                ("apt-get install -y libibverbs1 ibverbs-providers librdmacm1", "ibv_devices")
+                if library
+                else ("# add to docker run: --device=/dev/infiniband --cap-add=IPC_LOCK", "ls -l /dev/infiniband"),
+            ),
+            scope="rank",
+            evidence={"adapters": names},
+        )
+
+
+@rule("peers", scope="node")
+def ib_device_not_openable(job: Job) -> Iterator[Outcome]:
+    """The device files of some InfiniBand adapters cannot be opened here.
+
+    NCCL logs ``NET/IB : Unable to open device mlx5_1`` and leaves them out; without any it uses TCP sockets.
+
+    Found by opening the files in /dev/infiniband, which also asks the container's device cgroup. It is an error if none
+    can be opened, a warning if fewer can than on other nodes, and an info finding if all nodes have equally many, as
+    with a device plugin that assigns adapters to pods.
+
+    Fix: correct the permissions of /dev/infiniband/uverbs*, or the device plugin's assignment.
+
+    See: https://github.com/NVIDIA/nccl/issues/2428
+    """
+    if alone(job):
+        return
+    usable = {v.node.key: sum(hca.device_file == "usable" for hca in _active(v)) for v in views(job)}
+    most = max(usable.values(), default=0)
+    faults = []
+    for view in views(job):
+        refused = [hca for hca in _active(view) if hca.device_file in {"denied", "absent"}]
+        denied = [hca for hca in refused if hca.device_file == "denied"]
+        count = usable[view.node.key]
+        if refused and (count or denied):  # without any file ib-no-device-in-container reports it
+            severity: Severity = "error" if not count else "warning" if count < most else "info"
+            first = (denied or refused)[0]
+            why = f"{first.name} (/dev/infiniband/{first.file_name}: {first.denied or 'No such file or directory'})"
+            faults.append((view, (severity, f"{len(refused)} of {len(_active(view))}", why)))
+    for (severity, share, why), group in grouped(faults, lambda fault: fault[1]).items():
+        ranks = [rank for view, _ in group for rank in view.ranks]
+        yield found(
+            job,
+            ranks,
+            f"{listed(nodes_of(job, ranks))}: {share} active adapters cannot be opened: {why}",
+            Fix(
+                "Correct the permissions of the device files, or what the container may open.",
+                ("ls -l /dev/infiniband", "# add to docker run: --device=/dev/infiniband"),
+            ),
+            severity=severity,
+            scope="node",
+            owner="admin",
+            evidence={
+                view.node.name: [f"{hca.name} {hca.file_name}: {hca.device_file}" for hca in _active(view)]
+                for view, _ in group[:16]
+            },
+        )
+
+
+@rule("peers", "host-memlock", scope="rank")
+def ib_fork_or_memlock(job: Job) -> Iterator[Outcome]:
+    """The ranks may lock too little memory for InfiniBand or RoCE.
+
+    Registering memory with the adapter fails: ``Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory``,
+    ``ibv_create_qp`` and ``ibv_create_cq failed``.
+
+    Found by RLIMIT_MEMLOCK of the processes of this launch (a login shell can have another), where they lack
+    CAP_IPC_LOCK and the node has active adapters. Less than 64 MiB is an error, less than 1 GiB a warning.
+
+    Fix: ``* - memlock unlimited`` in /etc/security/limits.conf; ``docker run --ulimit memlock=-1``; for Slurm
+    LimitMEMLOCK=infinity in slurmd's unit and ``PropagateResourceLimitsExcept=MEMLOCK``.
+
+    See: https://github.com/NVIDIA/nccl-tests/issues/206
+    """
+    if alone(job):
+        return
+    limits = [
+        (job.process_of(rank).locked_memory_bytes, rank) for view in views(job) if taken(view) for rank in view.ranks
+    ]
+    little = [(limit, rank) for limit, rank in limits if limit is not None and 0 <= limit < _LITTLE_BYTES]
+    for limit, group in grouped(little, lambda item: item[0] or 0).items():
+        ranks = [rank for _, rank in group]
+        slurm = starter(ranks[0]) == "srun"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} may lock {limit >> 10} KiB of memory (RLIMIT_MEMLOCK); expected unlimited for RDMA",
+            Fix(
+                "Raise the limit where the ranks are started, then restart that service or session.",
+                (
+                    "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf",
+                    *(
+                        (
+                            "# add to slurmd's unit: LimitMEMLOCK=infinity",
+                            "# add to slurm.conf: PropagateResourceLimitsExcept=MEMLOCK",
+                        )
+                        if slurm
+                        else ("# add to docker run: --ulimit memlock=-1",)
+                    ),
+                    "ulimit -l",
+                ),
+            ),
+            severity="error" if limit < _TOO_LITTLE_BYTES else "warning",
+            scope="rank",
+            owner="admin",
+            evidence={"RLIMIT_MEMLOCK": limit},
+        )
+
+
+@rule("peers", severity="warning", scope="rank")
+def nccl_efa_plugin_missing(job: Job) -> Iterator[Outcome]:
+    """The node has AWS EFA adapters, but NCCL's plugin for them cannot be loaded.
+
+    NCCL alone cannot use EFA: ``NET/IB : No device found.``, ``NET/Plugin: Could not find: libnccl-net.so``, and it
+    continues over TCP at a small part of the bandwidth.
+
+    Found where the only active adapters have a link layer that NCCL lacks, and loading libnccl-net.so (or
+    NCCL_NET_PLUGIN) fails in this environment. After collectives, NCCL's own log decides instead.
+
+    Fix: install aws-ofi-nccl and libfabric, and put their folders into LD_LIBRARY_PATH.
+
+    See: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html
+    """
+    bare = [view for view in views(job) if view.adapters.net_plugin == "" and not taken(view) and _foreign(view)]
+    if bare and not alone(job) and not isinstance(job.collectives, Collectives):
+        ranks = [rank for view in bare for rank in view.ranks]
+        names = [line.hca.name for line in _foreign(bare[0])]
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: NCCL can use {listed(names, 2)} only with a network plugin, and none can be loaded",
+            Fix(
+                "Install the plugin, and make its folder known to the ranks, also in a container.",
+                (
+                    "find / -name 'libnccl-net*.so' 2>/dev/null",
+                    "export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:/opt/amazon/efa/lib:$LD_LIBRARY_PATH",
+                ),
+            ),
+            severity="warning",
+            evidence={"adapters": names},
+        )
+
+
+def _foreign(view: View) -> list[FabricPort]:
+    return [line for line in view.lines if line.active and not line.own]

@@ -1,0 +1,330 @@
+"""Rules about the addresses of RDMA ports: GIDs of RoCE, subnets, partition keys."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts.infiniband import Gid
+from distcheck.facts.job import Job
+from distcheck.facts.rank import RankFacts
+from distcheck.rules import Outcome, rule
+from distcheck.rules.fabric.lines import FabricPort, alone, not_read, ranks_of, setting, settings, taken, views, where
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.wording import found, grouped, listed, named
+from distcheck.selection.gids import INDEX, V2, address, chosen, number, usable
+from distcheck.selection.interfaces import subnet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_PKEY = "NCCL_IB_PKEY"
+_FULL_MEMBER = 0x8000
+_KEY = 0x7FFF
+_SHOW = ("show_gids", "grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types 2>/dev/null")
+_MOST_ENTRIES = 8
+"""Ports, and entries of each port's table, that evidence shows."""
+
+
+class GidChoice(NamedTuple):
+    """The GID that a rank's NCCL uses on a RoCE port."""
+
+    rank: RankFacts
+    line: FabricPort
+    place: int
+    """The index in the table."""
+    gid: Gid | None
+    """None: that entry is empty."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the entry: RoCE v2 IPv4, RoCE v1 IPv6, empty."""
+        if self.gid is None:
+            return "empty"
+        own = address(self.gid)
+        family = "an unknown address" if own is None else f"IPv{own.version}"
+        local = " link-local" if own is not None and own.is_link_local else ""
+        return f"{self.gid.kind or 'unknown type'} {family}{local}"
+
+
+def _choices(job: Job, *, by_hand: bool) -> list[GidChoice]:
+    """Return the GIDs of the RoCE ports in use: of ranks that set NCCL_IB_GID_INDEX, or of the others."""
+    found = []
+    for view in views(job):
+        for rank in view.ranks:
+            values = settings(job, rank)
+            if (number(values, INDEX, -1) >= 0) is by_hand:
+                for line in taken(view):
+                    if line.port.link_layer == "Ethernet" and line.port.gid_slots:
+                        index = chosen(line.port, values)
+                        found.append(GidChoice(rank, line, index, line.port.gids.get(index)))
+    return found
+
+
+@rule("peers", scope="rank")
+def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
+    """NCCL_IB_GID_INDEX selects an empty GID, or GIDs of different kinds on different nodes.
+
+    Connecting fails: ``Call to ibv_modify_qp failed with error Invalid argument`` for an empty entry, and
+    ``Connection timed out``, ``Network is unreachable`` or ``No such device`` where the two ends have different kinds.
+    The index of an address depends on the order in which a node got its addresses, so it differs between nodes.
+
+    Found by the GID table in sysfs at that index, on the ports that NCCL uses. An entry of another kind than RoCE v2,
+    or a link-local one, on all nodes is a warning: it works only within one Ethernet segment.
+
+    Fix: unset NCCL_IB_GID_INDEX: NCCL 2.21 and later choose the entry themselves.
+
+    See: https://github.com/NVIDIA/nccl/issues/769
+    """
+    yield from not_read(job)
+    choices = _choices(job, by_hand=True)
+    empty = [c for c in choices if c.gid is None]
+    kinds = grouped([c for c in choices if c.gid is not None], lambda c: c.kind)
+    if empty:
+        yield _index(job, empty, f"has no GID on {where(_lines(empty))}", "error")
+    elif len(kinds) > 1 and len({c.line.node.key for c in choices}) > 1:
+        usual = max(kinds, key=lambda kind: (len(kinds[kind]), kind.startswith(V2)))
+        for kind, group in kinds.items():
+            if kind != usual:
+                yield _index(job, group, f"is {kind} on {where(_lines(group))}, and {usual} elsewhere", "error")
+    elif (kinds and not next(iter(kinds)).startswith(V2)) or any("link-local" in kind for kind in kinds):
+        yield _index(job, choices, f"is {next(iter(kinds))}; expected RoCE v2 with a routable address", "warning")
+
+
+def _index(job: Job, choices: list[GidChoice], what: str, severity: str) -> Finding:
+    ranks = list({id(c.rank): c.rank for c in choices}.values())
+    values = sorted({setting(job, rank, INDEX) for rank in ranks})
+    return found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: {INDEX}={','.join(values)} {what}",
+        Fix(
+            f"Unset {INDEX}: NCCL 2.21 and later choose the RoCE v2 entry themselves. With an older NCCL, set the "
+            "index of the RoCE v2 entry with the node's IPv4 address.",
+            (f"unset {INDEX}", *_SHOW),
+        ),
+        severity="error" if severity == "error" else "warning",
+        evidence={INDEX: values} | _tables(_lines(choices)),
+    )
+
+
+def _lines(choices: list[GidChoice]) -> list[FabricPort]:
+    """Return the ports, each once."""
+    return list({(c.line.node.key, c.line.name): c.line for c in choices}.values())
+
+
+def _tables(lines: Sequence[FabricPort]) -> dict[str, list[str]]:
+    """Return the GID tables of the first ports, as evidence."""
+
+    def table(line: FabricPort) -> list[str]:
+        first = [*line.port.gids.items()][:_MOST_ENTRIES]
+        return [f"{index}: {address(gid)} {gid.kind} {gid.interface}".rstrip() for index, gid in first]
+
+    return {f"{line.node.name} {line.name}": table(line) for line in lines[:_MOST_ENTRIES]}
+
+
+@rule("peers", scope=("node", "job"))
+def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
+    """A RoCE port that NCCL uses has no IPv4 address, although the same port of other nodes has one.
+
+    NCCL then takes the entry at index 0, which is link-local: ``Call to ibv_modify_qp failed with error Connection
+    timed out``.
+
+    Found by the GID table: no entry of the type RoCE v2 with an IPv4 address. It is an error if the node has no other
+    port with one. Where no node has IPv4 addresses on its RoCE ports but IPv6 ones, it is a warning to set
+    NCCL_IB_ADDR_FAMILY.
+
+    Fix: assign an address to the port's network interface, or ``export NCCL_IB_ADDR_FAMILY=AF_INET6``.
+
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-family
+    """
+    choices = [c for c in _choices(job, by_hand=False) if _wants_ipv4(job, c.rank) and _readable(c.line)]
+    lines = _lines(choices)
+    good = {(line.node.key, line.name) for line in lines if _ipv4(line)}
+    names, nodes = {name for _, name in good}, {key for key, _ in good}
+    bare = [line for line in lines if (line.node.key, line.name) not in good and line.name in names]
+    infiniband = {v.node.key for v in views(job) if any(i.port.link_layer == "InfiniBand" for i in taken(v))}
+    working = nodes | infiniband
+    for works, group in grouped(bare, lambda line: line.node.key in working).items():
+        interface = next((gid.interface for line in group for gid in line.port.gids.values() if gid.interface), "")
+        yield found(
+            job,
+            ranks_of(job, group),
+            f"{where(group)} {'has' if len(group) == 1 else 'have'} no IPv4 GID of type RoCE v2; "
+            f"the port of that name has one on other nodes",
+            Fix(
+                "Assign an IPv4 address to the port's network interface.",
+                (f"ip address show dev {interface}" if interface else "rdma link show", *_SHOW),
+            ),
+            severity="warning" if works else "error",
+            scope="node",
+            owner="admin",
+            evidence=_tables(group),
+        )
+    only_ipv6 = [line for line in lines if any(usable(gid) and gid.kind == V2 for gid in line.port.gids.values())]
+    if lines and not good and only_ipv6 and not infiniband:
+        yield found(
+            job,
+            ranks_of(job, only_ipv6),
+            f"the RoCE ports of all nodes have IPv6 addresses only ({where(only_ipv6, 2)}), and NCCL looks for IPv4",
+            Fix("Have NCCL use IPv6 addresses on RoCE.", ("export NCCL_IB_ADDR_FAMILY=AF_INET6", *_SHOW)),
+            severity="warning",
+            scope="job",
+        )
+
+
+def _wants_ipv4(job: Job, rank: RankFacts) -> bool:
+    return setting(job, rank, "NCCL_IB_ADDR_FAMILY") != "AF_INET6"
+
+
+def _readable(line: FabricPort) -> bool:
+    """Whether the types of the GIDs are known: outside of the interface's network namespace they are not."""
+    return all(gid.kind for gid in line.port.gids.values())
+
+
+def _ipv4(line: FabricPort) -> list[IPv4Address]:
+    found = (address(gid) for gid in line.port.gids.values() if gid.kind == V2 and usable(gid))
+    return [own for own in found if isinstance(own, IPv4Address)]
+
+
+@rule("peers", severity="warning")
+def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
+    """A RoCE port has several addresses, and NCCL takes one of another subnet than on the other nodes.
+
+    The connection works between some nodes and times out between others.
+
+    Found by the GID that NCCL 2.21 and later choose, and the subnets of the node's interfaces: it is in a subnet in
+    which no other node's port of that name is, although the port has an address in theirs. Ports with one address
+    each, as in routed networks, are not compared.
+
+    Fix: ``export NCCL_IB_ADDR_RANGE=10.0.0.0/16`` with the subnet of the RoCE network.
+
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-range
+    """
+    picks: dict[str, dict[str, tuple[GidChoice, str]]] = {}
+    for choice in _choices(job, by_hand=False):
+        net = _subnet(choice.line, choice.gid)
+        if net:
+            picks.setdefault(choice.line.name, {})[choice.line.node.key] = (choice, net)
+    odd: list[tuple[GidChoice, str, str]] = []
+    for of_nodes in picks.values():
+        nets = grouped(of_nodes.values(), lambda pick: pick[1])
+        usual = max(nets, key=lambda net: len(nets[net]))
+        for choice, net in of_nodes.values():
+            others = {_subnet(choice.line, gid) for gid in choice.line.port.gids.values()}
+            if net != usual and len(nets[net]) == 1 and usual in others:
+                odd.append((choice, net, usual))
+    for (net, usual), group in grouped(odd, lambda item: item[1:]).items():
+        lines = [choice.line for choice, *_ in group]
+        yield found(
+            job,
+            ranks_of(job, lines),
+            f"NCCL takes the address in {net} on {where(lines)}; on the other nodes it takes one in {usual}",
+            Fix("Name the subnet of the RoCE network.", (f"export NCCL_IB_ADDR_RANGE={usual}", *_SHOW)),
+            severity="warning",
+            scope="job",
+            evidence=_tables(lines),
+        )
+
+
+def _subnet(line: FabricPort, gid: Gid | None) -> str:
+    """Return the subnet of a GID's address on its node, '' if unknown."""
+    own = str(address(gid)) if gid is not None and usable(gid) else ""
+    interfaces = line.node.interfaces if isinstance(line.node.interfaces, tuple) else ()
+    return next((subnet(i) or "" for i in interfaces if i.address == own), "")
+
+
+@rule("peers", severity="warning")
+def ib_subnet_differs(job: Job) -> Iterator[Outcome]:
+    """InfiniBand ports of the nodes are in different subnets.
+
+    Ports in different InfiniBand subnets reach each other only through an InfiniBand router: ``Call to ibv_modify_qp
+    failed with error Connection timed out``.
+
+    Found by the subnet prefix of the ports' GIDs: two nodes have none in common.
+
+    Fix: put the ports into one subnet, or use nodes of one fabric.
+
+    See: https://docs.nvidia.com/networking/display/mlnxofedv24100700/opensm
+    """
+    prefixes: dict[str, frozenset[str]] = {}
+    for view in views(job):
+        gids = [i.port.gids[0].address for i in taken(view) if i.port.link_layer == "InfiniBand" and 0 in i.port.gids]
+        if gids:
+            prefixes[view.node.key] = frozenset(gid[:19] for gid in gids)
+    groups = grouped(prefixes, lambda key: prefixes[key])
+    if len(groups) < 2 or frozenset.intersection(*groups) or alone(job):
+        return
+    most = max(map(len, groups.values()))
+    odd = {key for keys in groups.values() if len(keys) < most for key in keys} or set(prefixes)
+    views_of = [view for view in views(job) if view.node.key in odd]
+    ranks = [rank for view in views_of for rank in view.ranks]
+    yield found(
+        job,
+        ranks,
+        f"the InfiniBand ports of {listed([v.node.name for v in views_of])} are in another subnet than the others'",
+        Fix(
+            "Use nodes of one fabric, or configure one subnet prefix in all subnet managers.",
+            ("grep . /sys/class/infiniband/*/ports/*/gids/0",),
+        ),
+        severity="warning",
+        scope="job",
+        owner="admin",
+        evidence={view.node.name: sorted(prefixes.get(view.node.key, ())) for view in views(job)[:16]},
+    )
+
+
+@rule("peers")
+def ib_pkey(job: Job) -> Iterator[Outcome]:
+    """The nodes' InfiniBand ports share no partition at the index that NCCL uses.
+
+    A port talks only to ports with the same partition key, of which at least one is a full member. NCCL uses the key
+    at the index NCCL_IB_PKEY, 0 by default: ``Call to ibv_modify_qp failed with error Invalid argument`` if there is
+    none, and a completion with ``status=12`` or a time-out if the keys differ.
+
+    Found by the table of partition keys in sysfs.
+
+    Fix: set NCCL_IB_PKEY to the index of the job's partition, which must be the same on all nodes.
+
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    keys: dict[tuple[int, int | None], list[tuple[RankFacts, FabricPort]]] = {}
+    for view in views(job):
+        for rank in view.ranks:
+            index = number(settings(job, rank), _PKEY, 0)
+            for line in taken(view):
+                if line.port.link_layer == "InfiniBand" and line.port.pkey_slots:
+                    keys.setdefault((index, line.port.partition_keys.get(index)), []).append((rank, line))
+    if alone(job) or not keys:
+        return
+    empty = [(index, pairs) for (index, key), pairs in keys.items() if key is None]
+    for index, pairs in empty:
+        yield _keys(job, pairs, f"there is no partition key at index {index} of {{}}")
+    partitions = grouped([k for k in keys if k[1] is not None], lambda item: (item[1] or 0) & _KEY)
+    if not empty and len(partitions) > 1:
+        size = {key: sum(len(keys[item]) for item in items) for key, items in partitions.items()}
+        usual = max(size, key=lambda key: size[key])
+        pairs = [pair for key, items in partitions.items() if key != usual for item in items for pair in keys[item]]
+        yield _keys(job, pairs, f"{{}} use another partition than the other ports (key {usual:#06x})")
+    elif not empty and not any((key or 0) & _FULL_MEMBER for _, key in keys):
+        yield _keys(job, [p for pairs in keys.values() for p in pairs], "{} are all limited members of their partition")
+
+
+def _keys(job: Job, pairs: list[tuple[RankFacts, FabricPort]], what: str) -> Finding:
+    ranks = list({id(rank): rank for rank, _ in pairs}.values())
+    lines = list({(line.node.key, line.name): line for _, line in pairs}.values())
+    return found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: {what.format(where(lines))}",
+        Fix(
+            f"Set {_PKEY} to the index of the job's partition; have the administrator add the nodes to it.",
+            ("grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*",),
+        ),
+        owner="admin",
+        scope="job",
+        evidence={
+            f"{line.node.name} {line.name}": [f"{n}: {key:#06x}" for n, key in line.port.partition_keys.items()][:8]
+            for line in lines[:16]
+        },
+    )

@@ -1,0 +1,195 @@
+"""Rules about GPUDirect RDMA: modules and drivers, on all or some nodes; ACS; relaxed ordering."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from distcheck.facts.gpu import Gpus, Pci
+from distcheck.facts.job import Job
+from distcheck.facts.nccl import NcclLog
+from distcheck.rules import Outcome, rule
+from distcheck.rules.fabric.lines import View, not_read, setting, taken, views
+from distcheck.rules.finding import Fix
+from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of
+from distcheck.selection.pci import distance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DMABUF_KERNEL = (5, 12)
+_DESKTOP = re.compile(r"GeForce|\bRTX\b|\bTITAN\b|Quadro")
+_LOAD = (
+    "sudo modprobe nvidia-peermem",
+    "echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf",
+    "cat /proc/driver/nvidia/version",
+)
+_ORDERING = "NCCL_IB_PCI_RELAXED_ORDERING"
+
+
+def _direct(view: View) -> bool | None:
+    """Return whether adapters of a node can access GPU memory, None if unknown or no matter."""
+    gpus = view.node.gpus.devices if isinstance(view.node.gpus, Gpus) else ()
+    desktop = any(isinstance(gpu.name, str) and _DESKTOP.search(gpu.name) for gpu in gpus)
+    if view.node.accelerator != "nvidia" or not taken(view) or desktop:
+        return None
+    if view.adapters.peer_memory:
+        return True
+    if view.adapters.open_driver is None:
+        return None
+    return view.adapters.open_driver and _kernel(view.node.kernel) >= _DMABUF_KERNEL
+
+
+def _kernel(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+
+
+def _logged(job: Job) -> bool:
+    """Whether NCCL itself reported what it uses; gdr-not-used then judges."""
+    return any(rank.run and isinstance(rank.run.nccl, NcclLog) and rank.run.nccl.gdr is not None for rank in job.ranks)
+
+
+@rule("peers", severity="warning", scope="node", also=("node",))
+def gdr_module_missing(job: Job) -> Iterator[Outcome]:
+    """GPUDirect RDMA is not available: nvidia-peermem is not loaded, and DMA-BUF is not supported.
+
+    Data between nodes then goes through host memory, at a half to a quarter of the bandwidth. NCCL's log lacks
+    ``/GDRDMA`` and says ``GPU Direct RDMA Disabled for HCA 0 'mlx5_0'``.
+
+    Found where none of the modules that NCCL looks for is loaded, and NVIDIA's driver is not the open one or the
+    kernel is older than 5.12. Desktop GPUs, which do not support it, are left out. After collectives NCCL's own log
+    decides instead (gdr-not-used).
+
+    Fix: ``sudo modprobe nvidia-peermem``, at every boot, or install the open kernel modules.
+
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#gpu-direct-rdma
+    """
+    yield from not_read(job)
+    states = [(_direct(view), view) for view in views(job)]
+    if any(state is True for state, _ in states) or _logged(job):
+        return
+    without = [view for state, view in states if state is False]
+    if without:
+        ranks = [rank for view in without for rank in view.ranks]
+        yield found(
+            job,
+            ranks,
+            f"{listed(nodes_of(job, ranks))}: no GPUDirect RDMA: nvidia_peermem is not loaded, and the driver or "
+            "kernel has no DMA-BUF",
+            Fix("Load nvidia-peermem at every boot, or install the open kernel modules.", _LOAD),
+            severity="warning",
+            scope="node",
+            owner="admin",
+            evidence={
+                view.node.name: f"kernel {view.node.kernel}, open driver: {_said(view)}" for view in without[:16]
+            },
+        )
+
+
+def _said(view: View) -> str:
+    return {True: "yes", False: "no", None: "unknown"}[view.adapters.open_driver]
+
+
+@rule("peers", severity="warning", scope="node")
+def gdr_on_some_nodes(job: Job) -> Iterator[Outcome]:
+    """GPUDirect RDMA is available on some nodes only.
+
+    The other nodes send through host memory, at a half to a quarter of the bandwidth, and the whole job waits for them.
+
+    Found by the modules that NCCL looks for and by the driver's kind, compared between the nodes.
+
+    Fix: load nvidia-peermem at every boot of these nodes (/etc/modules-load.d).
+
+    See: https://github.com/NVIDIA/nccl/issues/897
+    """
+    states = [(_direct(view), view) for view in views(job)]
+    without = [view for state, view in states if state is False]
+    having = [view for state, view in states if state is True]
+    if without and having:
+        ranks = [rank for view in without for rank in view.ranks]
+        yield found(
+            job,
+            ranks,
+            f"{listed(nodes_of(job, ranks))}: no GPUDirect RDMA (nvidia_peermem is not loaded); "
+            f"{listed([view.node.name for view in having])} can use it",
+            Fix("Load nvidia-peermem at every boot of these nodes.", _LOAD),
+            severity="warning",
+            scope="node",
+            owner="admin",
+            evidence={
+                view.node.name: ", ".join(view.adapters.peer_memory) or f"open driver: {_said(view)}"
+                for _, view in states[:16]
+            },
+        )
+
+
+@rule("peers", severity="info", scope="node")
+def gdr_acs_slow(job: Job) -> Iterator[Outcome]:
+    """PCIe access control (ACS) may send GPUDirect RDMA through the CPU instead of the switch.
+
+    With ACS on, a switch forwards what a GPU and an adapter exchange to the CPU's root complex: GPUDirect RDMA is then
+    slower than without, and PCIe P2P can hang.
+
+    Found as a hint without root: on a machine that is not virtual, a GPU and an adapter on one switch are in different
+    IOMMU groups, which the kernel makes where ACS separated them at boot. If ACS was turned off later, this remains:
+    an info finding. Only root can read the ACS bits.
+
+    Fix: ``sudo lspci -vvv | grep ACSCtl`` shows SrcValid+ where it is on; turn ACS off in the firmware or with setpci.
+
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#pci-access-control-services-acs
+    """
+    faults = []
+    for view in views(job):
+        pci, groups = view.node.pci, view.adapters.iommu_groups
+        if not isinstance(pci, Pci) or pci.virtual or not groups:
+            continue
+        pairs = [
+            f"{gpu} and {nic.name}"
+            for gpu, place in pci.gpus.items()
+            for nic in pci.nics
+            if nic.place.path and distance(place, nic.place) == "PIX"
+            if groups.get(gpu) and groups.get(nic.place.path[-1]) and groups[gpu] != groups[nic.place.path[-1]]
+        ]
+        if pairs:
+            faults.append((view, pairs))
+    if faults:
+        ranks = [rank for view, _ in faults for rank in view.ranks]
+        yield found(
+            job,
+            ranks,
+            f"{listed(nodes_of(job, ranks))}: ACS separated {brief(faults[0][1][0], 60)} on one PCIe switch at boot; "
+            "if it is still on, GPUDirect RDMA is slow",
+            Fix(
+                "Have root look at the switches' ACS bits, and turn them off on bare metal.",
+                ("sudo lspci -vvv | grep ACSCtl", "readlink /sys/bus/pci/devices/*/iommu_group"),
+            ),
+            severity="info",
+            scope="node",
+            owner="admin",
+            evidence={view.node.name: pairs[:8] for view, pairs in faults[:16]},
+        )
+
+
+@rule("peers", severity="info", scope="rank")
+def ib_relaxed_ordering_vm(job: Job) -> Iterator[Outcome]:
+    """PCIe relaxed ordering is turned off in a virtual machine.
+
+    Without it, GPUDirect RDMA in virtual machines is slow. NCCL's log lacks ``[RO]`` after ``NET/IB : Using``.
+
+    Found where NCCL_IB_PCI_RELAXED_ORDERING is 0 and the CPU reports a hypervisor. An info finding.
+
+    Fix: ``unset NCCL_IB_PCI_RELAXED_ORDERING``: the default uses it where it is available.
+
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-pci-relaxed-ordering
+    """
+    off = [
+        r for v in views(job) if v.adapters.virtual and taken(v) for r in v.ranks if setting(job, r, _ORDERING) == "0"
+    ]
+    for value, ranks in grouped(off, lambda rank: setting(job, rank, _ORDERING)).items():
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {_ORDERING}={value} in a virtual machine; the default is 2 (where available)",
+            Fix("Unset the variable, unless data was corrupted with it.", (f"unset {_ORDERING}",)),
+            severity="info",
+        )

@@ -1,0 +1,143 @@
+"""The ports of the nodes' RDMA adapters, and which of them NCCL would use."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts.base import Missing
+from distcheck.facts.infiniband import OWN_LINKS, Hca, HcaPort, Infiniband
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.rank import RankFacts
+from distcheck.rules.finding import NotChecked
+from distcheck.rules.wording import grouped, listed, once
+from distcheck.selection.adapters import HCA, allows, off
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+class FabricPort(NamedTuple):
+    """A port of an adapter on a node."""
+
+    node: NodeFacts
+    hca: Hca
+    port: HcaPort
+
+    @property
+    def name(self) -> str:
+        """The port's name as NCCL_IB_HCA writes it: mlx5_0:1."""
+        return f"{self.hca.name}:{self.port.number}"
+
+    @property
+    def active(self) -> bool:
+        """Whether NCCL can use the port."""
+        return self.port.state == "ACTIVE"
+
+    @property
+    def own(self) -> bool:
+        """Whether NCCL's own transport supports the port's link layer."""
+        return self.port.link_layer in OWN_LINKS
+
+
+class View(NamedTuple):
+    """A node whose adapters were read, its ranks that use NCCL's InfiniBand transport, and its ports."""
+
+    node: NodeFacts
+    ranks: tuple[RankFacts, ...]
+    adapters: Infiniband
+    lines: tuple[FabricPort, ...]
+    """The ports that the ranks' NCCL_IB_HCA allows, in any state."""
+
+
+def alone(job: Job) -> bool:
+    """Return whether one node is checked by itself, without a job (distcheck node)."""
+    return "node" in job.asked.looks
+
+
+def uses_nccl(job: Job) -> bool:
+    """Return whether the ranks use NCCL between several nodes, or a node is checked by itself."""
+    if alone(job):
+        return True
+    backend = job.made_for if job.asked.backend == "auto" else job.asked.backend
+    return backend == "nccl" and len(job.nodes) > 1
+
+
+@once
+def views(job: Job) -> tuple[View, ...]:
+    """Return the nodes that use RDMA adapters, or would if they had any."""
+    if not uses_nccl(job):
+        return ()
+    found = []
+    for node in job.nodes:
+        if not isinstance(node.infiniband, Infiniband):
+            continue
+        ranks = tuple(rank for rank in job.ranks_on(node) if not off(settings(job, rank)))
+        if ranks:
+            values = {setting(job, rank, HCA) for rank in ranks}
+            lines = tuple(FabricPort(node, hca, port) for hca in node.infiniband.hcas for port in hca.ports)
+            allowed = tuple(i for i in lines if any(allows(v, i.hca.name, i.port.number) for v in values))
+            found.append(View(node, ranks, node.infiniband, allowed))
+    return tuple(found)
+
+
+def not_read(job: Job) -> Iterator[NotChecked]:
+    """Yield the nodes whose adapters could not be read, or not all of them."""
+    nodes = [node for node in job.nodes if uses_nccl(job) and _gap(node)]
+    for reason, group in grouped(nodes, _gap).items():
+        yield NotChecked(reason=reason, nodes=tuple(node.name for node in group), required=False)
+
+
+def _gap(node: NodeFacts) -> str:
+    if isinstance(node.infiniband, Missing):
+        return node.infiniband.reason
+    return node.infiniband.unread if isinstance(node.infiniband, Infiniband) else ""
+
+
+def settings(job: Job, rank: RankFacts) -> Mapping[str, str]:
+    """Return a rank's variables and, below them, its node's NCCL configuration files."""
+    network = job.node_of(rank).network
+    return ChainMap(rank.environment, network.nccl_files) if network else rank.environment
+
+
+def setting(job: Job, rank: RankFacts, name: str) -> str:
+    """Return the effective value of an NCCL variable, '' if it is not set."""
+    return settings(job, rank).get(name, "")
+
+
+def taken(view: View) -> tuple[FabricPort, ...]:
+    """Return the ports that NCCL's own transport would use on a node."""
+    refused = {"denied", "absent"}
+    return tuple(i for i in view.lines if i.own and i.active and i.hca.device_file not in refused)
+
+
+def by_name(job: Job) -> dict[str, list[FabricPort]]:
+    """Return the ports of all nodes by name, without those of network plugins."""
+    return grouped([line for view in views(job) for line in view.lines if line.own], lambda line: line.name)
+
+
+def ranks_of(job: Job, lines: Iterable[FabricPort]) -> list[RankFacts]:
+    """Return the ranks on the nodes of ports."""
+    nodes = {line.node.key: line.node for line in lines}
+    return [rank for node in nodes.values() for rank in job.ranks_on(node)]
+
+
+def where(lines: Iterable[FabricPort], most: int = 4) -> str:
+    """Return ports with their nodes: mlx5_3:1 of node3."""
+    nodes = grouped(lines, lambda line: line.node.name)
+    shown = {name: listed([line.name for line in group], most) for name, group in nodes.items()}
+    alike = grouped(shown, shown.__getitem__)
+    return "; ".join(f"{ports} of {listed(names, most)}" for ports, names in alike.items())
+
+
+def shown(lines: Iterable[FabricPort], what: str = "") -> dict[str, list[str]]:
+    """Return the state of ports by node, as evidence."""
+    nodes = grouped(lines, lambda line: line.node.name)
+    return {name: [f"{line.name} {what or _state(line)}" for line in group[:16]] for name, group in nodes.items()}
+
+
+def _state(line: FabricPort) -> str:
+    rate = "" if line.port.rate_Gbps is None else f", {line.port.rate_Gbps:g} Gb/s"
+    lanes = "" if line.port.lanes is None else f" ({line.port.lanes}X {line.port.speed})".replace(" )", ")")
+    return f"{line.port.state or '?'}/{line.port.physical_state or '?'}{rate}{lanes}"

@@ -1,0 +1,70 @@
+"""Jobs whose nodes have the RDMA adapters of made-up trees of /sys, read by the real collector."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import hcas
+import msgspec
+import pytest
+
+from distcheck.facts.infiniband import Infiniband
+from distcheck.probe import infiniband
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from distcheck.facts.job import Job
+
+FAMILIES = ("ib_ports", "ib_hcas", "ib_addresses", "ib_access", "gdr", "ib_counters")
+
+
+@pytest.fixture
+def read(tmp_path) -> Callable[..., Infiniband]:
+    """Collect a node's adapters; libibverbs and GPUDirect RDMA are there unless a field says otherwise."""
+    numbers = count()
+
+    def read(adapters: Sequence[hcas.Adapter], **fields: Any) -> Infiniband:
+        found = infiniband.collect(hcas.write(tmp_path / str(next(numbers)), adapters), {})
+        well = {"libibverbs": "", "peer_memory": ("nvidia_peermem",), "virtual": False}
+        return msgspec.structs.replace(found, **{**well, **fields})
+
+    return read
+
+
+@pytest.fixture
+def fabric(job_of, change, read) -> Callable[..., Job]:
+    """Build a job of two ranks per node; each argument is a node's adapters, or its facts."""
+
+    def fabric(*nodes: Any, looks: Sequence[str] = ("environment", "meeting", "peers"), **variables: str) -> Job:
+        job = job_of(len(nodes), 2, looks=(*looks,), gpus=2, command="net")
+        for number, node in enumerate(nodes):
+            facts = node if isinstance(node, Infiniband) else read(node)
+            job = change.node(job, number, infiniband=facts)
+        return change.environment(job, None, **variables) if variables else job
+
+    return fabric
+
+
+@pytest.fixture
+def told(judge) -> Callable[[Job], list[tuple[Any, ...]]]:
+    """Return what the rules of the fabric find: rule, severity, ranks, nodes."""
+
+    def told(job: Job) -> list[tuple[Any, ...]]:
+        said = judge(job, *FAMILIES)
+        assert not said.not_checked, said.not_checked
+        return [(f.rule, f.severity, f.ranks, f.nodes) for f in said.findings]
+
+    return told
+
+
+@pytest.fixture
+def message(judge) -> Callable[[Job], str]:
+    """Return the message of the one finding."""
+
+    def message(job: Job) -> str:
+        (finding,) = judge(job, *FAMILIES).findings
+        return finding.message
+
+    return message

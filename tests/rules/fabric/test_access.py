@@ -1,0 +1,65 @@
+"""Device files, libibverbs, locked memory and EFA's plugin, from made-up trees of /sys and /dev."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hcas import efa, infiniband
+
+from distcheck.facts.job import Collectives
+
+RAILS = [infiniband(f"mlx5_{n}") for n in range(2)]
+ABSENT = [rail._replace(file="absent") for rail in RAILS]
+NODE2 = ((2, 3), ("node2",))
+ALL = ((0, 1, 2, 3), ("node1", "node2"))
+
+
+def denied(adapters, *names):
+    """Return the facts as a device cgroup that refuses these adapters leaves them."""
+    refused = {"device_file": "denied", "denied": "Operation not permitted"}
+    hcas = tuple(msgspec.structs.replace(h, **refused) if h.name in names else h for h in adapters.hcas)
+    return msgspec.structs.replace(adapters, hcas=hcas)
+
+
+def test_ib_no_device_in_container_without_device_files(fabric, told, message):
+    job = fabric(RAILS, ABSENT)
+    assert told(job) == [("ib-no-device-in-container", "error", *NODE2)]
+    assert message(job) == "node2: mlx5_0 and mlx5_1 are active, but /dev/infiniband has no file for them"
+
+
+def test_ib_no_device_in_container_without_libibverbs(fabric, read, told, message):
+    error = "libibverbs.so.1: cannot open shared object file: No such file or directory"
+    job = fabric(*[read(RAILS, libibverbs=error)] * 2)
+    assert told(job) == [("ib-no-device-in-container", "error", *ALL)]
+    assert f"libibverbs cannot be loaded ({error})" in message(job)
+
+
+def test_ib_device_not_openable_by_how_many_are_left(fabric, read, told, message):
+    whole, half, none = read(RAILS), denied(read(RAILS), "mlx5_1"), denied(read(RAILS), "mlx5_0", "mlx5_1")
+    job = fabric(whole, half)
+    assert told(job) == [("ib-device-not-openable", "warning", *NODE2)]
+    assert "1 of 2 active adapters cannot be opened: mlx5_1 (/dev/infiniband/uverbs1: Operation not perm" in message(
+        job
+    )
+    assert told(fabric(whole, none)) == [("ib-device-not-openable", "error", *NODE2)]
+    assert {severity for _, severity, *_ in told(fabric(half, half))} == {"info"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "severity"),
+    [(64 << 10, "error"), (8 << 20, "error"), (512 << 20, "warning"), (1 << 30, ""), (-1, ""), (None, "")],
+)
+def test_ib_fork_or_memlock_by_the_limit(fabric, told, change, limit, severity):
+    job = change.process(fabric(RAILS, RAILS), [2, 3], locked_memory_bytes=limit)
+    assert told(job) == ([("ib-fork-or-memlock", severity, *NODE2)] if severity else [])
+
+
+def test_a_low_limit_without_adapters_is_no_fault(fabric, told, change):
+    assert told(change.process(fabric([], []), None, locked_memory_bytes=64 << 10)) == []
+
+
+def test_nccl_efa_plugin_missing_until_nccls_log_decides(fabric, read, told, change):
+    job = fabric([efa()], [efa()])
+    assert told(job) == [("nccl-efa-plugin-missing", "warning", *ALL)]
+    assert told(change.job(job, collectives=Collectives(backend="nccl", backend_reason=""))) == []
+    assert told(fabric(*[read([efa()], net_plugin="libnccl-net.so")] * 2)) == []

@@ -1,0 +1,124 @@
+"""GIDs, subnets and partition keys, from made-up trees of /sys."""
+
+from __future__ import annotations
+
+import pytest
+from hcas import V1, V2, infiniband, ipv4, roce
+
+from distcheck.facts.infiniband import Gid, HcaPort
+from distcheck.facts.network import Interface
+from distcheck.selection import gids
+
+NODE2 = ((2, 3), ("node2",))
+ALL = ((0, 1, 2, 3), ("node1", "node2"))
+LOCAL = "fe80:0000:0000:0000:a288:c2ff:fef0:0001"
+GLOBAL6 = "2001:0db8:0000:0000:0000:0000:0000:0001"
+
+
+def nodes(*more):
+    return [[roce(address=f"10.1.0.{n + 1}", **fields)] for n, fields in enumerate(more)]
+
+
+@pytest.mark.parametrize(
+    ("table", "settings", "index"),
+    [
+        ([(LOCAL, V1), (LOCAL, V2), (ipv4("10.1.0.1"), V1), (ipv4("10.1.0.1"), V2)], {}, 3),
+        ([(LOCAL, V1), (LOCAL, V2), (ipv4("10.1.0.1"), V1), (ipv4("10.1.0.1"), V2)], {"NCCL_IB_GID_INDEX": "1"}, 1),
+        ([(LOCAL, V1), (ipv4("10.1.0.1"), V2), (ipv4("10.2.0.1"), V2)], {"NCCL_IB_ADDR_RANGE": "10.2.0.0/16"}, 2),
+        ([(LOCAL, V1), (LOCAL, V2)], {}, 0),
+        ([(LOCAL, V1), (GLOBAL6, V1), (GLOBAL6, V2)], {"NCCL_IB_ADDR_FAMILY": "AF_INET6"}, 2),
+        ([(LOCAL, V1), (ipv4("10.1.0.1"), V2), (ipv4("10.1.0.1"), V1)], {"NCCL_IB_ROCE_VERSION_NUM": "1"}, 2),
+    ],
+)
+def test_the_gid_is_chosen_as_nccl_does(table, settings, index):
+    port = HcaPort(number=1, gids={n: Gid(*entry) for n, entry in enumerate(table)}, gid_slots=8)
+    assert gids.chosen(port, settings) == index
+
+
+@pytest.mark.parametrize("index", [None, "3", "-1"])
+def test_a_valid_index_on_all_nodes_is_silent(fabric, told, index):
+    variables = {"NCCL_IB_GID_INDEX": index} if index else {}
+    assert told(fabric(*nodes({}, {}), **variables)) == []
+
+
+def test_roce_gid_index_wrong_when_the_entry_is_empty(fabric, told, message):
+    job = fabric(*nodes({}, {}), NCCL_IB_GID_INDEX="5")
+    assert told(job) == [("roce-gid-index-wrong", "error", *ALL)]
+    assert "NCCL_IB_GID_INDEX=5 has no GID on mlx5_0:1 of node1" in message(job)
+    assert told(fabric([infiniband()], [infiniband()], NCCL_IB_GID_INDEX="5")) == [], "InfiniBand ignores it"
+
+
+def test_an_index_of_another_kind_on_one_node_names_that_node(fabric, told, message):
+    own = ipv4("10.1.0.3")
+    moved = {"gids": ((LOCAL, V1), (LOCAL, V2), (GLOBAL6, V1), (GLOBAL6, V2), (own, V1), (own, V2))}
+    job = fabric(*nodes({}, {}, moved), NCCL_IB_GID_INDEX="3")
+    assert told(job) == [("roce-gid-index-wrong", "error", (4, 5), ("node3",))]
+    assert message(job).endswith("is RoCE v2 IPv6 on mlx5_0:1 of node3, and RoCE v2 IPv4 elsewhere")
+
+
+@pytest.mark.parametrize("index", ["0", "1", "2"])
+def test_a_link_local_or_v1_entry_on_all_nodes_is_a_warning(fabric, told, index):
+    assert told(fabric(*nodes({}, {}), NCCL_IB_GID_INDEX=index)) == [("roce-gid-index-wrong", "warning", *ALL)]
+
+
+def test_roce_no_ipv4_gid_on_one_node(fabric, told, message):
+    job = fabric([roce()], [roce(address="")], [roce(address="10.1.0.3")])
+    assert told(job) == [("roce-no-ipv4-gid", "error", *NODE2)]
+    assert message(job).startswith("mlx5_0:1 of node2 has no IPv4 GID of type RoCE v2")
+    two = [[roce(address="10.1.0.1"), roce("mlx5_1", f"10.2.0.{n}" if n else "")] for n in (1, 0, 2)]
+    assert told(fabric(*two)) == [("roce-no-ipv4-gid", "warning", *NODE2)]
+
+
+def test_ports_without_addresses_on_all_nodes_or_with_unknown_types_are_silent(fabric, told):
+    bare = [roce(), roce("mlx5_1", "")]
+    assert told(fabric(bare, bare)) == []
+    unknown = [roce(gids=((LOCAL, ""), (ipv4("10.1.0.2"), "")))]
+    assert told(fabric([roce()], unknown)) == [], "another network namespace owns the interface"
+
+
+def test_ipv6_only_is_told_once_for_all(fabric, told):
+    six = [roce(gids=((LOCAL, V1), (LOCAL, V2), (GLOBAL6, V1), (GLOBAL6, V2)))]
+    assert told(fabric(six, six)) == [("roce-no-ipv4-gid", "warning", *ALL)]
+    assert told(fabric(six, six, NCCL_IB_ADDR_FAMILY="AF_INET6")) == []
+
+
+def test_roce_gid_subnet_needs_an_address_in_the_others_subnet(fabric, told, message, change):
+    def job(*first):
+        """Return three nodes; NCCL takes the first address of type RoCE v2."""
+        made = fabric(*[[roce(gids=((LOCAL, V1), *((ipv4(a), V2) for a in own)))] for own in first])
+        for n, own in enumerate(first):
+            faces = tuple(Interface("ens0", a, up=True, mtu_bytes=9000, prefix_bits=24) for a in own)
+            made = change.node(made, n, interfaces=faces)
+        return made
+
+    odd = job(("10.1.0.1",), ("10.9.0.2", "10.1.0.2"), ("10.1.0.3",))
+    assert told(odd) == [("roce-gid-subnet", "warning", *NODE2)]
+    assert (
+        "takes the address in 10.9.0.0/24 on mlx5_0:1 of node2; on the other nodes it takes one in 10.1.0"
+        in message(odd)
+    )
+    assert told(job(("10.1.0.1",), ("10.2.0.1",), ("10.3.0.1",))) == [], "a routed network"
+
+
+def test_ib_subnet_differs_when_no_prefix_is_common(fabric, told):
+    other = (("fe80:0000:0000:0001:a088:c203:00f0:0001", V1),)
+    job = fabric([infiniband()], [infiniband(gids=other)], [infiniband()])
+    assert told(job) == [("ib-subnet-differs", "warning", *NODE2)]
+    both = [infiniband(), infiniband("mlx5_1", gids=other)]
+    assert told(fabric(both, both)) == []
+
+
+def test_ib_pkey_compares_the_key_at_the_index(fabric, told, message):
+    def keys(*values):
+        return [infiniband(keys=values)]
+
+    full = keys(0xFFFF, 0x8001)
+    assert told(fabric(full, full)) == []
+    assert told(fabric(full, keys(0x7FFF, 0x0001))) == [], "one full member suffices"
+    assert told(fabric(full, full, NCCL_IB_PKEY="1")) == []
+    job = fabric(full, keys(0xFFFF, 0x8002), full, NCCL_IB_PKEY="1")
+    assert told(job) == [("ib-pkey", "error", *NODE2)]
+    assert "mlx5_0:1 of node2 use another partition than the other ports (key 0x0001)" in message(job)
+    assert told(fabric(full, full, NCCL_IB_PKEY="5")) == [("ib-pkey", "error", *ALL)]
+    limited = keys(0x7FFF)
+    assert told(fabric(limited, limited)) == [("ib-pkey", "error", *ALL)]

@@ -1,0 +1,67 @@
+"""NCCL_IB_HCA, link layers and the number of adapters, from made-up trees of /sys."""
+
+from __future__ import annotations
+
+import pytest
+from hcas import infiniband, roce
+
+RAILS = [infiniband(f"mlx5_{n}") for n in (0, 1, 10, 11)]
+NODE2 = ((2, 3), ("node2",))
+ALL = ((0, 1, 2, 3), ("node1", "node2"))
+
+
+@pytest.mark.parametrize(
+    "value", ["mlx5", "=mlx5_0,mlx5_1", "^mlx5_10", "mlx5_0:1", "mlx5_1,mlx5_10,mlx5_11", "^=mlx5_0"]
+)
+def test_lists_that_select_adapters_are_silent(fabric, told, value):
+    assert told(fabric(RAILS, RAILS, NCCL_IB_HCA=value)) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "severity"),
+    [*((value, "error") for value in ("mlx4", " mlx5_0", "=mlx5", "mlx5:2")), ("^", "warning"), ("^mlx5", "warning")],
+)
+def test_ib_hca_no_match_when_no_active_port_is_left(fabric, told, value, severity):
+    assert told(fabric(RAILS, RAILS, NCCL_IB_HCA=value)) == [("ib-hca-no-match", severity, *ALL)]
+
+
+def test_an_item_that_matches_nowhere_is_named_with_its_blank(fabric, told, message):
+    job = fabric(RAILS, RAILS, NCCL_IB_HCA="=mlx5_0, mlx5_1")
+    assert told(job) == [("ib-hca-no-match", "warning", *ALL)]
+    assert "' mlx5_1' in NCCL_IB_HCA==mlx5_0, mlx5_1: the blank belongs to the name" in message(job)
+    assert "'=mlx5_1'" in message(fabric(RAILS, RAILS, NCCL_IB_HCA="=mlx5_0,=mlx5_1"))
+
+
+def test_a_list_for_several_kinds_of_nodes_is_silent(fabric, told):
+    other = [infiniband(f"ibp{n}s0") for n in range(4)]
+    assert told(fabric(RAILS, other, NCCL_IB_HCA="mlx5_,ibp")) == []
+
+
+def test_a_node_whose_adapters_have_other_names_is_the_only_one_reported(fabric, told):
+    other = [infiniband(f"ibp{n}s0") for n in range(4)]
+    assert told(fabric(RAILS, other, NCCL_IB_HCA="mlx5_0,mlx5_10,mlx5_11")) == [("ib-hca-no-match", "error", *NODE2)]
+
+
+def test_ib_hca_prefix_trap_names_the_surplus_adapters(fabric, told, message):
+    job = fabric(RAILS, RAILS, NCCL_IB_HCA="mlx5_1")
+    assert told(job) == [("ib-hca-prefix-trap", "warning", *ALL)]
+    assert message(job).endswith("mlx5_1 in NCCL_IB_HCA=mlx5_1 also selects mlx5_10 and mlx5_11")
+    assert message(fabric(RAILS, RAILS, NCCL_IB_HCA="^mlx5_1")).endswith("also excludes mlx5_10 and mlx5_11")
+
+
+def test_ib_mixed_link_layer_by_consequence(fabric, told):
+    both = [*RAILS, roce("mlx5_bond_0")]
+    ethernet = [roce(f"rocep{n}s0", f"10.{n}.0.1") for n in range(4)]
+    assert told(fabric(both, both)) == [("ib-mixed-link-layer", "info", *ALL)]
+    assert told(fabric(both, both, NCCL_IB_HCA="^mlx5_bond_0")) == []
+    assert told(fabric(RAILS, ethernet)) == [("ib-mixed-link-layer", "error", *ALL)]
+    swapped = [roce("mlx5_0"), *RAILS[1:]]
+    assert ("ib-mixed-link-layer", "error", *ALL) in told(fabric(RAILS, swapped))
+
+
+def test_ib_hcas_differ_names_the_node_with_fewer(fabric, told, message):
+    job = fabric(RAILS, RAILS[:3], RAILS)
+    assert told(job) == [("ib-hcas-differ", "warning", *NODE2)]
+    assert message(job) == "node2: 3 InfiniBand or RoCE ports; other nodes have 4"
+    assert told(fabric(RAILS, [], RAILS)) == [("ib-hcas-differ", "error", *NODE2)]
+    assert told(fabric(RAILS, RAILS[:2], RAILS[:2])) == [], "nodes of several kinds"
