@@ -1,8 +1,10 @@
-"""NCCL's debug log as facts."""
+"""NCCL's debug log, its configuration files, and the paths that its variables name."""
 
 from __future__ import annotations
 
-from distcheck.facts.base import Amount, Count, Facts, Seconds, Whole
+from typing import Literal
+
+from distcheck.facts.base import Amount, Count, Facts, Missing, Seconds, Whole
 
 
 class NcclGraph(Facts, frozen=True):
@@ -85,3 +87,28 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
         """Whether an operation of at least 1 MiB ran over NVLS; None if no algorithm is known."""
         large = [used for key, used in self.algorithms.items() if int(key.split()[-1]) >= 1 << 20]
         return any("NVLS" in used for used in large) if large else None
+
+
+class NcclFile(Facts, frozen=True):
+    """A configuration file of NCCL or RCCL that exists on a process's node."""
+
+    path: str
+    origin: Literal["NCCL_CONF_FILE", "HOME", "passwd", "HOME+passwd", "system"]
+    """What names it: the variable, the home folder by HOME or by the user database (or both), or a fixed path."""
+    library: Literal["nccl", "rccl"]
+    lines: tuple[str, ...] | Missing
+    """The lines that mention a variable of NCCL, RCCL or a plugin, secrets redacted."""
+
+
+class NamedPath(Facts, frozen=True):
+    """What a process finds at the path that a variable names."""
+
+    path: str
+    state: Literal["readable", "missing", "denied", "other"]
+    """Of the path itself; other: it exists and is no regular file."""
+    folder: Literal["writable", "missing", "denied"]
+    """Of the folder that holds it."""
+    file_system: str = ""
+    """The kernel's type of the folder's file system, if it is a network file system; empty otherwise."""
+    absent_devices: tuple[str, ...] = ()
+    """GPUs of a topology file (bus ids) that are not on this node's PCI bus; at most 16."""

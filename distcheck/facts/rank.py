@@ -9,7 +9,7 @@ from msgspec import field
 
 from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds, Whole
 from distcheck.facts.gpu import CudaView, Gpus
-from distcheck.facts.nccl import NcclLog
+from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import Space, TorchBuild
 from distcheck.facts.placement import Placement, Variables
@@ -90,6 +90,10 @@ class ProcessFacts(Facts, frozen=True):
     locked_memory_bytes: Whole | None = None
     """How much memory it may lock (RLIMIT_MEMLOCK): -1 without a limit, or if CAP_IPC_LOCK lifts it; None in older
     files."""
+    nccl_files: tuple[NcclFile, ...] = ()
+    """The configuration files of NCCL and RCCL that exist for this process."""
+    named_paths: dict[str, NamedPath] = {}
+    """By variable: what this process finds at the files that variables of NCCL and torch name."""
 
 
 class Death(Facts, frozen=True):

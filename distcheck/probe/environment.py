@@ -27,8 +27,8 @@ _NAMES = frozenset(
     )
 )  # fmt: skip
 _PREFIXES = (
-    "SLURM_", "TORCHELASTIC_", "PET_", "NCCL_", "TORCH_NCCL_", "TORCH_DIST", "TORCH_GLOO_", "GLOO_", "OMPI_COMM_WORLD_",
-    "MV2_COMM_WORLD_", "PALS_", "FI_", "UCX_", "DISTCHECK_",
+    "SLURM_", "TORCHELASTIC_", "PET_", "NCCL", "TORCH_NCCL", "TORCH_DIST", "TORCH_GLOO_", "GLOO_", "OMPI_COMM_WORLD_",
+    "MV2_COMM_WORLD_", "PALS_", "FI_", "UCX_", "DISTCHECK_", "RCCL_", "OFI_NCCL_", "TORCH_FR_", "NCLL_", "NCL_", "nccl_",
 )  # fmt: skip
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|_KEY\b|APIKEY|AUTH", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)")
@@ -47,6 +47,12 @@ def collect(environ: Mapping[str, str]) -> dict[str, str]:
         for name in sorted(environ)
         if name in _NAMES or name.startswith(_PREFIXES)
     }
+
+
+def hidden(line: str) -> str:
+    """Return a line NAME=value without the value if the name looks secret, and without credentials in a URL."""
+    name, equals, value = line.partition("=")
+    return f"{name}{equals}(redacted)" if _SECRET_NAME.search(name) else _SECRET_VALUE.sub("(redacted)", _clean(line))
 
 
 def redacted(words: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Link, NetworkFacts, RendezvousFile, Resolution
+from distcheck.probe.nccl_files import read
+from distcheck.selection.nccl_settings import in_use, settings
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -116,27 +118,9 @@ def _binds(own_name: Resolution | Missing) -> str | Missing:
 def nccl_files(
     environ: Mapping[str, str], root: Path = _ROOT, names: tuple[str, ...] = ("NCCL_SOCKET_",)
 ) -> dict[str, str]:
-    """Return the settings with these prefixes from NCCL's configuration files.
-
-    The user's file goes before the system's.
-
-    Source: NVIDIA/nccl, src/misc/param.cc: NCCL_CONF_FILE, else ~/.nccl.conf; then /etc/nccl.conf. The first setting of
-    a name wins; nothing is trimmed.
-    """
-    own = environ.get("NCCL_CONF_FILE") or (f"{environ['HOME']}/.nccl.conf" if environ.get("HOME") else "")
-    found: dict[str, str] = {}
-    for path in (own, "/etc/nccl.conf"):
-        if not path:
-            continue
-        try:
-            text = (root / path.lstrip("/")).read_text(errors="replace") if path.startswith("/") else ""
-        except OSError:
-            continue
-        for line in text.splitlines():
-            name, equals, value = line.partition("=")
-            if equals and name.startswith(names) and not line.startswith("#"):
-                found.setdefault(name, value[:1023])
-    return found
+    """Return the settings with these prefixes from the configuration files of a recent NCCL."""
+    found = settings({}, in_use(read(environ, root), ()))
+    return {name: setting.value for name, setting in found.items() if name.startswith(names)}
 
 
 def rendezvous_file(path: str, root: Path = _ROOT) -> RendezvousFile | Missing:

@@ -11,7 +11,7 @@ from distcheck.facts.gpu import CudaView, Gpus
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
-from distcheck.probe import host, ports, process
+from distcheck.probe import host, nccl_files, ports, process
 
 
 def process_facts(
@@ -19,6 +19,7 @@ def process_facts(
 ) -> ProcessFacts:
     """Collect the facts of this process, which reports for these ranks."""
     first = next((p for p in placements if p.rank in {0, None}), None)
+    files = nccl_files.read(environ)
     return ProcessFacts(
         uid=uid,
         node=node.key,
@@ -29,6 +30,8 @@ def process_facts(
         installed=Installed(python=node.python, prefix=sys.prefix, torch=node.torch, nccl=host.nccl_beside(node.torch)),
         shm_device=process.shm_device(environ),
         locked_memory_bytes=process.locked_memory(),
+        nccl_files=files,
+        named_paths=nccl_files.named_paths(environ, files),
         stage="node",
         free_ports=ports.free_near(first.master_port, node.unprivileged_port_start, node.ephemeral_ports)
         if first is not None

@@ -29,6 +29,10 @@ class Family(NamedTuple):
     Empty: it applies under every launcher."""
 
 
+_NCCL = ("NCCL", "nccl_", "NCLL_", "NCL_", "RCCL_", "TORCH_NCCL", "TORCH_FR_", "OFI_NCCL_", "FI_", "UCX_")
+_NCCL_FILE = "NCCL_CONF_FILE"
+"""A configuration file of NCCL counts as this variable."""
+
 FAMILIES: dict[str, Family] = {
     "launch": Family("launchers.probe_start", ("launch",)),
     "environment": Family("environment.variables", ("environment",)),
@@ -38,6 +42,12 @@ FAMILIES: dict[str, Family] = {
         ("environment",),
         ("TORCHELASTIC_", "PET_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"),
     ),
+    "nccl_names": Family("nccl.names", ("environment",), _NCCL),
+    "nccl_values": Family("nccl.values", ("environment",), _NCCL),
+    "nccl_files": Family("nccl.files", ("environment",), _NCCL),
+    "nccl_differences": Family("nccl.differences", ("environment",), (*_NCCL, "TORCH_DIST")),
+    "nccl_leftovers": Family("nccl.leftovers", ("environment",), _NCCL),
+    "torch_settings": Family("nccl.torch_settings", ("environment",), ("TORCH_NCCL", "TORCH_DIST", "TORCH_FR_", "NCCL_")),
     "torchrun": Family("launchers.torchrun", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "agreement": Family("launchers.agreement", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "elastic": Family("launchers.elastic", ("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
@@ -83,6 +93,7 @@ FAMILIES: dict[str, Family] = {
     "gpu_xids": Family("gpu.xids", ("gpu",)),
     "collectives": Family("collectives.outcome", ("collectives",)),
     "performance": Family("collectives.bandwidth", ("collectives",)),
+    "nccl_networks": Family("nccl.networks", ("collectives",)),
     "nccl_transport": Family("collectives.nccl_network", ("collectives",)),
     "nccl_nodes": Family("collectives.nccl_intranode", ("collectives",)),
     "ib_counters": Family("fabric.counters", ("collectives",)),
@@ -210,6 +221,8 @@ def rules_for(job: Job) -> tuple[Rule, ...]:
     Rules that the user selected are judged under every launcher.
     """
     shown = {name for rank in job.ranks for name in rank.environment}
+    if any(process.nccl_files for process in job.processes):
+        shown.add(_NCCL_FILE)
     return _rules_of(
         tuple(
             name

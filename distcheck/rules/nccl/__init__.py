@@ -1,0 +1,1 @@
+"""Rules about NCCL's and torch's settings: variables and configuration files."""

@@ -1,0 +1,236 @@
+"""Rules about NCCL's configuration files, and the files that its variables name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from distcheck.facts.base import Missing
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, redo, uses_nccl, weigh
+from distcheck.rules.wording import brief, found, grouped, listed, named
+from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, pair
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts.job import Job
+    from distcheck.facts.nccl import NamedPath, NcclFile
+    from distcheck.facts.rank import RankFacts
+
+_NAME = re.compile(r"\W*(?:export\s+|setenv\s+)?[\"']?([A-Z][A-Z0-9_]+)")
+
+
+def _files(job: Job) -> dict[NcclFile, list[RankFacts]]:
+    """Return the ranks by each configuration file that their NCCL reads."""
+    there: dict[NcclFile, list[RankFacts]] = {}
+    for group in alike(job) if uses_nccl(job) else ():
+        for rank in group.ranks:
+            for file in in_use(job.process_of(rank).nccl_files, group.nccl, rccl=group.rccl):
+                there.setdefault(file, []).append(rank)
+    return there
+
+
+@rule("environment", severity="warning", scope="rank")
+def nccl_conf_file_surprise(job: Job) -> Iterator[Outcome]:
+    """Settings of NCCL come from a configuration file and not from the job's environment.
+
+    NCCL reads the file that NCCL_CONF_FILE names, or ~/.nccl.conf without it, and then /etc/nccl.conf; RCCL reads
+    ~/.rccl.conf and /etc/rccl.conf. A variable of the process goes before them. In a container the home folder and /etc
+    are often others than on the host, so that the settings change with the image.
+
+    Found by reading these files as NCCL does. It is an info if they set something. It is a warning if a file cannot be
+    read, or if NCCL_CONF_FILE names a file that does not exist: NCCL then reads no user's file at all and prints no
+    message.
+
+    Fix: move the settings into the job's environment, or check the file that the finding names.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-conf-file
+    """
+    for (path, origin, reason), pairs in grouped(_files(job).items(), lambda item: _unread(job, *item)).items():
+        if reason:
+            ranks = [r for _, group in pairs for r in group]
+            yield found(
+                job,
+                ranks,
+                f"{named(job, ranks)}: {reason}, so NCCL applies none of its settings",
+                Fix(
+                    "Correct the path, or unset the variable." if origin == "NCCL_CONF_FILE" else "Make it readable.",
+                    (f"ls -l {shlex.quote(path)}",),
+                ),
+                severity=weigh(job, "warning"),
+                owner=owner_of([Setting("", path)]),
+                evidence={"file": path},
+            )
+    applied = [
+        (name, setting, group.ranks)
+        for group in (alike(job) if uses_nccl(job) else ())
+        for name, setting in group.settings.items()
+        if setting.origin != ENVIRONMENT
+    ]
+    for path, items in grouped(applied, lambda item: item[1].origin).items():
+        values = {name: setting.value for name, setting, _ in items}
+        ranks = list({id(r): r for _, _, group in items for r in group}.values())
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {path} sets {listed([f'{n}={brief(v, 40)}' for n, v in values.items()], most=3)}",
+            Fix("No action if intended; otherwise remove the line.", (f"cat {shlex.quote(path)}",)),
+            severity="info",
+            owner=owner_of([Setting("", path)]),
+            evidence=values,
+        )
+
+
+def _unread(job: Job, file: NcclFile, ranks: list[RankFacts]) -> tuple[str, str, str]:
+    """Return a file's path and origin, and why NCCL cannot read it, '' if it can."""
+    reason = ""
+    if isinstance(file.lines, Missing):
+        reason = f"{file.path} cannot be read ({file.lines.reason.rpartition(': ')[2]})"
+    elif file.origin == "NCCL_CONF_FILE":
+        seen = job.process_of(ranks[0]).named_paths.get("NCCL_CONF_FILE")
+        if seen is not None and seen.state == "missing":
+            reason = f"NCCL_CONF_FILE={file.path} does not exist"
+    return file.path, file.origin, reason
+
+
+@rule("environment", severity="warning", scope="rank")
+def nccl_conf_file_syntax(job: Job) -> Iterator[Outcome]:
+    """A line of NCCL's configuration file is not read as intended.
+
+    NCCL takes everything before the first = as the name and everything after it as the value. It removes no spaces,
+    quotation marks or comments: ``export NCCL_DEBUG=WARN``, `` NCCL_DEBUG=WARN`` and ``NCCL_DEBUG = WARN`` set other
+    names, and ``NCCL_DEBUG="WARN"`` and ``NCCL_DEBUG=WARN # note`` set other values. Only a # at the start of a line
+    begins a comment. NCCL prints no message. Found by parsing the lines as NCCL does.
+
+    Fix: write plain NAME=value lines.
+    See: https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc (setEnvFile)
+    """
+    for file, ranks in _files(job).items():
+        lines = () if isinstance(file.lines, Missing) else file.lines
+        odd = [(line, why) for line in lines for why in [_odd(line)] if why]
+        if odd:
+            line, why = odd[0]
+            more = f"; {len(odd) - 1} more lines are similar" if len(odd) > 1 else ""
+            yield found(
+                job,
+                ranks,
+                f"{named(job, ranks)}: {file.path} has the line {brief(line, 60)!r}, but {why}{more}",
+                Fix("Write plain NAME=value lines.", tuple(_mended(line, file.path) for line, _ in odd[:4])),
+                severity=weigh(job, "warning"),
+                owner=owner_of([Setting("", file.path)]),
+                evidence={line: why for line, why in odd[:8]},
+            )
+
+
+def _odd(line: str) -> str:
+    """Return why NCCL does not read a line as intended, '' if it does."""
+    read = pair(line)
+    match = _NAME.match(line)
+    if match is None or not match[1].startswith(PREFIXES):
+        return ""
+    if read is None:
+        return "NCCL needs NAME=value"
+    name, value = read
+    if name != match[1]:
+        return f"NCCL reads the name as {name!r}"
+    if value != value.strip() or value[:1] in {'"', "'"} or re.search(r"\s#", value):
+        return f"NCCL reads the value as {brief(value, 40)!r}"
+    return ""
+
+
+def _mended(line: str, path: str) -> str:
+    """Return the command that replaces a line by the one that was meant."""
+    match = _NAME.match(line)
+    name = match[1] if match else ""
+    value = re.split(r"\s#", line.partition("=")[2])[0].strip().strip("\"'")
+    sudo = "sudo " if path.startswith("/etc/") else ""
+    change = f"s|^.*{name}[ =].*$|{name}={value}|"
+    return f"{sudo}sed -i {shlex.quote(change)} {shlex.quote(path)}"
+
+
+def _named(job: Job, variable: str) -> dict[tuple[NamedPath, Setting], list[RankFacts]]:
+    """Return the ranks by what their process finds at the file that a variable names."""
+    there: dict[tuple[NamedPath, Setting], list[RankFacts]] = {}
+    for group in alike(job) if uses_nccl(job) else ():
+        for rank in group.ranks:
+            seen = job.process_of(rank).named_paths.get(variable)
+            if seen is not None:
+                setting = group.settings.get(variable, Setting(seen.path, seen.path))
+                there.setdefault((seen, setting), []).append(rank)
+    return there
+
+
+@rule("environment", severity="warning", scope="rank")
+def nccl_debug_file_shared(job: Job) -> Iterator[Outcome]:
+    """Several ranks write the same NCCL_DEBUG_FILE, or NCCL cannot create it.
+
+    Each process truncates the file when it opens it, so that of several ranks only one log survives, with torn lines.
+    NCCL replaces %h by the host's name and %p by the process id, and does not expand ``~``. If it cannot open the file
+    it writes to standard output instead. Found by the path: no %p with several ranks on a node, no %h on a network file
+    system, a ``~`` at its start, or a folder that does not exist or is not writable.
+
+    Fix: ``export NCCL_DEBUG_FILE=/tmp/nccl.%h.%p``.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug-file
+    """
+    for (seen, setting), ranks in _named(job, "NCCL_DEBUG_FILE").items():
+        path, on = seen.path, grouped(ranks, lambda r: job.process_of(r).node)
+        if path.startswith("/dev/"):
+            continue
+        if path.startswith("~"):
+            problem = "NCCL does not expand ~"
+        elif "%" not in path.rpartition("/")[0] and seen.folder != "writable":
+            problem = f"its folder {'does not exist' if seen.folder == 'missing' else 'is not writable'}"
+        elif "%p" not in path and max(map(len, on.values())) > 1:
+            problem = "all ranks of a node write to it; expected %p in the name"
+        elif "%h" not in path and "%p" not in path and seen.file_system and len(on) > 1:
+            problem = f"all nodes write to it ({seen.file_system}); expected %h in the name"
+        else:
+            continue
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: NCCL_DEBUG_FILE={brief(path, 60)}, but {problem}",
+            Fix(
+                "Use one file for each process, in a folder that exists.",
+                (redo("NCCL_DEBUG_FILE", setting, "/tmp/nccl.%h.%p"),),  # noqa: S108 NCCL's own example
+            ),
+            severity=weigh(job, "warning"),
+            evidence={"NCCL_DEBUG_FILE": path, "folder": seen.folder},
+        )
+
+
+@rule("environment", severity="warning", scope="rank")
+def nccl_topo_file_stale(job: Job) -> Iterator[Outcome]:
+    """NCCL's topology file cannot be read, or describes another machine.
+
+    NCCL_TOPO_FILE, or /var/run/nvidia-topologyd/virtualTopology.xml without it, tells NCCL how GPUs and adapters are
+    connected. If it cannot be opened NCCL continues without it and logs ``Could not open XML topology file`` at most. A
+    file of another instance type leads to bad rings, to an error, or to a hang. Found by opening the file, and by
+    comparing the bus ids of its GPUs with the node's PCI bus.
+
+    Fix: unset NCCL_TOPO_FILE, or use the file of this instance type.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-topo-file
+    """
+    for (seen, setting), ranks in _named(job, "NCCL_TOPO_FILE").items():
+        if seen.state != "readable":
+            states = {"missing": "does not exist", "denied": "cannot be read"}
+            problem = states.get(seen.state, "is no file")
+        elif seen.absent_devices:
+            problem = f"describes GPUs that this node does not have, such as {seen.absent_devices[0]}"
+        else:
+            continue
+        own = setting.origin == seen.path
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: NCCL's topology file {brief(seen.path, 60)} {problem}",
+            Fix(
+                "Remove the file, or replace it by that of this machine." if own else "Unset NCCL_TOPO_FILE.",
+                (f"ls -l {shlex.quote(seen.path)}",) if own else ("unset NCCL_TOPO_FILE",),
+            ),
+            severity=weigh(job, "warning"),
+            owner="admin" if own else "user",
+            evidence={"file": seen.path, **({"absent": list(seen.absent_devices)} if seen.absent_devices else {})},
+        )

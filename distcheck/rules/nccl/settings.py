@@ -1,0 +1,140 @@
+"""The settings of the ranks as NCCL reads them, and what the rules about them share."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from distcheck.facts.job import Collectives
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.node import TorchBuild
+from distcheck.rules.nccl.tables import tables
+from distcheck.rules.wording import brief, once
+from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, settings, strtoll, version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
+    from distcheck.rules.finding import Owner, Severity
+    from distcheck.selection.nccl_settings import Version
+
+K = TypeVar("K", bound="Hashable")
+PREFIXES = ("NCCL", "nccl_", "NCLL_", "NCL_", "RCCL_", "TORCH_NCCL", "TORCH_FR_", "TORCH_DIST", "OFI_NCCL_", "FI_", "UCX_")
+"""How the names begin that these rules judge; misspelt ones too."""
+
+
+class Alike(NamedTuple):
+    """Ranks with the same settings."""
+
+    settings: dict[str, Setting]
+    nccl: Version
+    """The version of NCCL that they use; () if unknown."""
+    rccl: bool
+    """Whether it is AMD's RCCL."""
+    ranks: list[RankFacts]
+
+    def value(self, name: str) -> str:
+        """Return the value of a variable, '' if it is unset or empty."""
+        return self.settings[name].value if name in self.settings else ""
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return a variable as NCCL reads it; an unset or empty one has its default."""
+        value = self.value(name)
+        return strtoll(value)[0] if value else default
+
+
+@once
+def alike(job: Job) -> tuple[Alike, ...]:
+    """Return the ranks grouped by the settings that NCCL and torch find."""
+    groups: dict[Hashable, Alike] = {}
+    for rank in job.ranks:
+        process = job.process_of(rank)
+        own = {name: value for name, value in rank.environment.items() if name.startswith(PREFIXES)}
+        nccl, rccl = _library(job, rank)
+        key = (tuple(own.items()), process.nccl_files, nccl, rccl)
+        if key not in groups:
+            found = settings(own, in_use(process.nccl_files, nccl, rccl=rccl))
+            kept = {name: setting for name, setting in found.items() if name.startswith(PREFIXES)}
+            groups[key] = Alike(kept, nccl, rccl, [])
+        groups[key].ranks.append(rank)
+    return tuple(groups.values())
+
+
+def _library(job: Job, rank: RankFacts) -> tuple[Version, bool]:
+    """Return the version of a rank's NCCL, the one that ran before the installed one, and whether it is RCCL."""
+    installed = job.process_of(rank).installed
+    torch = (installed or job.node_of(rank)).torch
+    log = rank.run.nccl if rank.run else None
+    ran = log.version if isinstance(log, NcclLog) else ""
+    return version(ran or (installed.nccl if installed else "")), isinstance(torch, TorchBuild) and bool(torch.hip)
+
+
+def uses_nccl(job: Job) -> bool:
+    """Return whether variables of NCCL are judged: unless --backend excludes it."""
+    return job.asked.backend in {"auto", "nccl"}
+
+
+def weigh(job: Job, severity: Severity) -> Severity:
+    """Return the severity, info if the job is known to use Gloo, which reads none of these settings."""
+    looked = not {"gpu", "peers"}.isdisjoint(job.asked.looks)
+    ran = isinstance(job.collectives, Collectives) and job.collectives.backend == "gloo"
+    gloo = job.asked.backend == "auto" and (ran or (looked and job.made_for == "gloo"))
+    return "info" if gloo else severity
+
+
+def each(
+    job: Job, judge: Callable[[Alike, str, str], K | None]
+) -> dict[tuple[str, Setting, K], list[RankFacts]]:
+    """Return the ranks by variable, setting and what `judge` finds about it; None is nothing.
+
+    `judge` gets the ranks' settings, a variable and its value. Empty if the job cannot use NCCL.
+    """
+    found: dict[tuple[str, Setting, K], list[RankFacts]] = {}
+    for group in alike(job) if uses_nccl(job) else ():
+        for name, setting in group.settings.items():
+            problem = judge(group, name, setting.value)
+            if problem is not None:
+                found.setdefault((name, setting, problem), []).extend(group.ranks)
+    return found
+
+
+def is_int(name: str) -> bool:
+    """Return whether NCCL reads a variable through strtoll."""
+    variable = tables().nccl.get(name)
+    return variable is not None and variable.kind == "int"
+
+
+def shown(name: str, setting: Setting) -> str:
+    """Return a setting for a message, with its origin if that is a file."""
+    return f"{name}={brief(setting.value, 60)}{'' if setting.origin == ENVIRONMENT else f' (in {setting.origin})'}"
+
+
+def owner_of(found: Iterable[Setting]) -> Owner:
+    """Return who can change settings: the admin, if all are in files of the system."""
+    return "admin" if all(setting.origin.startswith("/etc/") for setting in found) else "user"
+
+
+def undo(name: str, setting: Setting) -> str:
+    """Return the command that removes a setting."""
+    if setting.origin == ENVIRONMENT:
+        return f"unset {shlex.quote(name)}"
+    return f"{_sudo(setting)}sed -i {shlex.quote(f'/^{name}=/d')} {shlex.quote(setting.origin)}"
+
+
+def redo(name: str, setting: Setting, value: str, old: str = "") -> str:
+    """Return the command that gives a setting another value, or with `old` its right name."""
+    if setting.origin == ENVIRONMENT:
+        return (f"unset {shlex.quote(old)}; " if old else "") + f"export {name}={shlex.quote(value)}"
+    change = f"s|^{old or name}=.*|{name}={value}|"
+    return f"{_sudo(setting)}sed -i {shlex.quote(change)} {shlex.quote(setting.origin)}"
+
+
+def _sudo(setting: Setting) -> str:
+    return "sudo " if setting.origin.startswith("/etc/") else ""
+
+
+def release(nccl: Version) -> str:
+    """Return a version as text."""
+    return ".".join(map(str, nccl))

@@ -1,0 +1,104 @@
+"""The variables that NCCL, torch and other software read, from variables.txt.
+
+docs/build_variables.py writes that file and states its columns and sources.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.selection.nccl_settings import version
+
+if TYPE_CHECKING:
+    from distcheck.selection.nccl_settings import Version
+
+_ALIKE = 0.85
+"""How similar two names must be (difflib's ratio) for one to be a misspelling of the other."""
+_HABITS = {
+    "NCCL_IFNAME": "NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFACE": "NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_INTERFACE": "NCCL_SOCKET_IFNAME",
+    "NCCL_DEBUG_LEVEL": "NCCL_DEBUG",
+    "NCCL_LOG_LEVEL": "NCCL_DEBUG",
+    "NCCL_GDR_LEVEL": "NCCL_NET_GDR_LEVEL",
+    "NCCL_DISABLE_P2P": "NCCL_P2P_DISABLE",
+    "NCCL_DISABLE_IB": "NCCL_IB_DISABLE",
+    "NCCL_DISABLE_SHM": "NCCL_SHM_DISABLE",
+    "NCCL_ALGORITHM": "NCCL_ALGO",
+    "NCCL_PROTOCOL": "NCCL_PROTO",
+    "NCCL_BUFFER_SIZE": "NCCL_BUFFSIZE",
+}
+"""Names that people write, and the variable that they mean."""
+
+
+class Variable(NamedTuple):
+    """A variable of NCCL or torch."""
+
+    name: str
+    kind: str
+    """int, bool (torch), flag (text or number), level (a path such as PHB), text."""
+    first: Version = ()
+    """The first and last release of NCCL that read it; () for torch's."""
+    last: Version = ()
+    default: str = ""
+    """If it is a number."""
+    successor: str = ""
+    """The name that replaced it; for torch's the deprecated name."""
+
+
+class Tables(NamedTuple):
+    """All known variables."""
+
+    nccl: dict[str, Variable]
+    torch: dict[str, Variable]
+    deprecated: dict[str, str]
+    """Old names of torch's variables, and the new ones."""
+    others: tuple[str, ...]
+    """Names of other software."""
+    prefixes: tuple[str, ...]
+    """And how its names begin."""
+    newest: Version
+    """The newest release of NCCL in the table."""
+
+
+@cache
+def tables() -> Tables:
+    """Return the tables, read once."""
+    rows = [line.split("\t") for line in (Path(__file__).parent / "variables.txt").read_text().splitlines()[1:]]
+    nccl = {
+        name: Variable(name, kind, version(first), version(last), default, successor)
+        for library, name, kind, first, last, default, successor in (row for row in rows if row[0] == "nccl")
+    }
+    torch = {row[1]: Variable(row[1], row[2], successor=row[3]) for row in rows if row[0] == "torch"}
+    others = [row[1] for row in rows if row[0] == "other"]
+    return Tables(
+        nccl,
+        torch,
+        {variable.successor: variable.name for variable in torch.values() if variable.successor},
+        tuple(name for name in others if not name.endswith("*")),
+        tuple(name.removesuffix("*") for name in others if name.endswith("*")),
+        max(variable.last for variable in nccl.values()),
+    )
+
+
+def known(name: str) -> bool:
+    """Return whether NCCL, torch or other software reads a name, in any version."""
+    t = tables()
+    return name in t.nccl or name in t.torch or name in t.deprecated or name in t.others or name.startswith(t.prefixes)
+
+
+def current(name: str) -> bool:
+    """Return whether the newest NCCL in the table reads a name."""
+    variable = tables().nccl.get(name)
+    return variable is not None and variable.last == tables().newest
+
+
+def suggestion(name: str) -> str:
+    """Return the variable that a misspelt name means, '' if none is similar."""
+    t = tables()
+    upper = _HABITS.get(name.upper(), name.upper())
+    pool = [n for n in t.nccl if current(n)] + list(t.torch)
+    return upper if upper in pool else next(iter(get_close_matches(upper, pool, 1, _ALIKE)), "")

@@ -1,0 +1,265 @@
+"""Rules about single values that NCCL reads otherwise than intended, or rejects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.base import Missing
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.nccl.grammar import problem_of, without_algorithm
+from distcheck.rules.nccl.settings import Alike, alike, each, is_int, owner_of, redo, shown, undo, uses_nccl, weigh
+from distcheck.rules.wording import found, listed, named
+from distcheck.selection.nccl_settings import strtoll
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts.job import Job
+
+_TRUE = frozenset({"true", "yes", "on", "y", "t", "enable", "enabled"})
+_FALSE = frozenset({"false", "no", "off", "n", "f", "disable", "disabled"})
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+"""Path types that NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL accept (src/graph/topo.cc, src/graph/paths.cc)."""
+_NO_NETWORKS = frozenset(
+    {"tcp", "efa", "ofi", "libfabric", "roce", "rdma", "infiniband", "ibverbs", "verbs", "ethernet", "eth", "sockets",
+     "none", "0", "1", "true", "false"}
+)  # fmt: skip
+"""Values of NCCL_NET that people write and that are the name of no network."""
+
+
+@rule("environment", severity="warning", scope="rank")
+def nccl_bool_text(job: Job) -> Iterator[Outcome]:
+    """A switch of NCCL holds a word such as true or yes, which NCCL reads as 0.
+
+    NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_P2P_DISABLE=yes changes nothing. NCCL parses its numbers with
+    ``strtoll``, which returns 0 for text, and prints no message. Found by parsing the value as NCCL does. Words that
+    mean 0 (false, off) are silent, because NCCL reads them as meant.
+
+    Fix: write 1 or 0.
+    See: https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc (ncclLoadParam)
+    """
+
+    def word(_: Alike, name: str, value: str) -> bool | None:
+        return True if is_int(name) and value.strip(" \"'").lower() in _TRUE else None
+
+    for (name, setting, _), ranks in each(job, word).items():
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: NCCL reads {shown(name, setting)} as 0; expected 1 or 0",
+            Fix("Write 1, or remove the variable.", (redo(name, setting, "1"),)),
+            severity=weigh(job, "warning"),
+            owner=owner_of([setting]),
+            evidence={name: setting.value, "origin": setting.origin, "read as": 0},
+        )
+
+
+@rule("environment", scope="rank")
+def nccl_int_suffix(job: Job) -> Iterator[Outcome]:
+    """NCCL reads only the beginning of a number, or reads it as octal.
+
+    NCCL_BUFFSIZE=4M is 4 bytes, ``"1"`` with its quotation marks is 0, and 010 is 8. NCCL parses numbers with
+    ``strtoll`` in base 0, which stops at the first character that does not fit, and prints no message. Found by parsing
+    the value as NCCL does. It is an error for NCCL_BUFFSIZE and the buffers of the LL protocols if fewer than 1024
+    bytes remain, because NCCL divides the buffer into steps; otherwise a warning.
+
+    Fix: write the plain decimal number, sizes in bytes.
+    See: https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc (ncclLoadParam)
+    """
+
+    def cut(_: Alike, name: str, value: str) -> int | None:
+        text = value.strip(" \"'").lower()
+        if not is_int(name) or not value.strip() or text in _TRUE or text in _FALSE:
+            return None
+        number, rest = strtoll(value)
+        octal = value.strip().isdecimal() and int(value) != number
+        return number if rest.strip() or octal else None
+
+    for (name, setting, number), ranks in each(job, cut).items():
+        small = name in {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"} and 0 <= number < 1024
+        meant = _number_meant(setting.value)
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: NCCL reads {shown(name, setting)} as {number}"
+            + (" bytes" if small else "")
+            + (f"; expected {meant}" if meant else "; expected a plain number"),
+            Fix(
+                "Write a plain decimal number." if meant else "Write a plain decimal number, or remove the variable.",
+                (redo(name, setting, meant) if meant else undo(name, setting),),
+            ),
+            severity=weigh(job, "error" if small else "warning"),
+            owner=owner_of([setting]),
+            evidence={name: setting.value, "origin": setting.origin, "read as": number},
+        )
+
+
+def _number_meant(value: str) -> str:
+    """Return the plain number that a value such as 4M, "1" or 010 means, '' if that is unclear."""
+    text = value.strip(" \"'").lower()
+    if text.isdecimal():
+        return str(int(text))
+    for ending in ("ib", "b", ""):
+        digits, unit = text.removesuffix(ending)[:-1].strip(), text.removesuffix(ending)[-1:]
+        if text.endswith(ending) and digits.isdecimal() and unit in _UNITS:
+            return str(int(digits) * _UNITS[unit])
+    return ""
+
+
+@rule("environment", severity="warning", scope="rank")
+def nccl_level_text(job: Job) -> Iterator[Outcome]:
+    """NCCL_P2P_LEVEL or NCCL_NET_GDR_LEVEL holds a word that NCCL ignores.
+
+    NCCL compares the value with LOC, NVL, PIX, PXB, PHB and SYS, in capitals only, and ignores anything else without a
+    message: ``nvl`` and ``NVLINK`` leave its own choice in place. Found by comparing as NCCL does. Numbers are accepted
+    for old scripts.
+
+    Fix: write one of these words in capitals.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-level
+    """
+
+    def odd(_: Alike, name: str, value: str) -> bool | None:
+        level = name in {"NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL"}
+        return True if level and value and value not in _LEVELS and not value[0].isdecimal() else None
+
+    for (name, setting, _), ranks in each(job, odd).items():
+        upper = setting.value.strip(" \"'").upper()
+        meant = "NVL" if upper == "NVLINK" else upper if upper in _LEVELS else ""
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: NCCL ignores {shown(name, setting)}; expected LOC, NVL, PIX, PXB, PHB or SYS",
+            Fix("Write the level in capitals.", (redo(name, setting, meant),))
+            if meant
+            else Fix("Write one of these levels, or remove the variable.", (undo(name, setting),)),
+            severity=weigh(job, "warning"),
+            owner=owner_of([setting]),
+            evidence={name: setting.value, "origin": setting.origin},
+        )
+
+
+@rule("environment", scope="rank")
+def nccl_algo_proto_invalid(job: Job) -> Iterator[Outcome]:
+    """NCCL_ALGO or NCCL_PROTO has a syntax error, or leaves a collective without an algorithm.
+
+    Since 2.24 NCCL fails at the first communicator, ``Unrecognized element token "Foo" when parsing "Foo"`` and
+    ncclInvalidUsage; older releases ignore the word. The value is a list ``function:word,word;function:word``, where
+    the function is optional for the first part, and a ^ before the words excludes them. Also since 2.24, a collective
+    for which nothing remains fails: ``No algorithm/protocol available for function Broadcast``. NCCL_ALGO=Tree leaves
+    none for broadcast, which DDP and FSDP call at their start, because only the ring implements it.
+
+    Found by parsing the value as the NCCL in use does, or a recent one if the version is unknown. A word that NCCL does
+    not know is an error since 2.24 and a warning before. A missing algorithm for broadcast is a warning.
+
+    Fix: unset the variable: NCCL's own choice is nearly always the best. Otherwise add ring to the list.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo
+    """
+
+    def bad(group: Alike, name: str, value: str) -> tuple[str, bool] | None:
+        problem = problem_of(name, value, group.nccl)
+        return (problem, not group.nccl or group.nccl >= (2, 24)) if problem else None
+
+    for (name, setting, (problem, fails)), ranks in each(job, bad).items():
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {shown(name, setting)} has {problem}; "
+            + ("NCCL 2.24 and later fail with ncclInvalidUsage" if fails else "this NCCL ignores it"),
+            Fix("Remove it; NCCL then chooses.", (undo(name, setting),)),
+            severity=weigh(job, "error" if fails else "warning"),
+            owner=owner_of([setting]),
+            evidence={name: setting.value, "origin": setting.origin},
+        )
+    groups = alike(job) if uses_nccl(job) else ()
+    if {without_algorithm(g.value("NCCL_ALGO"), g.nccl) for g in groups} == {True}:  # else nccl-env-differs reports it
+        setting = groups[0].settings["NCCL_ALGO"]
+        ranks = [r for g in groups for r in g.ranks]
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {shown('NCCL_ALGO', setting)} leaves no algorithm for broadcast; NCCL 2.24 and "
+            "later fail at the first broadcast",
+            Fix(
+                "Remove it, or set it for all_reduce alone.",
+                (undo("NCCL_ALGO", setting), redo("NCCL_ALGO", setting, f"allreduce:{setting.value}")),
+            ),
+            severity=weigh(job, "warning"),
+            owner=owner_of([setting]),
+            evidence={"NCCL_ALGO": setting.value, "origin": setting.origin},
+        )
+
+
+@rule("environment", scope="rank")
+def nccl_net_name_invalid(job: Job) -> Iterator[Outcome]:
+    """NCCL_NET is not the name of a network.
+
+    NCCL_NET takes the exact name of a network: IB, Socket, or the name that a plugin gives itself, such as ``AWS
+    Libfabric``; case does not matter. With any other value NCCL fails at the first communicator: ``Failed to initialize
+    any NET plugin``, in older releases ``Error: network ib0 not found.`` Found by values that no network is named: an
+    interface of the node (ib0, eth0), or a word such as TCP, EFA or RoCE. Other unknown values are not judged, because
+    a plugin may have that name.
+
+    Fix: ``export NCCL_NET=IB`` or ``export NCCL_NET=Socket``, or unset it.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-net
+    """
+
+    def wrong(group: Alike, name: str, value: str) -> str | None:
+        if name != "NCCL_NET" or not value:
+            return None
+        there = job.node_of(group.ranks[0]).interfaces
+        names = set() if isinstance(there, Missing) else {i.name for i in there}
+        if value in names:
+            return "an interface of the node"
+        quoted = value.strip() != value or value[0] in "\"'"
+        return "the name of no network" if quoted or value.lower() in _NO_NETWORKS else None
+
+    for (name, setting, what), ranks in each(job, wrong).items():
+        text = setting.value.strip(" \"'").lower()
+        meant = "IB" if text in {"ib", "roce", "rdma", "infiniband", "ibverbs", "verbs"} or text[:2] == "ib" else ""
+        meant = meant or ("Socket" if text in {"tcp", "sockets", "socket", "ethernet", "eth"} else "")
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {shown(name, setting)} is {what}; expected IB, Socket or the name of a plugin",
+            Fix(
+                "Name the network, or let NCCL choose.",
+                (redo(name, setting, meant) if meant else undo(name, setting),),
+            ),
+            severity=weigh(job, "error"),
+            owner=owner_of([setting]),
+            evidence={name: setting.value, "origin": setting.origin},
+        )
+
+
+@rule("environment", scope="rank")
+def nccl_comm_id_set(job: Job) -> Iterator[Outcome]:
+    """NCCL_COMM_ID is set, which torch does not support.
+
+    With it NCCL meets at a fixed address instead of the one that torch exchanges through its store. torch then fails
+    with ``ncclCommGetUniqueId should not be called when NCCL_COMM_ID is set`` or ``Invalid NCCL_COMM_ID, please use
+    format``, or its second communicator takes the port of the first. It is left from a program that uses NCCL without
+    torch. Found by the variable.
+
+    Fix: unset it.
+    See: https://github.com/NVIDIA/nccl/blob/master/src/bootstrap.cc (bootstrapGetUniqueId)
+    """
+
+    def is_set(_: Alike, name: str, __: str) -> bool | None:
+        return True if name == "NCCL_COMM_ID" else None
+
+    grouped = each(job, is_set)
+    if grouped:
+        ranks = [r for group in grouped.values() for r in group]
+        values = list(dict.fromkeys(setting.value for _, setting, _ in grouped))
+        name, setting, _ = next(iter(grouped))
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: NCCL_COMM_ID is set ({listed(values, most=2)}); expected unset under torch",
+            Fix("Remove it.", (undo(name, setting),)),
+            severity=weigh(job, "error"),
+            owner=owner_of([setting]),
+            evidence={"NCCL_COMM_ID": values[0], "origin": setting.origin},
+        )

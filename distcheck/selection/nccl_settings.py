@@ -1,0 +1,85 @@
+"""NCCL's settings by NCCL's own rules: which value counts, where it is from, and how NCCL parses it.
+
+NVIDIA/nccl, src/misc/param.cc: a variable of the process, even an empty one, goes before the file that NCCL_CONF_FILE
+names (since 2.23; it replaces ~/.nccl.conf), and that before /etc/nccl.conf; the first line with a name counts, and
+nothing is trimmed. The home folder is HOME's since 2.30, before that the user database's. Numbers go through
+strtoll(value, NULL, 0), which stops at the first character that does not fit and reports nothing. ROCm/rccl (same
+file) reads ~/.rccl.conf, by the user database, and /etc/rccl.conf.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts.base import Missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from distcheck.facts.nccl import NcclFile
+
+Version = tuple[int, ...]
+"""2, 23, 4."""
+
+ENVIRONMENT = "the environment"
+_LONGEST = 1023
+_CONF_FILE_SINCE = (2, 23)
+_HOME_SINCE = (2, 30)
+_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_LARGEST = (1 << 63) - 1
+
+
+class Setting(NamedTuple):
+    """A value as NCCL finds it."""
+
+    value: str
+    origin: str = ENVIRONMENT
+    """`ENVIRONMENT`, or the path of a file."""
+
+
+def version(text: str) -> Version:
+    """Return the numbers of a version, () if there are none: (2, 27, 3) of 2.27.3+cuda12.9."""
+    match = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?", text)
+    return tuple(int(n) for n in match.groups() if n is not None) if match else ()
+
+
+def pair(line: str) -> tuple[str, str] | None:
+    """Return the name and the value that NCCL reads from a line of its file; None if it skips it."""
+    name, equals, value = line.partition("=")
+    return (name[:_LONGEST], value[:_LONGEST]) if equals and not line.startswith("#") else None
+
+
+def in_use(files: Iterable[NcclFile], nccl: Version, *, rccl: bool = False) -> list[NcclFile]:
+    """Return the files that this version of the library reads, the first one with a name counts.
+
+    An unknown version, (), counts as a recent one.
+    """
+    there = [file for file in files if file.library == ("rccl" if rccl else "nccl")]
+    named = [file for file in there if file.origin == "NCCL_CONF_FILE" and (not nccl or nccl >= _CONF_FILE_SINCE)]
+    if not named and any(file.origin == "NCCL_CONF_FILE" for file in there):
+        there = [file for file in there if file.origin != "NCCL_CONF_FILE"]
+    home = "HOME" if not rccl and (not nccl or nccl >= _HOME_SINCE) else "passwd"
+    own = named or [file for file in there if home in file.origin.split("+")]
+    return [*own, *(file for file in there if file.origin == "system")]
+
+
+def settings(environment: Mapping[str, str], files: Iterable[NcclFile]) -> dict[str, Setting]:
+    """Return each setting with its origin; `files` are those in use, in their order."""
+    found = {name: Setting(value) for name, value in environment.items()}
+    for file in files:
+        for line in () if isinstance(file.lines, Missing) else file.lines:
+            if read := pair(line):
+                found.setdefault(read[0], Setting(read[1], file.path))
+    return found
+
+
+def strtoll(text: str) -> tuple[int, str]:
+    """Return the number that C's strtoll(text, NULL, 0) reads, 0 if there is none, and the rest."""
+    match = _INTEGER.match(text)
+    if match is None:
+        return 0, text
+    digits = match[2]
+    base = 16 if digits[:2].lower() == "0x" else 8 if digits[0] == "0" else 10
+    number = min(int(digits, base), _LARGEST)
+    return (-number if match[1] == "-" else number), text[match.end() :]
