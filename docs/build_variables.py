@@ -57,7 +57,9 @@ def _nccl(lines: list[str]) -> list[str]:
         first, last = between.groups() if between else ("2.0.5", "2.2.12")  # documented, in no public source
         successor = _SUCCESSOR.search(note)
         number = default if re.fullmatch(r"-?\d+", default) else ""
-        rows.append("\t".join(("nccl", name, _kind(name, default), first, last, number, successor[1] if successor else "")))
+        rows.append(
+            "\t".join(("nccl", name, _kind(name, default), first, last, number, successor[1] if successor else ""))
+        )
     return rows
 
 

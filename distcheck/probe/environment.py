@@ -28,7 +28,8 @@ _NAMES = frozenset(
 )  # fmt: skip
 _PREFIXES = (
     "SLURM_", "TORCHELASTIC_", "PET_", "NCCL", "TORCH_NCCL", "TORCH_DIST", "TORCH_GLOO_", "GLOO_", "OMPI_COMM_WORLD_",
-    "MV2_COMM_WORLD_", "PALS_", "FI_", "UCX_", "DISTCHECK_", "RCCL_", "OFI_NCCL_", "TORCH_FR_", "NCLL_", "NCL_", "nccl_",
+    "MV2_COMM_WORLD_", "PALS_", "FI_", "UCX_", "DISTCHECK_", "RCCL_", "OFI_NCCL_", "TORCH_FR_",
+    "NCLL_", "NCL_", "nccl_",
 )  # fmt: skip
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|JWT|_KEY\b|APIKEY|AUTH", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(?<=://)[^/@\s]+(?=@)")
@@ -51,7 +52,7 @@ def collect(environ: Mapping[str, str]) -> dict[str, str]:
 
 def hidden(line: str) -> str:
     """Return a line NAME=value without the value if the name looks secret, and without credentials in a URL."""
-    name, equals, value = line.partition("=")
+    name, equals, _ = line.partition("=")
     return f"{name}{equals}(redacted)" if _SECRET_NAME.search(name) else _SECRET_VALUE.sub("(redacted)", _clean(line))
 
 

@@ -47,7 +47,9 @@ FAMILIES: dict[str, Family] = {
     "nccl_files": Family("nccl.files", ("environment",), _NCCL),
     "nccl_differences": Family("nccl.differences", ("environment",), (*_NCCL, "TORCH_DIST")),
     "nccl_leftovers": Family("nccl.leftovers", ("environment",), _NCCL),
-    "torch_settings": Family("nccl.torch_settings", ("environment",), ("TORCH_NCCL", "TORCH_DIST", "TORCH_FR_", "NCCL_")),
+    "torch_settings": Family(
+        "nccl.torch_settings", ("environment",), ("TORCH_NCCL", "TORCH_DIST", "TORCH_FR_", "NCCL_")
+    ),
     "torchrun": Family("launchers.torchrun", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "agreement": Family("launchers.agreement", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "elastic": Family("launchers.elastic", ("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),

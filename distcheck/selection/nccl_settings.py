@@ -75,7 +75,7 @@ def settings(environment: Mapping[str, str], files: Iterable[NcclFile]) -> dict[
 
 
 def strtoll(text: str) -> tuple[int, str]:
-    """Return the number that C's strtoll(text, NULL, 0) reads, 0 if there is none, and the rest."""
+    """Return the number that C reads at the start of a text in base 0, 0 without one, and the rest."""
     match = _INTEGER.match(text)
     if match is None:
         return 0, text

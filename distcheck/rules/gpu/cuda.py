@@ -32,7 +32,7 @@ _BORROWED = re.compile(r"/[^/]*(compat|stubs)[^/]*/")
 """Folders whose libcuda is not the driver's own: forward compatibility packages and link-time stubs."""
 
 
-@rule("gpu", scope=("rank", "node"))
+@rule("gpu", "nccl-uvm-missing", scope=("rank", "node"))
 def gpu_cuda_init_failed(job: Job) -> Iterator[Outcome]:
     """CUDA does not start for a rank although NVML counts GPUs on its node.
 

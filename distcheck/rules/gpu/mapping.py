@@ -115,7 +115,7 @@ def gpu_fell_off_bus(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("gpu", scope=("rank", "node"))
+@rule("gpu", "torch-backend-differs", scope=("rank", "node"))
 def gpu_none_visible(job: Job) -> Iterator[Outcome]:
     """A rank of an NCCL job has no NVIDIA GPU at all.
 

@@ -105,7 +105,7 @@ def _intercepted(outcomes: list[str]) -> bool:
     return bool(outcomes) and set(outcomes) <= {"silent", "closed", "foreign"}
 
 
-@rule("environment", severity="info")
+@rule("environment", "nccl-shm-disabled-or-isolated", severity="info")
 def k8s_pod_host_confusion(job: Job) -> Iterator[Outcome]:
     """NCCL takes pods of one machine for several machines, or isolated containers for one.
 

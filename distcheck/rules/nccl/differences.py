@@ -21,19 +21,30 @@ if TYPE_CHECKING:
     from distcheck.rules.nccl.settings import Alike
 
 _HANG = frozenset(
-    {"NCCL_ALGO", "NCCL_PROTO", "NCCL_COLLNET_ENABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE", "NCCL_NTHREADS",
-     "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS",
-     "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_SOCKET_MAGIC", "NCCL_MNNVL_ENABLE",
-     "TORCH_DIST_USE_NCCL2", "FI_PROVIDER", "OFI_NCCL_PROTOCOL"}
-)  # fmt: skip
+    {
+        *("NCCL_ALGO", "NCCL_PROTO", "NCCL_COLLNET_ENABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"),
+        *("NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_MIN_NCHANNELS"),
+        *("NCCL_MAX_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MAX_NRINGS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
+        *("NCCL_SOCKET_MAGIC", "NCCL_MNNVL_ENABLE", "TORCH_DIST_USE_NCCL2", "FI_PROVIDER", "OFI_NCCL_PROTOCOL"),
+    }
+)
 """Each rank works out with these what to send to which peer; with different values they wait for each other."""
 _HANG_IN_A_NODE = frozenset({"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_DIRECT_DISABLE", "NCCL_SHM_DISABLE",
                              "NCCL_NVLS_ENABLE", "NCCL_CUMEM_ENABLE"})  # fmt: skip
 """The same among the ranks of one node; between nodes they only decide the speed."""
-_OWN = ("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "NCCL_IB_HCA", "NCCL_HOSTID",
-        "NCCL_COMM_ID", "NCCL_CONF_FILE", "NCCL_IB_GID_INDEX", "NCCL_RAS_", "NCCL_PROXY_", "NCCL_MNNVL_CLIQUE_ID",
-        "NCCL_MNNVL_UUID", "NCCL_VERSION", "NCCL_SOCKET_FAMILY", "TORCH_NCCL_DEBUG_INFO", "TORCH_FR_DUMP", "TORCH_DIST",
-        "RCCL_TOPO")  # fmt: skip
+_OWN = (
+    *("NCCL_DEBUG", "NCCL_TOPO_", "NCCL_GRAPH_", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_OOB_NET_IFNAME"),
+    *("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_HOSTID", "NCCL_COMM_ID", "NCCL_CONF_FILE", "NCCL_RAS_", "NCCL_PROXY_"),
+    *(
+        "NCCL_MNNVL_CLIQUE_ID",
+        "NCCL_MNNVL_UUID",
+        "NCCL_VERSION",
+        "TORCH_NCCL_DEBUG_INFO",
+        "TORCH_FR_DUMP",
+        "TORCH_DIST",
+    ),
+    "RCCL_TOPO",
+)
 """Each node or rank may have its own value of these, or another rule compares them."""
 _OTHERS = ("OFI_NCCL_", "FI_", "UCX_", "RCCL_", "TORCH_NCCL", "TORCH_FR_")
 
@@ -51,8 +62,8 @@ def nccl_env_differs(job: Job) -> Iterator[Outcome]:
     Found by comparing the effective values, configuration files included, as NCCL parses them: an unset variable is
     equal to its default. It is an error for the settings that hang; those that concern a node's own GPUs
     (NCCL_P2P_DISABLE, NCCL_SHM_DISABLE) only if they differ within a node. Otherwise it is a warning, and an info for
-    torch's and other libraries' settings. What each node may set for itself (NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_DEBUG,
-    files) is not compared. Settings that differ between the same ranks are one finding.
+    torch's and other libraries' settings. What each node may set for itself (NCCL_SOCKET_IFNAME, NCCL_IB_HCA,
+    NCCL_DEBUG, files) is not compared. Settings that differ between the same ranks are one finding.
 
     Fix: give all ranks the same settings, or none.
     See: https://github.com/NVIDIA/nccl/issues/626
@@ -66,9 +77,9 @@ def nccl_env_differs(job: Job) -> Iterator[Outcome]:
             sides = grouped(range(len(groups)), lambda n, name=name: _as_read(groups[n], name))  # type: ignore[misc]
             if len(sides) > 1:
                 apart.setdefault(tuple(sorted(map(frozenset, sides.values()), key=min)), []).append(name)
-    for sides, names in apart.items():
+    for partition, names in apart.items():
         names.sort(key=lambda name: (SEVERITIES.index(_severity(job, name, groups)), name))
-        yield from _difference(job, groups, sides, names)
+        yield from _difference(job, groups, partition, names)
 
 
 def _difference(
@@ -98,7 +109,7 @@ def _difference(
         job,
         wrong,
         f"{words}{rest}{more}{effect and f'; {effect}'}",
-        Fix(f"Give all ranks the same value on {numbered(numbers_of(wrong))} as elsewhere, or unset it everywhere.", tuple(commands)),
+        Fix(f"Give {numbered(numbers_of(wrong))} the same settings as the others.", tuple(commands)),
         severity=weigh(job, severity),
         scope="job",
         evidence={

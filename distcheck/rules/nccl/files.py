@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, redo, uses_nccl, weigh
+from distcheck.rules.nccl.settings import PREFIXES, alike, owner_of, redo, untrimmed, uses_nccl, weigh
 from distcheck.rules.wording import brief, found, grouped, listed, named
 from distcheck.selection.nccl_settings import ENVIRONMENT, Setting, in_use, pair
 
@@ -120,7 +120,7 @@ def nccl_conf_file_syntax(job: Job) -> Iterator[Outcome]:
                 Fix("Write plain NAME=value lines.", tuple(_mended(line, file.path) for line, _ in odd[:4])),
                 severity=weigh(job, "warning"),
                 owner=owner_of([Setting("", file.path)]),
-                evidence={line: why for line, why in odd[:8]},
+                evidence=dict(odd[:8]),
             )
 
 
@@ -135,7 +135,7 @@ def _odd(line: str) -> str:
     name, value = read
     if name != match[1]:
         return f"NCCL reads the name as {name!r}"
-    if value != value.strip() or value[:1] in {'"', "'"} or re.search(r"\s#", value):
+    if untrimmed(value):
         return f"NCCL reads the value as {brief(value, 40)!r}"
     return ""
 

@@ -8,8 +8,10 @@ from distcheck.facts.gpu import Pci
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import adapters, plugin_adapters
 from distcheck.rules.finding import Fix
-from distcheck.rules.nccl.settings import Alike, alike, each, owner_of, redo, shown, undo, uses_nccl, weigh
+from distcheck.rules.nccl.grammar import problem_of, without_algorithm
+from distcheck.rules.nccl.settings import Alike, alike, each, is_int, owner_of, redo, shown, undo, uses_nccl, weigh
 from distcheck.rules.wording import found, grouped, listed, named
+from distcheck.selection.nccl_settings import strtoll
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +62,11 @@ def nccl_debugging_vars_left(job: Job) -> Iterator[Outcome]:
 
 
 def _left(group: Alike, name: str) -> bool:
-    if not group.value(name):
+    value = group.value(name)
+    misread = is_int(name) and strtoll(value)[1].strip()
+    if not value or misread or problem_of(name, value, group.nccl):
+        return False  # other rules report a value that NCCL does not read as meant
+    if name == "NCCL_ALGO" and without_algorithm(value, group.nccl):
         return False
     if name in _SWITCHES:
         return group.number(name, 1 - _SWITCHES[name]) == _SWITCHES[name]

@@ -40,7 +40,10 @@ def nccl_net_plugin_on_some_ranks(job: Job) -> Iterator[Outcome]:
         job,
         [t.rank for t in odd],
         f"NCCL loaded different plugins: {words}",
-        Fix("Use the same image on all nodes, or no plugin.", ("export NCCL_NET_PLUGIN=none",) if network else ("export NCCL_TUNER_PLUGIN=none",)),
+        Fix(
+            "Use the same image on all nodes, or no plugin.",
+            ("export NCCL_NET_PLUGIN=none",) if network else ("export NCCL_TUNER_PLUGIN=none",),
+        ),
         severity="error" if network else "warning",
         scope="job",
         evidence={_plugins(plugins): who(job, group) for plugins, group in groups.items()}

@@ -21,7 +21,19 @@ if TYPE_CHECKING:
     from distcheck.selection.nccl_settings import Version
 
 K = TypeVar("K", bound="Hashable")
-PREFIXES = ("NCCL", "nccl_", "NCLL_", "NCL_", "RCCL_", "TORCH_NCCL", "TORCH_FR_", "TORCH_DIST", "OFI_NCCL_", "FI_", "UCX_")
+PREFIXES = (
+    "NCCL",
+    "nccl_",
+    "NCLL_",
+    "NCL_",
+    "RCCL_",
+    "TORCH_NCCL",
+    "TORCH_FR_",
+    "TORCH_DIST",
+    "OFI_NCCL_",
+    "FI_",
+    "UCX_",
+)
 """How the names begin that these rules judge; misspelt ones too."""
 
 
@@ -84,9 +96,7 @@ def weigh(job: Job, severity: Severity) -> Severity:
     return "info" if gloo else severity
 
 
-def each(
-    job: Job, judge: Callable[[Alike, str, str], K | None]
-) -> dict[tuple[str, Setting, K], list[RankFacts]]:
+def each(job: Job, judge: Callable[[Alike, str, str], K | None]) -> dict[tuple[str, Setting, K], list[RankFacts]]:
     """Return the ranks by variable, setting and what `judge` finds about it; None is nothing.
 
     `judge` gets the ranks' settings, a variable and its value. Empty if the job cannot use NCCL.
@@ -94,10 +104,17 @@ def each(
     found: dict[tuple[str, Setting, K], list[RankFacts]] = {}
     for group in alike(job) if uses_nccl(job) else ():
         for name, setting in group.settings.items():
+            if setting.origin != ENVIRONMENT and (name != name.strip() or untrimmed(setting.value)):
+                continue  # nccl-conf-file-syntax reports the line
             problem = judge(group, name, setting.value)
             if problem is not None:
                 found.setdefault((name, setting, problem), []).extend(group.ranks)
     return found
+
+
+def untrimmed(value: str) -> bool:
+    """Return whether a value has spaces, quotation marks or a comment that a shell would have removed."""
+    return value != value.strip() or value[:1] in {'"', "'"} or " #" in value or "\t#" in value
 
 
 def is_int(name: str) -> bool:

@@ -25,7 +25,7 @@ _LEVELS = ("OFF", "INFO", "DETAIL")
 
 @rule("environment", severity="info", scope="rank")
 def torch_nccl_var_deprecated(job: Job) -> Iterator[Outcome]:
-    """A variable of torch's NCCL backend has its old name, without TORCH\\_ in front.
+    """A variable of torch's NCCL backend has its old name, without the prefix TORCH.
 
     torch still reads it and prints ``Environment variable NCCL_BLOCKING_WAIT is deprecated; use
     TORCH_NCCL_BLOCKING_WAIT instead``. Found by the five names that torch renamed in 2.2.
@@ -81,7 +81,7 @@ def torch_nccl_var_invalid(job: Job) -> Iterator[Outcome]:
 
 @rule("environment", severity="warning", scope="rank")
 def torch_nccl_blocking_wait(job: Job) -> Iterator[Outcome]:
-    """torch's watchdog is off, so a hanging NCCL collective is not reported or never ends.
+    """The watchdog of torch is off, so a hanging NCCL collective is not reported or never ends.
 
     TORCH_NCCL_BLOCKING_WAIT=1 makes each wait block the program until the timeout and turns the handling of
     asynchronous errors off; TORCH_NCCL_ASYNC_ERROR_HANDLING=0 lets a rank wait forever after a timeout. Both are left
@@ -115,8 +115,8 @@ def torch_distributed_debug_detail(job: Job) -> Iterator[Outcome]:
 
     DETAIL checks every collective with others over Gloo before it runs. If only some ranks do so, they wait for the
     others: the job hangs at the first collective. Any value but OFF, INFO and DETAIL fails with ``The value of
-    TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL.`` Found by the value on each rank, whatever the backend. DETAIL
-    on all ranks is a warning, on some ranks an error, and so is an invalid value.
+    TORCH_DISTRIBUTED_DEBUG must be OFF, INFO, or DETAIL.`` Found by the value on each rank, whatever the backend.
+    DETAIL on all ranks is a warning, on some ranks an error, and so is an invalid value.
 
     Fix: ``export TORCH_DISTRIBUTED_DEBUG=OFF`` on all ranks.
     See: https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug

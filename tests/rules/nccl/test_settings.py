@@ -1,0 +1,415 @@
+"""The rules about settings of NCCL and torch, on values: the rank they name, and where they are silent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rules.conftest import LAUNCHERS, replace
+
+from distcheck.facts.gpu import Nic, Pci, PciPlace
+from distcheck.facts.job import Collectives
+from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
+from distcheck.facts.rank import Installed, RankRun
+from distcheck.rules.nccl.grammar import problem_of, without_algorithm
+from distcheck.rules.nccl.tables import current, known, suggestion, tables
+
+FAMILIES = ("nccl_names", "nccl_values", "nccl_files", "nccl_differences", "nccl_leftovers", "torch_settings")
+
+
+@pytest.fixture
+def says(judge):
+    """Return (rule, severity, ranks) of each finding of these families."""
+    return lambda job: [(f.rule, f.severity, f.ranks) for f in judge(job, *FAMILIES, "nccl_networks").findings]
+
+
+@pytest.fixture
+def job(job_of):
+    """Return a job of two nodes with two ranks each."""
+    return job_of(2, 2)
+
+
+def nccl_is(job, change, version):
+    torch = job.nodes[0].torch
+    return change.process(job, None, installed=Installed(python="3.11", prefix="/venv", torch=torch, nccl=version))
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_healthy_jobs_are_silent(job_of, change, says, launcher):
+    usual = {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    assert says(job_of(2, 2, launcher)) == []
+    assert says(change.environment(job_of(2, 2, launcher), None, **usual)) == []
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_another_backend_reads_none_of_them(job_of, change, says, backend):
+    wrong = {"NCCL_IB_DISABLE": "true", "NCCL_ALGO": "Foo", "NCCL_COMM_ID": "x:1", "TORCH_NCCL_BLOCKING_WAIT": "7"}
+    job = change.environment(job_of(1, 2, backend=backend), 1, **wrong)
+    assert says(job) == []
+
+
+def test_a_run_that_used_gloo_by_itself_reports_them_as_info(job, change, says):
+    job = change.environment(job, None, NCCL_ALGO="Foo", NCCL_IB_DISABLE="true")
+    ran = replace(job, collectives=Collectives(backend="gloo", backend_reason="no GPU"))
+    assert {severity for _, severity, _ in says(job)} == {"error", "warning"}
+    assert {severity for _, severity, _ in says(ran)} == {"info"}
+
+
+# -- names
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NCCL_IB_HCAS", "NCCL_IB_HCA"),
+        ("NCCL_SOCKET_IFACE", "NCCL_SOCKET_IFNAME"),
+        ("NCCL_IFNAME", "NCCL_SOCKET_IFNAME"),
+        ("NCCL_DEBUG_LEVEL", "NCCL_DEBUG"),
+        ("NCCL_P2P_DISABLED", "NCCL_P2P_DISABLE"),
+        ("NCCL_GDR_LEVEL", "NCCL_NET_GDR_LEVEL"),
+        ("nccl_debug", "NCCL_DEBUG"),
+        ("NCLL_DEBUG", "NCCL_DEBUG"),
+        ("TORCH_NCCL_BLOCKING_WAITS", "TORCH_NCCL_BLOCKING_WAIT"),
+    ],
+)
+def test_nccl_var_typo_names_the_variable_that_is_meant(job, change, judge, name, meant):
+    (finding,) = judge(change.environment(job, 1, **{name: "1"}), "nccl_names").findings
+    assert (finding.rule, finding.severity, finding.ranks) == ("nccl-var-typo", "warning", (1,))
+    assert f"did you mean {meant}?" in finding.message
+    assert finding.fix.commands == (f"unset {name}; export {meant}=1",)
+
+
+def test_a_name_like_no_other_is_an_info_and_names_of_other_software_are_silent(job, change, says):
+    assert says(change.environment(job, 1, NCCL_OUR_SITES_PLUGIN_X="1")) == [("nccl-var-typo", "info", (1,))]
+    others = ("NCCL_VERSION", "NCCL_HOME", "NCCL_FASTRAK_IFNAME", "NCCL_TESTS_DEVICE", "RCCL_X", "OFI_NCCL_PROTOCOL")
+    assert says(change.environment(job, None, **dict.fromkeys(others, "1"), TORCH_NCCL_NEW_THING="1")) == []
+
+
+def test_a_typo_on_many_ranks_is_one_finding(job, change, says):
+    assert says(change.environment(job, None, NCCL_DEBUGS="1")) == [("nccl-var-typo", "warning", (0, 1, 2, 3))]
+
+
+def test_the_table_is_what_the_lists_in_the_docs_say():
+    script = Path(__file__).parents[3] / "docs" / "build_variables.py"
+    run = subprocess.run([sys.executable, script, "--check"], check=False)
+    assert run.returncode == 0, "run python docs/build_variables.py"
+
+
+def test_every_name_in_the_tables_is_known():
+    t = tables()
+    assert len([name for name in t.nccl if current(name)]) > 240
+    assert all(known(name) for name in (*t.nccl, *t.torch, *t.deprecated, *t.others))
+    assert suggestion("NCCL_XYZZY_PLUGH") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "nccl", "expected"),
+    [
+        ("NCCL_TREE_THRESHOLD", "", ["nccl-var-removed"]),
+        ("NCCL_MNNVL", "", []),
+        ("NCCL_MNNVL", "2.20.5", []),
+        ("NCCL_MNNVL", "2.21.5", ["nccl-var-removed"]),
+        ("NCCL_MNNVL_ENABLE", "2.20.5", ["nccl-var-too-new"]),
+        ("NCCL_MNNVL_ENABLE", "2.21.5", []),
+        ("NCCL_MNNVL_ENABLE", "", []),
+        ("NCCL_MAX_NRINGS", "2.27.3", []),
+    ],
+)
+def test_nccl_var_removed_and_nccl_var_too_new_go_by_the_version(job, change, says, name, nccl, expected):
+    job = nccl_is(change.environment(job, None, **{name: "1"}), change, nccl)
+    assert [rule for rule, _, _ in says(job)] == expected
+
+
+# -- values
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("NCCL_CROSS_NIC", "true", [("nccl-bool-text", "warning")]),
+        ("NCCL_CROSS_NIC", "'yes'", [("nccl-bool-text", "warning")]),
+        ("NCCL_CROSS_NIC", "false", []),
+        ("NCCL_CROSS_NIC", "0x1", []),
+        ("NCCL_CROSS_NIC", " 1 ", []),
+        ("NCCL_CROSS_NIC", "", []),
+        ("NCCL_SET_THREAD_NAME", "true", []),
+        ("NCCL_BUFFSIZE", "4M", [("nccl-int-suffix", "error")]),
+        ("NCCL_P2P_NET_CHUNKSIZE", "128k", [("nccl-int-suffix", "warning")]),
+        ("NCCL_IB_TIMEOUT", "022", [("nccl-int-suffix", "warning")]),
+        ("NCCL_IB_TIMEOUT", '"22"', [("nccl-int-suffix", "warning")]),
+        ("NCCL_P2P_LEVEL", "nvl", [("nccl-level-text", "warning")]),
+        ("NCCL_NET_GDR_LEVEL", "PHB", []),
+        ("NCCL_NET_GDR_LEVEL", "5", []),
+        ("NCCL_NET", "lo", [("nccl-net-name-invalid", "error")]),
+        ("NCCL_NET", "tcp", [("nccl-net-name-invalid", "error")]),
+        ("NCCL_NET", "AWS Libfabric", []),
+        ("NCCL_NET", "ib", []),
+        ("NCCL_COMM_ID", "10.0.0.1:4000", [("nccl-comm-id-set", "error")]),
+        ("NCCL_PROTO", "LL256", [("nccl-algo-proto-invalid", "error")]),
+        ("NCCL_ALGO", "Tree", [("nccl-algo-proto-invalid", "warning")]),
+        ("TORCH_NCCL_BLOCKING_WAIT", "2", [("torch-nccl-var-invalid", "error")]),
+        ("TORCH_NCCL_BLOCKING_WAIT", "True", [("torch-nccl-blocking-wait", "warning")]),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "true", [("torch-nccl-var-invalid", "error")]),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", [("torch-nccl-blocking-wait", "warning")]),
+        ("NCCL_DESYNC_DEBUG", "1", [("torch-nccl-var-deprecated", "info")]),
+        ("TORCH_DISTRIBUTED_DEBUG", "detail", [("torch-distributed-debug-detail", "warning")]),
+        ("TORCH_DISTRIBUTED_DEBUG", "2", [("torch-distributed-debug-detail", "error")]),
+        ("TORCH_DISTRIBUTED_DEBUG", "info", []),
+        ("NCCL_DEBUG", "info", [("nccl-debug-verbose", "info")]),
+    ],
+)
+def test_a_value_on_all_ranks_is_judged_as_nccl_or_torch_reads_it(job, change, says, name, value, expected):
+    found = says(change.environment(job, None, **{name: value}))
+    assert found == [
+        (rule, severity, (0, 1, 2, 3)) for rule, severity in sorted(expected, key=lambda e: e[1] == "info")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "meant"), [("4M", "4194304"), ("8MB", "8388608"), ("1KiB", "1024"), ('"4194304"', "4194304")]
+)
+def test_the_number_that_is_meant_is_in_the_fix(job, change, judge, value, meant):
+    (finding,) = judge(change.environment(job, None, NCCL_BUFFSIZE=value), "nccl_values").findings
+    assert finding.fix.commands == (f"export NCCL_BUFFSIZE={meant}",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "nccl", "problem"),
+    [
+        ("NCCL_ALGO", "Ring,Tree", (), ""),
+        ("NCCL_ALGO", "^NVLS", (), ""),
+        ("NCCL_ALGO", "ring,collnetdirect;allreduce:tree,collnetdirect;broadcast:ring", (), ""),
+        ("NCCL_ALGO", "allreduce:^tree", (2, 24, 3), ""),
+        ("NCCL_ALGO", "Ring;Tree", (), "no function before 'Tree'"),
+        ("NCCL_ALGO", "Collnet", (2, 24), "the unknown word 'Collnet'"),
+        ("NCCL_ALGO", "alltoall:ring", (), "the unknown function 'alltoall'"),
+        ("NCCL_ALGO", "PAT", (2, 22, 3), "the unknown word 'PAT'"),
+        ("NCCL_ALGO", "PAT", (2, 23, 4), ""),
+        ("NCCL_PROTO", "^LL128;allreduce:LL128", (), ""),
+        ("NCCL_PROTO", "simple", (2, 20), ""),
+        ("NCCL_PROTO", " LL", (), "the unknown word ' LL'"),
+    ],
+)
+def test_the_grammar_of_nccl_algo_is_nccls(name, value, nccl, problem):
+    assert problem_of(name, value, nccl) == problem
+
+
+@pytest.mark.parametrize(
+    ("value", "nccl", "lacks"),
+    [
+        ("Tree", (), True),
+        ("Tree", (2, 23), False),
+        ("Tree,Ring", (), False),
+        ("^Ring", (), True),
+        ("^Tree", (), False),
+        ("allreduce:tree", (), False),
+        ("tree;broadcast:ring", (), False),
+        ("", (), False),
+        ("Foo", (), False),
+    ],
+)
+def test_broadcast_needs_the_ring(value, nccl, lacks):
+    assert without_algorithm(value, nccl) == lacks
+
+
+# -- differences
+
+
+@pytest.mark.parametrize(
+    ("variables", "where", "severity"),
+    [
+        ({"NCCL_ALGO": "Ring"}, 1, "error"),
+        ({"NCCL_COLLNET_ENABLE": "1"}, (2, 3), "error"),
+        ({"NCCL_NET": "Socket"}, 2, "error"),
+        ({"NCCL_P2P_DISABLE": "1"}, 1, "error"),
+        ({"NCCL_P2P_DISABLE": "1"}, (2, 3), "warning"),
+        ({"NCCL_IB_QPS_PER_CONNECTION": "4"}, (2, 3), "warning"),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, 3, "info"),
+        ({"NCCL_IB_DISABLE": "1", "NCCL_CROSS_NIC": "1"}, (2, 3), "error"),
+    ],
+)
+def test_nccl_env_differs_weighs_what_hangs_and_what_only_slows(job, change, says, variables, where, severity):
+    ranks = (where,) if isinstance(where, int) else where
+    job = change.environment(job, where, **variables)
+    two_sides = ranks if len(ranks) == 1 else (0, 1, 2, 3)
+    assert says(job) == [("nccl-env-differs", severity, two_sides)]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"NCCL_IB_DISABLE": "0"}, {"NCCL_SOCKET_IFNAME": "eth1"}, {"NCCL_IB_HCA": "mlx5_1"}, {"NCCL_DEBUG": "WARN"},
+        {"NCCL_HOME": "/opt"}, {"NCCL_DEBUG_FILE": "/tmp/%p"}, {"NCCL_CROSS_NIC": "0x2"},
+    ],
+)  # fmt: skip
+def test_defaults_and_what_each_node_may_choose_are_no_difference(job, change, says, variables):
+    assert says(change.environment(job, (2, 3), **variables)) == []
+
+
+def test_one_spelling_of_a_value_is_no_difference(job, change, says):
+    job = change.environment(job, None, NCCL_IB_TC="106")
+    assert says(change.environment(job, 1, NCCL_IB_TC="0x6a")) == []
+
+
+def test_a_difference_in_the_files_of_a_node_names_the_file(job, change, judge):
+    file = NcclFile(path="/etc/nccl.conf", origin="system", library="nccl", lines=("NCCL_PROTO=Simple",))
+    findings = judge(change.process(job, 3, nccl_files=(file,)), *FAMILIES).findings
+    (finding,) = (f for f in findings if f.rule == "nccl-env-differs")
+    assert (finding.severity, finding.ranks) == ("error", (3,))
+    assert "NCCL_PROTO=Simple (in /etc/nccl.conf); the other 3 do not set NCCL_PROTO" in finding.message
+    assert finding.fix.commands == ("sed -i '/^NCCL_PROTO=/d' /etc/nccl.conf",)
+
+
+def test_a_wrong_value_on_one_rank_is_one_finding(job, change, says):
+    assert says(change.environment(job, 2, NCCL_ALGO="Rnig")) == [("nccl-algo-proto-invalid", "error", (2,))]
+
+
+def test_detail_on_some_ranks_is_an_error_whatever_the_backend(job_of, change, says):
+    job = change.environment(job_of(1, 4, backend="gloo"), 3, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert says(job) == [("torch-distributed-debug-detail", "error", (3,))]
+
+
+# -- files
+
+
+def file(*lines, path="/home/eve/.nccl.conf", origin="HOME"):
+    return NcclFile(path=path, origin=origin, library="nccl", lines=lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("export NCCL_NET=IB", "NCCL reads the name as 'export NCCL_NET'"),
+        (" NCCL_NET=IB", "NCCL reads the name as ' NCCL_NET'"),
+        ("NCCL_NET = IB", "NCCL reads the name as 'NCCL_NET '"),
+        ('NCCL_PLUGIN_P2P="ib"', "NCCL reads the value as '\"ib\"'"),
+        ("NCCL_HOME=/opt # note", "NCCL reads the value as '/opt # note'"),
+        ("NCCL_NET", "NCCL needs NAME=value"),
+    ],
+)
+def test_nccl_conf_file_syntax_shows_how_nccl_reads_the_line(job, change, judge, line, why):
+    findings = judge(change.process(job, None, nccl_files=(file(line),)), "nccl_files").findings
+    (finding,) = (f for f in findings if f.rule == "nccl-conf-file-syntax")
+    assert (finding.severity, finding.ranks) == ("warning", (0, 1, 2, 3))
+    assert why in finding.message
+
+
+@pytest.mark.parametrize("line", ["NCCL_CROSS_NIC =1", 'NCCL_BUFFSIZE="4"', "NCCL_CROSS_NIC=true # note"])
+def test_a_malformed_line_is_reported_once(job, change, says, line):
+    found = says(change.process(job, None, nccl_files=(file(line),)))
+    assert [rule for rule, severity, _ in found if severity != "info"] == ["nccl-conf-file-syntax"]
+
+
+def test_nccl_conf_file_surprise_is_an_info_and_a_lost_file_a_warning(job, change, says, judge):
+    plain = change.process(job, None, nccl_files=(file("NCCL_CROSS_NIC=1"),))
+    assert says(plain) == [("nccl-conf-file-surprise", "info", (0, 1, 2, 3))]
+    overridden = change.environment(plain, None, NCCL_CROSS_NIC="1")
+    assert says(overridden) == []
+    lost = file(path="/nowhere", origin="NCCL_CONF_FILE")
+    seen = {"NCCL_CONF_FILE": NamedPath(path="/nowhere", state="missing", folder="writable")}
+    job = change.process(job, 1, nccl_files=(lost,), named_paths=seen)
+    assert says(job) == [("nccl-conf-file-surprise", "warning", (1,))]
+    assert "NCCL_CONF_FILE=/nowhere does not exist" in judge(job, "nccl_files").findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "fires"),
+    [
+        ("/tmp/log", {}, True),
+        ("/tmp/%p", {}, False),
+        ("~/log.%p", {}, True),
+        ("/nowhere/log.%p", {"folder": "missing"}, True),
+        ("/dev/stderr", {}, False),
+    ],
+)
+def test_nccl_debug_file_shared_goes_by_pattern_and_folder(job, change, says, path, fields, fires):
+    seen = NamedPath(**({"path": path, "state": "missing", "folder": "writable"} | fields))
+    job = change.process(
+        change.environment(job, None, NCCL_DEBUG_FILE=path), None, named_paths={"NCCL_DEBUG_FILE": seen}
+    )
+    assert says(job) == ([("nccl-debug-file-shared", "warning", (0, 1, 2, 3))] if fires else [])
+
+
+@pytest.mark.parametrize(
+    ("state", "absent", "fires"),
+    [("readable", (), False), ("missing", (), True), ("readable", ("0000:47:00.0",), True)],
+)
+def test_nccl_topo_file_stale_names_the_node_of_the_file(job, change, says, state, absent, fires):
+    seen = NamedPath(path="/t.xml", state=state, folder="writable", absent_devices=absent)
+    job = change.process(job, (2, 3), named_paths={"NCCL_TOPO_FILE": seen})
+    job = change.environment(job, None, NCCL_TOPO_FILE="/t.xml")
+    assert says(job) == ([("nccl-topo-file-stale", "warning", (2, 3))] if fires else [])
+
+
+# -- leftovers
+
+
+def with_adapter(job, change, link_layer):
+    nic = Nic(name="mlx5_0", place=PciPlace(path=(), numa_node=None), kind="ib", link_layer=link_layer)
+    return change.node(job, None, pci=Pci(gpus={}, nics=(nic,)))
+
+
+@pytest.mark.parametrize(
+    ("variables", "severity"),
+    [
+        ({"NCCL_P2P_DISABLE": "1"}, "warning"),
+        ({"NCCL_SHM_DISABLE": "1"}, "warning"),
+        ({"NCCL_IB_DISABLE": "1"}, "info"),
+        ({"NCCL_NVLS_ENABLE": "0"}, "info"),
+        ({"NCCL_PROTO": "Simple"}, "info"),
+        ({"NCCL_P2P_DISABLE": "0", "NCCL_NVLS_ENABLE": "1", "NCCL_IB_DISABLE": "0"}, ""),
+    ],
+)
+def test_nccl_debugging_vars_left_warns_of_a_fast_path_that_is_off(job, change, says, variables, severity):
+    found = says(change.environment(job, None, **variables))
+    assert found == ([("nccl-debugging-vars-left", severity, (0, 1, 2, 3))] if severity else [])
+
+
+def test_infiniband_turned_off_beside_an_adapter_is_a_warning(job, change, says):
+    job = with_adapter(change.environment(job, None, NCCL_IB_DISABLE="1"), change, "InfiniBand")
+    assert says(job) == [("nccl-debugging-vars-left", "warning", (0, 1, 2, 3))]
+
+
+def test_nccl_efa_ib_vars_are_unused_where_another_network_is_selected(job, change, says):
+    job = change.environment(job, None, NCCL_IB_TC="106")
+    expected = [("nccl-efa-ib-vars", "info", (0, 1, 2, 3))]
+    assert says(job) == []
+    assert says(with_adapter(job, change, "Unspecified")) == expected
+    assert says(with_adapter(job, change, "InfiniBand")) == []
+    assert says(change.environment(job, None, NCCL_NET="AWS Libfabric")) == expected
+
+
+def test_nccl_p2p_disable_and_level_is_an_info(job, change, says):
+    job = change.environment(job, None, NCCL_P2P_DISABLE="1", NCCL_P2P_LEVEL="NVL")
+    assert ("nccl-p2p-disable-and-level", "info", (0, 1, 2, 3)) in says(job)
+
+
+# -- logs
+
+
+@pytest.fixture
+def measured(job_of):
+    """Return a job of two nodes with two ranks each, whose collectives were looked at."""
+    return job_of(2, 2, looks=("environment", "meeting", "collectives"))
+
+
+def ran(job, change, where, **fields):
+    log = NcclLog(version="2.27.3", ranks=4, nodes=2, **fields)
+    run = RankRun(pid=1, step="done", outcome="done", nccl=log)
+    return change.rank(job, where, run=run)
+
+
+def test_nccl_net_plugin_on_some_ranks_is_an_error_and_a_tuner_a_warning(measured, change, says):
+    alike = ran(measured, change, None, plugins=("NET ofi",), network="IB")
+    assert says(alike) == []
+    assert says(ran(alike, change, 3, network="IB")) == [("nccl-net-plugin-on-some-ranks", "error", (3,))]
+    tuner = ran(alike, change, 3, plugins=("NET ofi", "TUNER x"), network="IB")
+    assert says(tuner) == [("nccl-net-plugin-on-some-ranks", "warning", (3,))]
+
+
+def test_nccl_ib_on_some_nodes_names_the_odd_ranks(measured, change, says):
+    alike = ran(measured, change, None, network="IB")
+    assert says(alike) == []
+    assert says(ran(alike, change, 3, network="Socket")) == [("nccl-ib-on-some-nodes", "error", (3,))]
