@@ -1,10 +1,10 @@
-"""Write distcheck/rules/nccl/variables.txt from the lists in docs/variables; with --check only compare.
+"""Write distcheck/rules/nccl/variables.py from the lists in docs/variables; with --check only compare.
 
 Usage: python docs/build_variables.py [--check]
 
 docs/variables/nccl.txt lists the variables that the releases of NVIDIA/nccl read, with the first and last release that
 reads each, and the names that belong to other software; docs/variables/torch.txt those of torch. Their heads state how
-they were made. The table has one variable a line, its columns separated by tabs:
+they were made. The table has one variable a line, its columns separated by |:
 
 - nccl, name, int, text, level or flag, first release, last release, default if it is a number, successor
 - other, name or prefix*, the software that reads it
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 LISTS = Path(__file__).resolve().parent / "variables"
-TABLE = LISTS.parent.parent / "distcheck" / "rules" / "nccl" / "variables.txt"
+TABLE = LISTS.parent.parent / "distcheck" / "rules" / "nccl" / "variables.py"
 _STRTOL = {"NCCL_COLLNET_ENABLE", "NCCL_P2P_DISABLE"}
 """Read as text and then through strtol (src/init.cc, src/graph/paths.cc)."""
 _RELEASES = re.compile(r"(\d+\.\d+\.\d+)\.\.(\d+\.\d+\.\d+)")
@@ -58,7 +58,7 @@ def _nccl(lines: list[str]) -> list[str]:
         successor = _SUCCESSOR.search(note)
         number = default if re.fullmatch(r"-?\d+", default) else ""
         rows.append(
-            "\t".join(("nccl", name, _kind(name, default), first, last, number, successor[1] if successor else ""))
+            "|".join(("nccl", name, _kind(name, default), first, last, number, successor[1] if successor else ""))
         )
     return rows
 
@@ -70,7 +70,7 @@ def _other(lines: list[str]) -> list[str]:
         if software.startswith(("libnccl", "torch")):
             continue
         found = re.findall(r"\b[A-Z]{3,4}L_[A-Z0-9_]*\*?|\bOFI_NCCL_\*", re.sub(r"\(.*?\)", "", names))
-        rows += [f"other\t{name}\t{software.partition(' [')[0]}" for name in found]
+        rows += [f"other|{name}|{software.partition(' [')[0].partition(' (')[0]}" for name in found]
     return rows
 
 
@@ -81,7 +81,7 @@ def _torch(lines: list[str]) -> list[str]:
         alias = re.search(r"\[(NCCL_\w+)\]", names)
         kind = kind.split()[0] if kind.split()[0] in {"int", "bool"} else "text"
         rows += [
-            f"torch\t{name}\t{kind}\t{alias[1] if alias else ''}"
+            f"torch|{name}|{kind}|{alias[1] if alias else ''}"
             for name in re.findall(r"\bTORCH_(?:NCCL|FR|DIST)\w*", names.partition("[")[0])
         ]
     return rows
@@ -91,7 +91,8 @@ def table() -> str:
     """Return the table."""
     nccl, torch = _sections(LISTS / "nccl.txt"), _sections(LISTS / "torch.txt")
     rows = [*_nccl(nccl["A"]), *_nccl(nccl["B"]), *_other(nccl["C"]), *_torch(torch["D"]), *_torch(torch["E"])]
-    return "# Written by docs/build_variables.py from docs/variables; do not edit.\n" + "\n".join(rows) + "\n"
+    head = '"""The variables of NCCL and torch; written by docs/build_variables.py, which states the columns."""'
+    return f'{head}\n\nROWS = """\\\n' + "\n".join(rows) + '\n"""\n'
 
 
 def main() -> int:

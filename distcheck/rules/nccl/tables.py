@@ -1,15 +1,15 @@
-"""The variables that NCCL, torch and other software read, from variables.txt.
+"""The variables that NCCL, torch and other software read.
 
-docs/build_variables.py writes that file and states its columns and sources.
+docs/build_variables.py writes variables.py and states its columns and sources.
 """
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from distcheck.rules.nccl.variables import ROWS
 from distcheck.selection.nccl_settings import version
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Tables(NamedTuple):
 
 @cache
 def tables() -> Tables:
-    """Return the tables, read once."""
-    rows = [line.split("\t") for line in (Path(__file__).parent / "variables.txt").read_text().splitlines()[1:]]
+    """Return the tables, parsed once."""
+    rows = [line.split("|") for line in ROWS.splitlines()]
     nccl = {
         name: Variable(name, kind, version(first), version(last), default, successor)
         for library, name, kind, first, last, default, successor in (row for row in rows if row[0] == "nccl")
