@@ -51,7 +51,7 @@ def tried(file, pattern):
 COMPARED = of("judge:LOW"), of("judge:TOO_LOW")
 CONFIDENT = 100 * of("spread:STEADY"), 100 * of("spread:CONFIDENCE")
 BURST = (of("run.context:_GPU_BURST_SECONDS"),)
-HUNG = (of("run.search:_LEAST_SECONDS"),)
+HUNG = (of("run.group_tests:_LEAST_SECONDS"),)
 STALLED = (of("run.stall:STALL_SECONDS"),)
 NODE_ENDS = (default("cli.options:NodeOptions", "timeout"),)
 TRANSFER = (of("path:TRANSFER_BYTES") / (1 << 20),)

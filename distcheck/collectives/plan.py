@@ -150,6 +150,8 @@ class Task(msgspec.Struct, frozen=True):
     store: tuple[str, int] | None
     gpu: int | None = None
     """CUDA ordinal to take; None on CPU."""
+    variables: dict[str, str] = {}
+    """Environment variables to set first: a case that failed is repeated with another setting."""
 
 
 _DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")

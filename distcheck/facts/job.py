@@ -12,6 +12,7 @@ from distcheck.facts.network import PeerTrial
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import _LARGEST_WORLD
 from distcheck.facts.rank import ProcessFacts, RankFacts
+from distcheck.facts.repeated import Repeated
 
 Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "isolation"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
@@ -189,6 +190,8 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     """How distcheck started the probes; None inside a launcher and for local ranks."""
     left_out: tuple[LeftOut, ...] = ()
     """Nodes of the allocation that are left out because they are bad and the others suffice."""
+    repeated: Repeated | None = None
+    """A failed case, repeated with one setting changed at a time; None: nothing was repeated."""
 
     @cached_property
     def _process(self) -> dict[str, ProcessFacts]:

@@ -183,6 +183,8 @@ class StartTrial(Word, frozen=True):
     """Per rank: its number in the subset, and the subset's size."""
     store: tuple[Name, Port] | None = None
     """Where the subset's store listens (an empty host stands for the leader's); None: open it."""
+    variables: dict[Name, Name] = {}
+    """Environment variables to set in the rank processes."""
 
 
 class StoreAt(Word, frozen=True):

@@ -93,6 +93,7 @@ FAMILIES: dict[str, Family] = {
     "gpu_fleet": Family("gpu.fleet", ("gpu",)),
     "gpu_mig": Family("gpu.mig", ("gpu",)),
     "gpu_xids": Family("gpu.xids", ("gpu",)),
+    "repeats": Family("collectives.repeats", ("collectives",)),
     "collectives": Family("collectives.outcome", ("collectives",)),
     "performance": Family("collectives.bandwidth", ("collectives",)),
     "nccl_networks": Family("nccl.networks", ("collectives",)),

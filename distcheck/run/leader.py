@@ -12,7 +12,7 @@ from distcheck.rollcall.server import Server
 from distcheck.rules.diagnose import judge
 from distcheck.run import measure, peer_round
 from distcheck.run.context import Session
-from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPORT_RESERVE_SECONDS
+from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPEAT_SECONDS, REPORT_RESERVE_SECONDS
 from distcheck.run.request import RunResult
 
 _LATECOMER_SECONDS = 0.5
@@ -45,6 +45,7 @@ async def lead(run: Session) -> RunResult:
                 await measure.collectives(run)
             if "isolation" in run.asked.looks or (run.asked.command == "gate" and _is_bad(run)):
                 await _isolate(run)
+            await _repeat(run)
     return await _conclude(run)
 
 
@@ -129,6 +130,17 @@ async def _isolate(run: Session) -> None:
         run.record.asked = msgspec.structs.replace(run.record.asked, looks=(*run.asked.looks, "isolation"))
     run.record.isolation = await search.search(run, run.server, backend)
     run.record.looked.add("isolation")
+
+
+async def _repeat(run: Session) -> None:
+    """If a case failed, repeat it with one setting changed at a time, and record the result."""
+    from distcheck.run import repeat
+
+    job = run.record.job()
+    if not repeat.worth_repeating(job) or run.remaining(REPORT_RESERVE_SECONDS) < REPEAT_SECONDS:
+        return
+    backend, _ = measure.choose_backend(job)
+    run.record.repeated = await repeat.repeat(run, backend)
 
 
 async def _conclude(run: Session) -> RunResult:

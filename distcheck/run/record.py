@@ -19,6 +19,7 @@ from distcheck.facts.merge import combine, with_loads
 from distcheck.facts.network import Attempt, Bind, PeerTrial, Resolution, ReverseLookup
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, Role, Stage
+from distcheck.facts.repeated import Repeated
 
 if TYPE_CHECKING:
     from distcheck.rollcall.protocol import PeerDoor, Report
@@ -41,6 +42,7 @@ class Record:
         self.peers: tuple[PeerTrial, ...] = ()
         self.collectives: Collectives | Missing | None = None
         self.isolation: Isolation | Missing | None = None
+        self.repeated: Repeated | None = None
         self.node: NodeFacts | None = None
         self.process: ProcessFacts | None = None
         self.ranks: tuple[RankFacts, ...] = ()
@@ -227,6 +229,7 @@ class Record:
             peers=self.peers,
             collectives=self.collectives,
             isolation=self.isolation,
+            repeated=self.repeated,
             skipped=dict(self.skipped),
         )
 

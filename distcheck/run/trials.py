@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from distcheck.collectives.plan import Task
 from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.protocol import RunReport, StartTrial
+from distcheck.selection.alternatives import VARIABLES
 
 if TYPE_CHECKING:
     from distcheck.launch.local.supervisor import LocalRanks
@@ -73,6 +74,8 @@ async def _measure(
 
 
 def _tasks(run: Session, local: LocalRanks, trial: StartTrial, store: tuple[str, int] | None) -> list[Task]:
-    template = Task(plan=trial.plan, rank=0, world_size=0, local_rank=0, store=None)
+    # Only these: the leader cannot have a process load a library or write a file.
+    variables = {name: value for name, value in trial.variables.items() if name in VARIABLES}
+    template = Task(plan=trial.plan, rank=0, world_size=0, local_rank=0, store=None, variables=variables)
     ordinals = run.cuda_ordinals(trial.plan.backend)
     return tasks_for(local.placements, template, store=store, gpus=ordinals, parts=trial.parts)

@@ -141,6 +141,7 @@ def _measure(channel: RankEnd) -> None:
     channel.tell(Born(os.getpid(), {}))
     task = channel.wait_for_task()
     if task is not None:
+        os.environ.update(task.variables)  # the libraries read them when the group is created
         worker.run(task, channel.tell)
 
 

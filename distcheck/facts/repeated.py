@@ -1,0 +1,32 @@
+"""A case of the collectives that failed, repeated with one setting changed at a time."""
+
+from __future__ import annotations
+
+from distcheck.facts.base import Count, Facts, Seconds
+from distcheck.facts.isolation import Fault
+
+
+class Repeat(Facts, frozen=True):
+    """One repetition, in new rank processes."""
+
+    outcome: Fault
+    variable: str = ""
+    """The environment variable that was set on every rank; empty: nothing was changed."""
+    value: str = ""
+    words: tuple[str, ...] = ()
+    """What its ranks reported, if it did not pass."""
+
+
+class Repeated(Facts, frozen=True):
+    """The case, and how each repetition ended, in their order: first without a change, and after a pass again so."""
+
+    nodes: tuple[str, ...]
+    """The nodes that took part, with all their ranks."""
+    backend: str
+    operation: str
+    """With its data type unless float32: all_reduce bfloat16."""
+    bytes: Count
+    repeats: tuple[Repeat, ...] = ()
+    untried: tuple[str, ...] = ()
+    """Settings for which no time was left, as VARIABLE=value."""
+    seconds: Seconds = 0.0

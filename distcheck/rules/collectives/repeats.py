@@ -1,0 +1,111 @@
+"""Rules about a case that failed and was repeated with one setting changed at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts.job import Job
+from distcheck.facts.repeated import Repeat
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.wording import brief, listed, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts.repeated import Repeated
+
+_BAD = frozenset({"failed", "wrong", "hung"})
+
+
+class Avoided(NamedTuple):
+    """What a setting avoids, and the command that shows its state."""
+
+    name: str
+    command: str
+
+
+_AVOIDED = {
+    "NCCL_CUMEM_ENABLE": Avoided("NCCL's cuMem allocation of buffers", "nvidia-smi -q | grep -i -A2 'driver version'"),
+    "NCCL_NVLS_ENABLE": Avoided("NVLink SHARP (NVLS)", "systemctl status nvidia-fabricmanager"),
+    "NCCL_P2P_DISABLE": Avoided("direct access between GPUs (P2P)", "nvidia-smi topo -p2p r"),
+    "NCCL_SHM_DISABLE": Avoided("NCCL's shared memory transport (SHM)", "df -h /dev/shm"),
+    "NCCL_ALGO": Avoided("an NCCL algorithm other than Ring", "env | grep ^NCCL_"),
+    "NCCL_IB_DISABLE": Avoided("InfiniBand or RoCE", "ibv_devinfo"),
+    "NCCL_NET": Avoided("NCCL's network plugin or InfiniBand", "ibv_devinfo"),
+    "GLOO_SOCKET_IFNAME": Avoided("the interface that Gloo selects", "ip -br address"),
+}
+
+
+@rule("collectives", severity="warning", scope="job")
+def collective_transport_fails(job: Job) -> Iterator[Outcome]:
+    """A collective fails, and passes without one transport or over another interface.
+
+    A job on these nodes fails like distcheck's collective until the transport is repaired, or is avoided with the
+    setting that is named. Avoiding it usually costs speed: NCCL_P2P_DISABLE=1 takes NVLink away, NCCL_IB_DISABLE=1 the
+    fast network.
+
+    Found by repeating the smallest case that failed, in new processes, with one setting changed at a time, as long as
+    --timeout leaves time. The case must fail again without any change, before and after the setting with which it
+    passes; a case that passes without a change fails only sometimes, and no transport is named.
+
+    Fix: repair what the setting avoids; to start the job now, use the setting on every rank.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    """
+    case = job.repeated
+    if case is None or not case.repeats:
+        return
+    unchanged = [r.outcome for r in case.repeats if not r.variable]
+    passed = [r for r in case.repeats if r.variable and r.outcome == "passed"]
+    what = f"{case.operation} on {listed(case.nodes)}"
+    if "passed" in unchanged:
+        yield NotChecked(reason=f"{what} passed when it was repeated without a change, so no transport is named",
+                         required=False)  # fmt: skip
+    elif passed and unchanged[-1] in _BAD and len(unchanged) > 1:
+        first = passed[0]
+        avoided = _AVOIDED.get(first.variable)
+        cause = avoided.name if avoided else "what this setting avoids"
+        if first.variable == "GLOO_SOCKET_IFNAME":
+            message = f"{what} {_verb(unchanged[0])} over {cause}, and passes over {first.value}"
+        else:
+            message = f"{what} {_verb(unchanged[0])} with {cause}, and passes with {_setting(first)}"
+        nodes = [node for node in job.nodes if job.node_names[node.key] in case.nodes]
+        yield Finding(
+            severity="warning",
+            scope="job",
+            owner="admin",
+            ranks=numbers_of(rank for node in nodes for rank in job.ranks_on(node)),
+            nodes=case.nodes,
+            message=brief(message, 300),
+            evidence=_evidence(case),
+            fix=Fix(
+                f"Repair {cause}; to start the job now, use the setting on every rank.",
+                (f"export {_setting(first)}", *((avoided.command,) if avoided else ())),
+            ),
+        )
+    elif unchanged[0] in _BAD:
+        tried = [_setting(r) for r in case.repeats if r.variable and r.outcome in _BAD]
+        if tried:
+            yield NotChecked(
+                reason=f"{what} also fails with {listed(tried, most=8)}, one at a time: no transport alone is at fault",
+                required=False,
+            )
+
+
+def _verb(outcome: str) -> str:
+    return {"hung": "hangs", "wrong": "returns wrong numbers"}.get(outcome, "fails")
+
+
+def _setting(repeat: Repeat) -> str:
+    return f"{repeat.variable}={repeat.value}" if repeat.variable else "no change"
+
+
+def _evidence(case: Repeated) -> dict[str, str]:
+    lines: dict[str, str] = {}
+    for r in case.repeats:
+        words = f" ({brief(r.words[0], 100)})" if r.words and r.outcome != "passed" else ""
+        again = " again" if _setting(r) in lines else ""
+        lines[_setting(r) + again] = r.outcome + words
+    if case.untried:
+        lines["not tried, no time"] = listed(case.untried, most=8)
+    return lines

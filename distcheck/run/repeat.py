@@ -1,0 +1,143 @@
+"""Repeats the smallest case that failed with one setting changed at a time: which transport is at fault?
+
+A case that fails again as it was, passes with one setting, and then fails again as it was, is caused by what that
+setting avoids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from distcheck.collectives.plan import Plan, label, moved_bytes
+from distcheck.facts.isolation import Isolation
+from distcheck.facts.job import Collectives
+from distcheck.facts.members import Members
+from distcheck.facts.repeated import Repeat, Repeated
+from distcheck.isolation.round import Group, Round
+from distcheck.run.group_tests import GroupTests
+from distcheck.selection.alternatives import alternatives
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankRun
+    from distcheck.run.context import Session
+
+_RESERVE_SECONDS = 4.0
+"""Kept back from --timeout for the report."""
+_ON_CPUS_SECONDS, _ON_GPUS_SECONDS = 8.0, 20.0
+"""Limit for one repetition, forks and connections included; a case that hangs takes all of it."""
+_LEAST_SECONDS = 3.0
+_BAD = frozenset({"failed", "wrong", "hung"})
+_MOST_WORDS = 4
+_CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS")
+"""Signals with which a library ends its process; the kernel and people send others."""
+
+
+def settings_for(job: Job, backend: str, names: Sequence[str]) -> tuple[dict[str, str], ...]:
+    """Return the settings with which a case of these nodes can be repeated."""
+    nodes = [node for node in job.nodes if job.node_names[node.key] in names]
+    return alternatives(backend, nodes, [rank.environment for node in nodes for rank in job.ranks_on(node)])
+
+
+async def repeat(run: Session, backend: str) -> Repeated | None:
+    """Repeat the smallest case that failed; None if there is no setting to change, or no time."""
+    job, loop = run.record.job(), asyncio.get_running_loop()
+    began, members = loop.time(), Members(job)
+    nodes = smallest_case(job, tuple(members.by_node))
+    waiting = list(settings_for(job, backend, nodes))
+    if not waiting or not set(nodes) <= members.by_node.keys():
+        return None
+    plan = failed_part(run.plan(backend), job)
+    number = job.isolation.rounds if isinstance(job.isolation, Isolation) else 0
+    repeats: list[Repeat] = []
+
+    async def once(variables: Mapping[str, str]) -> Repeat | None:
+        nonlocal number
+        left = run.remaining(_RESERVE_SECONDS)
+        if left < _LEAST_SECONDS:
+            return None
+        number += 1
+        changed = " ".join(f"{name}={value}" for name, value in variables.items()) or "no change"
+        run.say(f"repeating {plan.operations[0]} on {', '.join(nodes)} with {changed}")
+        limit = _ON_CPUS_SECONDS if backend == "gloo" else _ON_GPUS_SECONDS
+        step = Round(number, (Group(nodes, "again"),))
+        tests = GroupTests(run, run.server, members, backend, step, min(limit, left), plan=plan, variables=variables)
+        results = await tests.hold()
+        variable, value = next(iter(variables.items()), ("", ""))
+        ended = results[0].ended if results else "untested"
+        words = tuple(f"{said.node}: {said.text}" for said in results[0].said[:_MOST_WORDS]) if results else ()
+        repeats.append(Repeat(ended, variable, value, words))
+        return None if ended == "untested" else repeats[-1]
+
+    last = await once({})
+    while last is not None and waiting and repeats[0].outcome in _BAD:
+        last = await once(waiting[0])
+        if last is not None:
+            del waiting[0]
+    if any(r.outcome == "passed" for r in repeats[1:]):
+        await once({})
+    return Repeated(
+        nodes=nodes,
+        backend=backend,
+        operation=label(plan.operations[0], plan.dtypes[0]),
+        bytes=plan.sizes_bytes[0],
+        repeats=tuple(repeats),
+        untried=tuple(f"{name}={value}" for variables in waiting for name, value in variables.items()),
+        seconds=round(loop.time() - began, 1),
+    )
+
+
+def worth_repeating(job: Job) -> bool:
+    """Return whether a collective failed in a way that a setting may change.
+
+    A rank that was stopped, killed or never started fails with any setting.
+    """
+    if not isinstance(job.collectives, Collectives):
+        return False
+    runs = [rank.run for rank in job.ranks if rank.run is not None]
+    if any(_ended_otherwise(run) for run in runs):
+        return False
+    return any(run.outcome != "done" or any(run.wrong.values()) for run in runs)
+
+
+def _ended_otherwise(run: RankRun) -> bool:
+    if run.outcome == "died":
+        return not any(signal in run.detail for signal in _CRASHES)
+    return run.outcome in {"stopped", "not started"} or run.detail.startswith("unavailable")
+
+
+def smallest_case(job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the fewest nodes of which a group test failed; all nodes if none was made."""
+    found = job.isolation
+    if not isinstance(found, Isolation):
+        return nodes
+    evidence = [test for culprit in found.culprits for test in culprit.evidence]
+    evidence += [test for suspects in found.undecided for test in suspects.evidence]
+    failed = [test.nodes for test in evidence if test.outcome in _BAD]
+    return min(failed, key=len, default=nodes)
+
+
+def failed_part(plan: Plan, job: Job) -> Plan:
+    """Return the plan cut to the first operation and size at which a rank failed; its smallest part if unknown."""
+    runs = [rank.run for rank in job.ranks if rank.run is not None]
+    steps = {run.step for run in runs if run.outcome != "done"}
+    wrong = {op for run in runs for op, count in run.wrong.items() if count}
+    ranks = job.world_size or 1
+    for op in plan.operations:
+        for dtype in plan.dtypes:
+            name = label(op, dtype)
+            sizes = [s for s in plan.sizes_bytes if f"{name} {moved_bytes(op, s, ranks, dtype)} B" in steps]
+            if sizes or name in wrong or f"check {name}" in steps:
+                return _only(plan, op, dtype, min(sizes, default=min(plan.sizes_bytes)))
+    return _only(plan, plan.operations[0], plan.dtypes[0], min(plan.sizes_bytes))
+
+
+def _only(plan: Plan, op: str, dtype: str, size: int) -> Plan:
+    return replace(
+        plan, operations=(op,), dtypes=(dtype,), sizes_bytes=(size,), iterations=1, size_seconds=0.0, compute=False
+    )

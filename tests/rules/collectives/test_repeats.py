@@ -1,0 +1,62 @@
+"""A case that failed and was repeated with one setting changed at a time, as a finding."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts.repeated import Repeat, Repeated
+
+RING = Repeat("passed", "NCCL_ALGO", "Ring")
+NO_P2P = Repeat("hung", "NCCL_P2P_DISABLE", "1")
+HANGS, FAILS, PASSES = Repeat("hung", words=("node1: stalled",)), Repeat("failed"), Repeat("passed")
+
+
+@pytest.fixture
+def told(job_of, change, judge):
+    """Return the findings and what was not checked after these repetitions on node1 and node2."""
+
+    def told(*repeats, backend="nccl"):
+        job = job_of(2, 2, looks=("environment", "meeting", "collectives"), command="bandwidth")
+        case = Repeated(("node1", "node2"), backend, "all_reduce", 1 << 20, repeats, ("NCCL_NET=Socket",))
+        diagnosis = judge(change.job(job, repeated=case), "repeats")
+        return diagnosis.findings, [n.reason for n in diagnosis.not_checked if n.rule == "collective-transport-fails"]
+
+    return told
+
+
+def test_the_setting_with_which_it_passes_is_named_with_what_it_avoids(told):
+    (finding,), _ = told(HANGS, NO_P2P, RING, HANGS)
+    assert finding.message == (
+        "all_reduce on node1 and node2 hangs with an NCCL algorithm other than Ring, and passes with NCCL_ALGO=Ring"
+    )
+    assert (finding.ranks, finding.nodes, finding.severity) == ((0, 1, 2, 3), ("node1", "node2"), "warning")
+    assert finding.fix.commands[0] == "export NCCL_ALGO=Ring"
+    assert finding.evidence["NCCL_P2P_DISABLE=1"] == "hung"
+    assert finding.evidence["not tried, no time"] == "NCCL_NET=Socket"
+
+
+def test_with_gloo_the_interface_is_named(told):
+    (finding,), _ = told(FAILS, Repeat("passed", "GLOO_SOCKET_IFNAME", "eth1"), FAILS, backend="gloo")
+    assert finding.message.endswith("fails over the interface that Gloo selects, and passes over eth1")
+
+
+@pytest.mark.parametrize("repeats", [(PASSES,), (HANGS, RING, PASSES)], ids=["at once", "afterwards"])
+def test_a_case_that_passes_without_a_change_blames_no_transport(told, repeats):
+    findings, (reason,) = told(*repeats)
+    assert findings == ()
+    assert "passed when it was repeated without a change" in reason
+
+
+def test_without_the_second_look_no_transport_is_blamed(told):
+    assert told(HANGS, RING) == ((), [])
+    assert told(HANGS, RING, Repeat("untested"))[0] == ()
+
+
+def test_a_case_that_no_setting_helps_says_what_was_tried(told):
+    findings, (reason,) = told(HANGS, NO_P2P, Repeat("untested", "NCCL_ALGO", "Ring"))
+    assert findings == ()
+    assert "also fails with NCCL_P2P_DISABLE=1, one at a time" in reason
+
+
+def test_a_run_that_repeated_nothing_is_silent(told):
+    assert told() == ((), [])

@@ -1,0 +1,91 @@
+"""Which case is repeated when collectives fail."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from rules.conftest import change_rank, healthy_job
+
+from distcheck.collectives.plan import Plan
+from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Suspects
+from distcheck.facts.job import Collectives
+from distcheck.facts.rank import RankRun
+from distcheck.run.repeat import failed_part, smallest_case, worth_repeating
+
+PLAN = Plan("gloo", ("all_reduce", "broadcast"), (1 << 20, 4 << 20), 60.0, dtypes=("float32", "bfloat16"))
+DONE = RankRun(pid=1, step="done", outcome="done")
+
+
+@pytest.fixture
+def ended():
+    """Return a measured job of four ranks, of which rank 1 ended so."""
+
+    def ended(run):
+        job = healthy_job(2, 2, looks=("environment", "meeting", "collectives"), command="bandwidth")
+        job = replace(job, collectives=Collectives("gloo", "--backend", "2.13.0", ""))
+        return change_rank(change_rank(job, None, run=DONE), 1, run=run)
+
+    return ended
+
+
+def run(outcome, step="check all_reduce", **more):
+    return RankRun(pid=1, step=step, outcome=outcome, **more)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        run("failed", detail="RuntimeError: Connection closed by peer"),
+        run("stalled"),
+        run("done", wrong={"all_reduce": 3}),
+        run("died", detail="was killed by SIGSEGV"),
+    ],
+    ids=["failed", "stalled", "wrong", "crashed"],
+)
+def test_a_rank_that_a_setting_may_help_is_worth_it(ended, how):
+    assert worth_repeating(ended(how))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        DONE,
+        run("stopped"),
+        run("not started"),
+        run("died", detail="was killed by SIGKILL"),
+        run("failed", detail="unavailable: no NCCL in this torch"),
+    ],
+    ids=["healthy", "stopped", "not started", "killed", "no backend"],
+)
+def test_a_rank_that_no_setting_helps_is_not(ended, how):
+    assert not worth_repeating(ended(how))
+
+
+@pytest.mark.parametrize(
+    ("step", "part"),
+    [
+        ("process group", ("all_reduce", "float32", 1 << 20)),
+        ("check broadcast", ("broadcast", "float32", 1 << 20)),
+        ("all_reduce 4194304 B", ("all_reduce", "float32", 4 << 20)),
+        ("broadcast bfloat16 1048576 B", ("broadcast", "bfloat16", 1 << 20)),
+    ],
+)
+def test_only_the_first_part_of_the_plan_that_failed_is_repeated(ended, step, part):
+    cut = failed_part(PLAN, ended(run("stalled", step)))
+    assert (cut.operations, cut.dtypes, cut.sizes_bytes) == tuple((value,) for value in part)
+
+
+def test_the_operation_with_wrong_numbers_is_repeated(ended):
+    assert failed_part(PLAN, ended(run("done", "done", wrong={"broadcast": 2}))).operations == ("broadcast",)
+
+
+def test_the_smallest_group_that_failed_is_repeated(ended):
+    pair = GroupTest(2, ("node1", "node2"), "pair", "hung")
+    passed = GroupTest(1, ("node1",), "alone", "passed")
+    job = ended(run("stalled"))
+    assert smallest_case(job, ("node1", "node2", "node3")) == ("node1", "node2", "node3")
+    undecided = Isolation("undecided", "", undecided=(Suspects(("node1", "node2"), (passed, pair), ""),))
+    assert smallest_case(replace(job, isolation=undecided), ("node1", "node2", "node3")) == ("node1", "node2")
+    alone = GroupTest(1, ("node2",), "alone", "wrong")
+    bad = CulpritFacts("node", ("node2",), (), "wrong", 0, 2, True, (pair, alone), "")  # noqa: FBT003 a field
+    assert smallest_case(replace(job, isolation=Isolation("found", "", (bad,))), ("node1", "node2")) == ("node2",)
