@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.job import Job
@@ -53,9 +54,9 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
     case = job.repeated
-    if case is None or not case.repeats:
+    unchanged = [r.outcome for r in case.repeats if not r.variable] if case is not None else []
+    if case is None or not unchanged:
         return
-    unchanged = [r.outcome for r in case.repeats if not r.variable]
     passed = [r for r in case.repeats if r.variable and r.outcome == "passed"]
     what = f"{case.operation} on {listed(case.nodes)}"
     if "passed" in unchanged:
@@ -80,7 +81,7 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
             evidence=_evidence(case),
             fix=Fix(
                 f"Repair {cause}; to start the job now, use the setting on every rank.",
-                (f"export {_setting(first)}", *((avoided.command,) if avoided else ())),
+                (f"export {first.variable}={quote(first.value)}", *((avoided.command,) if avoided else ())),
             ),
         )
     elif unchanged[0] in _BAD:
