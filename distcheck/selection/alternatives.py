@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_INTERFACES = 4
 
 
-class Setting(NamedTuple):
+class Avoidance(NamedTuple):
     """A variable of NCCL with the value that avoids a transport."""
 
     variable: str
@@ -32,13 +32,13 @@ class Setting(NamedTuple):
 
 
 NCCL_SETTINGS = (
-    Setting("NCCL_CUMEM_ENABLE", "0", between=False),
-    Setting("NCCL_NVLS_ENABLE", "0", between=False),
-    Setting("NCCL_P2P_DISABLE", "1", between=False),
-    Setting("NCCL_SHM_DISABLE", "1", between=False),
-    Setting("NCCL_ALGO", "Ring"),
-    Setting("NCCL_IB_DISABLE", "1", inside=False),
-    Setting("NCCL_NET", "Socket", inside=False),
+    Avoidance("NCCL_CUMEM_ENABLE", "0", between=False),
+    Avoidance("NCCL_NVLS_ENABLE", "0", between=False),
+    Avoidance("NCCL_P2P_DISABLE", "1", between=False),
+    Avoidance("NCCL_SHM_DISABLE", "1", between=False),
+    Avoidance("NCCL_ALGO", "Ring"),
+    Avoidance("NCCL_IB_DISABLE", "1", inside=False),
+    Avoidance("NCCL_NET", "Socket", inside=False),
 )
 """The ones that cost a job the least speed come first."""
 VARIABLES = frozenset({GLOO_IFNAME, *(setting.variable for setting in NCCL_SETTINGS)})
