@@ -173,6 +173,7 @@ def test_a_backend_that_torch_lacks_is_unavailable_on_every_rank():
         assert "it has gloo" in messages[-1]["error"]
 
 
+@pytest.mark.process
 def test_a_single_rank_sends_to_no_other():
     said, _ = ranks_say(ranks=1, operations=["send_recv"])
     assert said[0][-1]["error"] == "ValueError: send_recv needs at least 2 ranks"

@@ -124,6 +124,7 @@ def test_each_report_of_the_child_has_one_adapter_more(tmp_path):
     assert [bool(report.unread) for report in reports] == [False, True, False]
 
 
+@pytest.mark.process
 def test_an_adapter_that_hangs_costs_only_what_was_not_read(tmp_path, monkeypatch):
     folder = hcas.write(tmp_path / "root", [hcas.infiniband()])
     monkeypatch.setattr(infiniband, "_ROOT", folder)
@@ -142,6 +143,7 @@ def test_a_machine_without_adapters_starts_no_child(tmp_path, monkeypatch):
     assert asyncio.run(infiniband.infiniband(1.0, "/nowhere")) == Infiniband()
 
 
+@pytest.mark.process
 def test_a_child_reads_this_machine():
     assert asyncio.run(infiniband.counters(60.0)) == infiniband.collect_counters()
 

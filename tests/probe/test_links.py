@@ -301,6 +301,7 @@ def test_other_output_has_no_ports(text):
     assert links.parse_ibv_devinfo(text) == {}
 
 
+@pytest.mark.process
 def test_the_program_runs_only_if_there_are_such_devices(tmp_path, monkeypatch):
     program = tmp_path / "bin/ibv_devinfo"
     program.parent.mkdir()
@@ -322,6 +323,7 @@ def test_the_program_runs_only_if_there_are_such_devices(tmp_path, monkeypatch):
     assert asked() == {}
 
 
+@pytest.mark.process
 def test_a_program_that_hangs_is_killed(tmp_path, monkeypatch):
     program = tmp_path / "bin/ibv_devinfo"
     program.parent.mkdir()

@@ -142,11 +142,13 @@ def test_firmware_reveals_a_virtual_machine_without_cpu_flags(tmp_path):
         assert found.virtual is virtual
 
 
+@pytest.mark.process
 def test_a_child_reads_this_machine():
     found = asyncio.run(pci.places(60.0))
     assert found == pci.collect()
 
 
+@pytest.mark.process
 def test_a_driver_that_hangs_ends_at_the_deadline(tmp_path):
     stuck = tmp_path / "python"
     stuck.write_text("#!/bin/sh\nexec sleep 60\n")

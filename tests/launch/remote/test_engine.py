@@ -62,6 +62,7 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.process
 def test_both_streams_and_the_exit_codes_of_all_are_heard():
     ears = run(Ears(), "echo out; echo err >&2; exit 3", "echo other; exit 0")
     assert sorted(ears.said) == [("0", "out"), ("1", "other")]
@@ -69,11 +70,13 @@ def test_both_streams_and_the_exit_codes_of_all_are_heard():
     assert ears.codes == {"0": 3, "1": 0}
 
 
+@pytest.mark.process
 def test_many_lines_come_in_order_and_the_last_one_without_its_end_too():
     ears = run(Ears(), "seq 20000; printf last")
     assert [words for _, words in ears.said] == [*map(str, range(1, 20001)), "last"]
 
 
+@pytest.mark.process
 def test_a_missing_program_ends_with_127_and_its_name_in_the_output():
     ears = Ears()
     command = Command(key="srun", argv=("no-such-launcher", "--label"))
@@ -82,12 +85,14 @@ def test_a_missing_program_ends_with_127_and_its_name_in_the_output():
     assert "no-such-launcher" in ears.errors[0][1]
 
 
+@pytest.mark.process
 def test_a_program_reads_no_input_of_ours_and_leads_a_session_of_its_own():
     ears = run(Ears(), "cat; echo $$ $(ps -o sid= -p $$)")
     pid, session = ears.said[0][1].split()
     assert pid == session != str(os.getsid(0))
 
 
+@pytest.mark.process
 def test_arguments_with_spaces_and_quotes_arrive_unchanged():
     ears = Ears()
     awkward = ["a b", "it's", '"$HOME"', "*", ""]
@@ -96,17 +101,20 @@ def test_arguments_with_spaces_and_quotes_arrive_unchanged():
     assert [words for _, words in ears.said] == [f"<{word}>" for word in awkward]
 
 
+@pytest.mark.process
 def test_a_program_gets_usr1_to_stop_and_is_read_to_its_end():
     ears = run(Ears("stop"), f"trap 'echo stopped; exit 5' USR1; echo ready; {_WAIT}")
     assert ears.said == [("0", "ready"), ("0", "stopped")]
     assert ears.codes == {"0": 5}
 
 
+@pytest.mark.process
 def test_a_local_program_goes_on_at_close():
     ears = run(Ears("close", "stop"), f"trap 'echo stopped; exit 5' USR1; echo ready; {_WAIT}")
     assert (ears.said, ears.codes) == ([("0", "ready"), ("0", "stopped")], {"0": 5})
 
 
+@pytest.mark.process
 def test_a_program_that_does_not_stop_is_ended_by_term(tmp_path):
     told = tmp_path / "told"
     script = f"trap '' USR1; trap 'echo ended > {shlex.quote(str(told))}; exit 6' TERM; echo ready; {_WAIT}"
@@ -114,22 +122,26 @@ def test_a_program_that_does_not_stop_is_ended_by_term(tmp_path):
     assert told.read_text() == "ended\n"
 
 
+@pytest.mark.process
 def test_a_program_that_ignores_both_is_gone_nevertheless():
     ears = run(Ears("stop", "end"), f"trap '' USR1 TERM; echo $$; echo ready; {_WAIT}")
     assert gone(int(ears.said[0][1]))
 
 
+@pytest.mark.process
 def test_an_ended_program_gets_no_signal_when_the_others_are_stopped():
     ears = run(Ears("stop", after="0"), "exit 0", f"trap 'exit 5' USR1; echo ready; {_WAIT}")
     assert ears.codes == {"0": 0, "1": 5}
 
 
+@pytest.mark.process
 def test_a_run_after_one_that_was_ended_hears_only_its_own():
     run(Ears("end"), f"echo ready; {_WAIT}")
     ears = run(Ears(), "echo again")
     assert (ears.said, ears.codes) == ([("0", "again")], {"0": 0})
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("there", [None, "before"])
 def test_variables_are_added_for_the_programs_and_taken_back(monkeypatch, there):
     monkeypatch.delenv("DISTCHECK_TOKEN", raising=False)
@@ -141,6 +153,7 @@ def test_variables_are_added_for_the_programs_and_taken_back(monkeypatch, there)
     assert dict(os.environ) == before
 
 
+@pytest.mark.process
 def test_the_environment_is_taken_back_when_a_listener_breaks():
     class Broken(Ears):
         def line(self, key: str, words: bytes, *, error: bool) -> None:
