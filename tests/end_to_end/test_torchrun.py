@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,10 @@ def test_an_elastic_agent_that_waits_for_others_at_localhost_is_reported(agents,
     assert (codes, said(report)) == ([0], ["torchrun-localhost-name-ambiguous"]), ended
 
 
+@pytest.mark.xfail(
+    version("torch").startswith("2.3."),
+    reason="torchrun of torch 2.3 closes its rendezvous on a restart (pytorch 123678)",
+)
 def test_a_restart_is_mentioned(agents):
     script = "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exec $0 -m distcheck env --format json; exit 3"
     codes, (report,), ended = _restarted(agents, script)
