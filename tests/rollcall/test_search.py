@@ -15,7 +15,7 @@ from distcheck.facts.job import Asked, Job
 from distcheck.facts.rank import RankRun
 from distcheck.rollcall import framing, protocol
 from distcheck.rollcall.protocol import Halt, Ready, RunReport, StartTrial, StoreAt
-from distcheck.run import search
+from distcheck.run import group_tests, search
 
 FOLLOWERS = (1, 2, 3, 4)
 
@@ -81,8 +81,8 @@ def timing(op, seconds):
 @pytest.fixture
 def searched(leading, live, report, monkeypatch):
     """Search among four followers; return the result and the processes noted as lost."""
-    monkeypatch.setattr(search, "_LEAST_SECONDS", 1.0)
-    monkeypatch.setattr(search, "_LAST_WORDS_SECONDS", 0.5)
+    monkeypatch.setattr(group_tests, "_LEAST_SECONDS", 1.0)
+    monkeypatch.setattr(group_tests, "_LAST_WORDS_SECONDS", 0.5)
 
     def searched(does, *, seconds=60.0, late=(), backend="gloo"):
         lost: dict[str, str] = {}
