@@ -42,19 +42,14 @@ def main() -> None:
     cluster = Cluster()
     try:
         if installed := os.environ.get("PYTHONPATH"):
-            shutil.copytree(installed, _installed(cluster))
+            shutil.copytree(installed, cluster.shared / "installed")
         print(*(dropped(cluster) if what == "dropped" else [whole(cluster, what)]))
     finally:
         cluster.conclude()
 
 
-def _installed(cluster: Cluster) -> Path:
-    return Path(cluster.shared) / "installed"
-
-
 def _environ(cluster: Cluster) -> dict[str, str]:
-    folder = _installed(cluster)
-    return {"PYTHONPATH": str(folder)} if folder.exists() else {}
+    return {"PYTHONPATH": "/shared/installed"} if (cluster.shared / "installed").exists() else {}
 
 
 def whole(cluster: Cluster, what: str) -> float:
