@@ -40,6 +40,7 @@ _QUESTIONS = (
     "hostname",
     "ip -o link",
     "ip -4 -o address",
+    "ip -6 -o address show scope global",
     "ip route",
     "ip neighbour show nud permanent",
     "tc qdisc",
