@@ -18,7 +18,10 @@ class Repeat(Facts, frozen=True):
 
 
 class Repeated(Facts, frozen=True):
-    """The case, and how each repetition ended, in their order: first without a change, and after a pass again so."""
+    """The case, and how each repetition ended, in their order.
+
+    The first is without a change. After a pass follow one without a change and one with the same setting.
+    """
 
     nodes: tuple[str, ...]
     """The nodes that took part, with all their ranks."""
@@ -28,5 +31,5 @@ class Repeated(Facts, frozen=True):
     bytes: Count
     repeats: tuple[Repeat, ...] = ()
     untried: tuple[str, ...] = ()
-    """Settings for which no time was left, as VARIABLE=value."""
+    """Settings that were not tried, as VARIABLE=value: one passed before, or no time was left."""
     seconds: Seconds = 0.0

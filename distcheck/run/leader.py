@@ -140,6 +140,8 @@ async def _repeat(run: Session) -> None:
     if not repeat.worth_repeating(job) or run.remaining(REPORT_RESERVE_SECONDS) < REPEAT_SECONDS:
         return
     backend, _ = measure.choose_backend(job)
+    # The collectives are recorded; an interrupt must not take a repetition for them.
+    run.record.note(stage="isolation")
     run.record.repeated = await repeat.repeat(run, backend)
 
 

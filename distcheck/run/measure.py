@@ -17,7 +17,6 @@ from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.protocol import Abort, RunReport, Start
 from distcheck.rollcall.server import Server
 from distcheck.run.context import Session
-from distcheck.run.repeat import settings_for
 from distcheck.run.stall import Pace
 
 REPORT_RESERVE_SECONDS = 3.0
@@ -78,7 +77,7 @@ async def collectives(run: Session) -> None:
         await _hear_who_could_begin(run, plan, reason, local.report(error=error), error)
         return
     watching = None
-    if _may_search(run) or _may_repeat(run, backend):
+    if _may_search(run):
         half = run.remaining(REPORT_RESERVE_SECONDS) / 2
         watching = asyncio.create_task(pace.watch(plan, trouble, max(half, ISOLATION_SECONDS)))
     try:
@@ -110,12 +109,6 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
 def _may_search(run: Session) -> bool:
     """Whether a search for the bad node may follow."""
     return run.asked.command == "gate" and len(run.record.job().nodes) >= FEWEST_NODES
-
-
-def _may_repeat(run: Session, backend: str) -> bool:
-    """Whether a case that fails can be repeated with another setting."""
-    job = run.record.job()
-    return bool(settings_for(job, backend, tuple(job.node_names.values())))
 
 
 def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport], ended: str) -> None:

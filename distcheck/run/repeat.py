@@ -1,7 +1,6 @@
 """Repeats the smallest case that failed with one setting changed at a time: which transport is at fault?
 
-A case that fails again as it was, passes with one setting, and then fails again as it was, is caused by what that
-setting avoids.
+A case that fails as it was and passes with one setting, twice each and in turn, is caused by what that setting avoids.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from distcheck.run.group_tests import GroupTests
 from distcheck.selection.alternatives import alternatives
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankRun
@@ -38,18 +37,14 @@ _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS")
 """Signals with which a library ends its process; the kernel and people send others."""
 
 
-def settings_for(job: Job, backend: str, names: Sequence[str]) -> tuple[dict[str, str], ...]:
-    """Return the settings with which a case of these nodes can be repeated."""
-    nodes = [node for node in job.nodes if job.node_names[node.key] in names]
-    return alternatives(backend, nodes, [rank.environment for node in nodes for rank in job.ranks_on(node)])
-
-
 async def repeat(run: Session, backend: str) -> Repeated | None:
     """Repeat the smallest case that failed; None if there is no setting to change, or no time."""
     job, loop = run.record.job(), asyncio.get_running_loop()
     began, members = loop.time(), Members(job)
     nodes = smallest_case(job, tuple(members.by_node))
-    waiting = list(settings_for(job, backend, nodes))
+    there = [node for node in job.nodes if job.node_names[node.key] in nodes]
+    environments = [rank.environment for node in there for rank in job.ranks_on(node)]
+    waiting = list(alternatives(backend, there, environments))
     if not waiting or not set(nodes) <= members.by_node.keys():
         return None
     plan = failed_part(run.plan(backend), job)
@@ -75,12 +70,15 @@ async def repeat(run: Session, backend: str) -> Repeated | None:
         return None if ended == "untested" else repeats[-1]
 
     last = await once({})
-    while last is not None and waiting and repeats[0].outcome in _BAD:
+    while last is not None and last.outcome in _BAD and waiting:
         last = await once(waiting[0])
-        if last is not None:
-            del waiting[0]
-    if any(r.outcome == "passed" for r in repeats[1:]):
-        await once({})
+        if last is None:
+            break
+        changed = waiting.pop(0)
+        if last.outcome == "passed":  # perhaps by chance, if the case fails only sometimes
+            again = await once({})
+            if again is not None and again.outcome in _BAD:
+                await once(changed)
     return Repeated(
         nodes=nodes,
         backend=backend,

@@ -47,8 +47,8 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
     fast network.
 
     Found by repeating the smallest case that failed, in new processes, with one setting changed at a time, as long as
-    --timeout leaves time. The case must fail again without any change, before and after the setting with which it
-    passes; a case that passes without a change fails only sometimes, and no transport is named.
+    --timeout leaves time. The case must fail without any change and pass with the setting, twice each and in turn; else
+    it fails only sometimes, and no transport is named.
 
     Fix: repair what the setting avoids; to start the job now, use the setting on every rank.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
@@ -58,11 +58,12 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
     if case is None or not unchanged:
         return
     passed = [r for r in case.repeats if r.variable and r.outcome == "passed"]
+    twice = len(passed) > 1 and (passed[0].variable, passed[0].value) == (passed[1].variable, passed[1].value)
     what = f"{case.operation} on {listed(case.nodes)}"
     if "passed" in unchanged:
         yield NotChecked(reason=f"{what} passed when it was repeated without a change, so no transport is named",
                          required=False)  # fmt: skip
-    elif passed and unchanged[-1] in _BAD and len(unchanged) > 1:
+    elif twice and len(unchanged) > 1 and set(unchanged) <= _BAD:
         first = passed[0]
         avoided = _AVOIDED.get(first.variable)
         cause = avoided.name if avoided else "what this setting avoids"
@@ -84,6 +85,8 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
                 (f"export {first.variable}={quote(first.value)}", *((avoided.command,) if avoided else ())),
             ),
         )
+    elif passed:
+        yield NotChecked(reason=f"{what} passed with {_setting(passed[0])}, which was not confirmed", required=False)
     elif unchanged[0] in _BAD:
         tried = [_setting(r) for r in case.repeats if r.variable and r.outcome in _BAD]
         if tried:
@@ -108,5 +111,5 @@ def _evidence(case: Repeated) -> dict[str, str]:
         again = " again" if _setting(r) in lines else ""
         lines[_setting(r) + again] = r.outcome + words
     if case.untried:
-        lines["not tried, no time"] = listed(case.untried, most=8)
+        lines["not tried"] = listed(case.untried, most=8)
     return lines

@@ -8,6 +8,7 @@ from distcheck.facts.repeated import Repeat, Repeated
 
 RING = Repeat("passed", "NCCL_ALGO", "Ring")
 NO_P2P = Repeat("hung", "NCCL_P2P_DISABLE", "1")
+ETH1 = Repeat("passed", "GLOO_SOCKET_IFNAME", "eth1")
 HANGS, FAILS, PASSES = Repeat("hung", words=("node1: stalled",)), Repeat("failed"), Repeat("passed")
 
 
@@ -25,18 +26,18 @@ def told(job_of, change, judge):
 
 
 def test_the_setting_with_which_it_passes_is_named_with_what_it_avoids(told):
-    (finding,), _ = told(HANGS, NO_P2P, RING, HANGS)
+    (finding,), _ = told(HANGS, NO_P2P, RING, HANGS, RING)
     assert finding.message == (
         "all_reduce on node1 and node2 hangs with an NCCL algorithm other than Ring, and passes with NCCL_ALGO=Ring"
     )
     assert (finding.ranks, finding.nodes, finding.severity) == ((0, 1, 2, 3), ("node1", "node2"), "warning")
     assert finding.fix.commands[0] == "export NCCL_ALGO=Ring"
     assert finding.evidence["NCCL_P2P_DISABLE=1"] == "hung"
-    assert finding.evidence["not tried, no time"] == "NCCL_NET=Socket"
+    assert finding.evidence["not tried"] == "NCCL_NET=Socket"
 
 
 def test_with_gloo_the_interface_is_named(told):
-    (finding,), _ = told(FAILS, Repeat("passed", "GLOO_SOCKET_IFNAME", "eth1"), FAILS, backend="gloo")
+    (finding,), _ = told(FAILS, ETH1, FAILS, ETH1, backend="gloo")
     assert finding.message.endswith("fails over the interface that Gloo selects, and passes over eth1")
 
 
@@ -47,9 +48,15 @@ def test_a_case_that_passes_without_a_change_blames_no_transport(told, repeats):
     assert "passed when it was repeated without a change" in reason
 
 
-def test_without_the_second_look_no_transport_is_blamed(told):
-    assert told(HANGS, RING) == ((), [])
-    assert told(HANGS, RING, Repeat("untested"))[0] == ()
+@pytest.mark.parametrize(
+    "later",
+    [(), (Repeat("untested"),), (HANGS,), (HANGS, Repeat("hung", "NCCL_ALGO", "Ring"))],
+    ids=["no time", "a lost node", "no time for the second pass", "no second pass"],
+)
+def test_a_pass_that_is_not_confirmed_names_no_transport(told, later):
+    findings, (reason,) = told(HANGS, RING, *later)
+    assert findings == ()
+    assert reason.endswith("passed with NCCL_ALGO=Ring, which was not confirmed")
 
 
 def test_a_case_that_no_setting_helps_says_what_was_tried(told):
