@@ -13,6 +13,7 @@ mark fails if it starts one.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +24,11 @@ from hypothesis import HealthCheck, settings
 
 _HERE = Path(__file__).parent
 _FAKES = _HERE / "nvml"
+_TORCH = _HERE / "torch"
 
 _PROCESS_FOLDERS = ("cluster", "end_to_end", "gpu")
 """Folders whose every test starts processes; with --quick their modules are not even imported."""
-_PROCESS_FIXTURES = frozenset({"fake_nvml"})
+_PROCESS_FIXTURES = frozenset({"fake_nvml", "fake_torch"})
 """Fixtures that start a process, or that tests use to start one."""
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"})
 """The audit events of a process that is started (https://docs.python.org/3/library/audit_events.html)."""
@@ -133,3 +135,74 @@ def _fake_nvml_folder(tmp_path_factory):
 @pytest.fixture
 def fake_nvml(_fake_nvml_folder, tmp_path):
     return FakeNvml(_fake_nvml_folder, tmp_path / "nvml.txt")
+
+
+class FakeTorch(NamedTuple):
+    """A torch with CUDA as pip installs it, as far as it can be seen without importing it; its NCCL can be loaded."""
+
+    site: Path
+    """Its folder: torch, nvidia/nccl/lib/libnccl.so.2 and the NCCL wheel's folder."""
+    libraries: Path
+    """Further libraries, each in a folder of its own: old/libnccl.so.2, v5/libnccl-net.so."""
+
+    def environ(self, **variables: str) -> dict[str, str]:
+        """Return variables with which a process finds this torch first."""
+        return {"PYTHONPATH": str(self.site), **variables}
+
+    def version(self, version: str, cuda: str | None) -> None:
+        text = f"__version__ = '{version}'\ncuda: Optional[str] = {cuda!r}\nhip: Optional[str] = None\n"
+        (self.site / "torch" / "version.py").write_text(text)
+
+
+def _compile(source: str, target: Path, *options: str) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    command = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{target.name}"]
+    subprocess.run([*command, *options[:-1], "-o", target, _TORCH / source, *options[-1:]], check=True)
+
+
+@pytest.fixture(scope="session")
+def _fake_torch_libraries(tmp_path_factory):
+    """Compile every library once: NCCL 2.27.3 and others, the libtorch_cuda.so files that load it, and plugins."""
+    made = tmp_path_factory.mktemp("torch")
+    for folder, options in {
+        "new": ("-DVERSION=22703",),
+        "newer": ("-DVERSION=22809",),
+        "older": ("-DVERSION=22602",),
+        "old": ("-DVERSION=21801", "-DOLD"),
+        "launch": ("-DVERSION=21403",),
+    }.items():
+        _compile("fake_nccl.c", made / folder / "libnccl.so.2", *options)
+    origin = "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib"
+    nccl = str(made / "new" / "libnccl.so.2")
+    _compile("fake_torch_cuda.c", made / "rpath" / "libtorch_cuda.so", origin, "-Wl,--disable-new-dtags", nccl)
+    _compile("fake_torch_cuda.c", made / "runpath" / "libtorch_cuda.so", origin, "-Wl,--enable-new-dtags", nccl)
+    _compile("fake_torch_cuda.c", made / "static" / "libtorch_cuda.so", "-DALONE", "-lc")
+    for folder, symbol in {"v5": "ncclNetPlugin_v5", "v8": "ncclNetPlugin_v8"}.items():
+        _compile("fake_plugin.c", made / folder / "libnccl-net.so", f"-DSYMBOL={symbol}")
+    _compile("fake_plugin.c", made / "hang" / "libnccl-net.so", "-DSYMBOL=ncclNetPlugin_v8", "-DHANG", "-lc")
+    _compile("fake_plugin.c", made / "tuner" / "libnccl-tuner-ours.so", "-DSYMBOL=ncclTunerPlugin_v4")
+    _compile("fake_plugin.c", made / "gone" / "libabsent.so.1", "-DSYMBOL=absent")
+    absent = str(made / "gone" / "libabsent.so.1")
+    _compile(
+        "fake_plugin.c", made / "broken" / "libnccl-net.so", "-DSYMBOL=ncclNetPlugin_v8", "-Wl,--no-as-needed", absent
+    )
+    (made / "gone" / "libabsent.so.1").unlink()
+    return made
+
+
+@pytest.fixture
+def fake_torch(_fake_torch_libraries, tmp_path):
+    """Lay out a torch 2.8.0+cu128 with its NCCL 2.27.3."""
+    site, made = tmp_path / "site-packages", _fake_torch_libraries
+    fake = FakeTorch(site, made)
+    for source, target in {
+        made / "rpath" / "libtorch_cuda.so": site / "torch" / "lib" / "libtorch_cuda.so",
+        made / "new" / "libnccl.so.2": site / "nvidia" / "nccl" / "lib" / "libnccl.so.2",
+    }.items():
+        target.parent.mkdir(parents=True)
+        shutil.copy(source, target)
+    (site / "torch" / "lib" / "libtorch_python.so").write_bytes(b"\0std::string ipc_hsm_70 sm_80 sm_90\0sm_80\0")
+    (site / "torch" / "__init__.py").touch()
+    (site / "nvidia_nccl_cu12-2.27.3.dist-info").mkdir()
+    fake.version("2.8.0+cu128", "12.8")
+    return fake

@@ -13,6 +13,7 @@ from distcheck.cli.check import run
 from distcheck.cli.command import command
 from distcheck.cli.options import GateOptions
 from distcheck.cli.request import request_of
+from distcheck.cli.script import rendezvous_backend_of, script_of
 from distcheck.facts.errors import UsageError
 
 
@@ -40,7 +41,12 @@ def gate(
             "rank; start one process per rank, or drop --export"
         )
     asked = msgspec.structs.replace(
-        request.asked, program=Path(command[0]).name, export=options.export, rendezvous_file=_file_of(command)
+        request.asked,
+        program=Path(command[0]).name,
+        export=options.export,
+        rendezvous_file=_file_of(command),
+        script=script_of(command),
+        rendezvous_backend=rendezvous_backend_of(command),
     )
     code = run(request._replace(asked=asked), options, to_stderr=True)
     if code != 0:

@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     import torch.distributed as dist
 
 from distcheck.collectives.plan import Software, gpu_uuid
+from distcheck.probe.libraries import dotted
 
 
 def software(device: torch.device) -> Software:
@@ -43,16 +44,10 @@ def nccl_version(maps: Path = Path("/proc/self/maps")) -> str:
         number = ctypes.c_int()
         for library in sorted(libraries):
             if ctypes.CDLL(library).ncclGetVersion(ctypes.byref(number)) == 0:
-                return _dotted(number.value)
+                return dotted(number.value)
     except (OSError, AttributeError, IndexError):
         return ""
     return ""
-
-
-def _dotted(code: int) -> str:
-    """Return NCCL's version code as text: 23007 is 2.30.7; before 2.9, 2804 is 2.8.4 (nccl.h)."""
-    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def lack_of(backend: str) -> str:

@@ -159,6 +159,10 @@ class Asked(Facts, frozen=True):
     """How many GPUs the node must have (`distcheck node --gpus`)."""
     need: Count | None = None
     """How many nodes suffice; None if all are needed."""
+    script: str = ""
+    """The first Python file in COMMAND; empty without one."""
+    rendezvous_backend: str = ""
+    """The --rdzv-backend in a COMMAND that is torchrun."""
 
     @property
     def measures(self) -> bool:

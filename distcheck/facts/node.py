@@ -85,3 +85,5 @@ class NodeFacts(Facts, frozen=True):
     """CPUs that are online, usable here or not; None if unknown."""
     infiniband: Infiniband | Missing | None = None
     """None: not checked."""
+    modules: dict[str, str] = {}
+    """Version by name of the loaded network drivers; empty text for a driver that comes with the kernel."""

@@ -9,6 +9,7 @@ from msgspec import field
 
 from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds, Whole
 from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.libraries import Libraries
 from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import Space, TorchBuild
@@ -47,6 +48,13 @@ class Role(Enum):
     LEADER = "host"
     FOLLOWER = "guest"
     ALONE = "alone"
+
+
+class Script(Facts, frozen=True):
+    """The Python file that COMMAND runs, as a process reads it."""
+
+    path: str
+    sha256: str
 
 
 class ProcessFacts(Facts, frozen=True):
@@ -94,6 +102,12 @@ class ProcessFacts(Facts, frozen=True):
     """The configuration files of NCCL and RCCL that exist for this process."""
     named_paths: dict[str, NamedPath] = {}
     """By variable: what this process finds at the files that variables of NCCL and torch name."""
+    libraries: Libraries | Missing | None = None
+    """What torch's NCCL backend would load; None: not checked, as for a torch without CUDA."""
+    script: Script | Missing | None = None
+    """None without COMMAND, or if COMMAND names no Python file."""
+    etcd: bool | None = None
+    """Whether the Python module etcd is installed; None if COMMAND does not need it."""
 
 
 class Death(Facts, frozen=True):

@@ -21,6 +21,7 @@ from distcheck.facts.node import NodeFacts, NodeState, TorchBuild
 if TYPE_CHECKING:
     from typing import Literal
 
+_MODULES = ("efa", "mlx5_core")
 _PROXY_PORTS = (15001, 15006, 4140, 4143)
 _TORCH_VERSION = re.compile(r"^(__version__|cuda|hip)\b[^=]*=\s*(?:'([^']*)'|None)", re.MULTILINE)
 
@@ -61,6 +62,7 @@ def collect(
         network=network,
         infiniband=infiniband,
         cpus=os.cpu_count(),
+        modules=modules(),
         proxy_ports=_proxy_ports() if "KUBERNETES_SERVICE_HOST" in environ else (),
     )
 
@@ -132,6 +134,20 @@ def _prefix_bits(mask: str | None, family: int) -> int | None:
         return sum(byte.bit_count() for byte in socket.inet_pton(family, mask or ""))
     except OSError:
         return None
+
+
+def modules(root: Path = Path("/")) -> dict[str, str]:
+    """Return the versions of the loaded network drivers (/sys/module/NAME/version).
+
+    Drivers from MLNX_OFED, DOCA and AWS have one; those that come with the kernel have none.
+    """
+    found = {}
+    for name in _MODULES:
+        folder = root / "sys" / "module" / name
+        if folder.is_dir():
+            version = _read(str(folder / "version"))
+            found[name] = version if isinstance(version, str) else ""
+    return found
 
 
 def _proxy_ports() -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Installed, ProcessFacts, RankFacts
@@ -15,7 +16,11 @@ from distcheck.probe import host, nccl_files, ports, process
 
 
 def process_facts(
-    uid: str, node: NodeFacts, environ: Mapping[str, str] = os.environ, placements: Iterable[Placement] = ()
+    uid: str,
+    node: NodeFacts,
+    environ: Mapping[str, str] = os.environ,
+    placements: Iterable[Placement] = (),
+    libraries: Libraries | Missing | None = None,
 ) -> ProcessFacts:
     """Collect the facts of this process, which reports for these ranks."""
     first = next((p for p in placements if p.rank in {0, None}), None)
@@ -36,6 +41,7 @@ def process_facts(
         free_ports=ports.free_near(first.master_port, node.unprivileged_port_start, node.ephemeral_ports)
         if first is not None
         else (),
+        libraries=libraries,
     )
 
 

@@ -37,6 +37,11 @@ FAMILIES: dict[str, Family] = {
     "launch": Family("launchers.probe_start", ("launch",)),
     "environment": Family("environment.variables", ("environment",)),
     "software": Family("environment.software", ("environment",)),
+    "nccl_library": Family("environment.nccl_library", ("gpu",)),
+    "nccl_plugins": Family("nccl.plugins", ("gpu",)),
+    "gpu_driver": Family("gpu.driver", ("gpu",)),
+    "known_bad": Family("environment.known_bad", ("gpu", "peers")),
+    "installation": Family("environment.installation", ("peers", "collectives")),
     "leaks": Family(
         "environment.leaks",
         ("environment",),

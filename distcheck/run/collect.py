@@ -10,7 +10,9 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import CudaView, Gpus, Pci
 from distcheck.facts.infiniband import Infiniband
+from distcheck.facts.libraries import Libraries
 from distcheck.facts.network import NetworkFacts
+from distcheck.facts.node import TorchBuild
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.probe import environment, gpu, host, infiniband, links, pci
 from distcheck.probe.own import process_facts, rank_facts
@@ -42,9 +44,10 @@ async def collect(run: Session) -> None:
     gpus = None
     shown: list[CudaView | Missing] | list[None] = [None] * len(run.request.placements)
     hanging: Pci | Missing | None = None
+    loaded: Libraries | Missing | None = None
     if looks_at_gpus and accelerator == "nvidia":
         driver, places = _ask_drivers(run), pci.places(min(_DRIVER_SECONDS, run.remaining(5.0)))
-        (gpus, shown), hanging = await asyncio.gather(driver, places)
+        (gpus, shown), hanging, loaded = await asyncio.gather(driver, places, _libraries(run))
         accelerator = gpu.accelerator(answer=gpus)
     network, adapters = await asyncio.gather(_network_facts(run), _infiniband(run, accelerator))
     node = run.record.node = host.collect(
@@ -54,7 +57,8 @@ async def collect(run: Session) -> None:
         node = run.record.node = msgspec.structs.replace(
             node, shm=space(SHM), tmp=space(folder := temporary(environ)), tmp_folder=folder
         )
-    run.record.process = process_facts(run.uid, node, environ, run.request.placements)
+    run.record.process = process_facts(run.uid, node, environ, run.request.placements, loaded)
+    _add_command(run)
     seen = await _seen_by_ranks(run)
     run.record.ranks = tuple(
         rank_facts(run.uid, node, placement, variables, view)
@@ -77,6 +81,31 @@ async def _ask_drivers(run: Session) -> tuple[Gpus | Missing, list[CudaView | Mi
 
     environments = [rank_environment(environ, p) if run.asked.started_here else environ for p in ranks]
     return await asyncio.gather(nvml, cuda.views(environments, seconds))
+
+
+async def _libraries(run: Session) -> Libraries | Missing | None:
+    """Ask which NCCL this process's torch would load; None if its torch does not use CUDA."""
+    torch = host.torch_build()
+    if run.asked.backend not in {"auto", "nccl"} or not isinstance(torch, TorchBuild) or torch.cuda is None:
+        return None
+    from distcheck.probe import libraries
+
+    return await libraries.libraries(run.request.environ, min(_DRIVER_SECONDS, run.remaining(5.0)))
+
+
+def _add_command(run: Session) -> None:
+    """Add the script that COMMAND runs, and whether its rendezvous has its module, on the node that will run it."""
+    backend = run.asked.rendezvous_backend or run.request.environ.get("PET_RDZV_BACKEND", "")
+    etcd = run.asked.program == "torchrun" and backend.startswith("etcd")
+    if run.record.process is None or run.asked.started_here or not (run.asked.script or etcd):
+        return
+    from distcheck.probe import command
+
+    run.record.process = msgspec.structs.replace(
+        run.record.process,
+        script=command.script(run.asked.script) if run.asked.script else None,
+        etcd=command.etcd() if etcd else None,
+    )
 
 
 async def _network_facts(run: Session) -> NetworkFacts | None:

@@ -9,6 +9,7 @@ import pytest
 
 import distcheck
 from distcheck.collectives import software, timing, worker
+from distcheck.probe.libraries import dotted
 
 PROGRAM = Path(__file__).with_name("forked_ranks.py")
 ROOT = Path(distcheck.__file__).parents[1]
@@ -203,7 +204,7 @@ def test_a_torch_without_distributed_has_no_backend(monkeypatch):
 
 @pytest.mark.parametrize(("code", "version"), [(2804, "2.8.4"), (21805, "2.18.5"), (23007, "2.30.7")])
 def test_nccl_version_codes_are_spelt_out(code, version):
-    assert software._dotted(code) == version
+    assert dotted(code) == version
 
 
 def test_a_process_without_nccl_has_no_nccl_version(tmp_path):

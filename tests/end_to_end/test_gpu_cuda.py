@@ -75,13 +75,13 @@ def test_a_gpu_hidden_by_cuda_is_reported_with_its_rank(gpu):
     assert indices(ended) == [*range(7), None]
 
 
-def test_a_container_without_cudas_library_fails_an_nccl_job(gpu, fake_nvml, tmp_path):
+def test_a_container_without_cudas_library_fails_an_nccl_job(gpu, fake_nvml, fake_torch, tmp_path):
     told = fake_nvml.environ(H200)
     (tmp_path / "utility").mkdir()
     (tmp_path / "utility" / "libnvidia-ml.so.1").symlink_to(fake_nvml.folder / "libnvidia-ml.so.1")
     (tmp_path / "utility" / "libcuda.so.1").write_text("")  # whatever this machine may have of its own
     folders = told["LD_LIBRARY_PATH"].replace(str(fake_nvml.folder), str(tmp_path / "utility"))
-    ended = gpu(2, H200, "--backend", "nccl", LD_LIBRARY_PATH=folders)
+    ended = gpu(2, H200, "--backend", "nccl", LD_LIBRARY_PATH=folders, **fake_torch.environ())
     (finding,) = findings(ended, "gpu-cuda-init-failed")
     assert (ended.code, finding["ranks"]) == (30, [0, 1])
     assert "libcuda.so.1 cannot be loaded" in finding["message"]

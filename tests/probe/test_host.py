@@ -141,3 +141,13 @@ def test_network_facts_are_part_of_the_node():
     assert node.network == network
     assert node.cpus >= 1
     assert host.collect({}).network is None
+
+
+def test_the_versions_of_loaded_network_drivers_are_read_from_sys_module(tmp_path):
+    assert host.modules(tmp_path) == {}
+    for name, version in (("mlx5_core", "24.10-3.2.5\n"), ("efa", None), ("ext4", "1")):
+        folder = tmp_path / "sys" / "module" / name
+        folder.mkdir(parents=True)
+        if version is not None:
+            (folder / "version").write_text(version)
+    assert host.modules(tmp_path) == {"efa": "", "mlx5_core": "24.10-3.2.5"}

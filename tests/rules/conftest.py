@@ -99,7 +99,7 @@ def node_of(number: int, gpus: int) -> NodeFacts:
         kernel="6.8.0",
         python="3.11.7",
         distcheck="0.1.0",
-        torch=TorchBuild(version="2.13.0", cuda="13.0" if gpus else None, hip=None),
+        torch=TorchBuild(version="2.13.0", cuda="12.2" if gpus else None, hip=None),
         interfaces=(
             Interface(name="lo", address="127.0.0.1", up=True, mtu_bytes=65536),
             Interface(name="eth0", address=f"10.0.0.{number}", up=True, mtu_bytes=1500),

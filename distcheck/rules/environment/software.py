@@ -4,45 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.nccl import NcclLog
+from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import TorchBuild
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.job.versions import build_of, installed_of, nccl_of, torch_of, uses_nccl
 from distcheck.rules.wording import found, grouped, listed, majority, named, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from distcheck.facts.job import Job
-    from distcheck.facts.node import NodeFacts
-    from distcheck.facts.rank import Installed, RankFacts
+    from distcheck.facts.rank import RankFacts
     from distcheck.rules.finding import Finding, Severity
 
 _LOOK = "python3 -c 'import sys, torch; print(sys.prefix, torch.__version__, torch.version.cuda)'"
 
 
-def _of(job: Job, rank: RankFacts) -> Installed | NodeFacts:
-    """Return what holds a rank's versions: its process, or its node in older files."""
-    return job.process_of(rank).installed or job.node_of(rank)
-
-
-def _torch(job: Job, rank: RankFacts) -> str:
-    """Return a rank's torch version with its build, such as 2.13.0+cu130; '' if unknown."""
-    build = _of(job, rank).torch
-    return build.version if isinstance(build, TorchBuild) else ""
-
-
 def _release(version: str) -> str:
     """Return major and minor number: 2.13 of 2.13.0+cu130."""
     return ".".join(version.split(".")[:2])
-
-
-def _nccl(job: Job, rank: RankFacts) -> str:
-    """Return a rank's NCCL version: the one that ran, else the installed one; '' if unknown."""
-    ran = rank.run.nccl if rank.run else None
-    if isinstance(ran, NcclLog) and ran.version:
-        return ran.version.partition("+")[0]
-    return getattr(_of(job, rank), "nccl", "")
 
 
 def _apart(job: Job, of: Callable[[Job, RankFacts], str]) -> dict[str, list[RankFacts]]:
@@ -71,26 +52,30 @@ def _differs(
         fix,
         severity=severity,
         evidence={
-            f"{what} {version}": f"{named(job, ranks)}, {_where(job, ranks)}" for version, ranks in groups.items()
+            f"{what} {version}": f"{named(job, ranks)}, {_where(job, ranks, what)}" for version, ranks in groups.items()
         },
     )
 
 
-def _where(job: Job, ranks: list[RankFacts]) -> str:
-    """Return the Python environments of ranks."""
+def _where(job: Job, ranks: list[RankFacts], what: str) -> str:
+    """Return the Python environments of ranks; of NCCL the files that they load, if known."""
+    if what == "NCCL" and (files := _libraries(job, ranks)):
+        return files
     prefixes = {process.prefix for r in ranks if (process := job.process_of(r).installed)}
     return listed(sorted(prefixes), most=2) or "environment unknown"
 
 
-def _uses_nccl(job: Job) -> bool:
-    return job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.made_for == "nccl")
+def _libraries(job: Job, ranks: list[RankFacts]) -> str:
+    """Return the NCCL files that ranks load, and how the linker finds them."""
+    loads = [found for r in ranks if isinstance(found := job.process_of(r).libraries, Libraries) and found.nccl]
+    return listed(sorted({f"{found.nccl} (found by {found.found_by})" for found in loads}), most=2)
 
 
 def _torch_severity(job: Job, groups: Mapping[str, list[RankFacts]]) -> Severity:
-    builds = [build for ranks in groups.values() if isinstance(build := _of(job, ranks[0]).torch, TorchBuild)]
+    builds = [build for ranks in groups.values() if isinstance(build := build_of(job, ranks[0]), TorchBuild)]
     lacks = {build.cuda is None and build.hip is None for build in builds}
     releases = {_release(version) for version in groups}
-    return "error" if len(releases) > 1 or (len(lacks) > 1 and _uses_nccl(job)) else "warning"
+    return "error" if len(releases) > 1 or (len(lacks) > 1 and uses_nccl(job)) else "warning"
 
 
 @rule("environment", scope="rank")
@@ -110,7 +95,7 @@ def sw_torch_version_differs(job: Job) -> Iterator[Outcome]:
     Fix: install the same version on all nodes, or use one shared environment or image.
     See: https://github.com/pytorch/pytorch/issues/174917
     """
-    groups = _apart(job, _torch)
+    groups = _apart(job, torch_of)
     if groups:
         usual = majority(groups) or next(iter(groups))
         odd = [r for version, ranks in groups.items() if version != usual for r in ranks]
@@ -126,6 +111,12 @@ def sw_torch_version_differs(job: Job) -> Iterator[Outcome]:
         )
 
 
+def _importable_nccl(job: Job, rank: RankFacts) -> str:
+    """Return a rank's NCCL version, '' if its torch cannot be imported with it: sw-nccl-shadowed reports that."""
+    loads = job.process_of(rank).libraries
+    return "" if isinstance(loads, Libraries) and (loads.lacks or loads.error) else nccl_of(job, rank)
+
+
 @rule("environment", scope="rank")
 def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
     """The ranks use different versions of NCCL.
@@ -133,14 +124,15 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
     NCCL compares the versions when it creates a communicator: ``Mismatched NCCL version detected : rank 1 version 22304
     rank 0 version 22703``, ``ncclInvalidUsage``; older versions hang. The usual causes are two environments, and a
     system libnccl.so.2 that comes first in LD_LIBRARY_PATH on one node. Found in NCCL's own log if NCCL ran, otherwise
-    in the package installed beside torch. Silent with Gloo, and where torch itself differs, which
+    by ncclGetVersion of the file that torch would load (with ``distcheck gpu`` and ``gate``), otherwise by the package
+    installed beside torch. Silent with Gloo, and where torch itself differs, which
     sw-torch-version-differs reports.
 
     Fix: use the same environment on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they load another NCCL.
     See: https://github.com/NVIDIA/nccl/issues/354
     """
-    groups = _apart(job, _nccl) if _uses_nccl(job) else {}
-    if groups and not _apart(job, _torch):
+    groups = _apart(job, _importable_nccl) if uses_nccl(job) else {}
+    if groups and not _apart(job, torch_of):
         yield _differs(
             job,
             "NCCL",
@@ -166,7 +158,7 @@ def sw_python_differs(job: Job) -> Iterator[Outcome]:
 
     Fix: start all ranks with the Python of one environment.
     """
-    groups = _apart(job, lambda job, r: _release(_of(job, r).python))
+    groups = _apart(job, lambda job, r: _release(installed_of(job, r).python))
     if groups:
         yield _differs(
             job,

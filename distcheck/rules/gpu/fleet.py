@@ -141,7 +141,7 @@ def _fewer(job: Job, short: Shortfall) -> Finding:
     )
 
 
-@rule("gpu", severity="warning", scope=("job", "node"))
+@rule("gpu", severity="warning", scope=("job", "node"), unless=("sw-driver-too-old",))
 def sw_driver_differs_nodes(job: Job) -> Iterator[Outcome]:
     """Nodes of the job differ in NVIDIA's driver or in the CUDA version that it supports.
 

@@ -401,14 +401,6 @@ def ran(job, change, where, **fields):
     return change.rank(job, where, run=run)
 
 
-def test_nccl_net_plugin_on_some_ranks_is_an_error_and_a_tuner_a_warning(measured, change, says):
-    alike = ran(measured, change, None, plugins=("NET ofi",), network="IB")
-    assert says(alike) == []
-    assert says(ran(alike, change, 3, network="IB")) == [("nccl-net-plugin-on-some-ranks", "error", (3,))]
-    tuner = ran(alike, change, 3, plugins=("NET ofi", "TUNER x"), network="IB")
-    assert says(tuner) == [("nccl-net-plugin-on-some-ranks", "warning", (3,))]
-
-
 def test_nccl_ib_on_some_nodes_names_the_odd_ranks(measured, change, says):
     alike = ran(measured, change, None, network="IB")
     assert says(alike) == []

@@ -1,0 +1,202 @@
+"""Which NCCL and which plugins a process's torch would load, and for which GPUs torch was built.
+
+This module runs as a program with the process's own variables: a child follows the dynamic linker's rules (ld.so(8))
+for the libnccl.so.2 that torch's libtorch_cuda.so requires, loads that file and asks it for its version. torch itself
+is not imported, which takes seconds. A library can do anything when it is loaded, so the child has a deadline.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from distcheck.facts.base import Missing
+from distcheck.facts.libraries import FoundBy, Libraries, NcclPlugin
+from distcheck.probe import child
+from distcheck.probe.child import Question, exit_after_lifetime
+from distcheck.probe.elf import Dynamic, dynamic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_LIBRARIES = Question(__name__, "NCCL's library", "a file system hangs, or a plugin does not return when it is loaded")
+_CALLED = re.compile(rb"(?<=\0)nccl[A-Z]\w+(?=\0)")
+_ARCHITECTURE = rb"(?:sm|compute)_\d{2,3}[a-z]?"
+_ARCHITECTURES = re.compile(rb"%b(?: %b)*(?=\0)" % (_ARCHITECTURE, _ARCHITECTURE))
+_NEWEST_INTERFACE = 40
+_MOST = 16
+
+PLUGINS: dict[Literal["net", "tuner", "profiler"], tuple[str, str]] = {
+    "net": ("NCCL_NET_PLUGIN", "ncclNetPlugin_v"),
+    "tuner": ("NCCL_TUNER_PLUGIN", "ncclTunerPlugin_v"),
+    "profiler": ("NCCL_PROFILER_PLUGIN", "ncclProfiler_v"),
+}
+"""The variable that names each kind of plugin, and its symbol (NCCL's src/plugin)."""
+
+
+async def libraries(environ: Mapping[str, str], timeout: float, python: str = sys.executable) -> Libraries | Missing:
+    """Ask in a child process with these variables, for at most `timeout` seconds."""
+    answer: Libraries | Missing = await child.ask(_LIBRARIES, Libraries, timeout, python, environ=environ)
+    return answer
+
+
+def collect(environ: Mapping[str, str] = os.environ) -> Libraries | Missing:
+    """Load NCCL and its plugins into this process. That can hang: callers use `libraries`."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return Missing(reason="torch is not installed in this Python")
+    torch = Path(spec.origin).parent
+    # conda's torch has its libraries in the environment's lib folder.
+    places = (torch / "lib" / "libtorch_cuda.so", Path(sys.prefix) / "lib" / "libtorch_cuda.so")
+    linked = next((found for place in places if (found := dynamic(place)) is not None), None)
+    if linked is None:
+        return Missing(reason=f"{places[0]} cannot be read")
+    known = _nccl(linked, environ, torch.parent)
+    return msgspec.structs.replace(
+        known,
+        plugins=() if known.error else tuple(_plugins(environ)),
+        architectures=_architectures(torch / "lib" / "libtorch_python.so"),
+        machine=os.uname().machine,
+    )
+
+
+def _nccl(linked: Dynamic, environ: Mapping[str, str], site: Path) -> Libraries:
+    name = next((name for name in linked.needed if name.startswith("libnccl.so")), None)
+    if name is None:
+        return Libraries()
+    wheels = tuple(sorted(_distribution(folder.name) for folder in site.glob("nvidia_nccl_cu*.dist-info")))
+    # The linker does not look for a library again that it has loaded by this name, as for LD_PRELOAD.
+    loaded = next(filter(_is_nccl, _mapped()), "")
+    ways: tuple[tuple[FoundBy, tuple[str, ...]], ...] = (
+        ("torch", linked.rpath),
+        ("LD_LIBRARY_PATH", tuple(filter(None, environ.get("LD_LIBRARY_PATH", "").split(":")))),
+        ("torch", linked.runpath),
+    )
+    searched = ((how, Path(folder) / name) for how, folders in ways for folder in folders)
+    how, found = next(((how, str(path)) for how, path in searched if path.is_file()), ("system", name))
+    if loaded:
+        how, found = "LD_PRELOAD", loaded
+    own = next((p for f in (*linked.rpath, *linked.runpath) if (p := Path(f) / name).is_file()), None)
+    known = Libraries(wheels=wheels, own=str(own.resolve()) if own else "")
+    try:
+        return _loaded(known, linked, found, how)
+    except OSError as error:
+        # torch then tries the wheels in the other folders of sys.path (_preload_cuda_deps in torch/__init__.py).
+        elsewhere = (Path(folder) / "nvidia" / "nccl" / "lib" / name for folder in sys.path)
+        if how == "system" and (path := next(filter(Path.is_file, elsewhere), None)) is not None:
+            return _loaded(msgspec.structs.replace(known, own=str(path.resolve())), linked, str(path), "torch")
+        return msgspec.structs.replace(
+            known, nccl="" if how == "system" else str(Path(found).resolve()), error=str(error)
+        )
+
+
+def _loaded(known: Libraries, linked: Dynamic, found: str, how: FoundBy) -> Libraries:
+    """Load an NCCL and add what it is; raise OSError if it cannot be loaded."""
+    library = ctypes.CDLL(found)
+    path = str(Path(found).resolve()) if "/" in found else next(filter(_is_nccl, _mapped()), "")
+    called = sorted({match.decode() for match in _CALLED.findall(linked.names)})
+    return msgspec.structs.replace(
+        known,
+        nccl=path,
+        version=_version(library),
+        found_by=how,
+        own_version=_version_of(known.own) if known.own not in {"", path} else "",
+        lacks=tuple(function for function in called if not hasattr(library, function))[:_MOST],
+    )
+
+
+def _is_nccl(path: str) -> bool:
+    return Path(path).name.startswith("libnccl.so")
+
+
+def _distribution(folder: str) -> str:
+    """Return a distribution as pip shows it: nvidia-nccl-cu12 2.27.3."""
+    return folder.removesuffix(".dist-info").replace("-", " ").replace("_", "-")
+
+
+def _mapped() -> list[str]:
+    """Return the files that are mapped into this process, links resolved."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    return [fields[5] for line in lines if len(fields := line.split(maxsplit=5)) > 5 and fields[5].startswith("/")]
+
+
+def _version(library: ctypes.CDLL) -> str:
+    """Return the version of a loaded NCCL, '' if it does not tell."""
+    number = ctypes.c_int()
+    try:
+        return "" if library.ncclGetVersion(ctypes.byref(number)) else dotted(number.value)
+    except AttributeError:
+        return ""
+
+
+def dotted(code: int) -> str:
+    """Return NCCL's version code as text: 22703 is 2.27.3; before 2.9, 2804 is 2.8.4 (nccl.h)."""
+    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def _version_of(path: str) -> str:
+    try:
+        return _version(ctypes.CDLL(path))
+    except OSError:
+        return ""
+
+
+def _plugins(environ: Mapping[str, str]) -> Iterator[NcclPlugin]:
+    """Open the plugins as NCCL's src/plugin/plugin_open.cc does; files that do not exist are left out."""
+    for kind, (variable, symbol) in PLUGINS.items():
+        given = environ.get(variable, "")
+        if given.lower() == "none":
+            continue
+        for one in given.split(",") if given else [""]:
+            short = one and "/" not in one and not (one.startswith("lib") and one.endswith(".so"))
+            names = [one or f"libnccl-{kind}.so", *([f"libnccl-{kind}-{one}.so"] if short else [])]
+            yield from (plugin for name in names for plugin in [_plugin(kind, name, symbol)] if plugin is not None)
+
+
+def _plugin(kind: Literal["net", "tuner", "profiler"], name: str, symbol: str) -> NcclPlugin | None:
+    before = set(_mapped())
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        absent = str(error).startswith(f"{name}: cannot open") and "No such file" in str(error)
+        return None if absent else NcclPlugin(kind, name, error=str(error))
+    fresh = [path for path in _mapped() if path not in before]
+    path = next((p for p in fresh if Path(p).name.startswith(Path(name).stem)), next(iter(fresh), ""))
+    versions = range(1, _NEWEST_INTERFACE)
+    return NcclPlugin(kind, name, path, tuple(f"{symbol}{n}" for n in versions if hasattr(library, f"{symbol}{n}")))
+
+
+def _architectures(library: Path) -> tuple[str, ...]:
+    """Return the architectures in torch's build: the text behind torch.cuda.get_arch_list().
+
+    It is a constant of torch/csrc/cuda/Module.cpp ("sm_80 sm_86 sm_90"), found in torch 2.8's libtorch_python.so.
+    """
+    try:
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            longest = max(_ARCHITECTURES.findall(content), key=len, default=b"")
+    except (OSError, ValueError):
+        return ()
+    return tuple(longest.decode().split())
+
+
+def main() -> None:
+    """Print what this process's torch would load as one line of JSON."""
+    exit_after_lifetime()
+    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

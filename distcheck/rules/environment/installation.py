@@ -1,0 +1,172 @@
+"""Rules about what is installed on the nodes: the job's script, torch's folder, network drivers, torchrun's modules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Job
+from distcheck.facts.rank import Script
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_SLOW_IMPORT_SECONDS = 20.0
+_SLOW_IMPORT_FACTOR = 4
+
+
+@rule("collectives", severity="info", scope="rank")
+def sw_import_slow(job: Job) -> Iterator[Outcome]:
+    """Importing torch takes much longer on some nodes than on the others.
+
+    The other ranks wait meanwhile, and their timeouts run: ``DistStoreError: wait timeout after 600000ms`` on nodes
+    that are healthy. The usual causes are a Python environment on a shared file system that many nodes read at once,
+    and a local disk that is failing or full.
+
+    Found by the time that each node's processes need for ``import torch``: more than 20 s, and more than 4 times the
+    median of the other nodes. The first import after a boot is slow as well, so this is an info finding.
+
+    Fix: put the environment on a local disk or into a container image; copy it at the start of the job.
+    """
+    took: dict[str, float] = {}
+    for rank in job.ranks:
+        if rank.run is not None and rank.run.import_seconds is not None:
+            key = job.node_of(rank).key
+            took[key] = max(took.get(key, 0.0), rank.run.import_seconds)
+    slow = {
+        key: seconds
+        for key, seconds in took.items()
+        if len(took) > 1
+        and seconds > _SLOW_IMPORT_SECONDS
+        and seconds > _SLOW_IMPORT_FACTOR * _middle([other for node, other in took.items() if node != key])
+    }
+    if slow:
+        ranks = [rank for rank in job.ranks if job.node_of(rank).key in slow]
+        rest = _middle([seconds for key, seconds in took.items() if key not in slow])
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: importing torch took {max(slow.values()):.0f} s; the other nodes took {rest:.1f} s",
+            Fix(
+                "Put the Python environment on a local disk or into the container image.",
+                ("df -T $(python3 -c 'import torch; print(torch.__path__[0])')", "time python3 -c 'import torch'"),
+            ),
+            severity="info",
+            evidence={job.node_of(rank).name: f"{took[job.node_of(rank).key]:.1f} s" for rank in ranks[:16]},
+        )
+
+
+def _middle(numbers: list[float]) -> float:
+    """Return the median, the lower one of two."""
+    return sorted(numbers)[(len(numbers) - 1) // 2]
+
+
+@rule("peers", severity="warning", scope="rank")
+def sw_script_differs(job: Job) -> Iterator[Outcome]:
+    """The job's script is not the same file on all nodes.
+
+    Ranks that run different code call different collectives: a hang, ``Detected mismatch between collectives on
+    ranks`` with TORCH_DISTRIBUTED_DEBUG=DETAIL, or results that no one can explain. The usual cause is a copy on a
+    local disk that was not synchronised.
+
+    Found with ``distcheck gate -- COMMAND``, by the SHA-256 of the first Python file in COMMAND, as each process reads
+    it. Modules that the script imports are not compared.
+
+    Fix: copy the script to all nodes again, or use a shared folder or one image.
+    """
+    known = [(job.process_of(rank).script, rank) for rank in job.ranks]
+    unread = [(script.reason, rank) for script, rank in known if isinstance(script, Missing)]
+    for reason, items in grouped(unread, lambda item: item[0]).items():
+        ranks = [rank for _, rank in items]
+        yield NotChecked(reason=reason, nodes=nodes_of(job, ranks), ranks=numbers_of(ranks), required=False)
+    scripts = [(script, rank) for script, rank in known if isinstance(script, Script)]
+    groups = grouped(scripts, lambda item: item[0].sha256)
+    if len(groups) > 1:
+        usual = majority(groups)
+        odd = [item for digest, items in groups.items() if digest != usual for item in items]
+        ranks = [rank for _, rank in odd]
+        path = odd[0][0].path
+        rest = f"from that of the other {len(groups[usual])}" if usual is not None else "between them"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: the content of {brief(path, 100)} differs {rest}",
+            Fix("Copy the script to all nodes again.", (f"sha256sum {path}",)),
+            severity="warning",
+            evidence={digest[:12]: named(job, [rank for _, rank in items]) for digest, items in groups.items()},
+        )
+
+
+@rule("peers", scope="rank")
+def sw_etcd_missing(job: Job) -> Iterator[Outcome]:
+    """The etcd rendezvous of torchrun needs the Python module etcd, which is not installed.
+
+    torchrun ends before it starts a rank: ``EtcdStubError: The 'etcd' module is required but not installed.`` The
+    backends etcd and etcd-v2 both need it.
+
+    Found with ``distcheck gate -- torchrun``, by --rdzv-backend or PET_RDZV_BACKEND and the modules that this Python
+    can import.
+
+    Fix: use the c10d backend, which needs no server: ``--rdzv-backend=c10d``; or ``pip install python-etcd``.
+    See: https://pytorch.org/docs/stable/elastic/rendezvous.html
+    """
+    ranks = [rank for rank in job.ranks if job.process_of(rank).etcd is False]
+    if ranks:
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: torchrun's etcd rendezvous needs the Python module etcd, which is not installed",
+            Fix(
+                "Use the c10d rendezvous, or install the module.",
+                ("# use with torchrun: --rdzv-backend=c10d", "pip install python-etcd"),
+            ),
+        )
+
+
+@rule("peers", severity="warning", scope=("job", "node"))
+def sw_ofed_kernel(job: Job) -> Iterator[Outcome]:
+    """Nodes use different releases of a network driver: MLNX_OFED or DOCA, the kernel's own, or EFA's.
+
+    Mostly an upgrade has reached only some of the nodes, or a new kernel came without the rebuilt modules. Then
+    GPUDirect RDMA works on some nodes only (``GPU Direct RDMA Disabled for HCA 0 'mlx5_0'``), or connections between
+    old and new nodes are slow or fail.
+
+    Found by comparing /sys/module/NAME/version of mlx5_core and efa over the nodes that have the module; the modules
+    that come with the kernel have no version.
+
+    Fix: install one driver release on all nodes, and rebuild its modules for the running kernel.
+    See: https://github.com/NVIDIA/nccl/issues/1939
+    """
+    names = {node.key: node.name for node in job.nodes}
+    for module in sorted({module for node in job.nodes for module in node.modules}):
+        having = grouped((n for n in job.nodes if module in n.modules), lambda n, module=module: n.modules[module])  # type: ignore[misc]
+        if len(having) < 2:
+            continue
+        usual = majority(having)
+        odd = {node.key for version, nodes in having.items() if version != usual for node in nodes}
+        ranks = [rank for rank in job.ranks if job.node_of(rank).key in odd]
+        shown = [
+            f"{listed([n.name for n in nodes], most=3)} {'has' if len(nodes) == 1 else 'have'} {module}"
+            f" {version or 'of the kernel'}"
+            for version, nodes in having.items()
+            if version != usual
+        ]
+        rest = f"; most nodes have {usual or 'that of the kernel'}" if usual is not None else ""
+        yield Finding(
+            severity="warning",
+            scope="job" if usual is None else "node",
+            owner="admin",
+            confirmed=usual is not None,
+            ranks=numbers_of(ranks),
+            nodes=tuple(names[key] for key in names if key in odd),
+            message=brief("; ".join(shown[:3]) + rest, 300),
+            evidence={v or "of the kernel": listed([n.name for n in nodes], most=16) for v, nodes in having.items()},
+            fix=Fix(
+                "Install one release of the driver on all nodes, built for the running kernel.",
+                (f"cat /sys/module/{module}/version; uname -r; ofed_info -s", "dkms status"),
+            ),
+        )

@@ -1,0 +1,52 @@
+"""The versions of the software that the ranks of a job use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.job import Job
+from distcheck.facts.libraries import Libraries
+from distcheck.facts.nccl import NcclLog
+from distcheck.facts.node import TorchBuild
+from distcheck.facts.rank import RankFacts
+
+if TYPE_CHECKING:
+    from distcheck.facts.base import Missing
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import Installed
+
+
+def installed_of(job: Job, rank: RankFacts) -> Installed | NodeFacts:
+    """Return what holds a rank's versions: its process, or its node in older files."""
+    return job.process_of(rank).installed or job.node_of(rank)
+
+
+def build_of(job: Job, rank: RankFacts) -> TorchBuild | Missing:
+    """Return the torch that is installed for a rank."""
+    return installed_of(job, rank).torch
+
+
+def torch_of(job: Job, rank: RankFacts) -> str:
+    """Return a rank's torch version with its build, such as 2.13.0+cu130; '' if unknown."""
+    build = installed_of(job, rank).torch
+    return build.version if isinstance(build, TorchBuild) else ""
+
+
+def nccl_of(job: Job, rank: RankFacts) -> str:
+    """Return a rank's NCCL version: the one that ran, else the one that torch loads, else the installed one."""
+    ran = rank.run.nccl if rank.run else None
+    if isinstance(ran, NcclLog) and ran.version:
+        return ran.version.partition("+")[0]
+    loads = job.process_of(rank).libraries
+    return (loads.version if isinstance(loads, Libraries) else "") or getattr(installed_of(job, rank), "nccl", "")
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return a version as numbers: (2, 27, 3) of 2.27.3+cuda12.9; empty for another text."""
+    parts = text.partition("+")[0].split(".")
+    return tuple(int(part) for part in parts) if all(part.isdecimal() for part in parts) else ()
+
+
+def uses_nccl(job: Job) -> bool:
+    """Return whether the job uses NCCL or RCCL."""
+    return job.asked.backend == "nccl" or (job.asked.backend == "auto" and job.made_for == "nccl")

@@ -1,0 +1,201 @@
+"""Rules about NCCL's plugins: whether NCCL can use those that are installed, and whether all ranks have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.nccl_logs import logged, setting, settings_shown, who
+from distcheck.rules.environment.nccl_library import loaded, unseen
+from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.job.versions import version_of
+from distcheck.rules.nccl.settings import alike
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from distcheck.facts.job import Job
+    from distcheck.facts.libraries import Libraries, NcclPlugin
+    from distcheck.facts.rank import RankFacts
+    from distcheck.rules.finding import Finding
+
+Version = tuple[int, ...]
+
+_ACCEPTED: Mapping[str, tuple[tuple[Version, int, int], ...]] = {
+    "net": (
+        ((2, 13), 4, 6),
+        ((2, 19), 5, 7),
+        ((2, 20), 5, 8),
+        ((2, 24), 5, 9),
+        ((2, 26), 6, 10),
+        ((2, 28), 6, 11),
+        ((2, 30), 6, 12),
+    ),
+    "tuner": (
+        ((2, 19), 1, 1),
+        ((2, 21), 2, 2),
+        ((2, 22), 2, 3),
+        ((2, 24), 2, 4),
+        ((2, 28), 2, 5),
+        ((2, 30), 2, 6),
+    ),
+    "profiler": (
+        ((2, 23), 1, 1),
+        ((2, 24), 1, 2),
+        ((2, 26), 1, 3),
+        ((2, 27), 1, 4),
+        ((2, 28), 1, 5),
+        ((2, 29), 1, 6),
+    ),
+}
+"""From which release on NCCL looks up which versions of a plugin's symbol.
+
+From the dlsym calls in src/net.cc, src/plugin and src/misc of github.com/NVIDIA/nccl, tags v2.13.4-1 to v2.30.7-1."""
+_NEWEST_READ = (2, 30)
+_VARIABLES = {"net": "NCCL_NET_PLUGIN", "tuner": "NCCL_TUNER_PLUGIN", "profiler": "NCCL_PROFILER_PLUGIN"}
+
+
+@rule("gpu", severity="warning", scope="rank", unless=("nccl-net-plugin-missing",))
+def sw_plugin_abi(job: Job) -> Iterator[Outcome]:
+    """NCCL cannot use a plugin that is installed: it does not load, or its interface does not fit.
+
+    NCCL continues without the plugin. Its log says ``NET/Plugin: Failed to find ncclNetPlugin_v10 symbol`` for a plugin
+    built for another NCCL, and on AWS and Google Cloud the job then runs over TCP, or at a tenth of the usual speed.
+
+    Found by opening the plugin as NCCL does, in a child process with the rank's variables: libnccl-net.so,
+    libnccl-tuner.so and libnccl-profiler.so, or the names in NCCL_NET_PLUGIN, NCCL_TUNER_PLUGIN and
+    NCCL_PROFILER_PLUGIN. Its versioned symbols are compared with those that the loaded NCCL looks up: 2.26 and 2.27
+    accept ncclNetPlugin_v6 to v10, 2.28 and 2.29 up to v11, 2.30 up to v12. A profiler that does not fit is an info
+    finding. Silent if no plugin is installed.
+
+    Fix: install the plugin's release for this NCCL; ``export NCCL_NET_PLUGIN=none`` to do without.
+    See: https://github.com/NVIDIA/nccl/tree/master/plugins/net
+    """
+    yield from unseen(job)
+    usable = [(item, plugin) for item in loaded(job) for plugin in item.libraries.plugins]
+    for (plugin, version), items in grouped(usable, lambda i: (i[1], i[0].libraries.version)).items():
+        ranks = [item.rank for item, _ in items]
+        if plugin.error:
+            yield _unfit(job, ranks, plugin, version, f"cannot be loaded: {brief(plugin.error, 120)}")
+            continue
+        if version_of(version)[:2] > _NEWEST_READ:
+            why = f"which {plugin.kind} plugins NCCL {version} accepts is not known to this distcheck"
+            yield NotChecked(reason=why, nodes=nodes_of(job, ranks), ranks=numbers_of(ranks), required=False)
+            continue
+        accepted = accepted_interfaces(plugin.kind, version)
+        if accepted is None or any(
+            _number(symbol) in range(accepted[0], accepted[1] + 1) for symbol in plugin.interfaces
+        ):
+            continue
+        has = listed(plugin.interfaces) or "no versioned plugin symbol"
+        wants = f"v{accepted[0]}" if accepted[0] == accepted[1] else f"v{accepted[0]} to v{accepted[1]}"
+        yield _unfit(job, ranks, plugin, version, f"exports {has}; NCCL {version} accepts {wants}")
+
+
+def accepted_interfaces(kind: str, version: str) -> tuple[int, int] | None:
+    """Return the lowest and highest version of a plugin's symbol that an NCCL looks up, None if unknown."""
+    number = version_of(version)
+    fitting = [(low, high) for since, low, high in _ACCEPTED[kind] if number and since <= number]
+    return fitting[-1] if fitting else None
+
+
+def _number(symbol: str) -> int:
+    text = symbol.rpartition("_v")[2]
+    return int(text) if text.isdecimal() else 0
+
+
+def _unfit(job: Job, ranks: list[RankFacts], plugin: NcclPlugin, version: str, why: str) -> Finding:
+    variable = _VARIABLES[plugin.kind]
+    return found(
+        job,
+        ranks,
+        f"{named(job, ranks)}: {plugin.kind} plugin {brief(plugin.path or plugin.name, 80)} {why}",
+        Fix(
+            f"Install the release of the plugin that was built for NCCL {version}, or do without it."
+            if version
+            else "Install the release of the plugin that was built for this NCCL, or do without it.",
+            (f"ldd {plugin.path or plugin.name}", f"export {variable}=none"),
+        ),
+        severity="info" if plugin.kind == "profiler" else "warning",
+        evidence={
+            "plugin": plugin.path or plugin.name,
+            "interfaces": list(plugin.interfaces),
+            "NCCL": version,
+            **({"error": plugin.error} if plugin.error else {}),
+        },
+    )
+
+
+@rule("gpu", "nccl-tuner-plugin-mismatch", "nccl-collnet-mismatch", scope="rank")
+def nccl_net_plugin_on_some_ranks(job: Job) -> Iterator[Outcome]:
+    """Only some of the ranks load an NCCL plugin, or they load different ones.
+
+    A network plugin such as HPC-X's or aws-ofi-nccl's speaks its own protocol: ranks with it and ranks without it hang
+    in the first collective without an error, and SHARP on some nodes only gives ``Detected mixed local CollNet device
+    counts across ranks``. With different tuners the ranks may choose different algorithms, which hangs too. The usual
+    cause is an image or a module on a part of the nodes.
+
+    Found by comparing the file names and versioned symbols of the plugins that each rank can load; if they are equal or
+    not known, by the plugins in NCCL's log. Profilers are not compared: every rank may have its own. Only ranks with
+    the same NCCL_NET_PLUGIN or NCCL_TUNER_PLUGIN are compared: nccl-env-differs reports the others. It is an error for
+    network plugins and a warning for tuners, and names the ranks that differ from the majority.
+
+    Fix: use one image on all nodes, or ``export NCCL_NET_PLUGIN=none`` and ``NCCL_TUNER_PLUGIN=none`` on all ranks.
+    See: https://github.com/NVIDIA/nccl/issues/1634
+    """
+    for kind in ("net", "tuner"):
+        apart = list(_apart_by_files(job, kind))
+        yield from apart or _apart_by_logs(job, kind)
+
+
+def _apart_by_files(job: Job, kind: str) -> Iterator[Finding]:
+    given = {rank.placement.rank: group.value(_VARIABLES[kind]) for group in alike(job) for rank in group.ranks}
+    for same in grouped(loaded(job), lambda item: given[item.rank.placement.rank]).values():
+        groups = grouped(same, lambda item: _kind_of_plugin(item.libraries, kind))
+        if len(groups) > 1:
+            ranks = {name: [item.rank for item in items] for name, items in groups.items()}
+            yield _apart(job, kind, ranks, {name: named(job, group) for name, group in ranks.items()})
+
+
+def _apart_by_logs(job: Job, kind: str) -> Iterator[Finding]:
+    read = [t for t in logged(job) if t.log.version]
+    for same in grouped(read, lambda t: setting(t, _VARIABLES[kind])).values():
+        groups = grouped(same, lambda t: _kind_in_log(t.log.plugins, kind))
+        if len(groups) > 1:
+            evidence = {name: who(job, items) for name, items in groups.items()}
+            ranks = {name: [t.rank for t in items] for name, items in groups.items()}
+            yield _apart(job, kind, ranks, evidence | settings_shown(same, _VARIABLES[kind]))
+
+
+def _apart(job: Job, kind: str, groups: Mapping[str, list[RankFacts]], evidence: dict[str, str]) -> Finding:
+    usual = majority(groups)
+    odd = [name for name in groups if name != usual]
+    parts = [f"{named(job, groups[name])} {'loads' if len(groups[name]) == 1 else 'load'} {name}" for name in odd[:3]]
+    rest = f"; the other {len(groups[usual])} load {usual}" if usual is not None else ""
+    return found(
+        job,
+        [rank for name in odd for rank in groups[name]],
+        brief("; ".join(parts) + rest, 300),
+        Fix(
+            f"Use the same {kind} plugin on all ranks: one image, or none.",
+            (f"find / -name 'libnccl-{kind}*.so' 2>/dev/null", f"export {_VARIABLES[kind]}=none"),
+        ),
+        severity="error" if kind == "net" else "warning",
+        evidence=evidence,
+    )
+
+
+def _kind_of_plugin(libraries: Libraries, kind: str) -> str:
+    """Return a rank's plugins of a kind in a form that can be compared over nodes."""
+    usable = [plugin for plugin in libraries.plugins if plugin.kind == kind and not plugin.error]
+    shown = [f"{plugin.name.rpartition('/')[2]} ({', '.join(plugin.interfaces) or 'no symbol'})" for plugin in usable]
+    return listed(shown) or f"no {kind} plugin"
+
+
+def _kind_in_log(plugins: tuple[str, ...], kind: str) -> str:
+    """Return the plugins of a kind that a log names, in a form that can be compared."""
+    prefix = f"{kind.upper()} "
+    return (
+        listed(sorted(name.removeprefix(prefix) for name in plugins if name.startswith(prefix))) or f"no {kind} plugin"
+    )

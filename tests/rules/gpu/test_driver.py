@@ -1,0 +1,123 @@
+"""torch's build against the driver and the GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts.gpu import CudaDevice, CudaView
+from distcheck.facts.libraries import Libraries
+from distcheck.facts.node import TorchBuild
+from distcheck.rules.gpu.driver import runs
+
+BUILT = ("sm_75", "sm_80", "sm_86", "sm_90", "compute_90")
+
+
+@pytest.fixture
+def job(job_of, change):
+    """Four nodes of two GPUs; torch needs CUDA `cuda`, CUDA supports `supported` on the nodes of `old`."""
+
+    def make(cuda="12.8", supported=12080, old=(), capability=(9, 0), built=BUILT, error=0):
+        made = change.node(job_of(4, 2, "slurm", looks=("gpu",), gpus=2), None, torch=TorchBuild("2.8.0", cuda, None))
+        made = change.process(made, None, libraries=Libraries(version="2.27.3", architectures=built))
+        for n, rank in enumerate(made.ranks):
+            devices = tuple(CudaDevice(uuid, capability=capability) for uuid in rank.visible_gpus)
+            version = 12020 if n // 2 in old else supported
+            view = CudaView(() if error else devices, version=version, error=error)
+            made = change.rank(made, n, cuda=view)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def said(judge):
+    def said(job):
+        made = judge(job, "gpu_driver", "gpu_fleet")
+        return [(f.rule, f.severity, f.scope, f.ranks, f.nodes) for f in made.findings], made.verdict.exit_code
+
+    return said
+
+
+@pytest.mark.parametrize(("cuda", "supported"), [("12.8", 12080), ("12.8", 12020), ("12.1", 13000), ("11.8", 12040)])
+def test_a_driver_of_the_same_or_a_newer_major_version_is_silent(job, said, cuda, supported):
+    assert said(job(cuda, supported)) == ([], 0)
+
+
+def test_a_compatibility_library_counts_as_the_version_that_it_supports(job, said, change):
+    """NVML reports the driver's CUDA 12.4; the libcuda that the ranks load supports 13.0."""
+    made = job("13.0", 13000)
+    older = tuple(change.job(node.gpus, driver="550.54", cuda_driver="12.4") for node in made.nodes)
+    assert said(change.node(made, None, gpus=older[0]))[0] == []
+
+
+def test_an_old_driver_on_one_node_is_an_error_there_and_the_only_finding(job, said, change):
+    made = job("13.0", 13000, old=(2,))
+    made = change.node(made, 2, gpus=change.job(made.nodes[2].gpus, driver="535.183", cuda_driver="12.2"))
+    assert said(made) == ([("sw-driver-too-old", "error", "node", (4, 5), ("node3",))], 40)
+
+
+def test_an_old_driver_everywhere_is_a_fault_of_the_job(job, said):
+    found, code = said(job("13.0", 12020))
+    assert [f[:3] for f in found] == [("sw-driver-too-old", "error", "job")]
+    assert code == 30
+
+
+def test_nvml_decides_where_cuda_was_not_asked(job, said, change):
+    made = change.rank(job("13.0", 13000), None, cuda=None)
+    gpus = change.job(made.nodes[0].gpus, cuda_driver="12.4")
+    found, _ = said(change.node(made, None, gpus=gpus))
+    assert [f[0] for f in found] == ["sw-driver-too-old"]
+
+
+@pytest.mark.parametrize("error", [803, 804, 34])
+def test_a_wrong_libcuda_is_left_to_its_own_rule(job, said, error):
+    assert said(job("13.0", 12020, error=error))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "architecture", "expected"),
+    [
+        ((9, 0), "sm_90", True),
+        ((8, 9), "sm_86", True),
+        ((8, 0), "sm_86", False),
+        ((12, 0), "sm_90", False),
+        ((12, 0), "compute_90", True),
+        ((7, 5), "compute_80", False),
+        ((9, 0), "sm_90a", True),
+        ((10, 0), "sm_90a", False),
+        ((10, 3), "sm_100", True),
+        ((10, 3), "sm_100f", True),
+        ((9, 0), "gfx90a", False),
+    ],
+)
+def test_which_code_a_gpu_runs(capability, architecture, expected):
+    assert runs(capability, architecture) == expected
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "bad"),
+    [
+        ((9, 0), BUILT, False),
+        ((12, 0), BUILT, False),
+        ((12, 0), BUILT[:-1], True),
+        ((7, 0), BUILT, True),
+        ((0, 0), BUILT, False),
+        ((12, 0), (), False),
+    ],
+)
+def test_a_gpu_for_which_torch_has_no_code_is_an_error(job, said, capability, built, bad):
+    found, code = said(job(capability=capability, built=built))
+    assert [f[0] for f in found] == (["sw-arch-unsupported"] if bad else [])
+    assert code == (30 if bad else 0)
+
+
+def test_a_cpu_build_is_an_error_only_where_nccl_is_asked_for_on_gpus(job, said, change):
+    made = change.node(job(), None, torch=TorchBuild("2.8.0+cpu", None, None))
+    found, code = said(change.asked(made, backend="nccl"))
+    assert ([f[0] for f in found], code) == (["sw-torch-cpu-build"], 30)
+    assert said(made) == ([], 0)
+    assert said(change.asked(job(), backend="nccl")) == ([], 0)
+    rocm = change.node(job(), None, torch=TorchBuild("2.8.0+rocm6.4", None, "6.4"))
+    assert said(change.asked(rocm, backend="nccl")) == ([], 0)
+    one = change.node(change.asked(job(), backend="nccl"), 2, torch=TorchBuild("2.8.0+cpu", None, None))
+    assert said(one)[0] == [], "sw-torch-version-differs reports it"
