@@ -13,9 +13,12 @@ from rules.conftest import unpasteable
 import distcheck
 from distcheck.cli.explain import explanation
 from distcheck.facts.job import Asked, Job
+from distcheck.facts.libraries import Libraries, NcclPlugin
+from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind
+from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Variables
-from distcheck.facts.rank import Agent
+from distcheck.facts.rank import Agent, RankRun
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import SEVERITIES, Finding, NotChecked
@@ -90,8 +93,39 @@ def blocked_store(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
     return change.process(job, [2, 3], attempts=(lost,))
 
 
+def two_versions_of_nccl(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job whose ranks 2-3 load another NCCL than torch's own."""
+    job = change.process(job_of(4, 2, "slurm", looks=("environment", "gpu"), gpus=2), None, libraries=NCCL)
+    other = {"nccl": "/opt/nccl/libnccl.so.2", "version": "2.26.2", "found_by": "LD_LIBRARY_PATH"}
+    return change.process(job, [2, 3], libraries=change.job(NCCL, own_version="2.27.3", **other))
+
+
+def one_old_driver(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job of torch for CUDA 13, one node of which has a driver for CUDA 12."""
+    job = change.node(job_of(4, 2, "slurm", looks=("gpu",), gpus=2), None, torch=TorchBuild("2.10.0", "13.0", None))
+    gpus = job.nodes[1].gpus
+    job = change.node(job, None, gpus=change.job(gpus, driver="580.65", cuda_driver="13.0"))
+    return change.node(job, 1, gpus=change.job(gpus, driver="535.183", cuda_driver="12.2"))
+
+
+def one_foreign_plugin(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job on one node of which the network plugin that it asks for does not load."""
+    job = job_of(4, 2, "slurm", looks=("environment", "gpu", "collectives"), gpus=2)
+    job = change.environment(job, None, NCCL_NET_PLUGIN="/opt/libnccl-net.so")
+    job = change.process(job, None, libraries=NCCL)
+    unfit = NcclPlugin("net", "/opt/libnccl-net.so", error="libfabric.so.1: cannot open shared object file")
+    job = change.process(job, [2, 3], libraries=change.job(NCCL, plugins=(unfit,)))
+    log = NcclLog(version="2.27.3", ranks=8, nodes=4, network="Socket", plugins_missing=("NET libnccl-net.so",))
+    run = RankRun(pid=1, step="done", outcome="done", nccl=log)
+    return change.rank(job, [2, 3], run=run)
+
+
+NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
+    "sw-nccl-shadowed": {"sw-nccl-version-differs": two_versions_of_nccl},
+    "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
+    "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},
 }
 """Jobs in which a rule's finding is explained, by rule and by the rule that explains it."""
 

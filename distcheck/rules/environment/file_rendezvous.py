@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from distcheck.facts.job import Job
 from distcheck.facts.network import RendezvousFile
@@ -45,7 +46,9 @@ def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
                 f"the rendezvous file {path} on {listed([n.name for n in nodes])} {problem}",
                 Fix(
                     "Use a new file for each job on a file system that all nodes share, or use MASTER_ADDR.",
-                    (f"rm {path}",) if nodes is stale else ("--init-method file:///shared/rendezvous.$SLURM_JOB_ID",),
+                    (f"rm {quote(path)}",)
+                    if nodes is stale
+                    else ("--init-method file:///shared/rendezvous.$SLURM_JOB_ID",),
                 ),
                 severity="error" if severe else "warning",
                 scope="job",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
@@ -95,7 +96,7 @@ def sw_script_differs(job: Job) -> Iterator[Outcome]:
             job,
             ranks,
             f"{named(job, ranks)}: the content of {brief(path, 100)} differs {rest}",
-            Fix("Copy the script to all nodes again.", (f"sha256sum {path}",)),
+            Fix("Copy the script to all nodes again.", (f"sha256sum {quote(path)}",)),
             severity="warning",
             evidence={digest[:12]: named(job, [rank for _, rank in items]) for digest, items in groups.items()},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from distcheck.rules import Outcome, rule
@@ -115,7 +116,7 @@ def _unfit(job: Job, ranks: list[RankFacts], plugin: NcclPlugin, version: str, w
             f"Install the release of the plugin that was built for NCCL {version}, or do without it."
             if version
             else "Install the release of the plugin that was built for this NCCL, or do without it.",
-            (f"ldd {plugin.path or plugin.name}", f"export {variable}=none"),
+            (f"ldd {quote(plugin.path or plugin.name)}", f"export {variable}=none"),
         ),
         severity="info" if plugin.kind == "profiler" else "warning",
         evidence={
