@@ -1,24 +1,38 @@
-"""Folds numbers into ranges, as Linux and Slurm write CPUs: 0-3,7."""
+"""Folds numbers into ranges, as Linux writes CPUs and Slurm writes ranks: 0-3,7."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import islice
 
 _NUMBER = re.compile(r"[0-9]{1,5}")
 """No CPU number has more digits; a longer one comes from a broken file."""
 
 
-def fold(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges: 0-3,7."""
-    runs: list[list[int]] = []
-    for n in sorted(set(numbers)):
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+def fold(numbers: Iterable[int], limit: int | None = None) -> str:
+    """Return numbers as ascending ranges: (0, 1, 2, 5) is 0-2,5.
+
+    After `limit` ranges the rest is only counted. A negative number, which is no valid rank, is never in a range.
+    """
+    ordered = sorted(set(numbers))
+    pieces = _pieces(ordered)
+    if limit is None:
+        return ",".join(pieces)
+    shown = list(islice(pieces, limit))
+    rest = next(pieces, None)
+    return ",".join(shown) + (f",… ({len(ordered)} in all)" if rest is not None else "")
+
+
+def _pieces(numbers: list[int]) -> Iterator[str]:
+    start = 0
+    for end in range(1, len(numbers) + 1):
+        if end < len(numbers) and numbers[end] == numbers[end - 1] + 1 and numbers[start] >= 0:
+            continue
+        first, last = numbers[start], numbers[end - 1]
+        yield str(first) if first == last else f"{first}-{last}"
+        start = end
 
 
 @lru_cache(32)  # each may hold 100,000 numbers

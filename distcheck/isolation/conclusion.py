@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from distcheck.facts.quantities import count
 from distcheck.isolation import culprits, words
 from distcheck.isolation.alone import Alone
 from distcheck.isolation.groups import Boundary
@@ -107,9 +108,9 @@ def _sentence(state: State, draft: Verdict) -> str:
     if draft.only_alone:
         said.append(f"{words.names(draft.only_alone)} passed alone, with no other node to be tested with")
     if groups := _groups_without_result(state):
-        said.append(f"no result of {words.count(len(groups), 'group')} of up to {max(map(len, groups))} nodes")
+        said.append(f"no result of {count(len(groups), 'group')} of up to {max(map(len, groups))} nodes")
     if draft.kind == "healthy":
         most = draft.largest_passed
         together = f"alone and in groups of up to {most}" if most > 1 else "alone"
-        said.append(f"{words.count(len(state.nodes), 'node')} passed {together}")
+        said.append(f"{count(len(state.nodes), 'node')} passed {together}")
     return "; ".join(said)

@@ -29,11 +29,6 @@ def some(sentences: Sequence[str]) -> list[str]:
     return [*sentences[:MOST_NAMES], *([f"and {more} more"] if more > 0 else [])]
 
 
-def count(number: int, noun: str) -> str:
-    """Return "1 node" or "2 nodes"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def rounds(tests: Sequence[Trial]) -> str:
     """Return "(rounds 2, 3 and 4)"."""
     numbers = sorted({t.round for t in tests})

@@ -12,9 +12,9 @@ from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.network import Attempt
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
-from distcheck.report.fold import fold_nodes
 from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.harmless import storable
+from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema import (
     NO_EXPECTATION,
     Bandwidth,

@@ -12,12 +12,13 @@ from markupsafe import Markup, escape
 
 from distcheck.collectives.plan import label
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.quantities import size
 from distcheck.report import Detail, tables
 from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import figure, first_calls, models, size
+from distcheck.report.measured import figure, first_calls, models
 from distcheck.report.schema import Document
 from distcheck.report.sections import DETAILED, evidence_lines, gaps, problems
 from distcheck.report.summary import advice, counts, headline, outcome_of

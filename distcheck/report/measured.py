@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from distcheck.collectives.plan import label
 from distcheck.facts.job import Job
+from distcheck.facts.quantities import size
 from distcheck.report.schema import Bandwidth, Document
 
 
@@ -48,21 +49,13 @@ def models(report: Document) -> list[str]:
     return [
         f"{label(m.op, m.dtype)}: {figure(m.latency_seconds, 1e3)} ms + size / {figure(m.algbw_GBps)} GB/s"
         f"{'' if m.busbw_GBps is None else f', busbw {figure(m.busbw_GBps)} GB/s at large sizes'}; half of peak at "
-        f"{_roughly(m.half_bytes)}; fit error {m.error:.0%}"
+        f"{size(m.half_bytes, 2)}; fit error {m.error:.0%}"
         for m in report.models
     ]
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
-
-
-def _roughly(size_bytes: float) -> str:
-    """Return a size with two digits: 69 KiB."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")):
-        if size_bytes >= 1 << power or not power:
-            return f"{float(f'{size_bytes / (1 << power):.2g}'):g} {unit}"
-    return "0 B"
 
 
 def slowest(row: Bandwidth) -> str:
@@ -72,14 +65,6 @@ def slowest(row: Bandwidth) -> str:
         return "-"
     place = times.index(max(times))
     return str(place) if row.group == "world" else f"#{place}"
-
-
-def size(quantity: int) -> str:
-    """Return a number of bytes in binary units: 1 MiB."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if quantity >= 1 << power:
-            return f"{quantity / (1 << power):.5g} {unit}"
-    return f"{quantity} B"
 
 
 def figure(number: float | None, scale: float = 1.0) -> str:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from distcheck.report.fold import fold, fold_nodes
+from distcheck.facts.ranges import fold
 from distcheck.report.harmless import harmless, storable
+from distcheck.report.node_names import fold_nodes
 from distcheck.rules.finding import Finding, Fix, NotChecked, Severity
 
 CASES = 8
@@ -169,8 +170,3 @@ def _value(value: Any) -> str:
     if value is None or isinstance(value, bool | int | float):
         return "-" if value is None else str(value)
     return msgspec.json.encode(storable(value)).decode()
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 rank, 2 ranks."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

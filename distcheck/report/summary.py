@@ -7,10 +7,12 @@ from collections import Counter
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeState
-from distcheck.report.fold import fold, fold_nodes
+from distcheck.facts.quantities import count
+from distcheck.facts.ranges import fold
 from distcheck.report.harmless import harmless
+from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema import Document
-from distcheck.report.sections import PIECES, count
+from distcheck.report.sections import PIECES
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import outcome
 

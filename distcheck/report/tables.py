@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from distcheck.collectives.plan import label
+from distcheck.facts.quantities import size
+from distcheck.facts.ranges import fold
 from distcheck.report.expected import any_expected, percent
-from distcheck.report.fold import fold
 from distcheck.report.gpus import RankGpu
-from distcheck.report.measured import figure, largest, shared_groups, size, slowest, uncertain
+from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
 from distcheck.report.schema import STATUSES, Bandwidth, Document, RankRow
 from distcheck.report.sections import PIECES, Gap
 

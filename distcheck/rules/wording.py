@@ -7,7 +7,8 @@ from collections.abc import Hashable, Sized
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distcheck.facts.ranges import fold as fold  # noqa: PLC0414 re-exported to the rules
+from distcheck.facts.quantities import size
+from distcheck.facts.ranges import fold
 from distcheck.rules.finding import Finding, Fix, Owner, Scope, Severity
 from distcheck.selection.placement import Table, find_table
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from distcheck.facts.job import Job
+    from distcheck.facts.node import Space
     from distcheck.facts.placement import Launcher
     from distcheck.facts.rank import RankFacts
 
@@ -67,6 +69,11 @@ def brief(words: str, most: int = 80) -> str:
     """Return the first line of another program's output, cut to `most` characters."""
     line = next(iter(words.strip().splitlines()), "")
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def free_space(space: Space) -> str:
+    """Return how much of a file system is free: 3.5 MiB free of 8 MiB."""
+    return f"{size(space.free_bytes, 3)} free of {size(space.total_bytes, 3)}"
 
 
 def by_name(lines: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -153,7 +153,7 @@ def test_only_the_node_with_a_full_tmp_is_named(cluster):
     ended, report = gate(cluster)
     assert (ended.code, errors(report)) == (20, [("host-disk-full", [], ["node3"])]), report["findings"]
     (found,) = [f for f in report["findings"] if f["rule"] == "host-disk-full"]
-    assert "node3: /tmp has 0.0 MiB free of 4" in found["message"]
+    assert "node3: /tmp has 0 B free of 4 MiB" in found["message"]
 
 
 def test_only_the_node_whose_small_dev_shm_kills_a_rank_is_named(cluster):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +14,35 @@ def test_what_is_folded_unfolds_to_the_same(numbers):
     assert unfold(fold(numbers)) == numbers
 
 
-def test_neighbours_become_ranges():
-    assert fold([7, 0, 1, 2, 2, 3]) == "0-3,7"
-    assert unfold("0-3,7\n") == {0, 1, 2, 3, 7}
+@given(st.sets(st.integers(min_value=0, max_value=300)))
+def test_neighbouring_ranges_are_one(numbers):
+    pieces = fold(numbers).split(",") if numbers else []
+    ends = [tuple(map(int, piece.split("-"))) for piece in pieces]
+    assert all(right[0] > left[-1] + 1 for left, right in pairwise(ends))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((), ""),
+        ((3,), "3"),
+        ((0, 1, 2, 5), "0-2,5"),
+        ((16, *range(8)), "0-7,16"),
+        ((-2, -1, 0, 1), "-2,-1,0-1"),
+        ((1, 1), "1"),
+    ],
+)
+def test_numbers_fold_into_ascending_ranges(numbers, text):
+    assert fold(numbers) == text
+
+
+def test_after_the_limit_the_rest_is_counted():
+    assert fold((0, 2, 4, 5), 2) == "0,2,… (4 in all)"
+    assert fold((0, 2, 4, 5), 3) == "0,2,4-5"
+
+
+def test_ranges_can_have_spaces_and_a_line_end():
+    assert unfold("0-3, 7\n") == {0, 1, 2, 3, 7}
 
 
 @given(st.text(max_size=12))

@@ -10,8 +10,9 @@ from distcheck.expectation.curve import SURE_SHARE
 from distcheck.expectation.judge import Expectation, Standing, impossible, judge
 from distcheck.expectation.of_job import algorithm, expectations, log_of
 from distcheck.facts.job import Collectives, Job, Measurement
+from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
-from distcheck.rules.collectives.figures import busbw, size_words
+from distcheck.rules.collectives.figures import busbw
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.wording import brief, grouped, listed, once
 
@@ -110,15 +111,13 @@ def perf_below_min_busbw(job: Job) -> Iterator[Outcome]:
     for op, each in judged.items():
         reached = busbw(each.row)
         if each.expected.rung == "given" and (reached is None or not isfinite(reached)):
-            yield NotChecked(
-                reason=f"{op} of {size_words(each.row.bytes)}: no bus bandwidth to compare with --min-busbw"
-            )
+            yield NotChecked(reason=f"{op} of {size(each.row.bytes)}: no bus bandwidth to compare with --min-busbw")
         elif each.expected.rung == "given" and reached is not None and reached < least:
             yield Finding(
                 scope="link",
                 owner="unknown",
                 confirmed=False,
-                message=f"{op} of {size_words(each.row.bytes)} reaches {reached:.3g} GB/s bus bandwidth "
+                message=f"{op} of {size(each.row.bytes)} reaches {reached:.3g} GB/s bus bandwidth "
                 f"between {each.expected.ranks} ranks; --min-busbw requires {least:g} GB/s",
                 evidence={
                     "op": op,
@@ -220,7 +219,7 @@ def _why_not(each: Judged) -> str:
         return each.expected.source
     if each.share is None:
         return (
-            f"latency dominates at {size_words(each.row.bytes)}, or no result was published; "
+            f"latency dominates at {size(each.row.bytes)}, or no result was published; "
             f"usual for large messages: {each.expected.value_GBps:.4g} GB/s"
         )
     return "it was not measured"
@@ -246,7 +245,7 @@ def _finding(job: Job, each: Judged, compared: str, fix: Fix, **fields: Any) -> 
         owner="unknown",
         confirmed=False,
         message=brief(
-            f"{name} of {size_words(each.row.bytes)} reaches {each.figure:.3g} GB/s bus bandwidth between "
+            f"{name} of {size(each.row.bytes)} reaches {each.figure:.3g} GB/s bus bandwidth between "
             f"{expected.ranks} ranks, {compared}: {expected.source}{plateau}",
             _LONGEST,
         ),

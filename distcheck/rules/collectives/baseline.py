@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from distcheck.collectives.plan import label
 from distcheck.expectation.baseline import Change, compare, differences, of, without_counterpart
 from distcheck.facts.job import Baseline, Collectives, Job
+from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
-from distcheck.rules.collectives.figures import size_words
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.wording import grouped, listed
 
@@ -48,7 +48,7 @@ def perf_below_baseline(job: Job) -> Iterator[Outcome]:
     if not changes:
         yield NotChecked(reason=f"{before.file} has no figure for any operation and size of this run")
         return
-    absent = [f"{label(m.op, m.dtype)} of {size_words(m.bytes)}" for m in without_counterpart(before, ran.measurements)]
+    absent = [f"{label(m.op, m.dtype)} of {size(m.bytes)}" for m in without_counterpart(before, ran.measurements)]
     if absent:
         yield NotChecked(reason=f"{before.file} has no figure for {listed(absent)}")
     lower = [change for change in changes if change.share < _WARNING]
@@ -56,7 +56,7 @@ def perf_below_baseline(job: Job) -> Iterator[Outcome]:
         yield _finding(before, name, fallen, ran)
     doubtful = [change for change in lower if not change.fell]
     if doubtful:
-        names = listed([f"{change.name} of {size_words(change.row.bytes)}" for change in doubtful])
+        names = listed([f"{change.name} of {size(change.row.bytes)}" for change in doubtful])
         yield NotChecked(
             required=any(change.share < _ERROR for change in doubtful),
             reason=f"{names}: slower than in {before.file}, but within the uncertainty of the figures; a higher "
@@ -74,10 +74,10 @@ def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives
         scope="link",
         owner="unknown",
         confirmed=False,
-        message=f"{name} of {size_words(worst.row.bytes)} takes {worst.seconds * 1e3:.3g} ms; in {before.file} "
+        message=f"{name} of {size(worst.row.bytes)} takes {worst.seconds * 1e3:.3g} ms; in {before.file} "
         f"it took {worst.row.seconds * 1e3:.3g} ms: bandwidth is {1 - worst.share:.0%} lower",
         evidence={
-            size_words(change.row.bytes): f"{change.share:.0%} of the baseline; up to {change.noise:.0%} may be noise"
+            size(change.row.bytes): f"{change.share:.0%} of the baseline; up to {change.noise:.0%} may be noise"
             for change in fallen
         }
         | changed,

@@ -7,7 +7,8 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
-from distcheck.rules.wording import brief
+from distcheck.facts.quantities import size
+from distcheck.rules.wording import brief, free_space
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,9 +134,9 @@ def _killed(rank: RankFacts, death: Death, cause: DeathCause) -> DeathCause:
         limit = death.memory_limit_bytes
         return DeathCause(
             "user",
-            f"Give the job more memory than {_size(limit)} on each node.",
+            f"Give the job more memory than {size(limit)} on each node.",
             _more_memory(rank, limit),
-            seen=f"the kernel OOM-killed {_processes(death.oom_kills)} at its cgroup's memory limit of {_size(limit)}",
+            seen=f"the kernel OOM-killed {_processes(death.oom_kills)} at its cgroup's memory limit of {size(limit)}",
             scope="rank",
         )
     if death.oom_kills:
@@ -181,7 +182,7 @@ def _bus_error(rank: RankFacts, death: Death, cause: DeathCause) -> DeathCause:
         return cause
     if isinstance(room, Missing):
         return cause._replace(seen=room.reason)
-    seen = f"its /dev/shm has {_size(room.free_bytes)} free of {_size(room.total_bytes)}"
+    seen = f"its /dev/shm has {free_space(room)}"
     if room.total_bytes <= _SMALL_SHM_BYTES:
         text = "Make /dev/shm larger: NCCL, torch and its data loaders use it for shared memory."
         return DeathCause("user", text, _larger_shm(rank), seen=seen)
@@ -206,12 +207,6 @@ def _processes(count: int) -> str:
     return "it" if count == 1 else f"{count} processes"
 
 
-def _size(size: int) -> str:
-    if size >= 10 << 30:
-        return f"{size / (1 << 30):.0f} GiB"
-    return f"{size / _MIB:.0f} MiB" if size >= 10 * _MIB else f"{size / _MIB:.1f} MiB"
-
-
 def evidence_of_death(rank: RankFacts) -> dict[str, str | int]:
     """Return what the node of a dead rank showed; empty where it was not inspected."""
     death = rank.run.death if rank.run else None
@@ -222,10 +217,7 @@ def evidence_of_death(rank: RankFacts) -> dict[str, str | int]:
     if death.memory_limit_bytes is not None:
         evidence |= {"memory_limit_bytes": death.memory_limit_bytes, "cgroup": death.memory_cgroup}
     if room is not None:
-        space = (
-            room.reason if isinstance(room, Missing) else f"{_size(room.free_bytes)} free of {_size(room.total_bytes)}"
-        )
-        evidence["shm"] = space
+        evidence["shm"] = room.reason if isinstance(room, Missing) else free_space(room)
     if death.said:
         evidence["last words"] = death.said
     return evidence

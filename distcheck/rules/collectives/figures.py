@@ -6,12 +6,11 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import OPERATIONS, bus_factor, label, moved_bytes, usual_sizes
+from distcheck.facts.quantities import size
 from distcheck.rules.wording import listed
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Collectives, Job, Measurement
-
-_MIB = 1 << 20
 
 
 def busbw(row: Measurement) -> float | None:
@@ -30,14 +29,8 @@ def missing_figures(job: Job, collectives: Collectives) -> list[str]:
     gaps = []
     asked = job.asked.sizes_bytes or usual_sizes(collectives.backend)
     for op, dtype in product(job.asked.operations or OPERATIONS, job.asked.dtypes or ("float32",)):
-        sizes = dict.fromkeys(moved_bytes(op, size, ranks, dtype) for size in asked)
-        absent = [size_words(size) for size in sizes if (op, dtype, size) not in there]
+        sizes = dict.fromkeys(moved_bytes(op, b, ranks, dtype) for b in asked)
+        absent = [size(b) for b in sizes if (op, dtype, b) not in there]
         if absent:
             gaps.append(f"{label(op, dtype)} of {listed(absent)}")
     return gaps
-
-
-def size_words(size_bytes: int) -> str:
-    """Return a size in MiB if it is a whole number of them: 16 MiB, else in bytes: 4096 B."""
-    whole = size_bytes % _MIB == 0 and size_bytes > 0
-    return f"{size_bytes // _MIB} MiB" if whole else f"{size_bytes} B"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.quantities import size
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
-from distcheck.rules.collectives.figures import size_words
 from distcheck.rules.collectives.nccl_logs import Logged, logged, nodes_in_use, setting, settings_shown, who
 from distcheck.rules.finding import Fix
 from distcheck.rules.gpu.readings import Reading, not_ready, nvlinks_of, readings
@@ -125,7 +125,7 @@ def perf_nvls_not_used(job: Job) -> Iterator[Outcome]:
     yield found(
         job,
         list(job.ranks_on(nodes[0])),
-        f"{nodes[0].name}: NCCL uses {used} for all_reduce of {size_words(largest)} instead of NVLS, which these GPUs "
+        f"{nodes[0].name}: NCCL uses {used} for all_reduce of {size(largest)} instead of NVLS, which these GPUs "
         f"and their NVSwitches support: {reason}",
         Fix(
             "Check the fabric manager and what NCCL logs about NVLS.",

@@ -7,6 +7,7 @@ from shlex import quote
 
 from distcheck.facts.job import Job
 from distcheck.facts.network import RendezvousFile
+from distcheck.facts.quantities import size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.wording import found, listed
@@ -52,9 +53,9 @@ def net_file_rendezvous_nfs(job: Job) -> Iterator[Outcome]:
                 ),
                 severity="error" if severe else "warning",
                 scope="job",
-                evidence={n.name: f"{f.file_system}, {_size(f)}" for n, f in files},
+                evidence={n.name: f"{f.file_system}, {_content(f)}" for n, f in files},
             )
 
 
-def _size(file: RendezvousFile) -> str:
-    return "not there" if file.bytes is None else f"{file.bytes} bytes"
+def _content(file: RendezvousFile) -> str:
+    return "not there" if file.bytes is None else size(file.bytes)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.gpu import CudaView
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.ranges import fold
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, Severity
 from distcheck.rules.gpu.mig_use import Taken, mixture, taken, undivided
 from distcheck.rules.gpu.nodes import VARIABLE, at, not_seen, seen, values
 from distcheck.rules.gpu.sharing import sharing_allowed
-from distcheck.rules.wording import brief, fold, found, grouped, listed, named, nodes_of, numbers_of
+from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from distcheck.facts.gpu import Gpus
+from distcheck.facts.ranges import fold
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.cuda_view import deprived
 from distcheck.rules.gpu.mig_use import undivided
@@ -14,7 +15,7 @@ from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.gpu.shortfall import shortfalls
 from distcheck.rules.job.agents import restarted
 from distcheck.rules.job.remedies import export
-from distcheck.rules.wording import brief, fold, found, grouped, named, table_of
+from distcheck.rules.wording import brief, found, grouped, named, table_of
 from distcheck.selection.visible_devices import visible
 
 if TYPE_CHECKING:

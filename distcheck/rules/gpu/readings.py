@@ -9,11 +9,12 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, Gpu, GpuHealth, Gpus, NvLinks, RemappedRows, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.ranges import fold
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.rules.gpu.nodes import at, card, not_seen, seen
 from distcheck.rules.gpu.nvml_errors import error_code
-from distcheck.rules.wording import brief, fold, grouped, listed, numbers_of, once
+from distcheck.rules.wording import brief, grouped, listed, numbers_of, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
+from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.gpu.readings import Reading, judged, not_read, number, on_grace, readings
-from distcheck.rules.wording import fold, grouped, listed, numbers_of
+from distcheck.rules.wording import grouped, listed, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import RemappedRows, Xid
 from distcheck.facts.job import Job
+from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import SEVERITIES, Finding, Fix, NotChecked, Severity
 from distcheck.rules.gpu.nodes import nvidia_nodes, seen
 from distcheck.rules.gpu.readings import Reading, findings, judged, number, readings
-from distcheck.rules.wording import brief, fold, grouped, listed, numbers_of, once
+from distcheck.rules.wording import brief, grouped, listed, numbers_of, once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

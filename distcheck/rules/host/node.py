@@ -13,7 +13,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.nodes import nvidia_nodes
 from distcheck.rules.gpu.nvml_errors import NO_DRIVER, error_code
-from distcheck.rules.wording import brief, grouped, listed
+from distcheck.rules.wording import brief, free_space, grouped, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -275,9 +275,7 @@ def _full(node: NodeFacts, folder: str, space: Space, fix: Fix) -> Finding:
         owner="admin",
         confirmed=False,
         nodes=(node.name,),
-        message=(
-            f"{node.name}: {folder} has {space.free_bytes / _MIB:.1f} MiB free of {space.total_bytes / _MIB:.0f}{files}"
-        ),
+        message=(f"{node.name}: {folder} has {free_space(space)}{files}"),
         evidence={"free_bytes": space.free_bytes, "total_bytes": space.total_bytes, "free_files": space.free_files},
         fix=fix,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.agents import agents_in_world, by_agent, command, own_id, program, rendezvous, restarted, told
 from distcheck.rules.job.remedies import first_host
 from distcheck.rules.job.settings import number, started_by_distcheck
 from distcheck.rules.job.world import duplicates, is_complete
-from distcheck.rules.wording import brief, by_name, fold, found, grouped, listed, named, nodes_of
+from distcheck.rules.wording import brief, by_name, found, grouped, listed, named, nodes_of
 from distcheck.selection.placement import integer
 
 if TYPE_CHECKING:

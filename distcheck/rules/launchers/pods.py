@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.facts.ranges import fold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
-from distcheck.rules.wording import fold, found, numbers_of
+from distcheck.rules.wording import found, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -163,7 +163,7 @@ def test_a_shortfall_names_the_expectation_and_its_source(measured, said):
     _, result = said(measured({"all_reduce": 42.0}))
     found = result.findings[0]
     assert found.message == (
-        "all_reduce of 8192 MiB reaches 42 GB/s bus bandwidth between 8 ranks, 12% of the usual 361.5 GB/s: "
+        "all_reduce of 8 GiB reaches 42 GB/s bus bandwidth between 8 ranks, 12% of the usual 361.5 GB/s: "
         "18 NVLinks x 20.6 GB/s (NCCL's figure for Hopper) = 370.8 GB/s, ring; 0.975 of it is usual; "
         "475.9 GB/s with NVLS"
     )
@@ -397,7 +397,7 @@ def test_each_data_type_is_judged_separately(measured, said, change):
     job = change.job(job, collectives=replace(job.collectives, measurements=(*job.collectives.measurements, slow)))
     rules, result = said(job)
     assert rules == [("perf-below-expectation", "error")]
-    assert result.findings[0].message.startswith("broadcast bfloat16 of 8192 MiB reaches 100 GB/s")
+    assert result.findings[0].message.startswith("broadcast bfloat16 of 8 GiB reaches 100 GB/s")
 
 
 def test_a_baseline_is_judged_by_another_rule(measured, judge, change):

@@ -106,7 +106,7 @@ def test_a_bus_error_is_judged_by_the_free_shared_memory(room, owner, words, com
 def test_a_pods_shared_memory_is_a_volume():
     cause = cause_of_death(dead("was ended by SIGBUS", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, shm=SMALL))
     assert cause.commands[0].startswith("volumes: ")
-    assert cause.seen == "its /dev/shm has 3.0 MiB free of 8.0 MiB"
+    assert cause.seen == "its /dev/shm has 3 MiB free of 8 MiB"
 
 
 def test_an_abort_is_the_watchdogs_if_the_output_says_so():

@@ -1,0 +1,16 @@
+"""Formats quantities: 2 nodes, 16 MiB."""
+
+from __future__ import annotations
+
+_UNITS = (30, "GiB"), (20, "MiB"), (10, "KiB")
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 rank, 2 ranks."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def size(size_bytes: float, digits: int = 5) -> str:
+    """Return a number of bytes in binary units, with at most `digits` significant digits: 1 MiB, 1.5 GiB, 12 B."""
+    power, unit = next((unit for unit in _UNITS if size_bytes >= 1 << unit[0]), (0, "B"))
+    return f"{float(f'{size_bytes / (1 << power):.{digits}g}'):.15g} {unit}"  # 1e+03 becomes 1000
