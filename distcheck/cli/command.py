@@ -39,7 +39,7 @@ class Entry(NamedTuple):
         epilog = f"\b\nExample:\n  {self.example}"  # \b: do not wrap this paragraph
         if options is not None and issubclass(options, Checking):
             epilog += f"\n\n{_VARIABLES}"
-        register = app.command(short_help=self.short_help, epilog=epilog, cls=Command)
+        register = app.command(short_help=self.short_help, epilog=epilog, cls=LazyCommand)
         register(_taking(options, self.function, own) if options is not None else self.function)
 
 
@@ -116,7 +116,7 @@ def _declared(options: type[msgspec.Struct]) -> dict[str, _Declared]:
     return found
 
 
-class Command(TyperCommand):
+class LazyCommand(TyperCommand):
     """A command that converts given values only, and prints its options in groups."""
 
     def get_params(self, ctx: Any) -> Any:
@@ -139,7 +139,7 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
 
 
-class Group(TyperGroup):
+class LazyGroup(TyperGroup):
     """A group of commands that converts given values only."""
 
     def get_params(self, ctx: Any) -> Any:

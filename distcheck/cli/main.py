@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from distcheck import __version__
-from distcheck.cli.command import Entry, Group
+from distcheck.cli.command import Entry, LazyGroup
 from distcheck.cli.publish import BROKEN, complain
 from distcheck.facts.errors import UsageError, WriteError
 
@@ -39,7 +39,7 @@ def app(words: list[str]) -> typer.Typer:
     """
     called = _called(words)
     found = typer.Typer(
-        cls=Group,
+        cls=LazyGroup,
         add_completion=not called,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -51,27 +51,27 @@ Ended = Literal["steady", "time", "asked"]
 """Why no more bursts followed: the median is known to 2 %, its share of time is up, or one was requested."""
 
 
-class Said(msgspec.Struct, frozen=True, tag_field="said"):
+class _Message(msgspec.Struct, frozen=True, tag_field="said"):
     """Base of the messages of a rank's process."""
 
 
-class Step(Said, frozen=True):
+class Step(_Message, frozen=True):
     """The rank's next step."""
 
     text: str
 
 
-class Alive(Said, frozen=True):
+class Alive(_Message, frozen=True):
     """The rank runs Python code; sent twice a second."""
 
 
-class StoreOpen(Said, frozen=True):
+class StoreOpen(_Message, frozen=True):
     """This rank's store listens on this port."""
 
     port: Count
 
 
-class Software(Said, frozen=True):
+class Software(_Message, frozen=True):
     """The versions that the rank imported, and its device."""
 
     torch: str
@@ -81,7 +81,7 @@ class Software(Said, frozen=True):
     """UUID of its GPU, see `gpu_uuid`; None on CPUs and if torch has none (before 2.5, and on AMD's GPUs)."""
 
 
-class Computed(Said, frozen=True):
+class Computed(_Message, frozen=True):
     """Seconds of a rank's own work, which is the same on every rank with such a device."""
 
     matmul_seconds: Measured
@@ -90,13 +90,13 @@ class Computed(Said, frozen=True):
     """Rows of the product that were wrong."""
 
 
-class Joined(Said, frozen=True):
+class Joined(_Message, frozen=True):
     """The rank joined the process group, after these seconds."""
 
     seconds: Seconds
 
 
-class Timing(Said, frozen=True):
+class Timing(_Message, frozen=True):
     """Seconds per call on this rank: the mean of each burst."""
 
     op: str
@@ -108,7 +108,7 @@ class Timing(Said, frozen=True):
     ended: Ended
 
 
-class Checked(Said, frozen=True):
+class Checked(_Message, frozen=True):
     """The exact check of one operation on this rank."""
 
     op: str
@@ -119,13 +119,13 @@ class Checked(Said, frozen=True):
     """Seconds of the first call, in which the backend sets up what it needs."""
 
 
-class NcclSaid(Said, frozen=True):
+class NcclSaid(_Message, frozen=True):
     """NCCL's debug log."""
 
     log: NcclLog | Missing
 
 
-class Failed(Said, frozen=True):
+class Failed(_Message, frozen=True):
     """An exception ended the rank's work."""
 
     error: str
@@ -133,7 +133,7 @@ class Failed(Said, frozen=True):
     """True if this torch lacks the backend; nothing was tried."""
 
 
-class Finished(Said, frozen=True):
+class Finished(_Message, frozen=True):
     """The whole plan is done."""
 
 

@@ -13,7 +13,7 @@ from distcheck.isolation.groups import Boundary
 from distcheck.isolation.round import GROUPED
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.state import State
-from distcheck.isolation.verdict import Kind, Suspect, Verdict
+from distcheck.isolation.verdict import Kind, SearchVerdict, Suspect
 
 SHARED = 3
 """From this many nodes on, a fault of more than half of them is not blamed on single nodes."""
@@ -26,7 +26,7 @@ def conclude(
     boundaries: Sequence[Boundary] = (),
     *,
     open_still: bool = False,
-) -> Verdict:
+) -> SearchVerdict:
     """Return the verdict of a search; `seen` is None if most nodes failed alone.
 
     `open_still`: tests are pending that may show that the nodes that never passed form a side.
@@ -60,7 +60,7 @@ def conclude(
     tested = {n for t in state.tests if t.outcome != "untested" for n in t.nodes}
     met = {n for t in state.tests if t.outcome != "untested" and len(t.nodes) > 1 for n in t.nodes}
     single = tested - met - blamed
-    draft = Verdict(
+    draft = SearchVerdict(
         kind="healthy",
         culprits=tuple(convicted),
         boundaries=tuple(b for b in boundaries if b.cause != "link"),
@@ -77,7 +77,7 @@ def conclude(
     return replace(draft, kind=kind, sentence=_sentence(state, replace(draft, kind=kind)))
 
 
-def _kind(state: State, draft: Verdict) -> Kind:
+def _kind(state: State, draft: SearchVerdict) -> Kind:
     if len(draft.untested) == len(state.nodes):
         return "unmeasured"
     if draft.culprits:
@@ -92,7 +92,7 @@ def _groups_without_result(state: State) -> list[tuple[str, ...]]:
     return [t.nodes for t in state.tests if t.purpose in GROUPED and t.outcome == "untested"]
 
 
-def _sentence(state: State, draft: Verdict) -> str:
+def _sentence(state: State, draft: SearchVerdict) -> str:
     said = [f"missing: {words.names([f'{n} ({why})' for n, why in state.missing.items()])}"] if state.missing else []
     if draft.kind == "unmeasured":
         return "; ".join([*said, "no test came to an end"])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from distcheck.isolation.round import WORST_FIRST, Compute, Group, Outcome, Result, Round, SlowRank, Trial
+from distcheck.isolation.round import WORST_FIRST, Compute, NodeGroup, Outcome, Result, Round, SlowRank, Trial
 
 SLOW = 0.8
 """Below this share of the others' median a group or rank is slow, unless the settings have a smaller one."""
@@ -136,7 +136,7 @@ def of_few(figures: Sequence[Figure], most: float = SLOW) -> Norm:
     return Norm(middle, sigma, SLOW if len(shown) >= ENOUGH else SLOW_OF_FEW)
 
 
-def _trial(number: int, group: Group, result: Result | None) -> Trial:
+def _trial(number: int, group: NodeGroup, result: Result | None) -> Trial:
     if result is None:
         return Trial(number, group.nodes, group.purpose, "untested")
     speed = result.busbw_GBps

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from distcheck.isolation.round import GROUPED, PAIRED, Group, Purpose, Trial
+from distcheck.isolation.round import GROUPED, PAIRED, NodeGroup, Purpose, Trial
 from distcheck.isolation.state import State
 
 FIRST, GROWTH = 8, 4
@@ -34,7 +34,7 @@ class Boundary(msgspec.Struct, frozen=True):
 class Search(msgspec.Struct, frozen=True):
     """What to test next, and what was found so far."""
 
-    wanted: tuple[Group, ...]
+    wanted: tuple[NodeGroup, ...]
     found: tuple[Boundary, ...]
 
 
@@ -73,7 +73,7 @@ def search(state: State, nodes: Sequence[str], sides: tuple[Side, Side] | None =
             groups = split(nodes, size)
             missing = [g for g in groups if g not in known]
             if missing:
-                walk.wanted += [Group(g, "group") for g in missing]
+                walk.wanted += [NodeGroup(g, "group") for g in missing]
                 break
             failing = [g for g in groups if walk.bad(g)]
             for group in failing:
@@ -93,10 +93,10 @@ def split(nodes: Sequence[str], size: int) -> list[Side]:
     return [tuple(nodes[a:b]) for a, b in pairwise(bounds)]
 
 
-def disjoint(groups: Iterable[Group]) -> tuple[Group, ...]:
+def disjoint(groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
     """Return the first groups that share no node; the others follow in a later round."""
     used: set[str] = set()
-    chosen: list[Group] = []
+    chosen: list[NodeGroup] = []
     for group in groups:
         if used.isdisjoint(group.nodes):
             used.update(group.nodes)
@@ -111,7 +111,7 @@ class _Walk:
         self.known = known
         self.passed_before = passed_before
         self.order = order
-        self.wanted: list[Group] = []
+        self.wanted: list[NodeGroup] = []
         self.found: list[Boundary] = []
         self.slow = False
 
@@ -123,7 +123,7 @@ class _Walk:
 
     def missing(self, groups: Iterable[Side], purpose: Purpose) -> bool:
         """Request tests of the groups without one; return whether there are any."""
-        new = [Group(g, purpose) for g in groups if len(g) > 1 and g not in self.known]
+        new = [NodeGroup(g, purpose) for g in groups if len(g) > 1 and g not in self.known]
         self.wanted += new
         return bool(new)
 
@@ -148,7 +148,7 @@ class _Walk:
             return
         tests = self.known[whole]
         if len(tests) == 1 and tests[0].bad:
-            self.wanted.append(Group(whole, "again"))
+            self.wanted.append(NodeGroup(whole, "again"))
         elif not all(t.bad for t in tests):
             if any(t.hard for t in tests):
                 self.conclude(left, right, "flaky")
@@ -157,7 +157,7 @@ class _Walk:
 
     def pair(self, pair: Side) -> None:
         if len(self.known[pair]) == 1:
-            self.wanted.append(Group(pair, "again"))
+            self.wanted.append(NodeGroup(pair, "again"))
         elif all(t.bad for t in self.known[pair]):
             self.conclude_pair(pair)
         elif any(t.hard for t in self.known[pair]):
@@ -193,12 +193,12 @@ class _Walk:
         if not self.slow or not sizes_wanted:
             return
         size = max(sizes_wanted)
-        self.wanted += [Group(g[:size], "half") for g in passing[:4] if len(g) >= size]
+        self.wanted += [NodeGroup(g[:size], "half") for g in passing[:4] if len(g) >= size]
 
     def unfinished(self) -> tuple[Boundary, ...]:
         """Return the smallest failing groups, as halves, for a search that ran out of rounds."""
         failing: list[Side] = sorted((g for g in self.known if self.bad(g)), key=_size)
-        chosen = disjoint(Group(g, "group") for g in failing)
+        chosen = disjoint(NodeGroup(g, "group") for g in failing)
         return tuple(
             Boundary((g.nodes[: len(g.nodes) // 2], g.nodes[len(g.nodes) // 2 :]), "group", tuple(self.known[g.nodes]))
             for g in chosen

@@ -8,7 +8,7 @@ from itertools import combinations
 from random import Random
 
 from distcheck.isolation.attribution import REPEATS, TIMES, Attribution, Edge, Tally
-from distcheck.isolation.round import GROUPED, PAIRED, Group, Purpose
+from distcheck.isolation.round import GROUPED, PAIRED, NodeGroup, Purpose
 from distcheck.isolation.sight import Sight
 from distcheck.isolation.state import State
 from distcheck.isolation.together import SMALL, WITNESSES, Together
@@ -27,7 +27,7 @@ FEW = 3
 """Up to this many nodes every pair is tested: no median shows which pair is slow."""
 
 
-def next_pairs(state: State, seen: Sight) -> list[Group]:
+def next_pairs(state: State, seen: Sight) -> list[NodeGroup]:
     """Return the pairs of the next round; none if further pairs add nothing."""
     known, joined = seen.known, seen.joined
     done = rounds_of_pairs(state)
@@ -43,7 +43,7 @@ def next_pairs(state: State, seen: Sight) -> list[Group]:
     groups = [*deciding, *strangers]
     busy = {n for g in groups for n in g.nodes}.union(joined.never)
     idle = [n for n in known.order if n not in busy]
-    spare: list[Group] = []
+    spare: list[NodeGroup] = []
     for side, _ in seen.sides:
         random = Random(f"{state.seed} {done}")  # noqa: S311 - the same partners on every run
         spare += _controls(known, joined, [n for n in idle if n in side.order], random, far=done == 1)
@@ -54,7 +54,7 @@ def next_pairs(state: State, seen: Sight) -> list[Group]:
     return [*groups, *spare] if groups or covers else []
 
 
-def beside_groups(seen: Sight, busy: Iterable[str]) -> list[Group]:
+def beside_groups(seen: Sight, busy: Iterable[str]) -> list[NodeGroup]:
     """Return pairs of nodes that never passed, to test beside larger groups at no extra round.
 
     They are paired with each other and with the nodes of small parts, which are not in these groups. A node that passed
@@ -63,7 +63,7 @@ def beside_groups(seen: Sight, busy: Iterable[str]) -> list[Group]:
     known, joined = seen.known, seen.joined
     taken = frozenset(busy)
     rest = deque(n for n in joined.never if n not in taken)
-    groups: list[Group] = []
+    groups: list[NodeGroup] = []
     for node in [n for n in joined.part if n not in taken]:
         partner = _take(rest, (p for p in rest if joined.part[node] not in joined.met(p)))
         groups += [_pair(known, node, partner, "confirming")] if partner is not None else []
@@ -80,20 +80,20 @@ def _adjacent(nodes: Sequence[str]) -> Iterable[tuple[str, str]]:
     return zip(nodes[::2], nodes[1::2], strict=False)
 
 
-def _pair(known: Tally, a: str, b: str, purpose: Purpose) -> Group:
+def _pair(known: Tally, a: str, b: str, purpose: Purpose) -> NodeGroup:
     first, second = sorted((a, b), key=known.order.__getitem__)
-    return Group((first, second), purpose)
+    return NodeGroup((first, second), purpose)
 
 
-def _unmet(known: Tally, group: Group) -> bool:
+def _unmet(known: Tally, group: NodeGroup) -> bool:
     return group.nodes[1] not in known.met[group.nodes[0]]
 
 
-def _deciding(seen: Sight, *, last: bool, late: bool) -> list[Group]:
+def _deciding(seen: Sight, *, last: bool, late: bool) -> list[NodeGroup]:
     """Return pairs of a suspect with a working node, and the pairs to repeat."""
     known, joined = seen.known, seen.joined
     if len(known.order) == TIMES == len(joined.never):
-        return [Group(tuple(known.order), "confirming")] if known.tests[joined.never[0]] < TIMES else []
+        return [NodeGroup(tuple(known.order), "confirming")] if known.tests[joined.never[0]] < TIMES else []
     touched = {n for _, its in seen.sides for n in _touched(its)}
     clean = [n for n in known.order if known.passed[n] and n not in touched]
     reference = frozenset(clean)
@@ -101,7 +101,7 @@ def _deciding(seen: Sight, *, last: bool, late: bool) -> list[Group]:
     free = deque(sorted(clean[half:] + clean[:half], key=lambda n: -known.passed[n]))
     cleared = {joined.part[n] for n in clean}
     doubtful = deque(n for n in known.order if n in touched and joined.part[n] not in cleared)
-    groups: list[Group] = []
+    groups: list[NodeGroup] = []
     for node in sorted(joined.never, key=lambda n: not known.tests[n]):
         again = _all_met(known, node, reference)
         if _wants_reference(seen, node, again=again):
@@ -120,7 +120,7 @@ def _deciding(seen: Sight, *, last: bool, late: bool) -> list[Group]:
         busy = {n for g in groups for n in g.nodes}
         for a, b in _to_repeat(side, its, here, last=last):
             if a not in busy and b not in busy:
-                groups.append(Group((a, b), "confirming"))
+                groups.append(NodeGroup((a, b), "confirming"))
                 busy |= {a, b}
     return groups
 
@@ -156,7 +156,7 @@ def _wants_stranger(known: Tally, joined: Together, node: str) -> bool:
     return node not in joined.part and len(known.met[node].difference(joined.part)) < most
 
 
-def _strangers(known: Tally, nodes: Sequence[str]) -> list[Group]:
+def _strangers(known: Tally, nodes: Sequence[str]) -> list[NodeGroup]:
     """Return new pairs of nodes that never passed: every pair if few, else the least tested."""
     if len(nodes) <= SMALL:
         # A round-robin tournament, with one empty place for an odd number of nodes.
@@ -165,7 +165,7 @@ def _strangers(known: Tally, nodes: Sequence[str]) -> list[Group]:
         return [_pair(known, a, b, "confirming") for a, b in max(turns, key=len, default=[])]
     never = frozenset(nodes)
     rest = deque(sorted(nodes, key=lambda n: len(known.met[n] & never)))
-    groups: list[Group] = []
+    groups: list[NodeGroup] = []
     while rest:
         node = rest.popleft()
         partner = _take(rest, (p for p in rest if p not in known.met[node]))
@@ -222,12 +222,12 @@ def _take(free: deque[str], fitting: Iterable[str]) -> str | None:
     return found
 
 
-def _controls(known: Tally, joined: Together, idle: Sequence[str], random: Random, *, far: bool) -> list[Group]:
+def _controls(known: Tally, joined: Together, idle: Sequence[str], random: Random, *, far: bool) -> list[NodeGroup]:
     """Return new pairs of good nodes, as this round's reference.
 
     They also cover more links and join parts.
     """
-    groups: list[Group] = []
+    groups: list[NodeGroup] = []
     rest = list(idle)
     if not far:
         if joined.never:
@@ -242,12 +242,12 @@ def _controls(known: Tally, joined: Together, idle: Sequence[str], random: Rando
     return groups
 
 
-def _joining(known: Tally, joined: Together, idle: Sequence[str]) -> tuple[list[Group], list[str]]:
+def _joining(known: Tally, joined: Together, idle: Sequence[str]) -> tuple[list[NodeGroup], list[str]]:
     """Return pairs that join all parts if they pass, and the nodes left over."""
     by_part: dict[int, list[str]] = {}
     for node in idle:
         by_part.setdefault(joined.part[node], []).append(node)
-    groups: list[Group] = []
+    groups: list[NodeGroup] = []
     reached: deque[str] = deque()
     # Parts with the most idle nodes first: a part with one node cannot lead on to another part.
     for number, nodes in sorted(by_part.items(), key=lambda its: -len(its[1])):

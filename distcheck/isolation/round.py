@@ -16,7 +16,7 @@ PAIRED: tuple[Purpose, ...] = ("pair", "confirming")
 GROUPED: tuple[Purpose, ...] = ("group", "half", "again", "across")
 
 
-class Group(msgspec.Struct, frozen=True):
+class NodeGroup(msgspec.Struct, frozen=True):
     """Nodes that run a test among themselves, sorted by name."""
 
     nodes: tuple[str, ...]
@@ -31,7 +31,7 @@ class Round(msgspec.Struct, frozen=True):
 
     number: int
     """From 1, without gaps."""
-    groups: tuple[Group, ...]
+    groups: tuple[NodeGroup, ...]
     left: tuple[tuple[str, ...], ...] = ()
     """In rounds of larger groups: the remaining nodes, in two parts if pairs showed two sides."""
 
@@ -54,7 +54,7 @@ class Rail(msgspec.Struct, frozen=True):
     busbw_GBps: float | None = None  # noqa: N815 - the unit
 
 
-class Said(msgspec.Struct, frozen=True):
+class MemberReport(msgspec.Struct, frozen=True):
     """A group member's report: evidence for the reader, never a reason to blame that member."""
 
     node: str
@@ -75,7 +75,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Figures are compared among groups with the same value, such as GPU model and ranks per node."""
     rails: tuple[Rail, ...] = ()
     compute: tuple[Compute, ...] = ()
-    said: tuple[Said, ...] = ()
+    said: tuple[MemberReport, ...] = ()
 
 
 class SlowRank(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class Trial(msgspec.Struct, frozen=True):
     like: str = ""
     rail_speeds: tuple[tuple[int, float], ...] = ()
     compute: tuple[Compute, ...] = ()
-    said: tuple[Said, ...] = ()
+    said: tuple[MemberReport, ...] = ()
 
     @property
     def bad(self) -> bool:

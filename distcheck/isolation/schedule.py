@@ -10,20 +10,20 @@ from msgspec.structs import replace
 from distcheck.isolation import alone, groups, pairing
 from distcheck.isolation.conclusion import SHARED, conclude
 from distcheck.isolation.figures import FEW_NODES, judge, trials_of
-from distcheck.isolation.round import Group, Result, Round
+from distcheck.isolation.round import NodeGroup, Result, Round
 from distcheck.isolation.sight import Side, Sight, see
 from distcheck.isolation.state import State
 from distcheck.isolation.together import Together
-from distcheck.isolation.verdict import Verdict
+from distcheck.isolation.verdict import SearchVerdict
 
 
-def next_round(state: State) -> Round | Verdict:
+def next_round(state: State) -> Round | SearchVerdict:
     """Return what to test next, or the verdict; the same state always gives the same answer."""
     number = len(state.rounds) + 1
     if not state.rounds and state.nodes:
-        return Round(number, tuple(Group((n,), "alone") for n in state.nodes))
+        return Round(number, tuple(NodeGroup((n,), "alone") for n in state.nodes))
     runs = alone.alone(state)
-    again = [Group((n,), "alone") for n in alone.to_repeat(runs)]
+    again = [NodeGroup((n,), "alone") for n in alone.to_repeat(runs)]
     aside = alone.set_aside(runs)
     if 2 * len(aside) > len(state.nodes) >= SHARED:
         # A fault of most nodes alone is not one node's, and pairs would only show it again.
@@ -43,7 +43,7 @@ def next_round(state: State) -> Round | Verdict:
     return conclude(state, runs, seen, search.found)
 
 
-def so_far(state: State) -> Verdict:
+def so_far(state: State) -> SearchVerdict:
     """Return the verdict if no time is left for another round.
 
     While two nodes that never passed are not tested with each other, they may form their own side.
@@ -59,7 +59,7 @@ def so_far(state: State) -> Verdict:
     return conclude(state, runs, seen, open_still=open_still)
 
 
-def _pairs(state: State, aside: frozenset[str]) -> tuple[Sight, list[Group]]:
+def _pairs(state: State, aside: frozenset[str]) -> tuple[Sight, list[NodeGroup]]:
     """Return the results of pairs so far, and the next useful pairs."""
     seen = see(state, aside, pairing.CLEAR_CUT)
     pairs = pairing.next_pairs(state, seen)

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from distcheck.isolation.groups import Boundary
-from distcheck.isolation.round import Outcome, Purpose, Said
+from distcheck.isolation.round import MemberReport, Outcome, Purpose
 
 Kind = Literal["healthy", "found", "undecided", "boundary", "shared", "unmeasured"]
 """shared: most nodes show the same, so no node is to blame; unmeasured: no test finished."""
@@ -23,7 +23,7 @@ class Evidence(msgspec.Struct, frozen=True):
     outcome: Outcome
     ratio: float | None = None
     """If slow: its speed as a share of the others'."""
-    said: tuple[Said, ...] = ()
+    said: tuple[MemberReport, ...] = ()
 
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Suspect(msgspec.Struct, frozen=True):
     sentence: str
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class SearchVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a search."""
 
     kind: Kind

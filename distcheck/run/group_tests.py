@@ -15,7 +15,7 @@ from distcheck.run.results import result_of
 
 if TYPE_CHECKING:
     from distcheck.facts.members import Members
-    from distcheck.isolation.round import Group, Result, Round
+    from distcheck.isolation.round import NodeGroup, Result, Round
     from distcheck.rollcall.server import Server
     from distcheck.run.context import Session
 
@@ -78,7 +78,7 @@ class GroupTests:
         await asyncio.gather(*late, return_exceptions=True)
         return [task.result() for task in testing if task not in late]
 
-    async def _test(self, number: int, group: Group) -> Result:
+    async def _test(self, number: int, group: NodeGroup) -> Result:
         parts = self.members.parts(group.nodes)
         opener, *others = parts
         reports: dict[str, RunReport] = {}
@@ -112,7 +112,7 @@ class GroupTests:
             return self._without(number, group, silent)
         return result_of(number, group, self.members, reports, self.backend)
 
-    def _without(self, number: int, group: Group, silent: Sequence[str]) -> Result:
+    def _without(self, number: int, group: NodeGroup, silent: Sequence[str]) -> Result:
         """Record the processes that did not answer; their group counts as untested.
 
         A lost process did no bad work, and neither did those that waited for it.
@@ -138,7 +138,9 @@ class GroupTests:
     def _left(self) -> float:
         return max(0.0, self.until - asyncio.get_running_loop().time())
 
-    def _trial(self, group: Group, parts: Mapping[int, tuple[int, int]], store: tuple[str, int] | None) -> StartTrial:
+    def _trial(
+        self, group: NodeGroup, parts: Mapping[int, tuple[int, int]], store: tuple[str, int] | None
+    ) -> StartTrial:
         on_cpu = self.backend == "gloo"
         # GPUs have their own adapters; Gloo uses one interface for all ranks.
         rails = len(self.members.facing(group.nodes)) if self.backend == "nccl" else 0

@@ -15,7 +15,7 @@ from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives
 from distcheck.facts.members import Members
 from distcheck.facts.repeated import Repeat, Repeated
-from distcheck.isolation.round import Group, Round
+from distcheck.isolation.round import NodeGroup, Round
 from distcheck.run.group_tests import GroupTests
 from distcheck.selection.alternatives import alternatives
 
@@ -60,7 +60,7 @@ async def repeat(run: Session, backend: str) -> Repeated | None:
         changed = " ".join(f"{name}={value}" for name, value in variables.items()) or "no change"
         run.say(f"repeating {plan.operations[0]} on {', '.join(nodes)} with {changed}")
         limit = _ON_CPUS_SECONDS if backend == "gloo" else _ON_GPUS_SECONDS
-        step = Round(number, (Group(nodes, "again"),))
+        step = Round(number, (NodeGroup(nodes, "again"),))
         tests = GroupTests(run, run.server, members, backend, step, min(limit, left), plan=plan, variables=variables)
         results = await tests.hold()
         variable, value = next(iter(variables.items()), ("", ""))

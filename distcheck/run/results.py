@@ -8,11 +8,13 @@ from statistics import fmean, median
 from distcheck.collectives.plan import Computed, Timing, bus_factor
 from distcheck.facts.members import Members
 from distcheck.facts.rank import RankRun
-from distcheck.isolation.round import Compute, Ended, Group, Rail, Result, Said
+from distcheck.isolation.round import Compute, Ended, MemberReport, NodeGroup, Rail, Result
 from distcheck.rollcall.protocol import RunReport
 
 
-def result_of(number: int, group: Group, members: Members, reports: Mapping[str, RunReport], backend: str) -> Result:
+def result_of(
+    number: int, group: NodeGroup, members: Members, reports: Mapping[str, RunReport], backend: str
+) -> Result:
     """Return the result of group `number`; a process's report counts for its own ranks only."""
     parts = members.parts(group.nodes)
     size = sum(map(len, parts.values()))
@@ -50,7 +52,7 @@ def result_of(number: int, group: Group, members: Members, reports: Mapping[str,
             for rank, c in computed.items()
         ),
         said=tuple(
-            Said(node_of[rank], members.local_ranks.get(rank), words)
+            MemberReport(node_of[rank], members.local_ranks.get(rank), words)
             for rank, run in runs.items()
             if (words := _words(run, wrong=rank in wrong))
         ),

@@ -12,7 +12,7 @@ from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides,
 from distcheck.facts.members import Members
 from distcheck.isolation.schedule import next_round, so_far, take
 from distcheck.isolation.state import Settings, State, lose, start
-from distcheck.isolation.verdict import Evidence, Verdict
+from distcheck.isolation.verdict import Evidence, SearchVerdict
 from distcheck.run.group_tests import GroupTests
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
     while True:
         step = next_round(state)
         took = round(loop.time() - began, 1)
-        if isinstance(step, Verdict):
+        if isinstance(step, SearchVerdict):
             return _facts(step, state.nodes, took)
         left = run.remaining(_RESERVE_SECONDS)
         if left < _LEAST_ROUND_SECONDS:
@@ -79,7 +79,7 @@ async def _without_torch(run: Session, server: Server | None, members: Members) 
     return {waiting[task]: f"torch was not imported within {seconds:.0f} s" for task in late}
 
 
-def _facts(verdict: Verdict, nodes: Sequence[str], seconds: float) -> Isolation:
+def _facts(verdict: SearchVerdict, nodes: Sequence[str], seconds: float) -> Isolation:
     # A fault on every node may be the job's own configuration; one or two nodes have no reference.
     everybody = {n for c in verdict.culprits if c.part != "link" for n in c.nodes} >= set(nodes)
     return Isolation(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tabulate
 
-from distcheck.isolation.round import PAIRED, Group
+from distcheck.isolation.round import PAIRED, NodeGroup
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from isolation.simulator import Cluster, link, measured, names, search
@@ -95,7 +95,7 @@ def _adjacent(nodes: list[str]) -> list[list[str]]:
 def _timed(cluster: Cluster, groups: Iterable[list[str]], random: Random) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for i, nodes in enumerate(groups):
-        result = measured(cluster, i, Group(tuple(nodes), "pair"), random)
+        result = measured(cluster, i, NodeGroup(tuple(nodes), "pair"), random)
         took = result.seconds if result.ended == "passed" and result.seconds else FAILED_SECONDS
         seconds.update(dict.fromkeys(nodes, took))
     return seconds

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from distcheck.isolation.pairing import rounds_of_pairs
-from distcheck.isolation.round import Compute, Group, Rail, Result, Round, Said
+from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import Settings, State, start
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from distcheck.isolation.round import Ended
-    from distcheck.isolation.verdict import Verdict
+    from distcheck.isolation.verdict import SearchVerdict
 
 BUSBW = 40.0
 
@@ -61,12 +61,12 @@ class Cluster:
     seconds_only: bool = False
 
 
-def measured(cluster: Cluster, index: int, group: Group, random: Random) -> Result:
+def measured(cluster: Cluster, index: int, group: NodeGroup, random: Random) -> Result:
     alone = len(group.nodes) == 1
     if any(random.random() >= passes for passes in _passes(cluster, group.nodes, alone=alone)) or (
         not alone and _path_fails(cluster, group.nodes)
     ):
-        said = tuple(Said(n, 0, "timed out") for n in group.nodes)
+        said = tuple(MemberReport(n, 0, "timed out") for n in group.nodes)
         return Result(group=index, ended=cluster.ended, said=said)
     speed = BUSBW * _noise(cluster, random)
     if not alone:
@@ -124,7 +124,7 @@ def _compute(cluster: Cluster, node: str, rank: int, random: Random) -> Compute:
 class Run:
     """A finished search."""
 
-    verdict: Verdict
+    verdict: SearchVerdict
     rounds: list[Round]
     state: State
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.isolation.state import State
-    from distcheck.isolation.verdict import Verdict
+    from distcheck.isolation.verdict import SearchVerdict
 
 
-def verdicts(cluster: Cluster) -> Iterator[tuple[State, Verdict]]:
+def verdicts(cluster: Cluster) -> Iterator[tuple[State, SearchVerdict]]:
     """Yield the verdict for a time limit after every round, and at last the final one."""
     state, random = start(cluster.nodes), Random(0)
     while isinstance(now := next_round(state), Round):

@@ -13,12 +13,12 @@ from isolation.simulator import Cluster, measured, names, search
 from distcheck.isolation.round import Compute, Rail, Result, Round
 from distcheck.isolation.schedule import most_rounds, next_round, so_far, take
 from distcheck.isolation.state import State, by_name, lose, start
-from distcheck.isolation.verdict import Verdict
+from distcheck.isolation.verdict import SearchVerdict
 
 ENDINGS = ["passed", "passed", "passed", "failed", "wrong", "hung", "untested"]
 
 
-def finish(state: State, data: st.DataObject) -> tuple[State, Verdict]:
+def finish(state: State, data: st.DataObject) -> tuple[State, SearchVerdict]:
     """Drive a search with arbitrary results, some of them left out."""
     while isinstance(now := next_round(state), Round):
         assert now.number == len(state.rounds) + 1 <= most_rounds(len(state.nodes) + len(state.missing))
@@ -57,7 +57,7 @@ def test_any_results_lead_to_a_verdict_within_the_bound(n, seed, data):
         assert verdict.culprits == ()
         assert not verdict.undecided
         assert not any(t.hard for t in state.tests if set(t.nodes) <= set(state.nodes))
-    msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict)
+    msgspec.json.decode(msgspec.json.encode(verdict), type=SearchVerdict)
 
 
 @given(st.integers(2, 60), st.data())

@@ -8,7 +8,7 @@ import pytest
 from isolation.simulator import Cluster, link, names, search
 
 from distcheck.isolation.figures import judge, trials_of
-from distcheck.isolation.round import Compute, Group, Rail, Result, Round, Said
+from distcheck.isolation.round import Compute, MemberReport, NodeGroup, Rail, Result, Round
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import Settings, start
 
@@ -120,7 +120,7 @@ def test_ranks_on_different_devices_are_not_compared():
 
 
 def test_unlike_groups_are_not_compared():
-    now = Round(1, tuple(Group((f"a{i}", f"b{i}"), "pair") for i in range(6)))
+    now = Round(1, tuple(NodeGroup((f"a{i}", f"b{i}"), "pair") for i in range(6)))
     results = [Result(group=i, ended="passed", busbw_GBps=[40.0, 8.0][i % 2], like="ab"[i % 2]) for i in range(6)]
     assert {t.outcome for t in judge(trials_of(now, results), ())} == {"passed"}
     alike = [Result(group=i, ended="passed", busbw_GBps=8.0 if i == 0 else 40.0) for i in range(6)]
@@ -145,7 +145,9 @@ def test_a_node_that_reports_a_failure_is_not_blamed_for_it():
         results = []
         for i, group in enumerate(now.groups):
             bad = "node5" in group.nodes and len(group.nodes) > 1
-            said = tuple(Said(n, 0, "timeout in all_reduce") for n in group.nodes if n != "node5") if bad else ()
+            said = (
+                tuple(MemberReport(n, 0, "timeout in all_reduce") for n in group.nodes if n != "node5") if bad else ()
+            )
             results.append(Result(group=i, ended="hung" if bad else "passed", said=said))
         state = take(state, now, results)
     assert now.bad_nodes() == ("node5",)

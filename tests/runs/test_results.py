@@ -11,7 +11,7 @@ from rules.conftest import healthy_job
 from distcheck.collectives.plan import Computed, Timing
 from distcheck.facts.members import Members
 from distcheck.facts.rank import RankRun
-from distcheck.isolation.round import Group, Round
+from distcheck.isolation.round import NodeGroup, Round
 from distcheck.isolation.schedule import next_round, take
 from distcheck.isolation.state import start
 from distcheck.rollcall.protocol import RunReport
@@ -74,7 +74,7 @@ def searched(job, backend="nccl", work=None, busbw=None):
 
 def test_the_group_of_healthy_nodes_has_a_speed_and_its_ranks_a_device():
     members = Members(nodes_with(H100))
-    group = Group(("node1",), "alone")
+    group = NodeGroup(("node1",), "alone")
     result = result_of(3, group, members, reports_of(members, group), "nccl")
     assert (result.group, result.ended, result.said) == (3, "passed", ())
     assert result.busbw_GBps == pytest.approx(FULL_GBPS)
