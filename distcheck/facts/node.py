@@ -87,3 +87,5 @@ class NodeFacts(Facts, frozen=True):
     """None: not checked."""
     modules: dict[str, str] = {}
     """Version by name of the loaded network drivers; empty text for a driver that comes with the kernel."""
+    cpu_vendor: str = ""
+    """vendor_id of the first CPU: GenuineIntel, AuthenticAMD; empty if the kernel names none, as on ARM."""

@@ -80,7 +80,7 @@ class ProcessFacts(Facts, frozen=True):
     installed: Installed | None = None
     """None in older files."""
     shm_device: Count | Missing | None = None
-    """st_dev of /dev/shm: NCCL shares memory only if it is the same. None: not checked, as outside of pods."""
+    """st_dev of /dev/shm: NCCL shares memory only if it is the same. None: not checked, as without GPUs."""
     reverse: tuple[ReverseLookup, ...] = ()
     """Reverse look-ups of its peers' addresses: rank 0's, and on rank 0's process some of the others'."""
     arrived_seconds: Seconds | None = None
@@ -108,6 +108,8 @@ class ProcessFacts(Facts, frozen=True):
     """None without COMMAND, or if COMMAND names no Python file."""
     etcd: bool | None = None
     """Whether the Python module etcd is installed; None if COMMAND does not need it."""
+    memory_policy_error: str | None = None
+    """The error of the system call get_mempolicy; empty if it works, None if not checked, as without GPUs."""
 
 
 class Death(Facts, frozen=True):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("efa", "mlx5_core")
 _PROXY_PORTS = (15001, 15006, 4140, 4143)
+_CPU_VENDOR = re.compile(r"^vendor_id\s*:\s*(\S+)", re.MULTILINE)
 _TORCH_VERSION = re.compile(r"^(__version__|cuda|hip)\b[^=]*=\s*(?:'([^']*)'|None)", re.MULTILINE)
 
 
@@ -63,6 +64,7 @@ def collect(
         infiniband=infiniband,
         cpus=os.cpu_count(),
         modules=modules(),
+        cpu_vendor=cpu_vendor(),
         proxy_ports=_proxy_ports() if "KUBERNETES_SERVICE_HOST" in environ else (),
     )
 
@@ -134,6 +136,16 @@ def _prefix_bits(mask: str | None, family: int) -> int | None:
         return sum(byte.bit_count() for byte in socket.inet_pton(family, mask or ""))
     except OSError:
         return None
+
+
+def cpu_vendor(root: Path = Path("/")) -> str:
+    """Return vendor_id of the first CPU in /proc/cpuinfo, '' if there is none."""
+    try:
+        with (root / "proc" / "cpuinfo").open() as file:
+            found = _CPU_VENDOR.search(file.read(4096))  # the first CPU; the kernel prints all of them slowly
+    except OSError:
+        return ""
+    return found[1] if found else ""
 
 
 def modules(root: Path = Path("/")) -> dict[str, str]:

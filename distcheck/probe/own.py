@@ -24,7 +24,7 @@ def process_facts(
 ) -> ProcessFacts:
     """Collect the facts of this process, which reports for these ranks."""
     first = next((p for p in placements if p.rank in {0, None}), None)
-    files = nccl_files.read(environ)
+    files, gpus = nccl_files.read(environ), node.accelerator == "nvidia"
     return ProcessFacts(
         uid=uid,
         node=node.key,
@@ -33,7 +33,7 @@ def process_facts(
         ancestors=process.ancestors(),
         agent=process.agent(environ),
         installed=Installed(python=node.python, prefix=sys.prefix, torch=node.torch, nccl=host.nccl_beside(node.torch)),
-        shm_device=process.shm_device(environ),
+        shm_device=process.shm_device(environ, gpus=gpus),
         locked_memory_bytes=process.locked_memory(),
         nccl_files=files,
         named_paths=nccl_files.named_paths(environ, files),
@@ -42,6 +42,7 @@ def process_facts(
         if first is not None
         else (),
         libraries=libraries,
+        memory_policy_error=process.memory_policy_error() if gpus else None,
     )
 
 

@@ -30,6 +30,7 @@ _CONTAINER = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 # At most an interpreter and its options precede the program: python -u -X dev -m torch.distributed.run
 _BEFORE_PROGRAM = 6
 _CAP_IPC_LOCK = 14  # linux/capability.h
+_GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236}  # arch/x86/entry/syscalls, asm-generic/unistd.h
 _ALL_USERS = ["0", "0", "4294967295"]
 """The uid_map of the initial user namespace."""
 
@@ -140,9 +141,9 @@ def _cgroup(pid: int) -> str:
         return ""
 
 
-def shm_device(environ: Mapping[str, str]) -> int | Missing | None:
-    """Return the device of /dev/shm in a pod, where containers of one host may differ."""
-    if "KUBERNETES_SERVICE_HOST" not in environ:
+def shm_device(environ: Mapping[str, str], *, gpus: bool) -> int | Missing | None:
+    """Return the device of /dev/shm, which containers of one host may share; None if the job cannot use GPUs."""
+    if "KUBERNETES_SERVICE_HOST" not in environ and not gpus:
         return None
     try:
         return Path("/dev/shm").stat().st_dev  # noqa: S108 nothing is written there
@@ -163,6 +164,21 @@ def locked_memory(root: Path = Path("/")) -> int:
         held, initial = None, False
     lifted = initial and held is not None and bool(int(held[1], 16) >> _CAP_IPC_LOCK & 1)
     return -1 if lifted or soft == resource.RLIM_INFINITY else soft
+
+
+def memory_policy_error() -> str | None:
+    """Return the error of reading this thread's memory policy, '' if it works; None on other machines.
+
+    Docker's seccomp profile denies the call without CAP_SYS_NICE. The call changes nothing.
+    """
+    number = _GET_MEMPOLICY.get(os.uname().machine)
+    if number is None:
+        return None
+    import ctypes
+
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    failed = call(ctypes.c_long(number), None, None, ctypes.c_ulong(0), None, ctypes.c_ulong(0))
+    return os.strerror(ctypes.get_errno()) if failed else ""
 
 
 def _stat(pid: int) -> list[str]:

@@ -39,6 +39,7 @@ FAMILIES: dict[str, Family] = {
     "software": Family("environment.software", ("environment",)),
     "nccl_library": Family("environment.nccl_library", ("gpu",)),
     "nccl_plugins": Family("nccl.plugins", ("gpu",)),
+    "nccl_hosts": Family("nccl.hosts", ("gpu",)),
     "gpu_driver": Family("gpu.driver", ("gpu",)),
     "known_bad": Family("environment.known_bad", ("gpu", "peers")),
     "installation": Family("environment.installation", ("peers", "collectives")),

@@ -85,6 +85,30 @@ def test_a_release_with_a_known_fault_is_named(seen, fake_torch):
     assert found == [("sw-nccl-known-bad", "warning", [0, 1])]
 
 
+DENY_GET_MEMPOLICY = """
+import ctypes, os, struct
+number = {"x86_64": 239, "aarch64": 236}[os.uname().machine]
+load, if_equal, fail, allow = (0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)
+code = (load, if_equal, fail, allow)
+text = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(text)))
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+zero = ctypes.c_ulong(0)
+assert prctl(38, ctypes.c_ulong(1), zero, zero, zero) == 0
+assert prctl(22, ctypes.c_ulong(2), program) == 0, os.strerror(ctypes.get_errno())
+"""
+"""As sitecustomize.py: what Docker's seccomp profile does to a container without CAP_SYS_NICE."""
+
+
+def test_a_container_that_denies_memory_policies_is_a_warning_for_an_nccl_that_needs_them(seen, fake_torch):
+    (fake_torch.site / "sitecustomize.py").write_text(DENY_GET_MEMPOLICY)
+    shutil.copy(fake_torch.libraries / "older" / "libnccl.so.2", fake_torch.site / "nvidia" / "nccl" / "lib")
+    found, ended = seen()
+    assert (found, ended.code) == ([("nccl-cumem-host-docker", "warning", [0, 1])], 0)
+    message = ended.report["findings"][0]["message"]
+    assert "get_mempolicy fails (Operation not permitted); NCCL 2.26.2 does not check" in message
+
+
 def test_a_driver_of_an_older_cuda_is_one_error(seen, fake_torch):
     fake_torch.version("2.9.0+cu130", "13.0")
     found, ended = seen()

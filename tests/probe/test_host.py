@@ -26,6 +26,15 @@ def test_torchs_version_is_read_without_importing_it():
     assert ("torch" in sys.modules) == before
 
 
+def test_the_vendor_of_the_cpus_is_empty_where_the_kernel_names_none(tmp_path):
+    assert host.cpu_vendor(tmp_path) == ""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n")
+    assert host.cpu_vendor(tmp_path) == "", "an ARM machine"
+    (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\n")
+    assert host.cpu_vendor(tmp_path) == "AuthenticAMD"
+
+
 def test_a_missing_torch_is_a_fact(monkeypatch):
     monkeypatch.setattr(host, "find_spec", lambda _: None)
     assert host.torch_build() == Missing(reason="torch is not installed in this Python")

@@ -78,9 +78,20 @@ def test_a_process_that_no_agent_started_has_none():
     assert process.agent({"TORCHELASTIC_RUN_ID": "7"}) is None
 
 
-@pytest.mark.parametrize(("environ", "known"), [({}, False), ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, True)])
-def test_the_device_of_shared_memory_is_read_in_pods_only(environ, known):
-    assert isinstance(process.shm_device(environ), int) == known
+@pytest.mark.parametrize(
+    ("environ", "gpus", "known"),
+    [({}, False, False), ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, False, True), ({}, True, True)],
+)
+def test_the_device_of_shared_memory_is_read_in_pods_and_with_gpus(environ, gpus, known):
+    assert isinstance(process.shm_device(environ, gpus=gpus), int) == known
+
+
+def test_a_memory_policy_can_be_read_here_or_the_error_is_named(monkeypatch):
+    assert process.memory_policy_error() in {"", "Operation not permitted", "Function not implemented"}
+    monkeypatch.setattr(process, "_GET_MEMPOLICY", {os.uname().machine: 100000})
+    assert process.memory_policy_error() == "Function not implemented"
+    monkeypatch.setattr(process, "_GET_MEMPOLICY", {})
+    assert process.memory_policy_error() is None
 
 
 def test_the_cpus_on_which_this_process_may_run_are_listed():

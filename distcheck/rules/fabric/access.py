@@ -1,4 +1,4 @@
-"""Rules about using the adapters: device files, libibverbs, locked memory, the plugin of EFA."""
+"""Rules about using the adapters: device files, libibverbs, locked memory, the plugin and the provider of EFA."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from distcheck.facts.job import Collectives, Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.lines import FabricPort, View, alone, not_read, taken, views
 from distcheck.rules.finding import Fix, Severity
-from distcheck.rules.wording import are, found, grouped, listed, named, nodes_of, starter
+from distcheck.rules.wording import are, brief, found, grouped, listed, named, nodes_of, starter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from distcheck.facts.infiniband import Hca
+    from distcheck.facts.rank import RankFacts
 
 _TOO_LITTLE_BYTES = 64 << 20
 _LITTLE_BYTES = 1 << 30
@@ -198,6 +199,73 @@ def nccl_efa_plugin_missing(job: Job) -> Iterator[Outcome]:
             severity="warning",
             evidence={"adapters": names},
         )
+
+
+@rule("peers", scope="rank")
+def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
+    """The node has AWS EFA adapters, but libfabric cannot offer them here.
+
+    NCCL's plugin logs ``NET/OFI Could not find any optimal provider``, libfabric ``fi_getinfo: provider efa output
+    empty list``. NCCL then continues over TCP at a small part of the bandwidth; if only some nodes do, the start hangs.
+
+    Found by opening the adapters' files in /dev/infiniband, and by FI_PROVIDER, a list of libfabric's providers that
+    excludes them after a leading ``^``. It is a warning if no node can use EFA, an error if some can. A plugin that
+    cannot be loaded, as without libfabric, is nccl-efa-plugin-missing.
+
+    Fix: start the container with ``--device=/dev/infiniband``; ``unset FI_PROVIDER`` or ``export FI_PROVIDER=efa``.
+
+    See: https://github.com/aws/aws-ofi-nccl/issues/803
+    See: https://ofiwg.github.io/libfabric/main/man/fabric.7.html
+    """
+    if alone(job):
+        return
+    equipped = [(rank, view) for view in views(job) if _efa(view) for rank in view.ranks]
+    causes = [(rank, view, _efa_refused(view) or _efa_excluded(rank)) for rank, view in equipped]
+    refused = [item for item in causes if item[2]]
+    everywhere = len(refused) == len(equipped)
+    for why, group in grouped(refused, lambda item: item[2]).items():
+        ranks, hcas = [rank for rank, *_ in group], _efa(group[0][1])
+        excluded = why.startswith("FI_PROVIDER")
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: libfabric cannot use {listed([hca.name for hca in hcas], 2)} (EFA): {why}",
+            Fix(
+                "Let libfabric choose the provider, or name efa."
+                if excluded
+                else "Give the ranks the device files of the adapters.",
+                ("unset FI_PROVIDER", "fi_info -p efa")
+                if excluded
+                else ("# add to docker run: --device=/dev/infiniband", "ls -l /dev/infiniband", "fi_info -p efa"),
+            ),
+            severity="warning" if everywhere else "error",
+            owner="user",
+            evidence={hca.name: f"{hca.file_name or 'no device file'}: {hca.device_file}" for hca in hcas[:16]},
+        )
+
+
+def _efa(view: View) -> list[Hca]:
+    """Return a node's EFA adapters with an active port; NCCL_IB_HCA does not select them."""
+    return [h for h in view.adapters.hcas if h.driver == "efa" and any(p.state == "ACTIVE" for p in h.ports)]
+
+
+def _efa_refused(view: View) -> str:
+    """Return why none of a node's EFA adapters can be opened, '' if one can."""
+    hcas = _efa(view)
+    if all(hca.device_file == "absent" for hca in hcas):
+        return "/dev/infiniband has no file for them"
+    if all(hca.device_file in {"absent", "denied"} for hca in hcas):
+        first = next(hca for hca in hcas if hca.device_file == "denied")
+        return f"/dev/infiniband/{first.file_name}: {first.denied or 'Permission denied'}"
+    return ""
+
+
+def _efa_excluded(rank: RankFacts) -> str:
+    """Return a rank's FI_PROVIDER if it excludes EFA, '' if it does not."""
+    value = rank.environment.get("FI_PROVIDER", "")
+    names = value.lower().removeprefix("^").replace(";", ",").split(",")
+    listed_there = any(name.strip() in {"efa", "efa-direct"} for name in names)
+    return f"FI_PROVIDER={brief(value, 60)} excludes efa" if value and listed_there == value.startswith("^") else ""
 
 
 def _foreign(view: View) -> list[FabricPort]:

@@ -21,6 +21,7 @@ from distcheck.rules.fabric.lines import (
     where,
 )
 from distcheck.rules.finding import Fix, Severity
+from distcheck.rules.nccl.settings import alike
 from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of
 from distcheck.selection.adapters import HCA, allows, items_of
 
@@ -180,20 +181,22 @@ def ib_mixed_link_layer(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("peers", scope="node")
+@rule("peers", "nccl-mixed-nic-count", scope="node")
 def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
     """A node has fewer RDMA adapters for NCCL than the other nodes, or none.
 
     A node without adapters uses TCP sockets while the others use InfiniBand: the start fails or hangs. With fewer
-    adapters the node has less bandwidth, and the whole job waits for it. An adapter that fell off the bus, a driver
-    that is not loaded, and a container without them look the same.
+    adapters the node has less bandwidth, and the whole job waits for it. A hang without an error was reported too. NCCL
+    2.30 logs ``Detected mixed local Net device counts across ranks`` and fails with NCCL_IGNORE_NET_MISMATCH=0. An
+    adapter that fell off the bus, a driver that is not loaded, and a container without them look the same.
 
     Found by the number of ports, in any state, that NCCL_IB_HCA allows on each node. It is an error for nodes without
-    any.
+    any, and with NCCL_IGNORE_NET_MISMATCH=0.
 
     Fix: ``ls /sys/class/infiniband``, ``lspci | grep -i mellanox``, ``sudo dmesg | grep mlx5`` on that node.
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca
+    See: https://github.com/NVIDIA/nccl/issues/2428
     """
     if alone(job) or not uses_nccl(job):
         return
@@ -209,6 +212,9 @@ def ib_hcas_differ(job: Job) -> Iterator[Outcome]:
 
 
 def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
+    strict = any(
+        ranks.value("NCCL_IGNORE_NET_MISMATCH") and not ranks.number("NCCL_IGNORE_NET_MISMATCH") for ranks in alike(job)
+    )
     ranks = [rank for view in group for rank in view.ranks]
     return found(
         job,
@@ -219,7 +225,7 @@ def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
             "network namespace's own devices.",
             ("ls /sys/class/infiniband", "lspci | grep -i -e mellanox -e infiniband", "rdma system show"),
         ),
-        severity="warning" if count else "error",
+        severity="warning" if count and not strict else "error",
         scope="node",
         owner="admin",
         evidence={view.node.name: [line.name for line in _all(view)][:16] for view in views(job)[:16]},

@@ -63,3 +63,43 @@ def test_nccl_efa_plugin_missing_until_nccls_log_decides(fabric, read, told, cha
     assert told(job) == [("nccl-efa-plugin-missing", "warning", *ALL)]
     assert told(change.job(job, collectives=Collectives(backend="nccl", backend_reason=""))) == []
     assert told(fabric(*[read([efa()], net_plugin="libnccl-net.so")] * 2)) == []
+
+
+EFAS = [efa(f"rdmap{n}s27") for n in (16, 17)]
+NO_FILES = [adapter._replace(file="absent") for adapter in EFAS]
+
+
+@pytest.fixture
+def clouds(fabric, read):
+    """Build a job whose nodes have these adapters and NCCL's plugin for them."""
+
+    def clouds(*nodes, **variables):
+        return fabric(*[read(node, net_plugin="libnccl-net.so") for node in nodes], **variables)
+
+    return clouds
+
+
+def test_nccl_efa_provider_missing_without_device_files(clouds, told, message):
+    job = clouds(EFAS, NO_FILES)
+    assert told(job) == [("nccl-efa-provider-missing", "error", *NODE2)]
+    assert message(job).endswith("rdmap16s27 and rdmap17s27 (EFA): /dev/infiniband has no file for them")
+    assert told(clouds(NO_FILES, NO_FILES)) == [("nccl-efa-provider-missing", "warning", *ALL)]
+    assert told(clouds([EFAS[0], NO_FILES[1]], EFAS)) == [], "libfabric uses the other one"
+
+
+def test_nccl_efa_provider_missing_names_what_the_device_cgroup_refuses(fabric, read, told, message):
+    plugged = read(EFAS, net_plugin="libnccl-net.so")
+    job = fabric(plugged, denied(plugged, *[adapter.name for adapter in EFAS]))
+    assert told(job) == [("nccl-efa-provider-missing", "error", *NODE2)]
+    assert message(job).endswith("/dev/infiniband/uverbs0: Operation not permitted")
+
+
+@pytest.mark.parametrize(("value", "excludes"), [("tcp", True), ("^efa", True), ("shm;tcp", True), ("efa", False),
+    ("EFA,shm", False), ("^psm3,udp", False), ("", False), ("efa-direct", False)])  # fmt: skip
+def test_nccl_efa_provider_missing_by_fi_provider(clouds, told, value, excludes):
+    expected = [("nccl-efa-provider-missing", "warning", *ALL)] if excludes else []
+    assert told(clouds(EFAS, EFAS, FI_PROVIDER=value)) == expected
+
+
+def test_fi_provider_does_not_matter_without_efa(fabric, told):
+    assert told(fabric(RAILS, RAILS, FI_PROVIDER="tcp")) == []

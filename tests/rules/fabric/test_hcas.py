@@ -65,3 +65,5 @@ def test_ib_hcas_differ_names_the_node_with_fewer(fabric, told, message):
     assert message(job) == "node2: 3 InfiniBand or RoCE ports; other nodes have 4"
     assert told(fabric(RAILS, [], RAILS)) == [("ib-hcas-differ", "error", *NODE2)]
     assert told(fabric(RAILS, RAILS[:2], RAILS[:2])) == [], "nodes of several kinds"
+    strict = fabric(RAILS, RAILS[:3], RAILS, NCCL_IGNORE_NET_MISMATCH="0")
+    assert told(strict) == [("ib-hcas-differ", "error", *NODE2)], "NCCL 2.30 fails then"

@@ -1,0 +1,190 @@
+"""Rules about how NCCL fits the hosts and containers of the ranks: CPUs, namespaces, memory policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.node import TorchBuild
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.job.versions import build_of, nccl_of, uses_nccl, version_of
+from distcheck.rules.nccl.settings import alike
+from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbered, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
+
+_OWN_CPU_SINCE, _OWN_CPU_UNTIL = (2, 18), (2, 22)
+"""The releases whose ranks estimate latencies by the CPU of their own node only."""
+_CUMEM_SINCE = (2, 19)
+"""NCCL_CUMEM_ENABLE is on by default where the system supports it."""
+_SOCKET_FILES_SINCE = (2, 29)
+"""NCCL_IPC_USE_ABSTRACT_SOCKET exists."""
+_HOST_BY_CHOICE, _HOST_BY_DEFAULT, _HOST_CHECKED = (2, 23), (2, 24), (2, 26, 3)
+"""NCCL_CUMEM_HOST_ENABLE exists; is on by default; is switched off by NCCL itself if it does not work (src/misc)."""
+
+
+def _numbers(job: Job, name: str, default: int) -> dict[int, int]:
+    """Return an NCCL variable as NCCL reads it, by the id of the rank's facts."""
+    return {id(rank): group.number(name, default) for group in alike(job) for rank in group.ranks}
+
+
+@rule("gpu", severity="warning")
+def nccl_mixed_cpu_vendor(job: Job) -> Iterator[Outcome]:
+    """Some nodes have AMD CPUs and others do not, and this NCCL then hangs at some sizes.
+
+    NCCL 2.18 to 2.21 chooses algorithm and protocol with a network latency that depends on the CPU of the rank's own
+    node: 2 us with AMD, 1 us with others. Near the sizes at which the choice changes, ranks choose differently and the
+    collective hangs. Since 2.22 all ranks use the same value.
+
+    Found by the CPU vendor of each node and the version of NCCL. Silent if NCCL_NET_OVERHEAD is set on all ranks.
+
+    Fix: install NCCL 2.22 or later, or ``export NCCL_NET_OVERHEAD=1000`` on all ranks.
+    See: https://github.com/NVIDIA/nccl/issues/1136
+    """
+    if not uses_nccl(job) or len({node.cpu_vendor for node in job.nodes}) < 2:
+        return
+    overhead = _numbers(job, "NCCL_NET_OVERHEAD", -2)
+    open_ranks = [rank for rank in job.ranks if job.node_of(rank).cpu_vendor and overhead[id(rank)] == -2]
+    versions = grouped(open_ranks, lambda rank: nccl_of(job, rank))
+    for version, ranks in versions.items():
+        number = version_of(version)
+        if number and not _OWN_CPU_SINCE <= number < _OWN_CPU_UNTIL:
+            continue
+        sides = grouped(ranks, lambda rank: job.node_of(rank).cpu_vendor == "AuthenticAMD")
+        if len(sides) < 2:
+            continue
+        if not number:
+            why = "the nodes' CPUs are of several vendors, and the version of NCCL is unknown"
+            yield NotChecked(reason=why, nodes=nodes_of(job, ranks), ranks=numbers_of(ranks), required=False)
+            continue
+        others = sorted({job.node_of(rank).cpu_vendor for rank in sides[False]})
+        yield found(
+            job,
+            min(sides.values(), key=len),
+            f"{_have(nodes_of(job, sides[True]))} AMD CPUs, {_have(nodes_of(job, sides[False]))} {listed(others)}: "
+            f"NCCL {version} chooses algorithms by each node's own CPU",
+            Fix(
+                "Install NCCL 2.22 or later, or give all ranks the same estimate.",
+                ("export NCCL_NET_OVERHEAD=1000",),
+            ),
+            severity="warning",
+            scope="job",
+            evidence={job.node_of(side[0]).cpu_vendor: listed(nodes_of(job, side), most=16) for side in sides.values()}
+            | {"NCCL": version},
+        )
+
+
+def _have(nodes: tuple[str, ...]) -> str:
+    return f"{listed(nodes)} {'has' if len(nodes) == 1 else 'have'}"
+
+
+@rule("gpu", severity="warning", scope="rank")
+def nccl_ipc_abstract_socket(job: Job) -> Iterator[Outcome]:
+    """Ranks of one host are in different network namespaces, where NCCL cannot exchange GPU memory.
+
+    NCCL takes ranks with the same host name, boot id and /dev/shm for one host and connects them directly. It passes
+    the handles of their memory through abstract Unix sockets, which exist in one network namespace only, so that the
+    start of NCCL fails. The usual cause is one container per GPU with ``--ipc=host`` and a network of its own.
+
+    Found by comparing host name (or NCCL_HOSTID), boot id, the device of /dev/shm and the network namespace. Silent for
+    NCCL before 2.19, and with NCCL_CUMEM_ENABLE=0 or NCCL_IPC_USE_ABSTRACT_SOCKET=0 (read since 2.29).
+
+    Fix: ``docker run --network=host``; or, since 2.29, ``export NCCL_IPC_USE_ABSTRACT_SOCKET=0`` in containers that
+    share /tmp.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ipc-use-abstract-socket
+    """
+    if not uses_nccl(job) or len({node.boot_id for node in job.nodes}) == len(job.nodes):
+        return
+    cumem, abstract = _numbers(job, "NCCL_CUMEM_ENABLE", -2), _numbers(job, "NCCL_IPC_USE_ABSTRACT_SOCKET", 1)
+    concerned = []
+    for rank in job.ranks:
+        number = version_of(nccl_of(job, rank))
+        files = not abstract[id(rank)] and (not number or number >= _SOCKET_FILES_SINCE)
+        if cumem[id(rank)] and not files and not (number and number < _CUMEM_SINCE):
+            concerned.append(rank)
+    for ranks in grouped(concerned, lambda rank: _host(job, rank)).values():
+        node = job.node_of(ranks[0])
+        spaces = grouped(ranks, lambda rank: job.node_of(rank).network_namespace)
+        known = [space for space in spaces if isinstance(space, str)]
+        if len(known) < 2 or isinstance(node.boot_id, Missing) or _host(job, ranks[0])[2] is None:
+            continue
+        numbers = [version_of(nccl_of(job, rank)) for rank in ranks]
+        newer = all(number >= _SOCKET_FILES_SINCE for number in numbers)
+        where = "; ".join(f"{numbered(numbers_of(spaces[space]))} {space}" for space in known[:4])
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)} share the host {node.hostname} and its /dev/shm, but have {len(known)} network "
+            "namespaces; expected 1",
+            Fix(
+                "Start the containers of a host in one network namespace"
+                + (", or let NCCL use socket files; the containers then need one /tmp." if newer else "."),
+                (
+                    "# add to docker run: --network=host",
+                    "export NCCL_IPC_USE_ABSTRACT_SOCKET=0" if newer else "export NCCL_CUMEM_ENABLE=0",
+                ),
+            ),
+            severity="warning",
+            evidence={"host": node.hostname, "network namespaces": where},
+        )
+
+
+def _host(job: Job, rank: RankFacts) -> tuple[str, str, int | None]:
+    """Return what NCCL compares to decide whether ranks are on one host: src/misc/utils.cc and src/graph/paths.cc."""
+    node, shm = job.node_of(rank), job.process_of(rank).shm_device
+    boot = "" if isinstance(node.boot_id, Missing) else node.boot_id
+    return boot, rank.environment.get("NCCL_HOSTID") or node.hostname, shm if isinstance(shm, int) else None
+
+
+@rule("gpu", severity="warning", scope="rank")
+def nccl_cumem_host_docker(job: Job) -> Iterator[Outcome]:
+    """The container forbids memory policies, without which NCCL's shared host memory does not work.
+
+    Docker denies ``get_mempolicy`` unless the container has CAP_SYS_NICE. NCCL 2.24 to 2.26.2 relies on that memory and
+    fails. Since 2.26.3 it logs ``cuMem host allocations do not appear to be working`` and uses /dev/shm instead, which
+    works: an info finding.
+
+    Found by calling get_mempolicy in each process, where the driver supports CUDA 12.6 and torch was built with CUDA
+    12.2 or later, as NCCL requires. Silent with NCCL_CUMEM_HOST_ENABLE=0.
+
+    Fix: ``docker run --cap-add SYS_NICE``, or ``export NCCL_CUMEM_HOST_ENABLE=0``.
+    See: https://github.com/NVIDIA/nccl/blob/master/docs/userguide/source/troubleshooting/runtime_and_mpi_issues.rst
+    """
+    denied = [r for r in job.ranks if job.process_of(r).memory_policy_error] if uses_nccl(job) else []
+    wanted = _numbers(job, "NCCL_CUMEM_HOST_ENABLE", -1) if denied else {}
+    used = [rank for rank in denied if _host_memory(job, rank, wanted[id(rank)])]
+    for (error, version), ranks in grouped(
+        used, lambda rank: (job.process_of(rank).memory_policy_error, nccl_of(job, rank))
+    ).items():
+        checked = version_of(version) >= _HOST_CHECKED
+        effect = "falls back to /dev/shm" if checked else "does not check whether its host memory works"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: get_mempolicy fails ({error}); NCCL {version} {effect}",
+            Fix(
+                "No action if /dev/shm is large enough; otherwise allow memory policies in the container."
+                if checked
+                else "Allow memory policies in the container, or have NCCL use /dev/shm.",
+                ("# add to docker run: --cap-add SYS_NICE", "export NCCL_CUMEM_HOST_ENABLE=0"),
+            ),
+            severity="info" if checked else "warning",
+            evidence={"get_mempolicy": error or "", "NCCL": version},
+        )
+
+
+def _host_memory(job: Job, rank: RankFacts, wanted: int) -> bool:
+    """Return whether a rank's NCCL allocates shared host memory through CUDA: ncclCuMemHostEnable, src/misc."""
+    gpus, build, nccl = job.node_of(rank).gpus, build_of(job, rank), version_of(nccl_of(job, rank))
+    driver = version_of(gpus.cuda_driver) if isinstance(gpus, Gpus) and isinstance(gpus.cuda_driver, str) else ()
+    runtime = version_of(build.cuda or "") if isinstance(build, TorchBuild) else ()
+    if wanted == 0 or not nccl or runtime < (12, 2):
+        return False
+    by_default = wanted == -1 and nccl >= _HOST_BY_DEFAULT and driver >= (12, 6)
+    return by_default or (wanted != -1 and nccl >= _HOST_BY_CHOICE and driver >= (12, 2))
