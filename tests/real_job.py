@@ -16,20 +16,8 @@ import machines
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import (
-    CudaDevice,
-    CudaView,
-    Ecc,
-    Fabric,
-    Gpu,
-    GpuClocks,
-    GpuHealth,
-    NvLinks,
-    PcieLink,
-    PeerAccess,
-    RemappedRows,
-    Xid,
-)
+from distcheck.facts.cuda import CudaDevice, CudaView
+from distcheck.facts.gpu import Ecc, Fabric, Gpu, GpuClocks, GpuHealth, NvLinks, PcieLink, PeerAccess, RemappedRows, Xid
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Interface, Link, NetworkFacts, PeerTrial, Resolution, Transfer
@@ -41,7 +29,7 @@ from distcheck.selection.placement import place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from distcheck.facts.gpu import Pci
+    from distcheck.facts.pci import Pci
 
     Fault = Callable[[Job, set[str]], Job]
     """What changes the nodes of these keys."""

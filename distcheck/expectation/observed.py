@@ -10,8 +10,9 @@ from distcheck.expectation.hardware import Hardware, Inside, NvLinkWay, PcieWay
 from distcheck.expectation.inside import inside
 from distcheck.expectation.outside import outside
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Fabric, Gpu, Gpus, Pci
+from distcheck.facts.gpu import Fabric, Gpu, Gpus
 from distcheck.facts.job import Collectives
+from distcheck.facts.pci import Pci
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

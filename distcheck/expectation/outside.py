@@ -8,8 +8,9 @@ import msgspec
 
 from distcheck.expectation.hardware import Adapters, Outside, Socket
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpus, Nic, Pci
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.network import Link
+from distcheck.facts.pci import Nic, Pci
 from distcheck.selection import adapters, interfaces
 
 if TYPE_CHECKING:

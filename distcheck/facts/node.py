@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from distcheck.facts.base import Count, Facts, Missing, Whole
-from distcheck.facts.gpu import Gpus, Pci, Xid
+from distcheck.facts.gpu import Gpus, Xid
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts, Resolution
+from distcheck.facts.pci import Pci
 
 
 class TorchBuild(Facts, frozen=True):

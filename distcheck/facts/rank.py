@@ -8,7 +8,8 @@ from typing import Literal
 from msgspec import field
 
 from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds, Whole
-from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.cuda import CudaView
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup

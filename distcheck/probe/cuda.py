@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import CudaDevice, CudaView, Gpu
+from distcheck.facts.cuda import CudaDevice, CudaView
+from distcheck.facts.gpu import Gpu
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from distcheck import __version__
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpus, Pci, Xid
+from distcheck.facts.gpu import Gpus, Xid
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts
 from distcheck.facts.node import NodeFacts, NodeState, TorchBuild
+from distcheck.facts.pci import Pci
 
 if TYPE_CHECKING:
     from typing import Literal

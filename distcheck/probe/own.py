@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.cuda import CudaView
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.placement import Placement

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Nic, Pci, PciPlace
+from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime
 

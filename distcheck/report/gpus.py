@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpu, Gpus, Pci
+from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.pci import Pci
 from distcheck.selection.pci import Distance, Near, by_gpu
 
 

@@ -8,11 +8,13 @@ import socket
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import CudaView, Gpus, Pci
+from distcheck.facts.cuda import CudaView
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.network import NetworkFacts
 from distcheck.facts.node import TorchBuild
+from distcheck.facts.pci import Pci
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.probe import environment, gpu, host, infiniband, links, pci
 from distcheck.probe.own import process_facts, rank_facts

@@ -19,10 +19,11 @@ from typing import Literal, NamedTuple
 
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import WriteError
-from distcheck.facts.gpu import Gpus, Pci
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Asked, Job
 from distcheck.facts.node import NodeState
+from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
 from distcheck.facts.saved import write

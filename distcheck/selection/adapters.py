@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from distcheck.facts.gpu import Nic
+from distcheck.facts.pci import Nic
 
 HCA = "NCCL_IB_HCA"
 _MOST = 32

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from distcheck.collectives.plan import gpu_uuid
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import CudaDevice, CudaView, Gpu
+from distcheck.facts.cuda import CudaDevice, CudaView
+from distcheck.facts.gpu import Gpu
 from distcheck.facts.placement import Placement
 from distcheck.probe import cuda, gpu, host
 from distcheck.probe.own import rank_facts

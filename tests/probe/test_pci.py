@@ -11,7 +11,7 @@ import machines
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Nic, Pci, PciPlace
+from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.probe import pci
 from distcheck.selection import pci as tree
 

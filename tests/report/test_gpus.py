@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import GpuHealth, Pci
+from distcheck.facts.gpu import GpuHealth
 from distcheck.facts.job import Job
+from distcheck.facts.pci import Pci
 from distcheck.probe import pci
 from distcheck.report import render
 from distcheck.report.document import document

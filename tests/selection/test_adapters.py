@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distcheck.facts.gpu import Nic, PciPlace
+from distcheck.facts.pci import Nic, PciPlace
 from distcheck.selection.adapters import chosen, off, overridden, served
 
 NOWHERE = PciPlace((), None)

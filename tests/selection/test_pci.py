@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distcheck.facts.gpu import Nic, Pci, PciPlace
+from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.selection.pci import DISTANCES, ON_SWITCH, by_gpu, distance, nearest
 
 ROOT = ("pci0000:15", "0000:15:01.0", "0000:16:00.0")

@@ -6,10 +6,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Pci
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation
 from distcheck.facts.job import Job
 from distcheck.facts.members import Members
+from distcheck.facts.pci import Pci
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked

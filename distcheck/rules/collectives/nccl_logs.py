@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Nic, Pci
 from distcheck.facts.job import Job
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.pci import Nic, Pci
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import NotChecked
 from distcheck.rules.wording import grouped, listed, named, numbers_of, once

@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpus, Pci
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.pci import Pci
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import (
     Logged,

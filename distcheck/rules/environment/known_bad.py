@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts.gpu import CudaView
+from distcheck.facts.cuda import CudaView
 from distcheck.facts.job import Job
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.rank import RankFacts

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts.gpu import Gpus, Pci
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.nccl import NcclLog
+from distcheck.facts.pci import Pci
 from distcheck.rules import Outcome, rule
 from distcheck.rules.fabric.lines import View, not_read, setting, taken, views
 from distcheck.rules.finding import Fix

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpu, Gpus, Pci
+from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.job import Job
+from distcheck.facts.pci import Pci
 from distcheck.facts.ranges import unfold
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule

@@ -6,9 +6,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Gpu, GpuHealth, Nic, Pci, PciPlace, usable_name
+from distcheck.facts.gpu import Gpu, GpuHealth, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts
+from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.gpu.nodes import at, seen
 from distcheck.rules.wording import once

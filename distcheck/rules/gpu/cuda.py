@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.cuda import CudaView
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.rank import RankFacts

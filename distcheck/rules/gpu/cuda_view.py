@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts.gpu import CudaView, Gpus, usable_name
+from distcheck.facts.cuda import CudaView
+from distcheck.facts.gpu import Gpus, usable_name
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import Fix, Owner

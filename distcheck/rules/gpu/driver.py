@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts.gpu import CudaDevice, CudaView, Gpus
+from distcheck.facts.cuda import CudaDevice, CudaView
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import TorchBuild

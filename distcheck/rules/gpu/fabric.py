@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from distcheck.facts.gpu import CudaView, Gpus
+from distcheck.facts.cuda import CudaView
+from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule

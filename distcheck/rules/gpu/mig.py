@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.gpu import CudaView
+from distcheck.facts.cuda import CudaView
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.ranges import fold
 from distcheck.facts.rank import RankFacts

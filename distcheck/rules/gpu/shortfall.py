@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.facts.gpu import Gpus, Pci, usable_name
+from distcheck.facts.gpu import Gpus, usable_name
+from distcheck.facts.pci import Pci
 from distcheck.rules.gpu.nodes import seen
 from distcheck.rules.gpu.sharing import sharing_allowed
 from distcheck.rules.wording import grouped, majority, once

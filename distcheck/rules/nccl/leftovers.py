@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.gpu import Pci
+from distcheck.facts.pci import Pci
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.nccl_logs import adapters, plugin_adapters
 from distcheck.rules.finding import Fix

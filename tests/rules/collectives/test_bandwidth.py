@@ -5,10 +5,11 @@ import pytest
 
 from distcheck.expectation.baseline import of
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Fabric, GpuHealth, Nic, NvLinks, Pci, PcieLink, PciPlace
+from distcheck.facts.gpu import Fabric, GpuHealth, NvLinks, PcieLink
 from distcheck.facts.job import Collectives, Measurement
 from distcheck.facts.nccl import NcclGraph, NcclLog
 from distcheck.facts.network import Link, NetworkFacts
+from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankRun
 from distcheck.rules import all_rules
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Nic, Pci, PciPlace
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
+from distcheck.facts.pci import Nic, Pci, PciPlace
 
 
 @pytest.fixture

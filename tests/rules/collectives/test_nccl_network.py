@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Fabric, GpuHealth, Gpus, Nic, NvLinks, Pci, PciPlace, PeerAccess
+from distcheck.facts.gpu import Fabric, GpuHealth, Gpus, NvLinks, PeerAccess
 from distcheck.facts.nccl import NcclLog
+from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import RankRun
 from distcheck.rules import find_rule
 

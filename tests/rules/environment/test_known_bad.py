@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from distcheck.facts.gpu import CudaDevice, CudaView
+from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import Agent, Installed

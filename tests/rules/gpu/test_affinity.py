@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import GpuHealth, Pci
+from distcheck.facts.gpu import GpuHealth
+from distcheck.facts.pci import Pci
 from distcheck.probe import pci
 
 LOOKS = ("environment", "meeting", "gpu")

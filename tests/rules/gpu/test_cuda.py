@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import CudaDevice, CudaView, Fabric, GpuHealth, NvLinks
+from distcheck.facts.cuda import CudaDevice, CudaView
+from distcheck.facts.gpu import Fabric, GpuHealth, NvLinks
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import Agent, RankRun
 from distcheck.rules import find_rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distcheck.facts.gpu import CudaDevice, CudaView
+from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.node import TorchBuild
 from distcheck.rules.gpu.driver import runs

@@ -6,7 +6,7 @@ import pytest
 from rules.machines import PROFILES, but_guesses, machines, replace, told
 
 from distcheck.facts.base import Missing
-from distcheck.facts.gpu import Pci, PciPlace
+from distcheck.facts.pci import Pci, PciPlace
 from distcheck.rules import FAMILIES
 
 H100, H200, A100, L40S = (PROFILES[name] for name in ("dgx_h100", "h200", "dgx_a100", "pcie_l40s"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rules.machines import PROFILES, but_guesses, machines
 
-from distcheck.facts.gpu import CudaDevice, CudaView
+from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.job import Collectives
 from distcheck.facts.placement import Placement
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rules.conftest import LAUNCHERS, replace
 
-from distcheck.facts.gpu import Nic, Pci, PciPlace
 from distcheck.facts.job import Collectives
 from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
+from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.facts.rank import Installed, RankRun
 from distcheck.rules.nccl.grammar import problem_of, without_algorithm
 from distcheck.rules.nccl.tables import current, known, suggestion, tables
