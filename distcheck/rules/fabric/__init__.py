@@ -1,4 +1,5 @@
 """Rules about the RDMA fabric: InfiniBand, RoCE and EFA adapters as sysfs shows them, compared across nodes.
 
-Modules without rules: `lines` (the ports of all nodes, and which of them NCCL uses).
+Modules without rules: `lines` (the ports of all nodes, and which of them NCCL uses), `gid_choices` (the GIDs that it
+uses on RoCE ports).
 """

@@ -2,63 +2,33 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from distcheck.facts.infiniband import Gid
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
+from distcheck.rules.fabric.gid_choices import (
+    GidChoice,
+    gid_choices,
+    ipv4_addresses,
+    ports_of,
+    readable,
+    subnet_of,
+    tables,
+    wants_ipv4,
+)
 from distcheck.rules.fabric.lines import FabricPort, alone, not_read, ranks_of, setting, settings, taken, views, where
 from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.wording import found, grouped, listed, named
-from distcheck.selection.gids import INDEX, V2, address, chosen, number, usable
-from distcheck.selection.interfaces import subnet
+from distcheck.selection.gids import INDEX, V2, number, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 _PKEY = "NCCL_IB_PKEY"
 _FULL_MEMBER = 0x8000
 _KEY = 0x7FFF
 _SHOW = ("show_gids", "grep -r . /sys/class/infiniband/*/ports/*/gid_attrs/types 2>/dev/null")
-_MOST_ENTRIES = 8
-"""Ports, and entries of each port's table, that evidence shows."""
-
-
-class GidChoice(NamedTuple):
-    """The GID that a rank's NCCL uses on a RoCE port."""
-
-    rank: RankFacts
-    line: FabricPort
-    place: int
-    """The index in the table."""
-    gid: Gid | None
-    """None: that entry is empty."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of the entry: RoCE v2 IPv4, RoCE v1 IPv6, empty."""
-        if self.gid is None:
-            return "empty"
-        own = address(self.gid)
-        family = "an unknown address" if own is None else f"IPv{own.version}"
-        local = " link-local" if own is not None and own.is_link_local else ""
-        return f"{self.gid.kind or 'unknown type'} {family}{local}"
-
-
-def _choices(job: Job, *, by_hand: bool) -> list[GidChoice]:
-    """Return the GIDs of the RoCE ports in use: of ranks that set NCCL_IB_GID_INDEX, or of the others."""
-    found = []
-    for view in views(job):
-        for rank in view.ranks:
-            values = settings(job, rank)
-            if (number(values, INDEX, -1) >= 0) is by_hand:
-                for line in taken(view):
-                    if line.port.link_layer == "Ethernet" and line.port.gid_slots:
-                        index = chosen(line.port, values)
-                        found.append(GidChoice(rank, line, index, line.port.gids.get(index)))
-    return found
 
 
 @rule("peers", scope="rank")
@@ -77,16 +47,16 @@ def roce_gid_index_wrong(job: Job) -> Iterator[Outcome]:
     See: https://github.com/NVIDIA/nccl/issues/769
     """
     yield from not_read(job)
-    choices = _choices(job, by_hand=True)
+    choices = gid_choices(job, by_hand=True)
     empty = [c for c in choices if c.gid is None]
     kinds = grouped([c for c in choices if c.gid is not None], lambda c: c.kind)
     if empty:
-        yield _index(job, empty, f"has no GID on {where(_lines(empty))}", "error")
+        yield _index(job, empty, f"has no GID on {where(ports_of(empty))}", "error")
     elif len(kinds) > 1 and len({c.line.node.key for c in choices}) > 1:
         usual = max(kinds, key=lambda kind: (len(kinds[kind]), kind.startswith(V2)))
         for kind, group in kinds.items():
             if kind != usual:
-                yield _index(job, group, f"is {kind} on {where(_lines(group))}, and {usual} elsewhere", "error")
+                yield _index(job, group, f"is {kind} on {where(ports_of(group))}, and {usual} elsewhere", "error")
     elif (kinds and not next(iter(kinds)).startswith(V2)) or any("link-local" in kind for kind in kinds):
         yield _index(job, choices, f"is {next(iter(kinds))}; expected RoCE v2 with a routable address", "warning")
 
@@ -104,23 +74,8 @@ def _index(job: Job, choices: list[GidChoice], what: str, severity: str) -> Find
             (f"unset {INDEX}", *_SHOW),
         ),
         severity="error" if severity == "error" else "warning",
-        evidence={INDEX: values} | _tables(_lines(choices)),
+        evidence={INDEX: values} | tables(ports_of(choices)),
     )
-
-
-def _lines(choices: list[GidChoice]) -> list[FabricPort]:
-    """Return the ports, each once."""
-    return list({(c.line.node.key, c.line.name): c.line for c in choices}.values())
-
-
-def _tables(lines: Sequence[FabricPort]) -> dict[str, list[str]]:
-    """Return the GID tables of the first ports, as evidence."""
-
-    def table(line: FabricPort) -> list[str]:
-        first = [*line.port.gids.items()][:_MOST_ENTRIES]
-        return [f"{index}: {address(gid)} {gid.kind} {gid.interface}".rstrip() for index, gid in first]
-
-    return {f"{line.node.name} {line.name}": table(line) for line in lines[:_MOST_ENTRIES]}
 
 
 @rule("peers", scope=("node", "job"))
@@ -138,9 +93,9 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-family
     """
-    choices = [c for c in _choices(job, by_hand=False) if _wants_ipv4(job, c.rank) and _readable(c.line)]
-    lines = _lines(choices)
-    good = {(line.node.key, line.name) for line in lines if _ipv4(line)}
+    choices = [c for c in gid_choices(job, by_hand=False) if wants_ipv4(job, c.rank) and readable(c.line)]
+    lines = ports_of(choices)
+    good = {(line.node.key, line.name) for line in lines if ipv4_addresses(line)}
     names, nodes = {name for _, name in good}, {key for key, _ in good}
     bare = [line for line in lines if (line.node.key, line.name) not in good and line.name in names]
     infiniband = {v.node.key for v in views(job) if any(i.port.link_layer == "InfiniBand" for i in taken(v))}
@@ -159,7 +114,7 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
             severity="warning" if works else "error",
             scope="node",
             owner="admin",
-            evidence=_tables(group),
+            evidence=tables(group),
         )
     only_ipv6 = [line for line in lines if any(usable(gid) and gid.kind == V2 for gid in line.port.gids.values())]
     if lines and not good and only_ipv6 and not infiniband:
@@ -171,20 +126,6 @@ def roce_no_ipv4_gid(job: Job) -> Iterator[Outcome]:
             severity="warning",
             scope="job",
         )
-
-
-def _wants_ipv4(job: Job, rank: RankFacts) -> bool:
-    return setting(job, rank, "NCCL_IB_ADDR_FAMILY") != "AF_INET6"
-
-
-def _readable(line: FabricPort) -> bool:
-    """Whether the types of the GIDs are known: outside of the interface's network namespace they are not."""
-    return all(gid.kind for gid in line.port.gids.values())
-
-
-def _ipv4(line: FabricPort) -> list[IPv4Address]:
-    found = (address(gid) for gid in line.port.gids.values() if gid.kind == V2 and usable(gid))
-    return [own for own in found if isinstance(own, IPv4Address)]
 
 
 @rule("peers", severity="warning")
@@ -202,8 +143,8 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-addr-range
     """
     picks: dict[str, dict[str, tuple[GidChoice, str]]] = {}
-    for choice in _choices(job, by_hand=False):
-        net = _subnet(choice.line, choice.gid)
+    for choice in gid_choices(job, by_hand=False):
+        net = subnet_of(choice.line, choice.gid)
         if net:
             picks.setdefault(choice.line.name, {})[choice.line.node.key] = (choice, net)
     odd: list[tuple[GidChoice, str, str]] = []
@@ -211,7 +152,7 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
         nets = grouped(of_nodes.values(), lambda pick: pick[1])
         usual = max(nets, key=lambda net: len(nets[net]))
         for choice, net in of_nodes.values():
-            others = {_subnet(choice.line, gid) for gid in choice.line.port.gids.values()}
+            others = {subnet_of(choice.line, gid) for gid in choice.line.port.gids.values()}
             if net != usual and len(nets[net]) == 1 and usual in others:
                 odd.append((choice, net, usual))
     for (net, usual), group in grouped(odd, lambda item: item[1:]).items():
@@ -223,15 +164,8 @@ def roce_gid_subnet(job: Job) -> Iterator[Outcome]:
             Fix("Name the subnet of the RoCE network.", (f"export NCCL_IB_ADDR_RANGE={usual}", *_SHOW)),
             severity="warning",
             scope="job",
-            evidence=_tables(lines),
+            evidence=tables(lines),
         )
-
-
-def _subnet(line: FabricPort, gid: Gid | None) -> str:
-    """Return the subnet of a GID's address on its node, '' if unknown."""
-    own = str(address(gid)) if gid is not None and usable(gid) else ""
-    interfaces = line.node.interfaces if isinstance(line.node.interfaces, tuple) else ()
-    return next((subnet(i) or "" for i in interfaces if i.address == own), "")
 
 
 @rule("peers", severity="warning")

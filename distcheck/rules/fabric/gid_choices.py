@@ -1,0 +1,93 @@
+"""The GIDs that NCCL uses on RoCE ports, and the addresses and subnets of these ports."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts.infiniband import Gid
+from distcheck.facts.rank import RankFacts
+from distcheck.rules.fabric.lines import FabricPort, setting, settings, taken, views
+from distcheck.selection.gids import INDEX, V2, address, chosen, number, usable
+from distcheck.selection.interfaces import subnet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distcheck.facts.job import Job
+
+_MOST_ENTRIES = 8
+"""Ports, and entries of each port's table, that evidence shows."""
+
+
+class GidChoice(NamedTuple):
+    """The GID that a rank's NCCL uses on a RoCE port."""
+
+    rank: RankFacts
+    line: FabricPort
+    place: int
+    """The index in the table."""
+    gid: Gid | None
+    """None: that entry is empty."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the entry: RoCE v2 IPv4, RoCE v1 IPv6, empty."""
+        if self.gid is None:
+            return "empty"
+        own = address(self.gid)
+        family = "an unknown address" if own is None else f"IPv{own.version}"
+        local = " link-local" if own is not None and own.is_link_local else ""
+        return f"{self.gid.kind or 'unknown type'} {family}{local}"
+
+
+def gid_choices(job: Job, *, by_hand: bool) -> list[GidChoice]:
+    """Return the GIDs of the RoCE ports in use: of ranks that set NCCL_IB_GID_INDEX, or of the others."""
+    found = []
+    for view in views(job):
+        for rank in view.ranks:
+            values = settings(job, rank)
+            if (number(values, INDEX, -1) >= 0) is by_hand:
+                for line in taken(view):
+                    if line.port.link_layer == "Ethernet" and line.port.gid_slots:
+                        index = chosen(line.port, values)
+                        found.append(GidChoice(rank, line, index, line.port.gids.get(index)))
+    return found
+
+
+def ports_of(choices: list[GidChoice]) -> list[FabricPort]:
+    """Return the ports, each once."""
+    return list({(c.line.node.key, c.line.name): c.line for c in choices}.values())
+
+
+def tables(lines: Sequence[FabricPort]) -> dict[str, list[str]]:
+    """Return the GID tables of the first ports, as evidence."""
+
+    def table(line: FabricPort) -> list[str]:
+        first = [*line.port.gids.items()][:_MOST_ENTRIES]
+        return [f"{index}: {address(gid)} {gid.kind} {gid.interface}".rstrip() for index, gid in first]
+
+    return {f"{line.node.name} {line.name}": table(line) for line in lines[:_MOST_ENTRIES]}
+
+
+def wants_ipv4(job: Job, rank: RankFacts) -> bool:
+    """Return whether a rank's NCCL looks for IPv4 addresses."""
+    return setting(job, rank, "NCCL_IB_ADDR_FAMILY") != "AF_INET6"
+
+
+def readable(line: FabricPort) -> bool:
+    """Whether the types of the GIDs are known: outside of the interface's network namespace they are not."""
+    return all(gid.kind for gid in line.port.gids.values())
+
+
+def ipv4_addresses(line: FabricPort) -> list[IPv4Address]:
+    """Return the IPv4 addresses of a port's GIDs of type RoCE v2."""
+    found = (address(gid) for gid in line.port.gids.values() if gid.kind == V2 and usable(gid))
+    return [own for own in found if isinstance(own, IPv4Address)]
+
+
+def subnet_of(line: FabricPort, gid: Gid | None) -> str:
+    """Return the subnet of a GID's address on its node, '' if unknown."""
+    own = str(address(gid)) if gid is not None and usable(gid) else ""
+    interfaces = line.node.interfaces if isinstance(line.node.interfaces, tuple) else ()
+    return next((subnet(i) or "" for i in interfaces if i.address == own), "")
