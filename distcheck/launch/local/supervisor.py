@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import subprocess
 import time
@@ -12,18 +11,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from distcheck.collectives.plan import Step, StoreOpen, Task, Timing
 from distcheck.facts.placement import Placement
-from distcheck.launch.local import channel, deaths, program, shm_cleanup
+from distcheck.launch.local import channel, deaths, program, results, shm_cleanup, stacks
 from distcheck.launch.local.channel import Born, Exited, Imported
-from distcheck.launch.local.forkserver import TELL_STACK
 from distcheck.launch.local.output import Tail
 from distcheck.launch.local.rank import LocalRank, ending
 from distcheck.probe import memory
 from distcheck.probe.ending import end_group
-from distcheck.probe.process import state_of, waits_in
+from distcheck.probe.process import state_of
 from distcheck.rollcall.protocol import RunReport
 
 _WATCH_SECONDS = 0.25
@@ -32,9 +28,6 @@ _LEAVE_SECONDS = 1.0
 """Time for ranks that have delivered everything to leave their process group by themselves."""
 _SHELLS_SIGNAL = 128
 """A shell's exit code is this plus the signal that killed its command."""
-_MOST_STACKS, _STACKS_SECONDS = 8, 1.0
-_MUTE_STATES = frozenset({"T", "t", "D", "Z", "X", ""})
-"""States of processes that do not handle a signal now."""
 
 
 class LocalRanks:
@@ -158,7 +151,7 @@ class LocalRanks:
             return "the run was ended while torch was being imported"
         # A rank that has started shows that the fork server handles signals by now.
         listens = any(r.born.done() and r.born.result() for r in self.ranks)
-        stack = await self._stack_of(self.group) if self.group and listens else ()
+        stack = await stacks.stack_of(self.group, self._words) if self.group and listens else ()
         where = f": the import is in {stack[0]}" if stack else ""
         return f"torch was not imported within {time.monotonic() - self._began:.0f} s{where}"
 
@@ -176,22 +169,8 @@ class LocalRanks:
 
     def report(self, error: str = "") -> RunReport:
         """Return what the ranks measured and how they ended; `error` says why none could start."""
-        took = self.imported.result().seconds if self.imported.done() and not self.imported.result().error else None
-        runs = {r.placement.rank or 0: msgspec.structs.replace(r.run(), import_seconds=took) for r in self.ranks}
-        if error and self._program_end is not None:
-            died = {"step": "the import of torch", "outcome": "died", "detail": ending(self._program_end)}
-            deaths_by_rank = {r.placement.rank or 0: r.death for r in self.ranks}
-            runs = {n: msgspec.structs.replace(run, death=deaths_by_rank[n], **died) for n, run in runs.items()}
-        elif error:
-            runs = {
-                rank: msgspec.structs.replace(run, outcome="not started", detail=error) for rank, run in runs.items()
-            }
-        return RunReport(
-            runs=runs,
-            timings=tuple((r.placement.rank or 0, t) for r in self.ranks for t in r.timings),
-            software=next((r.software for r in self.ranks if r.software), None),
-            computed={r.placement.rank or 0: r.computed for r in self.ranks if r.computed},
-        )
+        imported = self.imported.result() if self.imported.done() else None
+        return results.report(self.ranks, imported, error, self._program_end)
 
     async def measure(
         self,
@@ -217,21 +196,7 @@ class LocalRanks:
 
     async def look_closer(self) -> None:
         """Find out where unfinished ranks are, from the kernel and from the first ranks."""
-        busy = [r for r in self.ranks if not r.over and r.pid is not None]
-        for rank in busy:
-            rank.note_silence()  # the signal may wake a hanging rank long enough to report that it is alive
-        until = time.monotonic() + _STACKS_SECONDS
-        for rank in busy[:_MOST_STACKS]:
-            if time.monotonic() > until:
-                break
-            rank.waits_in = waits_in(rank.pid or 0)
-            rank.stack = await self._stack_of(rank.pid or 0)
-
-    async def _stack_of(self, pid: int) -> tuple[str, ...]:
-        """Return a process's Python stack, innermost call first; empty if it cannot answer."""
-        if state_of(pid) in _MUTE_STATES:
-            return ()
-        return await self._words.asked(lambda: os.kill(pid, TELL_STACK))
+        await stacks.look_closer(self.ranks, self._words)
 
     async def _watch(self) -> None:
         """Wait briefly for messages and check the ranks' process states."""
