@@ -35,6 +35,8 @@ _WORDS = {
     18: "driver/library version mismatch: the kernel module and libnvidia-ml.so.1 have different versions",
     999: "unknown error",
 }
+_OTHER_WORDS = {FUNCTION_NOT_FOUND, VERSION_MISMATCH, None}
+"""Errors after which another call for the same value may work; None: nvidia-ml-py does not know the call."""
 
 
 def start() -> Nvml | Missing:
@@ -57,6 +59,11 @@ def ask(nvml: Nvml, call: Callable[[], T]) -> T | Missing:
         return Missing(reason=f"this version of nvidia-ml-py does not support it: {error}")
 
 
+def asked(nvml: Nvml, name: str, *args: object) -> Any:
+    """Call one of NVML's functions by name; an old nvidia-ml-py may not have it."""
+    return ask(nvml, lambda: getattr(nvml, name)(*args))
+
+
 def valid(answer: T) -> T | Missing:
     """Return an answer, `Missing` if all 64 bits are set, as NVML and broken counters do."""
     if isinstance(answer, int) and answer == _EVERY_BIT:
@@ -76,3 +83,27 @@ def error_code(reason: str) -> int | None:
     head, _, _ = reason.partition(":")
     number = head.removeprefix("NVML error ")
     return int(number) if number != head and number.isdecimal() else None
+
+
+def known(value: Any, use: Callable[[Any], T]) -> T | Missing:
+    """Apply `use` to a value; a missing value stays missing."""
+    return value if isinstance(value, Missing) else use(value)
+
+
+def either(*calls: Callable[[], Any]) -> Any:
+    """Return the first answer of calls for the same value, else why there is none.
+
+    That a call does not exist is only the reason if no other is known.
+    """
+    refused = []
+    for call in calls:
+        answer = call()
+        if not isinstance(answer, Missing):
+            return answer
+        refused.append(answer)
+    return next((answer for answer in refused if error_code(answer.reason) not in _OTHER_WORDS), refused[0])
+
+
+def whole(value: float | Missing) -> int | Missing:
+    """Return a value as a whole number; a missing value stays missing."""
+    return value if isinstance(value, Missing) else int(value)
