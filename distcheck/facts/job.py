@@ -8,6 +8,7 @@ from typing import Literal
 
 from distcheck.facts.base import Amount, Count, Facts, Measured, Missing, Rank, Seconds, Whole
 from distcheck.facts.isolation import Isolation
+from distcheck.facts.nccl import Ras
 from distcheck.facts.network import PeerTrial
 from distcheck.facts.node import NodeFacts, TorchBuild
 from distcheck.facts.placement import _LARGEST_WORLD
@@ -49,6 +50,8 @@ class Collectives(Facts, frozen=True):
     """From the start of the command to the first measurement."""
     ended: str = ""
     """Empty if everything ran, else why the run ended early."""
+    ras: Ras | Missing | None = None
+    """What NCCL's RAS said when a collective stalled; None if it was not asked."""
 
 
 class BaselineRow(Facts, frozen=True):

@@ -1,10 +1,10 @@
-"""NCCL's debug log, its configuration files, and the paths that its variables name."""
+"""NCCL's debug log, its RAS answer, its configuration files, and the paths that its variables name."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from distcheck.facts.base import Amount, Count, Facts, Missing, Seconds, Whole
+from distcheck.facts.base import Amount, Count, Facts, Missing, Rank, Seconds, Whole
 
 
 class NcclGraph(Facts, frozen=True):
@@ -87,6 +87,42 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
         """Whether an operation of at least 1 MiB ran over NVLS; None if no algorithm is known."""
         large = [used for key, used in self.algorithms.items() if int(key.split()[-1]) >= 1 << 20]
         return any("NVLS" in used for used in large) if large else None
+
+
+class RasBehind(Facts, frozen=True):
+    """Ranks that launched fewer operations of one kind than another rank."""
+
+    operation: str
+    """NCCL's name of the kind: AllReduce; "collective" for all kinds together, before 2.26."""
+    launched: Count
+    most: Count
+    """What the rank with the most operations launched."""
+    number: Count
+    """How many ranks these are."""
+    ranks: tuple[Rank, ...] = ()
+    """Their numbers; empty if RAS only counts them, as for more than half of the ranks in its text."""
+
+
+class Ras(Facts, frozen=True):
+    """What NCCL's RAS said about the communicator of all ranks while a collective stalled.
+
+    A rank that it does not list is not shown to be healthy.
+    """
+
+    rank: Rank
+    """The rank whose process was asked."""
+    version: str = ""
+    """NCCL's version, as RAS names it."""
+    missing: tuple[Rank, ...] = ()
+    """Ranks from which RAS got no data."""
+    missing_number: Count = 0
+    """How many ranks are missing; more than `missing` if RAS only counts them."""
+    dead: tuple[Rank, ...] = ()
+    """The missing ranks whose processes RAS gave up."""
+    behind: tuple[RasBehind, ...] = ()
+    """By operation, the fewest operations first."""
+    words: tuple[str, ...] = ()
+    """Its first lines about errors and warnings."""
 
 
 class NcclFile(Facts, frozen=True):

@@ -26,7 +26,7 @@ from distcheck.rollcall.protocol import (
     Trouble,
 )
 from distcheck.rollcall.wire import ProtocolError
-from distcheck.run import peer_round, trials
+from distcheck.run import peer_round, ras, trials
 from distcheck.run.join import put_up_signpost
 from distcheck.run.request import NEVER_MET, WITH_OTHERS, RunResult
 
@@ -140,13 +140,14 @@ async def _measure(run: Session, connection: Connection, start: Start, aborted: 
         store = (start.store[0] or connection.leader_address, start.store[1])
         template = Task(plan=start.plan, rank=0, world_size=start.world_size, local_rank=0, store=store)
         tasks = tasks_for(local.placements, template, store=store, gpus=run.cuda_ordinals(start.plan.backend))
-        async with run.watching_gpus(start.plan.backend) as watch:
-            await local.measure(
-                tasks,
-                seconds=min(start.seconds, run.remaining(2.0)),
-                aborted=aborted,
-                on_trouble=lambda reason: connection.say(Trouble(reason)),
-            )
+        with ras.addresses(start.plan.backend, run.record.ranks_of(run.uid)) as ports:
+            async with run.watching_gpus(start.plan.backend) as watch:
+                await local.measure(
+                    ras.addressed(tasks, ports),
+                    seconds=min(start.seconds, run.remaining(2.0)),
+                    aborted=aborted,
+                    on_trouble=lambda reason: connection.say(Trouble(reason)),
+                )
         _, counters = await asyncio.gather(local.look_closer(), run.adapter_counters())
         loads = watch.answer
     connection.say(msgspec.structs.replace(local.report(error=imported), gpus=loads, counters=counters))

@@ -10,12 +10,15 @@ import msgspec
 
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.collectives.spread import at_least, uncertainty
+from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives, Job, Measurement
+from distcheck.facts.nccl import Ras
 from distcheck.facts.rank import RankRun
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.protocol import Abort, RunReport, Start
 from distcheck.rollcall.server import Server
+from distcheck.run import ras
 from distcheck.run.context import Session
 from distcheck.run.stall import Pace
 
@@ -76,20 +79,25 @@ async def collectives(run: Session) -> None:
     if error:
         await _hear_who_could_begin(run, plan, reason, local.report(error=error), error)
         return
-    watching = None
-    if _may_search(run):
-        half = run.remaining(REPORT_RESERVE_SECONDS) / 2
-        watching = asyncio.create_task(pace.watch(plan, trouble, max(half, ISOLATION_SECONDS)))
-    try:
-        reports = await _measure(run, local, plan, aborted, trouble, pace)
-    finally:
-        if watching is not None:
-            watching.cancel()
+    with ras.addresses(plan.backend, run.record.ranks_of(run.uid)) as ports:
+        question = ras.RasQuestion(run, local, ports)
+        watching = []
+        if _may_search(run):
+            half = run.remaining(REPORT_RESERVE_SECONDS) / 2
+            hang = question.at_a_hang(pace, plan, max(half, ISOLATION_SECONDS), trouble)
+            watching.append(asyncio.create_task(hang))
+        if plan.backend == "nccl":
+            watching.append(asyncio.create_task(question.before_the_end(pace, REPORT_RESERVE_SECONDS)))
+        try:
+            reports = await _measure(run, local, plan, aborted, trouble, pace, ports)
+        finally:
+            for task in watching:
+                task.cancel()
     if run.server is not None:
         run.server.on_trouble = lambda _reason: None
     if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
         ended.append("time limit reached")
-    _keep(run, plan, reason, reports, ended[0] if ended else "")
+    _keep(run, plan, reason, reports, ended[0] if ended else "", question.answer)
     run.record.looked.add("collectives")
 
 
@@ -111,7 +119,14 @@ def _may_search(run: Session) -> bool:
     return run.asked.command == "gate" and len(run.record.job().nodes) >= FEWEST_NODES
 
 
-def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport], ended: str) -> None:
+def _keep(
+    run: Session,
+    plan: Plan,
+    reason: str,
+    reports: Mapping[str, RunReport],
+    ended: str,
+    said: Ras | Missing | None = None,
+) -> None:
     """Record what the ranks measured and how they ended."""
     for uid, report in reports.items():
         run.record.take_runs(report.runs, uid)
@@ -127,6 +142,7 @@ def _keep(run: Session, plan: Plan, reason: str, reports: Mapping[str, RunReport
         measurements=_measurements(run, reports),
         first_figure_seconds=round(first - run.request.start, 3) if first else None,
         ended=ended,
+        ras=said if any(r.outcome == "stalled" for report in reports.values() for r in report.runs.values()) else None,
     )
 
 
@@ -148,6 +164,7 @@ async def _measure(
     aborted: asyncio.Event,
     trouble: Callable[[str], None],
     pace: Pace,
+    ports: Mapping[int, int],
 ) -> dict[str, RunReport]:
     """Open the store on a rank of ours, start all ranks, and return the reports.
 
@@ -156,12 +173,12 @@ async def _measure(
     seconds, world_size = run.remaining(REPORT_RESERVE_SECONDS), run.record.job().world_size or 1
     template = Task(plan=plan, rank=0, world_size=world_size, local_rank=0, store=None)
     gpus = run.cuda_ordinals(plan.backend)
-    tasks = tasks_for(local.placements, template, store=None, gpus=gpus)
+    tasks = ras.addressed(tasks_for(local.placements, template, store=None, gpus=gpus), ports)
     port = await local.open_store(tasks, seconds, aborted)
     if port is None:
         await local.look_closer()
         return {run.uid: local.report()}
-    others = tasks_for(local.placements, template, store=("127.0.0.1", port), gpus=gpus)
+    others = ras.addressed(tasks_for(local.placements, template, store=("127.0.0.1", port), gpus=gpus), ports)
     followers = run.record.followers
     if run.server is not None:
         run.server.say_to_all(Start(plan, seconds, world_size, ("", port)), followers)

@@ -31,6 +31,10 @@ class Pace:
         self._last, self._figures = now, figures
         self._tell(text, figures)
 
+    def silent_seconds(self) -> float:
+        """Return the seconds since the last step of rank 0."""
+        return time.monotonic() - self._last
+
     async def watch(self, plan: Plan, trouble: Callable[[str], None], first_seconds: float) -> None:
         """Call `trouble` once when progress stops; the first figure may take `first_seconds`."""
         began = time.monotonic()

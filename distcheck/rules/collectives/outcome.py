@@ -26,6 +26,7 @@ from distcheck.rules.collectives.endings import (
     why_ended,
 )
 from distcheck.rules.collectives.figures import missing_figures
+from distcheck.rules.collectives.ras import ras_evidence, ras_named, ras_ranks
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.wording import brief, found, grouped, listed, numbered, numbers_of
 
@@ -190,9 +191,13 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
     between them, or too little time for the requested sizes, is the more likely cause. If importing torch took most of
     the time, on a busy machine or from a slow file system, that is reported.
 
+    With NCCL 2.24 and later, NCCL's RAS is asked before the ranks are ended: the ranks that do not answer it, and those
+    that launched fewer operations than the others, are in the message and the evidence. They are a lead and not a
+    proof, and a rank that RAS does not list is not shown to be healthy.
+
     Fix: use more time or smaller ``--sizes`` to distinguish slow from stuck; ``distcheck net`` checks the network,
     ``distcheck isolate`` finds the node or link.
-    See: https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
     """
     ended = endings(job)
     waiting = ended.stalled + ended.vanished
@@ -201,15 +206,16 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
     few, sign = suspects(job, ended)
     if few:
         steps = "" if few[0].run is None else f" in {steps_of(few)}"
+        others = "wait" if ras_ranks(job) - set(numbers_of(few)) else "show no fault"
         yield found(
             job,
             few,
-            f"{who(job, few)} {sign}{steps}; the other {len(job.ranks) - len(few)} show no fault",
+            f"{who(job, few)} {sign}{steps}; the other {len(job.ranks) - len(few)} {others}{ras_named(job)}",
             Fix("Check this node first.", ("distcheck isolate", "dmesg -T | tail -n 50")),
             scope="node",
             owner="unknown",
             confirmed=False,
-            evidence=evidence_of(few),
+            evidence={**evidence_of(few), **ras_evidence(job)},
         )
         return
     late = late_import(job, waiting)
@@ -218,8 +224,9 @@ def collective_stalled(job: Job) -> Iterator[Outcome]:
         owner="unknown",
         confirmed=False,
         message=f"{len(waiting)} of {len(job.ranks)} ranks were still in {steps_of(waiting)} "
-        f"when the run was ended{late or f'{why_ended(job)}; no rank shows a cause'}",
+        f"when the run was ended{late or f'{why_ended(job)}; no rank shows a cause{ras_named(job)}'}",
         evidence={
+            **ras_evidence(job),
             **{f"in '{step}'": numbered(numbers_of(group)) for step, group in grouped(waiting, step_of).items()},
             **{f"at {call}": numbered(numbers_of(group)) for call, group in grouped(waiting, call_of).items() if call},
         },

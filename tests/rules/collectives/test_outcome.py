@@ -2,6 +2,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives, Measurement
+from distcheck.facts.nccl import Ras, RasBehind
 from distcheck.facts.rank import Death, RankRun
 from distcheck.rules import all_rules
 
@@ -335,6 +336,69 @@ def test_if_all_ranks_wait_every_place_is_listed(ran, only):
         f"at {there[0]}": "ranks 0-2",
         f"at {here[0]}": "rank 3",
     }
+
+
+def stalled(ran, change, ras, run=None):
+    """Return a job of 4 ranks that all wait, or run like this, and what RAS said about it."""
+    return ran(run=run or alike(range(4), WAITING), collectives=change.job(measured(0), ras=ras))
+
+
+BEHIND = RasBehind(operation="AllReduce", launched=41, most=42, number=1, ranks=(3,))
+
+
+def test_ranks_that_ras_names_are_in_the_message_and_blamed_by_nothing_else(ran, change, only):
+    said = Ras(rank=0, missing=(2,), missing_number=1, dead=(2,), behind=(BEHIND,), words=("TIMEOUT",))
+    found, code = only(stalled(ran, change, said), "collective-stalled")
+    assert (found.ranks, found.nodes, found.scope, code) == ((), (), "link", 20)
+    assert found.message.endswith(
+        "; no rank shows a cause; NCCL's RAS: rank 2 did not answer, and rank 3 launched 41 of 42 AllReduce operations"
+    )
+    assert {key: text for key, text in found.evidence.items() if "RAS" in key} == {
+        "NCCL's RAS (rank 0 answered): did not answer": "rank 2",
+        "NCCL's RAS (rank 0 answered): given up": "rank 2",
+        "NCCL's RAS (rank 0 answered): behind in AllReduce": "rank 3 launched 41 of 42 AllReduce operations",
+        "NCCL's RAS (rank 0 answered): errors and warnings": "TIMEOUT",
+    }
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Ras(rank=0),
+        Ras(rank=0, behind=(BEHIND,)),
+        Ras(rank=0, missing=(2,), missing_number=1),
+        Missing(reason="rank 0's RAS: Connect call failed"),
+        None,
+    ],
+)
+def test_ras_never_acquits_a_suspect(ran, change, only, said):
+    run = {**alike(range(4), WAITING), 2: {**WAITING, "silent_seconds": 12.0}}
+    without, _ = only(stalled(ran, change, None, run), "collective-stalled")
+    found, code = only(stalled(ran, change, said, run), "collective-stalled")
+    assert (found.ranks, found.nodes, found.scope, found.owner, found.confirmed, code) == (
+        *(without.ranks, without.nodes, without.scope, without.owner, without.confirmed),
+        20,
+    )
+    assert found.ranks == (2,)
+    assert without.evidence.items() <= found.evidence.items()
+    assert ("show no fault" in found.message) == (not isinstance(said, Ras) or not said.behind)
+
+
+def test_an_answer_that_names_no_rank_and_a_missing_one_are_evidence(ran, change, only):
+    found, _ = only(stalled(ran, change, Ras(rank=1)), "collective-stalled")
+    assert found.message.endswith("; no rank shows a cause")
+    (text,) = [text for key, text in found.evidence.items() if key.startswith("NCCL's RAS (rank 1 answered)")]
+    assert text == "every rank answered, and all launched the same operations"
+    found, _ = only(stalled(ran, change, Missing(reason="not asked: NCCL 2.21.5 has no RAS")), "collective-stalled")
+    assert found.evidence["NCCL's RAS"] == "not asked: NCCL 2.21.5 has no RAS"
+
+
+def test_ranks_that_ras_only_counts_have_no_numbers(ran, change, only):
+    many = RasBehind(operation="Broadcast", launched=1, most=2, number=3)
+    found, _ = only(stalled(ran, change, Ras(rank=0, missing_number=3, behind=(many,))), "collective-stalled")
+    assert found.message.endswith(
+        "NCCL's RAS: 3 ranks did not answer, and 3 ranks launched 1 of 2 Broadcast operations"
+    )
 
 
 def test_a_slow_torch_import_is_named_with_its_seconds_and_rank(ran, only):

@@ -1,0 +1,206 @@
+"""Parses what NCCL's RAS answers to VERBOSE STATUS: text since NCCL 2.24, JSON since 2.28.7.
+
+RAS reports by communicator; only those with as many ranks as the job are read, so that their rank numbers are the
+job's. The text names only groups of less than half of the ranks; JSON has every rank.
+
+Source: the RAS page of NCCL's user guide (troubleshooting/ras), and NVIDIA/nccl, src/ras/client_support.cc, from 2.24.3
+to 2.30.7: rasClientRunComms writes the text, rasDumpCommsToJSON the JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from distcheck.facts.base import Count, Missing, Rank, Whole
+from distcheck.facts.nccl import Ras, RasBehind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_MOST_WORDS, _LONGEST = 16, 160
+_MOST_GROUPS, _DIGITS = 16, 9
+_VERSION = re.compile(r"^NCCL version (\S{1,40})", re.MULTILINE)
+_GROUP = re.compile(r"\s*(\d{1,9})\s+\d+\s+\d+\s+\d+(?:-\d+)?\s+(\d{1,9})\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
+"""A row of the table of communicators: its number, and the ranks of each communicator."""
+_SECTION = re.compile(r"#(\d{1,9})-\d+ \([0-9a-f]+\) ([A-Z]+)")
+_MISSING_NUMBER = re.compile(r"  Missing communicator data from (\d{1,9}) ranks?")
+_MISSING_RANKS = re.compile(r"  The missing ranks?: ([\d,]+)")
+_COUNTS_DIFFER = re.compile(r"  Communicator ranks have different (\w{1,40}) operation counts")
+_LAUNCHED = r"(?:launched up to operation (\d{1,18})|not launched any operations)"
+_MANY = re.compile(rf"  (\d{{1,9}}) ranks have {_LAUNCHED}")
+_ONE = re.compile(rf"  Rank (\d{{1,9}}) has {_LAUNCHED}")
+_RANK = re.compile(r"  Rank (\d{1,9}) -- ")
+_CODE_OK, _CODE_IN_PROGRESS = 0, 7
+"""ncclSuccess and ncclInProgress, which are no errors."""
+
+
+class _Status(msgspec.Struct):
+    init_state: Whole = 0
+    async_error: Whole = 0
+    unresponsive: bool = False
+    considered_dead: bool = False
+
+
+class _Rank(msgspec.Struct):
+    rank: Rank
+    status: _Status
+    collective_counts: dict[str, Count] = {}
+
+
+class _Communicator(msgspec.Struct):
+    size: Count
+    ranks: list[_Rank]
+    missing_ranks: list[_Rank]
+
+
+class _Collection(msgspec.Struct):
+    timeouts_count: Count = 0
+
+
+class _Answer(msgspec.Struct):
+    nccl_version: str
+    communicators: list[_Communicator]
+    ras: _Collection
+
+
+_DECODER = msgspec.json.Decoder(_Answer)
+
+
+def parse(answer: bytes, asked: int, world_size: int) -> Ras | Missing:
+    """Return what RAS says about the communicator of all ranks; `asked` is the rank that answered.
+
+    A text or document that is incomplete, or of another format, is Missing.
+    """
+    if answer.lstrip()[:1] == b"{":
+        try:
+            said = _DECODER.decode(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return Missing(reason="its JSON is not the documented one")
+        return _of_json(said, asked, world_size)
+    text = answer.decode("utf-8", "replace")
+    # The headings come in this order, and the last one even if there are no warnings.
+    if not re.search(r"^Communicators\.\.\..*^Errors$.*^Warnings$", text, re.MULTILINE | re.DOTALL):
+        return Missing(reason="its text is incomplete or of an unknown format")
+    return _of_text(text, asked, world_size)
+
+
+def _of_json(said: _Answer, asked: int, world_size: int) -> Ras | Missing:
+    whole = [c for c in said.communicators if c.size == world_size]
+    if not whole:
+        return _no_communicator(world_size)
+    missing = {r.rank: r for c in whole for r in c.missing_ranks if 0 <= r.rank < world_size}
+    counts: dict[str, dict[int, int]] = defaultdict(dict)
+    errors = []
+    for rank in (r for c in whole for r in c.ranks if 0 <= r.rank < world_size):
+        for operation, count in rank.collective_counts.items():
+            counts[_clean(operation)][rank.rank] = count
+        for name, code in (("init_state", rank.status.init_state), ("async_error", rank.status.async_error)):
+            if code not in {_CODE_OK, _CODE_IN_PROGRESS}:
+                errors.append(f"rank {rank.rank}: {name} {code}")
+    silent = {n for n, rank in missing.items() if rank.status.unresponsive or rank.status.considered_dead}
+    errors += [f"rank {n} answers but is not in the communicator" for n in sorted(missing.keys() - silent)]
+    if said.ras.timeouts_count:
+        errors.append(f"{said.ras.timeouts_count} timeouts while RAS collected data")
+    return Ras(
+        rank=asked,
+        version=_clean(said.nccl_version),
+        missing=tuple(sorted(silent)),
+        missing_number=len(silent),
+        dead=tuple(sorted(n for n in silent if missing[n].status.considered_dead)),
+        behind=tuple(b for operation, of in counts.items() for b in _behind(operation, of))[:_MOST_GROUPS],
+        words=tuple(errors[:_MOST_WORDS]),
+    )
+
+
+def _behind(operation: str, counts: Mapping[int, int]) -> Iterable[RasBehind]:
+    """Yield the ranks that launched fewer operations than another, the fewest first."""
+    most = max(counts.values(), default=0)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for rank, count in counts.items():
+        if count < most:
+            groups[count].append(rank)
+    for launched in sorted(groups):
+        ranks = sorted(groups[launched])
+        yield RasBehind(operation=operation, launched=launched, most=most, number=len(ranks), ranks=tuple(ranks))
+
+
+class _Counted:
+    """Ranks with the same number of operations, in the text."""
+
+    def __init__(self, launched: str | None, number: int) -> None:
+        self.launched, self.number = int(launched or 0), number
+        self.ranks: list[int] = []
+
+
+def _of_text(text: str, asked: int, world_size: int) -> Ras | Missing:
+    version = _VERSION.search(text)
+    table, _, rest = text.partition("\nErrors\n")
+    lines = rest.splitlines()
+    rows = [row for row in map(_GROUP.fullmatch, table.splitlines()) if row]
+    whole = {row[1] for row in rows if int(row[2]) == world_size}
+    if not whole:
+        return _no_communicator(world_size)
+    missing: set[int] = set()
+    number = 0
+    counts: dict[str, list[_Counted]] = defaultdict(list)
+    here, operation = "", ""
+    for line in lines:
+        if section := _SECTION.match(line):
+            here, operation = section[2] if section[1] in whole else "", ""
+        elif not line.startswith(" "):
+            here = ""
+        elif here == "INCOMPLETE":
+            if found := _MISSING_NUMBER.match(line):
+                number = max(number, int(found[1]))
+            elif found := _MISSING_RANKS.match(line):
+                missing |= {int(n) for n in found[1].split(",") if 0 < len(n) <= _DIGITS}
+            elif found := _RANK.match(line):
+                missing.add(int(found[1]))
+        elif here == "MISMATCH":
+            if line.startswith("  Communicator ranks have different "):
+                found = _COUNTS_DIFFER.match(line)
+                operation = found[1] if found else ""
+            elif operation:
+                _count(counts[operation], line)
+    known = {n for n in missing if n < world_size}
+    return Ras(
+        rank=asked,
+        version=version[1] if version else "",
+        missing=tuple(sorted(known)),
+        missing_number=max(number, len(known)),
+        behind=tuple(b for name, groups in counts.items() for b in _behind_in_text(name, groups, world_size))[
+            :_MOST_GROUPS
+        ],
+        words=tuple(_clean(line.strip()) for line in lines if line.strip(" =") not in {"", "Warnings"})[:_MOST_WORDS],
+    )
+
+
+def _count(groups: list[_Counted], line: str) -> None:
+    if found := _MANY.match(line):
+        groups.append(_Counted(found[2], int(found[1])))
+    elif found := _ONE.match(line):
+        groups.append(_Counted(found[2], 1))
+        groups[-1].ranks.append(int(found[1]))
+    elif groups and (found := _RANK.match(line)):
+        groups[-1].ranks.append(int(found[1]))
+
+
+def _behind_in_text(operation: str, groups: list[_Counted], world_size: int) -> Iterable[RasBehind]:
+    most = max((group.launched for group in groups), default=0)
+    for group in sorted(groups, key=lambda g: g.launched):
+        if group.launched < most:
+            ranks = tuple(sorted({n for n in group.ranks if n < world_size}))
+            yield RasBehind(operation=operation, launched=group.launched, most=most, number=group.number, ranks=ranks)
+
+
+def _no_communicator(world_size: int) -> Missing:
+    return Missing(reason=f"it knows no communicator of {world_size} ranks")
+
+
+def _clean(text: str) -> str:
+    """Return a short text without control characters."""
+    return "".join(c for c in text[:_LONGEST] if c.isprintable())
