@@ -120,9 +120,15 @@ def one_foreign_plugin(job_of: Callable[..., Job], change: SimpleNamespace) -> J
     return change.rank(job, [2, 3], run=run)
 
 
+def one_node_rank_twice(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job of two nodes with the same node rank, and so with the same rank."""
+    return change.environment(job_of(2, 1), None, NODE_RANK="0", RANK="0")
+
+
 NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
+    "torchrun-node-rank-duplicated": {"env-rank-duplicate": one_node_rank_twice},
     "sw-nccl-shadowed": {"sw-nccl-version-differs": two_versions_of_nccl},
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
     "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},

@@ -10,7 +10,7 @@ from distcheck.rules.finding import Fix
 from distcheck.rules.job.agents import agents_in_world, by_agent, command, own_id, program, rendezvous, restarted, told
 from distcheck.rules.job.remedies import first_host
 from distcheck.rules.job.settings import number, started_by_distcheck
-from distcheck.rules.job.world import duplicates, is_complete
+from distcheck.rules.job.world import is_complete
 from distcheck.rules.wording import brief, by_name, found, grouped, listed, named, nodes_of
 from distcheck.selection.placement import integer
 
@@ -53,7 +53,7 @@ def torchrun_nproc_mismatch(job: Job) -> Iterator[Outcome]:
     )
 
 
-@rule("meeting", "accelerate-machine-rank-same", severity="warning", scope="rank")
+@rule("meeting", "accelerate-machine-rank-same", severity="warning", scope="rank", unless=("env-rank-duplicate",))
 def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
     """Several nodes have the same node rank.
 
@@ -62,13 +62,11 @@ def torchrun_node_rank_duplicated(job: Job) -> Iterator[Outcome]:
     store) and start no script; Lightning assigns the same ranks twice. Usually the variable was expanded on the submit
     host and not on the node, or a configuration file with ``machine_rank: 0`` was copied to all nodes. Ranks under
     torchrun have already passed this point, so it is found before torchrun: by the same NODE_RANK or PET_NODE_RANK on
-    ranks of several nodes. Silent for duplicate ranks, which env-rank-duplicate reports.
+    ranks of several nodes.
 
     Fix: expand the variable in the node's own shell: ``srun bash -c 'torchrun --node-rank $SLURM_NODEID ...'``.
     See: https://github.com/huggingface/accelerate/issues/2362
     """
-    if duplicates(job):
-        return
     for variable in ("PET_NODE_RANK", "NODE_RANK"):
         ranks = [
             r

@@ -67,12 +67,6 @@ def test_an_inherited_node_rank_is_harmless_for_agents_that_met(under, change, j
     assert judge(change.environment(under(*C10D), None, NODE_RANK="0")).findings == ()
 
 
-def test_duplicate_ranks_are_another_rules_finding(job_of, change, judge):
-    job = change.environment(job_of(2, 1), 1, RANK="0")
-    said = judge(change.environment(job, None, NODE_RANK="0"))
-    assert [f.rule for f in said.findings] == ["env-rank-duplicate"]
-
-
 def test_torchrun_node_rank_with_c10d_reports_the_actual_node_rank(under, change, only):
     job = under(*C10D)
     for positions, wanted in (((0, 1), "1"), ((2, 3), "0")):
