@@ -108,14 +108,14 @@ def _fixes(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
 
 
 def why(rule: str) -> str:
-    """Return the consequence of a problem: the start of the rule's prose, else its summary."""
+    """Return the consequence of a problem: the rule's prose up to how it is found, else its summary."""
     from distcheck.rules import find_rule
 
     known = find_rule(rule)
     if known is None:
         return ""
     paragraphs = [" ".join(p.split()).replace("``", "`") for p in known.doc.split("\n\n")]
-    prose = paragraphs[1] if len(paragraphs) > 1 else ""
+    prose = paragraphs[1].partition(" Found ")[0] if len(paragraphs) > 1 else ""
     if not prose or prose.startswith(("Fix:", "See:")):
         return paragraphs[0]
     return prose if len(prose) <= PROSE else prose[: prose.rfind(". ", 0, PROSE) + 1] or paragraphs[0]

@@ -21,6 +21,8 @@ from distcheck.rules.diagnose import Diagnosis
 
 WIDTH = 100
 """Columns of prose; evidence and commands are never wrapped."""
+_FINDING_LINES = 70
+"""With more lines of findings, the last ones are shortened: with a table of 16 ranks, two screens of 50 lines."""
 _NAMED_RULES = 12
 """With more unchecked rules than this, only their number is shown."""
 
@@ -46,7 +48,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             list(_ranks(report, options)),
             list(_bandwidth(job, report, options)),
         ]
-    parts += [list(_problem(p, options)) for p in problems(diagnosis.findings, everything=options.verbose)]
+    parts += _findings(diagnosis, options)
     if not options.quiet:
         parts += [list(_gaps(diagnosis, options))]
     if options.timings:
@@ -112,6 +114,45 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
         yield ""
         yield "time per operation on each rank, ms"
         yield from _table(times)
+
+
+def _findings(diagnosis: Diagnosis, options: Detail) -> list[list[str]]:
+    """Return the findings as paragraphs: as many from the first one on with all details as fit."""
+    found = problems(diagnosis.findings, everything=options.verbose)
+    whole = [list(_problem(p, options)) for p in found]
+    if options.verbose or len(whole) < 2 or _lines(whole) <= _FINDING_LINES:
+        return whole
+    short = [list(_short(p, options)) for p in found]
+    kept = len(whole) - 1
+    while kept and _lines(whole[:kept]) + sum(map(len, short[kept:])) + 1 > _FINDING_LINES:
+        kept -= 1
+    count = len(short) - kept
+    hint = f"{count} {'finding' if count == 1 else 'findings'} shortened: -v shows evidence, reasons and all commands"
+    return [*whole[:kept], [*(line for lines in short[kept:] for line in lines), hint]]
+
+
+def _lines(paragraphs: list[list[str]]) -> int:
+    """Return how many lines paragraphs take, each with a blank line after it."""
+    return sum(len(lines) + 1 for lines in paragraphs)
+
+
+def _short(problem: Problem, options: Detail) -> Iterator[str]:
+    """Return a problem without evidence and reason, and without commands if there are several."""
+    doubt = "" if problem.confirmed else " (not confirmed)"
+    label = f"{problem.severity}: {harmless(problem.rule)}{doubt}"
+    more = len(problem.cases) - 1 + problem.more
+    text = harmless(problem.cases[0].message) + (f" (and {more} more)" if more else "")
+    first, *rest = _wrapped(f"{label} - {text}", 0, 2)
+    yield _colored(problem.severity, options, _COLORS[problem.severity]) + first.removeprefix(problem.severity)
+    yield from rest
+    for fix in problem.fixes:
+        fixed = f"fix: {harmless(fix.text)}"
+        command = harmless(fix.commands[0]) if len(fix.commands) == 1 else ""
+        if command and len(f"  {fixed} `{command}`") <= WIDTH:
+            yield f"  {fixed} `{command}`"
+        else:
+            yield from _wrapped(fixed, 2, 7)
+            yield from (f"      {line}" for line in [command] if line)
 
 
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:

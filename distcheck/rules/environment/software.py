@@ -12,7 +12,7 @@ from distcheck.rules.job.versions import build_of, installed_of, nccl_of, torch_
 from distcheck.rules.wording import found, grouped, listed, majority, named, nodes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
@@ -26,9 +26,11 @@ def _release(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _apart(job: Job, of: Callable[[Job, RankFacts], str]) -> dict[str, list[RankFacts]]:
-    """Group the ranks by version, the most common first; empty if all known ones are equal."""
-    groups = grouped(job.ranks, lambda r: of(job, r))
+def _apart(
+    job: Job, of: Callable[[Job, RankFacts], str], ranks: Iterable[RankFacts] | None = None
+) -> dict[str, list[RankFacts]]:
+    """Group ranks (None: all) by version, the most common first; empty if all known ones are equal."""
+    groups = grouped(job.ranks if ranks is None else ranks, lambda r: of(job, r))
     known = {version: ranks for version, ranks in groups.items() if version}
     return dict(sorted(known.items(), key=lambda item: -len(item[1]))) if len(known) > 1 else {}
 
@@ -125,27 +127,28 @@ def sw_nccl_version_differs(job: Job) -> Iterator[Outcome]:
     rank 0 version 22703``, ``ncclInvalidUsage``; older versions hang. The usual causes are two environments, and a
     system libnccl.so.2 that comes first in LD_LIBRARY_PATH on one node. Found in NCCL's own log if NCCL ran, otherwise
     by ncclGetVersion of the file that torch would load (with ``distcheck gpu`` and ``gate``), otherwise by the package
-    installed beside torch. Silent with Gloo, and where torch itself differs, which
-    sw-torch-version-differs reports.
+    installed beside torch. Silent with Gloo. Ranks with different versions of torch are not compared:
+    sw-torch-version-differs reports them.
 
     Fix: use the same environment on all nodes; ``unset LD_LIBRARY_PATH LD_PRELOAD`` where they load another NCCL.
     See: https://github.com/NVIDIA/nccl/issues/354
     """
-    groups = _apart(job, _importable_nccl) if uses_nccl(job) else {}
-    if groups and not _apart(job, torch_of):
-        yield _differs(
-            job,
-            "NCCL",
-            groups,
-            "error",
-            Fix(
-                "Use the same NCCL on all nodes.",
-                (
-                    "python3 -c 'import torch; print(torch.cuda.nccl.version())'",
-                    "env | grep -E '^LD_(LIBRARY_PATH|PRELOAD)='",
+    for same_torch in grouped(job.ranks, lambda r: torch_of(job, r)).values() if uses_nccl(job) else ():
+        groups = _apart(job, _importable_nccl, same_torch)
+        if groups:
+            yield _differs(
+                job,
+                "NCCL",
+                groups,
+                "error",
+                Fix(
+                    "Use the same NCCL on all nodes.",
+                    (
+                        "python3 -c 'import torch; print(torch.cuda.nccl.version())'",
+                        "env | grep -E '^LD_(LIBRARY_PATH|PRELOAD)='",
+                    ),
                 ),
-            ),
-        )
+            )
 
 
 @rule("environment", severity="warning", scope="rank")

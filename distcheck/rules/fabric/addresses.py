@@ -239,7 +239,7 @@ def ib_pkey(job: Job) -> Iterator[Outcome]:
         size = {key: sum(len(keys[item]) for item in items) for key, items in partitions.items()}
         usual = max(size, key=lambda key: size[key])
         pairs = [pair for key, items in partitions.items() if key != usual for item in items for pair in keys[item]]
-        yield _keys(job, pairs, f"{{}} use another partition than the other ports (key {usual:#06x})")
+        yield _keys(job, pairs, f"{{}}: not in the partition of the other ports (key {usual:#06x})")
     elif not empty and not any((key or 0) & _FULL_MEMBER for _, key in keys):
         yield _keys(job, [p for pairs in keys.values() for p in pairs], "{} are all limited members of their partition")
 

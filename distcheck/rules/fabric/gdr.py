@@ -117,11 +117,22 @@ def gdr_on_some_nodes(job: Job) -> Iterator[Outcome]:
             severity="warning",
             scope="node",
             owner="admin",
-            evidence={
-                view.node.name: ", ".join(view.adapters.peer_memory) or f"open driver: {_said(view)}"
-                for _, view in states[:16]
-            },
+            evidence=_nodes_by(
+                [
+                    (view, ", ".join(view.adapters.peer_memory) or f"open driver: {_said(view)}")
+                    for state, view in states
+                    if state is not None
+                ]
+            ),
         )
+
+
+def _nodes_by(states: list[tuple[View, str]]) -> dict[str, str]:
+    """Return the nodes that share a state, as evidence: the nodes, and their state."""
+    return {
+        listed([view.node.name for view, _ in group]): state
+        for state, group in grouped(states, lambda item: item[1]).items()
+    }
 
 
 @rule("peers", severity="info", scope="node")

@@ -228,5 +228,8 @@ def _fewer(job: Job, group: list[View], count: int, most: int) -> Finding:
         severity="warning" if count and not strict else "error",
         scope="node",
         owner="admin",
-        evidence={view.node.name: [line.name for line in _all(view)][:16] for view in views(job)[:16]},
+        evidence={
+            listed([view.node.name for view in alike_nodes]): list(ports[:16])
+            for ports, alike_nodes in list(grouped(views(job), lambda v: tuple(i.name for i in _all(v))).items())[:16]
+        },
     )

@@ -112,6 +112,14 @@ def test_the_nccl_that_ran_counts_and_not_the_installed_one(job, said, change):
     assert (found.rule, found.ranks) == ("sw-nccl-version-differs", (5,))
 
 
+def test_another_nccl_is_found_beside_another_torch_on_other_ranks(job, said):
+    other = TorchBuild("2.12.0+cu130", "13.0", None)
+    found, _ = said(
+        job(CU130, "3.11.7", "2.29.7", gpus=2, r3=having(other, nccl="2.28.9"), r6=having(CU130, nccl="2.27.3"))
+    )
+    assert [(f.rule, f.ranks) for f in found] == [("sw-torch-version-differs", (3,)), ("sw-nccl-version-differs", (6,))]
+
+
 def test_another_nccl_with_another_torch_is_one_finding(job, said):
     (found,), _ = said(job(CU130, "3.11.7", "2.29.7", gpus=2, r2=having(OLD, "3.11.7", "2.27.3")))
     assert found.rule == "sw-torch-version-differs"

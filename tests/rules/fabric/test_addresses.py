@@ -118,7 +118,7 @@ def test_ib_pkey_compares_the_key_at_the_index(fabric, told, message):
     assert told(fabric(full, full, NCCL_IB_PKEY="1")) == []
     job = fabric(full, keys(0xFFFF, 0x8002), full, NCCL_IB_PKEY="1")
     assert told(job) == [("ib-pkey", "error", *NODE2)]
-    assert "mlx5_0:1 of node2 use another partition than the other ports (key 0x0001)" in message(job)
+    assert "mlx5_0:1 of node2: not in the partition of the other ports (key 0x0001)" in message(job)
     assert told(fabric(full, full, NCCL_IB_PKEY="5")) == [("ib-pkey", "error", *ALL)]
     limited = keys(0x7FFF)
     assert told(fabric(limited, limited)) == [("ib-pkey", "error", *ALL)]
