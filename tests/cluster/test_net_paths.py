@@ -151,35 +151,32 @@ def test_a_node_with_smaller_packets_is_healthy(cluster, node):
 # -- losses and rates
 
 
-def shown(cluster, words):
-    """Look up to three times for a finding: on a busy machine every path may be slow, or one lose nothing."""
-    for _ in range(3):
-        ended, report = net(cluster)
-        if any(f["message"].startswith(words) for f in report["findings"]):
-            break
-    return ended, report
-
-
-@pytest.mark.parametrize(
-    ("nodes", "rule", "words"),
-    [
-        (["node2"], f"iifname eth0 {FIFTIETH}", "node1, node3 and node4 cannot send to node2 without packet loss"),
-        (
-            OTHERS,
-            f"{FROM_NODE2} {SINGLE} {TENTH}",
-            "node2 cannot send to node1, node3 and node4 without packet loss",
-        ),
-    ],
-    ids=["2 % into node2", "10 % of single packets out of node2"],
-)
-def test_a_node_that_loses_packets_is_named_with_the_direction(cluster, nodes, rule, words):
-    """The filter sees up to 64 KB at a time, and drops all of that or nothing; or it spares such pieces."""
+def lossy(cluster, *nodes, rule):
+    """Have nodes lose packets; return the finding of a single run, which must be about packet loss and nothing else."""
     filtered(cluster, *nodes, rule=rule)
-    ended, report = shown(cluster, words)
+    ended, report = net(cluster)
     assert (ended.code, findings(report)) == (20, ["net-packet-loss"]), report["findings"]
-    found = finding(report, "net-packet-loss")
+    return finding(report, "net-packet-loss")
+
+
+def test_a_node_to_which_packets_are_lost_is_named_with_the_direction(cluster):
+    """On a busy machine a run may prove the loss on some of the paths only (docs/reachability.md), never on others.
+
+    The filter sees up to 64 KB at a time, and drops all of that or nothing.
+    """
+    found = lossy(cluster, "node2", rule=f"iifname eth0 {FIFTIETH}")
+    assert "node2" in found["nodes"]
+    senders = r"node[134](?:, node[34])?(?: and node[34])?"
+    words = rf"{senders} cannot send to node2 without packet loss, but the other direction works \("
+    assert re.match(words, found["message"]), found["message"]
+
+
+def test_a_node_that_loses_single_packets_it_sends_is_named_with_the_direction(cluster):
+    """The filter spares the pieces of up to 64 KB in which the kernel passes on a whole transfer."""
+    found = lossy(cluster, *OTHERS, rule=f"{FROM_NODE2} {SINGLE} {TENTH}")
     assert (found["ranks"], found["nodes"]) == on(2)
-    assert found["message"].startswith(f"{words}, but the other direction works ("), found["message"]
+    words = "node2 cannot send to node1, node3 and node4 without packet loss, but the other direction works ("
+    assert found["message"].startswith(words), found["message"]
 
 
 @pytest.fixture
@@ -192,7 +189,7 @@ def slow_into_node1(cluster):
 
 
 def assert_slow(cluster, node, words):
-    ended, report = shown(cluster, f"the network of node{node} is slow")
+    ended, report = net(cluster)
     assert (ended.code, findings(report)) == (0, ["net-nic-down-or-slow"]), report["findings"]
     found = finding(report, "net-nic-down-or-slow")
     assert (found["severity"], (found["ranks"], found["nodes"])) == ("warning", on(node))
