@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ PROSE = 400
 """Most characters of a *why*; `distcheck explain` prints the whole text."""
 PIECES = 40
 """Most ranges in a folded list of ranks."""
+_HOW = re.compile(r"(?<=[.`]) Found (?=by|from|in|on|when|where|while)")
+"""Where a rule's prose begins to say how the problem is found."""
 
 
 class Case(NamedTuple):
@@ -115,7 +118,7 @@ def why(rule: str) -> str:
     if known is None:
         return ""
     paragraphs = [" ".join(p.split()).replace("``", "`") for p in known.doc.split("\n\n")]
-    prose = paragraphs[1].partition(" Found ")[0] if len(paragraphs) > 1 else ""
+    prose = _HOW.split(paragraphs[1])[0] if len(paragraphs) > 1 else ""
     if not prose or prose.startswith(("Fix:", "See:")):
         return paragraphs[0]
     return prose if len(prose) <= PROSE else prose[: prose.rfind(". ", 0, PROSE) + 1] or paragraphs[0]

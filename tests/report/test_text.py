@@ -5,8 +5,6 @@ import pytest
 
 from distcheck.facts.job import Asked, Collectives, Measurement
 from distcheck.report import Detail, render
-from distcheck.report.sections import why
-from distcheck.rules import all_rules
 from distcheck.rules.finding import Finding, Fix, NotChecked
 
 
@@ -39,11 +37,6 @@ def test_beyond_32_ranks_only_bad_ones_and_the_ends_have_a_row(job_of, judge):
     assert shown == ["0", "1", "2", "17", "37", "38", "39"]
     assert "not shown (use --all-ranks): 33 ok (3-16,18-36)" in text(judged)
     assert len(re.findall(r"(?m)^ +\d+ +node\d+ +\d", text(judged, all_ranks=True))) == 40
-
-
-def test_a_why_ends_before_how_the_problem_is_found():
-    assert why("nccl-comm-id-set").endswith("It is left from a program that uses NCCL without torch.")
-    assert not [rule.name for rule in all_rules() if "Found by" in why(rule.name)]
 
 
 def test_commands_are_not_wrapped(failing):

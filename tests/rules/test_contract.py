@@ -19,6 +19,7 @@ from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Variables
 from distcheck.facts.rank import Agent, RankRun
+from distcheck.report.sections import why
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import SEVERITIES, Finding, NotChecked
@@ -206,3 +207,8 @@ def test_what_cannot_be_pasted_is_recognised_in_every_finding(
 def test_no_name_or_alias_means_two_things() -> None:
     names = Counter(name for rule in all_rules() for name in {rule.name, *rule.aliases})
     assert [name for name, times in names.items() if times > 1] == []
+
+
+def test_a_reports_why_ends_before_how_the_problem_is_found():
+    assert why("nccl-comm-id-set").endswith("It is left from a program that uses NCCL without torch.")
+    assert not [rule.name for rule in all_rules() if "Found by" in why(rule.name) or len(why(rule.name)) < 30]
