@@ -81,6 +81,8 @@ class NcclLog(Facts, frozen=True, omit_defaults=True):
     Without the combinations that it rules out. Logged by rank 0."""
     warnings: tuple[str, ...] = ()
     """Its first WARN lines."""
+    diagnostics: tuple[str, ...] = ()
+    """Results of NCCL's own diagnostics that need a look (NCCL DIAG [INFO], since 2.31), if the job runs them."""
 
     @property
     def used_nvls(self) -> bool | None:

@@ -104,6 +104,7 @@ FAMILIES: dict[str, Family] = {
     "performance": Family("collectives.bandwidth", ("collectives",)),
     "nccl_networks": Family("nccl.networks", ("collectives",)),
     "nccl_transport": Family("collectives.nccl_network", ("collectives",)),
+    "nccl_diagnostics": Family("collectives.nccl_diagnostics", ("collectives",)),
     "nccl_nodes": Family("collectives.nccl_intranode", ("collectives",)),
     "ib_counters": Family("fabric.counters", ("collectives",)),
     "baseline": Family("collectives.baseline", ("collectives",)),

@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec.structs import replace
+
 from distcheck.collectives.nccl_log import lines  # noqa: F401 registers the formats
+from distcheck.collectives.nccl_log.diagnostics import diagnostics
 from distcheck.collectives.nccl_log.reading import LONGEST, MOST, LogReading, take
 from distcheck.facts.nccl import NcclLog
 
@@ -41,7 +44,9 @@ def parse(text: str, pid: int | None = None) -> NcclLog:
             reading.append("warnings", words[:LONGEST])
         else:
             take(reading, words)
-    return _summary(reading)
+    printed = diagnostics(text)
+    ours = printed.values() if pid is None else [printed.get(pid, ())]
+    return replace(_summary(reading), diagnostics=tuple(line for lines_of in ours for line in lines_of))
 
 
 def _summary(reading: LogReading) -> NcclLog:

@@ -7,6 +7,7 @@ are then ready in the time of one import.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -24,6 +25,7 @@ from distcheck.probe import environment
 from distcheck.selection.placement import rank_environment
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_IOLBF = 1
 TELL_STACK = signal.SIGUSR2
 """Makes a process here write its Python stack, even while a call into C holds the interpreter."""
 
@@ -46,6 +48,7 @@ def main() -> None:
     spec = msgspec.json.decode(sys.argv[1], type=Spec)
     _die_with(spec.parent)
     os.dup2(2, 1)  # NCCL and other libraries write to stdout, which is for the report only
+    _write_lines_at_once()
     faulthandler.enable(all_threads=False)
     faulthandler.register(TELL_STACK, all_threads=False)
     control = RankEnd(spec.control)
@@ -143,6 +146,13 @@ def _measure(channel: RankEnd) -> None:
     if task is not None:
         os.environ.update(task.variables)  # the libraries read them when the group is created
         worker.run(task, channel.tell)
+
+
+def _write_lines_at_once() -> None:
+    """Have C's stdout, a pipe, flush every line: the ranks leave without flushing, and NCCL's diagnostics do not."""
+    c = ctypes.CDLL(None)
+    with contextlib.suppress(ValueError):  # this C library has no such symbol
+        c.setvbuf(ctypes.c_void_p.in_dll(c, "stdout"), None, _IOLBF, ctypes.c_size_t(0))
 
 
 def _die_with(parent: int) -> None:

@@ -66,10 +66,14 @@ class Tail:
             output = output[began:] if began >= 0 else b""
         self._answer = ((self._answer or b"") + output)[:_ANSWER_BYTES]
 
+    def text(self) -> str:
+        """Return all that is kept."""
+        self._read()
+        return self._kept.decode("utf-8", "replace")
+
     def last(self) -> str:
         """Return the last lines, or those about the last crash of a process, if any."""
-        self._read()
-        text = self._kept.decode("utf-8", "replace")
+        text = self.text()
         crash = text.rfind(_CRASH)
         if crash < 0:
             return "\n".join(text[-_SHOWN_BYTES:].strip().splitlines()[-_SHOWN_LINES:])

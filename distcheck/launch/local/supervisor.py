@@ -170,7 +170,7 @@ class LocalRanks:
     def report(self, error: str = "") -> RunReport:
         """Return what the ranks measured and how they ended; `error` says why none could start."""
         imported = self.imported.result() if self.imported.done() else None
-        return results.report(self.ranks, imported, error, self._program_end)
+        return results.report(self.ranks, imported, error, self._program_end, self._words.text())
 
     async def measure(
         self,

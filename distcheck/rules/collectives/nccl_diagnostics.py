@@ -1,0 +1,71 @@
+"""The rule about the results of NCCL's own diagnostics, where the job runs them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.nccl_logs import logged
+from distcheck.rules.finding import Fix
+from distcheck.rules.wording import brief, found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts.job import Job
+
+_PARTIAL = re.compile(r"p2p: only (\d{1,9})/(\d{1,9}) GPU-to-GPU peer accesses passed verification")
+_PAIR = re.compile(r"p2p: .*\bsrcRank=(\d{1,9}) .*\bdstRank=(\d{1,9}) ")
+_MOST_LINES = 8
+
+
+@rule("collectives", severity="warning")
+def nccl_diagnostics_report(job: Job) -> Iterator[Outcome]:
+    """NCCL's own diagnostics report something to look at.
+
+    NCCL 2.31 and later test the GPUs' peer-to-peer access when NCCL_RUN_DIAGNOSTICS=1 is set, later ones also the
+    network's bandwidth, and compare the ranks with NCCL_RUN_RAS_DIAGNOSTICS=1. Their results are only printed and stop
+    nothing: a failed one, such as ``NCCL DIAG [INFO] p2p: only 52/56 GPU-to-GPU peer accesses passed verification``, is
+    easily missed among a job's output. A GPU pair that fails the check may hang or return wrong data later.
+
+    Found by the lines of NCCL with ``NCCL DIAG [INFO]`` in the ranks' output. Failed peer-to-peer checks are a warning
+    with the ranks that NCCL names; all other lines are only shown. distcheck does not set these variables.
+
+    Fix: check the named GPU pairs with ``nvidia-smi topo -p2p n`` and ``nvidia-smi topo -m``; or unset the variables.
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/diagnostics.html
+    """
+    ranks = {rank.placement.rank: rank for rank in job.ranks}
+    for t in logged(job):
+        lines = t.log.diagnostics if t.log.ranks in {None, job.world_size} else ()
+        pairs = [(int(pair[1]), int(pair[2])) for pair in map(_PAIR.match, lines) if pair]
+        partial = next(filter(None, map(_PARTIAL.match, lines)), None)
+        others = [line for line in lines if not (_PAIR.match(line) or _PARTIAL.match(line))]
+        shown = {f"line {n}": brief(line, 300) for n, line in enumerate(lines[:_MOST_LINES], 1)}
+        if pairs or partial:
+            named = [ranks[n] for n in sorted({n for pair in pairs for n in pair}) if n in ranks]
+            count = f"; {partial[1]} of {partial[2]} accesses passed" if partial else ""
+            yield found(
+                job,
+                named,
+                f"NCCL's diagnostics could not verify peer-to-peer access between all GPUs{count}",
+                Fix(
+                    "Check the GPU pairs that NCCL names.",
+                    ("nvidia-smi topo -p2p n", "nvidia-smi topo -m"),
+                ),
+                scope="job",
+                severity="warning",
+                confirmed=False,
+                evidence=shown,
+            )
+        elif others:
+            yield found(
+                job,
+                [],
+                f"NCCL's diagnostics report on rank {t.rank.placement.rank}: {brief(others[0], 160)}",
+                Fix("Read what NCCL reports; no action if it is intended."),
+                scope="job",
+                severity="info",
+                confirmed=False,
+                evidence=shown,
+            )
