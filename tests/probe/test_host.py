@@ -4,10 +4,13 @@ import socket
 import sys
 from types import SimpleNamespace
 
+import msgspec
+
 from distcheck.facts.base import Missing
 from distcheck.facts.network import Interface, NetworkFacts
 from distcheck.facts.node import TorchBuild
-from distcheck.probe import host
+from distcheck.probe import host, process
+from distcheck.probe.own import process_facts
 
 
 def test_a_nodes_key_is_its_name_with_boot_and_network():
@@ -33,6 +36,17 @@ def test_the_vendor_of_the_cpus_is_empty_where_the_kernel_names_none(tmp_path):
     assert host.cpu_vendor(tmp_path) == "", "an ARM machine"
     (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\n")
     assert host.cpu_vendor(tmp_path) == "AuthenticAMD"
+
+
+def test_a_process_on_a_node_with_gpus_looks_at_its_container():
+    node = host.collect({})
+    assert node.cpu_vendor == host.cpu_vendor()
+    plain, gpus = (
+        process_facts("1", msgspec.structs.replace(node, accelerator=kind), {}) for kind in ("none", "nvidia")
+    )
+    assert (plain.shm_device, plain.memory_policy_error) == (None, None)
+    assert isinstance(gpus.shm_device, int)
+    assert gpus.memory_policy_error == process.memory_policy_error()
 
 
 def test_a_missing_torch_is_a_fact(monkeypatch):

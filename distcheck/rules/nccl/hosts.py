@@ -29,6 +29,11 @@ _HOST_BY_CHOICE, _HOST_BY_DEFAULT, _HOST_CHECKED = (2, 23), (2, 24), (2, 26, 3)
 """NCCL_CUMEM_HOST_ENABLE exists; is on by default; is switched off by NCCL itself if it does not work (src/misc)."""
 
 
+def _nvidia(job: Job) -> bool:
+    """Return whether the job uses NCCL itself; AMD's RCCL has its own defaults."""
+    return uses_nccl(job) and not any(node.accelerator == "amd" for node in job.nodes)
+
+
 def _numbers(job: Job, name: str, default: int) -> dict[int, int]:
     """Return an NCCL variable as NCCL reads it, by the id of the rank's facts."""
     return {id(rank): group.number(name, default) for group in alike(job) for rank in group.ranks}
@@ -47,7 +52,7 @@ def nccl_mixed_cpu_vendor(job: Job) -> Iterator[Outcome]:
     Fix: install NCCL 2.22 or later, or ``export NCCL_NET_OVERHEAD=1000`` on all ranks.
     See: https://github.com/NVIDIA/nccl/issues/1136
     """
-    if not uses_nccl(job) or len({node.cpu_vendor for node in job.nodes}) < 2:
+    if not _nvidia(job) or len({node.cpu_vendor for node in job.nodes}) < 2:
         return
     overhead = _numbers(job, "NCCL_NET_OVERHEAD", -2)
     open_ranks = [rank for rank in job.ranks if job.node_of(rank).cpu_vendor and overhead[id(rank)] == -2]
@@ -99,7 +104,7 @@ def nccl_ipc_abstract_socket(job: Job) -> Iterator[Outcome]:
     share /tmp.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ipc-use-abstract-socket
     """
-    if not uses_nccl(job) or len({node.boot_id for node in job.nodes}) == len(job.nodes):
+    if not _nvidia(job) or len({node.boot_id for node in job.nodes}) == len(job.nodes):
         return
     cumem, abstract = _numbers(job, "NCCL_CUMEM_ENABLE", -2), _numbers(job, "NCCL_IPC_USE_ABSTRACT_SOCKET", 1)
     concerned = []
@@ -156,7 +161,7 @@ def nccl_cumem_host_docker(job: Job) -> Iterator[Outcome]:
     Fix: ``docker run --cap-add SYS_NICE``, or ``export NCCL_CUMEM_HOST_ENABLE=0``.
     See: https://github.com/NVIDIA/nccl/blob/master/docs/userguide/source/troubleshooting/runtime_and_mpi_issues.rst
     """
-    denied = [r for r in job.ranks if job.process_of(r).memory_policy_error] if uses_nccl(job) else []
+    denied = [r for r in job.ranks if job.process_of(r).memory_policy_error] if _nvidia(job) else []
     wanted = _numbers(job, "NCCL_CUMEM_HOST_ENABLE", -1) if denied else {}
     used = [rank for rank in denied if _host_memory(job, rank, wanted[id(rank)])]
     for (error, version), ranks in grouped(

@@ -72,6 +72,12 @@ def test_equal_or_unknown_cpus_and_a_common_overhead_are_silent(loading, cpus, j
     )
 
 
+def test_amd_gpus_and_other_backends_are_left_out(loading, cpus, judge, change):
+    mixed = cpus(loading("2.21.5"), INTEL, AMD, INTEL)
+    assert judge(change.node(mixed, None, accelerator="amd"), FAMILY)[:2] == ((), ())
+    assert judge(change.asked(mixed, backend="gloo"), FAMILY)[:2] == ((), ())
+
+
 def test_mixed_cpus_with_an_unknown_nccl_are_listed_as_not_checked(job, cpus, judge):
     said = judge(cpus(job, INTEL, AMD, INTEL), FAMILY)
     assert (said.findings, [(n.rule, n.required) for n in said.not_checked]) == ((), [("nccl-mixed-cpu-vendor", False)])
