@@ -68,7 +68,7 @@ def _family(family: str, rules: list[Rule]) -> str:
 
 def _unknown(name: str) -> str:
     known = [known for rule in all_rules() for known in (rule.name, *rule.aliases)]
-    close = difflib.get_close_matches(name, known, n=3) or [k for k in known if name and name in k][:3]
+    close = difflib.get_close_matches(name, known, n=3) or [k for k in known if name and name in k][:8]
     hint = f"similar: {', '.join(close)}" if close else "`distcheck explain` lists all rules"
     return f"no rule is named {name!r}; {hint}"
 
