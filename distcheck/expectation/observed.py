@@ -57,9 +57,7 @@ def hardware(job: Job) -> Hardware | Missing:
         inside=_inside(job, gpus, alone=max(shape) == 1),
         outside=where,
         even=len(set(shape)) == 1,
-        settings={
-            name: value for rank in job.ranks for name, value in rank.environment.items() if name in SLOWING and value
-        },
+        settings={name: value for rank in job.ranks for name in SLOWING if (value := rank.environment.get(name))},
     )
 
 

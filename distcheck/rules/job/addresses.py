@@ -77,7 +77,7 @@ def canonical(address: str) -> str:
 
 def is_address(text: str) -> bool:
     """Whether a text is an IP address, not a name."""
-    return bool(re.fullmatch(r"[\d.]+|.*:.*", text))
+    return ":" in text or text.replace(".", "").isdecimal()
 
 
 @_few
@@ -91,10 +91,16 @@ def is_here(address: str) -> bool:
 
 def resolved(job: Job, rank: RankFacts) -> frozenset[str]:
     """Return the addresses to which a rank's MASTER_ADDR resolves on it, empty if unknown."""
-    answer = job.process_of(rank).master_resolution
-    if answer is None or isinstance(answer, Missing):
-        return frozenset()
-    return frozenset(canonical(a) for a in answer.addresses)
+    return _resolutions(job)[rank.process]
+
+
+@once
+def _resolutions(job: Job) -> dict[str, frozenset[str]]:
+    """Return the addresses to which MASTER_ADDR resolves, by process; one set for all that got the same answer."""
+    answers = {p.uid: p.master_resolution for p in job.processes}
+    texts = {uid: () if a is None or isinstance(a, Missing) else a.addresses for uid, a in answers.items()}
+    sets = {addresses: frozenset(map(canonical, addresses)) for addresses in set(texts.values())}
+    return {uid: sets[addresses] for uid, addresses in texts.items()}
 
 
 def unresolved(job: Job, rank: RankFacts) -> str:
@@ -137,9 +143,13 @@ def rank_zero(job: Job) -> RankFacts | None:
 
 def _reached(job: Job, rank: RankFacts) -> frozenset[str]:
     """Return the addresses of a rank's MASTER_ADDR; empty for a name that was not resolved."""
-    address = canonical(rank.placement.master_addr or "")
-    literal = is_here(address) or is_address(address)
-    return resolved(job, rank) or (frozenset({address}) if literal else frozenset())
+    return resolved(job, rank) or _literal(rank.placement.master_addr or "")
+
+
+@_few
+def _literal(text: str) -> frozenset[str]:
+    address = canonical(text)
+    return frozenset({address}) if is_here(address) or is_address(address) else frozenset()
 
 
 @once
@@ -182,12 +192,14 @@ def leads_home(job: Job, rank: RankFacts, known: frozenset[str]) -> bool:
     )
 
 
+@once
 def differing(job: Job) -> bool:
     """Whether MASTER_ADDR names different hosts on the ranks."""
     hosts = list(meanings(job).values())
     return len(hosts) > 1 and not frozenset[str].intersection(*hosts)
 
 
+@once
 def networks(job: Job) -> dict[frozenset[str], list[RankFacts]]:
     """Group the ranks that reach rank 0's host by MASTER_ADDR's addresses, without loopback."""
     zero = rank_zero(job)
@@ -196,6 +208,7 @@ def networks(job: Job) -> dict[frozenset[str], list[RankFacts]]:
     return grouped(led, lambda r: _reached(job, r))
 
 
+@once
 def here_over_nodes(job: Job) -> list[RankFacts]:
     """Return the ranks whose MASTER_ADDR is their own host in a job of several hosts.
 

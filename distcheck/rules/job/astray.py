@@ -16,13 +16,14 @@ from distcheck.rules.job.addresses import (
     resolved,
     unresolved,
 )
-from distcheck.rules.wording import grouped
+from distcheck.rules.wording import grouped, once
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.rank import RankFacts
 
 
+@once
 def astray(job: Job) -> RankFacts | None:
     """Return rank 0 if its node does not have MASTER_ADDR and no rank reached it there.
 
@@ -42,6 +43,7 @@ def astray(job: Job) -> RankFacts | None:
     return None if through else zero
 
 
+@once
 def misled(job: Job) -> list[RankFacts]:
     """Return the ranks that, unlike rank 0, resolve its MASTER_ADDR to another host.
 
@@ -51,16 +53,14 @@ def misled(job: Job) -> list[RankFacts]:
     zero = rank_zero(job)
     if zero is None:
         return [r for r in job.ranks if named_elsewhere(job, r)]
-    if not own_addresses(job.node_of(zero)):
-        return []
-    home, own = job.node_of(zero), own_addresses(job.node_of(zero))
-    right = resolved(job, zero)
-    if not right or not (right & own or all(is_here(a) for a in right)):
+    home = job.node_of(zero)
+    own, right = own_addresses(home), resolved(job, zero)
+    if not own or not right or not (right & own or all(is_here(a) for a in right)):
         return []
     lost = []
     for rank in job.ranks:
         there = resolved(job, rank)
-        elsewhere = there and not there & own and job.node_of(rank).key != home.key
+        elsewhere = there and there is not right and not there & own and job.node_of(rank).key != home.key
         if elsewhere and rank.placement.master_addr == zero.placement.master_addr and not _got_through(job, rank):
             lost.append(rank)
     return lost

@@ -37,28 +37,34 @@ def failing(job: Job, outcomes: set[str]) -> Iterator[tuple[list[RankFacts], lis
     rank 0's node could not be started; MASTER_ADDR is every node itself, or a host other than rank 0's. In a pod
     MASTER_ADDR may be a service address, so that is no explanation.
     """
+    for attempts, uids in _tried_alike(job):
+        if all(a.outcome in outcomes for a in attempts):
+            yield ranks_of(job, uids), attempts
+
+
+@once
+def _tried_alike(job: Job) -> list[tuple[list[Attempt], set[str]]]:
+    """Return each series of attempts at MASTER_PORT that nothing else explains, with the processes that made it."""
     explained = any(p.bind is not None and p.bind.outcome in {"in-use", "denied", "failed"} for p in job.processes)
     if explained or here_over_nodes(job) or (0 in job.missing_ranks and (job.met or _not_started(job, 0))):
-        return
+        return []
     lost = astray(job)
     if lost is not None and "KUBERNETES_SERVICE_HOST" not in lost.environment:
-        return
+        return []
     masters = {r.process: (r.placement.master_addr, r.placement.master_port) for r in reversed(job.ranks)}
     rank_0 = next((masters[r.process] for r in job.ranks if r.placement.rank == 0), None)
     elsewhere = {r.process for r in misled(job)}
     doubled = {node.key for nodes in survey(job).shared.values() for node in nodes}
-    failed = []
+    series = []
     for process in job.processes:
         if process.uid in elsewhere or process.node in doubled:
             continue  # reported by net-dns-differs and net-duplicate-ip
-        attempts = at_master_door(process)
         if rank_0 is not None and masters.get(process.uid) != rank_0:
             continue  # another master: reported by env-master-addr-differs and env-master-port-differs
-        if attempts and all(a.outcome in outcomes for a in attempts):
-            failed.append((process.uid, attempts))
-    alike = grouped(failed, lambda item: tuple((a.address, a.port, a.outcome) for a in item[1]))
-    for several in alike.values():
-        yield ranks_of(job, {uid for uid, _ in several}), several[0][1]
+        if attempts := at_master_door(process):
+            series.append((process.uid, attempts))
+    alike = grouped(series, lambda item: tuple((a.address, a.port, a.outcome) for a in item[1]))
+    return [(several[0][1], {uid for uid, _ in several}) for several in alike.values()]
 
 
 def _not_started(job: Job, rank: int) -> bool:

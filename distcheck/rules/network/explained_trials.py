@@ -37,6 +37,9 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
     - it goes to the address used to reach rank 0, from a node without an address of that family. Only rank 0 is
       contacted there, and another rule reports the nodes that cannot reach it.
     """
+    failed = [(source, target, trial) for source, target, trial in between_nodes(job) if trial.outcome != "met"]
+    if not failed:
+        return frozenset()
     seen = survey(job)
     ends = _explained_ends(seen)
     faulty = {
@@ -46,7 +49,9 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
         if seen.fault(choice, library) in {"apart", "family", "down"}
     }
     doubled = _doubled(seen)
-    lacking = {(node.key, ipv6) for node in job.nodes for ipv6 in (False, True) if _lacks(node, ipv6=ipv6)}
+    sources = {source for source, _, trial in failed if set(trial.uses) <= {"master"}}
+    there = [node for node in job.nodes if node.key in sources]
+    lacking = {(node.key, ipv6) for node in there for ipv6 in (False, True) if _lacks(node, ipv6=ipv6)}
     families = {
         (choice.node.key, ":" in choice.taken(library)[0].address)
         for choice in seen.choices
@@ -55,16 +60,13 @@ def explained_trials(job: Job) -> frozenset[tuple[str, str, str]]:
     }
     return frozenset(
         (trial.source, trial.target, trial.address)
-        for source, target, trial in between_nodes(job)
-        if trial.outcome != "met"
-        and (
-            (target, trial.address) in ends
-            or trial.address in seen.shared
-            or (source, ":" not in trial.address) in families
-            or (set(trial.uses) <= {"master"} and (source, ":" in trial.address) in lacking)
-            or any(within(i, trial.address) for end in (source, target) for i in doubled.get(end, ()))
-            or ("master" not in trial.uses and any((source, use) in faulty for use in trial.uses))
-        )
+        for source, target, trial in failed
+        if (target, trial.address) in ends
+        or trial.address in seen.shared
+        or (source, ":" not in trial.address) in families
+        or (set(trial.uses) <= {"master"} and (source, ":" in trial.address) in lacking)
+        or any(within(i, trial.address) for end in (source, target) for i in doubled.get(end, ()))
+        or ("master" not in trial.uses and any((source, use) in faulty for use in trial.uses))
     )
 
 

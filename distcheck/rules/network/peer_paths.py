@@ -16,7 +16,7 @@ from distcheck.rules.network.attempts import Way, Ways, interface_name, nothing_
 from distcheck.rules.network.ephemeral_ports import opened
 from distcheck.rules.network.explained_trials import explained_trials
 from distcheck.rules.network.losses import echoes, lossy
-from distcheck.rules.wording import are, found, listed, nodes_of, numbers_of
+from distcheck.rules.wording import are, found, listed, nodes_of, numbers_of, once
 
 _LOSS, _HEAVY_LOSS = 0.01, 0.05
 """Shares of retransmitted segments that are an error: on some paths, and on all, which the test itself may congest.
@@ -26,6 +26,7 @@ Source: Mathis et al., The Macroscopic Behavior of the TCP Congestion Avoidance 
 """
 
 
+@once
 def _unreached(job: Job) -> tuple[Ways, dict[Way, PeerTrial]]:
     """Return the paths on which an endpoint was not reached, each with the failed trial."""
     ways = Ways(job, explained_trials(job))
