@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -51,6 +52,18 @@ class Rates(NamedTuple):
         return any(word in self.slow[side].rates for side, word in ends if side in self.slow)
 
 
+class _Path(NamedTuple):
+    rate: float
+    """Bytes per second, without the time in which the receiver waited for a CPU."""
+    again: bool
+    """Whether it was measured again."""
+    distant: bool
+    """Whether the round trip decides how long the transfer takes."""
+
+
+_rate = itemgetter(0)
+
+
 @once
 def of(job: Job) -> Rates:
     """Return the slow sides of a job, compared by their fastest path in each direction.
@@ -62,32 +75,28 @@ def of(job: Job) -> Rates:
     if len(job.nodes) < 3:
         return Rates({}, {})
     losing = {way for way, lost in lossy(job).items() if lost.ways > 1}
-    rates, seen = {}, {}
-    again: set[Way] = set()
-    distant: set[Way] = set()
+    own: dict[str, dict[Word, list[_Path]]] = {}
+    seen: list[tuple[Way, float]] = []
     for way, trials in ways.tried.items():
         sent = [t.transfer for t in trials if t.transfer and not t.transfer.stalled and t.transfer.seconds > 0]
-        if sent and losing.isdisjoint((way, way[::-1])):
-            again |= {way} if any(s.repeats for s in sent) else set()
-            distant |= {way} if any(s.latency_bound for s in sent) else set()
+        if sent and (not losing or losing.isdisjoint((way, way[::-1]))):
             # CPU wait excuses a side, but must not raise the others' rates far above the measured ones.
-            rates[way] = max(s.rate for s in sent)
-            seen[way] = max(min(s.rate, 2 * s.bytes / s.seconds) for s in sent)
-    own: dict[str, dict[Word, list[Way]]] = {}
-    for way in rates:
-        own.setdefault(way[0], {}).setdefault("to", []).append(way)
-        own.setdefault(way[1], {}).setdefault("from", []).append(way)
+            seen.append((way, max(min(s.rate, 2 * s.bytes / s.seconds) for s in sent)))
+            again, distant = any(s.repeats for s in sent), any(s.latency_bound for s in sent)
+            path = _Path(max(s.rate for s in sent), again, distant)
+            own.setdefault(way[0], {}).setdefault("to", []).append(path)
+            own.setdefault(way[1], {}).setdefault("from", []).append(path)
     fastest = {
-        side: {word: max(several, key=rates.__getitem__) for word, several in both.items() if len(several) > 1}
+        side: {word: max(several, key=_rate) for word, several in both.items() if len(several) > 1}
         for side, both in sorted(own.items())
     }
     found = Rates({}, {})
-    slowest_first = sorted(fastest, key=lambda side: min((rates[w] for w in fastest[side].values()), default=math.inf))
+    slowest_first = sorted(fastest, key=lambda side: min(map(_rate, fastest[side].values()), default=math.inf))
     for side in slowest_first[:_MOST_SLOW]:
-        usual = median([rate for way, rate in seen.items() if side not in way] or [0.0])
-        slow = {word: way for word, way in fastest[side].items() if rates[way] < _SLOW * usual}
-        near = {word: way for word, way in slow.items() if way not in distant}
-        sure = {word: rates[way] for word, way in near.items() if not again.isdisjoint(own[side][word])}
+        usual = median([rate for way, rate in seen if side not in way] or [0.0])
+        slow = {word: path for word, path in fastest[side].items() if path.rate < _SLOW * usual}
+        near = {word: path for word, path in slow.items() if not path.distant}
+        sure = {word: path.rate for word, path in near.items() if any(p.again for p in own[side][word])}
         if sure:
             found.slow[side] = Slow(sure, usual)
         elif slow:

@@ -221,20 +221,23 @@ def duplicates(job: Job, chosen: list[Choice], reached: Reach) -> dict[str, list
     An address counts if, on one of the nodes, a library uses it, it is the path to rank 0, or its link is a physical
     device. Addresses of bridges and tunnels, which are the same on every host, and those inside a machine do not count.
     """
+    there = [(node, node.interfaces) for node in job.nodes if not isinstance(node.interfaces, Missing)]
+    seen = Counter(i.address for _, interfaces in there for i in interfaces)
+    repeated = {a for a, times in seen.items() if times > 1 and not is_here(a) and not link_local(a)}
     holders: dict[str, dict[str, tuple[NodeFacts, str]]] = {}
     matter: set[str] = set()
-    used = {(c.node.key, i.address) for c in chosen for library in LIBRARIES for i in c.taken(library)} | reached.doors
-    for node in job.nodes:
-        if node.network is None or isinstance(node.network.links, Missing) or isinstance(node.interfaces, Missing):
+    taken = ((c.node.key, i.address) for c in chosen for library in LIBRARIES for i in c.taken(library))
+    used = {(key, a) for key, a in taken if a in repeated} | {(key, a) for key, a in reached.doors if a in repeated}
+    for node, interfaces in there:
+        if node.network is None or isinstance(node.network.links, Missing):
             continue
-        links = {link.name: link for link in node.network.links}
-        for i in node.interfaces:
-            link = links.get(i.name)
-            if link is None or is_here(i.address) or link_local(i.address) or not i.up:
+        for i in interfaces:
+            if i.address not in repeated or not i.up or looks_virtual(node, i) or i.name.startswith("docker"):
                 continue
-            if looks_virtual(node, i) or i.name.startswith("docker"):
+            link = next((link for link in node.network.links if link.name == i.name), None)
+            if link is None:
                 continue
-            if (node.key, i.address) in used or link.kind == "physical":
+            if link.kind == "physical" or (node.key, i.address) in used:
                 matter.add(i.address)
             holders.setdefault(i.address, {})[node.key] = (node, link.mac)
     several = {a: list(those.values()) for a, those in holders.items() if len(those) > 1 and a in matter}
