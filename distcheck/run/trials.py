@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from distcheck.collectives.plan import Task
 from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.protocol import RunReport, StartTrial
+from distcheck.run import ras
 from distcheck.selection.alternatives import VARIABLES
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ async def take_part(
     if error:
         return replace(local.report(error=error), trial=trial.number)
     await local.again()
-    await _measure(run, local, trial, leader_address, halted, opened)
+    with ras.addresses(trial.plan.backend, trial.parts) as ports:
+        await _measure(run, local, trial, leader_address, halted, opened, ports)
     return replace(local.report(), trial=trial.number)
 
 
@@ -51,12 +53,13 @@ async def _measure(
     leader_address: str,
     halted: asyncio.Event,
     opened: Callable[[int], None],
+    ports: Mapping[int, int],
 ) -> None:
     loop = asyncio.get_running_loop()
     until = loop.time() + trial.seconds
     store = trial.store
     if store is None:
-        port = await local.open_store(_tasks(run, local, trial, None), trial.seconds, halted)
+        port = await local.open_store(_tasks(run, local, trial, None, ports), trial.seconds, halted)
         if port is None:
             return
         opened(port)
@@ -66,16 +69,19 @@ async def _measure(
         loop.call_later(_GRACE_SECONDS, halted.set)
 
     await local.measure(
-        _tasks(run, local, trial, (store[0] or leader_address, store[1])),
+        _tasks(run, local, trial, (store[0] or leader_address, store[1]), ports),
         seconds=max(0.0, until - loop.time()),
         aborted=halted,
         on_trouble=end_soon,
     )
 
 
-def _tasks(run: Session, local: LocalRanks, trial: StartTrial, store: tuple[str, int] | None) -> list[Task]:
+def _tasks(
+    run: Session, local: LocalRanks, trial: StartTrial, store: tuple[str, int] | None, ports: Mapping[int, int]
+) -> list[Task]:
     # Only these: the leader cannot have a process load a library or write a file.
     variables = {name: value for name, value in trial.variables.items() if name in VARIABLES}
     template = Task(plan=trial.plan, rank=0, world_size=0, local_rank=0, store=None, variables=variables)
     ordinals = run.cuda_ordinals(trial.plan.backend)
-    return tasks_for(local.placements, template, store=store, gpus=ordinals, parts=trial.parts)
+    tasks = tasks_for(local.placements, template, store=store, gpus=ordinals, parts=trial.parts)
+    return ras.addressed(tasks, {trial.parts[rank][0]: port for rank, port in ports.items()})

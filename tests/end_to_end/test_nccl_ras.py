@@ -54,7 +54,8 @@ def as_nccl(folder, seconds):
     """Return the variables with which Gloo stands for NCCL, and rank 2 sleeps before each all_reduce."""
     (folder / "site").mkdir()
     (folder / "site" / "sitecustomize.py").write_text(SITE.format(tests=str(TESTS), seconds=seconds, partial=PARTIAL))
-    return {"PYTHONPATH": os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
+    path = os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}  # with it, C's stdout would have no buffer either
 
 
 def test_ras_names_the_rank_that_is_behind_in_a_stalled_collective(distcheck, tmp_path):

@@ -13,7 +13,9 @@ from fake_ras import FakeRas, document, text
 from distcheck.collectives.plan import Plan, Software, Task
 from distcheck.facts.base import Missing
 from distcheck.facts.nccl import Ras
-from distcheck.run import ras, stall
+from distcheck.facts.placement import Placement
+from distcheck.rollcall.protocol import RunReport, StartTrial
+from distcheck.run import ras, stall, trials
 
 BOTH = {"text": text(4, missing=(2,)), "json": document(4, missing=(2,))}
 
@@ -189,3 +191,26 @@ def test_the_jobs_own_settings_stay(monkeypatch, tmp_path, name, value, refused,
 def test_other_backends_get_no_address():
     with ras.addresses("gloo", [0, 1]) as ports:
         assert ports == {}
+
+
+def test_in_a_group_of_a_search_the_ranks_have_addresses_too():
+    tasks = []
+
+    async def measure(given, **_):
+        tasks.extend(given)
+
+    async def nothing(*_):
+        return ""
+
+    placements = [Placement(launcher="torchrun", rank=n, world_size=8, local_rank=n - 4) for n in (4, 5)]
+    local = SimpleNamespace(
+        placements=placements, measure=measure, wait_imported=nothing, again=nothing, report=lambda: RunReport({}, ())
+    )
+    run = SimpleNamespace(local=local, cuda_ordinals=lambda _backend: {})
+    plan = Plan(backend="nccl", operations=("all_reduce",), sizes_bytes=(1 << 20,), deadline_seconds=9.0)
+    trial = StartTrial(1, plan, 9.0, {4: (0, 2), 5: (1, 2)}, ("127.0.0.1", 1), {"NCCL_ALGO": "Ring"})
+    asyncio.run(trials.take_part(run, trial, "", asyncio.Event(), lambda _port: None))
+    given = [task.variables for task in tasks]
+    assert [task.rank for task in tasks] == [0, 1]
+    assert [variables["NCCL_ALGO"] for variables in given] == ["Ring", "Ring"]
+    assert len({variables["NCCL_RAS_ADDR"] for variables in given}) == 2
