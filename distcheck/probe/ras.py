@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,10 +83,19 @@ def parse(answer: bytes, asked: int, world_size: int) -> Ras | Missing:
             return Missing(reason="its JSON is not the documented one")
         return _of_json(said, asked, world_size)
     text = answer.decode("utf-8", "replace")
-    # The headings come in this order, and the last one even if there are no warnings.
-    if not re.search(r"^Communicators\.\.\..*^Errors$.*^Warnings$", text, re.MULTILINE | re.DOTALL):
+    if not _is_complete(text):
         return Missing(reason="its text is incomplete or of an unknown format")
     return _of_text(text, asked, world_size)
+
+
+def _is_complete(text: str) -> bool:
+    """Return whether the headings are there, in order; the last one is, even if there are no warnings."""
+    at = 0
+    for heading in ("\nCommunicators...", "\nErrors\n", "\nWarnings\n"):
+        at = text.find(heading, at) + 1
+        if at == 0:
+            return False
+    return True
 
 
 def _of_json(said: _Answer, asked: int, world_size: int) -> Ras | Missing:
@@ -167,6 +177,7 @@ def _of_text(text: str, asked: int, world_size: int) -> Ras | Missing:
             elif operation:
                 _count(counts[operation], line)
     known = {n for n in missing if n < world_size}
+    words = (line.strip() for line in lines if line.strip(" =") not in {"", "Warnings"})
     return Ras(
         rank=asked,
         version=version[1] if version else "",
@@ -175,7 +186,7 @@ def _of_text(text: str, asked: int, world_size: int) -> Ras | Missing:
         behind=tuple(b for name, groups in counts.items() for b in _behind_in_text(name, groups, world_size))[
             :_MOST_GROUPS
         ],
-        words=tuple(_clean(line.strip()) for line in lines if line.strip(" =") not in {"", "Warnings"})[:_MOST_WORDS],
+        words=tuple(islice(map(_clean, words), _MOST_WORDS)),
     )
 
 

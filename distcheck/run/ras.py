@@ -25,7 +25,6 @@ from distcheck.probe.ras import parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from distcheck.collectives.plan import Plan, Task
     from distcheck.facts.nccl import Ras
@@ -44,20 +43,21 @@ _SILENT_SECONDS = 3.0
 """Without progress for this long before --timeout expires, RAS is asked."""
 _ANSWER_BYTES, _BYTES_PER_RANK = 1 << 20, 2048
 """The longest answer; in JSON a rank takes about 700 bytes."""
+_LONGEST_ANSWER = 64 << 20
+_SHOWN = 80
 _SINCE, _JSON_SINCE = (2, 24), (2, 28, 7)
 _ADDRESS, _ENABLE = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
 
 
-def own_address_refused(environ: Mapping[str, str], root: Path | None = None) -> str:
+def own_address_refused(environ: Mapping[str, str]) -> str:
     """Return why the ranks get no RAS address from distcheck, '' if they may have one."""
     names = (_ADDRESS, _ENABLE)
-    files = nccl_files(environ, names=names) if root is None else nccl_files(environ, root, names)
-    settings = files | {name: environ[name] for name in names if environ.get(name)}
+    settings = nccl_files(environ, names=names) | {name: environ[name] for name in names if environ.get(name)}
     if settings.get(_ADDRESS):
-        return f"{_ADDRESS}={settings[_ADDRESS]} is the job's own"
-    enable = re.match(r"\s*[+-]?\d+", settings.get(_ENABLE, "1"))
+        return f"{_ADDRESS}={settings[_ADDRESS][:_SHOWN]} is the job's own"
+    enable = re.match(r"\s*[+-]?\d{1,18}", settings.get(_ENABLE, "1"))
     if settings.get(_ENABLE) and (enable is None or int(enable[0]) == 0):
-        return f"{_ENABLE}={settings[_ENABLE]} turns it off"
+        return f"{_ENABLE}={settings[_ENABLE][:_SHOWN]} turns it off"
     return ""
 
 
@@ -119,9 +119,7 @@ class RasQuestion:
         able = [(r.placement.rank or 0, version_of(r)) for r in self._in_order()]
         has_ras = [(rank, version) for rank, version in able if version >= _SINCE and rank in self._ports]
         if not has_ras:
-            known = max((version for _, version in able), default=())
-            name = f"NCCL {'.'.join(map(str, known))}" if known else "a NCCL of unknown version"
-            self.answer = Missing(reason=f"not asked: {name} has no RAS" if known else f"not asked: {name}")
+            self.answer = Missing(reason=f"not asked: {_why_none(max((version for _, version in able), default=None))}")
             return
         world_size = self._run.record.job().world_size or 1
         with contextlib.suppress(asyncio.TimeoutError):
@@ -141,6 +139,16 @@ class RasQuestion:
         return last
 
 
+def _why_none(version: tuple[int, ...] | None) -> str:
+    """Return why no rank can be asked, by the newest NCCL of those that run; None if none runs."""
+    if version is None:
+        return "no rank of the leader's process runs any more"
+    if not version:
+        return "the version of NCCL is unknown"
+    name = ".".join(map(str, version))
+    return f"NCCL {name} has no RAS" if version < _SINCE else f"no port was free for the RAS of NCCL {name}"
+
+
 def version_of(rank: LocalRank) -> tuple[int, ...]:
     """Return the version of the NCCL that a rank loaded, () if unknown."""
     name = rank.software.nccl if rank.software else ""
@@ -150,7 +158,8 @@ def version_of(rank: LocalRank) -> tuple[int, ...]:
 async def ask_one(rank: int, port: int, world_size: int, *, as_json: bool) -> Ras | Missing:
     """Ask the RAS thread of one rank; whatever it answers, this raises nothing and keeps little."""
     try:
-        answer = await _status(port, _ANSWER_BYTES + _BYTES_PER_RANK * world_size, as_json=as_json)
+        limit = min(_ANSWER_BYTES + _BYTES_PER_RANK * world_size, _LONGEST_ANSWER)
+        answer = await _status(port, limit, as_json=as_json)
     except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
         why = str(error) or "it did not answer in time"
         return Missing(reason=f"rank {rank}'s RAS: {why}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from fake_ras import document, text
 from hypothesis import given
@@ -115,6 +117,12 @@ def test_a_communicator_of_other_ranks_says_nothing_about_the_jobs():
 )
 def test_what_is_incomplete_or_of_another_format_is_missing(answer):
     assert isinstance(parse(answer, 0, 4), Missing)
+
+
+def test_a_long_answer_without_an_end_is_refused_at_once():
+    start = time.monotonic()
+    assert isinstance(parse(b"\nCommunicators...\nErrors\n" * 100_000, 0, 4), Missing)
+    assert time.monotonic() - start < 2
 
 
 @given(st.sampled_from([text, document]), st.data())

@@ -92,6 +92,19 @@ def test_no_ras_at_the_address_is_a_reason():
     assert seconds < 1
 
 
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [
+        ("2.21.5", "NCCL 2.21.5 has no RAS"),
+        ("", "the version of NCCL is unknown"),
+        ("2.28.9", "no port was free for the RAS of NCCL 2.28.9"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_says_why(version, why):
+    said, _ = asked([rank_of(0, version)], {})
+    assert said == Missing(reason=f"not asked: {why}")
+
+
 def test_a_frozen_rank_is_passed_over_for_one_that_answers():
     with FakeRas(BOTH, "mute") as frozen, FakeRas(BOTH) as alive:
         said, _ = asked([rank_of(0, heard=2.0), rank_of(1, heard=1.0)], {0: frozen.port, 1: alive.port})
@@ -120,7 +133,7 @@ def test_it_is_asked_before_the_end_only_without_progress():
         return question.answer
 
     assert asyncio.run(wait(1.0)) is None
-    assert asyncio.run(wait(9.0)) == Missing(reason="not asked: a NCCL of unknown version")
+    assert asyncio.run(wait(9.0)) == Missing(reason="not asked: no rank of the leader's process runs any more")
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -169,6 +182,7 @@ def test_every_rank_gets_its_own_port_that_only_ras_can_take():
     [
         ("NCCL_RAS_ADDR", "localhost:4000", True),
         ("NCCL_RAS_ENABLE", "0", True),
+        ("NCCL_RAS_ENABLE", "1" * 5000, False),
         ("NCCL_RAS_ENABLE", "true", True),  # NCCL reads a number: this is 0
         ("NCCL_RAS_ENABLE", "1", False),
     ],

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from distcheck.facts.job import Job
     from distcheck.facts.nccl import RasBehind
 
-_MOST_BEHIND, _MOST_WORDS = 4, 4
+_MOST_BEHIND, _MOST_WORDS, _LONGEST_LIST = 4, 4, 200
 
 
 def ras_named(job: Job) -> str:
@@ -46,7 +46,7 @@ def ras_evidence(job: Job) -> dict[str, str]:
         return {"NCCL's RAS": said.reason}
     shown = {"did not answer": _missing(said)} if said.missing_number else {}
     if said.dead:
-        shown["given up"] = numbered(list(said.dead))
+        shown["given up"] = brief(numbered(list(said.dead)), _LONGEST_LIST)
     for group in _named(said)[:_MOST_BEHIND]:
         shown[f"behind in {group.operation}"] = _behind(group)
     if said.words:
@@ -67,10 +67,10 @@ def _named(said: Ras) -> list[RasBehind]:
 
 def _missing(said: Ras) -> str:
     if said.missing and len(said.missing) == said.missing_number:
-        return numbered(list(said.missing))
+        return brief(numbered(list(said.missing)), _LONGEST_LIST)
     return f"{said.missing_number} ranks"
 
 
 def _behind(group: RasBehind) -> str:
-    who = numbered(list(group.ranks)) if group.ranks else f"{group.number} ranks"
+    who = brief(numbered(list(group.ranks)), _LONGEST_LIST) if group.ranks else f"{group.number} ranks"
     return f"{who} launched {group.launched} of {group.most} {group.operation} operations"
