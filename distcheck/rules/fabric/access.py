@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.job import Collectives, Job
 from distcheck.rules import Outcome, rule
-from distcheck.rules.fabric.lines import FabricPort, View, alone, not_read, taken, views
+from distcheck.rules.fabric.lines import FabricPort, View, alone, not_read, setting, taken, views
 from distcheck.rules.finding import Fix, Severity
 from distcheck.rules.wording import are, brief, found, grouped, listed, named, nodes_of, starter
 
@@ -208,9 +208,9 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
     NCCL's plugin logs ``NET/OFI Could not find any optimal provider``, libfabric ``fi_getinfo: provider efa output
     empty list``. NCCL then continues over TCP at a small part of the bandwidth; if only some nodes do, the start hangs.
 
-    Found by opening the adapters' files in /dev/infiniband, and by FI_PROVIDER, a list of libfabric's providers that
-    excludes them after a leading ``^``. It is a warning if no node can use EFA, an error if some can. A plugin that
-    cannot be loaded, as without libfabric, is nccl-efa-plugin-missing.
+    Found by opening the adapters' files in /dev/infiniband, and by FI_PROVIDER: the providers that libfabric may use,
+    or after a leading ``^`` may not use. It is a warning if no node can use EFA, an error if some can. Silent with
+    NCCL_NET=Socket. A plugin that cannot be loaded, as without libfabric, is nccl-efa-plugin-missing.
 
     Fix: start the container with ``--device=/dev/infiniband``; ``unset FI_PROVIDER`` or ``export FI_PROVIDER=efa``.
 
@@ -219,7 +219,8 @@ def nccl_efa_provider_missing(job: Job) -> Iterator[Outcome]:
     """
     if alone(job):
         return
-    equipped = [(rank, view) for view in views(job) if _efa(view) for rank in view.ranks]
+    fitted = [(rank, view) for view in views(job) if _efa(view) for rank in view.ranks]
+    equipped = [item for item in fitted if setting(job, item[0], "NCCL_NET").lower() != "socket"]
     causes = [(rank, view, _efa_refused(view) or _efa_excluded(rank)) for rank, view in equipped]
     refused = [item for item in causes if item[2]]
     everywhere = len(refused) == len(equipped)

@@ -84,6 +84,7 @@ def test_nccl_efa_provider_missing_without_device_files(clouds, told, message):
     assert told(job) == [("nccl-efa-provider-missing", "error", *NODE2)]
     assert message(job).endswith("rdmap16s27 and rdmap17s27 (EFA): /dev/infiniband has no file for them")
     assert told(clouds(NO_FILES, NO_FILES)) == [("nccl-efa-provider-missing", "warning", *ALL)]
+    assert told(clouds(NO_FILES, NO_FILES, NCCL_NET="Socket")) == [], "sockets are wanted"
     assert told(clouds([EFAS[0], NO_FILES[1]], EFAS)) == [], "libfabric uses the other one"
 
 
