@@ -101,6 +101,7 @@ PHRASES = {
     "docs/design.md": [
         ("child processes that are killed after {} s", [of("run.collect:_DRIVER_SECONDS")]),
         ("watchdog thread {} s later", [of("run.watchdog:GRACE_SECONDS")]),
+        ("for {} s together", [of("run.ras:ASK_SECONDS")]),
         (
             "is known after {} s",
             [DEAD_MS[0] / 1000],
