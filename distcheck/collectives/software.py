@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     import torch.distributed as dist
 
 from distcheck.collectives.plan import Software, gpu_uuid
-from distcheck.probe.libraries import dotted
+from distcheck.facts.libraries import dotted
 
 
 def software(device: torch.device) -> Software:

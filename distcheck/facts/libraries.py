@@ -47,3 +47,9 @@ class Libraries(Facts, frozen=True, omit_defaults=True):
     """Of torch's own GPU code: sm_90, and compute_90 for code that the driver can compile; empty if unknown."""
     machine: str = ""
     """uname's machine: x86_64, aarch64."""
+
+
+def dotted(code: int) -> str:
+    """Return NCCL's version code as text: 22703 is 2.27.3; before 2.9, 2804 is 2.8.4 (nccl.h)."""
+    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.libraries import FoundBy, Libraries, NcclPlugin
+from distcheck.facts.libraries import FoundBy, Libraries, NcclPlugin, dotted
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime
 from distcheck.probe.elf import Dynamic, dynamic
@@ -138,12 +138,6 @@ def _version(library: ctypes.CDLL) -> str:
         return "" if library.ncclGetVersion(ctypes.byref(number)) else dotted(number.value)
     except AttributeError:
         return ""
-
-
-def dotted(code: int) -> str:
-    """Return NCCL's version code as text: 22703 is 2.27.3; before 2.9, 2804 is 2.8.4 (nccl.h)."""
-    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def _version_of(path: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 import distcheck
 from distcheck.collectives import software, timing, worker
-from distcheck.probe.libraries import dotted
+from distcheck.facts.libraries import dotted
 
 PROGRAM = Path(__file__).with_name("forked_ranks.py")
 ROOT = Path(distcheck.__file__).parents[1]
