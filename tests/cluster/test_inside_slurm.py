@@ -259,10 +259,15 @@ def test_a_command_that_would_run_once_in_an_allocation_is_a_warning(cluster):
 
 def _wrong(cluster, *look, where="node1", options=("--ntasks-per-node=2",), **env):
     """Run a look as every task of a step, which Slurm lets end by itself, and return it with its one report."""
-    step = ("srun", "--nodes=4", "--kill-on-bad-exit=0", *options)
+    # A file for each task: srun tears the tasks' long lines and mixes them.
+    step = ("srun", "--nodes=4", "--kill-on-bad-exit=0", "--output=/shared/told.%t", *options)
     ended = cluster.run(where, *step, *tasks(*look, "--format", "json"), env=MASTER | env, timeout=PATIENCE)
+    files = sorted(cluster.shared.glob("told.*"))
+    said = [ended._replace(out=file.read_text(), err="") for file in files]
+    for file in files:
+        file.unlink()
     told = set(re.findall(r"srun: error: (node\d): tasks? \S+ Exited with exit code (\d+)", ended.err))
-    return ended, reports(ended), told
+    return ended, reports(*said), told
 
 
 def test_rank_0_on_another_node_than_master_addr_is_one_report_with_one_cause(cluster):
