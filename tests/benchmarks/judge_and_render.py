@@ -70,7 +70,7 @@ def peak() -> float:
 
 
 def main() -> None:
-    gc.set_threshold(100_000)  # as distcheck.__main__ sets it
+    gc.set_threshold(100_000, 1_000, 1_000)  # as distcheck.__main__ sets it
     nodes = int(sys.argv[1]) // real_job.GPUS
     before = peak()
     job = real_job.healthy(nodes)
