@@ -91,6 +91,7 @@ def test_a_typo_on_many_ranks_is_one_finding(job, change, says):
     assert says(change.environment(job, None, NCCL_DEBUGS="1")) == [("nccl-var-typo", "warning", (0, 1, 2, 3))]
 
 
+@pytest.mark.process
 def test_the_table_is_what_the_lists_in_the_docs_say():
     script = Path(__file__).parents[3] / "docs" / "build_variables.py"
     run = subprocess.run([sys.executable, script, "--check"], check=False)
