@@ -22,7 +22,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.gpu import Gpu
 from distcheck.probe import child
-from distcheck.probe.child import Question, exit_after_lifetime
+from distcheck.probe.child import Question, exit_after_lifetime, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -187,8 +187,7 @@ def _mapped(maps: Path = Path("/proc/self/maps")) -> str:
 def main() -> None:
     """Print what CUDA shows to this process as one line of JSON."""
     exit_after_lifetime()
-    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
-    sys.stdout.flush()
+    say(collect())
 
 
 if __name__ == "__main__":

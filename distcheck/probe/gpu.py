@@ -18,7 +18,7 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Fabric, Gpu, Gpus
 from distcheck.probe import child
-from distcheck.probe.child import Question, exit_after_lifetime
+from distcheck.probe.child import Question, exit_after_lifetime, say
 from distcheck.probe.nvml import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
@@ -215,9 +215,9 @@ def main() -> None:
     """Print NVML's answers as lines of JSON: which GPUs exist, then also their condition."""
     exit_after_lifetime()
     found = collect()
-    _say(found)
+    say(found)
     if isinstance(found, Gpus) and _is_ours_to_examine(found, sys.argv):
-        _say(examine(found))
+        say(examine(found))
 
 
 def _is_ours_to_examine(found: Gpus, arguments: Sequence[str], root: Path = Path("/")) -> bool:
@@ -227,11 +227,6 @@ def _is_ours_to_examine(found: Gpus, arguments: Sequence[str], root: Path = Path
     # NVML also counts GPUs that a cgroup hides from this process.
     ours = sum(1 for gpu in found.devices if gpu.lost or isinstance(gpu.uuid, str))
     return ours < others or ours < sum(1 for _ in _on_pci_bus(root, _PCI_NVIDIA))
-
-
-def _say(answer: Gpus | Missing) -> None:
-    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

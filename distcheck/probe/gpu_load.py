@@ -20,7 +20,7 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import NOT_SUPPORTED, GpuHealth, GpuLoad, GpuLoads, LinkErrors, NvLinks
 from distcheck.probe import child
-from distcheck.probe.child import Question, exit_after_lifetime
+from distcheck.probe.child import Question, exit_after_lifetime, say
 from distcheck.probe.nvml import GPU_IS_LOST, NOT_FOUND, Nvml, ask, error_code, start
 
 if TYPE_CHECKING:
@@ -190,8 +190,7 @@ def main() -> None:
     answer = nvml if isinstance(nvml, Missing) else watch(nvml, sys.argv[2:], _until_closed)
     if isinstance(answer, GpuLoads):
         answer = msgspec.structs.replace(answer, xids=recent())
-    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
-    sys.stdout.flush()
+    say(answer)
 
 
 if __name__ == "__main__":

@@ -15,17 +15,15 @@ import os
 import re
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from distcheck.facts.base import Missing
 from distcheck.facts.infiniband import OWN_LINKS, Counters, Gid, Hca, HcaPort, Infiniband
 from distcheck.probe import pci
-from distcheck.probe.child import Question, ask, exit_after_lifetime
+from distcheck.probe.child import Question, ask, exit_after_lifetime, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -276,12 +274,11 @@ def _read(path: Path) -> str:
 def main() -> None:
     """Print the adapters, or with the argument "counters" their counters, as lines of JSON."""
     exit_after_lifetime()
-    put = partial(print, flush=True)
     if sys.argv[2:] == ["counters"]:
-        put(msgspec.json.encode(collect_counters()).decode())
+        say(collect_counters())
         return
     for found in collecting():
-        put(msgspec.json.encode(found).decode())
+        say(found)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.libraries import FoundBy, Libraries, NcclPlugin, dotted
 from distcheck.probe import child
-from distcheck.probe.child import Question, exit_after_lifetime
+from distcheck.probe.child import Question, exit_after_lifetime, say
 from distcheck.probe.elf import Dynamic, dynamic
 
 if TYPE_CHECKING:
@@ -188,8 +188,7 @@ def _architectures(library: Path) -> tuple[str, ...]:
 def main() -> None:
     """Print what this process's torch would load as one line of JSON."""
     exit_after_lifetime()
-    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
-    sys.stdout.flush()
+    say(collect())
 
 
 if __name__ == "__main__":

@@ -15,12 +15,10 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from distcheck.facts.base import Missing
 from distcheck.facts.pci import Nic, Pci, PciPlace
 from distcheck.probe import child
-from distcheck.probe.child import Question, exit_after_lifetime
+from distcheck.probe.child import Question, exit_after_lifetime, say
 
 _NVIDIA = "0x10de"
 _GPU = ("0x0300", "0x0302")
@@ -171,8 +169,7 @@ def _number(text: str) -> float | None:
 def main() -> None:
     """Print the PCI places as one line of JSON."""
     exit_after_lifetime()
-    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
-    sys.stdout.flush()
+    say(collect())
 
 
 if __name__ == "__main__":

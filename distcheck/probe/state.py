@@ -8,12 +8,10 @@ import sys
 import threading
 from collections.abc import Mapping
 
-import msgspec
-
 from distcheck.facts.base import MOST, Missing
 from distcheck.facts.network import Resolution
 from distcheck.facts.node import NodeState, Space
-from distcheck.probe.child import Question, ask, exit_after_lifetime
+from distcheck.probe.child import Question, ask, exit_after_lifetime, say
 from distcheck.probe.network import resolve
 
 SHM = "/dev/shm"  # noqa: S108 only read
@@ -76,8 +74,7 @@ def _own_name() -> Resolution | Missing:
 def main() -> None:
     """Print the state as one line of JSON, and exit even if the resolver does not answer."""
     exit_after_lifetime()
-    sys.stdout.write(msgspec.json.encode(collect()).decode() + "\n")
-    sys.stdout.flush()
+    say(collect())
     os._exit(0)
 
 

@@ -137,7 +137,7 @@ def _lines(paragraphs: list[list[str]]) -> int:
 
 
 def _short(problem: Problem, options: Detail) -> Iterator[str]:
-    """Return a problem without evidence and reason, and without commands if there are several."""
+    """Return a problem without evidence and reason, each fix with its first command."""
     doubt = "" if problem.confirmed else " (not confirmed)"
     label = f"{problem.severity}: {harmless(problem.rule)}{doubt}"
     more = len(problem.cases) - 1 + problem.more
@@ -146,13 +146,13 @@ def _short(problem: Problem, options: Detail) -> Iterator[str]:
     yield _colored(problem.severity, options, _COLORS[problem.severity]) + first.removeprefix(problem.severity)
     yield from rest
     for fix in problem.fixes:
-        fixed = f"fix: {harmless(fix.text)}"
-        command = harmless(fix.commands[0]) if len(fix.commands) == 1 else ""
-        if command and len(f"  {fixed} `{command}`") <= WIDTH:
-            yield f"  {fixed} `{command}`"
+        *lines, last = _wrapped(f"fix: {harmless(fix.text)}", 2, 7)
+        yield from lines
+        beside = "".join(f" `{harmless(command)}`" for command in fix.commands[:1])
+        if len(last + beside) <= WIDTH:
+            yield last + beside
         else:
-            yield from _wrapped(fixed, 2, 7)
-            yield from (f"      {line}" for line in [command] if line)
+            yield from (last, f"      {harmless(fix.commands[0])}")
 
 
 def _problem(problem: Problem, options: Detail) -> Iterator[str]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from distcheck.facts.quantities import size
 from distcheck.facts.ranges import fold
-from distcheck.rules.finding import Finding, Fix, Owner, Scope, Severity
+from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
 from distcheck.selection.placement import Table, find_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import Space
@@ -152,6 +152,13 @@ def found(
         evidence=dict(evidence or {}),
         fix=fix,
     )
+
+
+def unread(job: Job, unseen: Iterable[tuple[RankFacts, str]]) -> Iterator[NotChecked]:
+    """Yield the ranks of which a fact is missing, one entry per reason; this never fails a run."""
+    for reason, pairs in grouped(unseen, lambda pair: pair[1]).items():
+        ranks = [rank for rank, _ in pairs]
+        yield NotChecked(reason=reason, ranks=numbers_of(ranks), nodes=nodes_of(job, ranks), required=False)
 
 
 def odd_ones(groups: Mapping[K, list[RankFacts]]) -> list[RankFacts]:

@@ -11,7 +11,7 @@ from distcheck.facts.node import NodeFacts
 from distcheck.facts.pci import Nic, Pci
 from distcheck.facts.rank import RankFacts
 from distcheck.rules.finding import NotChecked
-from distcheck.rules.wording import grouped, listed, named, numbers_of, once
+from distcheck.rules.wording import listed, named, once, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,10 +41,7 @@ def logged(job: Job) -> tuple[Logged, ...]:
 def unread_logs(job: Job) -> Iterator[NotChecked]:
     """Yield the ranks whose log could not be read; this never fails a run."""
     silent = [(rank, rank.run.nccl.reason) for rank in job.ranks if rank.run and isinstance(rank.run.nccl, Missing)]
-    for reason, group in grouped(silent, lambda item: item[1]).items():
-        ranks = [rank for rank, _ in group]
-        nodes = tuple(dict.fromkeys(job.node_of(rank).name for rank in ranks))
-        yield NotChecked(reason=reason, ranks=numbers_of(ranks), nodes=nodes, required=False)
+    yield from unread(job, silent)
 
 
 def crossing(job: Job) -> list[Logged]:

@@ -24,8 +24,8 @@ from distcheck.rules.collectives.nccl_logs import (
     unread_logs,
     who,
 )
-from distcheck.rules.finding import Fix, NotChecked, Scope
-from distcheck.rules.wording import are, found, grouped, listed, nodes_of
+from distcheck.rules.finding import Fix, Scope
+from distcheck.rules.wording import are, found, grouped, listed, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,14 +52,9 @@ def perf_socket_instead_of_ib(job: Job) -> Iterator[Outcome]:
     yield from unread_logs(job)
     over_sockets = [t for t in crossing(job) if t.log.network == "Socket"]
     unseen = [t for t in over_sockets if not isinstance(t.node.pci, Pci)]
-    for reason, group in grouped(
-        unseen, lambda t: t.node.pci.reason if isinstance(t.node.pci, Missing) else ""
-    ).items():
-        yield NotChecked(
-            reason=f"unknown whether there are InfiniBand adapters{reason and f': {reason}'}",
-            nodes=nodes_of(job, [t.rank for t in group]),
-            required=False,
-        )
+    reasons = (f": {t.node.pci.reason}" if isinstance(t.node.pci, Missing) else "" for t in unseen)
+    whether = "unknown whether there are InfiniBand adapters"
+    yield from unread(job, ((t.rank, whether + reason) for t, reason in zip(unseen, reasons, strict=True)))
     # nccl-net-plugin-missing reports those that need a plugin.
     slow = [t for t in over_sockets if adapters(t.node) and not _plugin_wanted(t)]
     for (chosen, infiniband), group in grouped(slow, lambda t: (_sockets_chosen(t), _has_infiniband(t.node))).items():

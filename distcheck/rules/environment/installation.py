@@ -9,8 +9,8 @@ from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.rank import Script
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Finding, Fix, NotChecked
-from distcheck.rules.wording import brief, found, grouped, listed, majority, named, nodes_of, numbers_of
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,10 +80,7 @@ def sw_script_differs(job: Job) -> Iterator[Outcome]:
     Fix: copy the script to all nodes again, or use a shared folder or one image.
     """
     known = [(job.process_of(rank).script, rank) for rank in job.ranks]
-    unread = [(script.reason, rank) for script, rank in known if isinstance(script, Missing)]
-    for reason, items in grouped(unread, lambda item: item[0]).items():
-        ranks = [rank for _, rank in items]
-        yield NotChecked(reason=reason, nodes=nodes_of(job, ranks), ranks=numbers_of(ranks), required=False)
+    yield from unread(job, ((rank, script.reason) for script, rank in known if isinstance(script, Missing)))
     scripts = [(script, rank) for script, rank in known if isinstance(script, Script)]
     groups = grouped(scripts, lambda item: item[0].sha256)
     if len(groups) > 1:

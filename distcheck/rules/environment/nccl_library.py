@@ -11,7 +11,7 @@ from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix, NotChecked
 from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
-from distcheck.rules.wording import brief, found, grouped, listed, named, nodes_of, numbers_of, once
+from distcheck.rules.wording import brief, found, grouped, listed, named, once, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,10 +38,8 @@ def loaded(job: Job) -> list[Loaded]:
 def unseen(job: Job) -> Iterator[NotChecked]:
     """Yield the ranks whose libraries could not be read; this never fails a run."""
     silent = {p.uid: p.libraries.reason for p in job.processes if isinstance(p.libraries, Missing)}
-    failed = [(silent[rank.process], rank) for rank in job.ranks if rank.process in silent] if uses_nccl(job) else []
-    for reason, items in grouped(failed, lambda item: item[0]).items():
-        ranks = [rank for _, rank in items]
-        yield NotChecked(reason=reason, nodes=nodes_of(job, ranks), ranks=numbers_of(ranks), required=False)
+    if uses_nccl(job):
+        yield from unread(job, ((rank, silent[rank.process]) for rank in job.ranks if rank.process in silent))
 
 
 @rule("gpu", scope="rank", unless=("sw-nccl-version-differs",))
