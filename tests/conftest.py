@@ -2,12 +2,12 @@
 
 | form | runs |
 |---|---|
-| `bash tests/run --quick` | tests that start no process |
+| `bash tests/run --quick` | tests that start no process and take less than a second |
 | `bash tests/run` | what a change must pass |
 | `bash tests/run --slow` | everything: also the tests marked `slow`, and each property with many more examples |
 
 A test that starts a process is marked `process`, by hand or by the two tables below. With --quick a test without the
-mark fails if it starts one.
+mark fails if it starts one. Tests marked `long` wait for a deadline, or simulate thousands of searches.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ sys.addaudithook(_audit)
 
 def pytest_addoption(parser):
     group = parser.getgroup("forms of a test run")
-    group.addoption("--quick", action="store_true", help="run only tests that start no process")
+    group.addoption("--quick", action="store_true", help="run only tests that start no process and are not long")
     group.addoption("--slow", action="store_true", help="run also tests marked slow, and more examples per property")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "process: starts processes; left out by --quick")
+    config.addinivalue_line("markers", "long: takes a second or more without a process; left out by --quick")
     config.addinivalue_line("markers", "slow: takes long and guards what rarely changes; runs with --slow")
     # A deadline per example, or per set of examples, would measure the machine's load.
     common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -78,9 +79,10 @@ def pytest_collection_modifyitems(config, items):
         if item.get_closest_marker("slow") and not config.getoption("slow"):
             item.add_marker(pytest.mark.skip(reason="slow; runs with --slow"))
     if config.getoption("quick"):
-        left_out = [item for item in items if item.get_closest_marker("process")]
+        left_out = [item for item in items if any(item.iter_markers("process")) or any(item.iter_markers("long"))]
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("process")]
+        dropped = set(left_out)
+        items[:] = [item for item in items if item not in dropped]
 
 
 def _folder(path: Path) -> str:

@@ -23,6 +23,7 @@ from distcheck.rules.diagnose import diagnose
 if TYPE_CHECKING:
     from types import FrameType
 
+pytestmark = pytest.mark.long
 FEW, MANY = 20, 60
 """Nodes; each tries 5 others, and 6."""
 PER_NODE = 1

@@ -101,6 +101,7 @@ def test_fourteen_entries_at_most_stand_under_the_package():
     assert len([path for path in ROOT.iterdir() if path.name != "__pycache__"]) <= 14
 
 
+@pytest.mark.long
 def test_no_files_import_each_other_in_a_circle():
     assert circles(graph()) == []
 

@@ -112,6 +112,7 @@ def test_in_junit_prometheus_and_json_it_stays_within_its_quotes(hostile_job):
 BASES = bases()
 
 
+@pytest.mark.long
 @given(st.randoms(use_true_random=False), st.sampled_from(BASES))
 def test_whatever_the_schema_allows_is_judged_and_rendered(tmp_path_factory, choose, base):
     job = changed(base, choose, tmp_path_factory.mktemp("jobs") / "job.json")

@@ -287,6 +287,7 @@ def test_a_line_that_is_still_being_written_is_left_out():
     assert parse("h:1:1 [0] NCCL INFO Using network IB").network == ""
 
 
+@pytest.mark.long
 def test_a_log_of_many_operations_gives_a_small_summary():
     sizes = "".join(
         f"h:1:1 [0] NCCL INFO AllReduce: {n} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..0}}\n"

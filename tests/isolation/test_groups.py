@@ -44,6 +44,7 @@ def test_a_boundary_names_its_two_sides_and_no_node(n, part):
     assert not run.verdict.certain
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [4, 5, 6, 7, 8, 10, 17, 33, 64])
 def test_no_boundary_confirms_a_bad_node(n):
     told = trials = 0

@@ -42,6 +42,7 @@ def test_only_the_bad_node_is_named_with_its_fault(n, ended):
         assert len(partners) >= 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n", "number"), [(4, 300), (7, 300), (10, 300), (16, 300), (33, 200), (64, 200), (250, 60), (1024, 12)]
 )
@@ -65,6 +66,7 @@ def test_up_to_10_percent_bad_nodes_take_at_most_four_rounds_of_pairs(trials, n)
         assert run.pair_rounds <= 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.4, 0.5, 0.7, 0.9, 1.0])
 def test_with_too_few_good_nodes_no_good_one_is_blamed_and_rounds_are_bounded(share):
     for n in (4, 9, 40, 200):
@@ -164,6 +166,7 @@ def test_a_bad_link_beside_bad_nodes_blames_these_nodes_only(trials):
         assert blamed(run) == set(bad)
 
 
+@pytest.mark.long
 def test_one_pass_does_not_clear_a_flaky_node_and_no_other_is_blamed():
     noticed = named = trials = 0
     for seed in range(400):

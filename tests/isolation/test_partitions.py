@@ -50,6 +50,7 @@ def test_a_partition_of_few_nodes_never_convicts_a_node(n):
         assert_nobody_is_convicted(dict(zip(names(n), way, strict=True)))
 
 
+@pytest.mark.long
 @given(st.integers(8, 48), st.data())
 def test_a_partition_into_any_parts_never_convicts_a_node(n, data):
     """From two to eight parts independent of names; small ones are as likely as large ones."""
@@ -61,6 +62,7 @@ def test_a_partition_into_any_parts_never_convicts_a_node(n, data):
     assert_nobody_is_convicted(dict(zip(names(n), parts, strict=True)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "tries"), [(64, 5), (250, 1)])
 def test_of_many_nodes_neither_a_few_nor_a_half_are_convicted_for_being_cut_off_from_the_others(n, tries):
     for seed in range(tries):
@@ -69,6 +71,7 @@ def test_of_many_nodes_neither_a_few_nor_a_half_are_convicted_for_being_cut_off_
             assert_nobody_is_convicted({node: int(node in side) for node in names(n)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [(60, 2, 2), (58, 2, 2, 2), (55, 3, 3, 3), (48, 4, 4, 4, 4)])
 def test_several_unseen_sides_are_found_among_nodes_that_never_passed(parts):
     """Without their own tests they look like many bad nodes: they are paired while larger groups are tested."""
@@ -78,6 +81,7 @@ def test_several_unseen_sides_are_found_among_nodes_that_never_passed(parts):
         assert_nobody_is_convicted(dict(zip(names(64), numbers, strict=True)))
 
 
+@pytest.mark.long
 def test_bad_nodes_beside_a_partition_are_convicted_and_only_these():
     for seed in range(30):
         random = Random(seed)

@@ -195,6 +195,7 @@ def test_a_master_port_without_time_to_answer_is_not_called_closed(leading, live
     live(main())
 
 
+@pytest.mark.long
 def test_a_refused_master_port_is_reported_though_a_side_port_answers(leading, live, hello, closed_port):
     async def main():
         async with leading() as leader:
@@ -236,6 +237,7 @@ def test_closed_side_ports_are_not_reported(live, hello, closed_port):
     live(main())
 
 
+@pytest.mark.long
 def test_a_follower_finds_the_leader_by_an_endpoint_added_meanwhile(leading, live, hello, closed_port):
     async def main():
         async with leading() as leader:
@@ -255,6 +257,7 @@ def test_a_follower_finds_the_leader_by_an_endpoint_added_meanwhile(leading, liv
     live(main())
 
 
+@pytest.mark.long
 def test_a_follower_follows_a_redirect_and_reports_it(leading, live, hello, closed_port):
     async def main():
         async with leading() as leader, leading() as post:
@@ -290,6 +293,7 @@ def test_a_redirect_without_a_valid_address_is_ignored(leading, live, hello, nam
     live(main())
 
 
+@pytest.mark.long
 def test_possible_endpoints_are_tried_once_a_second_and_reported_only_if_they_answer(live, hello):
     knocks = []
 

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,6 +159,7 @@ def test_a_small_frame_takes_neither_much_memory_nor_much_time(hello, report):
     assert time.process_time() - start < 30
 
 
+@pytest.mark.long
 def test_damaged_frames_do_not_change_a_roll_call_with_a_token(leading, live, hello, report):
     frames = recorded(hello, report)
 
@@ -180,6 +182,7 @@ def test_damaged_frames_do_not_change_a_roll_call_with_a_token(leading, live, he
     fuzz()
 
 
+@pytest.mark.long
 def test_damaged_frames_do_not_keep_followers_out_without_a_token(leading, live, hello, report):
     """Only a stranger that sends all messages of a follower is taken for one."""
     frames = recorded(hello, report)
@@ -240,6 +243,7 @@ def test_the_bytes_of_all_followers_together_are_limited(leading, live, monkeypa
     live(main())
 
 
+@pytest.mark.long
 def test_more_processes_than_the_world_has_ranks_are_turned_away(leading, live):
     async def main():
         async with leading(2) as leader:

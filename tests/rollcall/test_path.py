@@ -86,6 +86,7 @@ def test_what_was_sent_again_before_the_transfer_is_not_held_against_it(live, mo
     live(main())
 
 
+@pytest.mark.long
 def test_a_peer_that_never_reads_stalls_the_transfer(live):
     async def greet(connection):
         await asyncio.get_running_loop().sock_sendall(connection, WORD.answer)
@@ -235,6 +236,7 @@ def test_without_a_port_for_datagrams_nothing_is_known(live):
     assert live(datagrams(PeerDoor("b", "127.0.0.1", 5), WORD, 1500)) == {}
 
 
+@pytest.mark.long
 def test_unanswered_datagrams_are_lost(live, closed_port):
     async def main():
         assert await datagrams(PeerDoor("b", "127.0.0.1", 5, ("nccl",), closed_port), WORD, 1500) == {

@@ -214,6 +214,7 @@ MISCHIEF = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mischief", MISCHIEF)
 @pytest.mark.parametrize(("who", "number"), [("follower", n) for n in range(4)] + [("leader", n) for n in range(4)])
 def test_an_attacker_on_the_path_can_end_a_conversation_but_not_change_it(leading, live, mischief, who, number):

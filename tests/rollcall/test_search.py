@@ -124,11 +124,13 @@ def test_a_follower_whose_ranks_die_is_the_bad_one(searched):
     assert found.culprits[0].certain
 
 
+@pytest.mark.long
 def test_a_follower_whose_ranks_hang_with_others_is_the_bad_one(searched):
     found, lost = searched(lambda n, _, nodes: "hangs" if n == 2 and nodes > 1 else "done")
     assert ([c.nodes for c in found.culprits], lost) == ([("node2",)], set())
 
 
+@pytest.mark.long
 def test_culprits_found_before_the_time_limit_are_named_and_the_rest_is_unknown(searched):
     def does(n, number, nodes):
         return "dies" if n == 3 and nodes == 1 else "hangs" if number > 3 else "done"
@@ -146,6 +148,7 @@ def test_undecided_nodes_at_the_time_limit_are_reported():
     assert found.sentence == "time limit reached; node1 with node4 hangs now and then"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("does", ["leaves", "is silent"])
 @pytest.mark.parametrize("which", [1, 4])
 @pytest.mark.parametrize("trial", [1, 2])
@@ -155,6 +158,7 @@ def test_a_follower_lost_during_the_search_is_not_blamed(searched, does, which, 
     assert (found.untested, lost) == ((f"node{which}",), {f"follower {which}"})
 
 
+@pytest.mark.long
 def test_nodes_without_torch_in_time_are_left_out_and_not_blamed(searched):
     found, lost = searched(lambda n, *_: "hangs" if n == 4 else "done", seconds=16.0, late=[4])
     assert (found.culprits, found.undecided, found.untested, lost) == ((), (), ("node4",), set())

@@ -168,6 +168,7 @@ def test_lost_processes_of_a_node_join_only_their_own_node(leading, live):
     live(main())
 
 
+@pytest.mark.long
 def test_waiting_for_the_leader_is_not_a_followers_delay(leading, live):
     async def main():
         async with leading(3) as leader:

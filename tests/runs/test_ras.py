@@ -66,6 +66,7 @@ def test_a_version_without_ras_is_not_asked(version):
     assert server.heard == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "why"),
     [

@@ -37,11 +37,13 @@ def told(monkeypatch):
     return told
 
 
+@pytest.mark.long
 def test_a_hang_after_a_figure_is_reported_once(told):
     (trouble,) = told((0.05, 0), (0.05, 1))
     assert trouble.startswith("no progress for ")
 
 
+@pytest.mark.long
 def test_the_first_figure_has_a_time_of_its_own(told):
     assert told((0.05, 0)) == []
     (trouble,) = told((0.05, 0), (0.05, 0), first_seconds=0.3)
@@ -49,6 +51,7 @@ def test_the_first_figure_has_a_time_of_its_own(told):
     assert told((0.1, 1), (0.4, 2), first_seconds=0.3) == [], "it came in time"
 
 
+@pytest.mark.long
 def test_slow_earlier_steps_extend_the_limit(told):
     assert told((0.7, 1)) == []
     assert told((0.05, 1), size_seconds=0.3) == []

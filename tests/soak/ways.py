@@ -97,7 +97,6 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("net",),
     ("bandwidth", "--time-limit", "2"),
     ("env",),
-    ("gate",),
     ("gpu",),
 )
-"""As people give them, with the sizes that they have by themselves; a gate most often."""
+"""As people give them, with the sizes that they have by themselves."""

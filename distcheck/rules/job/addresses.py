@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from distcheck.facts.rank import RankFacts
 
 # Cached: the ranks of a node share its addresses, and a job may have 65,536 ranks on 8,192 nodes.
-_few = lru_cache(1 << 16)
+_few = lru_cache(1 << 18)
 _HERE = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
 _MAPPED = bytes(10) + b"\xff\xff"
 """Prefix of an IPv4 address mapped into IPv6."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -12,6 +13,8 @@ from distcheck.rules.network.losses import lossy
 from distcheck.rules.wording import once
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from distcheck.facts.job import Job
 
 _SLOW = 0.2
@@ -64,6 +67,14 @@ class _Path(NamedTuple):
 _rate = itemgetter(0)
 
 
+def _median_without(ordered: Sequence[float], own: Iterable[float]) -> float:
+    """Return the median of ordered numbers without some of them, 0 if none is left."""
+    others = list(ordered)
+    for number in own:
+        del others[bisect_left(others, number)]
+    return median(others) if others else 0.0
+
+
 @once
 def of(job: Job) -> Rates:
     """Return the slow sides of a job, compared by their fastest path in each direction.
@@ -92,8 +103,9 @@ def of(job: Job) -> Rates:
     }
     found = Rates({}, {})
     slowest_first = sorted(fastest, key=lambda side: min(map(_rate, fastest[side].values()), default=math.inf))
+    ordered = sorted(rate for _, rate in seen)
     for side in slowest_first[:_MOST_SLOW]:
-        usual = median([rate for way, rate in seen if side not in way] or [0.0])
+        usual = _median_without(ordered, [rate for way, rate in seen if side in way])
         slow = {word: path for word, path in fastest[side].items() if path.rate < _SLOW * usual}
         near = {word: path for word, path in slow.items() if not path.distant}
         sure = {word: path.rate for word, path in near.items() if any(p.again for p in own[side][word])}
