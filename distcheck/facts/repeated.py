@@ -1,8 +1,8 @@
-"""A case of the collectives that failed, repeated with one setting changed at a time."""
+"""A case of the collectives that failed or was slow, repeated with one setting changed at a time."""
 
 from __future__ import annotations
 
-from distcheck.facts.base import Count, Facts, Seconds
+from distcheck.facts.base import Amount, Count, Facts, Seconds
 from distcheck.facts.isolation import Fault
 
 
@@ -15,6 +15,8 @@ class Repeat(Facts, frozen=True):
     value: str = ""
     words: tuple[str, ...] = ()
     """What its ranks reported, if it did not pass."""
+    busbw_GBps: Amount | None = None  # noqa: N815 the unit's own spelling
+    """Of a slow case: its bus bandwidth; it passes at 1.5 times the one before."""
 
 
 class Repeated(Facts, frozen=True):

@@ -133,16 +133,20 @@ async def _isolate(run: Session) -> None:
 
 
 async def _repeat(run: Session) -> None:
-    """If a case failed, repeat it with one setting changed at a time, and record the result."""
+    """If a case failed or was slow, repeat it with one setting changed at a time, and record the result."""
     from distcheck.run import repeat
 
     job = run.record.job()
-    if not repeat.worth_repeating(job) or run.remaining(REPORT_RESERVE_SECONDS) < REPEAT_SECONDS:
+    if run.remaining(REPORT_RESERVE_SECONDS) < REPEAT_SECONDS:
+        return
+    failed = repeat.worth_repeating(job)
+    slow = None if failed else repeat.slow_figure(job)
+    if not failed and slow is None:
         return
     backend, _ = measure.choose_backend(job)
     # The collectives are recorded; an interrupt must not take a repetition for them.
     run.record.note(stage="isolation")
-    run.record.repeated = await repeat.repeat(run, backend)
+    run.record.repeated = await repeat.repeat(run, backend, slow)
 
 
 async def _conclude(run: Session) -> RunResult:

@@ -1,4 +1,4 @@
-"""Repeats the smallest case that failed with one setting changed at a time: which transport is at fault?
+"""Repeats the smallest case that failed or was slow with one setting changed at a time: which transport is at fault?
 
 A case that fails as it was and passes with one setting, twice each and in turn, is caused by what that setting avoids.
 """
@@ -16,13 +16,16 @@ from distcheck.facts.job import Collectives
 from distcheck.facts.members import Members
 from distcheck.facts.repeated import Repeat, Repeated
 from distcheck.isolation.round import NodeGroup, Round
+from distcheck.rules.collectives.figures import busbw
+from distcheck.rules.diagnose import diagnose
 from distcheck.run.group_tests import GroupTests
 from distcheck.selection.alternatives import alternatives
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distcheck.facts.job import Job
+    from distcheck.facts.isolation import Fault
+    from distcheck.facts.job import Job, Measurement
     from distcheck.facts.rank import RankRun
     from distcheck.run.context import Session
 
@@ -31,14 +34,17 @@ _RESERVE_SECONDS = 4.0
 _ON_CPUS_SECONDS, _ON_GPUS_SECONDS = 8.0, 20.0
 """Limit for one repetition, forks and connections included; a case that hangs takes all of it."""
 _LEAST_SECONDS = 3.0
-_BAD = frozenset({"failed", "wrong", "hung"})
+_FASTER = 1.5
+"""A slow case passes if it becomes this many times as fast; the same case repeated differs by less."""
+_BAD = frozenset({"failed", "wrong", "hung", "slow"})
 _MOST_WORDS = 4
+_BELOW = ("perf-below-min-busbw", "perf-below-baseline", "perf-below-expectation")
 _CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS")
 """Signals with which a library ends its process; the kernel and people send others."""
 
 
-async def repeat(run: Session, backend: str) -> Repeated | None:
-    """Repeat the smallest case that failed; None if there is no setting to change, or no time."""
+async def repeat(run: Session, backend: str, slow: Measurement | None = None) -> Repeated | None:
+    """Repeat the smallest case that failed, or the slow one; None if there is no setting to change, or no time."""
     job, loop = run.record.job(), asyncio.get_running_loop()
     began, members = loop.time(), Members(job)
     nodes = smallest_case(job, tuple(members.by_node))
@@ -47,12 +53,14 @@ async def repeat(run: Session, backend: str) -> Repeated | None:
     waiting = list(alternatives(backend, there, environments))
     if not waiting or not set(nodes) <= members.by_node.keys():
         return None
-    plan = failed_part(run.plan(backend), job)
+    plan = slow_part(run.plan(backend), slow) if slow else failed_part(run.plan(backend), job)
+    # Fewer nodes have another figure, so only the next ones are compared with it.
+    before = busbw(slow) if slow and len(nodes) == len(members.by_node) else None
     number = job.isolation.rounds if isinstance(job.isolation, Isolation) else 0
     repeats: list[Repeat] = []
 
     async def once(variables: Mapping[str, str]) -> Repeat | None:
-        nonlocal number
+        nonlocal number, before
         left = run.remaining(_RESERVE_SECONDS)
         if left < _LEAST_SECONDS:
             return None
@@ -64,9 +72,15 @@ async def repeat(run: Session, backend: str) -> Repeated | None:
         tests = GroupTests(run, run.server, members, backend, step, min(limit, left), plan=plan, variables=variables)
         results = await tests.hold()
         variable, value = next(iter(variables.items()), ("", ""))
-        ended = results[0].ended if results else "untested"
+        ended: Fault = results[0].ended if results else "untested"
+        figure = results[0].busbw_GBps if results and slow else None
+        if figure is not None:
+            ended = "passed" if before is not None and figure >= _FASTER * before else "slow"
+            before = before if variables else figure
+        elif slow and ended == "passed":
+            ended = "untested"
         words = tuple(f"{said.node}: {said.text}" for said in results[0].said[:_MOST_WORDS]) if results else ()
-        repeats.append(Repeat(ended, variable, value, words))
+        repeats.append(Repeat(ended, variable, value, words, figure))
         return None if ended == "untested" else repeats[-1]
 
     last = await once({})
@@ -109,6 +123,16 @@ def _ended_otherwise(run: RankRun) -> bool:
     return run.outcome in {"stopped", "not started"} or run.detail.startswith("unavailable")
 
 
+def slow_figure(job: Job) -> Measurement | None:
+    """Return a figure that is below --min-busbw, --baseline or the usual one; None if there is none."""
+    findings = diagnose(job, select=_BELOW).findings
+    if not isinstance(job.collectives, Collectives) or not findings:
+        return None
+    about = findings[0].evidence
+    rows = [row for row in job.collectives.measurements if row.group == "world" and row.op == about["op"]]
+    return max((row for row in rows if row.bytes == about["bytes"]), key=lambda row: max(row.seconds_by_rank))
+
+
 def smallest_case(job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the fewest nodes of which a group test failed; all nodes if none was made."""
     found = job.isolation
@@ -133,6 +157,12 @@ def failed_part(plan: Plan, job: Job) -> Plan:
             if sizes or name in wrong or f"check {name}" in steps:
                 return _only(plan, op, dtype, min(sizes, default=min(plan.sizes_bytes)))
     return _only(plan, plan.operations[0], plan.dtypes[0], min(plan.sizes_bytes))
+
+
+def slow_part(plan: Plan, row: Measurement) -> Plan:
+    """Return the plan cut to one figure, which is timed as it was."""
+    part = _only(plan, row.op, row.dtype, row.bytes)
+    return replace(part, iterations=plan.iterations, size_seconds=plan.size_seconds)
 
 
 def _only(plan: Plan, op: str, dtype: str, size: int) -> Plan:

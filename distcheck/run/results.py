@@ -30,9 +30,10 @@ def result_of(
     node_of = {rank: node for node in group.nodes for here in members.by_node[node].values() for rank in here}
     wrong = {rank for rank, run in runs.items() if any(run.wrong.values())}
     wrong |= {rank for rank, c in computed.items() if c.wrong}
-    whole = timings.get("all_reduce", {})
+    op = "all_reduce" if "all_reduce" in timings else next(iter(timings), "")
+    whole = timings.get(op, {})
     seconds = _seconds(whole.values(), size)
-    factor = bus_factor("all_reduce", size)
+    factor = bus_factor(op, size) if op else None
     moved = next(iter(whole.values())).bytes if seconds else 0
     return Result(
         group=number,

@@ -80,3 +80,10 @@ def assert_healthy(ended: Iterable[Ended], layout: list[tuple[int, str, int]], l
     assert summed(*ended) == [f"rank {rank} of {world} summed up {total}" for rank in range(world)]
     assert Counter(row["status"] for row in report["ranks"]) == {"ok": world}
     return report
+
+
+def limit(cluster, node, mbit):
+    """Limit what a node sends on its first network to so many Mbit/s."""
+    shape = f"tc qdisc add dev eth0 root tbf rate {mbit}mbit burst 64kb latency 50ms"
+    ended = cluster.netns(node, *shape.split())
+    assert ended.code == 0, ended

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cluster.inside import MASTER, NODES, finding, findings, mapped, reports
+from cluster.inside import MASTER, NODES, finding, findings, limit, mapped, reports
 from sampled import sampled
 
 MBIT = 1e6 / 8 / 1e9
@@ -18,12 +18,6 @@ def bandwidth(cluster, *words, nodes=4):
     ended = cluster.run("node1", *srun, *tasks, env=MASTER, timeout=150)
     (report,) = reports(ended)
     return ended, report
-
-
-def limit(cluster, node, mbit):
-    shape = f"tc qdisc add dev eth0 root tbf rate {mbit}mbit burst 64kb latency 50ms"
-    ended = cluster.netns(node, *shape.split())
-    assert ended.code == 0, ended
 
 
 @pytest.mark.parametrize("mbit", sampled([100, 200], 200))

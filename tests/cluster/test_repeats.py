@@ -1,8 +1,8 @@
-"""A collective that fails on one network and works on the other is repeated, and the report says so."""
+"""A collective that fails or is slow on one network and not on the other is repeated, and the report says so."""
 
 from __future__ import annotations
 
-from cluster.inside import findings, reports
+from cluster.inside import findings, limit, reports
 
 
 def test_the_interface_over_which_gloo_works_is_named(cluster):
@@ -22,3 +22,19 @@ def test_the_interface_over_which_gloo_works_is_named(cluster):
     # Whether it fails or hangs depends on which end of the connection is reset.
     assert finding["message"].endswith("s over the interface that Gloo selects, and passes over eth1")
     assert finding["fix"]["commands"][0] == "export GLOO_SOCKET_IFNAME=eth1"
+
+
+def test_the_interface_over_which_gloo_is_fast_is_named(cluster):
+    limit(cluster, "node2", 50)
+    words = ("--hosts", "node[1-2]", "--nproc", "1", "--backend", "gloo", "--op", "all_reduce", "--sizes", "2M:2M")
+    look = ("distcheck", "bandwidth", *words, "--min-busbw", "0.02", "--timeout", "90", "--format", "json")
+    ended = cluster.run("head", *look, timeout=120)
+    (report,) = reports(ended)
+    assert (ended.code, findings(report)) == (20, ["perf-below-min-busbw", "collective-transport-fails"]), ended
+    finding = report["findings"][-1]
+    assert finding["nodes"] == ["node1", "node2"]
+    assert "GB/s over the interface that Gloo selects, and reaches" in finding["message"]
+    assert finding["fix"]["commands"][0] == "export GLOO_SOCKET_IFNAME=eth1"
+    reached = {name: float(text.split()[1]) for name, text in finding["evidence"].items() if text.endswith("GB/s")}
+    slow, fast = ([reached[name], reached[f"{name} again"]] for name in ("no change", "GLOO_SOCKET_IFNAME=eth1"))
+    assert max(slow) < 0.01 < min(fast)

@@ -1,6 +1,7 @@
-"""Run a task in forked ranks and print their messages: a program, because a pytest process may have threads.
+"""Run tasks in forked ranks and print their messages: a program, because a pytest process may have threads.
 
-``python forked_ranks.py '{"backend": "gloo", "ranks": 2}'`` prints, per rank, pairs of seconds and message.
+For every line on standard input, ``{"backend": "gloo", "ranks": 2, "stderr": "/tmp/file"}``, it prints a line with each
+rank's messages. One import of torch serves all of them, as in distcheck.launch.local.forkserver.
 """
 
 import json
@@ -39,20 +40,16 @@ def corrupt(rank, asked):
 
 
 def be_rank(task, said, port):
-    start = time.monotonic()
-
     def tell(message):
         if isinstance(message, StoreOpen):
             os.write(port, message.port.to_bytes(2, "big"))
-        line = [time.monotonic() - start, msgspec.to_builtins(message)]
-        os.write(said, json.dumps(line).encode() + b"\n")
+        os.write(said, json.dumps(msgspec.to_builtins(message)).encode() + b"\n")
 
     worker.run(task, tell)
 
 
-def main():
-    asked = json.loads(sys.argv[1])
-    before = {"threads": threading.active_count(), "tasks": len(list(Path("/proc/self/task").iterdir()))}
+def run(asked):
+    """Run a task in forked ranks and return what each of them said."""
     plan = Plan(
         backend=asked["backend"],
         operations=tuple(asked.get("operations", ["all_reduce", "broadcast"])),
@@ -72,6 +69,9 @@ def main():
         read, write = os.pipe()
         if os.fork() == 0:
             try:
+                # Torch 2.8 to 2.10 print their connections to standard output.
+                for descriptor, path in ((1, os.devnull), (2, asked["stderr"])):
+                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
                 corrupt(rank, asked)
                 be_rank(Task(plan, rank, asked["ranks"], rank, store), write, port_write)
             finally:
@@ -80,13 +80,21 @@ def main():
         pipes.append(read)
         if store is None:
             store = ("127.0.0.1", int.from_bytes(os.read(port_read, 2), "big"))
+    os.close(port_read)
+    os.close(port_write)
     said = []
     for read in pipes:
         with os.fdopen(read) as stream:
             said.append([json.loads(line) for line in stream])
     for _ in pipes:
         os.wait()
-    print(json.dumps({"before": before, "said": said}))
+    return said
+
+
+def main():
+    for line in sys.stdin:
+        before = {"threads": threading.active_count(), "tasks": len(list(Path("/proc/self/task").iterdir()))}
+        print(json.dumps({"before": before, "said": run(json.loads(line))}), flush=True)
 
 
 main()

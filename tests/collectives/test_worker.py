@@ -1,5 +1,6 @@
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -19,21 +20,34 @@ DTYPES = ["float16", "int32"] if GLOO_LACKS else ["bfloat16", "float16", "int32"
 OTHERS = [op for op in ("all_gather", "reduce_scatter", "all_to_all", "send_recv") if op not in GLOO_LACKS]
 
 
-def ranks_say(**asked):
-    """Return the messages of forked ranks, and the program's stderr."""
-    run = subprocess.run(
-        [sys.executable, PROGRAM, json.dumps({"backend": "gloo", **asked})],
+@pytest.fixture(scope="module")
+def forker():
+    """Start the program that imports torch once and forks the ranks of every test."""
+    with subprocess.Popen(
+        [sys.executable, PROGRAM],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        timeout=100,
-        check=True,
-    )
-    *told, last = run.stdout.splitlines()
-    assert not told or "[Gloo] Rank" in told[0], "torch 2.8 to 2.10 print its connections, ranks through each other"
-    answer = json.loads(last)
-    assert answer["before"] == {"threads": 1, "tasks": 1}, "importing the worker started a thread"
-    return [[message for _, message in said] for said in answer["said"]], run.stderr
+    ) as program:
+        yield program
+        program.stdin.close()
+
+
+@pytest.fixture
+def ranks_say(forker, tmp_path):
+    """Return a function that returns the messages of forked ranks, and what they wrote to stderr."""
+
+    def say(**asked):
+        stderr = tmp_path / "stderr"
+        forker.stdin.write(json.dumps({"backend": "gloo", "stderr": str(stderr), **asked}) + "\n")
+        forker.stdin.flush()
+        assert select.select([forker.stdout], [], [], 100)[0], "no answer within 100 s"
+        answer = json.loads(forker.stdout.readline())
+        assert answer["before"] == {"threads": 1, "tasks": 1}, "importing the worker started a thread"
+        return answer["said"], stderr.read_text()
+
+    return say
 
 
 def only(messages, kind):
@@ -42,7 +56,7 @@ def only(messages, kind):
 
 @pytest.mark.process
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_every_rank_checks_and_times_everything_in_silence(ranks):
+def test_every_rank_checks_and_times_everything_in_silence(ranks_say, ranks):
     said, stderr = ranks_say(ranks=ranks, sizes_bytes=[4099, 65536])
     assert stderr == ""
     assert len(said) == ranks
@@ -67,7 +81,7 @@ def test_every_rank_checks_and_times_everything_in_silence(ranks):
 
 
 @pytest.mark.process
-def test_the_steps_are_reported_in_order():
+def test_the_steps_are_reported_in_order(ranks_say):
     said, _ = ranks_say(ranks=2, operations=["broadcast"], sizes_bytes=[1024])
     assert [s["text"] for s in only(said[1], "Step")] == [
         "process group",
@@ -81,7 +95,7 @@ def test_the_steps_are_reported_in_order():
 
 @pytest.mark.process
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_other_data_types_are_exact_and_sized_in_bytes(dtype):
+def test_other_data_types_are_exact_and_sized_in_bytes(ranks_say, dtype):
     operations = ["all_reduce", "broadcast", *OTHERS]
     said, stderr = ranks_say(ranks=2, operations=operations, sizes_bytes=[4096], dtypes=["float32", dtype])
     assert stderr == ""
@@ -94,7 +108,7 @@ def test_other_data_types_are_exact_and_sized_in_bytes(dtype):
 
 
 @pytest.mark.process
-def test_a_root_that_rotates_is_checked_from_every_rank():
+def test_a_root_that_rotates_is_checked_from_every_rank(ranks_say):
     said, stderr = ranks_say(ranks=3, operations=["broadcast"], rotate_root=True)
     assert stderr == ""
     for messages in said:
@@ -103,7 +117,7 @@ def test_a_root_that_rotates_is_checked_from_every_rank():
 
 
 @pytest.mark.process
-def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over():
+def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over(ranks_say):
     said, _ = ranks_say(ranks=2, operations=["all_reduce"], sizes_bytes=[65536], size_seconds=0.4)
     (first,), (second,) = (only(messages, "Timing") for messages in said)
     assert len(first["bursts"]) == len(second["bursts"]) > 1
@@ -113,7 +127,7 @@ def test_bursts_are_repeated_on_all_ranks_alike_until_their_time_is_over():
 
 @pytest.mark.process
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_the_other_operations_are_exact_too(ranks):
+def test_the_other_operations_are_exact_too(ranks_say, ranks):
     said, stderr = ranks_say(ranks=ranks, operations=OTHERS, sizes_bytes=[1001])
     assert stderr == ""
     for messages in said:
@@ -123,20 +137,20 @@ def test_the_other_operations_are_exact_too(ranks):
 
 
 @pytest.mark.process
-def test_ranks_send_to_the_one_that_faces_them():
+def test_ranks_send_to_the_one_that_faces_them(ranks_say):
     said, stderr = ranks_say(ranks=4, operations=["send_recv"], sizes_bytes=[4096], stride=2)
     assert stderr == ""
     assert [(c["op"], c["wrong"]) for messages in said for c in only(messages, "Checked")] == [("send_recv", 0)] * 4
 
 
 @pytest.mark.process
-def test_the_number_of_iterations_can_be_asked_for():
+def test_the_number_of_iterations_can_be_asked_for(ranks_say):
     said, _ = ranks_say(ranks=2, iterations=7)
     assert {t["iterations"] for messages in said for t in only(messages, "Timing")} == {7}
 
 
 @pytest.mark.process
-def test_wrong_elements_are_counted_on_the_rank_that_has_them():
+def test_wrong_elements_are_counted_on_the_rank_that_has_them(ranks_say):
     said, _ = ranks_say(ranks=2, broken_rank=1, broken="wrong", wrong_elements=17)
     wrong = [{c["op"]: c["wrong"] for c in only(messages, "Checked")} for messages in said]
     assert wrong == [{"all_reduce": 0, "broadcast": 0}, {"all_reduce": 17, "broadcast": 0}]
@@ -144,7 +158,7 @@ def test_wrong_elements_are_counted_on_the_rank_that_has_them():
 
 
 @pytest.mark.process
-def test_an_exception_is_reported_on_one_line_and_the_other_rank_gets_it():
+def test_an_exception_is_reported_on_one_line_and_the_other_rank_gets_it(ranks_say):
     said, _ = ranks_say(ranks=2, broken_rank=1, broken="raises")
     assert said[1][-1] == {
         "said": "Failed",
@@ -157,7 +171,7 @@ def test_an_exception_is_reported_on_one_line_and_the_other_rank_gets_it():
 
 
 @pytest.mark.process
-def test_a_waiting_rank_reports_that_it_is_alive():
+def test_a_waiting_rank_reports_that_it_is_alive(ranks_say):
     said, _ = ranks_say(ranks=2, broken_rank=1, broken="sleeps", operations=["all_reduce"], sizes_bytes=[])
     assert len(only(said[0], "Alive")) >= 2
     assert said[0][-1]["said"] == "Finished"
@@ -165,7 +179,7 @@ def test_a_waiting_rank_reports_that_it_is_alive():
 
 @pytest.mark.process
 @pytest.mark.skipif("nccl" in software.backends(), reason="this torch has NCCL and a GPU")
-def test_a_backend_that_torch_lacks_is_unavailable_on_every_rank():
+def test_a_backend_that_torch_lacks_is_unavailable_on_every_rank(ranks_say):
     said, _ = ranks_say(ranks=2, backend="nccl")
     for messages in said:
         assert messages[-1]["said"] == "Failed"
@@ -175,7 +189,7 @@ def test_a_backend_that_torch_lacks_is_unavailable_on_every_rank():
 
 
 @pytest.mark.process
-def test_a_single_rank_sends_to_no_other():
+def test_a_single_rank_sends_to_no_other(ranks_say):
     said, _ = ranks_say(ranks=1, operations=["send_recv"])
     assert said[0][-1]["error"] == "ValueError: send_recv needs at least 2 ranks"
 

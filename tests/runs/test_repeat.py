@@ -8,9 +8,9 @@ from rules.conftest import change_rank, healthy_job
 
 from distcheck.collectives.plan import Plan
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Suspects
-from distcheck.facts.job import Collectives
+from distcheck.facts.job import Collectives, Measurement
 from distcheck.facts.rank import RankRun
-from distcheck.run.repeat import failed_part, smallest_case, worth_repeating
+from distcheck.run.repeat import failed_part, slow_figure, slow_part, smallest_case, worth_repeating
 
 PLAN = Plan("gloo", ("all_reduce", "broadcast"), (1 << 20, 4 << 20), 60.0, dtypes=("float32", "bfloat16"))
 DONE = RankRun(pid=1, step="done", outcome="done")
@@ -89,3 +89,35 @@ def test_the_smallest_group_that_failed_is_repeated(ended):
     alone = GroupTest(1, ("node2",), "alone", "wrong")
     bad = CulpritFacts("node", ("node2",), (), "wrong", 0, 2, True, (pair, alone), "")  # noqa: FBT003 a field
     assert smallest_case(replace(job, isolation=Isolation("found", "", (bad,))), ("node1", "node2")) == ("node2",)
+
+
+@pytest.fixture
+def measured(ended):
+    """Return a job whose all_reduce of 4 MiB reaches a bus bandwidth, with what was asked for besides."""
+
+    def measured(busbw, **asked):
+        seconds = 1.5 * (4 << 20) / busbw / 1e9
+        rows = tuple(
+            Measurement("all_reduce", size, "float32", 5, (seconds * size / (4 << 20),) * 4)
+            for size in (1 << 20, 4 << 20)
+        )
+        job = ended(DONE)
+        return replace(
+            job,
+            asked=replace(job.asked, operations=("all_reduce",), sizes_bytes=(1 << 20, 4 << 20), **asked),
+            collectives=replace(job.collectives, measurements=rows),
+        )
+
+    return measured
+
+
+def test_a_figure_below_what_is_required_is_repeated(measured):
+    row = slow_figure(measured(0.4, min_busbw_GBps=0.5))
+    assert (row.op, row.bytes) == ("all_reduce", 4 << 20)
+    cut = slow_part(replace(PLAN, size_seconds=0.6), row)
+    assert (cut.operations, cut.sizes_bytes, cut.size_seconds) == (("all_reduce",), (4 << 20,), 0.6)
+
+
+def test_a_figure_that_suffices_or_is_compared_with_nothing_is_not(measured):
+    assert slow_figure(measured(0.6, min_busbw_GBps=0.5)) is None
+    assert slow_figure(measured(0.001)) is None

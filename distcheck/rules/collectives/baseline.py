@@ -76,7 +76,8 @@ def _finding(before: Baseline, name: str, fallen: list[Change], ran: Collectives
         confirmed=False,
         message=f"{name} of {size(worst.row.bytes)} takes {worst.seconds * 1e3:.3g} ms; in {before.file} "
         f"it took {worst.row.seconds * 1e3:.3g} ms: bandwidth is {1 - worst.share:.0%} lower",
-        evidence={
+        evidence={"op": worst.row.op, "bytes": worst.row.bytes}
+        | {
             size(change.row.bytes): f"{change.share:.0%} of the baseline; up to {change.noise:.0%} may be noise"
             for change in fallen
         }

@@ -1,4 +1,4 @@
-"""Rules about a case that failed and was repeated with one setting changed at a time."""
+"""Rules about a case that failed or was slow and was repeated with one setting changed at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from distcheck.facts.repeated import Repeated
 
-_BAD = frozenset({"failed", "wrong", "hung"})
+_BAD = frozenset({"failed", "wrong", "hung", "slow"})
 
 
 class Avoided(NamedTuple):
@@ -40,15 +40,16 @@ _AVOIDED = {
 
 @rule("collectives", severity="warning", scope="job")
 def collective_transport_fails(job: Job) -> Iterator[Outcome]:
-    """A collective fails, and passes without one transport or over another interface.
+    """A collective fails or is slow, and not so without one transport or over another interface.
 
-    A job on these nodes fails like distcheck's collective until the transport is repaired, or is avoided with the
-    setting that is named. Avoiding it usually costs speed: NCCL_P2P_DISABLE=1 takes NVLink away, NCCL_IB_DISABLE=1 the
-    fast network.
+    A job on these nodes fails or is slow like distcheck's collective until the transport is repaired, or is avoided
+    with the setting that is named. Avoiding a healthy transport usually costs speed: NCCL_P2P_DISABLE=1 takes NVLink
+    away, NCCL_IB_DISABLE=1 the fast network.
 
     Found by repeating the smallest case that failed, in new processes, with one setting changed at a time, as long as
     --timeout leaves time. The case must fail without any change and pass with the setting, twice each and in turn; else
-    it fails only sometimes, and no transport is named.
+    it fails only sometimes, and no transport is named. An operation below --min-busbw, --baseline or the usual figure
+    is repeated in the same way, and must become 1.5 times as fast.
 
     Fix: repair what the setting avoids; to start the job now, use the setting on every rank.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
@@ -61,16 +62,16 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
     twice = len(passed) > 1 and (passed[0].variable, passed[0].value) == (passed[1].variable, passed[1].value)
     what = f"{case.operation} on {listed(case.nodes)}"
     if "passed" in unchanged:
-        yield NotChecked(reason=f"{what} passed when it was repeated without a change, so no transport is named",
-                         required=False)  # fmt: skip
+        did = "was not slow" if "slow" in unchanged or case.repeats[0].busbw_GBps else "passed"
+        yield NotChecked(
+            reason=f"{what} {did} when it was repeated without a change, so no transport is named", required=False
+        )
     elif twice and len(unchanged) > 1 and set(unchanged) <= _BAD:
         first = passed[0]
         avoided = _AVOIDED.get(first.variable)
         cause = avoided.name if avoided else "what this setting avoids"
-        if first.variable == "GLOO_SOCKET_IFNAME":
-            message = f"{what} {_verb(unchanged[0])} over {cause}, and passes over {first.value}"
-        else:
-            message = f"{what} {_verb(unchanged[0])} with {cause}, and passes with {_setting(first)}"
+        over, chosen = ("over", first.value) if first.variable == "GLOO_SOCKET_IFNAME" else ("with", _setting(first))
+        message = f"{what} {_ended(case.repeats[0])} {over} {cause}, and {_ended(first)} {over} {chosen}"
         nodes = [node for node in job.nodes if job.node_names[node.key] in case.nodes]
         yield Finding(
             severity="warning",
@@ -90,14 +91,17 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
     elif unchanged[0] in _BAD:
         tried = [_setting(r) for r in case.repeats if r.variable and r.outcome in _BAD]
         if tried:
+            also = "is as slow" if unchanged[0] == "slow" else "also fails"
             yield NotChecked(
-                reason=f"{what} also fails with {listed(tried, most=8)}, one at a time: no transport alone is at fault",
+                reason=f"{what} {also} with {listed(tried, most=8)}, one at a time: no transport alone is at fault",
                 required=False,
             )
 
 
-def _verb(outcome: str) -> str:
-    return {"hung": "hangs", "wrong": "returns wrong numbers"}.get(outcome, "fails")
+def _ended(repeat: Repeat) -> str:
+    if repeat.busbw_GBps is not None:
+        return f"reaches {repeat.busbw_GBps:.3g} GB/s"
+    return {"hung": "hangs", "wrong": "returns wrong numbers", "passed": "passes"}.get(repeat.outcome, "fails")
 
 
 def _setting(repeat: Repeat) -> str:
@@ -108,6 +112,7 @@ def _evidence(case: Repeated) -> dict[str, str]:
     lines: dict[str, str] = {}
     for r in case.repeats:
         words = f" ({brief(r.words[0], 100)})" if r.words and r.outcome != "passed" else ""
+        words += f", {r.busbw_GBps:.3g} GB/s" if r.busbw_GBps is not None else ""
         again = " again" if _setting(r) in lines else ""
         lines[_setting(r) + again] = r.outcome + words
     if case.untried:

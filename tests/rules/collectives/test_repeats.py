@@ -41,6 +41,31 @@ def test_with_gloo_the_interface_is_named(told):
     assert finding.message.endswith("fails over the interface that Gloo selects, and passes over eth1")
 
 
+SLOW, FAST = Repeat("slow", busbw_GBps=0.011), Repeat("passed", "GLOO_SOCKET_IFNAME", "eth1", busbw_GBps=0.9)
+
+
+def test_a_slow_operation_has_both_figures(told):
+    (finding,), _ = told(SLOW, FAST, SLOW, FAST, backend="gloo")
+    assert finding.message == (
+        "all_reduce on node1 and node2 reaches 0.011 GB/s over the interface that Gloo selects, "
+        "and reaches 0.9 GB/s over eth1"
+    )
+    assert finding.evidence["no change"] == "slow, 0.011 GB/s"
+    assert finding.evidence["GLOO_SOCKET_IFNAME=eth1 again"] == "passed, 0.9 GB/s"
+
+
+def test_an_operation_that_is_slow_with_every_setting_blames_no_transport(told):
+    findings, (reason,) = told(SLOW, Repeat("slow", "NCCL_IB_DISABLE", "1", busbw_GBps=0.012))
+    assert findings == ()
+    assert reason.endswith("is as slow with NCCL_IB_DISABLE=1, one at a time: no transport alone is at fault")
+
+
+def test_an_operation_that_was_slow_once_blames_no_transport(told):
+    findings, (reason,) = told(Repeat("passed", busbw_GBps=0.9))
+    assert findings == ()
+    assert "was not slow when it was repeated without a change" in reason
+
+
 @pytest.mark.parametrize("repeats", [(PASSES,), (HANGS, RING, PASSES)], ids=["at once", "afterwards"])
 def test_a_case_that_passes_without_a_change_blames_no_transport(told, repeats):
     findings, (reason,) = told(*repeats)
