@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import cgroup
+from cluster import cgroup, tested
 from cluster.cluster import Cluster
 
 _HERE = Path(__file__).parent
 _INSTALL = "sudo bash tests/cluster/install"
 
 
+@pytest.hookimpl(tryfirst=True)  # tests/conftest.py skips what is slow
 def pytest_collection_modifyitems(items):
+    known = tested.unchanged()
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
+            if known and item.path.name == "test_cluster.py":
+                item.add_marker(pytest.mark.slow)
 
 
 def _lacking() -> str | None:

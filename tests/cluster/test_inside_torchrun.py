@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from cluster.inside import JOB, mapped
-from sampled import sampled
 
 if TYPE_CHECKING:
     from ended import Ended
@@ -106,6 +105,10 @@ def assert_healthy(launched: Launched, world: int = 8) -> None:
     assert launched.summed == [f"rank {rank} of {world} summed up {total}" for rank in range(world)]
 
 
+# In every change tests/cluster/test_soak.py gates with each way of torchrun, and tests/end_to_end/test_torchrun.py with
+# torch.distributed.launch and --standalone.
+
+
 def test_static_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launched):
     agent = [*_TORCHRUN, *_STATIC, "--nproc-per-node", "2"]
     done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB, numbered=True)
@@ -114,7 +117,8 @@ def test_static_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(laun
     assert rules(done.report, "info") == []
 
 
-@pytest.mark.parametrize("nnodes", sampled(["4", "1:4"], "4"))
+@pytest.mark.slow
+@pytest.mark.parametrize("nnodes", ["4", "1:4"])
 def test_c10d_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launched, nnodes):
     # An elastic rendezvous waits for this long after the first node, so that all four belong to the first world.
     more = ["--rdzv-conf", "last_call_timeout=20"] if ":" in nnodes else []
@@ -124,6 +128,7 @@ def test_c10d_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launch
     assert rules(done.report, "info") == []
 
 
+@pytest.mark.slow
 def test_standalone_torchrun_on_one_node_is_healthy_and_the_job_runs_after_it(launched):
     agent = [*_TORCHRUN, "--standalone", "--nproc-per-node", "2"]
     done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB, nodes=("node2",))
@@ -131,7 +136,8 @@ def test_standalone_torchrun_on_one_node_is_healthy_and_the_job_runs_after_it(la
     assert rules(done.report, "info") == []
 
 
-@pytest.mark.parametrize("use_env", sampled({"argument": [], "use-env": ["--use-env"]}, "argument"))
+@pytest.mark.slow
+@pytest.mark.parametrize("use_env", [[], ["--use-env"]], ids=["argument", "use-env"])
 def test_the_legacy_launcher_is_healthy_and_the_job_runs_after_it(launched, use_env):
     agent = [*_LAUNCH, "--nnodes", "2", *_MASTER, "--nproc-per-node", "2", *use_env]
     script = ("-m", "distcheck", *_LOOK, "--", sys.executable, JOB)

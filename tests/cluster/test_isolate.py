@@ -82,8 +82,8 @@ FAULTS = {
 }
 SHOWS_WITH_OTHERS = {"drops data after the start", "slow network"}
 """The rest shows on the node by itself, so that it is known of two nodes as well."""
-IN_EVERY_CHANGE = ((4, "drops data after the start"), (3, "slow network"), (4, "frozen in a collective"))
-"""A path, a speed and a process that fail. tests/isolation searches in a simulator, for all faults and sizes."""
+IN_EVERY_CHANGE = ((3, "slow network"), (4, "frozen in a collective"))
+"""A speed and a process that fail. tests/isolation searches in a simulator, for all faults and sizes."""
 BAD = {2: "node2", 3: "node1", 4: "node3"}
 """Of so many nodes; on node1 are rank 0 and the process that leads the search."""
 

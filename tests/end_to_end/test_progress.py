@@ -7,6 +7,7 @@ import pty
 import re
 
 RUN = ("bandwidth", "--nproc", "2", "--op", "all_reduce", "--sizes", "1M:16M", "--time-limit", "3")
+SHORT = ("bandwidth", "--nproc", "2", "--op", "all_reduce", "--sizes", "64K:64K", "--iters", "5")
 
 
 def seen_on_a_terminal(start, *words):
@@ -40,10 +41,10 @@ def test_a_terminal_shows_what_is_measured_and_the_time_left_and_is_clean_at_the
 
 
 def test_quiet_shows_nothing(start):
-    ended, shown = seen_on_a_terminal(start, *RUN, "--quiet")
+    ended, shown = seen_on_a_terminal(start, *SHORT, "--quiet")
     assert (ended.code, shown) == (0, "")
 
 
 def test_a_pipe_gets_no_progress(distcheck):
-    ended = distcheck(*RUN)
+    ended = distcheck(*SHORT)
     assert (ended.code, ended.err) == (0, "")
