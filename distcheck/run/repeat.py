@@ -125,12 +125,11 @@ def _ended_otherwise(run: RankRun) -> bool:
 
 def slow_figure(job: Job) -> Measurement | None:
     """Return a figure that is below --min-busbw, --baseline or the usual one; None if there is none."""
-    findings = diagnose(job, select=_BELOW).findings
-    if not isinstance(job.collectives, Collectives) or not findings:
+    if not isinstance(job.collectives, Collectives):
         return None
-    about = findings[0].evidence
-    rows = [row for row in job.collectives.measurements if row.group == "world" and row.op == about["op"]]
-    return max((row for row in rows if row.bytes == about["bytes"]), key=lambda row: max(row.seconds_by_rank))
+    found = [(f.evidence.get("op"), f.evidence.get("bytes")) for f in diagnose(job, select=_BELOW).findings]
+    rows = [row for row in job.collectives.measurements if row.group == "world" and (row.op, row.bytes) in found[:1]]
+    return max(rows, key=lambda row: max(row.seconds_by_rank), default=None)
 
 
 def smallest_case(job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:
