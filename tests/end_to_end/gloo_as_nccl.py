@@ -1,0 +1,58 @@
+"""Gloo stands for NCCL, since there is no GPU: variables with which distcheck's ranks take one for the other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+SMALL = ["--sizes", "1M:1M", "--op", "all_reduce", "--backend", "nccl", "--ignore", "gpu-none-visible"]
+PARTIAL = "p2p: only 5/6 GPU-to-GPU peer accesses passed verification"
+
+SITE = """
+import builtins, ctypes, os, sys, time
+sys.path.append({tests!r})
+_real, _done = builtins.__import__, []
+def _import(name, *args, **more):
+    module = _real(name, *args, **more)
+    worker = sys.modules.get("distcheck.collectives.worker")
+    if not _done and hasattr(worker, "one_line"):
+        _done.append(worker)
+        _as_nccl(worker)
+    return module
+builtins.__import__ = _import
+def _as_nccl(worker):
+    import torch
+    import torch.distributed as dist
+    from distcheck.collectives.plan import Software
+    from fake_ras import FakeRas, document
+    join, reduce = dist.init_process_group, dist.all_reduce
+    worker.lack_of = lambda backend: ""
+    worker._take_device = lambda task: torch.device("cpu")
+    worker.software = lambda device: Software(torch=str(torch.__version__), nccl="2.28.9", device="cpu")
+    def init_process_group(backend, *, rank, world_size, **more):
+        answers = {{"json": document(world_size, counts={{2: {{"AllReduce": 41}}}}), "text": b""}}
+        port = int(os.environ["NCCL_RAS_ADDR"].removeprefix("127.0.0.1:"))
+        _done.append(FakeRas(answers, port=port))
+        me = f"node1:{{os.getpid()}}"
+        with open(os.environ["NCCL_DEBUG_FILE"], "a") as log:
+            log.write(f"{{me}}:1 [0] NCCL INFO NCCL version 2.31.2+cuda13.0\\n")
+        if rank == 0 and {said!r}:  # as NCCL prints it: through C's stdout, without a flush
+            ctypes.CDLL(None).puts(f"{{me}} NCCL DIAG [INFO] {said}".encode())
+        join("gloo", rank=rank, world_size=world_size, **more)
+    def all_reduce(tensor, *args, **more):
+        {fault}
+        return reduce(tensor, *args, **more)
+    dist.init_process_group, dist.all_reduce = init_process_group, all_reduce
+"""
+
+
+def as_nccl(folder, fault="pass", said=""):
+    """Return the variables with which Gloo stands for NCCL; `fault` is a line of Python before each all_reduce.
+
+    `said` is a line of NCCL's own diagnostics on rank 0.
+    """
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(SITE.format(tests=str(TESTS), fault=fault, said=said))
+    path = os.pathsep.join([str(folder / "site"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}  # with it, C's stdout would have no buffer either
