@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from cluster.inside import findings, limit, reports
 
 
@@ -31,7 +32,8 @@ def test_the_interface_over_which_gloo_is_fast_is_named(cluster):
     ended = cluster.run("head", *look, timeout=120)
     (report,) = reports(ended)
     assert (ended.code, findings(report)) == (20, ["perf-below-min-busbw", "collective-transport-fails"]), ended
-    finding = report["findings"][-1]
+    below, finding = report["findings"]
+    assert below["evidence"]["share"] == pytest.approx(0.3, rel=0.2)
     assert finding["nodes"] == ["node1", "node2"]
     assert "GB/s over the interface that Gloo selects, and reaches" in finding["message"]
     assert finding["fix"]["commands"][0] == "export GLOO_SOCKET_IFNAME=eth1"
