@@ -12,6 +12,7 @@ mark fails if it starts one. Tests marked `long` wait for a deadline, or simulat
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -83,6 +84,10 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=left_out)
         dropped = set(left_out)
         items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_collection_finish():
+    gc.freeze()  # thousands of tests that every search for garbage would look at
 
 
 def _folder(path: Path) -> str:
