@@ -149,7 +149,7 @@ def _short(problem: Problem, options: Detail) -> Iterator[str]:
         *lines, last = _wrapped(f"fix: {harmless(fix.text)}", 2, 7)
         yield from lines
         beside = "".join(f" `{harmless(command)}`" for command in fix.commands[:1])
-        if len(last + beside) <= WIDTH:
+        if not beside or len(last + beside) <= WIDTH:
             yield last + beside
         else:
             yield from (last, f"      {harmless(fix.commands[0])}")

@@ -11,6 +11,7 @@ from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import Installed, Script
 from distcheck.probe import infiniband
 from distcheck.report import PLAIN, text
+from distcheck.rules.finding import Fix
 
 ERRORS = [
     "sw-torch-version-differs", "sw-nccl-version-differs", "nccl-net-plugin-on-some-ranks", "nccl-int-suffix",
@@ -145,6 +146,20 @@ def test_the_text_report_of_twenty_faults_fits_on_two_screens(broken, judge):
     assert all(f"{f.severity}: {f.rule} " in shown and f.fix.text.split()[0] in shown for f in said.findings)
     assert "`unset NCCL_COMM_ID`" in shown
     assert "shortened: -v shows" in shown
+
+
+def test_a_shortened_finding_keeps_the_first_command_of_its_fix(broken, judge):
+    said = judge(broken)
+    shown = text.render(broken, said, PLAIN)
+    assert all(f.fix.commands[0] in shown for f in said.findings if f.fix.commands)
+
+
+def test_a_long_path_in_a_fix_without_a_command_is_shown_whole(broken, judge):
+    said, path = judge(broken), "/opt/" + 30 * "long/"
+    bare = [msgspec.structs.replace(f, fix=Fix(f"Repair {path}", ())) for f in said.findings]
+    shown = text.render(broken, said._replace(findings=tuple(bare)), PLAIN)
+    assert "shortened" in shown
+    assert path in shown
 
 
 def test_nothing_is_shortened_with_v_or_where_few_faults_are_found(broken, judge):

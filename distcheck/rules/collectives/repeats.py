@@ -40,7 +40,7 @@ _AVOIDED = {
 
 @rule("collectives", severity="warning", scope="job")
 def collective_transport_fails(job: Job) -> Iterator[Outcome]:
-    """A collective fails or is slow, and not so without one transport or over another interface.
+    """A collective that fails or is slow works without one transport or on another interface.
 
     A job on these nodes fails or is slow like distcheck's collective until the transport is repaired, or is avoided
     with the setting that is named. Avoiding a healthy transport usually costs speed: NCCL_P2P_DISABLE=1 takes NVLink
