@@ -110,7 +110,8 @@ class GroupTests:
         silent = [uid for uid in members if uid not in reports]
         if silent:
             return self._without(number, group, silent)
-        return result_of(number, group, self.members, reports, self.backend)
+        measured = self.plan.operations[0] if self.plan else "all_reduce"
+        return result_of(number, group, self.members, reports, self.backend, measured)
 
     def _without(self, number: int, group: NodeGroup, silent: Sequence[str]) -> Result:
         """Record the processes that did not answer; their group counts as untested.

@@ -13,9 +13,17 @@ from distcheck.rollcall.protocol import RunReport
 
 
 def result_of(
-    number: int, group: NodeGroup, members: Members, reports: Mapping[str, RunReport], backend: str
+    number: int,
+    group: NodeGroup,
+    members: Members,
+    reports: Mapping[str, RunReport],
+    backend: str,
+    operation: str = "all_reduce",
 ) -> Result:
-    """Return the result of group `number`; a process's report counts for its own ranks only."""
+    """Return the result of group `number`, its speed that of `operation`.
+
+    A process's report counts for its own ranks only.
+    """
     parts = members.parts(group.nodes)
     size = sum(map(len, parts.values()))
     runs: dict[int, RankRun] = {}
@@ -30,10 +38,9 @@ def result_of(
     node_of = {rank: node for node in group.nodes for here in members.by_node[node].values() for rank in here}
     wrong = {rank for rank, run in runs.items() if any(run.wrong.values())}
     wrong |= {rank for rank, c in computed.items() if c.wrong}
-    op = "all_reduce" if "all_reduce" in timings else next(iter(timings), "")
-    whole = timings.get(op, {})
+    whole = timings.get(operation, {})
     seconds = _seconds(whole.values(), size)
-    factor = bus_factor(op, size) if op else None
+    factor = bus_factor(operation, size)
     moved = next(iter(whole.values())).bytes if seconds else 0
     return Result(
         group=number,
