@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from distcheck.facts.isolation import Fault
     from distcheck.facts.job import Job, Measurement
     from distcheck.facts.rank import RankRun
+    from distcheck.rules.finding import Finding
     from distcheck.run.context import Session
 
 _RESERVE_SECONDS = 4.0
@@ -124,12 +125,21 @@ def _ended_otherwise(run: RankRun) -> bool:
 
 
 def slow_figure(job: Job) -> Measurement | None:
-    """Return a figure that is below --min-busbw, --baseline or the usual one; None if there is none."""
+    """Return a figure that fails the run, or that is far below the usual one; None if there is none.
+
+    A job that is a little slower than usual may start, and no setting could make it so much faster.
+    """
     if not isinstance(job.collectives, Collectives):
         return None
-    found = [(f.evidence.get("op"), f.evidence.get("bytes")) for f in diagnose(job, select=_BELOW).findings]
+    below = diagnose(job, select=_BELOW).findings
+    found = [(f.evidence.get("op"), f.evidence.get("bytes")) for f in below if f.severity == "error" or _far_below(f)]
     rows = [row for row in job.collectives.measurements if row.group == "world" and (row.op, row.bytes) in found[:1]]
     return max(rows, key=lambda row: max(row.seconds_by_rank), default=None)
+
+
+def _far_below(finding: Finding) -> bool:
+    reached, usual = finding.evidence.get("busbw_GBps"), finding.evidence.get("expected_GBps")
+    return isinstance(reached, float) and isinstance(usual, float) and _FASTER * reached <= usual
 
 
 def smallest_case(job: Job, nodes: tuple[str, ...]) -> tuple[str, ...]:

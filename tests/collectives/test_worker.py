@@ -32,6 +32,7 @@ def forker():
     ) as program:
         yield program
         program.stdin.close()
+        program.kill()  # it would wait for ranks that hang; they end at their own deadline
 
 
 @pytest.fixture

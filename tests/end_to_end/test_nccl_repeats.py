@@ -8,7 +8,6 @@ from end_to_end.gloo_as_nccl import SMALL, as_nccl
 FAILS = 'if "NCCL_P2P_DISABLE" not in os.environ: raise RuntimeError("NCCL error: unhandled cuda error")'
 SLOW = 'time.sleep(0 if "NCCL_SHM_DISABLE" in os.environ else 0.1)'
 LOOK = ("bandwidth", "--nproc", "2", "--iters", "3", "--timeout", "60", "--format", "json", *SMALL)
-P2P = "all_reduce on {} fails with direct access between GPUs (P2P)"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from msgspec.structs import replace
 from rules.conftest import change_rank, healthy_job
 
 from distcheck.collectives.plan import Plan
+from distcheck.expectation.baseline import of
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Suspects
 from distcheck.facts.job import Collectives, Measurement
 from distcheck.facts.rank import RankRun
+from distcheck.rules.diagnose import diagnose
 from distcheck.run.repeat import failed_part, slow_figure, slow_part, smallest_case, worth_repeating
 
 PLAN = Plan("gloo", ("all_reduce", "broadcast"), (1 << 20, 4 << 20), 60.0, dtypes=("float32", "bfloat16"))
@@ -98,7 +100,7 @@ def measured(ended):
     def measured(busbw, **asked):
         seconds = 1.5 * (4 << 20) / busbw / 1e9
         rows = tuple(
-            Measurement("all_reduce", size, "float32", 5, (seconds * size / (4 << 20),) * 4)
+            Measurement("all_reduce", size, "float32", 5, (seconds * size / (4 << 20),) * 4, uncertainty=0.01)
             for size in (1 << 20, 4 << 20)
         )
         job = ended(DONE)
@@ -116,6 +118,14 @@ def test_a_figure_below_what_is_required_is_repeated(measured):
     assert (row.op, row.bytes) == ("all_reduce", 4 << 20)
     cut = slow_part(replace(PLAN, size_seconds=0.6), row)
     assert (cut.operations, cut.sizes_bytes, cut.size_seconds) == (("all_reduce",), (4 << 20,), 0.6)
+
+
+@pytest.mark.parametrize(("share", "repeated"), [(0.5, True), (0.85, False)])
+def test_a_figure_that_is_only_a_little_lower_than_before_delays_no_job(measured, share, repeated):
+    before = of(measured(0.4), "before.json")
+    now = measured(0.4 * share, baseline=before)
+    assert [f.rule for f in diagnose(now, select=["perf-below-baseline"]).findings] == ["perf-below-baseline"]
+    assert (slow_figure(now) is not None) == repeated
 
 
 def test_a_figure_that_suffices_or_is_compared_with_nothing_is_not(measured):

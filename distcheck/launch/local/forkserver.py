@@ -58,7 +58,7 @@ def main() -> None:
         os.waitpid(pid, 0)
     if spec.torch:
         start = time.monotonic()
-        gc.disable()  # looking for garbage takes a seventh of the import of torch, and finds none
+        gc.disable()  # the import makes objects that stay, and would look at all of them again and again
         try:
             from distcheck.collectives import worker  # noqa: F401 imported before the fork, for all ranks
         except BaseException as error:  # noqa: BLE001 an import may raise anything, even SystemExit

@@ -48,8 +48,8 @@ def collective_transport_fails(job: Job) -> Iterator[Outcome]:
 
     Found by repeating the smallest case that failed, in new processes, with one setting changed at a time, as long as
     --timeout leaves time. The case must fail without any change and pass with the setting, twice each and in turn; else
-    it fails only sometimes, and no transport is named. An operation below --min-busbw, --baseline or the usual figure
-    is repeated in the same way, and must become 1.5 times as fast.
+    it fails only sometimes, and no transport is named. An operation that fails the run because
+    it is slow, or is far below the usual figure, is repeated in the same way, and must become 1.5 times as fast.
 
     Fix: repair what the setting avoids; to start the job now, use the setting on every rank.
     See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from distcheck.facts.node import NodeFacts
     from distcheck.facts.rank import RankFacts
 
-# Cached: the ranks of a node share its addresses, and a job may have 65,536 ranks on 8,192 nodes.
+# Cached: the ranks of a node share its addresses. 8,192 nodes have more than 100,000, and a cache that is too small for
+# the pass over all of them never has the next one.
 _few = lru_cache(1 << 18)
 _HERE = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
 _MAPPED = bytes(10) + b"\xff\xff"
