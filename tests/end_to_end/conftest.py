@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -38,11 +39,13 @@ class Running:
         """Wait until the ranks that will measure are forked, and return them in rank order."""
         until = time.monotonic() + timeout
         while time.monotonic() < until:
-            for child in psutil.Process(self.process.pid).children():
-                ranks = child.children()
-                named = all(p.name().startswith("distcheck r") for p in ranks)
-                if len(ranks) == count and named and any("torch" in m.path for m in child.memory_maps()):
-                    return sorted(ranks, key=lambda p: int(p.name().removeprefix("distcheck r")))
+            # The run starts short-lived processes too, which may end while they are looked at.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(self.process.pid).children():
+                    ranks = child.children()
+                    named = all(p.name().startswith("distcheck r") for p in ranks)
+                    if len(ranks) == count and named and any("torch" in m.path for m in child.memory_maps()):
+                        return sorted(ranks, key=lambda p: int(p.name().removeprefix("distcheck r")))
             time.sleep(0.05)
         raise AssertionError(f"no {count} ranks within {timeout} s")
 
