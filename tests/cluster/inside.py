@@ -24,7 +24,6 @@ PATIENCE = 240
 """Seconds that a run with its job may take: eight imports of torch on a machine that others use as well."""
 MASTER = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
 NODES = ("node1", "node2", "node3", "node4")
-SLOTS = ",".join(f"{node}:2" for node in NODES)
 
 
 def mapped(prefix: str, names: str, *command: str) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from cluster.inside import (
     NODES,
     PATIENCE,
     PLAIN_JOB,
-    SLOTS,
     assert_healthy,
     blocks,
     finding,
@@ -36,12 +35,12 @@ def _mpich(*command):
     return mapped("", "PMI_RANK PMI_SIZE MPI_LOCALRANKID", *command)
 
 
-def _mpirun(*options):
-    return ("mpirun", "--host", SLOTS, *options)
+def _mpirun(*options, nodes=NODES):
+    return ("mpirun", "--host", ",".join(f"{node}:2" for node in nodes), *options)
 
 
-def _mpiexec(*options):
-    return ("mpiexec.hydra", "-hosts", ",".join(NODES), "-ppn", "2", "-n", "8", *options)
+def _mpiexec(*options, nodes=NODES):
+    return ("mpiexec.hydra", "-hosts", ",".join(nodes), "-ppn", "2", "-n", str(2 * len(nodes)), *options)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +65,10 @@ def test_mpich_is_healthy_and_the_job_runs_after_it(cluster):
 
 @pytest.mark.parametrize("mpi", sampled(["openmpi", "hydra"], "openmpi"))
 def test_export_needs_nothing_but_mpi(cluster, mpi):
-    start = _mpirun() if mpi == "openmpi" else _mpiexec()
+    start = (_mpirun if mpi == "openmpi" else _mpiexec)(nodes=NODES[:2])
     job = ("distcheck", *GATE, "--export", "--", sys.executable, PLAIN_JOB)
     ended = cluster.run("node1", *start, *job, env=_ROOT, timeout=PATIENCE)
-    report = assert_healthy([ended], blocks(2, 2, 2, 2), mpi)
+    report = assert_healthy([ended], blocks(2, 2), mpi)
     assert findings(report, "info") == []
 
 
@@ -77,8 +76,8 @@ def test_export_needs_nothing_but_mpi(cluster, mpi):
     ("start", "words"),
     sampled(
         [
-            (_mpirun(), "# add to mpirun: -x MASTER_ADDR=node1 -x MASTER_PORT="),
-            (_mpiexec(), "# add to mpiexec: -genv MASTER_ADDR node1 -genv MASTER_PORT "),
+            (_mpirun(nodes=NODES[:2]), "# add to mpirun: -x MASTER_ADDR=node1 -x MASTER_PORT="),
+            (_mpiexec(nodes=NODES[:2]), "# add to mpiexec: -genv MASTER_ADDR node1 -genv MASTER_PORT "),
         ],
         "openmpi",
         ids=["openmpi", "hydra"],
@@ -89,7 +88,7 @@ def test_a_bare_mpirun_is_one_warning_and_one_from_a_host_without_ranks_an_error
     (report,) = reports(ended)
     expected = (0, "warn", ["env-mpi-horovod-vars-only"])
     assert (ended.code, report["verdict"], findings(report, "error", "warning", "info")) == expected
-    assert [(row["op"], row["ranks"], row["wrong"]) for row in report["bandwidth"]] == [("all_reduce", 8, 0)]
+    assert [(row["op"], row["ranks"], row["wrong"]) for row in report["bandwidth"]] == [("all_reduce", 4, 0)]
     (line,) = [c for c in finding(report, "env-mpi-horovod-vars-only")["fix"]["commands"] if words in c]
     assert re.fullmatch(r"2\d{4}", line.removeprefix(words)), "the port at which distcheck met"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from cluster.inside import JOB, mapped
+from sampled import sampled
 
 if TYPE_CHECKING:
     from ended import Ended
@@ -18,7 +19,6 @@ _NODES = ("node1", "node2", "node3", "node4")
 _TORCHRUN = [str(Path(sys.executable).parent / "torchrun")]
 _LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
 _MASTER = ["--master-addr", "node1", "--master-port", "29555"]
-_STATIC = ["--nnodes", "4", *_MASTER]
 _C10D = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29556", "--rdzv-id", "job-7"]
 _LOOK = [
     "gate",
@@ -109,11 +109,14 @@ def assert_healthy(launched: Launched, world: int = 8) -> None:
 # torch.distributed.launch and --standalone.
 
 
-def test_static_torchrun_on_four_nodes_is_healthy_and_the_job_runs_after_it(launched):
-    agent = [*_TORCHRUN, *_STATIC, "--nproc-per-node", "2"]
-    done = launched(agent, "--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB, numbered=True)
-    assert_healthy(done)
-    assert [row["node"] for row in sorted(done.report["ranks"], key=lambda row: row["rank"])][::2] == list(_NODES)
+@pytest.mark.parametrize("nodes", sampled([2, 4], 2))
+def test_static_torchrun_is_healthy_and_the_job_runs_after_it(launched, nodes):
+    agent = [*_TORCHRUN, "--nnodes", str(nodes), *_MASTER, "--nproc-per-node", "2"]
+    script = ("--no-python", "distcheck", *_LOOK, "--", sys.executable, JOB)
+    done = launched(agent, *script, nodes=_NODES[:nodes], numbered=True)
+    assert_healthy(done, world=2 * nodes)
+    by_rank = [row["node"] for row in sorted(done.report["ranks"], key=lambda row: row["rank"])]
+    assert by_rank[::2] == list(_NODES[:nodes])
     assert rules(done.report, "info") == []
 
 
@@ -149,7 +152,7 @@ def test_the_legacy_launcher_is_healthy_and_the_job_runs_after_it(launched, use_
 
 @pytest.mark.slow
 def test_under_srun_a_torchrun_per_node_is_healthy(cluster):
-    agent = " ".join([*_TORCHRUN, *_STATIC, "--node-rank $SLURM_NODEID --nproc-per-node 2 --no-python"])
+    agent = " ".join([*_TORCHRUN, "--nnodes 4", *_MASTER, "--node-rank $SLURM_NODEID --nproc-per-node 2 --no-python"])
     command = f"{agent} distcheck {' '.join(_LOOK)} -- {sys.executable} {JOB}"
     ended = cluster.run(
         "node1", "srun", "--nodes=4", "--ntasks-per-node=1", "bash", "-c", command,

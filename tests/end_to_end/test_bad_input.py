@@ -6,64 +6,17 @@ from pathlib import Path
 
 import pytest
 
-USAGE = [
-    (["gate", "--nproc", "0"], "--nproc 0", "1 to 4096"),
-    (["gate", "--nproc", "many"], "--nproc many", "auto"),
-    (["gate", "--master-port", "70000"], "--master-port 70000", "from 1 to 65535"),
-    (["gate", "--master-port", "0"], "--master-port 0", "from 1 to 65535"),
-    (["env", "--rank", "1"], "--rank", "--world-size"),
-    (["env", "--rank", "-1", "--world-size", "2"], "--rank -1", "a whole number from 0"),
-    (["env", "--world-size", "0", "--rank", "0"], "--world-size 0", "a whole number from 1"),
-    (["bandwidth", "--sizes", "4M:1M"], "'4M:1M'", "MIN:MAX"),
-    (["bandwidth", "--sizes", "1M:4M:x1"], "x1", "at least 2"),
-    (["bandwidth", "--sizes", "big"], "'big'", "MIN:MAX"),
-    (["bandwidth", "--sizes", "0:1M"], "'0'", "4 bytes"),
-    (["bandwidth", "--iters", "0"], "--iters 0", "a whole number from 1"),
-    (["bandwidth", "--op", "all_reduce,teleport"], "teleport", "broadcast"),
-    (["bandwidth", "--min-busbw", "-5"], "--min-busbw -5", "a number from 0.001"),
-    (["env", "--timeout", "0"], "--timeout 0", "a number from 0.001"),
-    (["env", "--timeout", "nan"], "--timeout nan", "a number from 0.001"),
-    (["env", "--timeout", "soon"], "--timeout soon", "must be a number from 0.001"),
-    (["env", "--master-port=abc"], "--master-port abc", "a whole number"),
-    (["env", "--timeout", "inf"], "--timeout inf", "to 1000000000"),
-    (["env", "--rank", "1" + "0" * 30, "--world-size", "2"], "--rank 1000", "to 1000000000"),
-    (["node", "--timeout", "2"], "--timeout 2", "a number from 3"),
-    (["node", "--gpus", "1024"], "--gpus 1024", "from 0 to 1023"),
-    (["env", "--launcher", "magic"], "--launcher magic", "slurm"),
-    (["report", "--format", "yaml", "job.json"], "--format yaml", "markdown"),
-    (["gate", "--nproc"], "--nproc", "See: distcheck gate --help"),
-    (["env", "--join-timeout", "300"], "--join-timeout 300", "--timeout 360"),
-    (["env", "--output", "/"], "--output /", "name a file in it"),
-    (["env", "--backend", "smoke"], "--backend smoke", "nccl"),
-    (["env", "--format", "yaml"], "--format yaml", "json"),
-    (["env", "--select", "no-such-rule"], "no-such-rule", "distcheck explain"),
-    (["env", "--ignore", "no-such-rule"], "no-such-rule", "distcheck explain"),
-    (["env", "--output", "/nonexistent/report"], "/nonexistent", "mkdir -p"),
-    (["env", "--save", "/nonexistent/job"], "/nonexistent", "mkdir -p"),
-    (["gate", "--", "no-such-program"], "no-such-program", "PATH"),
-    (["gate", "--nproc", "2", "--export", "--", "true"], "--export", "one process per rank"),
-    (["env", "--select", "gpu-duplicate", "--ignore", "gpu-duplicate"], "gpu-duplicate", "no rule is left"),
-    (["gate", "--alone"], "--alone", "drop --alone"),
-    (["report"], "report", "--save"),
-    (["report", "/nonexistent/job.json"], "/nonexistent/job.json", "--save"),
-    (["report", "/etc/passwd"], "/etc/passwd", "--save"),
-    (["explain", "env-rank-unsett"], "env-rank-unsett", "env-rank-unset"),
-    (["explain", "--log", "/nonexistent/job.log"], "/nonexistent/job.log", "No such file"),
-    (["explain", "--log", "/etc"], "/etc", "Is a directory"),
-    (["explain", "env-rank-unset", "--log", "job.log"], "env-rank-unset", "not both"),
-    (["env", "--no-such-option"], "--no-such-option", "--help"),
-    (["dance"], "dance", "See: distcheck --help"),
-]
 
-
-@pytest.mark.parametrize(("args", "value", "remedy"), USAGE, ids=lambda v: " ".join(v) if isinstance(v, list) else None)
-def test_invalid_input_is_reported_in_one_line(distcheck, args, value, remedy):
+@pytest.mark.parametrize(
+    ("args", "value"),
+    [(["gate", "--nproc", "0"], "--nproc 0"), (["dance"], "dance"), (["env", "--no-such"], "--no-such")],
+)
+def test_invalid_input_is_reported_in_one_line(distcheck, args, value):
+    """tests/cli/test_usage_errors.py has all of them."""
     ended = distcheck(*args)
-    assert ended.code == 2
-    assert ended.out == ""
+    assert (ended.code, ended.out) == (2, "")
     assert len(ended.err.splitlines()) == 1, ended.err
     assert value in ended.err
-    assert remedy in ended.err
 
 
 def test_a_variable_that_is_not_a_number_is_named(distcheck):
