@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import cgroup, tested
+import tested
+from cluster import cgroup
 from cluster.cluster import Cluster
 
 _HERE = Path(__file__).parent
@@ -19,7 +20,7 @@ _INSTALL = "sudo bash tests/cluster/install"
 
 @pytest.hookimpl(tryfirst=True)  # tests/conftest.py skips what is slow
 def pytest_collection_modifyitems(items):
-    known = tested.unchanged()
+    known = tested.unchanged("cluster")
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)

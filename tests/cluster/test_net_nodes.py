@@ -55,12 +55,16 @@ def test_gloos_variable_does_not_matter_with_nccl_nor_nccls_with_gloo(cluster):
 
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
-    [
-        ("NCCL_SOCKET_IFNAME", "eth9", "net-nccl-ifname-no-match"),
+    sampled(
+        [
+            ("NCCL_SOCKET_IFNAME", "eth9", "net-nccl-ifname-no-match"),
+            ("NCCL_SOCKET_IFNAME", "lo", "net-nccl-picks-loopback-or-docker"),
+            ("GLOO_SOCKET_IFNAME", "eth1 ", "net-gloo-ifname-wrong"),
+            ("GLOO_SOCKET_IFNAME", "lo", "net-gloo-ifname-wrong"),
+        ],
         ("NCCL_SOCKET_IFNAME", "lo", "net-nccl-picks-loopback-or-docker"),
-        ("GLOO_SOCKET_IFNAME", "eth1 ", "net-gloo-ifname-wrong"),
         ("GLOO_SOCKET_IFNAME", "lo", "net-gloo-ifname-wrong"),
-    ],
+    ),
 )
 def test_a_variable_that_one_node_alone_has(cluster, name, value, rule):
     ended = by_hand(cluster, only={"node3": {name: value}})

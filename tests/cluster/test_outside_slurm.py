@@ -47,11 +47,11 @@ def test_a_batch_script_gates_and_its_job_runs_after_the_pass(cluster):
     # srun takes MASTER_ADDR and MASTER_PORT along from here to the job; distcheck meets where the job will.
     script = "#!/bin/bash\nexport MASTER_ADDR=node1 MASTER_PORT=29500 OMP_NUM_THREADS=1\n"
     cluster.write("node1", "/shared/job.sh", script + 'exec "$@"\n')
-    submit = ("sbatch", "--wait", *EACH_TASK, "--output=/shared/out", "/shared/job.sh")
+    submit = ("sbatch", "--wait", "--nodes=2", "--ntasks-per-node=2", "--output=/shared/out", "/shared/job.sh")
     gate = ("distcheck", *GATE, "--", "srun", *NUMBERED)
     ended = cluster.run("node1", *submit, *gate, cwd="/shared", timeout=200)
     ended = ended._replace(out=cluster.read("node1", "/shared/out"))
-    report = assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
+    report = assert_healthy([ended], blocks(2, 2), "slurm")
     assert findings(report, "info") == []
 
 

@@ -105,10 +105,10 @@ def trained(job):
 
 
 def test_a_healthy_job_passes_the_gate_and_trains(submit):
-    job = submit("gate.sbatch").wait()
+    job = submit("gate.sbatch", nodes=2).wait()
     assert (job.code, trained(job)) == (
         0,
-        [f"sum 6 of 6 on node{n} restart 0" for n in (1, 2, 3) for _ in range(2)],
+        [f"sum 4 of 4 on node{n} restart 0" for n in (1, 2) for _ in range(2)],
     ), job.story
 
 
@@ -148,7 +148,7 @@ def test_a_job_that_is_wrong_itself_stops_at_once(submit):
 
 def test_what_is_not_known_is_looked_at_once_more(recipes, submit):
     recipes.nvml("node2", "init !999\n")
-    job = submit("gate.sbatch").wait()
+    job = submit("gate.sbatch", nodes=2).wait()
     assert (job.code, job.shown("Restarts"), trained(job)) == (20, "0", []), job.story
     assert job.out.count("distcheck 0.1.0 gate:") == 2
 

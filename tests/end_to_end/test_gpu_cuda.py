@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sampled import sampled
 
 NVML = Path(__file__).parents[1] / "nvml"
 H200 = (NVML / "h200.txt").read_text()
@@ -40,15 +41,19 @@ def test_along_the_bus_the_order_is_nvmls(gpu):
 
 @pytest.mark.parametrize(
     ("number", "code", "rule"),
-    [
+    sampled(
+        [
+            (999, 20, "gpu-cuda-init-failed"),
+            (100, 20, "gpu-cuda-init-failed"),
+            (46, 20, "gpu-cuda-init-failed"),
+            (802, 40, "gpu-fabric-manager-down"),
+            (803, 40, "sw-compat-libcuda"),
+            (804, 30, "sw-compat-libcuda"),
+            (34, 30, "sw-compat-libcuda"),
+        ],
         (999, 20, "gpu-cuda-init-failed"),
-        (100, 20, "gpu-cuda-init-failed"),
-        (46, 20, "gpu-cuda-init-failed"),
-        (802, 40, "gpu-fabric-manager-down"),
-        (803, 40, "sw-compat-libcuda"),
         (804, 30, "sw-compat-libcuda"),
-        (34, 30, "sw-compat-libcuda"),
-    ],
+    ),
 )
 def test_cuda_that_does_not_start_is_one_finding(gpu, number, code, rule):
     ended = gpu(2, H200 + f"cuda.init !{number}\n")

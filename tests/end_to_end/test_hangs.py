@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from ended import BEYOND_SECONDS
+from sampled import sampled
 from spoiling import DIE, FREEZE, HOLD, PRINT, UNINTERRUPTIBLE, spoiled
 
 SMALL = ["--sizes", "1M:1M", "--op", "all_reduce"]
@@ -48,15 +50,15 @@ def test_a_rank_that_hangs_is_named_with_where_it_hangs(distcheck, tmp_path, bod
 
 def test_a_rank_that_prints_for_ever_neither_fills_the_disk_nor_outlives_the_timeout(start, tmp_path):
     env = spoiled(tmp_path, (1,), PRINT)
-    before = os.statvfs(tmp_path)
-    ended = start("bandwidth", "--nproc", "2", "--timeout", "20", "--format", "json", *SMALL, env=env).wait()
-    after = os.statvfs(tmp_path)
+    # Whoever makes a file of more than 10 MiB is killed by SIGXFSZ.
+    bounded = ["sh", "-c", 'ulimit -f 20480; exec "$0" "$@"', sys.executable, "-m", "distcheck"]
+    words = ("bandwidth", "--nproc", "2", "--timeout", "20", "--format", "json", *SMALL)
+    ended = start(*words, env=env, program=bounded).wait()
     # It says that it is alive, as does the one that waits for it; nobody is blamed, and each place is said.
     found = error_of(ended)
     assert (ended.code, found["rule"], found["ranks"]) == (20, "collective-stalled", []), ended
     assert any(key.startswith("at fault (") and who == "rank 1" for key, who in found["evidence"].items())
     assert ended.seconds < 20 + BEYOND_SECONDS
-    assert (before.f_bavail - after.f_bavail) * before.f_frsize < 200 << 20
 
 
 def test_shared_memory_of_ranks_that_are_killed_is_removed(distcheck, tmp_path):
@@ -109,7 +111,7 @@ def test_a_frozen_follower_is_named_and_all_others_end_alike(by_hand):
     assert ended[0].report["ranks"][2]["stage"] == "collectives"
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("signum", sampled([signal.SIGKILL, signal.SIGSTOP], signal.SIGSTOP))
 def test_a_leader_lost_in_the_collectives_is_reported_by_all_others_alike(by_hand, signum):
     runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "20", "--format", "json", *LONG)
     for run in runs:
@@ -136,7 +138,9 @@ def test_a_rank_that_never_starts_is_named_as_missing_and_the_roll_call_ends(by_
     assert all(e.seconds < 15 for e in ended)
 
 
-@pytest.mark.parametrize("body", [HOLD, FREEZE, DIE], ids=["keeps the interpreter", "is stopped", "dies"])
+@pytest.mark.parametrize(
+    "body", sampled({"keeps the interpreter": HOLD, "is stopped": FREEZE, "dies": DIE}, "keeps the interpreter")
+)
 def test_a_rank_that_delivered_everything_and_cannot_leave_is_not_a_fault(distcheck, tmp_path, body):
     env = spoiled(tmp_path, (1,), f"    open('{tmp_path}/left', 'w').close()\n{body}", leaving=True)
     ended = distcheck("gate", "--nproc", "3", "--timeout", "40", "--format", "json", *SMALL, env=env)

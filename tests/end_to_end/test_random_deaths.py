@@ -44,7 +44,7 @@ def processes_of(run):
 
 
 @pytest.mark.parametrize("number", sampled(range(KILLS), 0))
-@pytest.mark.parametrize("which", ["all of its processes", "one of its processes"])
+@pytest.mark.parametrize("which", sampled(["all of its processes", "one of its processes"], "all of its processes"))
 def test_when_rank_0_is_killed_at_any_moment_the_others_end_alike_and_name_it(gate, whole_runs, which, number):
     if not whole_runs:
         healthy = [run.wait() for run in gate()]

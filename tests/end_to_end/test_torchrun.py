@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from sampled import sampled
 
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun")]
 LAUNCH = [sys.executable, "-m", "torch.distributed.launch"]
@@ -33,15 +34,14 @@ def said(report, *severities):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("--standalone", "--nproc-per-node=2"), ("--nproc-per-node=2",), ("--standalone", "--nproc-per-node=1")],
-    ids=["standalone", "static", "one rank"],
+    ("ranks", "standalone"),
+    sampled({"standalone": (2, True), "static": (2, False), "one rank": (1, True)}, "standalone"),
 )
-def test_a_healthy_agent_alone_is_silent(agents, port, arguments):
-    own = [] if "--standalone" in arguments else [f"--master-port={port}"]  # the default may be somebody else's
-    codes, (report,), ended = agents(TORCHRUN, [*own, *arguments])
+def test_a_healthy_agent_alone_is_silent(agents, port, ranks, standalone):
+    own = "--standalone" if standalone else f"--master-port={port}"  # the default may be somebody else's
+    codes, (report,), ended = agents(TORCHRUN, [own, f"--nproc-per-node={ranks}"])
     assert (codes, said(report)) == ([0], []), ended
-    assert [row["status"] for row in report["ranks"]] == ["ok"] * int(arguments[-1][-1])
+    assert [row["status"] for row in report["ranks"]] == ["ok"] * ranks
 
 
 def test_two_static_agents_on_loopback_are_one_healthy_job(agents, port):
@@ -65,7 +65,7 @@ def test_c10d_agents_without_an_id_and_numbered_in_vain_are_worth_knowing(agents
     assert said(report, "info") == ["torchrun-node-rank-with-c10d", "torchrun-rdzv-id-shared"]
 
 
-@pytest.mark.parametrize("use_env", [[], ["--use-env"]], ids=["argument", "use-env"])
+@pytest.mark.parametrize("use_env", sampled({"argument": [], "use-env": ["--use-env"]}, "argument"))
 def test_the_legacy_launcher_is_healthy_and_its_argument_is_taken(agents, port, use_env):
     where = ["--master-addr=127.0.0.1", f"--master-port={port}"]
     codes, (report,), ended = agents(LAUNCH, [*use_env, *where, "--nproc-per-node=2"])
