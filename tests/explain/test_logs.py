@@ -1,0 +1,47 @@
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from distcheck.rules import all_rules
+
+LOGS = Path(__file__).parent / "logs"
+ENTRIES = json.loads((LOGS / "index.json").read_text())
+CLASSES = {"start-up", "network", "GPU", "process killed", "application"}
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["id"])
+def test_a_log_says_where_it_is_from_and_what_its_cause_was(entry):
+    assert all(entry[field].strip() for field in ("id", "source", "software", "cause", "evidence"))
+    assert re.fullmatch(r"https://\S+", entry["source"])
+    known = {rule.name for rule in all_rules()}
+    assert set(entry["rules"]) <= known
+    assert len(set(entry["rules"])) == len(entry["rules"])
+    assert ("class" in entry) == (not entry["rules"])
+    assert entry.get("class") in CLASSES | {None}
+
+
+def test_every_log_is_listed_once_and_every_thread_is_used_once():
+    assert sorted(path.stem for path in LOGS.glob("*.log")) == sorted(entry["id"] for entry in ENTRIES)
+    assert len({entry["source"] for entry in ENTRIES}) == len(ENTRIES)
+
+
+def test_the_address_decides_the_half_of_a_log():
+    for entry in ENTRIES:
+        odd = hashlib.sha256(entry["source"].encode()).digest()[-1] % 2
+        assert entry["split"] == ("held out" if odd else "build")
+
+
+def test_both_halves_are_large_enough_to_measure():
+    halves = [entry["split"] for entry in ENTRIES]
+    assert min(halves.count("build"), halves.count("held out")) >= 30
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+def test_a_log_is_short_and_holds_no_secret_and_no_mail_address(path):
+    text = path.read_text()
+    assert 1 <= len(text.strip().splitlines()) <= 45
+    assert not re.search(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", text, re.IGNORECASE)
+    assert not re.search(r"(?i)\b(hf_|ghp_|sk-|AKIA)\w{12,}|(password|token|secret|api_key)\s*[=:]\s*\S{6,}", text)
