@@ -71,6 +71,20 @@ PHRASES = {
     ],
     "docs/rules/ib_counters.md": [("Fewer than {} symbol errors", [of("fabric.counters:_LINK")["symbol_error"]])],
     "docs/rules/gdr.md": [("older than {}.{}", of("fabric.gdr:_DMABUF_KERNEL"))],
+    "docs/rules/history.md": [
+        ("of the last {} runs of one command", [of("facts.history:RECENT")]),
+        ("within {} days, {} or more", [of("facts.history:RECENT_DAYS"), of("rules.host.history:FAILED")]),
+        ("median of the newest {} values", [of("facts.history:LATEST")]),
+        (
+            "at least {} and at most {} earlier ones",
+            [of("facts.history:FEWEST_EARLIER"), of("probe.history:_VALUES") - of("facts.history:LATEST") + 1],
+        ),
+        ("by more than {} standard deviations", [of("rules.host.history:DEVIATIONS")]),
+        (
+            "below {} of their median, with Gloo below {}",
+            [of("rules.host.history:LEFT"), of("rules.host.history:LEFT_ON_CPUS")],
+        ),
+    ],
     "README.md": [("no peers, at most {} s", NODE_ENDS)],
     "docs/bandwidth.md": [
         ("a burst has at least {} s", BURST),

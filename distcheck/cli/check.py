@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from distcheck.cli.command import command
-from distcheck.cli.options import Measuring, Options
+from distcheck.cli.options import Looking, Measuring, Options
 from distcheck.cli.publish import check_writable, complain, publish
 from distcheck.cli.request import request_of
 from distcheck.facts.errors import WriteError
@@ -29,7 +29,7 @@ def env(options: Options) -> None:
 
 
 @command("Run env, then check names, ports and node pairs.", "distcheck net --hosts 'node[1-4]' --nproc 8")
-def net(options: Options) -> None:
+def net(options: Looking) -> None:
     """Run env, then check names, ports, interfaces and pairs of nodes.
 
     Pairs are checked for reachability, packet sizes, loss and rate.
@@ -38,7 +38,7 @@ def net(options: Options) -> None:
 
 
 @command("Run env, then check GPU of each rank and GPU health.", "distcheck gpu --nproc 8")
-def gpu(options: Options) -> None:
+def gpu(options: Looking) -> None:
     """Run env, then check which GPU each rank uses, and the health of all GPUs.
 
     GPUs are identified by their UUIDs from CUDA and NVML.
@@ -53,7 +53,7 @@ def bandwidth(options: Measuring) -> None:
 
 
 @command("Find the bad node, link or slow rank.", "distcheck isolate --hosts 'node[1-16]' --nproc 8")
-def isolate(options: Options) -> None:
+def isolate(options: Looking) -> None:
     """Find the bad node, link or slow rank among many, with collectives in groups of nodes."""
     _look("isolate", ("environment", "meeting", "gpu", "isolation"), options)
 

@@ -45,10 +45,12 @@ def node(options: NodeOptions) -> None:
         options = msgspec.structs.replace(options, output=Path(os.devnull))
     check_writable(options)
 
+    past = "" if options.history is None else str(options.history)
+
     def notify_and_publish(job: Job, diagnosis: Diagnosis, code: int) -> int:
         failure = lone_node.tell(job, diagnosis, options.reason_file, syslog=options.syslog)
         if failure:
             complain(failure)
         return publish(job, diagnosis, BROKEN if failure else code, options, to_stderr=False)
 
-    raise typer.Exit(lone_node.run(asked, os.environ, notify_and_publish).exit_code)
+    raise typer.Exit(lone_node.run(asked, os.environ, notify_and_publish, past).exit_code)

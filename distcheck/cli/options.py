@@ -35,6 +35,14 @@ def _names(choices: Any) -> str:
 
 
 AllRanks = Annotated[bool, _output("Show a row for every rank.")]
+History = Annotated[
+    Path | None,
+    _check(
+        "Shared directory to which each run appends its result for each node, and in which it looks for nodes that "
+        "failed before.",
+        metavar="DIR",
+    ),
+]
 Baseline = Annotated[Path | None, _measure("Compare the figures with this run, written by --save.", metavar="FILE")]
 
 
@@ -75,6 +83,7 @@ class NodeOptions(Checking, frozen=True, kw_only=True):
     """Options of `distcheck node`, which has no ranks."""
 
     gpus: Annotated[int | None, _check("Number of GPUs that the node must have.", metavar="N", min=0, max=1023)] = None
+    history: History = None
     timeout: Annotated[float, _seconds("Time limit for the whole run.", min=3)] = 10.0
     reason_file: Annotated[
         Path | None,
@@ -128,7 +137,13 @@ class Options(Checking, frozen=True, kw_only=True):
     timings: Annotated[bool, _output("Show how long the run and its steps took.")] = False
 
 
-class Measuring(Options, frozen=True, kw_only=True):
+class Looking(Options, frozen=True, kw_only=True):
+    """Options of the commands that check nodes, not only their variables."""
+
+    history: History = None
+
+
+class Measuring(Looking, frozen=True, kw_only=True):
     """Options of the commands that measure."""
 
     op: Annotated[

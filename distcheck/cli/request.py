@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from distcheck.cli.hosts import outside, rank_count
-from distcheck.cli.options import JOIN_SECONDS, Checking, Measuring, Options
+from distcheck.cli.options import JOIN_SECONDS, Checking, Looking, Measuring, Options
 from distcheck.cli.sizes import parse_sizes
 from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.facts.base import Missing
@@ -78,6 +78,7 @@ def request_of(
         quiet=options.quiet,
         start=time.monotonic(),
         outside=launch,
+        history=str(options.history) if isinstance(options, Looking) and options.history is not None else "",
     )
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from distcheck.facts.base import Amount, Count, Facts, Measured, Missing, Rank, Seconds, Whole
+from distcheck.facts.history import History
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.nccl import Ras
 from distcheck.facts.network import PeerTrial
@@ -126,6 +127,8 @@ class LeftOut(Facts, frozen=True):
     rules: tuple[str, ...]
     words: str
     """The first finding's message."""
+    confirmed: bool = False
+    """Whether one of these rules found the node confirmed bad."""
 
 
 class Asked(Facts, frozen=True):
@@ -199,6 +202,8 @@ class Job(Facts, frozen=True, dict=True, gc=True):
     """Nodes of the allocation that are left out because they are bad and the others suffice."""
     repeated: Repeated | None = None
     """A failed case, repeated with one setting changed at a time; None: nothing was repeated."""
+    history: History | Missing | None = None
+    """What earlier runs found on these nodes; None without --history."""
 
     @cached_property
     def _process(self) -> dict[str, ProcessFacts]:

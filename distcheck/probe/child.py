@@ -50,13 +50,14 @@ async def ask(
     environ: Mapping[str, str] | None = None,
     until: asyncio.Event | None = None,
     patience: float = 0.0,
+    given: bytes = b"",
 ) -> Any:
     """Return the child's answer of type `kind`, or `Missing`, within `timeout` seconds.
 
     One more second may pass until the child is dead.
 
     With `until` the child gets a standard input that is closed when the event is set; it then answers within `patience`
-    seconds.
+    seconds. With `given` it reads these bytes from its standard input.
 
     A child may answer several times, each time more fully. If it does not finish, `in_part` builds the answer from the
     last one and the reason why there is no more. Without `environ` the child inherits our environment.
@@ -67,12 +68,13 @@ async def ask(
     """
     import asyncio
 
-    output = os.memfd_create("distcheck-answer")
+    output, source = os.memfd_create("distcheck-answer"), os.memfd_create("distcheck-question")
     try:
+        os.pwrite(source, given, 0)
         try:
             child = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
                 [python, "-m", question.module, str(int(timeout) + _OUTLIVE_SECONDS), *question.arguments],
-                stdin=subprocess.DEVNULL if until is None else subprocess.PIPE,
+                stdin=source if until is None else subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 env=environ,
@@ -105,6 +107,7 @@ async def ask(
         return in_part(answer, reason)
     finally:
         os.close(output)
+        os.close(source)
 
 
 def _failure(question: Question, timeout: float, returncode: int | None, written: bytes) -> str:

@@ -40,12 +40,12 @@ def collect(
     addresses: bool = True,
 ) -> NodeFacts:
     """Return the facts of this process's node; `addresses` includes its interfaces."""
-    hostname = socket.gethostname()
+    hostname, name = socket.gethostname(), name_of_node(environ)
     boot_id = _read("/proc/sys/kernel/random/boot_id")
     namespace = _link("/proc/self/ns/net")
     return NodeFacts(
-        key="|".join((environ.get("SLURMD_NODENAME") or hostname, _known(boot_id), _known(namespace))),
-        name=environ.get("SLURMD_NODENAME") or hostname,
+        key="|".join((name, _known(boot_id), _known(namespace))),
+        name=name,
         hostname=hostname,
         boot_id=boot_id,
         network_namespace=namespace,
@@ -68,6 +68,11 @@ def collect(
         cpu_vendor=cpu_vendor(),
         proxy_ports=_proxy_ports() if "KUBERNETES_SERVICE_HOST" in environ else (),
     )
+
+
+def name_of_node(environ: Mapping[str, str]) -> str:
+    """Return the scheduler's name of this node, else its host name."""
+    return environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def torch_build() -> TorchBuild | Missing:

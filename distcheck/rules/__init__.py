@@ -109,6 +109,7 @@ FAMILIES: dict[str, Family] = {
     "ib_counters": Family("fabric.counters", ("collectives",)),
     "baseline": Family("collectives.baseline", ("collectives",)),
     "isolation": Family("collectives.isolation", ("isolation",)),
+    "history": Family("host.history", ("peers", "node", "gpu", "collectives", "isolation")),
     "probe": Family("host.probe", ("environment", "meeting")),
 }
 """The modules of rules in the order of a report: causes before consequences."""

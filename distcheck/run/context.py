@@ -35,6 +35,8 @@ _GPU_BURST_SECONDS, _CPU_BURST_SECONDS = 0.2, 0.05
 _GPU_SIZE_SECONDS, _CPU_SIZE_SECONDS = 2.0, 0.6
 """Time in which bursts are repeated until the figure is steady."""
 _COUNTER_SECONDS = 3.0
+_HISTORY_RESERVE_SECONDS = 1.5
+"""Kept back from --timeout: one second to kill a child that hangs, the rest for the goodbyes."""
 _GATE_BURST_SECONDS = 0.1
 """The one burst of a gate on CPUs: a gate checks health and needs no precise speed."""
 
@@ -95,10 +97,14 @@ class Session:
         finally:
             reminder.cancel()
 
-    def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> RunResult:
-        """Publish the report, once, and return the run's result."""
+    async def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> RunResult:
+        """Publish the report, once, add the run to the history, and return its result."""
         self.watcher.close()
         self.outcome = RunResult(job, self._publish(job, diagnosis, code), reported=True)
+        if self.request.history and not self.interrupted:
+            from distcheck.run import history
+
+            await history.add(self.request.history, job, diagnosis, self.remaining(_HISTORY_RESERVE_SECONDS))
         return self.outcome
 
     # -- measuring ----------------------------------------------------------------------------------------------

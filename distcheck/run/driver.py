@@ -119,7 +119,7 @@ async def _end_alone(run: Session) -> RunResult:
     job = run.record.job()
     diagnosis = judge(job)
     code = 128 + run.interrupted if run.interrupted else diagnosis.verdict.exit_code
-    outcome = run.deliver(job, diagnosis, code)
+    outcome = await run.deliver(job, diagnosis, code)
     if run.server is not None:
         await leader.dismiss(run, outcome.exit_code)
     return outcome

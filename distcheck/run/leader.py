@@ -30,6 +30,11 @@ async def lead(run: Session) -> RunResult:
         await _gather(run, server)
     run.record.met = True
     run.record.looked |= set(run.asked.looks) - {"peers", "collectives", "isolation"}
+    if run.request.history:
+        from distcheck.run import history
+
+        past = await history.read(run.request.history, run.record.job(), run.remaining(REPORT_RESERVE_SECONDS))
+        run.record.history = past.history
     if "peers" in run.asked.looks:
         if server is not None and server.followers:
             await peer_round.hold(run, server)
@@ -160,7 +165,7 @@ async def _conclude(run: Session) -> RunResult:
     run.record.note(stage="done")
     job = run.record.job()
     diagnosis = judge(job)
-    outcome = run.deliver(job, diagnosis, diagnosis.verdict.exit_code)
+    outcome = await run.deliver(job, diagnosis, diagnosis.verdict.exit_code)
     await dismiss(run, outcome.exit_code)
     return outcome
 

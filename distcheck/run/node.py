@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import WriteError
 from distcheck.facts.gpu import Gpus
+from distcheck.facts.history import History
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Asked, Job
 from distcheck.facts.node import NodeState
@@ -39,20 +40,26 @@ from distcheck.run.watchdog import armed
 _UNKNOWN = 20
 _RESERVE_SECONDS = 2.5
 """Kept back from --timeout: one second to kill a child that hangs, the rest to judge and report."""
+_HISTORY_SECONDS = 5.0
+_HISTORY_RESERVE_SECONDS = 1.2
+"""Kept back from --timeout: one second to kill a child that hangs."""
 _REASON_LENGTH = 200
 _PREFIX = "distcheck: "
 """A HealthCheckProgram recognizes the nodes that it drained by this prefix."""
 
 
-def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> RunResult:
-    """Check this node, judge it, publish the report, and return the result."""
+def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = "") -> RunResult:
+    """Check this node, judge it, publish the report, and return the result.
+
+    `past` is the folder with the node's history, empty without one.
+    """
     start = time.monotonic()
     _hold_standard_streams()
     with armed(start + asked.timeout_seconds, _UNKNOWN):
         request = Request(asked, (Placement(),), environ, start=start)
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
-        seen = asyncio.run(_look(environ, seconds, needed=bool(asked.gpus)))
+        seen, record.history = asyncio.run(_look_and_read(environ, seconds, past, needed=bool(asked.gpus)))
         node = host.collect(
             environ,
             accelerator=seen.accelerator,
@@ -69,7 +76,13 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish) -> RunResult
         record.note(stage="done")
         job = record.job()
         diagnosis = judge(job)
-        return RunResult(job, publish(job, diagnosis, diagnosis.verdict.exit_code), reported=True)
+        code = publish(job, diagnosis, diagnosis.verdict.exit_code)
+        if past:
+            from distcheck.run import history
+
+            left = start + asked.timeout_seconds - time.monotonic() - _HISTORY_RESERVE_SECONDS
+            asyncio.run(history.add(past, job, diagnosis, left))
+        return RunResult(job, code, reported=True)
 
 
 class _Seen(NamedTuple):
@@ -80,6 +93,18 @@ class _Seen(NamedTuple):
     pci: Pci | Missing | None
     state: NodeState | Missing
     adapters: Infiniband | Missing
+
+
+async def _look_and_read(
+    environ: Mapping[str, str], seconds: float, folder: str, *, needed: bool
+) -> tuple[_Seen, History | Missing | None]:
+    """Query the node, and at the same time what earlier runs found on it."""
+    if not folder:
+        return await _look(environ, seconds, needed=needed), None
+    from distcheck.probe import history
+
+    read = history.read(folder, (host.name_of_node(environ),), min(_HISTORY_SECONDS, seconds))
+    return await asyncio.gather(_look(environ, seconds, needed=needed), read)
 
 
 async def _look(environ: Mapping[str, str], seconds: float, *, needed: bool) -> _Seen:

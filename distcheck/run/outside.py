@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import signal
 import sys
@@ -25,6 +26,7 @@ from distcheck.run.request import Publish, Request, RunResult
 
 if TYPE_CHECKING:
     from distcheck.rules.diagnose import Diagnosis
+    from distcheck.rules.finding import Finding
     from distcheck.run.watchdog import Watchdog
 
 _ENGINES: dict[str, Any] = {"ssh": ssh, "slurm": slurm, "mpi": mpi}
@@ -40,16 +42,19 @@ def run_outside(request: Request, launch: Outside, publish: Publish, dog: Watchd
     """Run a preflight through probes; if --need allows, repeat it without the bad nodes."""
     start = _Start(request, dog)
     with caught(start.interrupt):
-        job = start.round(launch)
+        job = start.past(start.round(launch))
         diagnosis = judge(job)
         spare = _left_out(job, diagnosis, launch)
         if spare and not start.interrupted:
             start.say(f"excluding {', '.join(s.name for s in spare)}; checking the other nodes")
+            past = job.history
             job = start.round(launch.without(tuple(s.name for s in spare)))
-            job = msgspec.structs.replace(job, left_out=spare)
+            job = msgspec.structs.replace(job, left_out=spare, history=past)
             diagnosis = judge(job)
         code = 128 + start.interrupted if start.interrupted else diagnosis.verdict.exit_code
-        return RunResult(job, publish(job, diagnosis, code), reported=True)
+        code = publish(job, diagnosis, code)
+        start.remember(job, diagnosis)
+        return RunResult(job, code, reported=True)
 
 
 class _Start:
@@ -72,6 +77,22 @@ class _Start:
         if self.interrupted is None:
             self.interrupted, self._interrupted_at = signum, time.monotonic()
             self._dog.hasten(INTERRUPT_SECONDS, 128 + signum)
+
+    def past(self, job: Job) -> Job:
+        """Return the job with what earlier runs found on its nodes."""
+        if not self.request.history or self.interrupted:
+            return job
+        from distcheck.run import history
+
+        return asyncio.run(history.read(self.request.history, job, max(1.0, self.deadline - time.monotonic())))
+
+    def remember(self, job: Job, diagnosis: Diagnosis) -> None:
+        """Add the run to the history of its nodes."""
+        if self.request.history and not self.interrupted:
+            from distcheck.run import history
+
+            left = max(1.0, self.deadline - time.monotonic())
+            asyncio.run(history.add(self.request.history, job, diagnosis, left))
 
     def round(self, launch: Outside) -> Job:
         """Start the probes once and return the job from the facts that they sent."""
@@ -146,15 +167,20 @@ def _left_out(job: Job, diagnosis: Diagnosis, launch: Outside) -> tuple[LeftOut,
         return ()
     host_of = {rank: host for host, ranks in launch.ranks_by_name().items() for rank in ranks}
     named = {job.node_of(r).name: host_of[r.placement.rank] for r in job.ranks if r.placement.rank in host_of}
-    bad: dict[str, list[tuple[str, str]]] = {}
+    bad: dict[str, list[Finding]] = {}
     for finding in errors:
         for node in finding.nodes:
             host = named.get(node, node)
             if host in launch.hosts:
-                bad.setdefault(host, []).append((finding.rule, finding.message))
+                bad.setdefault(host, []).append(finding)
     if not bad or len(launch.hosts) - len(bad) < need:
         return ()
     return tuple(
-        LeftOut(name=host, rules=tuple(dict.fromkeys(rule for rule, _ in why)), words=why[0][1])
+        LeftOut(
+            name=host,
+            rules=tuple(dict.fromkeys(finding.rule for finding in why)),
+            words=why[0].message,
+            confirmed=any(finding.confirmed for finding in why),
+        )
         for host, why in bad.items()
     )

@@ -12,6 +12,7 @@ import msgspec
 from distcheck import __version__
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import GpuLoads
+from distcheck.facts.history import History
 from distcheck.facts.infiniband import Counters, Infiniband, grown
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job, Look
@@ -43,6 +44,7 @@ class Record:
         self.collectives: Collectives | Missing | None = None
         self.isolation: Isolation | Missing | None = None
         self.repeated: Repeated | None = None
+        self.history: History | Missing | None = None
         self.node: NodeFacts | None = None
         self.process: ProcessFacts | None = None
         self.ranks: tuple[RankFacts, ...] = ()
@@ -231,6 +233,7 @@ class Record:
             isolation=self.isolation,
             repeated=self.repeated,
             skipped=dict(self.skipped),
+            history=self.history,
         )
 
 

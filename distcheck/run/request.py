@@ -33,6 +33,8 @@ class Request(NamedTuple):
     """How to start the probes if this process is not one itself."""
     on_collected: Callable[[Report], None] | None = None
     """Called with this process's own facts, before the roll call."""
+    history: str = ""
+    """The folder with the history of the nodes; empty without one."""
 
     @property
     def own_ranks(self) -> frozenset[int]:

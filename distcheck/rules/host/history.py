@@ -1,0 +1,164 @@
+"""Rules about what earlier runs found on the same nodes (``--history``)."""
+
+from __future__ import annotations
+
+import math
+import time
+from shlex import quote
+from statistics import median
+from typing import TYPE_CHECKING
+
+from distcheck.expectation.past import NodeFigure, figures
+from distcheck.facts.base import Missing
+from distcheck.facts.history import FEWEST_EARLIER, LATEST, Failure, History, PastFigure
+from distcheck.facts.job import Collectives, Job
+from distcheck.facts.quantities import count
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.wording import by_name, grouped, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+FAILED = 3
+"""So many failures in the last `RECENT` runs of a command are reported."""
+LEFT, LEFT_ON_CPUS = 0.9, 0.5
+"""A figure at this share of the earlier ones, or more, is not reported."""
+DEVIATIONS = 4.0
+_SIGMA = 1.4826
+"""The median absolute deviation of a normal distribution times this is its standard deviation."""
+_SHOWN = 5
+
+
+@rule("gpu", severity="warning", scope="node", also=("peers", "node", "collectives", "isolation"), always=True)
+def host_failed_before(job: Job) -> Iterator[Outcome]:
+    """Earlier runs found the node, or a GPU of it, confirmed bad several times.
+
+    A fault that comes and goes passes the next check and stops the job hours later. Meta removed nodes with such a
+    record from a cluster of 16,000 GPUs, and the share of large jobs (512 GPUs and more) that failed fell from 14 % to
+    4 %.
+
+    Found with ``--history DIR``: of the last 10 runs of one command on the node, all within 30 days, 3 or more
+    reported an error of scope node or gpu for it that was confirmed.
+
+    Fix: drain the node; repair or replace what failed; remove its file from the history afterwards.
+    See: https://arxiv.org/abs/2410.21680
+    """
+    past = job.history
+    if past is None:
+        return
+    yield from _unread(past)
+    if isinstance(past, Missing):
+        return
+    names = {node.name for node in job.nodes}
+    for recent in past.recent:
+        if len(recent.failures) < FAILED or recent.node not in names:
+            continue
+        last = recent.failures[-1]
+        rules = dict.fromkeys(name for failure in reversed(recent.failures) for name in failure.rules)
+        yield Finding(
+            severity="warning",
+            scope="node",
+            owner="admin",
+            nodes=(recent.node,),
+            message=f"{recent.node} was confirmed bad in {len(recent.failures)} of its last "
+            f"{count(recent.runs, f'{recent.command} run')}, the last time on {moment(last)} ({listed(last.rules)})",
+            evidence=by_name((moment(failure), ", ".join(failure.rules)) for failure in recent.failures[-_SHOWN:]),
+            fix=Fix(
+                "Drain the node and find out why it fails; remove its file from the history after the repair.",
+                (f"distcheck report --history {quote(past.folder)}", *(f"distcheck explain {name}" for name in rules)),
+            ),
+        )
+
+
+def _unread(past: History | Missing) -> Iterator[NotChecked]:
+    """Yield what the history did not show."""
+    if isinstance(past, Missing):
+        yield NotChecked(reason=f"--history: {past.reason}", required=False)
+        return
+    if past.newer:
+        lines = f"{past.newer} {'line' if past.newer == 1 else 'lines'}"
+        reason = f"{lines} of a newer distcheck in {past.folder}: install its version to read them"
+        yield NotChecked(reason=reason, required=False)
+    if past.unread:
+        yield NotChecked(reason=f"not read in {past.folder}: {listed(past.unread)}", required=False)
+
+
+@rule("collectives", severity="warning", scope=("node", "link"), always=True)
+def perf_below_history(job: Job) -> Iterator[Outcome]:
+    """An operation is slower than in the earlier runs on the same nodes.
+
+    A node or network that becomes slower shows no error. Typical causes: an update of driver or firmware, a link that
+    retrains at a lower rate, thermal throttling.
+
+    Found with ``--history DIR``, from the bus bandwidth of each operation and size in runs on the same nodes with the
+    same ranks, models of GPU and backend. The median of the newest 3 values, this run's included, is compared with the
+    median of at least 5 and at most 28 earlier ones. It is reported if it is lower by more than 4 standard deviations
+    of the earlier values (estimated from the median absolute deviation of their logarithms), and below 0.9 of their
+    median, with Gloo below 0.5. One slow run is not reported, and this run's own value must be that low, too. A drop
+    that lasts becomes the usual value after about 15 runs.
+
+    Fix: ``distcheck isolate`` finds a slow node or link; compare the versions with those of the earlier runs.
+    """
+    past, ran = job.history, job.collectives
+    if not isinstance(past, History) or not isinstance(ran, Collectives):
+        return
+    before = {(figure.node, figure.name): figure for figure in past.figures}
+    least = LEFT_ON_CPUS if ran.backend == "gloo" else LEFT
+    fallen = [
+        (figure, earlier)
+        for figure in figures(job)
+        if (earlier := before.get((figure.node, figure.name))) is not None and fell(earlier.values, figure.value, least)
+    ]
+    for operation, them in grouped(fallen, lambda pair: pair[0].label.partition(" of ")[0]).items():
+        yield _slower(operation, them, past.folder)
+
+
+def fell(values: Sequence[float], now: float, least: float) -> bool:
+    """Whether a figure, and the newest of its earlier values, are lower than usual by more than noise."""
+    usual, newest = values[: 1 - LATEST], (*values[1 - LATEST :], now)
+    if len(usual) < FEWEST_EARLIER or min(*usual, *newest) <= 0:
+        return False
+    logs = [math.log(value) for value in usual]
+    middle = median(logs)
+    noise = DEVIATIONS * _SIGMA * median(abs(value - middle) for value in logs)
+    limit = middle - max(noise, -math.log(least))
+    return median(math.log(value) for value in newest) < limit and math.log(now) < limit
+
+
+def _slower(operation: str, fallen: list[tuple[NodeFigure, PastFigure]], folder: str) -> Finding:
+    """Return the finding about one operation, judged at the size with the largest drop."""
+
+    def share(pair: tuple[NodeFigure, PastFigure]) -> float:
+        return pair[0].value / usual(pair[1])
+
+    figure, earlier = worst = min(fallen, key=share)
+    alone = len(figure.nodes) == 1
+    return Finding(
+        severity="warning",
+        scope="node" if alone else "link",
+        owner="unknown",
+        confirmed=False,
+        nodes=figure.nodes if alone else (),
+        message=f"{figure.label} has a bus bandwidth of {figure.value:.3g} {figure.unit} on {listed(figure.nodes)}; in "
+        f"earlier runs the median was {usual(earlier):.3g} {figure.unit}: {1 - share(worst):.0%} lower",
+        evidence={
+            f"{figure.label}, {figure.unit}": ", ".join(f"{v:.3g}" for v in (*earlier.values[-7:], figure.value))
+            for figure, earlier in fallen
+        }
+        | ({"earlier versions": earlier.versions} if earlier.versions else {}),
+        fix=Fix(
+            f"Find out what changed since the earlier runs; {operation} on other nodes shows whether the node is slow.",
+            ("distcheck isolate", f"distcheck report --history {quote(folder)}"),
+        ),
+    )
+
+
+def usual(figure: PastFigure) -> float:
+    """Return the median of a figure's earlier values, without the newest."""
+    return median(figure.values[: 1 - LATEST])
+
+
+def moment(failure: Failure) -> str:
+    """Return when a run failed: 2026-11-22 14:03 UTC."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(failure.time))

@@ -1,0 +1,176 @@
+"""What earlier runs found: a node that failed often, and a figure that is lower than it was."""
+
+from __future__ import annotations
+
+import pytest
+from rules.conftest import LAUNCHERS
+
+from distcheck.expectation.past import figures
+from distcheck.facts.base import Missing
+from distcheck.facts.history import Failure, History, PastFigure, RecentRuns
+from distcheck.facts.job import Collectives, Measurement
+from distcheck.rules.host.history import fell
+
+MIB = 1 << 20
+AT = 1_795_000_000.0
+STEADY = (10.0, 10.1, 9.9, 10.05, 9.95, 10.0, 10.0)
+
+
+def failures(*rules):
+    return tuple(Failure(AT + 60 * n, (name,)) for n, name in enumerate(rules))
+
+
+def recent(node, *rules, runs=10, command="gate"):
+    return RecentRuns(node, command, runs, failures(*rules))
+
+
+@pytest.fixture
+def gate(job_of, change):
+    """Return a job whose nodes have this history; each collective has the same time on all ranks."""
+
+    def gate(past, nodes=4, launcher="by hand", backend="nccl", seconds=0.01):
+        looks = ("environment", "meeting", "peers", "gpu", "collectives")
+        job = job_of(nodes, 2, launcher, looks, gpus=2, command="gate")
+        measured = tuple(
+            Measurement("all_reduce", size, "float32", 5, (seconds,) * 2 * nodes) for size in (MIB, 64 * MIB)
+        )
+        return change.job(job, collectives=Collectives(backend, "asked", measurements=measured), history=past)
+
+    return gate
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_node_that_failed_three_of_its_last_ten_gates_is_named_and_no_other(gate, judge, launcher):
+    past = History(
+        "/shared/it's",
+        (recent("node3", "gpu-xid", "isolation-bad-node", "gpu-xid"), recent("node2", "gpu-xid", "gpu-xid")),
+    )
+    diagnosis = judge(gate(past, launcher=launcher), "history")
+    (finding,) = diagnosis.findings
+    assert (finding.rule, finding.severity, finding.scope) == ("host-failed-before", "warning", "node")
+    assert (finding.nodes, finding.ranks) == (("node3",), ())
+    assert finding.message == (
+        "node3 was confirmed bad in 3 of its last 10 gate runs, the last time on 2026-11-18 11:08 UTC (gpu-xid)"
+    )
+    assert finding.evidence == {
+        "2026-11-18 11:06 UTC": "gpu-xid",
+        "2026-11-18 11:07 UTC": "isolation-bad-node",
+        "2026-11-18 11:08 UTC": "gpu-xid",
+    }
+    assert finding.fix.commands == (
+        "distcheck report --history '/shared/it'\"'\"'s'",
+        "distcheck explain gpu-xid",
+        "distcheck explain isolation-bad-node",
+    )
+    assert (diagnosis.verdict.name, diagnosis.verdict.exit_code) == ("warn", 0)
+    assert diagnosis.not_checked == ()
+
+
+def test_two_failures_of_each_of_two_commands_are_not_added_up(gate, judge):
+    two = ("gpu-xid", "gpu-xid")
+    past = History("/h", (recent("node3", *two), recent("node3", *two, command="node")))
+    assert judge(gate(past), "history").findings == ()
+
+
+def test_a_node_that_is_not_in_the_job_is_not_named(gate, judge):
+    past = History("/h", (recent("node9", *["gpu-xid"] * 5),))
+    assert judge(gate(past), "history").findings == ()
+
+
+@pytest.mark.parametrize("past", [None, History("/h", lines=40, unreadable=3)])
+def test_a_healthy_history_and_none_are_silent(gate, judge, past):
+    diagnosis = judge(gate(past), "history")
+    assert (diagnosis.findings, diagnosis.not_checked) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("past", "reason"),
+    [
+        (Missing(reason="/h is not a folder"), "--history: /h is not a folder"),
+        (History("/h", newer=2), "2 lines of a newer distcheck in /h: install its version to read them"),
+        (History("/h", unread=("node3.jsonl: Permission denied",)), "not read in /h: node3.jsonl: Permission denied"),
+    ],
+)
+def test_what_the_history_does_not_show_is_not_checked_and_changes_no_verdict(gate, judge, past, reason):
+    diagnosis = judge(gate(past), "history")
+    assert [(gap.rule, gap.reason, gap.required) for gap in diagnosis.not_checked] == [
+        ("host-failed-before", reason, False)
+    ]
+    assert (diagnosis.findings, diagnosis.verdict.name) == ((), "pass")
+
+
+def test_the_history_is_judged_even_if_the_collectives_were_skipped(gate, judge, change):
+    job = gate(History("/h", (recent("node3", *["gpu-xid"] * 3),)))
+    skipped = change.job(job, collectives=None, skipped={"gpu": "why", "collectives": "why"})
+    assert [finding.rule for finding in judge(skipped, "history").findings] == ["host-failed-before"]
+
+
+# -- a figure that is lower than it was -----------------------------------------------------------------------------
+
+
+def slower(gate, share, nodes=4, values=STEADY, **more):
+    """Return a job whose largest all_reduce has this share of its usual bandwidth, as in the two runs before."""
+
+    def before(now):
+        usual = now.value / (share if "67108864" in now.name else 1)
+        earlier = (*(usual * value / 10 for value in values), now.value, now.value)
+        return PastFigure(now.node, now.name, earlier, versions="torch 2.8.0")
+
+    past = tuple(before(now) for now in figures(gate(None, nodes, **more)))
+    return gate(History("/h", figures=past), nodes, **more)
+
+
+def test_a_figure_that_fell_is_named_with_both_values(gate, judge):
+    (finding,) = judge(slower(gate, 0.6), "history").findings
+    assert (finding.rule, finding.severity, finding.scope) == ("perf-below-history", "warning", "link")
+    assert finding.nodes == ()
+    assert finding.message == (
+        "all_reduce of 64 MiB has a bus bandwidth of 11.7 GB/s on node1, node2, node3 and node4; in earlier runs the "
+        "median was 19.6 GB/s: 40% lower"
+    )
+    assert finding.evidence == {
+        "all_reduce of 64 MiB, GB/s": "19.4, 19.7, 19.5, 19.6, 19.6, 11.7, 11.7, 11.7",
+        "earlier versions": "torch 2.8.0",
+    }
+
+
+def test_a_figure_of_one_node_names_the_node(gate, judge):
+    (finding,) = judge(slower(gate, 0.6, nodes=1), "history").findings
+    assert (finding.scope, finding.nodes) == ("node", ("node1",))
+
+
+@pytest.mark.parametrize(
+    ("backend", "share", "found"), [("nccl", 0.95, 0), ("nccl", 0.85, 1), ("gloo", 0.6, 0), ("gloo", 0.4, 1)]
+)
+def test_a_small_drop_is_silent_and_with_gloo_a_larger_one(gate, judge, backend, share, found):
+    assert len(judge(slower(gate, share, backend=backend), "history").findings) == found
+
+
+def test_figures_under_other_conditions_are_not_compared(gate, judge, change):
+    job = slower(gate, 0.5)
+    other = change.node(job, 1, name="node7")
+    assert len(judge(job, "history").findings) == 1
+    assert judge(other, "history").findings == ()
+    fewer = slower(gate, 0.5, nodes=2).history
+    assert judge(gate(fewer), "history").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "now", "expected"),
+    [
+        ((*STEADY, 8.0, 8.1), 8.0, True),
+        ((*STEADY, 8.0, 8.1), 10.0, False),  # it has recovered
+        ((*STEADY, 10.0, 10.0), 5.0, False),  # one slow run
+        ((*STEADY, 10.0, 5.0), 5.0, True),
+        ((*STEADY[:5], 8.0, 8.0), 8.0, True),
+        ((*STEADY[:4], 8.0, 8.0), 8.0, False),  # too few earlier values
+        ((10.0, 14.0, 7.0, 12.0, 9.0, 13.0, 8.0, 6.0, 6.0), 6.0, False),  # within their scatter
+        ((10.0, 14.0, 7.0, 12.0, 9.0, 13.0, 8.0, 1.0, 1.0), 1.0, True),
+        ((10.0,) * 9, 9.5, False),  # no scatter at all, and a small drop
+        ((*[10.0] * 7, 8.9, 8.9), 8.9, True),
+        ((0.0,) * 9, 0.0, False),
+        ((*STEADY, 12.0, 12.0), 12.0, False),  # faster
+    ],
+)
+def test_a_figure_fell_if_the_newest_three_are_below_the_scatter_of_the_earlier(values, now, expected):
+    assert fell(values, now, 0.9) is expected
