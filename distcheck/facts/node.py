@@ -6,6 +6,7 @@ from typing import Literal
 
 from distcheck.facts.base import Count, Facts, Missing, Whole
 from distcheck.facts.gpu import Gpus, Xid
+from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts, Resolution
 from distcheck.facts.pci import Pci
@@ -90,3 +91,5 @@ class NodeFacts(Facts, frozen=True):
     """Version by name of the loaded network drivers; empty text for a driver that comes with the kernel."""
     cpu_vendor: str = ""
     """vendor_id of the first CPU: GenuineIntel, AuthenticAMD; empty if the kernel names none, as on ARM."""
+    host: HostFacts | Missing | None = None
+    """The state of its operating system; None: not checked."""

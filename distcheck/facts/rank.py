@@ -10,6 +10,7 @@ from msgspec import field
 from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds, Whole
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
+from distcheck.facts.host import Limits
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
@@ -111,6 +112,8 @@ class ProcessFacts(Facts, frozen=True):
     """Whether the Python module etcd is installed; None if COMMAND does not need it."""
     memory_policy_error: str | None = None
     """The error of the system call get_mempolicy; empty if it works, None if not checked, as without GPUs."""
+    limits: Limits | None = None
+    """What it may use; None: not checked."""
 
 
 class Death(Facts, frozen=True):

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distcheck.facts.base import Missing
+from distcheck.probe.cgroups import cgroup_of, number
 
 _NO_LIMIT_BYTES = 1 << 60
 """cgroup v1 shows no limit as the largest number of pages."""
-_MOST_LEVELS = 32
 
 
 class Files(NamedTuple):
@@ -49,30 +49,26 @@ class Shortage(NamedTuple):
     cgroup: str
 
 
-def marks(proc: Path = Path("/proc/self")) -> Marks | Missing:
+def marks(root: Path = Path("/")) -> Marks | Missing:
     """Read the current counters."""
-    place = _place(proc)
-    if isinstance(place, Missing):
-        return place
-    files, root, own = place
-    kills = _number(own, *files.kills)
+    cgroup = cgroup_of("memory", root)
+    if isinstance(cgroup, Missing):
+        return cgroup
+    files = _V2 if cgroup.version == 2 else _V1
+    kills = number(cgroup.own, *files.kills)
     if kills is None:
-        return Missing(reason=f"{own / files.kills[0]} does not count OOM kills")
+        return Missing(reason=f"{cgroup.own / files.kills[0]} does not count OOM kills")
     groups = []
-    folder = own
-    for _ in range(_MOST_LEVELS):
-        shortages = _number(folder, *files.shortages)
+    for folder in cgroup.levels():
+        shortages = number(folder, *files.shortages)
         if shortages is not None and _limit(folder, files) is not None:
             groups.append(LimitedCgroup(folder, shortages))
-        if folder == root:
-            break
-        folder = folder.parent
     return Marks(kills, tuple(groups))
 
 
-def since(before: Marks | Missing, proc: Path = Path("/proc/self")) -> Shortage | Missing:
+def since(before: Marks | Missing, root: Path = Path("/")) -> Shortage | Missing:
     """Return the kills and the reached limit since `before`."""
-    now = marks(proc)
+    now = marks(root)
     if isinstance(before, Missing):
         return before
     if isinstance(now, Missing):
@@ -86,40 +82,7 @@ def since(before: Marks | Missing, proc: Path = Path("/proc/self")) -> Shortage 
     return Shortage(kills, _limit(short.folder, files), str(short.folder))
 
 
-def _place(proc: Path) -> tuple[Files, Path, Path] | Missing:
-    """Return this process's counter files, the mount of the hierarchy, and its own cgroup."""
-    try:
-        lines = (proc / "cgroup").read_text().splitlines()
-        mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
-    except OSError as error:
-        return Missing(reason=f"{proc}/cgroup: {error.strerror}")
-    parts = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    first = next((path for _, controllers, path in parts if "memory" in controllers.split(",")), None)
-    second = next((path for number, _, path in parts if number == "0"), None)
-    for files, kind, path in ((_V1, "cgroup", first), (_V2, "cgroup2", second)):
-        root = next((m[1] for m in mounts if m[2] == kind and (kind == "cgroup2" or "memory" in m[3].split(","))), None)
-        if root is None or path is None:
-            continue
-        own = Path(root + path.rstrip("/"))
-        # A container may see its own cgroup as the root, but the host's path of it.
-        own = own if own.is_dir() and ".." not in own.parts else Path(root)
-        return files, Path(root), own
-    return Missing(reason="no cgroup counts the memory of this process")
-
-
 def _limit(folder: Path, files: Files) -> int | None:
     """Return a cgroup's limit, None if it has none."""
-    limit = _number(folder, files.limit, "")
+    limit = number(folder, files.limit)
     return limit if limit is not None and limit < _NO_LIMIT_BYTES else None
-
-
-def _number(folder: Path, file: str, name: str) -> int | None:
-    try:
-        lines = (folder / file).read_text().split("\n")
-    except OSError:
-        return None
-    for line in lines:
-        key, _, value = line.rpartition(" ")
-        if key == name and value.isdecimal():
-            return int(value)
-    return None

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+
+from distcheck.facts.base import Missing
+from distcheck.probe import cgroups
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
@@ -26,28 +30,16 @@ def throttled(root: Path = Path("/")) -> float:
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.stat), and for version 1
     https://docs.kernel.org/scheduler/sched-bwc.html
     """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        for folder in ("sys/fs/cgroup", "sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"):
-            # In a container the path is the host's, and the folder itself is the container's cgroup.
-            for place in (root / folder / path.lstrip("/"), root / folder):
-                found = _throttled(place / "cpu.stat")
-                if found is not None:
-                    return found
+    for stat in _cpu_stats(root):
+        for name, unit in ("throttled_usec", 1e6), ("throttled_time", 1e9):
+            counted = cgroups.number(stat, "cpu.stat", name)
+            if counted is not None:
+                return counted / unit
     return 0.0
 
 
-def _throttled(stat: Path) -> float | None:
-    try:
-        values = dict(line.split(None, 1) for line in stat.read_text().splitlines())
-        if "throttled_usec" in values:
-            return int(values["throttled_usec"]) / 1e6
-        return int(values["throttled_time"]) / 1e9
-    except (OSError, ValueError, KeyError):
-        return None
+@cache
+def _cpu_stats(root: Path) -> tuple[Path, ...]:
+    """Return the folders of this process's CPU cgroups, the innermost first."""
+    cgroup = cgroups.cgroup_of("cpu", root)
+    return () if isinstance(cgroup, Missing) else tuple(cgroup.levels())

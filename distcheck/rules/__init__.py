@@ -88,6 +88,8 @@ FAMILIES: dict[str, Family] = {
     "ib_access": Family("fabric.access", ("peers",)),
     "gdr": Family("fabric.gdr", ("peers", "node")),
     "node": Family("host.node", ("node", "collectives", "isolation")),
+    "host_memory": Family("host.memory", ("node", "collectives", "isolation")),
+    "host_cpus": Family("host.cpus", ("node", "collectives", "isolation")),
     "gpu": Family("gpu.mapping", ("gpu",)),
     "gpu_cuda": Family("gpu.cuda", ("gpu",)),
     "gpu_order": Family("gpu.order", ("gpu", "collectives")),

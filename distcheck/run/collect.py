@@ -10,6 +10,7 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.cuda import CudaView
 from distcheck.facts.gpu import Gpus
+from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.network import NetworkFacts
@@ -51,15 +52,16 @@ async def collect(run: Session) -> None:
         driver, places = _ask_drivers(run), pci.places(min(_DRIVER_SECONDS, run.remaining(5.0)))
         (gpus, shown), hanging, loaded = await asyncio.gather(driver, places, _libraries(run))
         accelerator = gpu.accelerator(answer=gpus)
-    network, adapters = await asyncio.gather(_network_facts(run), _infiniband(run, accelerator))
+    network, adapters, state = await asyncio.gather(_network_facts(run), _infiniband(run, accelerator), _health(run))
     node = run.record.node = host.collect(
         environ, accelerator=accelerator, gpus=gpus, pci=hanging, network=network, infiniband=adapters
     )
     if run.asked.measures:
         node = run.record.node = msgspec.structs.replace(
-            node, shm=space(SHM), tmp=space(folder := temporary(environ)), tmp_folder=folder
+            node, host=state, shm=space(SHM), tmp=space(folder := temporary(environ)), tmp_folder=folder
         )
     run.record.process = process_facts(run.uid, node, environ, run.request.placements, loaded)
+    _add_limits(run)
     _add_command(run)
     seen = await _seen_by_ranks(run)
     run.record.ranks = tuple(
@@ -118,6 +120,24 @@ async def _network_facts(run: Session) -> NetworkFacts | None:
     own_name = await resolution.resolve(socket.gethostname(), limit)
     environ, path = run.request.environ, run.asked.rendezvous_file
     return await resolution.in_thread(lambda: links.collect(environ, own_name, open_files=files, rendezvous=path))
+
+
+async def _health(run: Session) -> HostFacts | Missing | None:
+    """Read the state of the node's operating system once per node, if ranks are to measure."""
+    if not run.asked.measures or run.request.placements[0].local_rank:
+        return None
+    from distcheck.probe import health
+
+    return await health.health()
+
+
+def _add_limits(run: Session) -> None:
+    """Add what this process's ranks may use, if they are to measure."""
+    if run.record.process is None or not run.asked.measures:
+        return
+    from distcheck.probe.limits import limits
+
+    run.record.process = msgspec.structs.replace(run.record.process, limits=limits())
 
 
 async def _infiniband(run: Session, accelerator: str) -> Infiniband | Missing | None:

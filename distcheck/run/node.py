@@ -17,10 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import WriteError
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.history import History
+from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.job import Asked, Job
 from distcheck.facts.node import NodeState
@@ -29,6 +32,7 @@ from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
 from distcheck.facts.saved import write
 from distcheck.probe import gpu, host, infiniband, pci
+from distcheck.probe.health import health
 from distcheck.probe.own import process_facts
 from distcheck.probe.state import state
 from distcheck.rules.diagnose import Diagnosis, judge
@@ -68,7 +72,7 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
             state=seen.state,
             infiniband=seen.adapters,
         )
-        record.node = node
+        record.node = node = msgspec.structs.replace(node, host=seen.host)
         record.process = process_facts(record.uid, node)
         # The report has one row, the node's; no variable counts as a rank's.
         record.ranks = (RankFacts(process=record.uid, placement=Placement(), environment={}),)
@@ -93,6 +97,7 @@ class _Seen(NamedTuple):
     pci: Pci | Missing | None
     state: NodeState | Missing
     adapters: Infiniband | Missing
+    host: HostFacts | Missing
 
 
 async def _look_and_read(
@@ -111,12 +116,12 @@ async def _look(environ: Mapping[str, str], seconds: float, *, needed: bool) -> 
     """Query NVML, the PCI bus and the node at the same time, each in a killable child."""
     accelerator = gpu.accelerator(environ=environ)
     if accelerator != "nvidia" and not (needed and accelerator == "none"):
-        own, adapters = await asyncio.gather(state(seconds), infiniband.infiniband(seconds))
-        return _Seen(accelerator, None, None, own, adapters)
-    gpus, places, own, adapters = await asyncio.gather(
-        gpu.gpus(seconds), pci.places(seconds), state(seconds), infiniband.infiniband(seconds)
+        own, adapters, system = await asyncio.gather(state(seconds), infiniband.infiniband(seconds), health())
+        return _Seen(accelerator, None, None, own, adapters, system)
+    gpus, places, own, adapters, system = await asyncio.gather(
+        gpu.gpus(seconds), pci.places(seconds), state(seconds), infiniband.infiniband(seconds), health()
     )
-    return _Seen(gpu.accelerator(environ=environ, answer=gpus), gpus, places, own, adapters)
+    return _Seen(gpu.accelerator(environ=environ, answer=gpus), gpus, places, own, adapters, system)
 
 
 def _hold_standard_streams() -> None:

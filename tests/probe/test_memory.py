@@ -13,14 +13,15 @@ MIB = 1 << 20
 
 
 class Machine:
-    """Return a /proc/self and a cgroup hierarchy of one version, in a folder."""
+    """A /proc/self and a cgroup hierarchy of one version, in a folder."""
 
     def __init__(self, folder: Path, version: int, own: str = "/job/step") -> None:
-        self.version, self.proc, self.root = version, folder / "proc", folder / "cgroup"
-        self.proc.mkdir()
+        self.version, self.top, self.root = version, folder, folder / "cgroup"
+        self.proc = folder / "proc" / "self"
+        self.proc.mkdir(parents=True)
         line = f"0::{own}" if version == 2 else f"12:cpu,cpuacct:/\n4:memory:{own}\n0::/elsewhere"
         (self.proc / "cgroup").write_text(line + "\n")
-        kind = f"cgroup2 {self.root} cgroup2 rw" if version == 2 else f"cgroup {self.root} cgroup rw,memory"
+        kind = "cgroup2 /cgroup cgroup2 rw" if version == 2 else "cgroup /cgroup cgroup rw,memory"
         (self.proc / "mounts").write_text(f"tmpfs /dev/shm tmpfs rw 0 0\n{kind} 0 0\n")
         self.group("/")
 
@@ -44,54 +45,54 @@ def machine(request, tmp_path):
 def test_without_a_kill_there_is_no_shortage(machine):
     machine.group("/job", limit=512 * MIB, kills=3)
     machine.group("/job/step", kills=3)
-    before = marks(machine.proc)
-    assert since(before, machine.proc) == Shortage(0, None, "")
+    before = marks(machine.top)
+    assert since(before, machine.top) == Shortage(0, None, "")
 
 
 def test_a_reached_limit_without_a_kill_is_not_reported(machine):
     machine.group("/job/step", limit=512 * MIB)
-    before = marks(machine.proc)
+    before = marks(machine.top)
     machine.group("/job/step", limit=512 * MIB, shortages=40)
-    assert since(before, machine.proc) == Shortage(0, None, "")
+    assert since(before, machine.top) == Shortage(0, None, "")
 
 
 def test_the_innermost_limit_that_was_reached_is_named(machine):
     machine.group("/job", limit=512 * MIB, shortages=2, kills=1)
     machine.group("/job/step", kills=1)
-    before = marks(machine.proc)
+    before = marks(machine.top)
     machine.group("/job", limit=512 * MIB, shortages=5, kills=2)
     machine.group("/job/step", kills=2)
-    assert since(before, machine.proc) == Shortage(1, 512 * MIB, str(machine.root / "job"))
+    assert since(before, machine.top) == Shortage(1, 512 * MIB, str(machine.root / "job"))
 
 
 def test_an_inner_limit_is_preferred_to_an_outer_one(machine):
     machine.group("/job", limit=512 * MIB)
     machine.group("/job/step", limit=64 * MIB)
-    before = marks(machine.proc)
+    before = marks(machine.top)
     machine.group("/job", limit=512 * MIB, shortages=3, kills=2)
     machine.group("/job/step", limit=64 * MIB, shortages=3, kills=2)
-    assert since(before, machine.proc) == Shortage(2, 64 * MIB, str(machine.root / "job" / "step"))
+    assert since(before, machine.top) == Shortage(2, 64 * MIB, str(machine.root / "job" / "step"))
 
 
 def test_a_kill_without_a_limit_is_a_shortage_of_the_node(machine):
     machine.group("/job/step")
-    before = marks(machine.proc)
+    before = marks(machine.top)
     machine.group("/job/step", kills=1)
-    assert since(before, machine.proc) == Shortage(1, None, "")
+    assert since(before, machine.top) == Shortage(1, None, "")
 
 
 def test_a_container_that_sees_its_cgroup_as_the_root_is_read_there(machine):
     machine.group("/", limit=64 * MIB)  # /job/step is not to be seen
-    before = marks(machine.proc)
+    before = marks(machine.top)
     machine.group("/", limit=64 * MIB, shortages=1, kills=1)
-    assert since(before, machine.proc) == Shortage(1, 64 * MIB, str(machine.root))
+    assert since(before, machine.top) == Shortage(1, 64 * MIB, str(machine.root))
 
 
 def test_missing_counters_have_a_reason(tmp_path):
     machine = Machine(tmp_path, 2)
     (machine.root / "memory.events").unlink()
-    assert isinstance(marks(machine.proc), Missing)
+    assert isinstance(marks(machine.top), Missing)
     (machine.proc / "mounts").write_text("")
-    assert marks(machine.proc) == Missing(reason="no cgroup counts the memory of this process")
-    assert isinstance(since(Missing(reason="gone"), machine.proc), Missing)
+    assert marks(machine.top) == Missing(reason="no cgroup limits the memory of this process")
+    assert isinstance(since(Missing(reason="gone"), machine.top), Missing)
     assert isinstance(marks(tmp_path / "nothing"), Missing)

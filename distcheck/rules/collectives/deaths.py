@@ -135,7 +135,7 @@ def _killed(rank: RankFacts, death: Death, cause: DeathCause) -> DeathCause:
         return DeathCause(
             "user",
             f"Give the job more memory than {size(limit)} on each node.",
-            _more_memory(rank, limit),
+            more_memory(rank, limit),
             seen=f"the kernel OOM-killed {_processes(death.oom_kills)} at its cgroup's memory limit of {size(limit)}",
             scope="rank",
         )
@@ -159,7 +159,7 @@ def _killed(rank: RankFacts, death: Death, cause: DeathCause) -> DeathCause:
     )
 
 
-def _more_memory(rank: RankFacts, limit: int) -> tuple[str, ...]:
+def more_memory(rank: RankFacts, limit: int) -> tuple[str, ...]:
     """Return the commands that request twice the limit, by what set it."""
     twice = max(1, -(-2 * limit // _MIB))
     if "SLURM_JOB_ID" in rank.environment:

@@ -1,0 +1,261 @@
+"""Rules about the CPUs that the ranks of a node share: affinity, cgroup quota, OpenMP threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts.quantities import count
+from distcheck.facts.ranges import unfold
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.wording import found, grouped, listed, named, nodes_of, once, starter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from distcheck.facts.host import CpuQuota
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
+
+_FEW_CPUS, _ENOUGH_CPUS = 2, 8
+"""A rank with a GPU is short of CPUs if it has one core (two threads), and its node eight CPUs or more for each."""
+_FULL_SHARE, _LEAST_PERIODS = 0.25, 200
+_TWICE, _MANY = 2, 8
+_IDLE_CPUS = 4
+_OMP = "OMP_NUM_THREADS"
+
+
+class Share(NamedTuple):
+    """What the ranks of a node have of its CPUs."""
+
+    node: NodeFacts
+    ranks: tuple[RankFacts, ...]
+    cpus: float
+    """How many CPUs they have together: by affinity and by quota."""
+
+
+@once
+def shares(job: Job) -> tuple[Share, ...]:
+    """Return the nodes whose ranks' CPUs are known."""
+    found = []
+    for node in job.nodes:
+        ranks = job.ranks_on(node)
+        masks = {rank.cpu_list for rank in ranks}
+        if not ranks or "" in masks:
+            continue
+        together = len(frozenset().union(*map(unfold, masks)))
+        quotas = [quota.cpus for rank in ranks if (quota := _quota(job, rank)) is not None]
+        found.append(Share(node, ranks, min([together, *quotas])))
+    return tuple(found)
+
+
+def _quota(job: Job, rank: RankFacts) -> CpuQuota | None:
+    limits = job.process_of(rank).limits
+    return None if limits is None else limits.cpu
+
+
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="rank")
+def perf_affinity_overlap(job: Job) -> Iterator[Outcome]:
+    """Several ranks of a node are bound to the same few CPUs, or each rank to a single core.
+
+    The threads of torch, NCCL and the data loaders then wait for each other, and every collective waits for the slowest
+    rank. Causes are ``taskset`` or a cpuset around the launcher, ``srun`` without ``--cpus-per-task``, and Open MPI,
+    which binds each rank to one core by default.
+
+    Found by the CPUs on which each rank may run (sched_getaffinity): more ranks share a set of CPUs than it has CPUs,
+    and the node has further ones. Also found where a rank with a GPU may run on one core only, of a node with at
+    least 8 CPUs for each rank. Silent where the ranks may use all CPUs of the node.
+
+    Fix: ``mpirun --bind-to none``, ``srun --cpu-bind=cores --cpus-per-task=N``, or no ``taskset``.
+
+    See: https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php, https://slurm.schedmd.com/mc_support.html
+    """
+    crowds = []
+    for share in shares(job):
+        for mask, ranks in grouped(share.ranks, lambda r: r.cpu_list).items():
+            cpus = len(unfold(mask))
+            if cpus < len(ranks) and cpus < (share.node.cpus or 0):
+                crowds.append((mask, share.node, ranks))
+    for (mask, has, number), alike in grouped(crowds, lambda c: (c[0], c[1].cpus, len(c[2]))).items():
+        ranks = [rank for _, _, group in alike for rank in group]
+        where = "each of these nodes" if len(alike) > 1 else alike[0][1].name
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {count(number, 'rank')} of a node share "
+            f"{'CPU' if mask.isdecimal() else 'CPUs'} {mask}; {where} has {has}",
+            _unbound(ranks),
+            severity="warning",
+            evidence={"cpus": mask, "cpus_of_node": has, "nodes": listed(nodes_of(job, ranks), most=16)},
+        )
+    yield from _one_core(job)
+
+
+def _one_core(job: Job) -> Iterator[Outcome]:
+    bound = [
+        rank
+        for share in shares(job)
+        if share.node.accelerator != "none" and (share.node.cpus or 0) >= _ENOUGH_CPUS * len(share.ranks)
+        for mask, group in grouped(share.ranks, lambda r: r.cpu_list).items()
+        for rank in group
+        if len(group) <= len(unfold(mask)) <= _FEW_CPUS
+    ]
+    for number, ranks in grouped(bound, lambda r: len(unfold(r.cpu_list))).items():
+        cpus = job.node_of(ranks[0]).cpus
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: each rank is bound to {count(number, 'CPU')} of {cpus}; NCCL's and the data "
+            "loaders' threads need more",
+            _unbound(ranks),
+            severity="warning",
+            evidence={"cpus": listed(sorted({r.cpu_list for r in ranks}), most=16), "cpus_of_node": cpus},
+        )
+
+
+def _unbound(ranks: Sequence[RankFacts]) -> Fix:
+    look = "grep Cpus_allowed_list /proc/self/status"
+    by_hand = {
+        "srun": ("export SLURM_CPU_BIND=none", "# add to srun: --cpu-bind=cores --cpus-per-task=8"),
+        "mpirun": ("# add to mpirun: --bind-to none",),
+        "mpiexec": ("# add to mpiexec: -bind-to none",),
+    }
+    return Fix(
+        "Bind each rank to CPUs of its own, or remove the binding of the command that starts the ranks.",
+        (
+            *by_hand.get(starter(ranks[0]), ("# start the ranks without taskset, numactl or a small cpuset",)),
+            look,
+        ),
+    )
+
+
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="rank")
+def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
+    """The CPU limit of the ranks' cgroup allows fewer CPUs than there are ranks.
+
+    When the quota of a period is used up, the kernel stops all threads of the cgroup until the next one: each rank
+    stands still for tens of milliseconds at a time, and every collective waits for it. Containers with a CPU limit
+    still see all CPUs of the host, so that torch starts too many threads as well.
+
+    Found by cpu.max (or cpu.cfs_quota_us) of the ranks' cgroup and its parents. A limit that suffices for the ranks is
+    an info finding if it has stopped them in a quarter of the periods so far (nr_throttled in cpu.stat).
+
+    Fix: raise the container's CPU limit, or remove it.
+
+    See: https://docs.kernel.org/scheduler/sched-bwc.html
+    """
+    limited = [(rank, quota) for rank in job.ranks if (quota := _quota(job, rank)) is not None]
+    alike = grouped(limited, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].cpus))
+    for pairs in alike.values():
+        ranks, quota = [rank for rank, _ in pairs], pairs[0][1]
+        share = quota.throttled_periods / quota.periods if quota.periods >= _LEAST_PERIODS else 0.0
+        few = quota.cpus < len(ranks)
+        if not few and share < _FULL_SHARE:
+            continue
+        stopped = f"; it stopped them in {share:.0%} of {quota.periods} periods" if share >= _FULL_SHARE else ""
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: the limit of their cgroup is {count_of(quota.cpus)}; expected "
+            f"{'at least' if few else 'more than'} {len(ranks)}{stopped}",
+            Fix("Raise the CPU limit of the container or the service, or remove it.", _more_cpus(ranks, quota)),
+            severity="warning" if few else "info",
+            evidence={
+                "cpus": round(quota.cpus, 3),
+                "nr_periods": quota.periods,
+                "nr_throttled": quota.throttled_periods,
+                "cgroup": quota.cgroup,
+            },
+        )
+
+
+def count_of(cpus: float) -> str:
+    """Return a number of CPUs, which need not be whole: 0.5 CPUs."""
+    return f"{cpus:g} CPU{'' if cpus == 1 else 's'}"
+
+
+def _more_cpus(ranks: Sequence[RankFacts], quota: CpuQuota) -> tuple[str, ...]:
+    if "KUBERNETES_SERVICE_HOST" in ranks[0].environment:
+        return (
+            f"resources: {{limits: {{cpu: {4 * len(ranks)}}}}}  # of the container",
+            "kubectl describe pod $HOSTNAME",
+        )
+    return (
+        f"# add to docker run: --cpus={4 * len(ranks)}",
+        f"# put in front of the command: systemd-run --user --scope -p CPUQuota={400 * len(ranks)}%",
+        f"cat {quota.cgroup}/cpu.stat",
+    )
+
+
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="rank")
+def perf_omp_oversubscribed(job: Job) -> Iterator[Outcome]:
+    """The ranks of a node start many more OpenMP threads than they have CPUs.
+
+    Each operation of torch on a CPU splits its work over that many threads and waits for the last one, which has no CPU
+    yet. Loading of data and collectives of Gloo become several times slower.
+
+    Found by OMP_NUM_THREADS times the ranks of the node: a warning at twice the CPUs on which they may run, or that
+    their cgroup allows. Without OMP_NUM_THREADS torch starts a thread for each CPU that the rank may use, in each rank:
+    then an info finding at 8 times the CPUs. Silent with OMP_NUM_THREADS=1, torchrun's default.
+
+    Fix: ``export OMP_NUM_THREADS=N``, where N is the CPUs of the node divided by its ranks.
+
+    See: https://docs.pytorch.org/docs/stable/notes/multiprocessing.html#cpu-oversubscription
+    """
+    faults = []
+    for share in shares(job):
+        known = [(rank, threads(rank)) for rank in share.ranks]
+        total, most = sum(number for _, number in known), max(number for _, number in known)
+        chosen = any(rank.environment.get(_OMP) for rank in share.ranks)
+        if most > 1 and total >= (_TWICE if chosen else _MANY) * share.cpus:
+            faults.append((share, total, most, chosen))
+    for (total, most, cpus, chosen), alike in grouped(faults, lambda f: (f[1], f[2], f[0].cpus, f[3])).items():
+        ranks = [rank for share, *_ in alike for rank in share.ranks]
+        number = len(alike[0][0].ranks)
+        how = f"{_OMP}={most}" if chosen else f"no {_OMP}, so {most} threads in each"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {count(number, 'rank')} of a node with {how} start {total} threads; they have "
+            f"{count_of(cpus)}",
+            Fix("Give each rank its share of the CPUs.", (f"export {_OMP}={max(1, int(cpus // number))}",)),
+            severity="warning" if chosen else "info",
+            evidence={"threads": total, "cpus": cpus, "nodes": listed(nodes_of(job, ranks), most=16)},
+        )
+
+
+def threads(rank: RankFacts) -> int:
+    """Return how many threads a rank's OpenMP starts: the first number of OMP_NUM_THREADS, else one for each CPU."""
+    first = rank.environment.get(_OMP, "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) else len(unfold(rank.cpu_list))
+
+
+@rule("node", also=("collectives", "isolation"), severity="info", scope="rank")
+def perf_omp_1(job: Job) -> Iterator[Outcome]:
+    """OMP_NUM_THREADS is 1 although each rank has several CPUs.
+
+    torch's operations on the CPU, such as loading, tokenizing and copying of data, use one thread. torchrun sets 1 by
+    default and prints ``Setting OMP_NUM_THREADS environment variable for each process to be 1 in default``.
+
+    Found by the CPUs that the ranks of a node have together: more than 4 for each rank.
+
+    Fix: ``export OMP_NUM_THREADS=N``, where N is the CPUs of the node divided by its ranks.
+
+    See: https://docs.pytorch.org/docs/stable/elastic/run.html
+    """
+    slow = [
+        share
+        for share in shares(job)
+        if share.cpus > _IDLE_CPUS * len(share.ranks) and all(r.environment.get(_OMP) == "1" for r in share.ranks)
+    ]
+    for each, alike in grouped(slow, lambda share: int(share.cpus // len(share.ranks))).items():
+        ranks = [rank for share in alike for rank in share.ranks]
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: {_OMP} is 1, and each rank has {count(each, 'CPU')}",
+            Fix("Give each rank its share of the CPUs.", (f"export {_OMP}={each}",)),
+            severity="info",
+            evidence={"cpus_of_each_rank": each},
+        )

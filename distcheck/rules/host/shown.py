@@ -1,0 +1,39 @@
+"""The states of a job's hosts, and their ranks, as several rules look at them."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from distcheck.facts.base import Missing
+from distcheck.facts.host import HostFacts
+from distcheck.rules.finding import NotChecked
+from distcheck.rules.wording import grouped, once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+
+
+@once
+def hosts(job: Job) -> tuple[tuple[NodeFacts, HostFacts], ...]:
+    """Return the nodes whose state is known, with it."""
+    return tuple((node, node.host) for node in job.nodes if isinstance(node.host, HostFacts))
+
+
+def unread(job: Job) -> Iterator[NotChecked]:
+    """Yield the nodes whose state could not be read; this never fails a run."""
+    silent = [node for node in job.nodes if isinstance(node.host, Missing)]
+    for reason, nodes in grouped(silent, lambda n: n.host.reason if isinstance(n.host, Missing) else "").items():
+        yield NotChecked(nodes=tuple(node.name for node in nodes), reason=reason, required=False)
+
+
+def usual(values: Iterable[float]) -> float:
+    """Return the median, 0 without values.
+
+    It is the reference for a node: one bad node does not change it, and of two nodes it lies between them.
+    """
+    known = list(values)
+    return median(known) if known else 0.0

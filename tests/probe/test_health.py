@@ -1,0 +1,130 @@
+"""The state of a node as made-up /proc and /sys show it, and as this machine does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distcheck.facts.base import Missing
+from distcheck.facts.host import StuckProcess
+from distcheck.probe import health
+
+KERNEL = 0x00200000
+
+
+class Machine:
+    """The files of a node."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.file("proc/meminfo", "MemTotal: 64 kB\nMemAvailable: 48 kB\nHugePages_Free: 3\nHugepagesize: 2048 kB\n")
+        self.file("proc/loadavg", "1.50 0.70 0.30 3/412 9999\n")
+        self.file("proc/uptime", "5000.25 9000.00\n")
+        self.file("proc/vmstat", "nr_free_pages 7\noom_kill 5\n")
+        self.file("proc/sys/kernel/threads-max", "50000\n")
+        self.file("proc/sys/kernel/pid_max", "32768\n")
+
+    def file(self, path: str, text: str) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def process(
+        self, pid: int, state: str, name: str = "python", *, threads: int = 1, flags: int = 0, wchan: str = "0"
+    ):
+        fields = [state, "1", "1", "1", "0", "-1", str(flags), *"0" * 10, str(threads), "0"]
+        self.file(f"proc/{pid}/stat", f"{pid} ({name}) {' '.join(fields)}\n")
+        self.file(f"proc/{pid}/status", "Name: x\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n")
+        self.file(f"proc/{pid}/wchan", wchan)
+
+    def state(self):
+        return asyncio.run(health.health(self.root))
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(health, "_STUCK_SECONDS", 0.02)
+    return Machine(tmp_path)
+
+
+def test_memory_load_tasks_and_kills_are_read(machine):
+    machine.file("proc/cpuinfo", "processor : 0\nvendor_id : X\nmodel name\t: Xeon 9\n")
+    found = machine.state()
+    assert (found.memory_bytes, found.available_bytes, found.huge_page_bytes) == (65536, 49152, 3 * 2048 * 1024)
+    assert (found.load, found.tasks, found.most_tasks, found.uptime_seconds) == (1.5, 412, 32768, 5000.25)
+    assert (found.oom_kills, found.cpu_model, found.throttled_seconds, found.stuck) == (5, "Xeon 9", None, ())
+
+
+def test_settings_are_the_chosen_words(machine):
+    machine.file("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    machine.file("proc/sys/kernel/numa_balancing", "1\n")
+    for n, governor in enumerate(("performance", "powersave", "performance")):
+        machine.file(f"sys/devices/system/cpu/cpufreq/policy{n}/scaling_governor", f"{governor}\n")
+    machine.file("sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_total_time_ms", "1500\n")
+    machine.file("sys/devices/system/cpu/cpu1/thermal_throttle/package_throttle_total_time_ms", "2500\n")
+    found = machine.state()
+    assert found.settings == {
+        "transparent_hugepage": "madvise", "numa_balancing": "1", "scaling_governor": "performance, powersave",
+    }  # fmt: skip
+    assert found.throttled_seconds == 2.5
+
+
+def test_a_process_that_stays_blocked_is_stuck_and_kernel_threads_are_not(machine):
+    machine.process(10, "D", "python3 (x)", wchan="nfs_wait_bit_killable")
+    machine.process(11, "D", "kworker", flags=KERNEL)
+    machine.process(12, "S")
+    machine.process(13, "D", wchan="__refrigerator")
+    assert machine.state().stuck == (StuckProcess(10, "python3 (x)", "blocked", "nfs_wait_bit_killable"),)
+
+
+def test_a_process_that_ran_meanwhile_is_not_stuck(machine, monkeypatch):
+    machine.process(10, "D")
+    sleep = asyncio.sleep
+
+    async def later(seconds):
+        machine.file("proc/10/status", "voluntary_ctxt_switches:\t13\nnonvoluntary_ctxt_switches:\t3\n")
+        await sleep(seconds)
+
+    monkeypatch.setattr(health.asyncio, "sleep", later)
+    assert machine.state().stuck == ()
+
+
+def test_zombies_are_counted_and_one_with_a_blocked_thread_is_ending(machine):
+    machine.process(10, "Z")
+    machine.process(11, "Z")
+    machine.process(12, "Z", threads=4)
+    machine.process(13, "Z", threads=4)
+    for thread, state in (("12/task/14", "D"), ("13/task/15", "S")):
+        machine.file(f"proc/{thread}/stat", f"1 (x) {state} " + "0 " * 20)
+    found = machine.state()
+    assert (found.zombies, found.stuck) == (2, (StuckProcess(12, "python", "ending"),))
+
+
+@pytest.mark.parametrize("file", ["proc/meminfo", "proc/loadavg", "proc/sys/kernel/pid_max"])
+def test_a_file_that_cannot_be_read_is_the_reason(machine, file):
+    machine.file(file, "nothing\n")
+    found = machine.state()
+    assert isinstance(found, Missing)
+    assert "cannot be read" in found.reason
+
+
+_VFORK = "import ctypes, time; libc = ctypes.CDLL(None); libc.vfork() or (time.sleep(60), libc._exit(0))"
+
+
+@pytest.mark.process
+def test_a_real_process_that_the_kernel_holds_is_found():
+    # The parent of a vfork waits in the kernel, in state D, until its child ends or executes a program.
+    child = subprocess.Popen([sys.executable, "-c", _VFORK], start_new_session=True)
+    try:
+        while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "D":
+            pass
+        found = asyncio.run(health.health())
+        assert [p.state for p in found.stuck if p.pid == child.pid] == ["blocked"]
+    finally:
+        os.killpg(child.pid, 9)
+        child.wait()

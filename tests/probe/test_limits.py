@@ -1,0 +1,125 @@
+"""Limits of a process as cgroups of both versions show them."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distcheck.facts.host import CgroupLimit, CpuQuota
+from distcheck.probe.limits import limits
+from distcheck.probe.waiting import throttled
+
+MIB = 1 << 20
+
+
+class Machine:
+    """A /proc/self and the hierarchies of one cgroup version, in a folder."""
+
+    def __init__(self, folder: Path, version: int) -> None:
+        self.version, self.root = version, folder
+        self.own = "job/step"
+        proc = folder / "proc" / "self"
+        proc.mkdir(parents=True)
+        names = ("cpu,cpuacct", "memory", "pids")
+        if version == 2:
+            (proc / "cgroup").write_text(f"0::/{self.own}\n")
+            (proc / "mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+        else:
+            (proc / "cgroup").write_text("".join(f"{n}:{name}:/{self.own}\n" for n, name in enumerate(names, 1)))
+            lines = (f"cgroup /sys/fs/cgroup/{name} cgroup rw,{name} 0 0\n" for name in names)
+            (proc / "mounts").write_text("".join(lines))
+        for name in names:
+            self.folder(name).mkdir(parents=True, exist_ok=True)
+
+    def folder(self, controller: str, group: str = "job/step") -> Path:
+        return self.root / "sys/fs/cgroup" / ("" if self.version == 2 else controller) / group
+
+    def write(self, controller: str, group: str, **files: object) -> None:
+        for name, text in files.items():
+            (self.folder(controller, group) / name.replace("__", ".")).write_text(f"{text}\n")
+
+    def memory(self, group: str, limit: object, used: int, cache: int = 0) -> None:
+        stat = f"anon 1\ninactive_file {cache}\nactive_file 0\n"
+        if self.version == 2:
+            self.write("memory", group, memory__max=limit, memory__current=used, memory__stat=stat)
+        else:
+            none, total = 9223372036854771712, f"inactive_file 7\ntotal_inactive_file {cache}\ntotal_active_file 0\n"
+            limit = none if limit == "max" else limit
+            self.write("memory", group, **{"memory.limit_in_bytes": limit, "memory.usage_in_bytes": used})
+            self.write("memory", group, memory__stat=total)
+
+    def cpu(self, group: str, quota: object, periods: int, stopped: int, seconds: float) -> None:
+        counted = f"nr_periods {periods}\nnr_throttled {stopped}\n"
+        if self.version == 2:
+            stat = f"{counted}throttled_usec {int(seconds * 1e6)}\n"
+            self.write("cpu,cpuacct", group, cpu__max=f"{quota} 100000", cpu__stat=stat)
+        else:
+            quota = -1 if quota == "max" else quota
+            stat = f"{counted}throttled_time {int(seconds * 1e9)}\n"
+            self.write("cpu,cpuacct", group, **{"cpu.cfs_quota_us": quota, "cpu.cfs_period_us": 100000})
+            self.write("cpu,cpuacct", group, cpu__stat=stat)
+
+
+@pytest.fixture(params=[1, 2], ids=["cgroup v1", "cgroup v2"])
+def machine(request, tmp_path):
+    return Machine(tmp_path, request.param)
+
+
+def test_the_limit_that_leaves_the_least_is_the_tightest(machine):
+    machine.memory("job", 1000 * MIB, 900 * MIB, cache=300 * MIB)
+    machine.memory("job/step", 500 * MIB, 50 * MIB)
+    where = str(machine.folder("memory", "job"))
+    assert limits(machine.root).memory == CgroupLimit(limit=1000 * MIB, used=600 * MIB, cgroup=where)
+    assert limits(machine.root).memory.left == 400 * MIB
+
+
+def test_a_cpu_quota_is_read_with_how_often_it_stopped_the_cgroup(machine):
+    machine.cpu("job", 150000, 900, 300, 4.5)
+    machine.cpu("job/step", "max", 0, 0, 4.5)
+    where = str(machine.folder("cpu,cpuacct", "job"))
+    assert limits(machine.root).cpu == CpuQuota(cpus=1.5, periods=900, throttled_periods=300, cgroup=where)
+    assert throttled(machine.root) == 4.5
+
+
+def test_tasks_are_counted_against_their_limit(machine):
+    machine.write("pids", "job", pids__max=100, pids__current=90)
+    machine.write("pids", "job/step", pids__max="max", pids__current=5)
+    assert limits(machine.root).tasks == CgroupLimit(limit=100, used=90, cgroup=str(machine.folder("pids", "job")))
+
+
+def test_no_limit_is_none(machine):
+    machine.memory("job/step", "max", 5)
+    machine.cpu("job/step", "max", 0, 0, 0)
+    found = limits(machine.root)
+    assert (found.memory, found.cpu, found.tasks) == (None, None, None)
+
+
+def test_without_cgroups_nothing_is_limited(tmp_path):
+    found = limits(tmp_path)
+    assert (found.memory, found.cpu, found.tasks, found.namespaces) == (None, None, None, {})
+
+
+_AS_NOBODY = """
+import os, resource
+from distcheck.probe.limits import limits
+os.setgid(65534); os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_NPROC, (77, 88))
+resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+found = limits()
+print(found.user_tasks, found.stack_bytes)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_the_processes_of_a_user_are_counted_against_rlimit_nproc():
+    told = subprocess.run([sys.executable, "-c", _AS_NOBODY], capture_output=True, text=True, timeout=60, check=True)
+    soft, tasks, stack = told.stdout.replace("(", "").replace(",", " ").replace(")", "").split()
+    assert (soft, stack) == ("77", "-1")
+    assert int(tasks) >= 1
+    assert limits().user_tasks is None, "root has no such limit"
+    assert limits().stack_bytes == resource.getrlimit(resource.RLIMIT_STACK)[0]
