@@ -59,6 +59,10 @@ class ReportOptions(Reporting, frozen=True, kw_only=True):
 
     strict: Annotated[bool | None, _check("Fail on warnings (default: as saved).", "--strict/--no-strict")] = None
     baseline: Baseline = None
+    history: Annotated[
+        Path | None,
+        _output("Show the nodes by how often they failed, from the directory of --history.", metavar="DIR"),
+    ] = None
     all_ranks: AllRanks = False
     schema: Annotated[bool, _output("Print the JSON Schema of --format json.")] = False
 

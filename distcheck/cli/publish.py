@@ -62,7 +62,7 @@ def publish(job: Job, diagnosis: Diagnosis, code: int, options: Reporting, *, to
         attempt(lambda: saved.write(output, text))
         if failed == before:
             return BROKEN if failed else code
-    attempt(lambda: _print(text, stream))
+    attempt(lambda: print_to(stream, text))
     return BROKEN if failed else code
 
 
@@ -73,7 +73,12 @@ def _detail(options: Reporting, stream: Any) -> Detail:
     return Detail(**given, color=not plain and stream is not None and stream.isatty())
 
 
-def _print(text: str, stream: Any) -> None:
+def print_to(stream: Any, text: str) -> None:
+    """Print a report.
+
+    Raises:
+        WriteError: the stream is closed, or nothing reads it any more.
+    """
     if stream is None:  # the descriptor was closed before Python started
         raise WriteError("cannot write the report to stdout: it is closed; use --output FILE")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,12 @@ import typer
 
 from distcheck.cli.command import command
 from distcheck.cli.options import ReportOptions
-from distcheck.cli.publish import check_writable, publish
+from distcheck.cli.publish import check_writable, print_to, publish
+from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
+
+_HISTORY_SECONDS = 60.0
+"""A large history on a slow network file system takes this long to read, at most."""
 
 
 @command("Judge saved jobs again.", "distcheck report job.json --format html --output report.html")
@@ -19,12 +24,15 @@ def report(
     options: ReportOptions,
     files: Annotated[list[Path] | None, typer.Argument(metavar="FILE|DIR", help="What --save wrote.")] = None,
 ) -> None:
-    """Merge saved jobs, judge them again, and render the report."""
+    """Merge saved jobs, judge them again, and render the report; or show the nodes of a history."""
     from distcheck.facts import saved
     from distcheck.rules.diagnose import diagnose
 
     if options.schema:
         typer.echo(_schema())
+        return
+    if options.history is not None:
+        _show_history(options.history, options, files)
         return
     if not files:
         raise UsageError("report: no input; give the files or the directory that --save wrote")
@@ -39,6 +47,29 @@ def report(
     strict = asked.strict if options.strict is None else options.strict
     diagnosis = diagnose(job, strict=strict, select=asked.select, ignore=asked.ignore)
     raise typer.Exit(publish(job, diagnosis, diagnosis.verdict.exit_code, options, to_stderr=False))
+
+
+def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None) -> None:
+    """Write the report of a history."""
+    import asyncio
+
+    from distcheck.facts import saved
+    from distcheck.probe.history import totals
+    from distcheck.report import history
+
+    if files:
+        raise UsageError(f"report --history {folder}: drop {files[0]}; saved jobs have a report of their own")
+    if options.format not in history.FORMATS:
+        raise UsageError(f"--format {options.format}: report --history has only {', '.join(history.FORMATS)}")
+    check_writable(options)
+    found = asyncio.run(totals(str(folder), _HISTORY_SECONDS))
+    if isinstance(found, Missing):
+        raise UsageError(f"--history {found.reason}")
+    text = history.render(options.format, history.document(str(folder), found), everything=options.verbose)
+    if options.output is None:
+        print_to(sys.stdout, text)
+    else:
+        saved.write(options.output, text)
 
 
 def _schema() -> str:

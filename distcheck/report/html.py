@@ -7,7 +7,7 @@ import re
 from importlib import resources
 from typing import NamedTuple
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from distcheck.collectives.plan import label
@@ -53,17 +53,8 @@ class Chart(NamedTuple):
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the page."""
     report = document(job, diagnosis)
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(harmless=harmless, marked=marked)
-    template = resources.files("distcheck.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     ranks, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
-    return environment.from_string(template).render(
+    return page("report.html.j2").render(
         report=report,
         headline=headline(job, report),
         outcome=outcome_of(report),
@@ -85,6 +76,20 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         options=options,
         box=(WIDTH, HEIGHT, LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM),
     )
+
+
+def page(name: str) -> Template:
+    """Return a template of this package."""
+    environment = Environment(
+        loader=FunctionLoader(lambda name: resources.files("distcheck.report").joinpath(name).read_text("utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(harmless=harmless, marked=marked)
+    return environment.get_template(name)
 
 
 def marked(text: str) -> Markup:

@@ -56,7 +56,8 @@ def _fenced(lines: Sequence[str], language: str = "") -> str:
     return "\n".join([fence + language, *clean, fence])
 
 
-def _table(table: tables.Grid) -> str:
+def drawn(table: tables.Grid) -> str:
+    """Return a table."""
     rules = ("---:" if kind == "number" else "---" for kind in table.kinds)
     first, *others = ("| " + " | ".join(map(escaped, row)) + " |" for row in (table.names, *table.rows))
     return "\n".join([first, f"|{'|'.join(rules)}|", *others])
@@ -87,7 +88,7 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
 def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if report.bandwidth:
         yield "### bandwidth"
-        yield _table(tables.sweep(report))
+        yield drawn(tables.sweep(report))
         yield from map(escaped, provenance(report.bandwidth))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"Collectives ended early: {escaped(job.collectives.ended)}"
@@ -95,21 +96,21 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     times = tables.times(report, everything=options.all_ranks)
     if times.rows:
         yield "Time per operation on each rank, ms:"
-        yield _table(times)
+        yield drawn(times)
 
 
 def _gaps(diagnosis: Diagnosis) -> Iterator[str]:
     found = gaps(diagnosis.not_checked)
     if found:
         yield "### not checked"
-        yield _table(tables.not_checked(found))
+        yield drawn(tables.not_checked(found))
 
 
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
     table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
     if table.rows:
         yield f"<details><summary>{len(report.ranks)} ranks</summary>"
-        yield _table(table)
+        yield drawn(table)
         if others:
             yield escaped(others)
         yield "</details>"

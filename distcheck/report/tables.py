@@ -11,7 +11,7 @@ from distcheck.facts.ranges import fold
 from distcheck.report.expected import any_expected, percent
 from distcheck.report.gpus import RankGpu
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
-from distcheck.report.schema import STATUSES, Bandwidth, Document, RankRow
+from distcheck.report.schema import STATUSES, Bandwidth, Document, NodeHistory, RankRow
 from distcheck.report.sections import PIECES, Gap
 
 ROWS = 32
@@ -114,6 +114,25 @@ def not_checked(gaps: Sequence[Gap]) -> Grid:
         Column("where", lambda gap: gap.where or "everywhere", "prose"),
     )
     return _table(columns, gaps)
+
+
+def histories(nodes: Sequence[NodeHistory]) -> Grid:
+    """Return the table of nodes by how often they failed."""
+    columns = (
+        Column("node", lambda node: node.node),
+        Column("failed", lambda node: node.failed, "number"),
+        Column("of runs", lambda node: node.runs, "number"),
+        Column("share", lambda node: percent(node.failed / node.runs), "number"),
+        Column("last failure (UTC)", lambda node: node.last_failure and _minute(node.last_failure.time)),
+        Column("rule", lambda node: node.last_failure and ", ".join(node.last_failure.rules), "prose"),
+        Column("last run (UTC)", lambda node: _minute(node.last)),
+    )
+    return _table(columns, nodes)
+
+
+def _minute(time: str) -> str:
+    """Return a time without its seconds: 2026-11-22 14:03."""
+    return time[:16].replace("T", " ")
 
 
 def _shown(report: Document, *, everything: bool) -> tuple[list[RankRow], str]:

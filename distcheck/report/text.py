@@ -83,7 +83,8 @@ def _wrapped(prose: str, first: int, rest: int) -> list[str]:
     )
 
 
-def _table(table: tables.Grid) -> Iterator[str]:
+def drawn(table: tables.Grid) -> Iterator[str]:
+    """Yield the lines of a table."""
     clean = [[harmless(cell) for cell in row] for row in table.rows]
     align = ["right" if kind == "number" else "left" for kind in table.kinds]
     drawn = tabulate(clean, table.names, tablefmt="simple", disable_numparse=True, colalign=align)
@@ -94,14 +95,14 @@ def _ranks(report: Document, options: Detail) -> Iterator[str]:
     table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=options.verbose)
     one_node = report.command == "node" and len(table.rows) == 1  # its row would repeat the headline and the verdict
     if table.rows and not one_node:
-        yield from _table(table)
+        yield from drawn(table)
     if others:
         yield others
 
 
 def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if report.bandwidth:
-        yield from _table(tables.sweep(report))
+        yield from drawn(tables.sweep(report))
         yield from (line for text in provenance(report.bandwidth) for line in _wrapped(harmless(text), 0, 2))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"collectives ended early: {harmless(job.collectives.ended)}"
@@ -113,7 +114,7 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if times.rows:
         yield ""
         yield "time per operation on each rank, ms"
-        yield from _table(times)
+        yield from drawn(times)
 
 
 def _findings(diagnosis: Diagnosis, options: Detail) -> list[list[str]]:
