@@ -12,6 +12,7 @@ mark fails if it starts one. Tests marked `long` wait for a deadline, or simulat
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import shutil
@@ -20,8 +21,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
+
+from distcheck.facts.gpu import Gpus
+from distcheck.probe import gpu
 
 _HERE = Path(__file__).parent
 _FAKES = _HERE / "nvml"
@@ -128,6 +133,17 @@ class FakeNvml(NamedTuple):
         self.facts.write_text(text)
         folders = [str(self.folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "DISTCHECK_FAKE_NVML": str(self.facts)}
+
+    def read(self, text: str) -> Gpus:
+        """Return what nvidia-ml-py reads, as the child that asks NVML does it, but in this process."""
+        self.facts.write_text(text)
+        # Once loaded, it is what a library of this name means to nvidia-ml-py.
+        ctypes.CDLL(str(self.folder / "libnvidia-ml.so.1"))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("DISTCHECK_FAKE_NVML", str(self.facts))
+            found = gpu.collect()
+            assert isinstance(found, Gpus), found
+            return msgspec.json.decode(msgspec.json.encode(gpu.examine(found)), type=Gpus)
 
 
 @pytest.fixture(scope="session")

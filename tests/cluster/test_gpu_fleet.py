@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster.inside import NODES, reports
+from sampled import sampled
 
 H100 = (Path(__file__).parents[1] / "nvml" / "dgx_h100.txt").read_text()
 MIG = (Path(__file__).parents[1] / "nvml" / "dgx_h100_mig.txt").read_text()
@@ -45,7 +46,7 @@ def told(report):
     return [(f["rule"], f["severity"], f["ranks"], f["nodes"]) for f in report["findings"] if f["severity"] != "info"]
 
 
-@pytest.mark.parametrize("launcher", ["ssh", "srun"])
+@pytest.mark.parametrize("launcher", sampled(["ssh", "srun"], "ssh"))
 def test_four_healthy_nodes_are_silent(gpu, launcher):
     report = gpu(launcher=launcher)
     assert (report["verdict"], told(report)) == ("pass", []), report["findings"]
@@ -54,13 +55,27 @@ def test_four_healthy_nodes_are_silent(gpu, launcher):
 
 @pytest.mark.parametrize(
     ("node3", "rule", "severity", "ranks", "excluded"),
-    [
-        (H100 + "count 7\n", "gpu-fewer-on-one-node", "error", [23], []),
-        (H100.replace("H100 80GB HBM3", "A100-SXM4-80GB"), "gpu-mixed-models", "warning", NODE3, []),
-        (H100 + "driver 535.183.01\ncuda 12020\n", "sw-driver-differs-nodes", "warning", NODE3, []),
-        (MIG, "gpu-mig-partial", "error", NODE3, ["node3"]),
-    ],
-    ids=["one GPU fewer", "another model", "an older driver", "MIG mode"],
+    sampled(
+        {
+            "one GPU fewer": (H100 + "count 7\n", "gpu-fewer-on-one-node", "error", [23], []),
+            "another model": (
+                H100.replace("H100 80GB HBM3", "A100-SXM4-80GB"),
+                "gpu-mixed-models",
+                "warning",
+                NODE3,
+                [],
+            ),
+            "an older driver": (
+                H100 + "driver 535.183.01\ncuda 12020\n",
+                "sw-driver-differs-nodes",
+                "warning",
+                NODE3,
+                [],
+            ),
+            "MIG mode": (MIG, "gpu-mig-partial", "error", NODE3, ["node3"]),
+        },
+        "one GPU fewer",
+    ),
 )
 def test_the_odd_node_is_named_and_the_other_three_are_not(gpu, node3, rule, severity, ranks, excluded):
     report = gpu(node3)

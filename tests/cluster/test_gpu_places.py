@@ -58,6 +58,7 @@ def test_each_rank_has_the_numa_node_and_the_adapter_next_to_its_gpu(gpu):
     assert [gpu["numa_node"] for gpu in rows] == [0, 0, 0, 0, 1, 1, 1, 1] * 4
 
 
+@pytest.mark.slow
 def test_a_port_that_is_down_on_one_node_is_named_with_its_rank(gpu):
     report = gpu(machines.change(machines.DGX_H100, "mlx5_9", up=False))
     found = finding(report, "gpu-far-from-nic")

@@ -44,7 +44,7 @@ def _mpiexec(*options, nodes=NODES):
 
 
 @pytest.mark.parametrize(
-    ("address", "program"), sampled({"eth0": ("node1", JOB), "eth1": ("node1-data", PLAIN_JOB)}, "eth0")
+    ("address", "program"), sampled({"eth0": ("node1", PLAIN_JOB), "eth1": ("node1-data", JOB)}, "eth0")
 )
 def test_open_mpi_is_healthy_and_the_job_runs_after_it(cluster, address, program):
     carried = ("-x", f"MASTER_ADDR={address}", "-x", "MASTER_PORT=29500")

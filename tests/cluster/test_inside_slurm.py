@@ -40,19 +40,20 @@ def tasks(*command):
     ("mpi", "address", "program"),
     sampled({"none": ("none", "node1", JOB), "pmix": ("pmix", "node1-data", PLAIN_JOB)}, "none"),
 )
-def test_each_task_a_rank_is_healthy_and_the_job_runs_after_it(cluster, mpi, address, program):
+@pytest.mark.parametrize("nodes", sampled([2, 4], 2))
+def test_each_task_a_rank_is_healthy_and_the_job_runs_after_it(cluster, nodes, mpi, address, program):
     job = tasks("distcheck", *GATE, "--", sys.executable, program)
     ended = cluster.run(
         "node1",
         "srun",
         f"--mpi={mpi}",
-        "--nodes=4",
+        f"--nodes={nodes}",
         "--ntasks-per-node=2",
         *job,
         env=MASTER | {"MASTER_ADDR": address},
         timeout=PATIENCE,
     )
-    report = assert_healthy([ended], blocks(2, 2, 2, 2), "slurm")
+    report = assert_healthy([ended], blocks(*[2] * nodes), "slurm")
     assert findings(report, "info") == []
 
 
@@ -113,8 +114,6 @@ def test_a_bare_srun_runs_to_the_end_with_one_warning(cluster):
         "node1", "srun", "--nodes=2", "--ntasks-per-node=1", "distcheck", "net", "--strict", timeout=PATIENCE
     )
     assert strict.code == 10
-    step = ("srun", "--nodes=2", "--ntasks-per-node=1", "distcheck", "gate", "--strict", "--export", "--sizes=1K:1K")
-    assert cluster.run("node1", *step, "--", "true", timeout=PATIENCE).code == 0
 
 
 def test_the_words_to_add_are_right(cluster):
@@ -186,6 +185,7 @@ def test_nodes_whose_tasks_never_start_are_named(cluster):
     ]
 
 
+@pytest.mark.slow
 def test_from_outside_cyclic_tasks_that_end_early_are_named_on_their_node(cluster):
     look = ("distcheck", "env", "--join-timeout", "4", "--setup", "[ $SLURMD_NODENAME != node3 ]", "--format", "json")
     ended = cluster.run("node1", "salloc", "--nodes=4", "--ntasks=8", "--distribution=cyclic", *look, timeout=PATIENCE)
@@ -276,7 +276,7 @@ def test_rank_0_on_another_node_than_master_addr_is_one_report_with_one_cause(cl
     assert (ended.code, report["verdict"], findings(report)) == (0, "pass", [])
 
 
-@pytest.mark.parametrize("where", ["node1", "head"])
+@pytest.mark.parametrize("where", sampled(["node1", "head"], "head"))
 def test_a_name_that_resolves_differently_on_one_node_is_reported_with_both_addresses(cluster, where):
     rename(cluster, "node3", "node1", f"{cluster.networks[0]}.14")
     ended, (report,), told = _wrong(cluster, "distcheck", "net", where=where)
@@ -351,9 +351,6 @@ def test_gpus_that_tasks_see_and_do_not_see(equipped):
     found = finding(report, "slurm-gpus-per-task-hides-gpus")
     assert found["ranks"] == list(range(8))
     assert found["evidence"]["rank 1"] == "CUDA_VISIBLE_DEVICES 1, LOCAL_RANK 1, sees GPU-node1-1"
-
-    code, report, uuids = _gpu(equipped, "--ntasks-per-node=4", "--gpus-per-task=1", "--gpu-bind=none")
-    assert (code, findings(report), uuids) == (0, [], everyone)
 
     code, report, _ = _gpu(equipped, "--ntasks-per-node=2", "--gpus-per-node=4")
     assert (code, findings(report)) == (0, ["slurm-ntasks-vs-devices"])

@@ -164,6 +164,7 @@ def test_under_srun_a_torchrun_per_node_is_healthy(cluster):
     assert len(done.summed) == 8
 
 
+@pytest.mark.slow  # tests/end_to_end/test_torchrun.py has it on one node in every change
 def test_an_address_exported_for_torchrun_is_reported_as_ignored(cluster):
     ended = cluster.run(
         # A file for each task: srun tears the tasks' long lines and mixes them.

@@ -56,7 +56,7 @@ def ran(cluster, bad=""):
     return ended
 
 
-@pytest.mark.parametrize("networks", sampled(["10.x", "192.168.x"], "192.168.x"))
+@pytest.mark.parametrize("networks", sampled(["10.x", "192.168.x"]))
 def test_an_own_name_on_the_loopback_works_by_luck_or_not_as_gloo_shows(bare_on, networks):
     cluster = bare_on(NETWORKS[networks])
     rename(cluster, "node2", "node2", "127.0.1.1")
@@ -100,7 +100,7 @@ def test_an_own_name_that_does_not_resolve_leaves_gloo_the_loopback(bare_on, net
 # -- the name of the meeting place
 
 
-@pytest.mark.parametrize("launched", ["from outside", "by hand"])
+@pytest.mark.parametrize("launched", sampled(["from outside", "by hand"], "from outside"))
 def test_a_master_addr_that_leads_elsewhere_on_one_node(bare, launched):
     rename(bare, "node3", "node1", f"{bare.networks[0]}.14")
     if launched == "from outside":
@@ -164,6 +164,7 @@ def dual(bare):
     return bare
 
 
+@pytest.mark.slow
 def test_names_with_an_ipv6_address_that_one_node_has_not(dual):
     assert_healthy(*net(dual))
     assert dual.netns("node3", "ip", "address", "delete", "fd00:77::13/64", "dev", "eth0").code == 0

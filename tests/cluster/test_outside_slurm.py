@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import pytest
-from cluster.inside import GATE, JOB, assert_healthy, blocks, finding, findings, mapped, placed, reports
+from cluster.inside import GATE, PLAIN_JOB, assert_healthy, blocks, finding, findings, mapped, placed, reports
 from sampled import sampled
 
 PYTHON = f"{sys.prefix}/bin/python"
 EACH_TASK = ("--nodes=4", "--ntasks-per-node=2")
-NUMBERED = mapped("SLURM_", "PROCID NTASKS LOCALID", PYTHON, JOB)
+NUMBERED = mapped("SLURM_", "PROCID NTASKS LOCALID", PYTHON, PLAIN_JOB)
 
 
 def salloc(cluster, shape, *command, timeout=150):

@@ -139,6 +139,7 @@ def gate(cluster, *words):
     return ended, report
 
 
+@pytest.mark.slow
 def test_the_node_with_a_small_dev_shm_is_named_before_anything_dies_of_it(cluster):
     shrink(cluster, "node3")
     ended, report = gate(cluster)

@@ -96,6 +96,7 @@ def test_what_keeps_the_interpreter_of_distcheck_itself_is_ended_by_the_kernel(s
     assert run.process.returncode == -signal.SIGALRM
 
 
+@pytest.mark.slow  # tests/cluster/test_unhappy_endings.py freezes a node in every change
 def test_a_frozen_follower_is_named_and_all_others_end_alike(by_hand):
     runs = by_hand("bandwidth", [0, 1, 2], 3, "--timeout", "20", "--format", "json", *LONG)
     for run in runs:

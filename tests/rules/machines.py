@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,10 @@ import msgspec
 
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
-from distcheck.probe import gpu
 from distcheck.selection.visible_devices import device_of, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
 _NVML = Path(__file__).parents[1] / "nvml"
 PROFILES = {path.stem: path.read_text() for path in sorted(_NVML.glob("*.txt"))}
@@ -25,9 +21,7 @@ _known: dict[str, Gpus] = {}
 replace = msgspec.structs.replace
 
 
-def machines(
-    fake_nvml: Any, monkeypatch: pytest.MonkeyPatch, job_of: Callable[..., Job], change: Any
-) -> Callable[..., Job]:
+def machines(fake_nvml: Any, job_of: Callable[..., Job], change: Any) -> Callable[..., Job]:
     """Return what builds a job whose nodes are as texts describe them; each node's GPUs have UUIDs of their own.
 
     Rank i of a node takes GPU i, unless `values` (one for each rank of a node) are its CUDA_VISIBLE_DEVICES, in which
@@ -36,11 +30,7 @@ def machines(
 
     def read(text: str) -> Gpus:
         if text not in _known:
-            for name, value in fake_nvml.environ(text).items():
-                monkeypatch.setenv(name, value)
-            answer = asyncio.run(gpu.gpus(60.0))
-            assert isinstance(answer, Gpus), answer
-            _known[text] = answer
+            _known[text] = fake_nvml.read(text)
         return _known[text]
 
     def job(*texts: str, per_node: int | tuple[int, ...] = 8, values: tuple[str, ...] = (), **variables: str) -> Job:

@@ -22,8 +22,8 @@ def judge(judge):
 
 
 @pytest.fixture
-def on(fake_nvml, monkeypatch, job_of, change):
-    return machines(fake_nvml, monkeypatch, job_of, change)
+def on(fake_nvml, job_of, change):
+    return machines(fake_nvml, job_of, change)
 
 
 @pytest.fixture

@@ -1,18 +1,15 @@
 """The condition of GPUs, from NVML's library to the finding: only the faulty GPU and rank.
 
-The text is what tests/nvml/fake_nvml.c answers; nvidia-ml-py, the child process and the facts are the real ones.
+The text is what tests/nvml/fake_nvml.c answers; nvidia-ml-py and the facts are the real ones.
 """
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from distcheck.facts.gpu import Gpus
-from distcheck.probe import gpu
 from distcheck.rules import FAMILIES
 from distcheck.selection.visible_devices import device_of, visible
 
@@ -32,16 +29,13 @@ def healthy():
 
 
 @pytest.fixture
-def read_node(fake_nvml, monkeypatch, healthy):
+def read_node(fake_nvml, healthy):
     """Return what the real nvidia-ml-py reads on the node that `text` describes."""
 
     def read_node(text):
         if text in healthy:
             return healthy[text]
-        for name, value in fake_nvml.environ(text).items():
-            monkeypatch.setenv(name, value)
-        answer = asyncio.run(gpu.gpus(60.0))
-        assert isinstance(answer, Gpus), answer
+        answer = fake_nvml.read(text)
         if text in TEXT.values():
             healthy[text] = answer
         return answer

@@ -20,8 +20,8 @@ def judge(judge):
 
 
 @pytest.fixture
-def on(fake_nvml, monkeypatch, job_of, change):
-    build = machines(fake_nvml, monkeypatch, job_of, change)
+def on(fake_nvml, job_of, change):
+    build = machines(fake_nvml, job_of, change)
 
     def on(text, *found, nodes=2, **more):
         return change.node(build(*[H100] * (nodes - 1), text, **more), nodes - 1, xids=found)
