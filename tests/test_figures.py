@@ -85,6 +85,11 @@ PHRASES = {
             [of("rules.host.history:LEFT"), of("rules.host.history:LEFT_ON_CPUS")],
         ),
     ],
+    "docs/history.md": [
+        ("killed after {} s", [of("run.history:SECONDS")]),
+        ("shorter than {} KiB", [4]),
+        ("exceeds {} KiB", [of("probe.history_file:LARGEST_BYTES") >> 10]),
+    ],
     "README.md": [("no peers, at most {} s", NODE_ENDS)],
     "docs/bandwidth.md": [
         ("a burst has at least {} s", BURST),

@@ -18,7 +18,7 @@ from distcheck.facts.past_run import SCHEMA, Noted, PastRun
 from distcheck.probe import history
 from distcheck.rules.diagnose import Diagnosis
 
-SECONDS = 5.0
+SECONDS = 3.0
 """The most that reading or writing may take."""
 _LEAST_SECONDS = 0.3
 _LONGEST_BYTES = 4000

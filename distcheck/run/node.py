@@ -44,7 +44,6 @@ from distcheck.run.watchdog import armed
 _UNKNOWN = 20
 _RESERVE_SECONDS = 2.5
 """Kept back from --timeout: one second to kill a child that hangs, the rest to judge and report."""
-_HISTORY_SECONDS = 5.0
 _HISTORY_RESERVE_SECONDS = 1.2
 """Kept back from --timeout: one second to kill a child that hangs."""
 _REASON_LENGTH = 200
@@ -107,8 +106,9 @@ async def _look_and_read(
     if not folder:
         return await _look(environ, seconds, needed=needed), None
     from distcheck.probe import history
+    from distcheck.run.history import SECONDS
 
-    read = history.read(folder, (host.name_of_node(environ),), min(_HISTORY_SECONDS, seconds))
+    read = history.read(folder, (host.name_of_node(environ),), min(SECONDS, seconds))
     return await asyncio.gather(_look(environ, seconds, needed=needed), read)
 
 
