@@ -36,7 +36,7 @@ def test_the_address_decides_the_half_of_a_log():
 
 def test_both_halves_are_large_enough_to_measure():
     halves = [entry["split"] for entry in ENTRIES]
-    assert min(halves.count("build"), halves.count("held out")) >= 30
+    assert min(halves.count("build"), halves.count("held out")) >= 75
 
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
