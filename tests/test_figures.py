@@ -69,6 +69,16 @@ PHRASES = {
             [of("access:_TOO_LITTLE_BYTES") >> 20, of("access:_LITTLE_BYTES") >> 30],
         )
     ],
+    "docs/rules/gpu_speed.md": [
+        (
+            "the model's floor: {} of the dense peak in NVIDIA's data sheet, {} for cards",
+            [of("expectation.devices:MATMUL_SHARE"), of("expectation.devices:CARD_MATMUL_SHARE")],
+        ),
+        ("or below {} of the rate of the model's host link", [of("expectation.devices:HOST_SHARE")]),
+        ("A rank is slow below {} of the median", [of("own_work:SLOW_CPU")]),
+    ],
+    "docs/rules/gpu_products.md": [("is below {} of its first", [of("gpu.products:_FALLEN")])],
+    "docs/rules/ib_loopback.md": [("slow below {} of its rate", [of("fabric.loopback:_SHARE")])],
     "docs/rules/ib_counters.md": [("Fewer than {} symbol errors", [of("fabric.counters:_LINK")["symbol_error"]])],
     "docs/rules/gdr.md": [("older than {}.{}", of("fabric.gdr:_DMABUF_KERNEL"))],
     "docs/rules/history.md": [
@@ -98,6 +108,13 @@ PHRASES = {
             "Below {} of what is usual is a warning, below {} an error, above {} a remark",
             [*COMPARED, of("judge:ABOVE")],
         ),
+        ("| product | {} of the dense peak", [of("expectation.devices:MATMUL_SHARE")]),
+        ("in the data sheet; {} for A10", [of("expectation.devices:CARD_MATMUL_SHARE")]),
+        ("| memory | {} of the rate", [of("expectation.devices:MEMORY_SHARE")]),
+        ("| host copies | {} of the host link", [of("expectation.devices:HOST_SHARE")]),
+        ("below {} of the median of the job's other GPUs", [of("own_work:SLOW")]),
+        ("a warning below {} of the median of the other ranks", [of("own_work:SLOW_CPU")]),
+        ("below {} of its first rate is a warning", [of("gpu.products:_FALLEN")]),
         ("reaches {} of the plateau", [of("expectation.curve:SURE_SHARE")]),
         ("Below a share of {} latency", [of("expectation.curve:LEAST_SHARE")]),
         (

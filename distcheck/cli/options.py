@@ -182,6 +182,15 @@ class Measuring(Looking, frozen=True, kw_only=True):
         ),
     ] = None
     baseline: Baseline = None
+    burn: Annotated[
+        float | None,
+        _measure(
+            "Repeat matrix products on every GPU for this long, and check every result.", metavar="SECONDS", min=LEAST
+        ),
+    ] = None
+    loopback: Annotated[
+        bool, _measure("With NCCL, measure each RDMA adapter in loopback, where perftest is installed.")
+    ] = False
 
 
 class GateOptions(Measuring, frozen=True, kw_only=True):

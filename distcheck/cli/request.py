@@ -22,6 +22,9 @@ from distcheck.selection.node_environment import node_level
 from distcheck.selection.node_environment import placements as node_placements
 from distcheck.selection.placement import beside, find_table, local_placements, place
 
+_BESIDE_BURN_SECONDS = 15.0
+"""The least time limit for everything else in a run with --burn."""
+
 
 def request_of(
     command: str, looks: tuple[Look, ...], options: Options, environ: Mapping[str, str] = os.environ
@@ -67,6 +70,8 @@ def request_of(
         ignore=ignore,
         need=options.need,
         batch_shell="SLURM_JOB_ID" in environ and find_table(environ) is None,
+        burn_seconds=measuring.burn or 0.0,
+        loopback=measuring.loopback,
     )
     return Request(
         asked=asked,
@@ -90,6 +95,11 @@ def _check(options: Options) -> None:
         raise UsageError(
             f"--join-timeout {options.join_timeout:g}: the run ends earlier, after --timeout {options.timeout:g}; "
             f"give --timeout {options.join_timeout + 60:g}"
+        )
+    burn = options.burn if isinstance(options, Measuring) else None
+    if burn is not None and burn + _BESIDE_BURN_SECONDS > options.timeout:
+        raise UsageError(
+            f"--burn {burn:g}: --timeout {options.timeout:g} is too short for it; give --timeout {burn + 60:g}"
         )
 
 

@@ -5,6 +5,7 @@ A rank that comes late to a collective shows the shortest time in it; only its o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -56,21 +57,30 @@ def _zeros_and_ones(load: _Load, device: torch.device, step: int) -> torch.Tenso
 
 
 def _seconds(call: Callable[[], object], times: int, device: torch.device) -> float:
-    """Return the seconds of work after two warm-up calls.
-
-    Waiting for a CPU that others use does not count; throttling does.
-    """
+    """Return the seconds of work after two warm-up calls."""
     for _ in range(2):
         call()
+    return own_seconds(call, times, device)[0]
+
+
+def own_seconds(
+    call: Callable[[], object], times: int, device: torch.device, most_seconds: float = math.inf
+) -> tuple[float, int]:
+    """Return the seconds of this many calls, or of the fewer that `most_seconds` allows, and their number.
+
+    Waiting for a CPU that others use does not count; throttling does. A GPU's calls return before it has done them, so
+    there `most_seconds` limits nothing.
+    """
     _wait(device)
-    start, waited, held = time.perf_counter(), waited_for_cpu(), throttled()
-    for _ in range(times):
+    start, waited, held, done = time.perf_counter(), waited_for_cpu(), throttled(), 0
+    while done < times and time.perf_counter() - start < most_seconds:
         call()
+        done += 1
     _wait(device)
     took = time.perf_counter() - start
     if device.type == "cuda":  # the GPU works on while its process waits
-        return took
-    return took - max(0.0, (waited_for_cpu() - waited) - (throttled() - held))
+        return took, done
+    return took - max(0.0, (waited_for_cpu() - waited) - (throttled() - held)), done
 
 
 def _wait(device: torch.device) -> None:

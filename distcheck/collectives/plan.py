@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from distcheck.facts.base import Count, Measured, Missing, Seconds
+from distcheck.facts.device import DeviceTest
 from distcheck.facts.nccl import NcclLog
 
 OPERATIONS = ("all_reduce", "broadcast")
@@ -45,7 +46,14 @@ class Plan(msgspec.Struct, frozen=True):
     """The distance in ranks to the one that send_recv sends to."""
     compute: bool = False
     """Whether every rank first times its own work."""
+    device_seconds: float = 0.0
+    """The time for each figure of the device test after the sweep; 0: no device test."""
+    burn_seconds: float = 0.0
+    """How long the device test repeats its products."""
 
+
+DEVICE_TEST = "device test"
+"""How a rank's steps begin after the collectives."""
 
 Ended = Literal["steady", "time", "asked"]
 """Why no more bursts followed: the median is known to 2 %, its share of time is up, or one was requested."""
@@ -119,6 +127,12 @@ class Checked(_Message, frozen=True):
     """Seconds of the first call, in which the backend sets up what it needs."""
 
 
+class DeviceTested(_Message, frozen=True):
+    """What the rank's device reached by itself, or why that was not measured."""
+
+    test: DeviceTest | Missing
+
+
 class NcclSaid(_Message, frozen=True):
     """NCCL's debug log."""
 
@@ -137,7 +151,20 @@ class Finished(_Message, frozen=True):
     """The whole plan is done."""
 
 
-RankMessage = Step | Alive | StoreOpen | Software | Computed | Joined | Timing | Checked | NcclSaid | Failed | Finished
+RankMessage = (
+    Step
+    | Alive
+    | StoreOpen
+    | Software
+    | Computed
+    | Joined
+    | Timing
+    | Checked
+    | DeviceTested
+    | NcclSaid
+    | Failed
+    | Finished
+)
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -22,12 +22,14 @@ from distcheck.collectives.software import lack_of, software  # isort: split
 import torch
 import torch.distributed as dist
 
-from distcheck.collectives import nccl_debug
+from distcheck.collectives import devices, nccl_debug
 from distcheck.collectives.compute import compute
 from distcheck.collectives.operations import EXACT, Group, check_elements, prepare, wrong_elements
 from distcheck.collectives.plan import (
+    DEVICE_TEST,
     Alive,
     Checked,
+    DeviceTested,
     Ended,
     Failed,
     Finished,
@@ -44,7 +46,8 @@ from distcheck.collectives.plan import (
 from distcheck.collectives.spread import STEADY, uncertainty
 from distcheck.collectives.store import agree, await_all, farewell, open_store, part_of, reach_store
 from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
-from distcheck.facts.base import SHORTEST_SECONDS
+from distcheck.facts.base import SHORTEST_SECONDS, Missing
+from distcheck.facts.device import DeviceTest
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -53,6 +56,8 @@ Tell = Callable[[RankMessage], None]
 
 ALIVE_SECONDS = 0.5
 _STEADY, _OVER = 1, 2
+_DEVICE_TEST_SECONDS = 8.0
+"""With less time left there is no device test: busy CPUs make it several times as long as it should be."""
 
 
 def run(task: Task, tell: Tell) -> None:
@@ -99,7 +104,7 @@ def _breathing(tell: Tell) -> Iterator[Tell]:
 
 def _work(task: Task, say: Tell) -> Failed | Store:
     """Do the plan; return the store of the process group, or what failed."""
-    plan = task.plan
+    plan, begin = task.plan, time.monotonic()
     try:
         say(Step("process group"))
         store: Store | None = None
@@ -129,6 +134,9 @@ def _work(task: Task, say: Tell) -> Failed | Store:
                 moved = moved_bytes(op, size, task.world_size, dtype)
                 say(Step(f"{label(op, dtype)} {moved} B"))
                 say(measure(task, op, dtype, moved, device, store))
+        if plan.device_seconds:
+            left = plan.deadline_seconds - (time.monotonic() - begin)
+            say(DeviceTested(_test_device(task, device, store, left, say)))
     except Exception as error:  # noqa: BLE001 any exception that ends a rank is a fact about it
         return Failed(one_line(error))
     return store
@@ -213,6 +221,21 @@ def measure(task: Task, op: str, dtype: str, moved: int, device: torch.device, s
             ended = "steady" if said == _STEADY else "time"
             break
     return Timing(op, moved, dtype, iterations, tuple(bursts), ended)
+
+
+def _test_device(task: Task, device: torch.device, store: Store, left: float, say: Tell) -> DeviceTest | Missing:
+    """Test this rank's device if rank 0 has enough time left; all ranks begin at the same time."""
+    plan = task.plan
+    enough = int(left >= plan.burn_seconds + _DEVICE_TEST_SECONDS) if task.rank == 0 else None
+    if not agree(store, DEVICE_TEST, enough):
+        return Missing(reason=f"less than {plan.burn_seconds + _DEVICE_TEST_SECONDS:g} s of the time limit were left")
+    return devices.test(
+        device,
+        task.local_rank,
+        plan.device_seconds,
+        plan.burn_seconds,
+        lambda text: say(Step(f"{DEVICE_TEST}: {text}")),
+    )
 
 
 def _how_it_stands(bursts: list[float], seconds_left: float) -> int:

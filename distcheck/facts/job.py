@@ -169,6 +169,10 @@ class Asked(Facts, frozen=True):
     """The first Python file in COMMAND; empty without one."""
     rendezvous_backend: str = ""
     """The --rdzv-backend in a COMMAND that is torchrun."""
+    burn_seconds: Seconds = 0.0
+    """How long the device test repeats its products (--burn)."""
+    loopback: bool = False
+    """Whether RDMA ports are measured in loopback (--loopback)."""
 
     @property
     def measures(self) -> bool:

@@ -9,6 +9,7 @@ from msgspec import field
 
 from distcheck.facts.base import Count, Facts, Missing, Offset, Rank, Seconds, Whole
 from distcheck.facts.cuda import CudaView
+from distcheck.facts.device import DeviceTest
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.host import Limits
 from distcheck.facts.libraries import Libraries
@@ -165,6 +166,8 @@ class RankRun(Facts, frozen=True):
     A MIG device's UUID begins with GPU- too."""
     nccl: NcclLog | Missing | None = None
     """NCCL's debug log; None with other backends."""
+    device_test: DeviceTest | Missing | None = None
+    """What its device reached by itself; None in older files, and if the rank ended before."""
 
 
 class RankFacts(Facts, frozen=True):

@@ -12,6 +12,7 @@ from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.network import Attempt
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
+from distcheck.report.devices import device_rows
 from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.harmless import storable
 from distcheck.report.node_names import fold_nodes
@@ -61,6 +62,7 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         bandwidth=measured,
         exclude=Exclude(fold_nodes(excluded), excluded),
         models=tuple(_models(measured)),
+        devices=tuple(device_rows(job)),
     )  # fmt: skip
 
 

@@ -68,6 +68,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         others=others,
         sweep=tables.sweep(report),
         times=tables.times(report, everything=options.all_ranks),
+        devices=tables.devices(report),
         provenance=provenance(report.bandwidth),
         models=[*models(report), *first_calls(job)],
         chart=chart(report),

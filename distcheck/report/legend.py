@@ -38,6 +38,10 @@ LEGEND = {
         "relative uncertainty of the mean (95 % confidence, from repeated bursts); *: time ran out before it was "
         "known to 2 %; ?: too few bursts"
     ),
+    "own work": (
+        "what each rank's GPU or CPU reached by itself after the collectives: products of matrices, copies within its "
+        "memory (read and written), and copies from and to pinned memory of the host"
+    ),
     "wrong": "number of wrong elements in an exact check of the operation; -: not checked",
 }
 """What `--legend` prints."""

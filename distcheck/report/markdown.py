@@ -97,6 +97,10 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if times.rows:
         yield "Time per operation on each rank, ms:"
         yield drawn(times)
+    devices = tables.devices(report)
+    if devices.rows:
+        yield "### devices"
+        yield drawn(devices)
 
 
 def _gaps(diagnosis: Diagnosis) -> Iterator[str]:

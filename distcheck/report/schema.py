@@ -128,6 +128,38 @@ class Model(Part, frozen=True):
     """Relative distance of a measured time from the line, median over the sizes."""
 
 
+class DeviceBurn(Part, frozen=True):
+    """The repeated products of `--burn`."""
+
+    seconds: float
+    first_TFLOPS: float | None  # noqa: N815 the unit's own spelling
+    """The rate at the beginning; None with too few figures."""
+    last_TFLOPS: float | None  # noqa: N815
+    """The rate at the end."""
+
+
+class DeviceRow(Part, frozen=True):
+    """What one rank's GPU or CPU reached by itself."""
+
+    rank: int | None
+    node: str
+    device: str
+    """The GPU's model, or cpu."""
+    dtype: str
+    """The type of the products' matrices."""
+    matmul_TFLOPS: float  # noqa: N815
+    memory_GBps: float  # noqa: N815
+    """Copies within the device's memory, read and written bytes."""
+    h2d_GBps: float | None  # noqa: N815
+    """Copies from the host; None on CPUs."""
+    d2h_GBps: float | None  # noqa: N815
+    products: int
+    """Products whose checksum was compared with the first one's."""
+    different: int
+    """How many of them had another one."""
+    burn: DeviceBurn | None
+
+
 class Exclude(Part, frozen=True):
     """The nodes that a scheduler should exclude."""
 
@@ -152,6 +184,7 @@ class Document(Part, frozen=True):
     bandwidth: tuple[Bandwidth, ...]
     exclude: Exclude
     models: tuple[Model, ...]
+    devices: tuple[DeviceRow, ...] = ()
 
 
 class LastFailure(Part, frozen=True):

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from distcheck.collectives.plan import label
 from distcheck.facts.quantities import size
 from distcheck.facts.ranges import fold
+from distcheck.report.devices import figures
 from distcheck.report.expected import any_expected, percent
 from distcheck.report.gpus import RankGpu
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
@@ -103,6 +104,20 @@ def times(report: Document, *, everything: bool) -> Grid:
 
     fewest = min((len(row.seconds.by_rank) for row in measured), default=0)
     return _table((Column("rank", lambda rank: rank, "number"), *map(column, measured)), range(fewest))
+
+
+def devices(report: Document) -> Grid:
+    """Return the table of what the devices reached by themselves, over the ranks; no rows without device tests."""
+    columns = (
+        Column("device", lambda row: row.device),
+        Column("own work", lambda row: row.figure),
+        Column("ranks", lambda row: row.ranks, "number"),
+        Column("lowest", lambda row: figure(row.lowest), "number"),
+        Column("median", lambda row: figure(row.median), "number"),
+        Column("highest", lambda row: figure(row.highest), "number"),
+        Column("lowest rank", lambda row: row.lowest_rank, "number"),
+    )
+    return _table(columns, figures(report))
 
 
 def not_checked(gaps: Sequence[Gap]) -> Grid:

@@ -115,6 +115,10 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
         yield ""
         yield "time per operation on each rank, ms"
         yield from drawn(times)
+    devices = tables.devices(report)
+    if devices.rows:
+        yield ""
+        yield from drawn(devices)
 
 
 def _findings(diagnosis: Diagnosis, options: Detail) -> list[list[str]]:

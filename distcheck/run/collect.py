@@ -27,6 +27,8 @@ from distcheck.selection.placement import rank_environment
 _DRIVER_SECONDS = 10.0
 _OWN_NAME_SECONDS = 2.0
 _ADAPTER_SECONDS = 5.0
+_LOOPBACK_SECONDS = 12.0
+"""For all ports of a node; the other nodes wait for it in the roll call."""
 
 
 async def start_ranks(run: Session) -> None:
@@ -147,7 +149,12 @@ async def _infiniband(run: Session, accelerator: str) -> Infiniband | Missing | 
     judged = run.asked.measures or "peers" in run.asked.looks
     if not judged or not uses_nccl or ranks[0].local_rank:
         return None
-    return await infiniband.infiniband(min(_ADAPTER_SECONDS, run.remaining(5.0)))
+    found = await infiniband.infiniband(min(_ADAPTER_SECONDS, run.remaining(5.0)))
+    if not run.asked.loopback or isinstance(found, Missing):
+        return found
+    from distcheck.probe.loopback import loopback
+
+    return await loopback(found, min(_LOOPBACK_SECONDS, run.remaining(5.0)))
 
 
 async def _seen_by_ranks(run: Session) -> list[dict[str, str]]:

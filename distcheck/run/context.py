@@ -40,6 +40,9 @@ _HISTORY_RESERVE_SECONDS = 1.5
 _GATE_BURST_SECONDS = 0.1
 """The one burst of a gate on CPUs: a gate checks health and needs no precise speed."""
 
+_GPU_DEVICE_SECONDS, _CPU_DEVICE_SECONDS, _GATE_CPU_DEVICE_SECONDS = 0.1, 0.2, 0.08
+"""The time for each figure of the device test."""
+
 
 class Session:
     """The state of a run: record, endpoints and local ranks; `driver` always closes them."""
@@ -133,6 +136,10 @@ class Session:
             size_seconds=size_seconds,
             dtypes=dtypes,
             rotate_root=self.asked.rotate_root,
+            device_seconds=(_GATE_CPU_DEVICE_SECONDS if self.asked.command == "gate" else _CPU_DEVICE_SECONDS)
+            if on_cpu
+            else _GPU_DEVICE_SECONDS,
+            burn_seconds=self.asked.burn_seconds,
         )
 
     def watching_gpus(self, backend: str) -> contextlib.AbstractAsyncContextManager[Watch]:

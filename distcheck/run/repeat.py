@@ -176,5 +176,12 @@ def slow_part(plan: Plan, row: Measurement) -> Plan:
 
 def _only(plan: Plan, op: str, dtype: str, size: int) -> Plan:
     return replace(
-        plan, operations=(op,), dtypes=(dtype,), sizes_bytes=(size,), iterations=1, size_seconds=0.0, compute=False
+        plan,
+        operations=(op,),
+        dtypes=(dtype,),
+        sizes_bytes=(size,),
+        iterations=1,
+        size_seconds=0.0,
+        compute=False,
+        device_seconds=0.0,
     )

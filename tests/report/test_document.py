@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
+from distcheck.facts.device import Burn, DeviceTest
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.job import Asked, Collectives, Measurement
 from distcheck.facts.network import Attempt, Bind
@@ -19,7 +20,7 @@ replace = msgspec.structs.replace
 KEYS = {
     "": (
         "schema distcheck command verdict exit_code seconds world findings not_checked ranks missing_ranks "
-        "bandwidth exclude models"
+        "bandwidth exclude models devices"
     ),
     "world": "ranks nodes launcher backend torch nccl",
     "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs",
@@ -31,7 +32,15 @@ KEYS = {
     ),
     "exclude": "hostlist nodes",
     "models": "op dtype ranks latency_seconds algbw_GBps busbw_GBps half_bytes error",
+    "devices": "rank node device dtype matmul_TFLOPS memory_GBps h2d_GBps d2h_GBps products different burn",
 }
+
+
+def with_device_tests(judged):
+    """Return a judged job whose ranks have tested their devices."""
+    test = DeviceTest("bfloat16", 8192, 700.0, 2900.0, 55.0, 54.0, products=60, burn=Burn(5.0, 700.0, 690.0))
+    ranks = tuple(replace(r, run=RankRun(1, "done", "done", device="GPU", device_test=test)) for r in judged.job.ranks)
+    return replace(judged.job, ranks=ranks), judged.diagnosis
 
 
 def test_names_and_order_of_all_keys_match_the_contract(failing, healthy):
@@ -39,6 +48,7 @@ def test_names_and_order_of_all_keys_match_the_contract(failing, healthy):
         **msgspec.to_builtins(document(*failing)),
         "models": msgspec.to_builtins(document(*healthy).models),
         "bandwidth": msgspec.to_builtins(document(*healthy))["bandwidth"],
+        "devices": msgspec.to_builtins(document(*with_device_tests(healthy)).devices),
     }
     assert " ".join(raw) == KEYS[""]
     for part, keys in list(KEYS.items())[1:]:
@@ -48,6 +58,7 @@ def test_names_and_order_of_all_keys_match_the_contract(failing, healthy):
     assert " ".join(raw["ranks"][0]["gpu"]) == "index uuid pci name numa_node cpus nic nic_distance"
     assert list(raw["bandwidth"][0]["seconds"]) == ["mean", "min", "max", "by_rank"]
     assert list(raw["bandwidth"][0]["expected_GBps"]) == ["value", "from"]
+    assert list(raw["devices"][0]["burn"]) == ["seconds", "first_TFLOPS", "last_TFLOPS"]
 
 
 def test_json_is_one_line_that_reads_back_as_the_same_document(any_job):

@@ -8,11 +8,13 @@ import re
 import msgspec
 import pytest
 
+from distcheck.facts.device import DeviceTest
 from distcheck.facts.job import Asked, Collectives, Measurement
+from distcheck.facts.rank import RankRun
 from distcheck.report import Detail, render
 from distcheck.report.document import document
 from distcheck.report.sections import gaps
-from distcheck.report.tables import not_checked, ranks, sweep, times
+from distcheck.report.tables import devices, not_checked, ranks, sweep, times
 from distcheck.rules.finding import NotChecked
 
 EVERYTHING = Detail(all_ranks=True, verbose=True)
@@ -29,6 +31,11 @@ def full(job_of, judge):
         job_of(1, 2),
         asked=Asked("bandwidth", (), min_busbw_GBps=2.0),
         collectives=Collectives("gloo", "", measurements=measured),
+    )
+    tests = (DeviceTest("float32", 256, 0.09, 14.0), DeviceTest("float32", 256, 0.0801, 15.0))
+    runs = (RankRun(1, "done", "done", device_test=test) for test in tests)
+    job = msgspec.structs.replace(
+        job, ranks=tuple(msgspec.structs.replace(rank, run=run) for rank, run in zip(job.ranks, runs, strict=True))
     )
     return judge(job, NotChecked(rule="a-rule", reason="a reason", required=False))
 
@@ -62,11 +69,12 @@ def test_every_format_draws_the_same_tables(kind, full):
     expected = [
         sweep(report),
         times(report, everything=True),
+        devices(report),
         not_checked(gaps(full.diagnosis.not_checked)),
         ranks(report, everything=True, whole_uuids=True)[0],
     ]
     if kind == "text":  # it lists what was not checked instead
-        expected = [expected[3], *expected[:2]]
+        expected = [expected[4], *expected[:3]]
     found = drawn(kind, full)
     assert [table[0] for table in found] == [list(table.names) for table in expected]
     assert [table[1:] for table in found] == [[list(row) for row in table.rows] for table in expected]
@@ -78,6 +86,13 @@ def test_a_sweep_has_every_column_that_its_figures_need(full, healthy):
         "max ms", "slowest rank", "wrong",
     )  # fmt: skip
     assert not {"group", "expected", "share", "±"} & set(sweep(document(*healthy)).names)
+
+
+def test_the_devices_have_a_row_for_each_figure(full):
+    assert devices(document(*full)).rows == (
+        ("cpu", "float32 product, GFLOPS", "2", "80.10", "85.05", "90.00", "1"),
+        ("cpu", "memory, GB/s", "2", "14.00", "14.50", "15.00", "0"),
+    )
 
 
 def test_a_missing_value_is_a_dash_and_zero_is_zero(job_of, judge):

@@ -10,6 +10,7 @@ from distcheck.collectives import nccl_debug
 from distcheck.collectives.plan import (
     Checked,
     Computed,
+    DeviceTested,
     Failed,
     Finished,
     Joined,
@@ -65,6 +66,7 @@ class LocalRank:
         self.computed: Computed | None = None
         self.joined: Joined | None = None
         self.nccl: NcclSaid | None = None
+        self.device: DeviceTested | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.task: Task | None = None
 
@@ -93,6 +95,8 @@ class LocalRank:
                 self.computed = message
             case Joined():
                 self.joined = message
+            case DeviceTested():
+                self.device = message
             case NcclSaid():
                 self.nccl = message
             case Checked():
@@ -158,6 +162,7 @@ class LocalRank:
             device=self.software.device if self.software else "cpu",
             gpu=self.software.gpu if self.software else None,
             nccl=self._nccl(),
+            device_test=self.device.test if self.device else None,
         )
 
     def _nccl(self) -> NcclLog | Missing | None:

@@ -1,0 +1,78 @@
+"""What each rank's device reached by itself: a row for each rank in JSON, a row for each figure elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts.device import DeviceTest
+from distcheck.report.schema import DeviceBurn, DeviceRow, Document
+
+if TYPE_CHECKING:
+    from distcheck.facts.job import Job
+
+
+class Figures(NamedTuple):
+    """One figure over all ranks with such a device."""
+
+    device: str
+    figure: str
+    """What was measured, with its unit."""
+    ranks: int
+    lowest: float
+    median: float
+    highest: float
+    lowest_rank: int | None
+
+
+def device_rows(job: Job) -> Iterator[DeviceRow]:
+    """Yield the device test of every rank that has one, in the order of ranks."""
+    names = job.node_names
+    for rank in job.ranks:
+        run = rank.run
+        if run is None or not isinstance(run.device_test, DeviceTest):
+            continue
+        test = run.device_test
+        burn = test.burn
+        yield DeviceRow(
+            rank=rank.placement.rank,
+            node=names[job.process_of(rank).node],
+            device=run.device,
+            dtype=test.dtype,
+            matmul_TFLOPS=test.matmul_TFLOPS,
+            memory_GBps=test.memory_GBps,
+            h2d_GBps=test.h2d_GBps,
+            d2h_GBps=test.d2h_GBps,
+            products=test.products,
+            different=test.different,
+            burn=None if burn is None else DeviceBurn(burn.seconds, burn.first_TFLOPS, burn.last_TFLOPS),
+        )
+
+
+def figures(report: Document) -> list[Figures]:
+    """Return the figures of all devices, by device, each over the ranks."""
+    kinds: dict[tuple[str, str], list[DeviceRow]] = {}
+    for row in report.devices:
+        kinds.setdefault((row.device, row.dtype), []).append(row)
+    return [made for (device, dtype), rows in kinds.items() for made in _figures(device, dtype, rows)]
+
+
+def _figures(device: str, dtype: str, rows: list[DeviceRow]) -> Iterator[Figures]:
+    on_cpu = device == "cpu"
+    columns: tuple[tuple[str, Callable[[DeviceRow], float | None]], ...] = (
+        (
+            f"{dtype} product, {'GFLOPS' if on_cpu else 'TFLOPS'}",
+            lambda row: row.matmul_TFLOPS * (1e3 if on_cpu else 1),
+        ),
+        ("memory, GB/s", lambda row: row.memory_GBps),
+        ("from host, GB/s", lambda row: row.h2d_GBps),
+        ("to host, GB/s", lambda row: row.d2h_GBps),
+        ("at the end of the burn, TFLOPS", lambda row: None if on_cpu or row.burn is None else row.burn.last_TFLOPS),
+    )
+    for name, value in columns:
+        known = [(number, row.rank) for row in rows if (number := value(row)) is not None]
+        if known:
+            numbers = [number for number, _ in known]
+            lowest, rank = min(known, key=lambda one: one[0])
+            yield Figures(device, name, len(known), lowest, median(numbers), max(numbers), rank)

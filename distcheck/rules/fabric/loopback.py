@@ -1,0 +1,87 @@
+"""The rule about RDMA ports in loopback (``--loopback``)."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from distcheck.facts.base import Missing
+from distcheck.facts.infiniband import Infiniband
+from distcheck.facts.job import Job
+from distcheck.rules import Outcome, rule
+from distcheck.rules.fabric.lines import FabricPort, ranks_of, where
+from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.wording import found, grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SHARE = 0.5
+"""Below this share of its rate a port is slow; a healthy one writes to itself at about nine tenths of it."""
+_MOST = 16
+
+
+@rule("gpu", scope=("node", "job"))
+def ib_loopback_slow(job: Job) -> Iterator[Outcome]:
+    """An RDMA port writes to itself far more slowly than its rate.
+
+    The data passes through the adapter and its PCIe link twice, and through no cable. So the adapter, its slot, its
+    PCIe link or the host's memory is at fault, and the node's network is as slow in every job.
+
+    Found with ``--loopback`` where perftest is installed: ib_write_bw with a server and a client on the same port, one
+    port after the other. A port is slow below 0.5 of its rate. If the other ports of that rate are below it as well,
+    that is one warning: PCIe may be too slow for such ports. Without perftest nothing is checked.
+
+    Fix: compare the adapter's PCIe width and generation with the maximum; reseat or replace it, or exclude the node.
+    See: https://github.com/linux-rdma/perftest
+    """
+    yield from _not_measured(job)
+    measured = [line for line in _ports(job) if isinstance(line.port.loopback_Gbps, float)]
+    for rate, alike in grouped(measured, lambda line: line.port.rate_Gbps).items():
+        if not rate:
+            continue
+        slow = [line for line in alike if _reached(line) < _SHARE * rate]
+        usual = median(_reached(line) for line in alike)
+        shared = usual < _SHARE * rate and len(alike) > 1
+        for lines in [slow] if shared and slow else [[line] for line in slow]:
+            least = min(map(_reached, lines))
+            others = f"; the {len(alike)} ports of this rate reach {usual:.0f} Gb/s (median)" if len(alike) > 1 else ""
+            yield found(
+                job,
+                ranks_of(job, lines),
+                f"{where(lines)} {'writes to itself' if len(lines) == 1 else 'write to themselves'} at {least:.0f} Gb/s"
+                f", its rate is {rate:g} Gb/s{others}",
+                Fix(
+                    "Compare the width and generation of the adapter's PCIe link with the maximum.",
+                    (f"sudo lspci -vv -s $(basename $(readlink /sys/class/infiniband/{lines[0].hca.name}/device))",),
+                ),
+                severity="warning" if shared else "error",
+                scope="job" if shared else "node",
+                owner="admin",
+                confirmed=not shared and len(alike) > 2,
+                evidence={
+                    f"{line.node.name} {line.name}": f"{_reached(line):.0f} of {rate:g} Gb/s" for line in lines[:_MOST]
+                },
+            )
+
+
+def _ports(job: Job) -> list[FabricPort]:
+    return [
+        FabricPort(node, hca, port)
+        for node in job.nodes
+        if isinstance(node.infiniband, Infiniband)
+        for hca in node.infiniband.hcas
+        for port in hca.ports
+    ]
+
+
+def _reached(line: FabricPort) -> float:
+    return line.port.loopback_Gbps if isinstance(line.port.loopback_Gbps, float) else 0.0
+
+
+def _not_measured(job: Job) -> Iterator[NotChecked]:
+    unknown = [line for line in _ports(job) if isinstance(line.port.loopback_Gbps, Missing)]
+    for reason, lines in grouped(unknown, lambda line: getattr(line.port.loopback_Gbps, "reason", "")).items():
+        yield NotChecked(
+            reason=f"{where(lines)}: {reason}", nodes=tuple(dict.fromkeys(line.node.name for line in lines))
+        )

@@ -1,0 +1,137 @@
+"""Rules about the results of repeated products: wrong bits, and a rate that falls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.job import Job
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix, NotChecked
+from distcheck.rules.gpu.own_work import tested
+from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbers_of, rank_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts.rank import RankFacts
+    from distcheck.rules.finding import Finding, Scope
+
+_FALLEN = 0.8
+"""Below this share of its first rate a GPU has slowed down; at its power limit it loses a few per cent."""
+_MOST = 8
+
+
+@rule("collectives", "gpu-silent-data-corruption", scope=("gpu", "node"))
+def gpu_wrong_product(job: Job) -> Iterator[Outcome]:
+    """A GPU or CPU returns different results for the same matrix product.
+
+    There is no error: training goes on with wrong gradients, until the loss spikes or the model is useless. One such
+    device in thousands is common in large fleets, and no counter shows it.
+
+    Found by a checksum over the bits of every product of the device test, which multiplies the same matrices of small
+    whole numbers again and again. Every sum is exact, so all products on all devices have the same bits. A device is
+    at fault if its own products differ, or if most of the ranks with such a device agree on another result. Where two
+    results stand against each other, both are named. ``--burn SECONDS`` repeats the products for longer: many such
+    faults show only when the device is warm.
+
+    Fix: do not use this node; repeat with ``--burn 60`` and have the device replaced.
+    See: https://arxiv.org/abs/2102.11245
+    """
+    burn = job.asked.burn_seconds
+    ran = [rank for rank in job.ranks if rank.run is not None]
+    without = [rank for rank in ran if not getattr(rank.run and rank.run.device_test, "burn", None)] if burn else []
+    if without and not any(rank.run and rank.run.outcome != "done" for rank in ran):
+        yield NotChecked(
+            reason=f"--burn {burn:g}: the products were not repeated",
+            ranks=numbers_of(without),
+            nodes=nodes_of(job, without),
+        )
+    for alike in tested(job).values():
+        for one in alike:
+            if one.test.different:
+                yield _wrong(
+                    job,
+                    [one.rank],
+                    f"{one.test.different} of {one.test.products} equal products of {_whose(job, one.rank)} differ "
+                    "from its first one",
+                )
+        steady = [one for one in alike if not one.test.different]
+        results = grouped(steady, lambda one: one.test.checksum)
+        if len(results) < 2:
+            continue
+        usual = max(results, key=lambda checksum: len(results[checksum]))
+        if 2 * len(results[usual]) > len(steady) > 2:
+            for one in (one for checksum, ones in results.items() if checksum != usual for one in ones):
+                yield _wrong(
+                    job,
+                    [one.rank],
+                    f"every product of {_whose(job, one.rank)} has another result than on "
+                    f"{len(results[usual])} of {len(steady)} ranks",
+                )
+            continue
+        ranks = [one.rank for one in steady]
+        yield _wrong(
+            job,
+            ranks,
+            f"the same product has {len(results)} different results on {named(job, ranks)}; any of them may be wrong",
+            confirmed=False,
+        )
+
+
+def _whose(job: Job, rank: RankFacts) -> str:
+    device = rank.run.device if rank.run else "cpu"
+    return f"{rank_name(job, rank)} ({listed(nodes_of(job, [rank]))}, {device})"
+
+
+def _wrong(job: Job, ranks: list[RankFacts], message: str, *, confirmed: bool = True) -> Finding:
+    on_gpu = any(rank.run and rank.run.device != "cpu" for rank in ranks)
+    scope: Scope = "gpu" if on_gpu else "node"
+    fix = Fix(
+        "Do not train on this node; test it alone for longer, and have the device replaced if it fails again.",
+        ("distcheck bandwidth --burn 60 --timeout 120", *(["nvidia-smi -q -d ECC,ROW_REMAPPER"] if on_gpu else [])),
+    )
+    tests = [(rank.placement.rank, rank.run.device_test) for rank in ranks[:_MOST] if rank.run]
+    return found(
+        job,
+        ranks,
+        message,
+        fix,
+        scope=scope,
+        owner="admin",
+        confirmed=confirmed,
+        evidence={f"checksum of rank {number}": getattr(test, "checksum", None) for number, test in tests},
+    )
+
+
+@rule("collectives", severity="warning", scope="gpu")
+def gpu_burn_slows(job: Job) -> Iterator[Outcome]:
+    """A GPU slows down while it repeats matrix products.
+
+    Its clocks fall when it gets warm: bad cooling, a power limit or a weak power supply. A job reaches that state after
+    a minute, and then every step waits for this GPU.
+
+    Found with ``--burn SECONDS``, by the rate of products: a GPU is named if its last fifth of that time is below 0.8
+    of its first. NVML's reasons for lower clocks during the run are gpu-thermal-throttle and gpu-power-cap.
+
+    Fix: check temperature, fans and power limit of the node; exclude it until it is cooled.
+    """
+    for alike in tested(job).values():
+        for one in alike:
+            burn = one.test.burn
+            if one.device == "cpu" or burn is None or burn.first_TFLOPS is None or burn.last_TFLOPS is None:
+                continue
+            if burn.last_TFLOPS < _FALLEN * burn.first_TFLOPS:
+                yield found(
+                    job,
+                    [one.rank],
+                    f"{_whose(job, one.rank)} slows down from {burn.first_TFLOPS:.3g} to {burn.last_TFLOPS:.3g} TFLOPS "
+                    f"within {burn.seconds:.0f} s",
+                    Fix(
+                        "Check temperature, fans and power limit.",
+                        ("nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE",),
+                    ),
+                    severity="warning",
+                    scope="gpu",
+                    owner="admin",
+                    confirmed=False,
+                )

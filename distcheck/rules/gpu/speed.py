@@ -1,0 +1,219 @@
+"""Rules about the speed of each device by itself: products, memory, copies from and to the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distcheck.facts.job import Job
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix, Severity
+from distcheck.rules.gpu.own_work import SlowDevice, slow_cpus, slow_gpus, untested
+from distcheck.rules.wording import found, grouped, listed, nodes_of, numbered, numbers_of, rank_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from distcheck.expectation.devices import Floor
+    from distcheck.facts.device import DeviceTest
+
+
+@rule("collectives", scope=("gpu", "job"))
+def gpu_slow_compute(job: Job) -> Iterator[Outcome]:
+    """A GPU multiplies matrices far more slowly than others of its model, or than the model must.
+
+    Every step of the job waits for its slowest GPU, so one GPU at a third of its speed makes the job three times as
+    slow, without an error anywhere. Heat, a power limit, locked clocks, another process or broken hardware are causes.
+
+    Found by timing products of large bfloat16 matrices (float16 on GPUs older than Ampere) on all GPUs at the same
+    time, after the collectives. A GPU is slow below half of the median of the job's other GPUs of its model, or below
+    the model's floor: 0.4 of the dense peak in NVIDIA's data sheet, 0.2 for cards of at most 300 W. If the others of
+    the model are below the floor as well, that is one warning, and no GPU is blamed. Models without a floor and MIG
+    parts are only compared with each other, and GPUs that several ranks share are not judged.
+
+    Fix: check clocks, power limit, temperature and other processes of the GPU; reset it, or exclude the node.
+    See: https://docs.nvidia.com/deploy/nvml-api/
+    """
+    yield from untested(job, gpus=True)
+    yield from _of_gpus(
+        job,
+        "multiplies matrices at",
+        "TFLOPS",
+        lambda test: test.matmul_TFLOPS,
+        lambda floor: floor.matmul_TFLOPS,
+        Fix(
+            "Check the GPU's clocks, power limit, temperature and other processes; reset it or exclude the node.",
+            ("nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE", "nvidia-smi"),
+        ),
+        sure=True,
+    )
+
+
+@rule("collectives", scope=("gpu", "job"))
+def gpu_slow_memory(job: Job) -> Iterator[Outcome]:
+    """A GPU's memory is far slower than that of others of its model, or than the model's must be.
+
+    Attention, normalisation and optimizer steps are limited by it, and every step of the job waits for its slowest GPU.
+
+    Found by timing copies within the memory of all GPUs at the same time, after the collectives. A GPU is slow below
+    half of the median of the job's other GPUs of its model, or below half of the rate in the model's data sheet. If
+    the others of the model are below that as well, that is one warning, and no GPU is blamed.
+
+    Fix: check ECC errors, remapped rows and other processes of the GPU; reset it, or exclude the node.
+    See: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
+    """
+    yield from _of_gpus(
+        job,
+        "copies within its memory at",
+        "GB/s",
+        lambda test: test.memory_GBps,
+        lambda floor: floor.memory_GBps,
+        Fix(
+            "Check the GPU's memory errors, memory clock and other processes; reset it or exclude the node.",
+            ("nvidia-smi -q -d ECC,ROW_REMAPPER,CLOCK,PERFORMANCE", "nvidia-smi"),
+        ),
+        sure=True,
+    )
+
+
+@rule("collectives", scope=("gpu", "job"))
+def gpu_slow_host_copy(job: Job) -> Iterator[Outcome]:
+    """Copies between a GPU and its host's memory are far slower than those of the other GPUs.
+
+    Every batch of data takes this way, and so do checkpoints and offloaded optimizer states. Causes are a PCIe link
+    that trained to fewer lanes or a lower generation, a bad riser or slot, and memory of a far NUMA node.
+
+    Found by timing copies in both directions from pinned memory of the GPU's own NUMA node, one GPU of a node after
+    the other. A GPU is slow below half of the median of the job's other GPUs of its model, or below 0.2 of the rate of
+    the model's host link (PCIe or NVLink-C2C). A suspicion: the node's board or virtual machine can be the cause.
+
+    Fix: compare the PCIe link's width and generation with the maximum; reseat or replace the card, or exclude the node.
+    See: https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/#data-transfer-between-host-and-device
+    """
+    fix = Fix(
+        "Compare the PCIe link's width and generation under load with the maximum.",
+        ("nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current --format=csv",),
+    )
+    yield from _of_gpus(
+        job, "copies from its host at", "GB/s", lambda test: test.h2d_GBps, lambda floor: floor.host_GBps, fix
+    )
+    yield from _of_gpus(
+        job, "copies to its host at", "GB/s", lambda test: test.d2h_GBps, lambda floor: floor.host_GBps, fix
+    )
+
+
+@rule("collectives", severity="warning", scope="rank")
+def perf_slow_rank(job: Job) -> Iterator[Outcome]:
+    """A rank's CPU does the same work far more slowly than those of the other ranks.
+
+    The slowest rank sets the pace of all others, which wait for it in every collective. A CPU limit of its cgroup, or
+    cores of another kind or at lower clocks, are common causes.
+
+    Found by timing a matrix product and memory copies on every rank after the collectives. Waiting for a CPU that
+    other processes use does not count; throttling by a CPU limit does. A rank is slow below 0.2 of the median of the
+    other ranks: healthy CPUs differ much. With NCCL the GPUs are tested instead.
+
+    Fix: raise the CPU limit (cpu.max) of the rank's cgroup or container; check clocks and governor of its cores.
+    """
+    yield from untested(job, gpus=False)
+    slow: dict[int, list[str]] = {}
+    ranks = {}
+    for words, unit, figure in (
+        ("multiplies matrices at", "GFLOPS", lambda test: 1e3 * test.matmul_TFLOPS),
+        ("copies memory at", "GB/s", lambda test: test.memory_GBps),
+    ):
+        for one in slow_cpus(job, figure):
+            number = id(one.tested.rank)
+            ranks[number] = one.tested.rank
+            slow.setdefault(number, []).append(f"{words} {_amount(one.value)} {unit}{_against(one, unit)}")
+    for number, parts in slow.items():
+        rank = ranks[number]
+        yield found(
+            job,
+            [rank],
+            f"{rank_name(job, rank)} ({listed(nodes_of(job, [rank]))}) {listed(parts)}",
+            Fix(
+                "Look for a CPU limit of the rank's cgroup, and at the clocks of the CPUs on which it may run.",
+                ("cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup | tail -n1)/cpu.max", "lscpu --extended"),
+            ),
+            severity="warning",
+            owner="unknown",
+            confirmed=False,
+            evidence={"cpus": rank.cpu_list} if rank.cpu_list else {},
+        )
+
+
+def _of_gpus(
+    job: Job,
+    words: str,
+    unit: str,
+    figure: Callable[[DeviceTest], float | None],
+    floor: Callable[[Floor], float],
+    fix: Fix,
+    *,
+    sure: bool = False,
+) -> Iterator[Finding]:
+    """Yield a finding for each slow GPU, and one for a model whose GPUs are all below its floor.
+
+    With `sure`, two or more faster GPUs of the model confirm that the slow one is at fault.
+    """
+    by_fault = grouped(slow_gpus(job, figure, floor), lambda one: one.all_slow)
+    for one in by_fault.get(False, ()):
+        rank = one.tested.rank
+        node = listed(nodes_of(job, [rank]))
+        alone = one.usual is not None and one.others == 1 and one.floor is None
+        severity: Severity = "warning" if alone else "error"
+        yield found(
+            job,
+            [rank],
+            f"the GPU of {rank_name(job, rank)} ({node}, {one.tested.device}) {words} {_amount(one.value)} {unit}"
+            f"{_against(one, unit)}",
+            fix,
+            severity=severity,
+            scope="gpu",
+            owner="admin",
+            confirmed=sure and one.others > 1 and severity == "error",
+            evidence=_evidence(one, unit),
+        )
+    yield from _whole_models(job, by_fault.get(True, ()), words, unit, fix)
+
+
+def _whole_models(job: Job, below: Iterable[SlowDevice], words: str, unit: str, fix: Fix) -> Iterator[Finding]:
+    for model, alike in grouped(below, lambda one: one.tested.device).items():
+        values, ranks = [one.value for one in alike], [one.tested.rank for one in alike]
+        yield found(
+            job,
+            ranks,
+            f"{numbered(numbers_of(ranks))}: every {model} {words} at most {_amount(max(values))} {unit}; "
+            f"this model reaches at least {_amount(alike[0].floor or 0)} {unit}",
+            fix,
+            severity="warning",
+            scope="job",
+            owner="admin",
+            confirmed=False,
+            evidence={"lowest": f"{_amount(min(values))} {unit}", "highest": f"{_amount(max(values))} {unit}"},
+        )
+
+
+def _against(one: SlowDevice, unit: str) -> str:
+    parts = []
+    if one.usual is not None:
+        others = "the other one reaches" if one.others == 1 else f"the {one.others} others like it reach"
+        parts.append(f"{others} {_amount(one.usual)} {unit}{' (median)' if one.others > 1 else ''}")
+    if one.floor is not None:
+        parts.append(f"this model reaches at least {_amount(one.floor)} {unit}")
+    return f"; {listed(parts)}" if parts else ""
+
+
+def _evidence(one: SlowDevice, unit: str) -> dict[str, Any]:
+    test = one.tested.test
+    known = {
+        "gpu": one.tested.rank.run.gpu if one.tested.rank.run else None,
+        "share of the others": f"{one.value / one.usual:.0%}" if one.usual else None,
+        "dtype": test.dtype if unit == "TFLOPS" else None,
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def _amount(value: float) -> str:
+    """Return three significant digits: 0.0912, 9.12, 912, 3350."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
