@@ -107,3 +107,5 @@ class HostFacts(Facts, frozen=True):
     """Files of ended jobs in /dev/shm."""
     removes_ipc: bool = False
     """Whether logind removes the user's files in /dev/shm when the user logs out (RemoveIPC)."""
+    numa_cpus: dict[Count, str] = {}
+    """The CPUs of each NUMA node, folded (0-15,32-47); empty with one."""

@@ -115,6 +115,10 @@ class ProcessFacts(Facts, frozen=True):
     """The error of the system call get_mempolicy; empty if it works, None if not checked, as without GPUs."""
     limits: Limits | None = None
     """What it may use; None: not checked."""
+    clock_offset_seconds: Offset | None = None
+    """How far its clock is ahead of the leader's, negative if behind; None without a roll call, and for the leader."""
+    clock_error_seconds: Seconds | None = None
+    """By how much the offset may be wrong: half of the time in which its report was on its way."""
 
 
 class Death(Facts, frozen=True):

@@ -8,17 +8,25 @@ import re
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from distcheck.facts.base import Missing
 from distcheck.facts.host import HostFacts, StuckProcess
+from distcheck.probe import leftovers
 
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 _STUCK_SECONDS = 1.0
 """How long a process must wait without being scheduled: a disk answers in that time, a dead file server does not."""
+_LOOKS = 10
+"""How often it is looked at meanwhile."""
 _MOST_STUCK = 16
 _FROZEN = "refrigerator"
 """Where the processes of a frozen cgroup v1 wait, also in state D."""
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 _CHOSEN = re.compile(r"\[(\S+)\]")
+_REMOVE_IPC = re.compile(r"^(#?)RemoveIPC=(\w+)", re.MULTILINE)
+_LOGIND = ("usr/lib/systemd/logind.conf", "etc/systemd/logind.conf")
+_FIRST_USER, _NOBODY = 1000, 65534
 _SETTINGS = {
     "transparent_hugepage": "sys/kernel/mm/transparent_hugepage/enabled",
     "transparent_hugepage/defrag": "sys/kernel/mm/transparent_hugepage/defrag",
@@ -43,8 +51,14 @@ class _Task(NamedTuple):
     kernel: bool
 
 
-async def health(root: Path = Path("/")) -> HostFacts | Missing:
-    """Return the state of this node; takes a second more where processes seem stuck.
+async def health(seconds: float) -> HostFacts | Missing:
+    """Return the state of this node within `seconds`, with the files of ended jobs in /dev/shm."""
+    state, files = await asyncio.gather(system(), leftovers.leftovers(seconds))
+    return state if isinstance(state, Missing) else msgspec.structs.replace(state, leftovers=files)
+
+
+async def system(root: Path = Path("/")) -> HostFacts | Missing:
+    """Return the state of this node's kernel; takes a second more where processes seem stuck.
 
     Reads only files of /proc and /sys that do not wait for other processes.
     """
@@ -53,9 +67,7 @@ async def health(root: Path = Path("/")) -> HostFacts | Missing:
         load, tasks = (root / "proc/loadavg").read_text().split()[0:4:3]
         uptime = float((root / "proc/uptime").read_text().split()[0])
         processes = _processes(root)
-        suspects = {pid: _switches(root, pid) for pid, task in processes.items() if _suspicious(task)}
-        if suspects:
-            await asyncio.sleep(_STUCK_SECONDS)
+        stuck = await _stuck(root, {pid for pid, task in processes.items() if _suspicious(task)})
         return HostFacts(
             memory_bytes=memory["MemTotal"],
             available_bytes=memory["MemAvailable"],
@@ -64,12 +76,14 @@ async def health(root: Path = Path("/")) -> HostFacts | Missing:
             tasks=int(tasks.partition("/")[2]),
             most_tasks=min(_number(root / "proc/sys/kernel" / name) for name in ("threads-max", "pid_max")),
             zombies=sum(task.state == "Z" and task.threads <= 1 for task in processes.values()),
-            stuck=_stuck(root, suspects),
+            stuck=stuck,
             oom_kills=_fields(root / "proc/vmstat").get("oom_kill"),
             huge_page_bytes=memory.get("HugePages_Free", 0) * memory.get("Hugepagesize", 0),
             cpu_model=_cpu_model(root),
             settings=_settings(root),
             throttled_seconds=_throttled(root),
+            removes_ipc=_removes_ipc(root, os.getuid()),
+            numa_cpus=_numa_cpus(root),
         )
     except (OSError, ValueError, KeyError, IndexError) as error:
         return Missing(reason=f"the state of the node cannot be read: {error}")
@@ -121,20 +135,30 @@ def _switches(root: Path, pid: int) -> tuple[int, int]:
     return (counted[0], counted[1]) if len(counted) == 2 else (-1, -1)
 
 
-def _stuck(root: Path, suspects: dict[int, tuple[int, int]]) -> tuple[StuckProcess, ...]:
-    """Return those of the suspects that have not run since."""
+async def _stuck(root: Path, suspects: set[int]) -> tuple[StuckProcess, ...]:
+    """Return those of the suspects that do not run for a second; less long if all of them do."""
+    seen = {pid: _switches(root, pid) for pid in suspects}
+    for _ in range(_LOOKS):
+        if not seen:
+            return ()
+        await asyncio.sleep(_STUCK_SECONDS / _LOOKS)
+        seen = {pid: before for pid, before in seen.items() if _still(root, pid) and _switches(root, pid) == before}
     found = []
-    for pid, before in suspects.items():
-        task = _task(root / "proc", pid)
-        if task is None or not _suspicious(task) or _switches(root, pid) != before:
-            continue
-        if task.state == "Z" and not _blocked_threads(root, pid):
-            continue  # its main thread has ended by itself, and the others work
-        function = _waits_in(root, pid)
-        if _FROZEN not in function:
+    for pid in sorted(seen):
+        task, function = _task(root / "proc", pid), _waits_in(root, pid)
+        if task is not None and _FROZEN not in function:
             state: Literal["blocked", "ending"] = "blocked" if task.state == "D" else "ending"
             found.append(StuckProcess(pid=pid, name=task.name, state=state, waits_in=function))
     return tuple(found[:_MOST_STUCK])
+
+
+def _still(root: Path, pid: int) -> bool:
+    """Return whether a process still waits in the kernel, or has ended but for threads that do.
+
+    A process whose main thread has ended by itself is a zombie too, while its other threads work.
+    """
+    task = _task(root / "proc", pid)
+    return task is not None and _suspicious(task) and (task.state == "D" or _blocked_threads(root, pid))
 
 
 def _blocked_threads(root: Path, pid: int) -> bool:
@@ -194,3 +218,36 @@ def _throttled(root: Path) -> float | None:
         except (OSError, ValueError):
             continue
     return max(times, default=None)
+
+
+def _numa_cpus(root: Path) -> dict[int, str]:
+    """Return the CPUs of each NUMA node, folded, where there are several."""
+    found = {}
+    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
+        try:
+            found[int(folder.name.removeprefix("node"))] = (folder / "cpulist").read_text().strip()
+        except (OSError, ValueError):
+            continue
+    return dict(sorted(found.items())) if len(found) > 1 else {}
+
+
+def _removes_ipc(root: Path, uid: int) -> bool:
+    """Return whether logind removes this user's shared memory when the user logs out.
+
+    The default is compiled in; the configuration file shows it in a comment.
+
+    Source: https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html
+    """
+    if not (root / "run/systemd/users").is_dir() or not _FIRST_USER <= uid < _NOBODY:
+        return False
+    folders = (root / top / "systemd/logind.conf.d" for top in ("usr/lib", "run", "etc"))
+    drop_ins = (file for folder in folders for file in folder.glob("*.conf"))
+    value = "no"
+    for file in (*(root / name for name in _LOGIND), *sorted(drop_ins, key=lambda file: file.name)):
+        try:
+            found = _REMOVE_IPC.findall(file.read_text())
+        except OSError:
+            continue
+        # A line in use goes before one that only shows the default.
+        value = next((word for comment, word in [*reversed(found)] if not comment), found[-1][1] if found else value)
+    return value.lower() in {"yes", "true", "on", "1"}

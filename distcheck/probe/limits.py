@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.host import CgroupLimit, CpuQuota, Limits
+from distcheck.facts.ranges import fold
 from distcheck.probe.cgroups import cgroup_of, number
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ _NO_LIMIT = 1 << 60
 _CAPS_BEYOND_NPROC = (1 << 21) | (1 << 24)
 """CAP_SYS_ADMIN and CAP_SYS_RESOURCE lift RLIMIT_NPROC, and so does uid 0 (linux/kernel/fork.c)."""
 _NAMESPACES = ("ipc", "pid")
+_GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236}  # arch/x86/entry/syscalls, asm-generic/unistd.h
+_POLICIES = {1: "preferred", 2: "bind", 3: "interleave", 5: "preferred", 6: "interleave"}  # linux/mempolicy.h
+_MODE = 0xFFF
+_MOST_NODES = 1024
 
 
 def limits(root: Path = Path("/")) -> Limits:
@@ -34,6 +39,7 @@ def limits(root: Path = Path("/")) -> Limits:
         user_tasks=_user_tasks(root),
         stack_bytes=-1 if stack == resource.RLIM_INFINITY else stack,
         namespaces=_namespaces(root),
+        memory_policy=memory_policy(),
     )
 
 
@@ -120,3 +126,23 @@ def _namespaces(root: Path) -> dict[str, str]:
         except OSError:
             continue
     return found
+
+
+def memory_policy() -> str:
+    """Return the memory policy of this thread and its NUMA nodes: bind 0-1; empty for the default, or if unknown.
+
+    Source: https://man7.org/linux/man-pages/man2/get_mempolicy.2.html
+    """
+    number_of_call = _GET_MEMPOLICY.get(os.uname().machine)
+    if number_of_call is None:
+        return ""
+    import ctypes
+
+    mode, nodes = ctypes.c_int(), (ctypes.c_ulong * (_MOST_NODES // 64))()
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    size = ctypes.c_ulong(_MOST_NODES)
+    if call(ctypes.c_long(number_of_call), ctypes.byref(mode), nodes, size, None, ctypes.c_ulong(0)):
+        return ""
+    chosen = [n for n in range(_MOST_NODES) if nodes[n // 64] >> n % 64 & 1]
+    policy = _POLICIES.get(mode.value & _MODE, "")
+    return f"{policy} {fold(chosen)}" if policy and chosen else ""

@@ -130,7 +130,7 @@ async def _health(run: Session) -> HostFacts | Missing | None:
         return None
     from distcheck.probe import health
 
-    return await health.health()
+    return await health.health(min(_ADAPTER_SECONDS, run.remaining(5.0)))
 
 
 def _add_limits(run: Session) -> None:

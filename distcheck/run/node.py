@@ -116,10 +116,10 @@ async def _look(environ: Mapping[str, str], seconds: float, *, needed: bool) -> 
     """Query NVML, the PCI bus and the node at the same time, each in a killable child."""
     accelerator = gpu.accelerator(environ=environ)
     if accelerator != "nvidia" and not (needed and accelerator == "none"):
-        own, adapters, system = await asyncio.gather(state(seconds), infiniband.infiniband(seconds), health())
+        own, adapters, system = await asyncio.gather(state(seconds), infiniband.infiniband(seconds), health(seconds))
         return _Seen(accelerator, None, None, own, adapters, system)
     gpus, places, own, adapters, system = await asyncio.gather(
-        gpu.gpus(seconds), pci.places(seconds), state(seconds), infiniband.infiniband(seconds), health()
+        gpu.gpus(seconds), pci.places(seconds), state(seconds), infiniband.infiniband(seconds), health(seconds)
     )
     return _Seen(gpu.accelerator(environ=environ, answer=gpus), gpus, places, own, adapters, system)
 

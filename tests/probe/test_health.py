@@ -43,7 +43,7 @@ class Machine:
         self.file(f"proc/{pid}/wchan", wchan)
 
     def state(self):
-        return asyncio.run(health.health(self.root))
+        return asyncio.run(health.system(self.root))
 
 
 @pytest.fixture
@@ -105,6 +105,41 @@ def test_zombies_are_counted_and_one_with_a_blocked_thread_is_ending(machine):
     assert (found.zombies, found.stuck) == (2, (StuckProcess(12, "python", "ending"),))
 
 
+def test_the_cpus_of_numa_nodes_are_read_where_there_are_several(machine):
+    machine.file("sys/devices/system/node/node0/cpulist", "0-31\n")
+    assert machine.state().numa_cpus == {}
+    machine.file("sys/devices/system/node/node1/cpulist", "32-63\n")
+    assert machine.state().numa_cpus == {0: "0-31", 1: "32-63"}
+
+
+@pytest.mark.parametrize(
+    ("files", "uid", "removed"),
+    [
+        ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=yes\n"}, 1000, True),
+        ({"etc/systemd/logind.conf": "[Login]\n#RemoveIPC=no\n"}, 1000, False),
+        ({"etc/systemd/logind.conf": "#RemoveIPC=yes\nRemoveIPC=no\n"}, 1000, False),
+        ({"usr/lib/systemd/logind.conf": "#RemoveIPC=yes\n"}, 1000, True),
+        (
+            {
+                "etc/systemd/logind.conf": "#RemoveIPC=yes\n",
+                "etc/systemd/logind.conf.d/50-jobs.conf": "[Login]\nRemoveIPC=no\n",
+            },
+            1000,
+            False,
+        ),
+        ({"etc/systemd/logind.conf": "RemoveIPC=yes\n"}, 0, False),
+        ({}, 1000, False),
+    ],
+)
+def test_logind_removes_the_files_of_ordinary_users_by_its_configuration(machine, monkeypatch, files, uid, removed):
+    monkeypatch.setattr(health.os, "getuid", lambda: uid)
+    for name, text in files.items():
+        machine.file(name, text)
+    assert machine.state().removes_ipc is False, "logind does not run"
+    machine.file("run/systemd/users/1", "")
+    assert machine.state().removes_ipc is removed
+
+
 @pytest.mark.parametrize("file", ["proc/meminfo", "proc/loadavg", "proc/sys/kernel/pid_max"])
 def test_a_file_that_cannot_be_read_is_the_reason(machine, file):
     machine.file(file, "nothing\n")
@@ -113,18 +148,24 @@ def test_a_file_that_cannot_be_read_is_the_reason(machine, file):
     assert "cannot be read" in found.reason
 
 
-_VFORK = "import ctypes, time; libc = ctypes.CDLL(None); libc.vfork() or (time.sleep(60), libc._exit(0))"
+_VFORK = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+print(flush=True)
+libc.vfork() or (time.sleep(60), libc._exit(0))
+"""
 
 
 @pytest.mark.process
 def test_a_real_process_that_the_kernel_holds_is_found():
     # The parent of a vfork waits in the kernel, in state D, until its child ends or executes a program.
-    child = subprocess.Popen([sys.executable, "-c", _VFORK], start_new_session=True)
+    child = subprocess.Popen([sys.executable, "-c", _VFORK], stdout=subprocess.PIPE, start_new_session=True)
     try:
+        child.stdout.readline()
         while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "D":
             pass
-        found = asyncio.run(health.health())
+        found = asyncio.run(health.system())
         assert [p.state for p in found.stuck if p.pid == child.pid] == ["blocked"]
     finally:
         os.killpg(child.pid, 9)
-        child.wait()
+        child.communicate()

@@ -105,7 +105,7 @@ def test_without_cgroups_nothing_is_limited(tmp_path):
 
 
 _AS_NOBODY = """
-import os, resource
+import ctypes, os, resource
 from distcheck.probe.limits import limits
 os.setgid(65534); os.setuid(65534)
 resource.setrlimit(resource.RLIMIT_NPROC, (77, 88))
@@ -123,3 +123,19 @@ def test_the_processes_of_a_user_are_counted_against_rlimit_nproc():
     assert int(tasks) >= 1
     assert limits().user_tasks is None, "root has no such limit"
     assert limits().stack_bytes == resource.getrlimit(resource.RLIMIT_STACK)[0]
+
+
+_POLICY = """
+import ctypes, os
+from distcheck.probe.limits import limits
+number = {"x86_64": 238, "aarch64": 237}[os.uname().machine]
+before = limits().memory_policy
+failed = ctypes.CDLL(None).syscall(ctypes.c_long(number), 2, ctypes.byref(ctypes.c_ulong(1)), ctypes.c_ulong(64))
+print(repr(before), failed, limits().memory_policy)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine not in {"x86_64", "aarch64"}, reason="the number of set_mempolicy is unknown")
+def test_the_memory_policy_of_a_real_process_is_read():
+    told = subprocess.run([sys.executable, "-c", _POLICY], capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.split() in (["''", "0", "bind", "0"], ["''", "-1"]), "without NUMA the kernel has no such call"

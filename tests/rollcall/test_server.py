@@ -364,9 +364,14 @@ def test_a_followers_clock_is_compared_with_the_times_around_its_report(
             leader.writers.append(came.connection.writer)
             came.connection.say(msgspec.structs.replace(report("follower", 1), clock_seconds=time.time() + wrong))
             await leader.server.wait_for_all(5)
-            ahead = leader.server.followers["follower"].report.process.clock_ahead_seconds
+            process = leader.server.followers["follower"].report.process
+            ahead, offset, error = (
+                process.clock_ahead_seconds, process.clock_offset_seconds, process.clock_error_seconds,
+            )  # fmt: skip
             assert ahead is not None
             assert least <= ahead <= most
+            assert 0 <= error < 10
+            assert offset - error - 0.002 <= wrong <= offset + error + 0.002, "rounded to milliseconds"
 
     live(main())
 

@@ -127,6 +127,16 @@ def one_node_rank_twice(job_of: Callable[..., Job], change: SimpleNamespace) -> 
     return change.environment(job_of(2, 1), None, NODE_RANK="0", RANK="0")
 
 
+def one_wrong_clock(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job of a c10d rendezvous in which the clock of one node is wrong."""
+    agent = Agent(program="torchrun", pid=9, arguments=("--rdzv-backend=c10d", "train.py"), exported=Variables({}))
+    looks = ("environment", "meeting", "collectives")
+    job = change.process(job_of(3, 2, "torchrun", looks=looks), None, agent=agent)
+    job = change.process(job, [4, 5], clock_offset_seconds=0.0, clock_error_seconds=0.1)
+    clock = {"clock_ahead_seconds": 11.9, "clock_offset_seconds": 12.0, "clock_error_seconds": 0.1}
+    return change.process(job, [2, 3], **clock)
+
+
 NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
@@ -134,6 +144,7 @@ EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "sw-nccl-shadowed": {"sw-nccl-version-differs": two_versions_of_nccl},
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
     "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},
+    "host-clock-skew": {"elastic-clock-skew": one_wrong_clock},
 }
 """Jobs in which a rule's finding is explained, by rule and by the rule that explains it."""
 

@@ -10,14 +10,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from distcheck.probe.leftovers import mapped_by
 from distcheck.probe.state import SHM
-
-_GONE = " (deleted)"
 
 
 def shared_by(pids: Iterable[int], proc: Path = Path("/proc")) -> set[Path]:
     """Return the named segments in /dev/shm that these processes map."""
-    return {path for pid in pids for path in _mapped(proc / str(pid) / "maps") if path.parent == Path(SHM)}
+    return {path for pid in pids for path in mapped_by(proc / str(pid) / "maps") or () if path.parent == Path(SHM)}
 
 
 def remove(segments: Iterable[Path], since: float, proc: Path = Path("/proc")) -> None:
@@ -38,13 +37,3 @@ def _is_ours(path: Path, since: float) -> bool:
     except OSError:
         return False
     return found.st_uid == os.getuid() and found.st_ctime >= since
-
-
-def _mapped(maps: Path) -> set[Path]:
-    """Return the named files in /dev/shm that a process maps."""
-    try:
-        lines = maps.read_text(errors="replace").splitlines()
-    except OSError:
-        return set()
-    names = {line[line.index("/") :] for line in lines if SHM in line}
-    return {Path(name) for name in names if not name.endswith(_GONE)}

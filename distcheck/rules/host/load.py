@@ -1,0 +1,129 @@
+"""Rules about what else a node does before the job starts: load, stuck processes, zombies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.job import Job
+from distcheck.facts.quantities import count
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.host.shown import hosts, unread, usual
+from distcheck.rules.wording import are, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_BUSY, _IDLE = 1.0, 0.25
+_MANY_ZOMBIES = 200
+
+
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+def host_busy(job: Job) -> Iterator[Outcome]:
+    """A node is busy with something else while the other nodes are idle.
+
+    Processes of an earlier job, of a backup or of monitoring take the CPUs that the ranks need, so that its ranks are
+    late in every collective. CPU overload is among the most frequent incidents of large jobs.
+
+    Found by the load average of the last minute: at least as many processes as the node has CPUs, and four times as
+    many for each CPU as half of the nodes have. A load that all nodes share is not reported.
+
+    Fix: find the processes and end those that do not belong to the job.
+
+    See: https://man7.org/linux/man-pages/man5/proc_loadavg.5.html, https://arxiv.org/abs/2509.16293 (11 % of the
+    incidents)
+    """
+    loads = [(node, host, host.load / node.cpus) for node, host in hosts(job) if node.cpus]
+    among = usual(load for *_, load in loads)
+    for node, host, load in loads:
+        # Of two nodes the busy one raises the median itself: an idle node then leaves it at half of its load.
+        reference = min(load for *_, load in loads) if len(loads) == 2 else among
+        if load >= _BUSY and reference <= _IDLE * load:
+            yield Finding(
+                severity="warning",
+                scope="node",
+                owner="admin",
+                nodes=(node.name,),
+                message=f"{node.name}: load {host.load:.1f} on {node.cpus} CPUs before the job, {load:.2f} for each; "
+                f"{'the other node has' if len(loads) == 2 else 'half of the nodes have at most'} {reference:.2f}",
+                evidence={
+                    "load": round(host.load, 2),
+                    "cpus": node.cpus,
+                    "others_per_cpu": round(reference, 2),
+                },
+                fix=Fix(
+                    "Find the processes, and end those that do not belong to the job.",
+                    ("ps -eo pcpu,pid,user,args --sort=-pcpu | head", "uptime"),
+                ),
+            )
+    yield from unread(job)
+
+
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+def host_stuck_processes(job: Job) -> Iterator[Outcome]:
+    """A process on a node is stuck in the kernel: it waits without end, or was killed and cannot end.
+
+    The usual causes are a file server that does not answer, a failing disk, and a driver that hangs. The ranks will
+    wait there as well when they touch the same file system or device, and no signal ends them. A killed process that
+    cannot end often still holds its GPU's memory.
+
+    Found in /proc: a process in state D that is not scheduled for a second, or a zombie that has threads in state D.
+    Kernel threads and frozen cgroups do not count.
+
+    Fix: look where it waits; check the file servers, the disks and the driver; reboot the node if it does not recover.
+
+    See: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    """
+    for node, host in hosts(job):
+        if not host.stuck:
+            continue
+        blocked = [p for p in host.stuck if p.state == "blocked"]
+        names = listed([f"{p.name} (pid {p.pid})" for p in host.stuck], most=3)
+        places = sorted({p.waits_in for p in host.stuck if p.waits_in})
+        what = f"{are(host.stuck)} stuck in the kernel" if blocked else "cannot end after a signal"
+        first = host.stuck[0].pid
+        yield Finding(
+            severity="warning",
+            scope="node",
+            owner="admin",
+            confirmed=False,
+            nodes=(node.name,),
+            message=f"{node.name}: {names} {what}" + (f", in {listed(places, most=2)}" if places else ""),
+            evidence={f"pid {p.pid}": f"{p.name}, {p.state}, {p.waits_in or 'unknown place'}" for p in host.stuck},
+            fix=Fix(
+                "Look where it waits, and check the file servers, the disks and the driver.",
+                (
+                    f"sudo cat /proc/{first}/stack",
+                    "sudo dmesg -T | grep -iE 'blocked for|not responding|i/o error'",
+                ),
+            ),
+        )
+    yield from unread(job)
+
+
+@rule("node", also=("collectives", "isolation"), severity="info", scope="node")
+def host_zombies(job: Job) -> Iterator[Outcome]:
+    """A node has very many zombies: processes that have ended and whose parent does not ask for their exit status.
+
+    Each occupies a process id. In a container it is a sign that its first process is not an init. Found in /proc: 200
+    or more.
+
+    Fix: restart their parent; start containers with an init: ``docker run --init``.
+
+    See: https://docs.docker.com/reference/cli/docker/container/run/#init
+    """
+    for node, host in hosts(job):
+        if host.zombies >= _MANY_ZOMBIES:
+            yield Finding(
+                severity="info",
+                scope="node",
+                owner="admin",
+                nodes=(node.name,),
+                message=f"{node.name}: {count(host.zombies, 'zombie')}; expected fewer than {_MANY_ZOMBIES}",
+                evidence={"zombies": host.zombies},
+                fix=Fix(
+                    "Restart the parent of the zombies.",
+                    ("ps -eo stat,ppid | awk '$1 ~ /^Z/ {print $2}' | sort | uniq -c | sort -n | tail",),
+                ),
+            )
+    yield from unread(job)

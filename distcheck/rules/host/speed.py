@@ -1,0 +1,200 @@
+"""Rules about settings and states of the processors that make a node slower than it should be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.facts.quantities import size
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.host.shown import hosts, unread
+from distcheck.rules.wording import grouped, listed, majority
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from distcheck.facts.host import HostFacts
+    from distcheck.facts.job import Job
+    from distcheck.facts.node import NodeFacts
+
+_OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
+"""Drivers whose governor powersave lets the processor choose its frequency: docs.kernel.org/admin-guide/pm."""
+_THROTTLED_SHARE = 0.05
+_FEWER = 0.95
+_SPEED = ("scaling_governor", "scaling_max_freq", "intel_pstate/no_turbo", "cpufreq/boost")
+"""Settings whose difference slows a node; that of others costs less."""
+_IDENTITY = ("ptrace_scope", "cpuinfo_max_freq")
+"""What says nothing about speed, or is no setting."""
+
+
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+def perf_cpu_governor(job: Job) -> Iterator[Outcome]:
+    """The CPUs of a node are held at a low frequency.
+
+    Kernel launches, data loading and the proxies of NCCL's network then take several times as long on that node, and
+    every collective waits for it.
+
+    Found by the governor powersave, which holds the lowest frequency, and by scaling_max_freq below cpuinfo_max_freq.
+    With the drivers intel_pstate and amd-pstate-epp the governor powersave is the default and is not reported.
+
+    Fix: ``sudo cpupower frequency-set --governor performance``.
+
+    See: https://docs.kernel.org/admin-guide/pm/cpufreq.html
+    """
+    slow = []
+    for node, host in hosts(job):
+        limit, possible = _most(host, "scaling_max_freq"), _most(host, "cpuinfo_max_freq")
+        if "powersave" in host.settings.get("scaling_governor", "") and (
+            host.settings.get("cpufreq driver", "") not in _OWN_CHOICE
+        ):
+            slow.append((node, "the CPU governor is powersave, which holds the lowest frequency"))
+        elif limit and limit < _FEWER * possible:
+            slow.append((node, f"scaling_max_freq is {limit / 1e6:.1f} GHz; the CPUs can do {possible / 1e6:.1f} GHz"))
+    for what, pairs in grouped(slow, lambda pair: pair[1]).items():
+        nodes = [node for node, _ in pairs]
+        yield _about(
+            nodes,
+            what,
+            Fix(
+                "Let the CPUs run at full frequency.",
+                ("sudo cpupower frequency-set --governor performance", "sudo cpupower frequency-set --max 9GHz"),
+            ),
+            {"cpus": nodes[0].cpus or 0},
+        )
+    yield from unread(job)
+
+
+def _most(host: HostFacts, name: str) -> int:
+    """Return the highest value of a setting of each CPU, 0 without one."""
+    values = host.settings.get(name, "").split(", ")
+    return max((int(value) for value in values if value.isdecimal()), default=0)
+
+
+def _about(
+    nodes: Sequence[NodeFacts], what: str, fix: Fix, evidence: dict[str, str | int | float], severity: str = "warning"
+) -> Finding:
+    names = tuple(node.name for node in nodes)
+    return Finding(
+        severity="warning" if severity == "warning" else "info",
+        scope="node",
+        owner="admin",
+        nodes=names,
+        message=f"{listed(names)}: {what}",
+        evidence=evidence,
+        fix=fix,
+    )
+
+
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+def host_cpu_throttled(job: Job) -> Iterator[Outcome]:
+    """The processors of a node were slowed down by heat or power for a good part of its uptime.
+
+    A failed fan, a wrong position in the rack, or a power limit. The node is a straggler under load even if it looks
+    healthy now. Found by the time that its hottest CPU was throttled since the boot
+    (thermal_throttle/*_throttle_total_time_ms): a twentieth of it or more.
+
+    Fix: check the fans and the inlet temperature; drain the node until then.
+
+    See: https://docs.kernel.org/admin-guide/abi-testing.html
+    """
+    for node, host in hosts(job):
+        share = (host.throttled_seconds or 0.0) / host.uptime_seconds if host.uptime_seconds else 0.0
+        if share >= _THROTTLED_SHARE:
+            yield _about(
+                [node],
+                f"a CPU was throttled for {share:.0%} of {host.uptime_seconds / 86400:.1f} days of uptime; "
+                f"expected less than {_THROTTLED_SHARE:.0%}",
+                Fix(
+                    "Check the fans, the inlet temperature and the power limit.",
+                    ("sudo ipmitool sdr type fan", "sudo ipmitool sdr type temperature", "sudo turbostat -n 1"),
+                ),
+                {"throttled_seconds": host.throttled_seconds or 0.0, "uptime_seconds": host.uptime_seconds},
+            )
+    yield from unread(job)
+
+
+@rule("node", also=("collectives", "isolation"), severity="info", scope="node")
+def host_hugepages_thp(job: Job) -> Iterator[Outcome]:
+    """Transparent huge pages are made at every page fault, which stalls processes.
+
+    With ``defrag`` set to always, a page fault waits until the kernel has moved memory together for a huge page: single
+    steps of a job then take longer, at random. Found in /sys/kernel/mm/transparent_hugepage: enabled and defrag are
+    both always.
+
+    Fix: ``echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag``.
+
+    See: https://docs.kernel.org/admin-guide/mm/transhuge.html
+    """
+    always = [
+        node
+        for node, host in hosts(job)
+        if host.settings.get("transparent_hugepage") == host.settings.get("transparent_hugepage/defrag") == "always"
+    ]
+    if always:
+        yield _about(
+            always,
+            "transparent_hugepage/defrag is always, so that page faults wait for huge pages; expected madvise",
+            Fix(
+                "Make huge pages in the background only.",
+                ("echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/defrag",),
+            ),
+            {"transparent_hugepage": "always", "defrag": "always"},
+            "info",
+        )
+    yield from unread(job)
+
+
+@rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
+def host_differs(job: Job) -> Iterator[Outcome]:
+    """A node has fewer CPUs or less memory than the others of its kind, or other settings of the kernel.
+
+    A memory module or a processor has failed, or the node was set up differently. Its ranks are slower than the
+    others, and every collective waits for them.
+
+    Found by comparing nodes with the same CPU model: the number of CPUs, the memory, the frequency settings, huge
+    pages, NUMA balancing and hyper-threading. Reported where more than half of at least 3 such nodes agree. A missing
+    CPU or memory and slower frequency settings are a warning, another difference is an info finding.
+
+    Fix: compare the node's hardware and boot settings with those of another node.
+    """
+    for alike in grouped(hosts(job), lambda pair: pair[1].cpu_model).values():
+        if len(alike) >= 3:
+            yield from _fewer(alike)
+            yield from _otherwise(alike)
+    yield from unread(job)
+
+
+def _fewer(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Finding]:
+    cpus = majority(grouped(alike, lambda pair: pair[0].cpus))
+    memory = majority(grouped(alike, lambda pair: round(pair[1].memory_bytes / (1 << 30))))
+    for node, host in alike:
+        if cpus is not None and (node.cpus or cpus) < cpus:
+            look = ("lscpu", "cat /sys/devices/system/cpu/offline", "sudo dmesg -T | grep -iE 'mce|hardware error'")
+            fix = Fix("Find out which CPUs are offline, and why.", look)
+            yield _about(
+                [node], f"{node.cpus} CPUs; most nodes of this kind have {cpus}", fix, {"cpus": node.cpus or 0}
+            )
+        if memory is not None and host.memory_bytes < _FEWER * memory * (1 << 30):
+            fix = Fix(
+                "Find out which memory module is missing.", ("sudo dmidecode -t memory", "sudo ipmitool sel list")
+            )
+            what = f"{size(host.memory_bytes, 3)} memory; most nodes of this kind have {memory} GiB"
+            yield _about([node], what, fix, {"memory_bytes": host.memory_bytes})
+
+
+def _otherwise(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Finding]:
+    for name in sorted({name for _, host in alike for name in host.settings} - {*_IDENTITY}):
+        values = grouped(alike, lambda pair, name=name: pair[1].settings.get(name, ""))  # type: ignore[misc]
+        most = majority(values)
+        if most is None:
+            continue
+        for value, pairs in values.items():
+            if value != most:
+                nodes = [node for node, _ in pairs]
+                yield _about(
+                    nodes,
+                    f"{name} is {value or 'not set'}; most nodes of this kind have {most or 'none'}",
+                    Fix("Set it as on the other nodes.", ("sudo cpupower frequency-info", "cat /proc/cmdline")),
+                    {name: value, "others": most},
+                    "warning" if name in _SPEED else "info",
+                )

@@ -1,0 +1,99 @@
+"""Files of ended jobs in /dev/shm, with real processes that use some of them."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from distcheck.facts.base import Missing
+from distcheck.probe import leftovers
+
+NAME = f"nccl-distcheck{os.getpid()}"
+SIZE = 3 * mmap.PAGESIZE
+HOUR = 3600.0
+
+
+@pytest.fixture
+def segment():
+    """Make files of three pages in /dev/shm, an hour old."""
+    made: list[Path] = []
+
+    def make(suffix, age=HOUR):
+        path = Path(leftovers.SHM) / f"{NAME}{suffix}"
+        path.write_bytes(bytes(SIZE))
+        os.utime(path, (time.time() - age,) * 2)
+        made.append(path)
+        return path
+
+    yield make
+    for path in made:
+        path.unlink(missing_ok=True)
+
+
+def ours(found):
+    return [(file.name.removeprefix(NAME), file.bytes, file.uid) for file in found if file.name.startswith(NAME)]
+
+
+@pytest.mark.process
+def test_a_file_that_no_process_uses_is_left_over_and_a_used_one_is_not(segment):
+    segment("gone")
+    segment("new", age=5)
+    opened, mapped = segment("opened").open(), segment("mapped").open()
+    with mmap.mmap(mapped.fileno(), SIZE, prot=mmap.PROT_READ):
+        mapped.close()
+        found = asyncio.run(leftovers.leftovers(20))
+        opened.close()
+    assert ours(found) == [("gone", SIZE, os.getuid())]
+    assert [f.age_seconds for f in found if f.name == f"{NAME}gone"] == [pytest.approx(HOUR, abs=60)]
+
+
+def machine(root, *, namespace=4026531836, uid="1000", age=HOUR):
+    """Make a machine with a file in /dev/shm and a process of some user whose maps are empty."""
+    (root / "dev/shm").mkdir(parents=True)
+    file = root / "dev/shm/torch_77_1_2"
+    file.write_bytes(bytes(100))
+    os.utime(file, (time.time() - age,) * 2)
+    (root / "dev/shm/own-file").write_bytes(bytes(100))
+    (root / "proc/self/ns").mkdir(parents=True)
+    (root / "proc/self/ns/pid").symlink_to(f"pid:[{namespace}]")
+    (root / "proc/5/fd").mkdir(parents=True)
+    (root / "proc/5/maps").write_text("7f00-7f01 r--p 00000000 00:01 1 /usr/lib/libc.so.6\n")
+    (root / "proc/5/status").write_text(f"Name: x\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+    return root
+
+
+def test_files_with_other_names_and_fresh_files_are_no_candidates(tmp_path):
+    assert [path.name for path in leftovers.candidates(machine(tmp_path))] == ["torch_77_1_2"]
+    os.utime(tmp_path / "dev/shm/torch_77_1_2")
+    assert leftovers.candidates(tmp_path) == {}
+    assert leftovers.unused(tmp_path) == []
+
+
+def test_in_a_container_nothing_is_said(tmp_path):
+    assert isinstance(leftovers.unused(machine(tmp_path, namespace=7)), Missing)
+
+
+def test_a_file_of_a_user_whose_processes_are_hidden_may_be_in_use(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "in_use", lambda _: None)
+    assert leftovers.unused(machine(tmp_path, uid=str(os.getuid()))) == []
+
+
+def test_a_hidden_agent_of_the_user_uses_no_file_of_a_job(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "in_use", lambda _: None)
+    machine(tmp_path, uid=str(os.getuid()))
+    (tmp_path / "proc/5/comm").write_text("ssh-agent\n")
+    assert [file.name for file in leftovers.unused(tmp_path)] == ["torch_77_1_2"]
+
+
+def test_hidden_processes_of_other_users_do_not_matter(tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "in_use", lambda _: None)
+    assert [file.name for file in leftovers.unused(machine(tmp_path, uid="54321"))] == ["torch_77_1_2"]
+
+
+def test_a_machine_without_shared_memory_has_no_files(tmp_path):
+    assert leftovers.candidates(tmp_path) == {}
