@@ -89,7 +89,7 @@ PHRASES = {
             "at least {} and at most {} earlier ones",
             [of("facts.history:FEWEST_EARLIER"), of("probe.history:_VALUES") - of("facts.history:LATEST") + 1],
         ),
-        ("by more than {} standard deviations", [of("rules.host.history:DEVIATIONS")]),
+        ("by more than {} standard deviations", [of("expectation.past:DEVIATIONS")]),
         (
             "below {} of their median, with Gloo below {}",
             [of("rules.host.history:LEFT"), of("rules.host.history:LEFT_ON_CPUS")],

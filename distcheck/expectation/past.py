@@ -1,16 +1,22 @@
-"""The figures of a job for its nodes' history, named so that equal names are comparable."""
+"""The figures of a job for its nodes' history: their names, and whether one is lower than it was."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from hashlib import blake2b
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from distcheck.collectives.plan import bus_factor, label
 from distcheck.expectation.baseline import of
+from distcheck.facts.history import FEWEST_EARLIER, LATEST
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import size
 
+DEVIATIONS = 4.0
+_SIGMA = 1.4826
+"""The median absolute deviation of a normal distribution times this is its standard deviation."""
 _DIGITS = 5
 
 
@@ -59,3 +65,20 @@ def _setting(job: Job, nodes: tuple[str, ...]) -> str:
     now = of(job, "")
     same = (nodes, now.ranks_by_node, tuple(now.gpus.items()), now.backend, now.rotate_root)
     return blake2b(repr(same).encode("utf-8", "backslashreplace"), digest_size=6).hexdigest()
+
+
+def fell(values: Sequence[float], now: float, least: float) -> bool:
+    """Whether a figure, and the newest of its earlier values, are lower than usual by more than noise."""
+    earlier, newest = values[: 1 - LATEST], (*values[1 - LATEST :], now)
+    if len(earlier) < FEWEST_EARLIER or min(*earlier, *newest) <= 0:
+        return False
+    logs = [math.log(value) for value in earlier]
+    middle = median(logs)
+    noise = DEVIATIONS * _SIGMA * median(abs(value - middle) for value in logs)
+    limit = middle - max(noise, -math.log(least))
+    return median(math.log(value) for value in newest) < limit and math.log(now) < limit
+
+
+def usual(values: Sequence[float]) -> float:
+    """Return the median of a figure's earlier values, without the newest."""
+    return median(values[: 1 - LATEST])

@@ -129,6 +129,8 @@ class LeftOut(Facts, frozen=True):
     """The first finding's message."""
     confirmed: bool = False
     """Whether one of these rules found the node confirmed bad."""
+    node: str = ""
+    """Its own name, if it reported; `name` is the user's or the scheduler's."""
 
 
 class Asked(Facts, frozen=True):

@@ -93,7 +93,7 @@ def _noted(job: Job, diagnosis: Diagnosis) -> Mapping[str, list[Noted]]:
                 found[name][noted] = None
     for spare in job.left_out:
         for rule in spare.rules:
-            found[spare.name][Noted(rule, "error", "node", spare.confirmed)] = None
+            found[spare.node or spare.name][Noted(rule, "error", "node", spare.confirmed)] = None
     return {name: list(them)[:_FINDINGS] for name, them in found.items()}
 
 

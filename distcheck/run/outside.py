@@ -167,20 +167,21 @@ def _left_out(job: Job, diagnosis: Diagnosis, launch: Outside) -> tuple[LeftOut,
         return ()
     host_of = {rank: host for host, ranks in launch.ranks_by_name().items() for rank in ranks}
     named = {job.node_of(r).name: host_of[r.placement.rank] for r in job.ranks if r.placement.rank in host_of}
-    bad: dict[str, list[Finding]] = {}
+    bad: dict[str, list[tuple[str, Finding]]] = {}
     for finding in errors:
         for node in finding.nodes:
             host = named.get(node, node)
             if host in launch.hosts:
-                bad.setdefault(host, []).append(finding)
+                bad.setdefault(host, []).append((node, finding))
     if not bad or len(launch.hosts) - len(bad) < need:
         return ()
     return tuple(
         LeftOut(
             name=host,
-            rules=tuple(dict.fromkeys(finding.rule for finding in why)),
-            words=why[0].message,
-            confirmed=any(finding.confirmed for finding in why),
+            rules=tuple(dict.fromkeys(finding.rule for _, finding in why)),
+            words=why[0][1].message,
+            confirmed=any(finding.confirmed for _, finding in why),
+            node=why[0][0],
         )
         for host, why in bad.items()
     )

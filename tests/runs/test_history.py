@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from rules.conftest import healthy_job
 
 from distcheck.facts.base import Missing
+from distcheck.facts.history import History
 from distcheck.facts.job import Collectives, Launched, LaunchedNode, LeftOut, Measurement
 from distcheck.facts.past_run import SCHEMA, Noted, PastRun
+from distcheck.launch.remote.spec import Outside
 from distcheck.probe import history as folder
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import Finding, Fix, Verdict
-from distcheck.run import history
+from distcheck.run import history, outside
+from distcheck.run.context import Session
+from distcheck.run.request import Request
 
 NOW = 1_795_000_000.4
 
@@ -103,3 +110,59 @@ def test_a_run_that_did_not_meet_is_not_recorded_and_an_unreadable_folder_is_not
     asyncio.run(history.add("/h", job, Diagnosis((), (), Verdict("pass", 0)), 60))
     unread = "distcheck: warning: --history: this run is not recorded for every node: /h did not answer\n"
     assert capsys.readouterr().err == ("" if reason == "not met" else unread)
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Record what is asked of the shared folder instead of asking."""
+    asked = SimpleNamespace(read=[], written=[])
+
+    async def read(place, nodes, _seconds):
+        asked.read.append((place, tuple(nodes)))
+        return History(place)
+
+    async def append(place, lines, _seconds):
+        asked.written.append((place, {name: msgspec.json.decode(text, type=PastRun) for name, text in lines.items()}))
+        return ""
+
+    monkeypatch.setattr(folder, "read", read)
+    monkeypatch.setattr(folder, "append", append)
+    return asked
+
+
+def test_from_outside_the_starter_reads_and_writes_and_a_node_without_which_need_is_met_has_failed(monkeypatch, shared):
+    launched = Launched("ssh", ("ssh",), tuple(LaunchedNode(f"node{n}", (n - 1,), "reported") for n in (1, 2, 3)))
+    whole = msgspec.structs.replace(healthy_job(3, 1, command="gate", need=2), launched=launched)
+    rest = msgspec.structs.replace(healthy_job(2, 1, command="gate", need=2), launched=launched)
+    rounds = iter([whole, rest])
+    bad = Diagnosis((finding("gpu-xid-recent", "node3", scope="gpu"),), (), Verdict("node", 40))
+    well = Diagnosis((), (), Verdict("pass", 0))
+    monkeypatch.setattr(outside._Start, "round", lambda *_: next(rounds))
+    monkeypatch.setattr(outside, "judge", lambda job: bad if len(job.nodes) == 3 else well)
+    launch = Outside(
+        "ssh",
+        ("node1-data", "node2-data", "node3-data"),
+        (1, 1, 1),
+        multiplies=True,
+        master_addr="node1",
+        master_port=1,
+        need=2,
+    )
+    request = Request(whole.asked, (), {}, start=time.monotonic(), history="/h")
+    result = outside.run_outside(request, launch, lambda _job, _diagnosis, code: code, None)
+    assert shared.read == [("/h", ("node1", "node2", "node3"))]
+    assert (result.exit_code, result.job.history) == (0, History("/h"))
+    ((place, written),) = shared.written
+    assert place == "/h"
+    failed = {"node1": (), "node2": (), "node3": ("gpu-xid-recent",)}
+    assert {name: run.failures for name, run in written.items()} == failed
+
+
+@pytest.mark.parametrize("interrupted", [None, signal.SIGTERM])
+def test_a_run_that_was_interrupted_is_not_recorded(shared, interrupted):
+    job = healthy_job()
+    request = Request(job.asked, (), {}, start=time.monotonic(), history="/h")
+    run = Session(request, lambda _job, _diagnosis, code: code, None)
+    run.interrupted = interrupted
+    asyncio.run(run.deliver(job, Diagnosis((), (), Verdict("pass", 0)), 0))
+    assert len(shared.written) == (interrupted is None)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from shlex import quote
-from statistics import median
 from typing import TYPE_CHECKING
 
-from distcheck.expectation.past import NodeFigure, figures
 from distcheck.facts.base import Missing
-from distcheck.facts.history import FEWEST_EARLIER, LATEST, Failure, History, PastFigure
+from distcheck.facts.history import Failure, History, PastFigure
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
@@ -18,15 +15,14 @@ from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.wording import by_name, grouped, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+
+    from distcheck.expectation.past import NodeFigure
 
 FAILED = 3
 """So many failures in the last `RECENT` runs of a command are reported."""
 LEFT, LEFT_ON_CPUS = 0.9, 0.5
 """A figure at this share of the earlier ones, or more, is not reported."""
-DEVIATIONS = 4.0
-_SIGMA = 1.4826
-"""The median absolute deviation of a normal distribution times this is its standard deviation."""
 _SHOWN = 5
 
 
@@ -103,6 +99,8 @@ def perf_below_history(job: Job) -> Iterator[Outcome]:
     past, ran = job.history, job.collectives
     if not isinstance(past, History) or not isinstance(ran, Collectives):
         return
+    from distcheck.expectation.past import fell, figures  # imported late: most jobs have no history
+
     before = {(figure.node, figure.name): figure for figure in past.figures}
     least = LEFT_ON_CPUS if ran.backend == "gloo" else LEFT
     fallen = [
@@ -114,23 +112,12 @@ def perf_below_history(job: Job) -> Iterator[Outcome]:
         yield _slower(operation, them, past.folder)
 
 
-def fell(values: Sequence[float], now: float, least: float) -> bool:
-    """Whether a figure, and the newest of its earlier values, are lower than usual by more than noise."""
-    usual, newest = values[: 1 - LATEST], (*values[1 - LATEST :], now)
-    if len(usual) < FEWEST_EARLIER or min(*usual, *newest) <= 0:
-        return False
-    logs = [math.log(value) for value in usual]
-    middle = median(logs)
-    noise = DEVIATIONS * _SIGMA * median(abs(value - middle) for value in logs)
-    limit = middle - max(noise, -math.log(least))
-    return median(math.log(value) for value in newest) < limit and math.log(now) < limit
-
-
 def _slower(operation: str, fallen: list[tuple[NodeFigure, PastFigure]], folder: str) -> Finding:
     """Return the finding about one operation, judged at the size with the largest drop."""
+    from distcheck.expectation.past import usual
 
     def share(pair: tuple[NodeFigure, PastFigure]) -> float:
-        return pair[0].value / usual(pair[1])
+        return pair[0].value / usual(pair[1].values)
 
     figure, earlier = worst = min(fallen, key=share)
     alone = len(figure.nodes) == 1
@@ -141,7 +128,7 @@ def _slower(operation: str, fallen: list[tuple[NodeFigure, PastFigure]], folder:
         confirmed=False,
         nodes=figure.nodes if alone else (),
         message=f"{figure.label} has a bus bandwidth of {figure.value:.3g} {figure.unit} on {listed(figure.nodes)}; in "
-        f"earlier runs the median was {usual(earlier):.3g} {figure.unit}: {1 - share(worst):.0%} lower",
+        f"earlier runs the median was {usual(earlier.values):.3g} {figure.unit}: {1 - share(worst):.0%} lower",
         evidence={
             f"{figure.label}, {figure.unit}": ", ".join(f"{v:.3g}" for v in (*earlier.values[-7:], figure.value))
             for figure, earlier in fallen
@@ -152,11 +139,6 @@ def _slower(operation: str, fallen: list[tuple[NodeFigure, PastFigure]], folder:
             ("distcheck isolate", f"distcheck report --history {quote(folder)}"),
         ),
     )
-
-
-def usual(figure: PastFigure) -> float:
-    """Return the median of a figure's earlier values, without the newest."""
-    return median(figure.values[: 1 - LATEST])
 
 
 def moment(failure: Failure) -> str:

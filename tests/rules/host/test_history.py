@@ -9,7 +9,6 @@ from distcheck.expectation.past import figures
 from distcheck.facts.base import Missing
 from distcheck.facts.history import Failure, History, PastFigure, RecentRuns
 from distcheck.facts.job import Collectives, Measurement
-from distcheck.rules.host.history import fell
 
 MIB = 1 << 20
 AT = 1_795_000_000.0
@@ -153,24 +152,3 @@ def test_figures_under_other_conditions_are_not_compared(gate, judge, change):
     assert judge(other, "history").findings == ()
     fewer = slower(gate, 0.5, nodes=2).history
     assert judge(gate(fewer), "history").findings == ()
-
-
-@pytest.mark.parametrize(
-    ("values", "now", "expected"),
-    [
-        ((*STEADY, 8.0, 8.1), 8.0, True),
-        ((*STEADY, 8.0, 8.1), 10.0, False),  # it has recovered
-        ((*STEADY, 10.0, 10.0), 5.0, False),  # one slow run
-        ((*STEADY, 10.0, 5.0), 5.0, True),
-        ((*STEADY[:5], 8.0, 8.0), 8.0, True),
-        ((*STEADY[:4], 8.0, 8.0), 8.0, False),  # too few earlier values
-        ((10.0, 14.0, 7.0, 12.0, 9.0, 13.0, 8.0, 6.0, 6.0), 6.0, False),  # within their scatter
-        ((10.0, 14.0, 7.0, 12.0, 9.0, 13.0, 8.0, 1.0, 1.0), 1.0, True),
-        ((10.0,) * 9, 9.5, False),  # no scatter at all, and a small drop
-        ((*[10.0] * 7, 8.9, 8.9), 8.9, True),
-        ((0.0,) * 9, 0.0, False),
-        ((*STEADY, 12.0, 12.0), 12.0, False),  # faster
-    ],
-)
-def test_a_figure_fell_if_the_newest_three_are_below_the_scatter_of_the_earlier(values, now, expected):
-    assert fell(values, now, 0.9) is expected

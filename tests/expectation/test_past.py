@@ -1,0 +1,71 @@
+"""The figures of a job as its nodes' history keeps them, and when one is lower than it was."""
+
+from __future__ import annotations
+
+import pytest
+from rules.conftest import healthy_job, replace
+
+from distcheck.expectation.past import fell, figures
+from distcheck.facts.job import Collectives, Measurement
+
+MIB = 1 << 20
+STEADY = (10.0, 10.1, 9.9, 10.05, 9.95, 10.0, 10.0)
+
+
+def measured(nodes=2, per_node=2, backend="gloo", **asked):
+    job = healthy_job(nodes, per_node, gpus=2, **asked)
+    ran = (
+        Measurement("all_reduce", MIB, "float32", 5, (0.001, 0.003) * nodes),
+        Measurement("broadcast", 4 * MIB, "bfloat16", 5, (0.001, 0.001) * nodes),
+        Measurement("all_reduce", MIB, "float32", 5, (0.001, 0.001), group="node1"),
+    )
+    return replace(job, collectives=Collectives(backend, "asked", measurements=ran))
+
+
+def names(job):
+    return {figure.name for figure in figures(job)}
+
+
+def test_a_figure_is_the_bus_bandwidth_over_the_whole_world_in_the_history_of_rank_0s_node():
+    broadcast, all_reduce = figures(measured())
+    assert (broadcast.label, broadcast.node, broadcast.unit) == ("broadcast bfloat16 of 4 MiB", "node1", "GB/s")
+    assert broadcast.nodes == all_reduce.nodes == ("node1", "node2")
+    assert broadcast.value == pytest.approx(4 * MIB / 1e6, rel=1e-4)
+    assert all_reduce.value == pytest.approx(MIB / 2e6 * 1.5, rel=1e-4)
+    assert figures(healthy_job()) == []
+
+
+def test_figures_under_the_same_conditions_have_the_same_names_and_others_do_not():
+    usual, job = names(measured()), measured()
+    assert names(measured()) == usual
+    renamed = replace(job, nodes=tuple(replace(node, name=f"new-{node.name}") for node in job.nodes))
+    for other in (
+        renamed,
+        measured(3),
+        measured(per_node=(1, 3)),
+        measured(backend="nccl"),
+        measured(rotate_root=True),
+    ):
+        assert names(other).isdisjoint(usual)
+    assert names(measured(launcher="slurm")) == usual
+
+
+@pytest.mark.parametrize(
+    ("values", "now", "expected"),
+    [
+        ((*STEADY, 8.0, 8.1), 8.0, True),
+        ((*STEADY, 8.0, 8.1), 10.0, False),  # it has recovered
+        ((*STEADY, 10.0, 10.0), 5.0, False),  # one slow run
+        ((*STEADY, 10.0, 5.0), 5.0, True),
+        ((*STEADY[:5], 8.0, 8.0), 8.0, True),
+        ((*STEADY[:4], 8.0, 8.0), 8.0, False),  # too few earlier values
+        ((10.0, 14.0, 7.0, 12.0, 9.0, 13.0, 8.0, 6.0, 6.0), 6.0, False),  # within their scatter
+        ((10.0, 14.0, 7.0, 12.0, 9.0, 13.0, 8.0, 1.0, 1.0), 1.0, True),
+        ((10.0,) * 9, 9.5, False),  # no scatter at all, and a small drop
+        ((*[10.0] * 7, 8.9, 8.9), 8.9, True),
+        ((0.0,) * 9, 0.0, False),
+        ((*STEADY, 12.0, 12.0), 12.0, False),  # faster
+    ],
+)
+def test_a_figure_fell_if_the_newest_three_are_below_the_scatter_of_the_earlier(values, now, expected):
+    assert fell(values, now, 0.9) is expected
