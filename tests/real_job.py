@@ -21,8 +21,9 @@ from distcheck.facts.gpu import Ecc, Fabric, Gpu, GpuClocks, GpuHealth, NvLinks,
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Interface, Link, NetworkFacts, PeerTrial, Resolution, Transfer
-from distcheck.facts.node import NodeFacts, Space
+from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import RankFacts, RankRun
+from distcheck.facts.storage import Space
 from distcheck.probe import pci
 from distcheck.selection.placement import place
 

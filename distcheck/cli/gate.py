@@ -13,7 +13,7 @@ from distcheck.cli.check import run
 from distcheck.cli.command import command
 from distcheck.cli.options import GateOptions
 from distcheck.cli.request import request_of
-from distcheck.cli.script import rendezvous_backend_of, script_of
+from distcheck.cli.script import paths_in, rendezvous_backend_of, script_of
 from distcheck.facts.errors import UsageError
 
 
@@ -27,7 +27,7 @@ def gate(
     COMMAND replaces this process. Only --export changes the environment that COMMAND gets.
     """
     program = _program(command) if command else None
-    request = request_of("gate", ("environment", "meeting", "peers", "gpu", "collectives"), options)
+    request = request_of("gate", ("environment", "meeting", "storage", "peers", "gpu", "collectives"), options)
     if program is None or not command:
         raise typer.Exit(run(request, options, to_stderr=False))  # --export has no effect without COMMAND
     if options.export and request.outside is not None:
@@ -47,6 +47,8 @@ def gate(
         rendezvous_file=_file_of(command),
         script=script_of(command),
         rendezvous_backend=rendezvous_backend_of(command),
+        words=paths_in(command),
+        folder=str(Path.cwd()) if request.outside is not None else "",
     )
     code = run(request._replace(asked=asked), options, to_stderr=True)
     if code != 0:

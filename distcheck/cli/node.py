@@ -13,7 +13,7 @@ import typer
 from distcheck.cli.command import command
 from distcheck.cli.options import NodeOptions
 from distcheck.cli.publish import BROKEN, check_writable, complain, publish
-from distcheck.cli.request import rules_of
+from distcheck.cli.request import paths_of, rules_of
 from distcheck.facts.job import Asked
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ def node(options: NodeOptions) -> None:
     select, ignore = rules_of(options)
     asked = Asked(
         command="node",
-        looks=("node", "gpu"),
+        looks=("node", "gpu", "storage"),
         timeout_seconds=options.timeout,
         strict=options.strict,
         select=select,
         ignore=ignore,
         gpus=options.gpus,
+        paths=paths_of(options),
     )
     if sys.stdout is None and options.output is None:  # a daemon may have closed it; the exit code is enough
         options = msgspec.structs.replace(options, output=Path(os.devnull))

@@ -81,6 +81,10 @@ class Checking(Reporting, frozen=True, kw_only=True):
         Path | None, _output("Write the confirmed bad nodes to this file, one per line.", metavar="FILE")
     ] = None
     quiet: Annotated[bool, _output("Show only findings and verdict.", "-q")] = False
+    path: Annotated[
+        list[Path] | None,
+        _check("Folder that every node must have; repeat it for more (DISTCHECK_PATH: separated by :).", metavar="DIR"),
+    ] = None
 
 
 class NodeOptions(Checking, frozen=True, kw_only=True):

@@ -36,10 +36,13 @@ def request_of(
     """
     _check(options)
     select, ignore = rules_of(options)
+    paths = paths_of(options)
+    if paths and "storage" not in looks:
+        looks = (*looks, "storage")
     if options.alone:
         if not {"collectives", "isolation"}.isdisjoint(looks):
             raise UsageError(f"{command} --alone: a measurement needs more than one process; drop --alone")
-        looks = tuple(look for look in looks if look in {"environment", "gpu"})
+        looks = tuple(look for look in looks if look in {"environment", "gpu", "storage"})
     launch = outside(options, environ)
     by_default = (
         launch is None
@@ -72,6 +75,7 @@ def request_of(
         batch_shell="SLURM_JOB_ID" in environ and find_table(environ) is None,
         burn_seconds=measuring.burn or 0.0,
         loopback=measuring.loopback,
+        paths=paths,
     )
     return Request(
         asked=asked,
@@ -229,3 +233,15 @@ def _rules(text: str, option: str) -> tuple[str, ...]:
         if find_rule(name) is None:
             raise UsageError(f"{option} {name}: unknown rule; list all rules with: distcheck explain")
     return found
+
+
+def paths_of(options: Checking) -> tuple[str, ...]:
+    """Return the folders of --path.
+
+    Raises:
+        UsageError: one of them is relative, so that it may mean another folder on each node.
+    """
+    for path in options.path or ():
+        if not path.is_absolute():
+            raise UsageError(f"--path {path}: give an absolute path, for example --path {path.absolute()}")
+    return tuple(dict.fromkeys(str(path) for path in options.path or ()))

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distcheck.probe.environment import redacted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _RUN_SCRIPTS = ("python", "torchrun", "accelerate", "deepspeed")
 """Programs that read a Python file of this node. A container's runtime would read one of its own files."""
+
+_LONGEST, _MOST_WORDS = 1024, 64
+_OUTPUTS = ("out", "log", "save")
 
 
 def script_of(command: Sequence[str]) -> str:
@@ -17,6 +22,22 @@ def script_of(command: Sequence[str]) -> str:
     if not Path(command[0]).name.startswith(_RUN_SCRIPTS):
         return ""
     return next((word for word in command[1:] if word.endswith(".py") and not word.startswith("-")), "")
+
+
+def paths_in(command: Sequence[str]) -> tuple[str, ...]:
+    """Return COMMAND's program and the words after it that may be paths, also as values of options.
+
+    Options whose name contains out, log or save usually name what the job writes, so their values are left out.
+    """
+    paths: dict[str, None] = {}
+    option = ""
+    for word in redacted(command[1:]):
+        name, given, value = word.partition("=") if word.startswith("-") else (option, "=", word)
+        option = name if not given else ""
+        is_path = ("/" in value or "." in value) and "://" not in value and len(value) < _LONGEST
+        if is_path and not any(part in name.lower() for part in _OUTPUTS):
+            paths[value] = None
+    return (command[0], *paths)[:_MOST_WORDS]
 
 
 def rendezvous_backend_of(command: Sequence[str]) -> str:

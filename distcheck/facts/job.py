@@ -16,7 +16,7 @@ from distcheck.facts.placement import _LARGEST_WORLD
 from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.facts.repeated import Repeated
 
-Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "isolation"]
+Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "isolation", "storage"]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 
@@ -175,6 +175,12 @@ class Asked(Facts, frozen=True):
     """How long the device test repeats its products (--burn)."""
     loopback: bool = False
     """Whether RDMA ports are measured in loopback (--loopback)."""
+    paths: tuple[str, ...] = ()
+    """The folders of --path."""
+    words: tuple[str, ...] = ()
+    """COMMAND's program, and its words that may be paths; secrets redacted."""
+    folder: str = ""
+    """Where distcheck was started, for a run from outside: paths in COMMAND are relative to it."""
 
     @property
     def measures(self) -> bool:

@@ -10,6 +10,7 @@ from distcheck.facts.host import HostFacts
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts, Resolution
 from distcheck.facts.pci import Pci
+from distcheck.facts.storage import Space, Storage
 
 
 class TorchBuild(Facts, frozen=True):
@@ -18,17 +19,6 @@ class TorchBuild(Facts, frozen=True):
     version: str
     cuda: str | None
     hip: str | None
-
-
-class Space(Facts, frozen=True):
-    """A file system as a job finds it."""
-
-    total_bytes: Count
-    free_bytes: Count
-    """Free space for users, without root's reserve."""
-    free_files: Count | None
-    """How many more files it can hold; None if the file system has no such limit."""
-    writable: bool
 
 
 class NodeState(Facts, frozen=True):
@@ -93,3 +83,5 @@ class NodeFacts(Facts, frozen=True):
     """vendor_id of the first CPU: GenuineIntel, AuthenticAMD; empty if the kernel names none, as on ARM."""
     host: HostFacts | Missing | None = None
     """The state of its operating system; None: not checked."""
+    storage: Storage | Missing | None = None
+    """The folders and files of the job; None: not checked, or checked by another process of the node."""

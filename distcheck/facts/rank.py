@@ -15,8 +15,9 @@ from distcheck.facts.host import Limits
 from distcheck.facts.libraries import Libraries
 from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
-from distcheck.facts.node import Space, TorchBuild
+from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Placement, Variables
+from distcheck.facts.storage import Space
 
 Stage = Literal[
     "started", "environment", "node", "meeting", "peers", "collectives", "isolation", "done"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
-_OUTLIVE_SECONDS = 5
+OUTLIVE_SECONDS = 5
 
 
 class Question(NamedTuple):
@@ -73,7 +73,7 @@ async def ask(
         os.pwrite(source, given, 0)
         try:
             child = subprocess.Popen(  # noqa: ASYNC220 it returns once the program is started
-                [python, "-m", question.module, str(int(timeout) + _OUTLIVE_SECONDS), *question.arguments],
+                [python, "-m", question.module, str(int(timeout) + OUTLIVE_SECONDS), *question.arguments],
                 stdin=source if until is None else subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -97,8 +97,8 @@ async def ask(
             if child.poll() is None:
                 await end_group(child)
         written = os.pread(output, 1 << 24, 0)
-        reason = _failure(question, timeout, child.returncode if in_time else None, written)
-        answer = _last_answer(kind | Missing, written)
+        reason = failure(question, timeout, child.returncode if in_time else None, written)
+        answer = last_answer(kind | Missing, written)
         if not reason and answer is not None:
             return answer
         reason = reason or f"the process that queries {question.subject} gave no answer: {_last_line(written)}"
@@ -110,7 +110,7 @@ async def ask(
         os.close(source)
 
 
-def _failure(question: Question, timeout: float, returncode: int | None, written: bytes) -> str:
+def failure(question: Question, timeout: float, returncode: int | None, written: bytes) -> str:
     """Return why the child did not finish; '' if it did."""
     if returncode is None:
         return f"{question.subject} did not answer within {timeout:.3g} s: {question.silent}"
@@ -129,7 +129,7 @@ def _last_line(written: bytes) -> str:
     return lines[-1].decode("utf-8", "replace")[:200] if lines else "no output"
 
 
-def _last_answer(kind: Any, written: bytes) -> Any:
+def last_answer(kind: Any, written: bytes) -> Any:
     """Return the child's last answer: the last line of JSON of that type, None without one."""
     for line in reversed(written.splitlines()):
         with suppress(msgspec.DecodeError):

@@ -1,26 +1,117 @@
-"""Look at what COMMAND will need on this node: its script, and a module that its rendezvous needs."""
+"""Look at what COMMAND will need on this node: its files, and the packages of its Python."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
+from io import FileIO
 
-from distcheck.facts.base import Missing
-from distcheck.facts.rank import Script
+from msgspec.structs import replace
 
-_LARGEST_BYTES = 64 << 20
+from distcheck.facts.storage import CommandFile, Packages
+
+_WHOLE_BYTES = 8 << 20
+"""Larger files are compared by samples: reading them on many nodes at once would load a file server."""
+_SAMPLE_BYTES = 1 << 20
+_ABSENT = {2, 20}
+"""ENOENT and ENOTDIR."""
+_MOST_PACKAGES = 2000
 
 
-def script(path: str) -> Script | Missing:
-    """Return a script's path and SHA-256, as this process reads it from its own folder."""
+def files_of(words: Sequence[str], script: str, environ: Mapping[str, str], here: str) -> Iterator[CommandFile]:
+    """Return the files that COMMAND's words may name, not looked at yet.
+
+    The first word is the program, looked up on PATH; relative paths are relative to `here`.
+    """
+    for number, word in enumerate(dict.fromkeys(words)):
+        if number == 0:
+            yield _located(word, "program", environ)
+        elif word.startswith("/") or here:
+            path = os.path.join(here, word)  # noqa: PTH118 it may be any text
+            yield CommandFile(word, "script" if word == script else "argument", path, "silent")
+
+
+def _located(word: str, role: str, environ: Mapping[str, str]) -> CommandFile:
+    found = shutil.which(word, path=environ.get("PATH"))
+    return CommandFile(word, role, found or "", "silent" if found else "absent")  # type: ignore[arg-type]
+
+
+def look_at(file: CommandFile) -> tuple[CommandFile, ...]:
+    """Return a file with what is there, and after a program the interpreter that its first line names."""
+    if not file.path:
+        return (file,)
     try:
-        file = Path(path)
-        if not file.is_file() or file.stat().st_size > _LARGEST_BYTES:
-            return Missing(reason=f"{path}: not a regular file here, or larger than {_LARGEST_BYTES >> 20} MiB")
-        return Script(path, hashlib.sha256(file.read_bytes()).hexdigest())
+        mode = os.stat(file.path).st_mode  # noqa: PTH116 it may be any text
+        if not stat.S_ISREG(mode):  # opening a FIFO would block, opening a device may change it
+            return (replace(file, state="folder" if stat.S_ISDIR(mode) else "other"),)
+        with open(file.path, "rb", buffering=0) as opened:  # noqa: PTH123 as above
+            return _read(file, opened)
     except OSError as error:
-        return Missing(reason=f"{path}: {error.strerror}")
+        if error.errno in _ABSENT:
+            return (replace(file, state="absent"),)
+        return (replace(file, state="unreadable", error=error.strerror or ""),)
+
+
+def _read(file: CommandFile, opened: FileIO) -> tuple[CommandFile, ...]:
+    size = os.fstat(opened.fileno()).st_size
+    first = b""
+    digest = hashlib.sha256()
+    sampled = size > _WHOLE_BYTES
+    middle = (size - _SAMPLE_BYTES) // 2
+    for start in (0, middle, size - _SAMPLE_BYTES) if sampled else (0,):
+        opened.seek(start)
+        part = _exactly(opened, _SAMPLE_BYTES if sampled else _WHOLE_BYTES)
+        first = first or part[:512]
+        digest.update(part)
+    found = replace(file, state="file", size_bytes=size, sha256=digest.hexdigest(), sampled=sampled)
+    return (found, *(_interpreter(first) if file.role == "program" else ()))
+
+
+def _exactly(opened: FileIO, size: int) -> bytes:
+    parts = []
+    while size and (part := opened.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _interpreter(first: bytes) -> tuple[CommandFile, ...]:
+    """Return the interpreter that a script's first line names, directly or through env."""
+    line = first.partition(b"\n")[0].decode("utf-8", "replace")
+    words = line[2:].split() if line.startswith("#!") else []
+    if words and words[0].endswith("/env"):
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    if not words:
+        return ()
+    located = _located(words[0], "interpreter", os.environ)
+    return look_at(located)
+
+
+def packages(folders: Sequence[str] | None = None) -> Packages:
+    """Return the installed distributions, by the names of their metadata folders on the path of modules.
+
+    Source: the core metadata's folders NAME-VERSION.dist-info and .egg-info (packaging.python.org, recording installed
+    projects).
+    """
+    found: set[str] = set()
+    for folder in dict.fromkeys(sys.path[1:] if folders is None else folders):
+        try:
+            with os.scandir(folder) as entries:
+                names = [entry.name for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
+        except OSError:
+            continue
+        for name in names:
+            parts = name.rpartition(".")[0].split("-")
+            if len(parts) > 1:
+                found.add(f"{parts[0].lower().replace('_', '-')}=={parts[1]}")
+    names = sorted(found)
+    digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
+    return Packages(digest, len(names), tuple(names[:_MOST_PACKAGES]))
 
 
 def etcd() -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from distcheck.facts.base import MOST, Missing
 from distcheck.facts.network import Resolution
-from distcheck.facts.node import NodeState, Space
+from distcheck.facts.node import NodeState
+from distcheck.facts.storage import Space
 from distcheck.probe.child import Question, ask, exit_after_lifetime, say
 from distcheck.probe.network import resolve
 

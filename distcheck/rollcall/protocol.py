@@ -68,6 +68,8 @@ class Welcome(Word, frozen=True):
     """True where rank 0 was not reached and the processes of one node report together."""
     rank: Rank = 0
     """The leader's first rank: not 0 if it stands in for rank 0's process."""
+    packages: Name = ""
+    """The hash of the distributions installed on the leader's node; empty if unknown."""
 
 
 class NotYet(Word, frozen=True):

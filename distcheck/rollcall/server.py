@@ -64,6 +64,8 @@ class Server:
         self._secret = secret
         self.world_size = world_size
         self.followers: dict[str, Follower] = {}
+        self.packages = ""
+        """The hash of the distributions installed here, for followers to compare with theirs."""
         self.admit_strangers = False
         """Whether followers with another MASTER_ADDR:MASTER_PORT are admitted for missing ranks."""
         self.leader_at = ""
@@ -290,7 +292,7 @@ class Server:
             return NotYet(hello.nonce, self.master)
         if not alike and not (self.admit_strangers and hello.found != "node" and self._fits(hello)):
             return NotYet(hello.nonce, self.master)
-        return Welcome(hello.nonce, self.run, self.uid, self.of_node, self._rank)
+        return Welcome(hello.nonce, self.run, self.uid, self.of_node, self._rank, self.packages)
 
     def _is_its_master(self, hello: Hello) -> bool:
         """Whether a follower looks for this master, however it spells MASTER_ADDR.

@@ -42,6 +42,8 @@ FAMILIES: dict[str, Family] = {
     "nccl_hosts": Family("nccl.hosts", ("gpu",)),
     "gpu_driver": Family("gpu.driver", ("gpu",)),
     "known_bad": Family("environment.known_bad", ("gpu", "peers")),
+    "command_files": Family("environment.command_files", ("storage", "peers")),
+    "storage": Family("host.storage", ("storage",)),
     "installation": Family("environment.installation", ("peers", "collectives")),
     "leaks": Family(
         "environment.leaks",

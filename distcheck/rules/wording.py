@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from distcheck.facts.job import Job
-    from distcheck.facts.node import Space
     from distcheck.facts.placement import Launcher
     from distcheck.facts.rank import RankFacts
+    from distcheck.facts.storage import Space
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

@@ -21,6 +21,7 @@ from distcheck.probe import environment, gpu, host, infiniband, links, pci
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.probe.state import SHM, space, temporary
 from distcheck.rollcall import resolution
+from distcheck.run import storage
 from distcheck.run.context import Session
 from distcheck.selection.placement import rank_environment
 
@@ -44,6 +45,7 @@ async def collect(run: Session) -> None:
     """Collect this node's, this process's and its ranks' facts."""
     environ = run.request.environ
     looks_at_gpus = "gpu" in run.asked.looks
+    looking = asyncio.ensure_future(storage.look(run))
     # The accelerator decides whether NCCL's or Gloo's interface matters.
     accelerator = gpu.accelerator() if looks_at_gpus or "peers" in run.asked.looks else "none"
     gpus = None
@@ -58,6 +60,7 @@ async def collect(run: Session) -> None:
     node = run.record.node = host.collect(
         environ, accelerator=accelerator, gpus=gpus, pci=hanging, network=network, infiniband=adapters
     )
+    node = run.record.node = msgspec.structs.replace(node, storage=await looking)
     if run.asked.measures:
         node = run.record.node = msgspec.structs.replace(
             node, host=state, shm=space(SHM), tmp=space(folder := temporary(environ)), tmp_folder=folder
@@ -100,18 +103,14 @@ async def _libraries(run: Session) -> Libraries | Missing | None:
 
 
 def _add_command(run: Session) -> None:
-    """Add the script that COMMAND runs, and whether its rendezvous has its module, on the node that will run it."""
+    """Add whether COMMAND's rendezvous has its module, on the node that will run it."""
     backend = run.asked.rendezvous_backend or run.request.environ.get("PET_RDZV_BACKEND", "")
-    etcd = run.asked.program == "torchrun" and backend.startswith("etcd")
-    if run.record.process is None or run.asked.started_here or not (run.asked.script or etcd):
+    if run.record.process is None or run.asked.started_here:
         return
-    from distcheck.probe import command
+    if run.asked.program == "torchrun" and backend.startswith("etcd"):
+        from distcheck.probe import command
 
-    run.record.process = msgspec.structs.replace(
-        run.record.process,
-        script=command.script(run.asked.script) if run.asked.script else None,
-        etcd=command.etcd() if etcd else None,
-    )
+        run.record.process = msgspec.structs.replace(run.record.process, etcd=command.etcd())
 
 
 async def _network_facts(run: Session) -> NetworkFacts | None:

@@ -25,6 +25,7 @@ from distcheck.run.watchdog import Watchdog
 if TYPE_CHECKING:
     from distcheck.facts.base import Missing
     from distcheck.facts.infiniband import Counters
+    from distcheck.probe.conversation import Conversation
     from distcheck.probe.gpu_load import Watch
     from distcheck.rules.diagnose import Diagnosis
 
@@ -57,6 +58,8 @@ class Session:
         self.record = Record(request)
         self.uid = self.record.uid
         self.local: LocalRanks | None = None
+        self.storage: Conversation | None = None
+        """The child that looks at the job's folders and files."""
         self.watcher = Watcher(quiet=request.quiet)
         self.server: Server | None = None
         self.signpost: Server | None = None

@@ -130,6 +130,7 @@ async def _close(run: Session) -> None:
     run.watcher.close()
     closing = (
         run.local.close() if run.local else None,
+        run.storage.close(_CLOSE_SECONDS / 2) if run.storage else None,
         run.server.close() if run.server else None,
         run.signpost.close() if run.signpost else None,
         run.peer_listener.close() if run.peer_listener else None,

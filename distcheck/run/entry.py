@@ -25,7 +25,7 @@ def run(request: Request, publish: Publish) -> RunResult:
 
             return run_outside(request, request.outside, publish, dog)
         lone = request.speaks_for_all or not request.meets
-        if not lone or request.starts_ranks or not {"gpu", "peers"}.isdisjoint(request.asked.looks):
+        if not lone or request.starts_ranks or not {"gpu", "peers", "storage"}.isdisjoint(request.asked.looks):
             from distcheck.run.driver import run_to_end
 
             return run_to_end(request, publish, dog)

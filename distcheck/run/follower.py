@@ -26,7 +26,7 @@ from distcheck.rollcall.protocol import (
     Trouble,
 )
 from distcheck.rollcall.wire import ProtocolError
-from distcheck.run import peer_round, ras, trials
+from distcheck.run import peer_round, ras, storage, trials
 from distcheck.run.join import put_up_signpost
 from distcheck.run.request import NEVER_MET, WITH_OTHERS, RunResult
 
@@ -51,6 +51,7 @@ async def follow(run: Session) -> RunResult:
         return await _follow(run, connection)
     except (EOFError, OSError, ProtocolError) as error:
         how = str(error) or "closed by the other side"
+        storage.clean_up_after(run, connection.welcome)
         if connection.welcome.of_node:
             run.record.skip(WITH_OTHERS, NEVER_MET)
             raise LeaderLostError from error
@@ -62,6 +63,7 @@ async def follow(run: Session) -> RunResult:
 
 async def _follow(run: Session, connection: Connection) -> RunResult:
     doors = await peer_round.open_doors(run, connection.local_address) if "peers" in run.asked.looks else ()
+    await storage.compare(run, connection.welcome)
     connection.say(run.record.report(doors))
     await put_up_signpost(run, connection)
     importing = asyncio.create_task(_say_when_ready(run, connection))

@@ -19,7 +19,7 @@ from distcheck.rollcall.connection import is_loopback
 from distcheck.rollcall.handshake import Connection, Door
 from distcheck.rollcall.protocol import Hello
 from distcheck.rollcall.server import Server
-from distcheck.run import lost
+from distcheck.run import lost, storage
 
 if TYPE_CHECKING:
     from distcheck.run.context import Session
@@ -149,6 +149,7 @@ def _new_server(run: Session) -> Server:
     """Return a server for the roll call, with as many open files as its followers may need."""
     files = _raise_file_limit(run, run.request.placements[0].world_size or 0)
     server = _server(run)
+    server.packages = storage.packages_of(run)
     server.most_at_the_door = max(64, files // 4)
     if run.complete:
         server.close_roll()

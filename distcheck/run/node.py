@@ -31,12 +31,14 @@ from distcheck.facts.pci import Pci
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
 from distcheck.facts.saved import write
+from distcheck.facts.storage import Storage
 from distcheck.probe import gpu, host, infiniband, pci
 from distcheck.probe.health import health
 from distcheck.probe.own import process_facts
 from distcheck.probe.state import state
 from distcheck.rules.diagnose import Diagnosis, judge
 from distcheck.rules.finding import Finding, outcome
+from distcheck.run import storage
 from distcheck.run.record import Record
 from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import armed
@@ -46,6 +48,8 @@ _RESERVE_SECONDS = 2.5
 """Kept back from --timeout: one second to kill a child that hangs, the rest to judge and report."""
 _HISTORY_RESERVE_SECONDS = 1.2
 """Kept back from --timeout: one second to kill a child that hangs."""
+_CHILD_SECONDS = 1.0
+"""To start the child that looks at folders, and to end it."""
 _REASON_LENGTH = 200
 _PREFIX = "distcheck: "
 """A HealthCheckProgram recognizes the nodes that it drained by this prefix."""
@@ -62,7 +66,7 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
         request = Request(asked, (Placement(),), environ, start=start)
         record = Record(request)
         seconds = max(0.1, asked.timeout_seconds - _RESERVE_SECONDS)
-        seen, record.history = asyncio.run(_look_and_read(environ, seconds, past, needed=bool(asked.gpus)))
+        seen, record.history = asyncio.run(_look_and_read(asked, environ, seconds, past, record.uid))
         node = host.collect(
             environ,
             accelerator=seen.accelerator,
@@ -71,7 +75,7 @@ def run(asked: Asked, environ: Mapping[str, str], publish: Publish, past: str = 
             state=seen.state,
             infiniband=seen.adapters,
         )
-        record.node = node = msgspec.structs.replace(node, host=seen.host)
+        record.node = node = msgspec.structs.replace(node, host=seen.host, storage=seen.storage)
         record.process = process_facts(record.uid, node)
         # The report has one row, the node's; no variable counts as a rank's.
         record.ranks = (RankFacts(process=record.uid, placement=Placement(), environment={}),)
@@ -97,31 +101,47 @@ class _Seen(NamedTuple):
     state: NodeState | Missing
     adapters: Infiniband | Missing
     host: HostFacts | Missing
+    storage: Storage | Missing
 
 
 async def _look_and_read(
-    environ: Mapping[str, str], seconds: float, folder: str, *, needed: bool
+    asked: Asked, environ: Mapping[str, str], seconds: float, folder: str, name: str
 ) -> tuple[_Seen, History | Missing | None]:
     """Query the node, and at the same time what earlier runs found on it."""
     if not folder:
-        return await _look(environ, seconds, needed=needed), None
+        return await _look(asked, environ, seconds, name), None
     from distcheck.probe import history
     from distcheck.run.history import SECONDS
 
     read = history.read(folder, (host.name_of_node(environ),), min(SECONDS, seconds))
-    return await asyncio.gather(_look(environ, seconds, needed=needed), read)
+    return await asyncio.gather(_look(asked, environ, seconds, name), read)
 
 
-async def _look(environ: Mapping[str, str], seconds: float, *, needed: bool) -> _Seen:
+async def _look(asked: Asked, environ: Mapping[str, str], seconds: float, name: str) -> _Seen:
     """Query NVML, the PCI bus and the node at the same time, each in a killable child."""
     accelerator = gpu.accelerator(environ=environ)
-    if accelerator != "nvidia" and not (needed and accelerator == "none"):
-        own, adapters, system = await asyncio.gather(state(seconds), infiniband.infiniband(seconds), health(seconds))
-        return _Seen(accelerator, None, None, own, adapters, system)
-    gpus, places, own, adapters, system = await asyncio.gather(
-        gpu.gpus(seconds), pci.places(seconds), state(seconds), infiniband.infiniband(seconds), health(seconds)
+    folders = _storage(asked, environ, seconds, name)
+    if accelerator != "nvidia" and not (asked.gpus and accelerator == "none"):
+        own, adapters, system, found = await asyncio.gather(
+            state(seconds), infiniband.infiniband(seconds), health(seconds), folders
+        )
+        return _Seen(accelerator, None, None, own, adapters, system, found)
+    gpus, places, own, adapters, system, found = await asyncio.gather(
+        gpu.gpus(seconds), pci.places(seconds), state(seconds), infiniband.infiniband(seconds), health(seconds), folders
     )
-    return _Seen(gpu.accelerator(environ=environ, answer=gpus), gpus, places, own, adapters, system)
+    return _Seen(gpu.accelerator(environ=environ, answer=gpus), gpus, places, own, adapters, system, found)
+
+
+async def _storage(asked: Asked, environ: Mapping[str, str], seconds: float, name: str) -> Storage | Missing:
+    """Look at the folders of --path and of this environment."""
+    task = storage.task_of(asked, environ, name, seconds - _CHILD_SECONDS)
+    if task is None:
+        return Missing(reason=storage.TOO_LATE)
+    child = storage.start(task, seconds, environ)
+    try:
+        return await storage.heard(child, seconds)
+    finally:
+        await child.close(_CHILD_SECONDS / 2)
 
 
 def _hold_standard_streams() -> None:

@@ -41,7 +41,7 @@ def test_another_torch_script_and_driver_on_one_node_are_each_reported_there_onc
     (report,) = reports(ended[0]._replace(out=cluster.read("node1", "/tmp/report.json")))
     told = [(f["rule"], f["severity"], f["ranks"], f["nodes"]) for f in report["findings"] if f["severity"] != "info"]
     assert sorted(told) == [
+        ("command-file-differs", "warning", [2], ["node3"]),
         ("sw-ofed-kernel", "warning", [2], ["node3"]),
-        ("sw-script-differs", "warning", [2], ["node3"]),
         ("sw-torch-version-differs", "error", [2], ["node3"]),
     ], report["findings"]

@@ -13,7 +13,8 @@ import pytest
 
 from distcheck.facts.base import MOST, Missing
 from distcheck.facts.network import Resolution
-from distcheck.facts.node import NodeState, Space
+from distcheck.facts.node import NodeState
+from distcheck.facts.storage import Space
 from distcheck.probe import state
 
 

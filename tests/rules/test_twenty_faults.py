@@ -20,7 +20,7 @@ ERRORS = [
 ]  # fmt: skip
 """In the order of the report; the last one is a consequence: node8 never joined."""
 WARNINGS = [
-    "sw-python-differs", "sw-script-differs", "sw-ofed-kernel", "nccl-var-typo", "nccl-bool-text", "nccl-level-text",
+    "sw-python-differs", "command-file-differs", "sw-ofed-kernel", "nccl-var-typo", "nccl-bool-text", "nccl-level-text",
     "torch-nccl-blocking-wait", "ib-port-down", "ib-no-subnet-manager", "ib-rate-degraded", "ib-hcas-differ",
     "gdr-on-some-nodes",
 ]  # fmt: skip
@@ -33,7 +33,7 @@ ODD = {
     "ib-pkey": (2, 3),
     "sw-torch-version-differs": (2, 3),
     "ib-port-down": (4, 5),
-    "sw-script-differs": (4, 5),
+    "command-file-differs": (4, 5),
     "nccl-env-differs": (5,),
     "sw-nccl-version-differs": (6,),
     "ib-no-subnet-manager": (6, 7),

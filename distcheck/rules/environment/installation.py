@@ -1,16 +1,13 @@
-"""Rules about what is installed on the nodes: the job's script, torch's folder, network drivers, torchrun's modules."""
+"""Rules about what is installed on the nodes: the time to import torch, network drivers, torchrun's modules."""
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
-from distcheck.facts.rank import Script
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
-from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of, unread
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,39 +61,6 @@ def sw_import_slow(job: Job) -> Iterator[Outcome]:
 def _middle(numbers: list[float]) -> float:
     """Return the median, the lower one of two."""
     return sorted(numbers)[(len(numbers) - 1) // 2]
-
-
-@rule("peers", severity="warning", scope="rank")
-def sw_script_differs(job: Job) -> Iterator[Outcome]:
-    """The job's script is not the same file on all nodes.
-
-    Ranks that run different code call different collectives: a hang, ``Detected mismatch between collectives on
-    ranks`` with TORCH_DISTRIBUTED_DEBUG=DETAIL, or results that no one can explain. The usual cause is a copy on a
-    local disk that was not synchronised.
-
-    Found with ``distcheck gate -- COMMAND``, by the SHA-256 of the first Python file in COMMAND, as each process reads
-    it. Modules that the script imports are not compared.
-
-    Fix: copy the script to all nodes again, or use a shared folder or one image.
-    """
-    known = [(job.process_of(rank).script, rank) for rank in job.ranks]
-    yield from unread(job, ((rank, script.reason) for script, rank in known if isinstance(script, Missing)))
-    scripts = [(script, rank) for script, rank in known if isinstance(script, Script)]
-    groups = grouped(scripts, lambda item: item[0].sha256)
-    if len(groups) > 1:
-        usual = majority(groups)
-        odd = [item for digest, items in groups.items() if digest != usual for item in items]
-        ranks = [rank for _, rank in odd]
-        path = odd[0][0].path
-        rest = f"from that of the other {len(groups[usual])}" if usual is not None else "between them"
-        yield found(
-            job,
-            ranks,
-            f"{named(job, ranks)}: the content of {brief(path, 100)} differs {rest}",
-            Fix("Copy the script to all nodes again.", (f"sha256sum {quote(path)}",)),
-            severity="warning",
-            evidence={digest[:12]: named(job, [rank for _, rank in items]) for digest, items in groups.items()},
-        )
 
 
 @rule("peers", scope="rank")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus
 from distcheck.facts.job import Job
-from distcheck.facts.node import NodeFacts, NodeState, Space
+from distcheck.facts.node import NodeFacts, NodeState
+from distcheck.facts.storage import Space
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.gpu.nodes import nvidia_nodes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from distcheck.facts.base import Missing
-from distcheck.facts.node import Space
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Death, RankFacts, RankRun
+from distcheck.facts.storage import Space
 from distcheck.rules.collectives.deaths import cause_of_death, evidence_of_death, signal_of
 
 MIB, GIB = 1 << 20, 1 << 30

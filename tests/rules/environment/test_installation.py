@@ -1,11 +1,10 @@
-"""Scripts, drivers, modules and imports that differ over the nodes."""
+"""Drivers, modules and imports that differ over the nodes."""
 
 from __future__ import annotations
 
 import pytest
 
-from distcheck.facts.base import Missing
-from distcheck.facts.rank import RankRun, Script
+from distcheck.facts.rank import RankRun
 
 
 @pytest.fixture
@@ -37,20 +36,6 @@ def test_an_import_is_slow_only_beside_the_other_nodes(job, said, change, usual,
 def test_an_import_on_a_single_node_is_not_compared(job_of, said, change):
     one = job_of(1, 2, looks=("collectives",))
     assert said(change.rank(one, None, run=imported(90.0))) == []
-
-
-def test_a_script_that_differs_on_one_node_is_a_warning_there(job, said, change):
-    same = change.process(job, None, script=Script("train.py", "a" * 64))
-    assert said(same) == []
-    odd = change.process(same, (2, 3), script=Script("train.py", "b" * 64))
-    assert said(odd) == [("sw-script-differs", "warning", (2, 3), ("node2",))]
-
-
-def test_a_script_that_cannot_be_read_is_not_checked(job, judge, change):
-    same = change.process(job, None, script=Script("train.py", "a" * 64))
-    made = judge(change.process(same, 6, script=Missing(reason="train.py: No such file")), "installation")
-    assert made.findings == ()
-    assert [(n.rule, n.ranks, n.required) for n in made.not_checked] == [("sw-script-differs", (6,), False)]
 
 
 def test_a_torchrun_with_etcd_needs_its_module(job, said, change):

@@ -7,9 +7,10 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpu, Gpus
 from distcheck.facts.network import Resolution
-from distcheck.facts.node import NodeState, Space
+from distcheck.facts.node import NodeState
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
+from distcheck.facts.storage import Space
 
 GIB = 1 << 30
 MIB = 1 << 20

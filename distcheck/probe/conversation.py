@@ -1,0 +1,84 @@
+"""A child process that answers several questions, one after the other, and may hang in any of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from distcheck.facts.base import Missing
+from distcheck.probe.child import OUTLIVE_SECONDS, Question, failure, last_answer
+from distcheck.probe.ending import end_group
+
+_PAUSE_SECONDS = 0.01
+
+
+class Conversation:
+    """A child of `child.ask` that stays until its standard input ends, as when this process dies."""
+
+    def __init__(
+        self, question: Question, lifetime: float, environ: Mapping[str, str], python: str = sys.executable
+    ) -> None:
+        """Start the child; its lifetime, in seconds, is its first argument."""
+        self._question, self._read, self._error = question, 0, ""
+        self._output = os.memfd_create("distcheck-answers")
+        self._child: subprocess.Popen[bytes] | None = None
+        try:
+            self._child = subprocess.Popen(
+                [python, "-m", question.module, str(int(lifetime) + OUTLIVE_SECONDS), *question.arguments],
+                stdin=subprocess.PIPE,
+                stdout=self._output,
+                stderr=self._output,
+                env=environ,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._error = f"could not start the process that queries {question.subject}: {error}"
+
+    async def hear(self, kind: Any, seconds: float) -> Any:
+        """Return the next answer of type `kind`, or `Missing` if none comes in time."""
+        import asyncio
+
+        until = time.monotonic() + seconds
+        while self._child is not None:
+            ended = self._child.poll() is not None
+            written = os.pread(self._output, 1 << 24, self._read)
+            answer = last_answer(kind | Missing, written)
+            if answer is not None and written.endswith(b"\n"):
+                self._read += len(written)
+                return answer
+            if ended or time.monotonic() >= until:
+                reason = failure(self._question, seconds, self._child.returncode if ended else None, written)
+                return Missing(reason=reason or f"the process that queries {self._question.subject} gave no answer")
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return Missing(reason=self._error)
+
+    def say(self, line: str) -> None:
+        """Send a line to the child; one that has ended does not hear it."""
+        if self._child is not None and self._child.stdin is not None:
+            with suppress(OSError):
+                self._child.stdin.write(f"{line}\n".encode())
+                self._child.stdin.flush()
+
+    async def close(self, seconds: float) -> None:
+        """Let the child end within `seconds`, then kill it."""
+        import asyncio
+
+        child, self._child = self._child, None
+        if child is None:
+            return
+        try:
+            if child.stdin is not None:
+                with suppress(OSError):
+                    child.stdin.close()
+            until = time.monotonic() + seconds
+            while child.poll() is None and time.monotonic() < until:  # noqa: ASYNC110 there is no event
+                await asyncio.sleep(_PAUSE_SECONDS)
+            if child.poll() is None:
+                await end_group(child)
+        finally:
+            os.close(self._output)

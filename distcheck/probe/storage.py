@@ -1,0 +1,294 @@
+"""Look at the folders, files and packages that a job needs, in a child process that may hang.
+
+``python -m distcheck.probe.storage LIFETIME TASK`` answers once by itself, then once for each line of its standard
+input, and ends with it. Each folder and file has a thread of its own, so that a dead file server costs its own folders
+only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from distcheck.facts.base import Facts, Missing
+from distcheck.facts.storage import SCRIPT, WORKING_DIRECTORY, CommandFile, Folder, Packages, Storage
+from distcheck.probe import disk_rates
+from distcheck.probe.child import Question, exit_after_lifetime, say
+from distcheck.probe.command import files_of, look_at, packages
+from distcheck.probe.state import space
+
+PATIENCE_SECONDS = 5.0
+"""How long a folder or a file may take to answer."""
+VARIABLES = (
+    "PWD", "HOME", "TMPDIR", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
+    "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME", "XDG_CACHE_HOME",
+    "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR", "WANDB_DIR", "WANDB_CACHE_DIR", "VLLM_CACHE_ROOT",
+)  # fmt: skip
+"""Variables that name a folder to which jobs write or from which they read."""
+_ERASE_SECONDS = 1.0
+_AGAIN_SECONDS = (0.0, 0.2, 0.4)
+"""Pauses before each look for the leader's file: some network file systems show it late."""
+_NAME = re.compile(r"[0-9a-f]{16}")
+_ABSENT, _NOT_A_FOLDER = 2, 20
+"""ENOENT and ENOTDIR."""
+
+
+class StorageTask(msgspec.Struct, frozen=True):
+    """What the child looks at."""
+
+    name: str
+    """Names this process's own files: 16 hexadecimal digits."""
+    folders: dict[str, tuple[str, ...]]
+    """What names each folder."""
+    words: tuple[str, ...] = ()
+    """COMMAND's words."""
+    script: str = ""
+    """The one that is its script."""
+    here: str = ""
+    """What relative words are relative to."""
+    packages: bool = False
+    """Whether the installed distributions matter."""
+    keeps: bool = False
+    """Whether a file stays in every folder until the end, for other nodes to see."""
+    rate_bytes: int = disk_rates.MOST_BYTES
+    seconds: float = PATIENCE_SECONDS
+
+
+class Order(msgspec.Struct, frozen=True):
+    """A line of standard input."""
+
+    see: str = ""
+    """Look for the file of this name in all folders that answered."""
+    erase: str = ""
+    """Remove the file of this name, whose owner died."""
+
+
+class SentinelSeen(Facts, frozen=True):
+    """The answer to `see`, by folder; folders without an answer are left out."""
+
+    folders: dict[str, bool]
+
+
+def question(task: StorageTask) -> Question:
+    """Return what to start for this task."""
+    line = msgspec.json.encode(task).decode()
+    return Question(__name__, "the job's folders and files", "a file system hangs", (line,))
+
+
+def folders_of(environ: Mapping[str, str], here: str, script: str) -> dict[str, tuple[str, ...]]:
+    """Return the folders that a job with this environment uses, and what names each of them.
+
+    `here` is the working directory, empty if there is none; `script` is COMMAND's.
+    """
+    named = [(here, WORKING_DIRECTORY)]
+    named += [(os.path.dirname(os.path.join(here, script)), SCRIPT)] if script else []  # noqa: PTH118, PTH120 only text
+    return by_path(named + [(environ.get(name, ""), name) for name in VARIABLES])
+
+
+def by_path(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return what names each folder, by its path; paths that are not absolute are left out."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path, name in named:
+        if path.startswith("/") and "\0" not in path:
+            normal = os.path.normpath(path)
+            found[normal] = tuple(dict.fromkeys((*found.get(normal, ()), name)))
+    return found
+
+
+class _Looker:
+    """The looks of one child, and the files that it must remove."""
+
+    def __init__(self, task: StorageTask) -> None:
+        self.task = task
+        self.file = f".distcheck-{task.name}"
+        self.found = {path: Folder(path, named_by, "silent") for path, named_by in task.folders.items()}
+        self.rated: set[int] = set()
+        self.made: dict[str, None] = {}
+        """Files that were created, or may be."""
+        self.lock = threading.Lock()
+
+    def storage(self) -> Storage:
+        """Look at everything, for as long as the task allows."""
+        files = [*files_of(self.task.words, self.task.script, os.environ, self.task.here)]
+        seen: dict[str, tuple[CommandFile, ...]] = {file.word: (file,) for file in files}
+        installed: list[Packages] = []
+
+        def look_at_file(file: CommandFile) -> None:
+            seen[file.word] = look_at(file)
+
+        jobs: list[Callable[[], object]] = [partial(self.look, path) for path in self.found]
+        jobs += [partial(look_at_file, file) for file in files]
+        jobs += [lambda: installed.append(packages())] if self.task.packages else []
+        _together(jobs, self.task.seconds)
+        shown = dict.fromkeys(file for group in tuple(seen.values()) for file in group)
+        return Storage(tuple(self.found.values()), tuple(shown), installed[0] if installed else None)
+
+    def look(self, path: str) -> None:
+        """Look at one folder; what is known by the deadline counts."""
+        folder = self.found[path]
+        try:
+            # With the last part a file system that is mounted on demand is mounted; a FIFO or a socket is refused.
+            device = os.stat(f"{path}/.").st_dev  # noqa: PTH116 pathlib drops the last part
+        except OSError as error:
+            absent = error.errno == _ABSENT
+            state = "absent" if absent else "other" if error.errno == _NOT_A_FOLDER else "unreadable"
+            self.found[path] = replace(folder, state=state, error="" if absent else error.strerror or "")
+            return
+        room = space(path)
+        folder = replace(
+            folder,
+            state="folder",
+            device=device,
+            space=None if isinstance(room, Missing) else room,
+            **_mounted_at(os.path.realpath(path)),
+        )
+        failure = self.create(f"{path}/{self.file}")
+        holds = self.task.keeps and not failure
+        if not holds:
+            self.erase(f"{path}/{self.file}")
+        folder = self.found[path] = replace(folder, write_error=failure, holds_sentinel=holds)
+        with self.lock:
+            measured = bool(failure) or device in self.rated
+            self.rated.add(device)
+        if measured or folder.space is None or folder.space.free_bytes < disk_rates.LEAST_FREE_BYTES:
+            return
+        self.found[path] = replace(folder, rate_error=f"no figure within {self.task.seconds:g} s")
+        place = f"{path}/{self.file}-rate"
+        self.made[place] = None
+        try:
+            write, read = disk_rates.measure(place, self.task.rate_bytes)
+        except OSError as failed:
+            self.found[path] = replace(folder, rate_error=failed.strerror or "")
+        else:
+            self.found[path] = replace(folder, write_MBps=write, read_MBps=read)
+        finally:
+            self.erase(place)
+
+    def create(self, place: str) -> str:
+        """Create this child's file with its name as content; return the error, empty if there was none."""
+        self.made[place] = None
+        try:
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(descriptor, self.task.name.encode())
+            finally:
+                os.close(descriptor)  # a network file system may report a full disk only now
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    def erase(self, place: str) -> None:
+        """Remove a file of this child."""
+        with suppress(OSError):
+            os.unlink(place)  # noqa: PTH108 this must not depend on imports
+        self.made.pop(place, None)
+
+    def erase_all(self) -> None:
+        """Remove all files of this child, as far as their file systems answer."""
+        _together([partial(self.erase, place) for place in tuple(self.made)], _ERASE_SECONDS)
+
+    def answer(self, order: Order) -> None:
+        """Do what a line of standard input says."""
+        here = [path for path, folder in self.found.items() if folder.state == "folder"]
+        if _NAME.fullmatch(order.see):
+            seen: dict[str, bool] = {}
+
+            def look(path: str) -> None:
+                seen[path] = _sees(path, order.see)
+
+            jobs = [partial(look, path) for path in here]
+            _together(jobs, self.task.seconds)
+            say(SentinelSeen(dict(seen)))
+        if _NAME.fullmatch(order.erase):
+            places = [f"{path}/.distcheck-{order.erase}" for path in here]
+            _together([partial(self.erase, place) for place in places], _ERASE_SECONDS)
+
+
+def _sees(path: str, name: str) -> bool:
+    """Return whether another process's file is here, with its content."""
+    for pause in _AGAIN_SECONDS:
+        time.sleep(pause)
+        with suppress(OSError):
+            descriptor = os.open(f"{path}/.distcheck-{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode) and os.read(descriptor, 64) == name.encode():
+                    return True
+            finally:
+                os.close(descriptor)
+    return False
+
+
+def _together(jobs: Sequence[Callable[[], object]], seconds: float) -> None:
+    """Run each job in a thread of its own; return when all have ended, or after `seconds`."""
+    until = time.monotonic() + seconds
+    threads = [threading.Thread(target=job, daemon=True) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _mounted_at(place: str) -> dict[str, Any]:
+    """Return what is mounted at a real path.
+
+    Source: proc_pid_mountinfo(5). A file system that the kernel made read-only after an error shows ``ro`` among the
+    options of its superblock and still ``rw`` among those of the mount.
+    """
+    from distcheck.probe.environment import hidden
+
+    best: dict[str, Any] = {}
+    length = -1
+    with suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines():
+            head, _, tail = line.partition(" - ")
+            mount = head.split()
+            about = tail.split()
+            if len(mount) < 6 or len(about) < 3:
+                continue
+            point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), mount[4])
+            inside = place == point or place.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= length:
+                length = len(point)
+                remounted = "rw" in mount[5].split(",") and "ro" in about[2].split(",")
+                best = {
+                    "file_system": about[0],
+                    "source": hidden(about[1])[:200],
+                    "mount": point,
+                    "remounted": remounted,
+                }
+    return best
+
+
+def main() -> None:
+    """Answer, obey standard input, and remove the own files whatever ends this process."""
+    exit_after_lifetime()
+    looker = _Looker(msgspec.json.decode(sys.argv[2], type=StorageTask))
+
+    def end(*_: object) -> None:
+        looker.erase_all()
+        os._exit(0)
+
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
+    say(looker.storage())
+    for line in sys.stdin:
+        with suppress(msgspec.DecodeError):
+            looker.answer(msgspec.json.decode(line, type=Order))
+    end()
+
+
+if __name__ == "__main__":
+    main()

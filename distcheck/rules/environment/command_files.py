@@ -1,0 +1,193 @@
+"""Rules about COMMAND's files and packages: on every node, and the same."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Job
+from distcheck.facts.rank import Role, Script
+from distcheck.facts.storage import CommandFile, Packages, Storage
+from distcheck.rules import Outcome, rule
+from distcheck.rules.finding import Fix
+from distcheck.rules.job.versions import installed_of, torch_of
+from distcheck.rules.wording import brief, found, grouped, listed, majority, named, once, unread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from distcheck.facts.rank import RankFacts
+
+_THERE = frozenset({"file", "folder"})
+_MOST_SHOWN = 10
+
+
+class _Seen(NamedTuple):
+    """A file of COMMAND as a node finds it, and the ranks there."""
+
+    file: CommandFile
+    ranks: tuple[RankFacts, ...]
+
+
+@rule("storage", severity="error", scope="rank")
+def command_file_missing(job: Job) -> Iterator[Outcome]:
+    """A file that COMMAND names exists on the leader's node and not on another one.
+
+    The ranks of that node fail at once with ``No such file or directory`` or ``ModuleNotFoundError``, and the others
+    wait for them until their timeout.
+
+    Found with ``distcheck gate -- COMMAND``, on every node, for the program (on PATH), the interpreter that its first
+    line names, the script, and every other word that is a path on the leader's node. An error for the program, its
+    interpreter and the script; a warning for other files and folders, which may be used by rank 0 only.
+
+    Fix: copy the file to all nodes, or use a shared folder or one image.
+    """
+    leader = next((process.node for process in job.processes if process.role is Role.LEADER), "")
+    names = {node.key: node.name for node in job.nodes}
+    here = {file.word: file for node in job.nodes if node.key == leader for file in _files(node.storage)}
+    for word, seen in _by_word(job).items():
+        first = here.get(word)
+        absent = [s for s in seen if s.file.state not in _THERE and s.file.state != "silent"]
+        if first is None or first.state not in _THERE or not absent:
+            continue
+        ranks = [rank for s in absent for rank in s.ranks]
+        what = "cannot be read" if absent[0].file.state == "unreadable" else "does not exist"
+        look = f"command -v {quote(word)}" if first.role == "program" else f"ls -ld {quote(first.path)}"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: COMMAND's {first.role} {brief(word, 100)} {what}; it exists on {names[leader]}",
+            Fix("Copy it to all nodes, or use a shared folder or one image.", (look,)),
+            severity="warning" if first.role == "argument" else "error",
+            evidence={"path": first.path, "error": absent[0].file.error},
+        )
+
+
+@rule("storage", "sw-script-differs", severity="warning", scope="rank", also=("peers",))
+def command_file_differs(job: Job) -> Iterator[Outcome]:
+    """A file that COMMAND names is not the same on all nodes.
+
+    Ranks that run different code call different collectives: a hang, ``Detected mismatch between collectives on
+    ranks`` with TORCH_DISTRIBUTED_DEBUG=DETAIL, or results that no one can explain. The usual cause is a copy on a
+    local disk that was not synchronised.
+
+    Found with ``distcheck gate -- COMMAND``, by the size and the SHA-256 of the program, its interpreter, the script,
+    and every other file that COMMAND names; of files above 8 MiB, three samples are compared. Modules that the script
+    imports are not compared.
+
+    Fix: copy the file to all nodes again, or use a shared folder or one image.
+    """
+    known = [(job.process_of(rank).script, rank) for rank in job.ranks]  # jobs of version 0.1.0
+    yield from unread(job, ((rank, script.reason) for script, rank in known if isinstance(script, Missing)))
+    pythons = _pythons(job)
+    for word, seen in _by_word(job).items():
+        groups = grouped((s for s in seen if s.file.sha256), lambda s: (s.file.sha256, s.file.size_bytes))
+        if len(groups) < 2:
+            continue
+        usual = majority({key: [r for s in group for r in s.ranks] for key, group in groups.items()})
+        odd = [s for key, group in groups.items() if key != usual for s in group]
+        role = odd[0].file.role
+        if role in {"program", "interpreter"} and pythons > 1:
+            continue  # sw-python-differs reports it
+        ranks = [rank for s in odd for rank in s.ranks]
+        number = sum(len(s.ranks) for s in groups[usual]) if usual is not None else 0
+        rest = f"from that of the other {number}" if usual is not None else "between them"
+        path = odd[0].file.path
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: the content of COMMAND's {role} {brief(word, 100)} differs {rest}",
+            Fix("Copy the file to all nodes again.", (f"sha256sum {quote(path)}",)),
+            severity="warning",
+            evidence={
+                f"{digest[:12]}, {size} B" if size is not None else digest[:12]: named(
+                    job, [rank for s in group for rank in s.ranks]
+                )
+                for (digest, size), group in groups.items()
+            },
+        )
+
+
+@rule("storage", severity="warning", scope="rank")
+def sw_packages_differ(job: Job) -> Iterator[Outcome]:
+    """The packages installed for Python are not the same on all nodes.
+
+    Another version of a package changes the data, the model or the collectives on some ranks: ``ImportError`` there,
+    objects that cannot be unpickled, or results that no one can explain. The usual cause is an environment per node of
+    which one was not updated.
+
+    Found by ``distcheck gate``, by a hash over names and versions of the distributions (NAME-VERSION.dist-info) that
+    distcheck's Python finds. If the hashes differ, at most ten differences are listed. Where the versions
+    of torch or Python differ, sw-torch-version-differs and sw-python-differs report the environment instead.
+
+    Fix: install the same versions on all nodes, or use one shared environment or image.
+    """
+    nodes = [(node, p) for node in job.nodes if (p := _packages(node.storage)) is not None]
+    groups = grouped(nodes, lambda item: item[1].sha256)
+    if len(groups) < 2 or _pythons(job) > 1 or len({torch_of(job, rank) for rank in job.ranks} - {""}) > 1:
+        return
+    usual = majority({key: [r for node, _ in group for r in job.ranks_on(node)] for key, group in groups.items()})
+    ranks_of = {key: [r for node, _ in group for r in job.ranks_on(node)] for key, group in groups.items()}
+    reference = usual if usual is not None else next(iter(groups))
+    base = _listed_packages([p for _, p in groups[reference]])
+    for key, ranks in ranks_of.items():
+        if key == reference:
+            continue
+        own = _listed_packages([p for _, p in groups[key]])
+        differences = _differences(own, base) if own and base else []
+        rest = f"from those of {named(job, ranks_of[reference])}"
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: the installed packages differ {rest}: "
+            f"{listed(differences, most=3) or 'the list is not known'}",
+            Fix(
+                "Install the same versions on all nodes, or use one shared environment or image.",
+                ("python3 -m pip list --format=freeze",),
+            ),
+            severity="warning",
+            evidence={"differences": listed(differences, most=_MOST_SHOWN), "number": len(differences)},
+        )
+
+
+def _pythons(job: Job) -> int:
+    """Return how many minor versions of Python the ranks use."""
+    return len({installed_of(job, rank).python.rpartition(".")[0] for rank in job.ranks})
+
+
+def _files(storage: Storage | Missing | None) -> tuple[CommandFile, ...]:
+    return storage.files if isinstance(storage, Storage) else ()
+
+
+def _packages(storage: Storage | Missing | None) -> Packages | None:
+    return storage.packages if isinstance(storage, Storage) else None
+
+
+@once
+def _by_word(job: Job) -> dict[str, list[_Seen]]:
+    """Return every file of COMMAND as the nodes find it, by the word that names it."""
+    seen = [_Seen(file, job.ranks_on(node)) for node in job.nodes for file in _files(node.storage)]
+    for rank in job.ranks:
+        script = job.process_of(rank).script
+        if isinstance(script, Script):
+            file = CommandFile(script.path, "script", script.path, "file", sha256=script.sha256)
+            seen.append(_Seen(file, (rank,)))
+    return grouped((s for s in seen if s.ranks), lambda s: s.file.word)
+
+
+def _listed_packages(packages: Sequence[Packages]) -> tuple[str, ...]:
+    return next((p.names for p in packages if p.names), ())
+
+
+def _differences(own: Sequence[str], base: Sequence[str]) -> list[str]:
+    """Return the packages in which two lists differ: numpy 1.26.4 instead of 2.2.6."""
+    mine, theirs = (dict(name.partition("==")[::2] for name in names) for names in (own, base))
+    shown = []
+    for name in sorted(set(mine) | set(theirs)):
+        here, there = mine.get(name), theirs.get(name)
+        if here is None or there is None:
+            shown.append(f"{name} {here or there} only {'there' if here is None else 'here'}")
+        elif here != there:
+            shown.append(f"{name} {here} instead of {there}")
+    return shown

@@ -1,0 +1,131 @@
+"""A process's part in the check of the job's folders and files.
+
+The process of local rank 0 looks for its node, through a child that stays until the run ends. The child of rank 0's
+process keeps a file in every folder. A follower learns its name from the leader's Welcome and looks for it before it
+reports, so that the leader compares nothing and no message is added to the roll call.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from distcheck.facts.base import Missing
+from distcheck.facts.storage import ASKED, Packages, Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distcheck.facts.job import Asked
+    from distcheck.probe.conversation import Conversation
+    from distcheck.probe.storage import StorageTask
+    from distcheck.rollcall.protocol import Welcome
+    from distcheck.run.context import Session
+
+TOO_LATE = "not checked: too little time was left"
+_START_SECONDS = 3.0
+"""How long the child may take to start and to answer, beside the time that it gives its folders."""
+_LEAST_SECONDS = 2.0
+"""A folder that does not answer for a shorter time proves nothing."""
+_SEE_SECONDS = 3.0
+_MANY_RANKS = 256
+"""In larger jobs each node writes less, because all of them may write to one file server."""
+
+
+async def look(run: Session) -> Storage | Missing | None:
+    """Look at this node's folders and files; None if another process does."""
+    ranks = run.request.placements
+    if "storage" not in run.asked.looks or ranks[0].local_rank:
+        return None
+    seconds = run.remaining(3.0)
+    keeps = 0 in run.request.own_ranks and run.request.meets and not run.request.speaks_for_all
+    world = ranks[0].world_size or 1
+    task = task_of(run.asked, run.request.environ, run.uid, seconds - _START_SECONDS, world, keeps=keeps)
+    if task is None:
+        return Missing(reason=TOO_LATE)
+    run.storage = start(task, run.remaining(), run.request.environ)
+    return await heard(run.storage, min(seconds, task.seconds + _START_SECONDS))
+
+
+def task_of(
+    asked: Asked, environ: Mapping[str, str], name: str, seconds: float, ranks: int = 1, *, keeps: bool = False
+) -> StorageTask | None:
+    """Return what the child of a process with this environment looks at; None if `seconds` are too few."""
+    from distcheck.probe.disk_rates import MOST_BYTES
+    from distcheck.probe.storage import PATIENCE_SECONDS, StorageTask, by_path, folders_of
+
+    if seconds < _LEAST_SECONDS:
+        return None
+    here = asked.folder or _working_directory()
+    folders = by_path((path, ASKED) for path in asked.paths)
+    if asked.command in {"gate", "node"}:
+        # A daemon that runs distcheck node has no working directory that matters.
+        for path, named_by in folders_of(environ, "" if asked.command == "node" else here, asked.script).items():
+            folders[path] = (*folders.get(path, ()), *named_by)
+    return StorageTask(
+        name=name,
+        folders=folders,
+        words=asked.words,
+        script=asked.script,
+        here=here,
+        packages=asked.command == "gate",
+        keeps=keeps,
+        rate_bytes=MOST_BYTES * _MANY_RANKS // max(_MANY_RANKS, ranks),
+        seconds=min(PATIENCE_SECONDS, seconds),
+    )
+
+
+def start(task: StorageTask, lifetime: float, environ: Mapping[str, str]) -> Conversation:
+    """Start the child."""
+    from distcheck.probe.conversation import Conversation
+    from distcheck.probe.storage import question
+
+    return Conversation(question(task), lifetime, environ)
+
+
+async def heard(child: Conversation, seconds: float) -> Storage | Missing:
+    """Return the child's first answer, within `seconds`."""
+    found: Storage | Missing = await child.hear(Storage, seconds)
+    return found
+
+
+async def compare(run: Session, welcome: Welcome) -> None:
+    """Look for the leader's file, and drop the names of packages that are the leader's own."""
+    found = run.record.node.storage if run.record.node is not None else None
+    if run.storage is None or run.record.node is None or not isinstance(found, Storage):
+        return
+    from distcheck.probe.storage import Order, SentinelSeen
+
+    run.storage.say(encode(Order(see=welcome.uid)).decode())
+    answer: SentinelSeen | Missing = await run.storage.hear(SentinelSeen, min(_SEE_SECONDS, run.remaining(3.0)))
+    seen = {} if isinstance(answer, Missing) else answer.folders
+    folders = tuple(replace(f, sees_sentinel=seen.get(f.path)) for f in found.folders)
+    packages = found.packages
+    if packages is not None and packages.sha256 == welcome.packages:
+        packages = replace(packages, names=())
+    run.record.node = replace(run.record.node, storage=replace(found, folders=folders, packages=packages))
+
+
+def packages_of(run: Session) -> str:
+    """Return the hash of the distributions installed here, '' if unknown."""
+    found = run.record.node.storage if run.record.node is not None else None
+    packages = found.packages if isinstance(found, Storage) else None
+    return packages.sha256 if isinstance(packages, Packages) else ""
+
+
+def clean_up_after(run: Session, welcome: Welcome) -> None:
+    """Remove the file of a leader that was lost, which may have died before it could."""
+    if run.storage is not None:
+        from distcheck.probe.storage import Order
+
+        run.storage.say(encode(Order(erase=welcome.uid)).decode())
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 the text as it is
+    except OSError:
+        return ""

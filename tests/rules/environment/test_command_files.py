@@ -1,0 +1,134 @@
+"""COMMAND's files and packages that are absent or different on some nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from distcheck.facts.base import Missing
+from distcheck.facts.node import TorchBuild
+from distcheck.facts.rank import Installed, Script
+from distcheck.facts.storage import CommandFile, Packages, Storage
+
+SAME, OTHER = "a" * 64, "b" * 64
+LAUNCHERS = ("torchrun", "slurm", "openmpi", "distcheck")
+
+
+def file(word="train.py", role="script", state="file", sha256=SAME, size=9):
+    return CommandFile(word, role, f"/job/{word}", state, size_bytes=size, sha256=sha256 if state == "file" else "")
+
+
+@pytest.fixture
+def job(job_of):
+    return job_of(3, 2, "slurm", looks=("environment", "meeting", "storage", "peers"), command="gate")
+
+
+@pytest.fixture
+def with_files(change):
+    """Return a job whose nodes find these files; None for a node is what the first one finds."""
+
+    def with_files(job, *nodes):
+        for number in range(len(job.nodes)):
+            files = (nodes[number] if number < len(nodes) else None) or nodes[0]
+            job = change.node(job, number, storage=Storage(files=tuple(files)))
+        return job
+
+    return with_files
+
+
+@pytest.fixture
+def told(judge):
+    return lambda job: [(f.rule, f.severity, f.ranks, f.nodes) for f in judge(job, "command_files").findings]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_same_files_on_all_nodes_are_fine(job_of, with_files, told, launcher):
+    job = job_of(3, 2, launcher, looks=("storage", "peers"), command="gate")
+    files = (file(), file("python", "program"), file("data", "argument", "folder"), file("nowhere/x", state="absent"))
+    assert told(with_files(job, files)) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "severity"), [("script", "error"), ("program", "error"), ("interpreter", "error"), ("argument", "warning")]
+)
+def test_a_file_that_one_node_lacks_is_named_there(job, with_files, told, role, severity):
+    absent = with_files(job, (file(role=role),), (file(role=role, state="absent"),))
+    assert told(absent) == [("command-file-missing", severity, (2, 3), ("node2",))]
+
+
+def test_a_file_that_only_another_node_than_the_leaders_has_is_no_fault(job, with_files, told):
+    assert told(with_files(job, (file(state="absent"),), (file(),))) == []
+
+
+def test_a_file_that_a_node_does_not_name_is_not_missing_there(job, with_files, told):
+    assert told(with_files(job, (file(),), (file("other.py"),))) == []
+
+
+def test_a_file_that_cannot_be_read_on_a_node_is_named_with_the_error(job, with_files, judge):
+    closed = CommandFile("train.py", "script", "/job/train.py", "unreadable", "Permission denied")
+    (found,) = judge(with_files(job, (file(),), None, (closed,)), "command_files").findings
+    assert (found.rule, found.nodes, found.evidence["error"]) == (
+        "command-file-missing",
+        ("node3",),
+        "Permission denied",
+    )
+    assert "train.py cannot be read; it exists on node1" in found.message
+
+
+@pytest.mark.parametrize("other", [file(sha256=OTHER), file(size=10)])
+def test_a_file_that_differs_on_one_node_is_a_warning_there(job, with_files, told, other):
+    assert told(with_files(job, (file(),), None, (other,))) == [("command-file-differs", "warning", (4, 5), ("node3",))]
+
+
+def test_of_two_versions_on_two_nodes_none_is_the_right_one(job_of, with_files, told):
+    job = job_of(2, 1, looks=("storage",))
+    assert told(with_files(job, (file(),), (file(sha256=OTHER),))) == [
+        ("command-file-differs", "warning", (0, 1), ("node1", "node2"))
+    ]
+
+
+def test_another_python_is_reported_once(job, with_files, told, change):
+    job = with_files(job, (file("python", "program"),), (file("python", "program", sha256=OTHER),))
+    assert told(job) == [("command-file-differs", "warning", (2, 3), ("node2",))]
+    torch = job.nodes[0].torch
+    job = change.process(job, None, installed=Installed("3.11.7", "/venv", torch))
+    assert told(change.process(job, (2, 3), installed=Installed("3.12.1", "/venv", torch))) == []
+
+
+def test_the_script_of_a_job_saved_by_an_earlier_version_is_still_judged(job, told, judge, change):
+    job = change.process(job, None, script=Script("train.py", SAME))
+    assert told(job) == []
+    assert told(change.process(job, (2, 3), script=Script("train.py", OTHER))) == [
+        ("command-file-differs", "warning", (2, 3), ("node2",))
+    ]
+    unread = judge(change.process(job, 4, script=Missing(reason="train.py: No such file")), "command_files")
+    assert [(n.rule, n.ranks, n.required) for n in unread.not_checked] == [("command-file-differs", (4,), False)]
+
+
+def with_packages(job, change, *nodes):
+    for number, names in enumerate(nodes):
+        packages = Packages(str(hash(names)), len(names), names)
+        job = change.node(job, number, storage=Storage(packages=packages))
+    return job
+
+
+def test_packages_that_differ_on_one_node_are_listed(job, change, judge):
+    usual, odd = ("numpy==2.2.6", "zlib==1"), ("numpy==1.26.4", "extra==3", "zlib==1")
+    assert judge(with_packages(job, change, usual, usual, usual), "command_files").findings == ()
+    (found,) = judge(with_packages(job, change, usual, usual, odd), "command_files").findings
+    assert (found.rule, found.severity, found.nodes) == ("sw-packages-differ", "warning", ("node3",))
+    assert "extra 3 only here and numpy 1.26.4 instead of 2.2.6" in found.message
+
+
+def test_at_most_ten_packages_are_listed(job, change, judge):
+    many = tuple(f"p{n:02}==1" for n in range(30))
+    (found,) = judge(with_packages(job, change, many, many, ()), "command_files").findings
+    assert "the list is not known" in found.message
+    (found,) = judge(with_packages(job, change, many, many, ("p00==1",)), "command_files").findings
+    assert found.evidence["number"] == 29
+    assert found.evidence["differences"].count("only there") == 10
+
+
+def test_packages_are_not_compared_where_torch_differs(job, change, judge):
+    job = with_packages(job, change, ("a==1",), ("a==2",), ("a==1",))
+    job = change.process(job, (2, 3), installed=Installed("3.11.7", "/venv", TorchBuild("2.7.1", None, None)))
+    assert judge(job, "command_files").findings == ()
