@@ -51,6 +51,7 @@ def tried(file, pattern):
 COMPARED = of("judge:LOW"), of("judge:TOO_LOW")
 CONFIDENT = 100 * of("spread:STEADY"), 100 * of("spread:CONFIDENCE")
 BURST = (of("run.context:_GPU_BURST_SECONDS"),)
+PATIENT = (of("probe.storage:PATIENCE_SECONDS"),)
 HUNG = (of("run.group_tests:_LEAST_SECONDS"),)
 STALLED = (of("run.stall:STALL_SECONDS"),)
 NODE_ENDS = (default("cli.options:NodeOptions", "timeout"),)
@@ -163,6 +164,7 @@ PHRASES = {
         ("a burst has at least {} s", BURST),
         ("no progress for {} s after", STALLED),
         ("{} s at least, hangs", HUNG),
+        ("answers after {} s at the latest", PATIENT),
     ],
     "docs/json.md": [
         ("with a confidence of {1} %", CONFIDENT),
@@ -237,6 +239,19 @@ PHRASES = {
     "docs/rules/nccl_nodes.md": [
         ("all_reduce of {} MiB and more", [of("collectives.nccl_intranode:_NVLS_BYTES") >> 20])
     ],
+    "docs/rules/storage.md": [
+        (
+            "an error below {} MiB or without an inode, a warning below {} MiB",
+            [of("rules.host.storage:_NOTHING_BYTES") >> 20, of("rules.host.storage:_LITTLE_BYTES") >> 20],
+        ),
+        ("which may take {} s", PATIENT),
+        (
+            "below {} MB/s, or below {} MB/s and a tenth",
+            [of(f"rules.host.storage:_{name}_MBPS") for name in ("SLOW", "SLOWER")],
+        ),
+        ("where less than {} MiB are free", [of("disk_rates:LEAST_FREE_BYTES") >> 20]),
+    ],
+    "docs/rules/command_files.md": [("files above {} MiB", [of("probe.command:_WHOLE_BYTES") >> 20])],
     "docs/rules/node.md": [
         (
             "a warning at {} MiB or less, an error at less than {} MiB",

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.host import HostFacts
-from distcheck.facts.node import NodeState, Space
+from distcheck.facts.node import NodeState
 from distcheck.facts.quantities import count, size
+from distcheck.facts.storage import Space
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.host.shown import hosts, unread

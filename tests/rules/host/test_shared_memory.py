@@ -6,7 +6,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.host import Leftover
-from distcheck.facts.node import Space
+from distcheck.facts.storage import Space
 
 FAMILY = "host_shared_memory"
 GIB = 1 << 30
