@@ -6,10 +6,15 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import OPERATIONS, bus_factor, label, moved_bytes, usual_sizes
+from distcheck.facts.base import Missing
 from distcheck.facts.quantities import size
+from distcheck.rules.collectives.endings import endings, why_ended
+from distcheck.rules.finding import NotChecked
 from distcheck.rules.wording import listed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from distcheck.facts.job import Collectives, Job, Measurement
 
 
@@ -34,3 +39,17 @@ def missing_figures(job: Job, collectives: Collectives) -> list[str]:
         if absent:
             gaps.append(f"{label(op, dtype)} of {listed(absent)}")
     return gaps
+
+
+def unmeasured(job: Job) -> Iterator[NotChecked]:
+    """Yield the missing figures, where no finding of this family explains them."""
+    collectives = job.collectives
+    if collectives is None or isinstance(collectives, Missing):
+        reason = collectives.reason if collectives else "the collectives were not run"
+        yield NotChecked(reason=reason)
+        return
+    if any(endings(job)):
+        return
+    gaps = missing_figures(job, collectives)
+    if gaps:
+        yield NotChecked(reason=f"no figure for {listed(gaps)}{why_ended(job)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from distcheck.facts.base import Missing
 from distcheck.facts.job import Job
 from distcheck.facts.rank import RankFacts
 from distcheck.rules import Outcome, rule
@@ -25,9 +24,9 @@ from distcheck.rules.collectives.endings import (
     who,
     why_ended,
 )
-from distcheck.rules.collectives.figures import missing_figures
+from distcheck.rules.collectives.figures import unmeasured
 from distcheck.rules.collectives.ras import ras_evidence, ras_named, ras_ranks
-from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.wording import brief, found, grouped, listed, numbered, numbers_of
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def collective_failed(job: Job) -> Iterator[Outcome]:
             confirmed=False,
             evidence=evidence_of(ranks),
         )
-    yield from _unmeasured(job)
+    yield from unmeasured(job)
 
 
 @rule("collectives", scope=("node", "link"))
@@ -291,17 +290,3 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
             for op, counted in by_op.items()
         },
     )
-
-
-def _unmeasured(job: Job) -> Iterator[NotChecked]:
-    """Yield the missing figures, where no finding of this family explains them."""
-    collectives = job.collectives
-    if collectives is None or isinstance(collectives, Missing):
-        reason = collectives.reason if collectives else "the collectives were not run"
-        yield NotChecked(reason=reason)
-        return
-    if any(endings(job)):
-        return
-    gaps = missing_figures(job, collectives)
-    if gaps:
-        yield NotChecked(reason=f"no figure for {listed(gaps)}{why_ended(job)}")
