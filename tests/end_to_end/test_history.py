@@ -107,7 +107,7 @@ def test_the_figures_of_a_gate_are_compared_with_those_in_the_history(on_node, t
     job = msgspec.structs.replace(saved.load(tmp_path / "job.json"), history=past)
     (found,) = [f for f in judge(job).findings if f.rule == "perf-below-history"]
     assert (found.severity, found.nodes) == ("warning", ("node3",))
-    assert found.message.startswith("broadcast of 1 MiB has a bus bandwidth of ")
+    assert found.message.startswith("broadcast of 1 MiB: ")
     assert found.message.endswith("90% lower")
 
 

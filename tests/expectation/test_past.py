@@ -6,7 +6,9 @@ import pytest
 from rules.conftest import healthy_job, replace
 
 from distcheck.expectation.past import fell, figures
+from distcheck.facts.device import DeviceTest
 from distcheck.facts.job import Collectives, Measurement
+from distcheck.facts.rank import RankRun
 
 MIB = 1 << 20
 STEADY = (10.0, 10.1, 9.9, 10.05, 9.95, 10.0, 10.0)
@@ -28,7 +30,8 @@ def names(job):
 
 def test_a_figure_is_the_bus_bandwidth_over_the_whole_world_in_the_history_of_rank_0s_node():
     broadcast, all_reduce = figures(measured())
-    assert (broadcast.label, broadcast.node, broadcast.unit) == ("broadcast bfloat16 of 4 MiB", "node1", "GB/s")
+    assert (broadcast.label, broadcast.unit) == ("broadcast bfloat16 of 4 MiB", "GB/s busbw")
+    assert broadcast.node == all_reduce.node == "node1"
     assert broadcast.nodes == all_reduce.nodes == ("node1", "node2")
     assert broadcast.value == pytest.approx(4 * MIB / 1e6, rel=1e-4)
     assert all_reduce.value == pytest.approx(MIB / 2e6 * 1.5, rel=1e-4)
@@ -48,6 +51,33 @@ def test_figures_under_the_same_conditions_have_the_same_names_and_others_do_not
     ):
         assert names(other).isdisjoint(usual)
     assert names(measured(launcher="slurm")) == usual
+
+
+def with_tests(job, *uuids):
+    """Return the job with a device test of each rank on one of these GPUs."""
+    test = DeviceTest("bfloat16", 8192, 600.0, 3000.0, 50.0, None)
+    ran = RankRun(1, "done", "done", device_test=test)
+    ranks = tuple(replace(rank, gpu=uuid, run=ran) for rank, uuid in zip(job.ranks, uuids, strict=True))
+    return replace(job, ranks=ranks)
+
+
+def test_each_gpu_has_figures_of_its_own_and_one_that_ranks_share_or_a_cpu_has_none():
+    found = figures(with_tests(healthy_job(2, 2, gpus=2), "GPU-a", "GPU-b", "GPU-c", "GPU-d"))
+    assert [(f.node, f.ranks) for f in found[::3]] == [
+        ("node1", (0,)),
+        ("node1", (1,)),
+        ("node2", (2,)),
+        ("node2", (3,)),
+    ]
+    assert [(f.label, f.value, f.unit) for f in found[:3]] == [
+        ("matrix products of rank 0 (GPU-a)", 600.0, "TFLOPS"),
+        ("copies in GPU memory of rank 0 (GPU-a)", 3000.0, "GB/s"),
+        ("copies from the host of rank 0 (GPU-a)", 50.0, "GB/s"),
+    ]
+    assert len({f.name for f in found}) == len(found) == 12
+    shared = figures(with_tests(healthy_job(1, 3, gpus=2), "GPU-a", "GPU-a", "GPU-b"))
+    assert {f.ranks for f in shared} == {(2,)}
+    assert figures(with_tests(healthy_job(1, 2), None, None)) == []
 
 
 @pytest.mark.parametrize(

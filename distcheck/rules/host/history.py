@@ -31,8 +31,7 @@ def host_failed_before(job: Job) -> Iterator[Outcome]:
     """Earlier runs found the node, or a GPU of it, confirmed bad several times.
 
     A fault that comes and goes passes the next check and stops the job hours later. Meta removed nodes with such a
-    record from a cluster of 16,000 GPUs, and the share of large jobs (512 GPUs and more) that failed fell from 14 % to
-    4 %.
+    record, and the share of its large jobs that failed fell from 14 % to 4 %.
 
     Found with ``--history DIR``: of the last 10 runs of one command on the node, all within 30 days, 3 or more
     reported an error of scope node or gpu for it that was confirmed.
@@ -80,19 +79,25 @@ def _unread(past: History | Missing) -> Iterator[NotChecked]:
         yield NotChecked(reason=f"not read in {past.folder}: {listed(past.unread)}", required=False)
 
 
-@rule("collectives", severity="warning", scope=("node", "link"), always=True)
+@rule(
+    "collectives",
+    severity="warning",
+    scope=("node", "link"),
+    always=True,
+    unless=("gpu-slow-compute", "gpu-slow-memory", "gpu-slow-host-copy", "perf-below-baseline"),
+)
 def perf_below_history(job: Job) -> Iterator[Outcome]:
-    """An operation is slower than in the earlier runs on the same nodes.
+    """A collective, or a GPU's own work, is slower than in the earlier runs on the same nodes.
 
     A node or network that becomes slower shows no error. Typical causes: an update of driver or firmware, a link that
     retrains at a lower rate, thermal throttling.
 
     Found with ``--history DIR``, from the bus bandwidth of each operation and size in runs on the same nodes with the
-    same ranks, models of GPU and backend. The median of the newest 3 values, this run's included, is compared with the
-    median of at least 5 and at most 28 earlier ones. It is reported if it is lower by more than 4 standard deviations
-    of the earlier values (estimated from the median absolute deviation of their logarithms), and below 0.9 of their
-    median, with Gloo below 0.5. One slow run is not reported, and this run's own value must be that low, too. A drop
-    that lasts becomes the usual value after about 15 runs.
+    same ranks, models of GPU and backend, and from the device test of each GPU. The median of the newest 3 values, this
+    run's included, is compared with the median of at least 5 and at most 28 earlier ones. It is reported if it is lower
+    by more than 4 standard deviations of the earlier values (estimated from the median absolute deviation of their
+    logarithms), and below 0.9 of their median, with Gloo below 0.5. One slow run is not reported, and this run's own
+    value must be that low, too. A drop that lasts becomes the usual value after about 15 runs.
 
     Fix: ``distcheck isolate`` finds a slow node or link; compare the versions with those of the earlier runs.
     """
@@ -106,14 +111,15 @@ def perf_below_history(job: Job) -> Iterator[Outcome]:
     fallen = [
         (figure, earlier)
         for figure in figures(job)
-        if (earlier := before.get((figure.node, figure.name))) is not None and fell(earlier.values, figure.value, least)
+        if (earlier := before.get((figure.node, figure.name))) is not None
+        and fell(earlier.values, figure.value, LEFT if figure.ranks else least)
     ]
-    for operation, them in grouped(fallen, lambda pair: pair[0].label.partition(" of ")[0]).items():
-        yield _slower(operation, them, past.folder)
+    for them in grouped(fallen, lambda pair: (pair[0].kind, pair[0].nodes)).values():
+        yield _slower(them, past.folder)
 
 
-def _slower(operation: str, fallen: list[tuple[NodeFigure, PastFigure]], folder: str) -> Finding:
-    """Return the finding about one operation, judged at the size with the largest drop."""
+def _slower(fallen: list[tuple[NodeFigure, PastFigure]], folder: str) -> Finding:
+    """Return the finding about one kind of work, judged at the size or GPU with the largest drop."""
     from distcheck.expectation.past import usual
 
     def share(pair: tuple[NodeFigure, PastFigure]) -> float:
@@ -126,16 +132,17 @@ def _slower(operation: str, fallen: list[tuple[NodeFigure, PastFigure]], folder:
         scope="node" if alone else "link",
         owner="unknown",
         confirmed=False,
+        ranks=tuple(sorted({rank for pair in fallen for rank in pair[0].ranks})),
         nodes=figure.nodes if alone else (),
-        message=f"{figure.label} has a bus bandwidth of {figure.value:.3g} {figure.unit} on {listed(figure.nodes)}; in "
-        f"earlier runs the median was {usual(earlier.values):.3g} {figure.unit}: {1 - share(worst):.0%} lower",
+        message=f"{figure.label}: {figure.value:.3g} {figure.unit} on {listed(figure.nodes)}; in earlier runs the "
+        f"median was {usual(earlier.values):.3g} {figure.unit}: {1 - share(worst):.0%} lower",
         evidence={
             f"{figure.label}, {figure.unit}": ", ".join(f"{v:.3g}" for v in (*earlier.values[-7:], figure.value))
             for figure, earlier in fallen
         }
         | ({"earlier versions": earlier.versions} if earlier.versions else {}),
         fix=Fix(
-            f"Find out what changed since the earlier runs; {operation} on other nodes shows whether the node is slow.",
+            "Find out what has changed since the earlier runs, and whether a node is slow.",
             ("distcheck isolate", f"distcheck report --history {quote(folder)}"),
         ),
     )

@@ -7,8 +7,10 @@ from rules.conftest import LAUNCHERS
 
 from distcheck.expectation.past import figures
 from distcheck.facts.base import Missing
+from distcheck.facts.device import DeviceTest
 from distcheck.facts.history import Failure, History, PastFigure, RecentRuns
 from distcheck.facts.job import Collectives, Measurement
+from distcheck.facts.rank import RankRun
 
 MIB = 1 << 20
 AT = 1_795_000_000.0
@@ -124,11 +126,11 @@ def test_a_figure_that_fell_is_named_with_both_values(gate, judge):
     assert (finding.rule, finding.severity, finding.scope) == ("perf-below-history", "warning", "link")
     assert finding.nodes == ()
     assert finding.message == (
-        "all_reduce of 64 MiB has a bus bandwidth of 11.7 GB/s on node1, node2, node3 and node4; in earlier runs the "
-        "median was 19.6 GB/s: 40% lower"
+        "all_reduce of 64 MiB: 11.7 GB/s busbw on node1, node2, node3 and node4; in earlier runs the median was "
+        "19.6 GB/s busbw: 40% lower"
     )
     assert finding.evidence == {
-        "all_reduce of 64 MiB, GB/s": "19.4, 19.7, 19.5, 19.6, 19.6, 11.7, 11.7, 11.7",
+        "all_reduce of 64 MiB, GB/s busbw": "19.4, 19.7, 19.5, 19.6, 19.6, 11.7, 11.7, 11.7",
         "earlier versions": "torch 2.8.0",
     }
 
@@ -152,3 +154,35 @@ def test_figures_under_other_conditions_are_not_compared(gate, judge, change):
     assert judge(other, "history").findings == ()
     fewer = slower(gate, 0.5, nodes=2).history
     assert judge(gate(fewer), "history").findings == ()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_a_gpu_whose_own_work_became_slower_is_named_with_its_rank(gate, judge, change, backend):
+    def gpus(share):
+        test = DeviceTest("bfloat16", 8192, 600.0 * share, 3000.0, 50.0, 50.0)
+        job = gate(None, nodes=2, backend=backend)
+        runs = (RankRun(n, "done", "done", device="NVIDIA H100", device_test=test) for n in range(4))
+        return change.job(
+            job, ranks=tuple(change.job(rank, run=run) for rank, run in zip(job.ranks, runs, strict=True))
+        )
+
+    slow, usual = gpus(0.8), [figure for figure in figures(gpus(1)) if figure.ranks]
+    low = {figure.name: figure.value for figure in figures(slow)}
+    past = tuple(PastFigure(f.node, f.name, (f.value,) * 7 + (low[f.name],) * 2) for f in usual if f.ranks != (3,))
+    findings = judge(change.job(slow, history=History("/h", figures=past)), "history").findings
+    assert [(f.scope, f.nodes, f.ranks) for f in findings] == [("node", ("node1",), (0, 1)), ("node", ("node2",), (2,))]
+    assert findings[0].message == (
+        "matrix products of rank 0 (GPU-1-0): 480 TFLOPS on node1; in earlier runs the median was 600 TFLOPS: 20% lower"
+    )
+
+
+def test_a_collective_that_is_slow_because_of_a_slow_gpu_is_reported_once(gate, judge, change):
+    job = slower(gate, 0.6)
+    assert [f.rule for f in judge(job, "history", "gpu_speed").findings] == ["perf-below-history"]
+    tests = [DeviceTest("bfloat16", 8192, 600.0 if n else 100.0, 3000.0, 50.0, 50.0) for n in range(8)]
+    ranks = tuple(
+        change.job(rank, run=RankRun(n, "done", "done", device="NVIDIA H100", device_test=test))
+        for n, (rank, test) in enumerate(zip(job.ranks, tests, strict=True))
+    )
+    found = judge(change.job(job, ranks=ranks), "history", "gpu_speed").findings
+    assert [(f.rule, f.ranks) for f in found] == [("gpu-slow-compute", (0,))]
