@@ -7,7 +7,8 @@ A page has a block for a table between two comments::
 
 The program that measures calls ``put(page, NAME, lines, covers=[...], command="python ... --write")``, which writes
 the lines with date, commit and machine. Until then the block is empty. `covers` are the files, or glob patterns of
-files, relative to the root of the repository, that can change the figures. A test fails if they have changed since.
+files, relative to the root of the repository, that can change the figures; FILE.py::NAME is one function or class of a
+file. A test fails if they have changed since.
 ``python docs/measured.py`` lists the stale tables, with the commands that write them.
 """
 
@@ -108,15 +109,29 @@ def digest(covers: Sequence[str], root: Path = ROOT) -> str:
     Comments, docstrings, imports and formatting of Python files do not count. File names do not count, so that a file
     can move. A pattern that matches no file is an error.
     """
-    contents = (
-        _code(path.read_bytes()) if path.suffix == ".py" else path.read_bytes() for path in _files(covers, root)
-    )
+    whole = [cover for cover in covers if "::" not in cover]
+    contents = [
+        *(_code(path.read_bytes()) if path.suffix == ".py" else path.read_bytes() for path in _files(whole, root)),
+        *(_part(cover, root) for cover in covers if "::" in cover),
+    ]
     each = sorted(hashlib.sha256(content).digest() for content in contents)
     return hashlib.sha256(b"".join(each)).hexdigest()[:16]
 
 
+def _part(cover: str, root: Path) -> bytes:
+    """Return the code of one function or class of a file."""
+    file, _, name = cover.partition("::")
+    tree = ast.parse((root / file).read_bytes())
+    found = [node for node in tree.body if getattr(node, "name", None) == name]
+    if not found:
+        raise ValueError(f"{file} has no {name}")
+    return _code(ast.unparse(found[0]).encode())
+
+
 def _files(covers: Sequence[str], root: Path) -> list[Path]:
-    matches = {pattern: [path for path in root.glob(pattern) if path.is_file()] for pattern in covers}
+    """Return the covered files; of FILE.py::NAME the whole file."""
+    patterns = [cover.partition("::")[0] for cover in covers]
+    matches = {pattern: [path for path in root.glob(pattern) if path.is_file()] for pattern in patterns}
     if nothing := [pattern for pattern, paths in matches.items() if not paths]:
         raise ValueError(f"no file matches {' '.join(nothing)}")
     return sorted({path for paths in matches.values() for path in paths if "__pycache__" not in path.parts})

@@ -120,6 +120,17 @@ def test_moving_a_file_or_its_imports_does_not_make_a_table_stale(repository):
 
 
 @pytest.mark.process
+def test_of_one_function_only_its_own_change_counts(repository):
+    put(repository, "x", covers=("code.py::f",))
+    (repository / "code.py").write_text(CODE + "\n\ndef g():\n    return f(1)\n")
+    assert measured.stale(repository) == []
+    (repository / "code.py").write_text(CODE.replace("x + 1", "x + 2"))
+    assert len(measured.stale(repository)) == 1
+    with pytest.raises(ValueError, match=r"code\.py has no h"):
+        put(repository, "x", covers=["code.py::h"])
+
+
+@pytest.mark.process
 def test_an_empty_block_is_not_stale(repository):
     assert measured.stale(repository) == []
 

@@ -31,7 +31,10 @@ import measured  # noqa: E402
 from versions.runs import fault_complaints, healthy_complaints  # noqa: E402
 
 PAGE = "docs/reliability.md"
-COVERS = ["distcheck/collectives/worker.py", "distcheck/collectives/store.py"]
+COVERS = [
+    *(f"distcheck/collectives/worker.py::{name}" for name in ("run", "_breathing", "_join_group", "_leave")),
+    "distcheck/collectives/store.py",
+]
 """What talks to torch where versions differ; the quick form in every change watches the rest."""
 _TESTS = (
     "tests/collectives/test_worker.py",
