@@ -138,7 +138,7 @@ def isolation_slow_node(job: Job) -> Iterator[Outcome]:
             )
 
 
-@rule("isolation", scope="link")
+@rule("isolation", "perf-slow-pair", scope="link")
 def isolation_bad_link(job: Job) -> Iterator[Outcome]:
     """Two nodes do not work with each other, although each of them works with others.
 

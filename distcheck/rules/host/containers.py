@@ -1,4 +1,4 @@
-"""Rules about what containers and memory policies let the ranks of one host share."""
+"""Rules about what containers, virtual machines and memory policies do to the ranks of a host."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.host import HostFacts
+from distcheck.facts.pci import Pci
 from distcheck.facts.ranges import unfold
 from distcheck.rules import Outcome, rule
-from distcheck.rules.finding import Fix
+from distcheck.rules.finding import Finding, Fix
 from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
 from distcheck.rules.nccl.settings import alike
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbered, numbers_of
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 _CUMEM_SINCE = (2, 19)
 """Since then NCCL shares memory by file descriptors where the driver can, and needs CUDA's IPC no more."""
+_BELOW_ROOT = 3
+"""Places of a GPU's path in the PCI tree without a switch: the root complex, a port of it, the GPU."""
+_TOPOLOGY = "NCCL_TOPO_FILE"
 _MEANINGS = {"ipc": "IPC", "pid": "PID"}
 
 
@@ -126,3 +130,46 @@ def _far(job: Job, rank: RankFacts) -> bool | None:
     if chosen and near and not chosen & near:
         return True
     return False if how == "interleave" and len(chosen) > 1 else None
+
+
+@rule("node", also=("collectives", "isolation"), severity="info", scope="node")
+def host_vm_topology(job: Job) -> Iterator[Outcome]:
+    """A virtual machine hides which GPUs and adapters share a PCIe switch.
+
+    NCCL then sees all devices as equally near and chooses adapters and rings badly, unless a topology file describes
+    the machine. Cloud providers supply such a file for their virtual machines.
+
+    Found where a hypervisor is present, several GPUs are below the PCI root without a switch, and neither
+    NCCL_TOPO_FILE nor /var/run/nvidia-topologyd/virtualTopology.xml gives a topology. Only for jobs that use NCCL
+    between nodes.
+
+    Fix: set NCCL_TOPO_FILE to the provider's file.
+
+    See: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-topo-file
+    """
+    if not uses_nccl(job) or len(job.nodes) < 2:
+        return
+    flat = [node for node in job.nodes if isinstance(node.pci, Pci) and node.pci.virtual and _flat(node.pci)]
+    bare = [node for node in flat if not any(_has_topology(job, rank) for rank in job.ranks_on(node))]
+    if bare:
+        names = tuple(node.name for node in bare)
+        yield Finding(
+            severity="info",
+            scope="node",
+            owner="user",
+            nodes=names,
+            message=f"{listed(names)}: a virtual machine that shows no PCIe switch, and NCCL has no topology file",
+            fix=Fix(
+                "Use the topology file that the cloud provider supplies for this machine.",
+                ("nvidia-smi topo -m", "ls /opt/microsoft/*topo*.xml /var/run/nvidia-topologyd/"),
+            ),
+        )
+
+
+def _flat(pci: Pci) -> bool:
+    """Return whether several GPUs are below the PCI root without a switch."""
+    return len(pci.gpus) > 1 and all(len(place.path) <= _BELOW_ROOT for place in pci.gpus.values())
+
+
+def _has_topology(job: Job, rank: RankFacts) -> bool:
+    return _TOPOLOGY in rank.environment or _TOPOLOGY in job.process_of(rank).named_paths

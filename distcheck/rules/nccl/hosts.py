@@ -147,7 +147,7 @@ def _host(job: Job, rank: RankFacts) -> tuple[str, str, int | None]:
     return boot, rank.environment.get("NCCL_HOSTID") or node.hostname, shm if isinstance(shm, int) else None
 
 
-@rule("gpu", severity="warning", scope="rank")
+@rule("gpu", "host-selinux-seccomp", severity="warning", scope="rank")
 def nccl_cumem_host_docker(job: Job) -> Iterator[Outcome]:
     """The container forbids memory policies, without which NCCL's shared host memory does not work.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distcheck.facts.host import Limits
+from distcheck.facts.pci import Pci, PciPlace
 from distcheck.facts.rank import Installed
 
 FAMILY = "host_containers"
@@ -57,3 +58,25 @@ def test_perf_numa_interleaved_by_policy_and_cpus(on_hosts, change, said, policy
 
 def test_with_one_numa_node_no_memory_is_far(on_hosts, change, said):
     assert said(change.process(on_hosts(1, 2), None, limits=Limits(memory_policy="bind 1")), FAMILY) == []
+
+
+def tree(*between, gpus=2, virtual=True):
+    places = {f"000{n}:00:00.0": PciPlace((f"pci000{n}:00", *between, f"000{n}:00:00.0"), None) for n in range(gpus)}
+    return Pci(gpus=places, nics=(), virtual=virtual)
+
+
+@pytest.mark.parametrize(
+    ("pci", "variables", "reported"),
+    [
+        (tree(), {}, True),
+        (tree("0000:00:01.0"), {}, True),
+        (tree("0000:00:01.0", "0000:01:00.0"), {}, False),
+        (tree(virtual=False), {}, False),
+        (tree(gpus=1), {}, False),
+        (tree(), {"NCCL_TOPO_FILE": "/opt/microsoft/topo.xml"}, False),
+    ],
+    ids=["flat", "root ports", "a switch", "no hypervisor", "one GPU", "a topology file"],
+)
+def test_host_vm_topology_without_a_file(on_hosts, change, said, pci, variables, reported):
+    job = change.environment(change.node(on_hosts(2, 2, gpus=2), 1, pci=pci), None, **variables)
+    assert said(job, FAMILY) == ([("host-vm-topology", "info", (), ("node2",))] if reported else [])

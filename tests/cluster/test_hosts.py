@@ -1,0 +1,23 @@
+"""Faults of one host among several: the job's shell on it has few CPUs, and a variable that the others lack."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from cluster.inside import reports
+
+SETUP = "if [ $(hostname) = node2 ]; then taskset -cp {cpu} $$ >/dev/null; export OMP_NUM_THREADS=16; fi"
+
+
+def test_the_host_whose_ranks_share_a_cpu_is_named_and_the_other_is_not(cluster):
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("needs a second CPU")
+    setup = SETUP.format(cpu=min(os.sched_getaffinity(0)))
+    look = ("distcheck", "bandwidth", "--hosts", "node[1-2]", "--nproc", "2", "--setup", setup, "--format", "json")
+    ended = cluster.run("head", *look, "--sizes", "1M:1M", "--op", "all_reduce")
+    (report,) = reports(ended)
+    found = {f["rule"]: (f["severity"], f["ranks"], f["nodes"]) for f in report["findings"]}
+    assert found["perf-affinity-overlap"] == ("warning", [2, 3], ["node2"]), ended
+    assert found["perf-omp-oversubscribed"] == ("warning", [2, 3], ["node2"]), ended
+    assert not any(nodes == ["node1"] for _, _, nodes in found.values()), found
