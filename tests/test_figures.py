@@ -213,6 +213,30 @@ PHRASES = {
             [of("rules.collectives.baseline:_WARNING"), of("rules.collectives.baseline:_ERROR")],
         )
     ],
+    "docs/rules/host_memory.md": [
+        (
+            "below {} MiB for each rank, below {} GiB for each rank with a GPU",
+            [of("host.memory:_RANK_BYTES") >> 20, of("host.memory:_GPU_RANK_BYTES") >> 30],
+        ),
+        ("below {} MiB for each rank: torch cannot", [of("host.memory:_NOTHING_BYTES") >> 20]),
+        ("of a cgroup: {} or more", [of("host.memory:_SEVERAL_KILLS")]),
+    ],
+    "docs/rules/host_cpus.md": [
+        ("at least {} CPUs for each rank", [of("host.cpus:_ENOUGH_CPUS")]),
+        ("an info finding at {} times the CPUs", [of("host.cpus:_MANY")]),
+        ("more than {} for each rank", [of("host.cpus:_IDLE_CPUS")]),
+    ],
+    "docs/rules/host_limits.md": [
+        (
+            "{} threads for each rank and those of OpenMP (OMP_NUM_THREADS, or one for each CPU); an error below {}",
+            [of("host.limits:_TASKS"), of("host.limits:_NOTHING_TASKS")],
+        ),
+        ("or NCCL {}.{} or later", of("host.limits:_SAFE_STACK")),
+    ],
+    "docs/rules/host_load.md": [("Found in /proc: {} or more", [of("host.load:_MANY_ZOMBIES")])],
+    "docs/rules/host_shared_memory.md": [("an age of {} minutes", [of("probe.leftovers:_FRESH_SECONDS") / 60])],
+    "docs/rules/host_containers.md": [("before {}.{}, or with NCCL_CUMEM", of("host.containers:_CUMEM_SINCE"))],
+    "docs/rules/host_clock.md": [("more than {} second off", [of("host.clock:_OFF_SECONDS")])],
     "docs/rules/gpu_fleet.md": [("sizes within {} %", [100 * (of("gpu.fleet:_ALIKE") - 1)])],
     "docs/rules/gpu_health.md": [
         ("more than {} % of the time", [100 * of("loads:_NOTICEABLE_SHARE")]),

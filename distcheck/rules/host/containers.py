@@ -10,6 +10,7 @@ from distcheck.facts.pci import Pci
 from distcheck.facts.ranges import unfold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.host.shown import limited
 from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
 from distcheck.rules.nccl.settings import alike
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of, numbered, numbers_of
@@ -45,7 +46,16 @@ def host_ptrace_pidns(job: Job) -> Iterator[Outcome]:
     """
     if not uses_nccl(job):
         return
-    known = [rank for rank in job.ranks if _namespaces(job, rank) and isinstance(job.node_of(rank).boot_id, str)]
+    spaces_of: dict[tuple[object, str], set[tuple[str, ...]]] = {}
+    for _, node, limits in limited(job):
+        spaces_of.setdefault((node.boot_id, node.hostname), set()).add(tuple(limits.namespaces.values()))
+    known = [
+        rank
+        for rank, node, limits in limited(job)
+        if limits.namespaces and isinstance(node.boot_id, str) and len(spaces_of[node.boot_id, node.hostname]) > 1
+    ]
+    if not known:
+        return
     legacy = {id(r) for group in alike(job) for r in group.ranks if group.number("NCCL_CUMEM_ENABLE", -2) == 0}
     for ranks in grouped(known, lambda r: (job.node_of(r).boot_id, job.node_of(r).hostname)).values():
         several = {
@@ -93,7 +103,7 @@ def perf_numa_interleaved(job: Job) -> Iterator[Outcome]:
 
     See: https://man7.org/linux/man-pages/man2/get_mempolicy.2.html
     """
-    spread = [r for r in job.ranks if (limits := job.process_of(r).limits) is not None and limits.memory_policy]
+    spread = [rank for rank, _, limits in limited(job) if limits.memory_policy]
     faults = [(rank, far) for rank in spread if (far := _far(job, rank)) is not None]
     for (policy, far, cpus), pairs in grouped(
         faults, lambda pair: (_policy(job, pair[0]), pair[1], pair[0].cpu_list)

@@ -8,6 +8,7 @@ from distcheck.facts.quantities import count
 from distcheck.facts.ranges import unfold
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
+from distcheck.rules.host.shown import limited
 from distcheck.rules.wording import found, grouped, listed, named, nodes_of, once, starter
 
 if TYPE_CHECKING:
@@ -39,20 +40,18 @@ class Share(NamedTuple):
 def shares(job: Job) -> tuple[Share, ...]:
     """Return the nodes whose ranks' CPUs are known."""
     found = []
+    quotas: dict[str, set[float]] = {}
+    for _, node, limits in limited(job):
+        if limits.cpu is not None:
+            quotas.setdefault(node.key, set()).add(limits.cpu.cpus)
     for node in job.nodes:
         ranks = job.ranks_on(node)
         masks = {rank.cpu_list for rank in ranks}
         if not ranks or "" in masks:
             continue
         together = len(frozenset().union(*map(unfold, masks)))
-        quotas = [quota.cpus for rank in ranks if (quota := _quota(job, rank)) is not None]
-        found.append(Share(node, ranks, min([together, *quotas])))
+        found.append(Share(node, ranks, min([together, *quotas.get(node.key, ())])))
     return tuple(found)
-
-
-def _quota(job: Job, rank: RankFacts) -> CpuQuota | None:
-    limits = job.process_of(rank).limits
-    return None if limits is None else limits.cpu
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="rank")
@@ -145,11 +144,14 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
 
     See: https://docs.kernel.org/scheduler/sched-bwc.html
     """
-    limited = [(rank, quota) for rank in job.ranks if (quota := _quota(job, rank)) is not None]
-    alike = grouped(limited, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].cpus))
-    for pairs in alike.values():
+    near = [
+        (rank, limits.cpu)
+        for rank, node, limits in limited(job)
+        if limits.cpu is not None and (limits.cpu.cpus < len(job.ranks_on(node)) or _stopped(limits.cpu) >= _FULL_SHARE)
+    ]
+    for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].cpus)).values():
         ranks, quota = [rank for rank, _ in pairs], pairs[0][1]
-        share = quota.throttled_periods / quota.periods if quota.periods >= _LEAST_PERIODS else 0.0
+        share = _stopped(quota)
         few = quota.cpus < len(ranks)
         if not few and share < _FULL_SHARE:
             continue
@@ -168,6 +170,11 @@ def perf_cgroup_cpu_quota(job: Job) -> Iterator[Outcome]:
                 "cgroup": quota.cgroup,
             },
         )
+
+
+def _stopped(quota: CpuQuota) -> float:
+    """Return the share of periods in which the quota was used up; 0 after too few periods."""
+    return quota.throttled_periods / quota.periods if quota.periods >= _LEAST_PERIODS else 0.0
 
 
 def count_of(cpus: float) -> str:

@@ -10,20 +10,20 @@ from distcheck.facts.host import HostFacts
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.host.cpus import threads
-from distcheck.rules.host.shown import unread
+from distcheck.rules.host.shown import limited, unread
 from distcheck.rules.job.versions import nccl_of, uses_nccl, version_of
 from distcheck.rules.wording import found, grouped, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from distcheck.facts.host import Limits
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
     from distcheck.facts.rank import RankFacts
 
 _TASKS = 32
 """Threads of a rank beside OpenMP's: of torch's autograd, watchdog and data loaders, and of NCCL or Gloo."""
+_MOST_THREADS = 4096
 _NOTHING_TASKS = 4
 """With fewer for each rank torch cannot start its threads."""
 _SAFE_STACK = (2, 28)
@@ -80,14 +80,18 @@ def host_nproc_pids(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
-def _of(job: Job, rank: RankFacts) -> Limits | None:
-    return job.process_of(rank).limits
+def _most(job: Job, node: NodeFacts) -> int:
+    """Return more threads than the ranks of a node can need: a limit beyond that need not be looked at closely."""
+    return len(job.ranks_on(node)) * (_TASKS + _MOST_THREADS)
 
 
 def _by_cgroup(job: Job) -> Iterator[_Bound]:
-    limited = [(r, limits.tasks) for r in job.ranks if (limits := _of(job, r)) is not None and limits.tasks is not None]
-    alike = grouped(limited, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit))
-    for pairs in alike.values():
+    near = [
+        (rank, limits.tasks)
+        for rank, node, limits in limited(job)
+        if limits.tasks is not None and limits.tasks.left < _most(job, node)
+    ]
+    for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
         ranks, tasks = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)
         commands = ("# add to docker run: --pids-limit=-1", f"cat {tasks.cgroup}/pids.current {tasks.cgroup}/pids.max")
         fix = Fix("Raise the limit of the container or the service that starts the ranks.", commands)
@@ -95,9 +99,12 @@ def _by_cgroup(job: Job) -> Iterator[_Bound]:
 
 
 def _by_user(job: Job) -> Iterator[_Bound]:
-    known = [(r, limits.user_tasks) for r in job.ranks if (limits := _of(job, r)) is not None]
-    limited = [(r, tasks) for r, tasks in known if tasks is not None]
-    for pairs in grouped(limited, lambda pair: (job.node_of(pair[0]).key, pair[1][0])).values():
+    near = [
+        (rank, limits.user_tasks)
+        for rank, node, limits in limited(job)
+        if limits.user_tasks is not None and limits.user_tasks[0] - limits.user_tasks[1] < _most(job, node)
+    ]
+    for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1][0])).values():
         limit, used = pairs[0][1][0], max(tasks[1] for _, tasks in pairs)
         fix = Fix("Raise the limit in the job's script, or in limits.conf.", ("ulimit -u unlimited", "ulimit -Hu"))
         yield _Bound([r for r, _ in pairs], "their user's limit (ulimit -u)", limit, max(0, limit - used), fix, None)
@@ -106,7 +113,7 @@ def _by_user(job: Job) -> Iterator[_Bound]:
 def _by_kernel(job: Job) -> Iterator[_Bound]:
     for node in job.nodes:
         ranks = job.ranks_on(node)
-        if isinstance(node.host, HostFacts) and ranks:
+        if isinstance(node.host, HostFacts) and ranks and node.host.most_tasks - node.host.tasks < _most(job, node):
             fix = Fix(
                 "End what has started them, or raise the kernel's limits.",
                 ("ps -eLo user= | sort | uniq -c | sort -n | tail", "sudo sysctl kernel.pid_max=4194304"),
@@ -132,7 +139,7 @@ def host_stack_unlimited(job: Job) -> Iterator[Outcome]:
     """
     if not uses_nccl(job):
         return
-    unlimited = [r for r in job.ranks if (limits := _of(job, r)) is not None and limits.stack_bytes < 0]
+    unlimited = [rank for rank, _, limits in limited(job) if limits.stack_bytes < 0]
     for version, ranks in grouped(unlimited, lambda r: nccl_of(job, r)).items():
         if not version or version_of(version) >= _SAFE_STACK:
             continue

@@ -8,16 +8,15 @@ from distcheck.facts.quantities import count, size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.deaths import more_memory
 from distcheck.rules.finding import Finding, Fix
-from distcheck.rules.host.shown import hosts, unread, usual
+from distcheck.rules.host.shown import hosts, limited, unread, usual
 from distcheck.rules.wording import found, grouped, named, numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from distcheck.facts.host import CgroupLimit, HostFacts
+    from distcheck.facts.host import HostFacts
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
-    from distcheck.facts.rank import RankFacts
 
 _GIB, _MIB = 1 << 30, 1 << 20
 _RANK_BYTES = 256 * _MIB
@@ -98,9 +97,12 @@ def _freed(host: HostFacts) -> Fix:
 
 def _by_cgroup(job: Job) -> Iterator[Finding]:
     """Yield the cgroups whose limit leaves their ranks too little; ranks of one node share a cgroup of that name."""
-    limited = [(r, memory) for r in job.ranks if (memory := _limit(job, r)) is not None]
-    alike = grouped(limited, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit))
-    for pairs in alike.values():
+    near = [
+        (rank, limits.memory)
+        for rank, node, limits in limited(job)
+        if limits.memory is not None and limits.memory.left < len(job.ranks_on(node)) * _needed(node)
+    ]
+    for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
         ranks, memory = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)
         needed = len(ranks) * _needed(job.node_of(ranks[0]))
         if memory.left < needed:
@@ -113,11 +115,6 @@ def _by_cgroup(job: Job) -> Iterator[Finding]:
                 severity="error" if memory.left < len(ranks) * _NOTHING_BYTES else "warning",
                 evidence={"limit_bytes": memory.limit, "used_bytes": memory.used, "cgroup": memory.cgroup},
             )
-
-
-def _limit(job: Job, rank: RankFacts) -> CgroupLimit | None:
-    limits = job.process_of(rank).limits
-    return None if limits is None else limits.memory
 
 
 @rule("node", also=("collectives", "isolation"), severity="info", scope="node")

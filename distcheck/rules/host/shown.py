@@ -6,7 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
-from distcheck.facts.host import HostFacts
+from distcheck.facts.host import HostFacts, Limits
 from distcheck.rules.finding import NotChecked
 from distcheck.rules.wording import grouped, once
 
@@ -15,12 +15,22 @@ if TYPE_CHECKING:
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
+    from distcheck.facts.rank import RankFacts
 
 
 @once
 def hosts(job: Job) -> tuple[tuple[NodeFacts, HostFacts], ...]:
     """Return the nodes whose state is known, with it."""
     return tuple((node, node.host) for node in job.nodes if isinstance(node.host, HostFacts))
+
+
+@once
+def limited(job: Job) -> tuple[tuple[RankFacts, NodeFacts, Limits], ...]:
+    """Return the ranks whose limits are known, each with its node and the limits of its process."""
+    known = {process.uid: (process.node, process.limits) for process in job.processes if process.limits is not None}
+    nodes = {node.key: node for node in job.nodes}
+    found = ((rank, known[rank.process]) for rank in job.ranks if rank.process in known)
+    return tuple((rank, nodes[key], limits) for rank, (key, limits) in found)
 
 
 def unread(job: Job) -> Iterator[NotChecked]:
