@@ -15,6 +15,7 @@ from distcheck.cli.options import GateOptions
 from distcheck.cli.request import request_of
 from distcheck.cli.script import paths_in, rendezvous_backend_of, script_of
 from distcheck.facts.errors import UsageError
+from distcheck.facts.storage import is_text
 
 
 @command("Run all checks; on a pass, run COMMAND.", "srun distcheck gate --export -- python train.py")
@@ -47,7 +48,8 @@ def gate(
         rendezvous_file=_file_of(command),
         script=script_of(command),
         rendezvous_backend=rendezvous_backend_of(command),
-        words=paths_in(command),
+        # From outside, COMMAND's program runs on this machine only.
+        words=(command[0] if request.outside is None and is_text(command[0]) else "", *paths_in(command)),
         folder=str(Path.cwd()) if request.outside is not None else "",
     )
     code = run(request._replace(asked=asked), options, to_stderr=True)

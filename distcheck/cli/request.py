@@ -17,6 +17,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Asked, Baseline, Look
 from distcheck.facts.placement import Placement
+from distcheck.facts.storage import is_text
 from distcheck.run.request import Request
 from distcheck.selection.node_environment import node_level
 from distcheck.selection.node_environment import placements as node_placements
@@ -239,9 +240,11 @@ def paths_of(options: Checking) -> tuple[str, ...]:
     """Return the folders of --path.
 
     Raises:
-        UsageError: one of them is relative, so that it may mean another folder on each node.
+        UsageError: one of them is relative, so that it may mean another folder on each node, or is not UTF-8.
     """
     for path in options.path or ():
+        if not is_text(str(path)):
+            raise UsageError(f"--path {path!a}: the name is not valid UTF-8")
         if not path.is_absolute():
             raise UsageError(f"--path {path}: give an absolute path, for example --path {path.absolute()}")
     return tuple(dict.fromkeys(str(path) for path in options.path or ()))

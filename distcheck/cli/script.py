@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distcheck.facts.storage import is_text
 from distcheck.probe.environment import redacted
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def script_of(command: Sequence[str]) -> str:
 
 
 def paths_in(command: Sequence[str]) -> tuple[str, ...]:
-    """Return COMMAND's program and the words after it that may be paths, also as values of options.
+    """Return the words after COMMAND's program that may be paths, also as values of options.
 
     Options whose name contains out, log or save usually name what the job writes, so their values are left out.
     """
@@ -34,10 +35,10 @@ def paths_in(command: Sequence[str]) -> tuple[str, ...]:
     for word in redacted(command[1:]):
         name, given, value = word.partition("=") if word.startswith("-") else (option, "=", word)
         option = name if not given else ""
-        is_path = ("/" in value or "." in value) and "://" not in value and len(value) < _LONGEST
+        is_path = ("/" in value or "." in value) and "://" not in value and len(value) < _LONGEST and is_text(value)
         if is_path and not any(part in name.lower() for part in _OUTPUTS):
             paths[value] = None
-    return (command[0], *paths)[:_MOST_WORDS]
+    return tuple(paths)[:_MOST_WORDS]
 
 
 def rendezvous_backend_of(command: Sequence[str]) -> str:

@@ -178,7 +178,7 @@ class Asked(Facts, frozen=True):
     paths: tuple[str, ...] = ()
     """The folders of --path."""
     words: tuple[str, ...] = ()
-    """COMMAND's program, and its words that may be paths; secrets redacted."""
+    """COMMAND's program, empty for a run from outside, and its words that may be paths; secrets redacted."""
     folder: str = ""
     """Where distcheck was started, for a run from outside: paths in COMMAND are relative to it."""
 

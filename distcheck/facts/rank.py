@@ -109,7 +109,7 @@ class ProcessFacts(Facts, frozen=True):
     libraries: Libraries | Missing | None = None
     """What torch's NCCL backend would load; None: not checked, as for a torch without CUDA."""
     script: Script | Missing | None = None
-    """None without COMMAND, or if COMMAND names no Python file."""
+    """Only in files of earlier versions; `Storage.files` has it since."""
     etcd: bool | None = None
     """Whether the Python module etcd is installed; None if COMMAND does not need it."""
     memory_policy_error: str | None = None

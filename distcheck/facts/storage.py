@@ -24,6 +24,11 @@ def is_network(file_system: str) -> bool:
     return file_system in _NETWORK_TYPES or (file_system.startswith("fuse.") and file_system not in _LOCAL_FUSE_TYPES)
 
 
+def is_text(name: str) -> bool:
+    """Whether a file name is valid UTF-8, so that facts can hold it."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 class Space(Facts, frozen=True):
     """A file system as a job finds it."""
 

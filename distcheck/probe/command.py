@@ -99,7 +99,7 @@ def packages(folders: Sequence[str] | None = None) -> Packages:
     projects).
     """
     found: set[str] = set()
-    for folder in dict.fromkeys(sys.path[1:] if folders is None else folders):
+    for folder in dict.fromkeys(_module_folders() if folders is None else folders):
         try:
             with os.scandir(folder) as entries:
                 names = [entry.name for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
@@ -112,6 +112,12 @@ def packages(folders: Sequence[str] | None = None) -> Packages:
     names = sorted(found)
     digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
     return Packages(digest, len(names), tuple(names[:_MOST_PACKAGES]))
+
+
+def _module_folders() -> list[str]:
+    """Return the path of modules without the working directory, which `python -m` adds."""
+    here = next(iter(sys.path), "")
+    return sys.path[1:] if here in {"", os.getcwd()} else sys.path  # noqa: PTH109 only text
 
 
 def etcd() -> bool:

@@ -10,9 +10,8 @@ MOST_BYTES = 4 << 20
 LEAST_FREE_BYTES = 64 << 20
 """With less free space nothing is measured."""
 _CHUNKS = 4
-_FEWEST_CHUNKS = 2
-_SECONDS = 1.0
-"""After this time no further chunk is begun."""
+_SECONDS, _LONG_SECONDS = 1.0, 2.0
+"""After the first time no third chunk is begun, after the second no further one."""
 _LEAST_SECONDS = 1e-6
 
 
@@ -45,7 +44,7 @@ def _write(descriptor: int, chunk: bytes, number: int) -> int:
 def _best(step: Callable[[int], int], most: int) -> tuple[int, float]:
     """Return how many steps were made, and the best rate of one."""
     began, best, number = time.monotonic(), 0.0, 0
-    while number < most and (number < _FEWEST_CHUNKS or time.monotonic() - began < _SECONDS):
+    while number < most and time.monotonic() - began < (_SECONDS if number > 1 else _LONG_SECONDS):
         start = time.monotonic()
         moved = step(number)
         best = max(best, moved / max(time.monotonic() - start, _LEAST_SECONDS) / 1e6)

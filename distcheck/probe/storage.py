@@ -24,7 +24,17 @@ import msgspec
 from msgspec.structs import replace
 
 from distcheck.facts.base import Facts, Missing
-from distcheck.facts.storage import SCRIPT, WORKING_DIRECTORY, CommandFile, Folder, Packages, Storage
+from distcheck.facts.storage import (
+    ASKED,
+    SCRIPT,
+    WORKING_DIRECTORY,
+    CommandFile,
+    Folder,
+    Packages,
+    Storage,
+    is_network,
+    is_text,
+)
 from distcheck.probe import disk_rates
 from distcheck.probe.child import Question, exit_after_lifetime, say
 from distcheck.probe.command import files_of, look_at, packages
@@ -33,14 +43,14 @@ from distcheck.probe.state import space
 PATIENCE_SECONDS = 5.0
 """How long a folder or a file may take to answer."""
 VARIABLES = (
-    "PWD", "HOME", "TMPDIR", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
+    "HOME", "TMPDIR", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME",
     "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME", "XDG_CACHE_HOME",
     "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR", "WANDB_DIR", "WANDB_CACHE_DIR", "VLLM_CACHE_ROOT",
 )  # fmt: skip
 """Variables that name a folder to which jobs write or from which they read."""
 _ERASE_SECONDS = 1.0
-_AGAIN_SECONDS = (0.0, 0.2, 0.4)
-"""Pauses before each look for the leader's file: some network file systems show it late."""
+_PAUSES = (0.0, 0.2, 0.4)
+"""Seconds before each look for the leader's file: some network file systems show it late."""
 _NAME = re.compile(r"[0-9a-f]{16}")
 _ABSENT, _NOT_A_FOLDER = 2, 20
 """ENOENT and ENOTDIR."""
@@ -93,7 +103,7 @@ def folders_of(environ: Mapping[str, str], here: str, script: str) -> dict[str, 
 
     `here` is the working directory, empty if there is none; `script` is COMMAND's.
     """
-    named = [(here, WORKING_DIRECTORY)]
+    named = [(here, WORKING_DIRECTORY), (environ.get("PWD", ""), "PWD")] if here else []
     named += [(os.path.dirname(os.path.join(here, script)), SCRIPT)] if script else []  # noqa: PTH118, PTH120 only text
     return by_path(named + [(environ.get(name, ""), name) for name in VARIABLES])
 
@@ -102,7 +112,7 @@ def by_path(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Return what names each folder, by its path; paths that are not absolute are left out."""
     found: dict[str, tuple[str, ...]] = {}
     for path, name in named:
-        if path.startswith("/") and "\0" not in path:
+        if path.startswith("/") and "\0" not in path and is_text(path):
             normal = os.path.normpath(path)
             found[normal] = tuple(dict.fromkeys((*found.get(normal, ()), name)))
     return found
@@ -207,7 +217,9 @@ class _Looker:
             seen: dict[str, bool] = {}
 
             def look(path: str) -> None:
-                seen[path] = _sees(path, order.see)
+                folder = self.found[path]
+                late = ASKED in folder.named_by or is_network(folder.file_system)
+                seen[path] = _sees(path, order.see, _PAUSES if late else _PAUSES[:1])
 
             jobs = [partial(look, path) for path in here]
             _together(jobs, self.task.seconds)
@@ -217,9 +229,9 @@ class _Looker:
             _together([partial(self.erase, place) for place in places], _ERASE_SECONDS)
 
 
-def _sees(path: str, name: str) -> bool:
+def _sees(path: str, name: str, pauses: Sequence[float]) -> bool:
     """Return whether another process's file is here, with its content."""
-    for pause in _AGAIN_SECONDS:
+    for pause in pauses:
         time.sleep(pause)
         with suppress(OSError):
             descriptor = os.open(f"{path}/.distcheck-{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)

@@ -44,6 +44,7 @@ FAMILIES: dict[str, Family] = {
     "known_bad": Family("environment.known_bad", ("gpu", "peers")),
     "command_files": Family("environment.command_files", ("storage", "peers")),
     "storage": Family("host.storage", ("storage",)),
+    "shared_folders": Family("host.shared_folders", ("storage",)),
     "installation": Family("environment.installation", ("peers", "collectives")),
     "leaks": Family(
         "environment.leaks",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec.json import encode
 from msgspec.structs import replace
 
+import distcheck
 from distcheck.facts.base import Missing
-from distcheck.facts.storage import ASKED, Packages, Storage
+from distcheck.facts.storage import ASKED, Packages, Storage, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 TOO_LATE = "not checked: too little time was left"
 _START_SECONDS = 3.0
 """How long the child may take to start and to answer, beside the time that it gives its folders."""
-_LEAST_SECONDS = 2.0
-"""A folder that does not answer for a shorter time proves nothing."""
 _SEE_SECONDS = 3.0
 _MANY_RANKS = 256
 """In larger jobs each node writes less, because all of them may write to one file server."""
@@ -57,7 +56,7 @@ def task_of(
     from distcheck.probe.disk_rates import MOST_BYTES
     from distcheck.probe.storage import PATIENCE_SECONDS, StorageTask, by_path, folders_of
 
-    if seconds < _LEAST_SECONDS:
+    if seconds < PATIENCE_SECONDS:
         return None
     here = asked.folder or _working_directory()
     folders = by_path((path, ASKED) for path in asked.paths)
@@ -74,7 +73,6 @@ def task_of(
         packages=asked.command == "gate",
         keeps=keeps,
         rate_bytes=MOST_BYTES * _MANY_RANKS // max(_MANY_RANKS, ranks),
-        seconds=min(PATIENCE_SECONDS, seconds),
     )
 
 
@@ -83,6 +81,9 @@ def start(task: StorageTask, lifetime: float, environ: Mapping[str, str]) -> Con
     from distcheck.probe.conversation import Conversation
     from distcheck.probe.storage import question
 
+    here = _working_directory()
+    if here != os.path.dirname(os.path.dirname(distcheck.__file__)):  # noqa: PTH120 only text
+        environ = {**environ, "PYTHONSAFEPATH": "1"}  # a working directory that hangs must not stop the child's imports
     return Conversation(question(task), lifetime, environ)
 
 
@@ -126,6 +127,7 @@ def clean_up_after(run: Session, welcome: Welcome) -> None:
 
 def _working_directory() -> str:
     try:
-        return os.getcwd()  # noqa: PTH109 the text as it is
+        here = os.getcwd()  # noqa: PTH109 only text
     except OSError:
         return ""
+    return here if is_text(here) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,22 @@ def test_each_faulty_folder_is_named_on_its_node_and_a_hung_one_costs_only_itsel
     }, report["findings"]
     assert ended.code == 30
     assert left(two, *(f"/p/{folder}" for folder in FOLDERS), "/shared") == []
+
+
+def test_the_file_of_a_leader_that_dies_is_removed_by_another_node(two):
+    """The leader waits for a third rank that never comes, until its node loses all its processes."""
+    variables = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500", "WORLD_SIZE": "3", "LOCAL_RANK": "0"}
+    look = ("distcheck", "env", "--path", "/shared")
+    first = two.start("node1", *look, env={**variables, "RANK": "0"})
+    second = two.start("node2", *look, "--format", "json", env={**variables, "RANK": "1"})
+    until = time.monotonic() + 30
+    while not two.netns("node1", "ss", "-Htn", "state", "established", "dport", ">", ":1023").out.strip():
+        assert time.monotonic() < until, "the nodes did not meet"
+        time.sleep(0.1)
+    time.sleep(1)
+    assert len([name for name in two.shared.iterdir() if name.name.startswith(".distcheck-")]) == 1
+    two.stop("node1")
+    ended = second.wait(30)
+    assert ended.code == 20, ended
+    assert [name for name in two.shared.iterdir() if name.name.startswith(".distcheck")] == []
+    first.close()

@@ -42,13 +42,13 @@ def talk(task, during=None):
 
 
 def test_what_names_a_folder_is_kept_and_only_absolute_paths_count():
-    environ = {"HOME": "/home/u/", "TMPDIR": "tmp", "HF_HOME": "/home/u", "PWD": "/work", "PATH": "/bin"}
+    environ = {"HOME": "/home/u/", "TMPDIR": "tmp", "HF_HOME": "/home/u", "PWD": "/work", "TORCH_HOME": "/\udcff"}
     assert folders_of(environ, "/work", "code/train.py") == {
         "/work": ("working directory", "PWD"),
         "/work/code": ("script",),
         "/home/u": ("HOME", "HF_HOME"),
     }
-    assert folders_of({}, "", "") == {}
+    assert folders_of({"PWD": "/"}, "", "") == {}
     assert by_path([("/a/../b", "x"), ("/b", "y"), ("", "z")]) == {"/b": ("x", "y")}
 
 

@@ -39,7 +39,8 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
 
     Found with ``distcheck gate -- COMMAND``, on every node, for the program (on PATH), the interpreter that its first
     line names, the script, and every other word that is a path on the leader's node. An error for the program, its
-    interpreter and the script; a warning for other files and folders, which may be used by rank 0 only.
+    interpreter and the script. A warning for other files and folders, which may be used by rank 0 only, and where
+    distcheck starts the probes itself, because COMMAND then runs on one machine.
 
     Fix: copy the file to all nodes, or use a shared folder or one image.
     """
@@ -59,7 +60,7 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
             ranks,
             f"{named(job, ranks)}: COMMAND's {first.role} {brief(word, 100)} {what}; it exists on {names[leader]}",
             Fix("Copy it to all nodes, or use a shared folder or one image.", (look,)),
-            severity="warning" if first.role == "argument" else "error",
+            severity="warning" if first.role == "argument" or job.launched else "error",
             evidence={"path": first.path, "error": absent[0].file.error},
         )
 

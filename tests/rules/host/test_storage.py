@@ -46,7 +46,9 @@ def job_with(job_of, change):
 
 @pytest.fixture
 def told(judge):
-    return lambda job: [(f.rule, f.severity, f.scope, f.confirmed, f.nodes) for f in judge(job, "storage").findings]
+    return lambda job: [
+        (f.rule, f.severity, f.scope, f.confirmed, f.nodes) for f in judge(job, "storage", "shared_folders").findings
+    ]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -70,7 +72,7 @@ def test_a_folder_that_one_node_lacks_is_a_fault_of_the_node(job_with, told):
     ],
 )
 def test_a_path_that_no_node_has_is_a_fault_of_the_job(job_with, judge, folder, words):
-    (found,) = judge(job_with(folder, folder), "storage").findings
+    (found,) = judge(job_with(folder, folder), "storage", "shared_folders").findings
     assert (found.rule, found.scope, found.nodes) == ("storage-path-missing", "job", ("node1", "node2"))
     assert words in found.message
 
@@ -111,6 +113,22 @@ def test_a_disk_that_the_kernel_made_read_only_is_an_error_without_other_nodes(j
     assert told(job_with(closed)) == [("storage-read-only", "error", "node", False, ("node1",))]
     image = replace(closed, file_system="squashfs")
     assert told(job_with(image)) == []
+
+
+def test_the_root_of_a_virtual_machine_is_its_own(job_with, told):
+    root = changed(HOME, file_system="virtiofs", mount="/")
+    assert told(job_with(root, changed(root, sees_sentinel=False))) == []
+    shared = changed(root, mount="/home")
+    assert told(job_with(shared, changed(shared, sees_sentinel=False))) == [
+        ("storage-not-shared", "warning", "job", True, ("node2",))
+    ]
+
+
+def test_a_message_about_many_nodes_and_a_long_path_stays_short(job_with, judge):
+    long = changed(path="/x" * 400)
+    absent = Folder(long.path, long.named_by, "absent")
+    (found,) = judge(job_with(*[long] * 5, *[absent] * 4), "storage", "shared_folders").findings
+    assert len(found.nodes) == 4
 
 
 @pytest.mark.parametrize(
@@ -203,7 +221,7 @@ def test_local_file_systems_at_one_path_are_a_warning_if_named_and_else_no_fault
 
 def test_what_the_leader_cannot_write_is_not_compared(job_with, judge):
     closed = changed(write_error="Read-only file system")
-    made = judge(job_with(closed, changed(closed, sees_sentinel=False)), "storage")
+    made = judge(job_with(closed, changed(closed, sees_sentinel=False)), "storage", "shared_folders")
     assert [f.rule for f in made.findings] == ["storage-read-only"]
     assert [(n.rule, n.nodes, n.required) for n in made.not_checked] == [("storage-not-shared", ("node2",), False)]
 

@@ -1,0 +1,94 @@
+"""The folders of a job as its nodes find them, and findings about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from distcheck.facts.base import Missing
+from distcheck.facts.job import Job
+from distcheck.facts.node import NodeFacts
+from distcheck.facts.storage import ASKED, Folder, Storage, is_network
+from distcheck.rules.finding import Finding, Fix, NotChecked, Owner, Scope, Severity
+from distcheck.rules.wording import brief, grouped, listed, numbers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+class FolderSeen(NamedTuple):
+    """A folder as one node finds it."""
+
+    node: NodeFacts
+    folder: Folder
+
+
+def looked(job: Job) -> Iterator[tuple[NodeFacts, Storage]]:
+    """Yield the nodes that looked at their folders, with what they found."""
+    for node in job.nodes:
+        if isinstance(node.storage, Storage):
+            yield node, node.storage
+
+
+def by_path(job: Job) -> dict[str, list[FolderSeen]]:
+    """Return every folder as its nodes find it, by path."""
+    pairs = (FolderSeen(node, folder) for node, storage in looked(job) for folder in storage.folders)
+    return grouped(pairs, lambda s: s.folder.path)
+
+
+def unseen(job: Job) -> Iterator[NotChecked]:
+    """Yield the nodes that could not look; this matters if the user named a folder."""
+    silent = [node for node in job.nodes if not isinstance(node.storage, Storage)]
+    reasons = grouped(silent, lambda n: n.storage.reason if isinstance(n.storage, Missing) else "no process looked")
+    for reason, nodes in reasons.items():
+        yield NotChecked(nodes=tuple(n.name for n in nodes), reason=reason, required=bool(job.asked.paths))
+
+
+def names(seen: Iterable[FolderSeen]) -> set[str]:
+    """Return what names a folder on some nodes."""
+    return {name for s in seen for name in s.folder.named_by}
+
+
+def asked(seen: Iterable[FolderSeen]) -> bool:
+    """Whether --path names a folder on some nodes."""
+    return any(ASKED in s.folder.named_by for s in seen)
+
+
+def mount(folder: Folder) -> str:
+    """Return what is mounted: nfs4 nas:/export at /data."""
+    where = f" at {folder.mount}" if folder.mount else ""
+    return brief(f"{folder.file_system or 'unknown'} {folder.source}{where}", 120)
+
+
+def folder_finding(
+    job: Job,
+    seen: Sequence[FolderSeen],
+    what: str,
+    fix: Fix,
+    *,
+    severity: Severity,
+    scope: Scope,
+    owner: Owner,
+    confirmed: bool = True,
+    evidence: dict[str, Any] | None = None,
+) -> Finding:
+    """Return a finding about a folder on some nodes."""
+    nodes = tuple(s.node.name for s in seen)
+    return Finding(
+        severity=severity,
+        scope=scope,
+        owner=owner,
+        confirmed=confirmed,
+        ranks=numbers_of(rank for s in seen for rank in job.ranks_on(s.node)),
+        nodes=nodes,
+        message=f"{listed(nodes)}: {brief(what, 200)}",
+        evidence={"named by": listed(sorted(names(seen))), "file system": mount(seen[0].folder)} | (evidence or {}),
+        fix=fix,
+    )
+
+
+def on_network(folder: Folder) -> bool:
+    """Whether nodes usually share a folder's file system.
+
+    The root of a virtual machine or a sandbox may be 9p or virtiofs and still its own.
+    """
+    return is_network(folder.file_system) and folder.mount != "/"
