@@ -74,6 +74,7 @@ async def system(root: Path = Path("/")) -> HostFacts | Missing:
             load=float(load),
             uptime_seconds=uptime,
             tasks=int(tasks.partition("/")[2]),
+            running=int(tasks.partition("/")[0]),
             most_tasks=min(_number(root / "proc/sys/kernel" / name) for name in ("threads-max", "pid_max")),
             zombies=sum(task.state == "Z" and task.threads <= 1 for task in processes.values()),
             stuck=stuck,

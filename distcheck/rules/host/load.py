@@ -14,7 +14,7 @@ from distcheck.rules.wording import are, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_BUSY, _IDLE = 1.0, 0.25
+_BUSY, _IDLE, _RUNNING = 1.0, 0.25, 0.5
 _MANY_ZOMBIES = 200
 
 
@@ -26,7 +26,8 @@ def host_busy(job: Job) -> Iterator[Outcome]:
     late in every collective. CPU overload is among the most frequent incidents of large jobs.
 
     Found by the load average of the last minute: at least as many processes as the node has CPUs, and four times as
-    many for each CPU as half of the nodes have. A load that all nodes share is not reported.
+    many for each CPU as half of the nodes have; and half as many must be running now, which they are not after a job
+    that has just ended. A load that all nodes share is not reported.
 
     Fix: find the processes and end those that do not belong to the job.
 
@@ -38,7 +39,8 @@ def host_busy(job: Job) -> Iterator[Outcome]:
     for node, host, load in loads:
         # Of two nodes the busy one raises the median itself: an idle node then leaves it at half of its load.
         reference = min(load for *_, load in loads) if len(loads) == 2 else among
-        if load >= _BUSY and reference <= _IDLE * load:
+        running = host.load if host.running is None else host.running
+        if load >= _BUSY and reference <= _IDLE * load and running >= _RUNNING * (node.cpus or 0):
             yield Finding(
                 severity="warning",
                 scope="node",
@@ -46,11 +48,7 @@ def host_busy(job: Job) -> Iterator[Outcome]:
                 nodes=(node.name,),
                 message=f"{node.name}: load {host.load:.1f} on {node.cpus} CPUs before the job, {load:.2f} for each; "
                 f"{'the other node has' if len(loads) == 2 else 'half of the nodes have at most'} {reference:.2f}",
-                evidence={
-                    "load": round(host.load, 2),
-                    "cpus": node.cpus,
-                    "others_per_cpu": round(reference, 2),
-                },
+                evidence={"load": round(host.load, 2), "running": host.running, "cpus": node.cpus},
                 fix=Fix(
                     "Find the processes, and end those that do not belong to the job.",
                     ("ps -eo pcpu,pid,user,args --sort=-pcpu | head", "uptime"),

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from distcheck.facts.host import HostFacts
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
+    from distcheck.rules.finding import Severity
 
 _OWN_CHOICE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 """Drivers whose governor powersave lets the processor choose its frequency: docs.kernel.org/admin-guide/pm."""
 _THROTTLED_SHARE = 0.05
-_FEWER = 0.95
+_FEWER, _OTHER_KIND = 0.95, 0.6
+"""A failed part leaves a node less than the first share of what the others have, and more than the second."""
+_LOW_FREQUENCY = 0.5
 _SPEED = ("scaling_governor", "scaling_max_freq", "intel_pstate/no_turbo", "cpufreq/boost")
 """Settings whose difference slows a node; that of others costs less."""
 _IDENTITY = ("ptrace_scope", "cpuinfo_max_freq")
@@ -34,24 +37,26 @@ def perf_cpu_governor(job: Job) -> Iterator[Outcome]:
     Kernel launches, data loading and the proxies of NCCL's network then take several times as long on that node, and
     every collective waits for it.
 
-    Found by the governor powersave, which holds the lowest frequency, and by scaling_max_freq below cpuinfo_max_freq.
-    With the drivers intel_pstate and amd-pstate-epp the governor powersave is the default and is not reported.
+    Found by the governor powersave, which holds the lowest frequency, and by scaling_max_freq below half of
+    cpuinfo_max_freq; above half it is an info finding, because some sites do without turbo frequencies. With the
+    drivers intel_pstate and amd-pstate-epp the governor powersave is the default and is not reported.
 
     Fix: ``sudo cpupower frequency-set --governor performance``.
 
     See: https://docs.kernel.org/admin-guide/pm/cpufreq.html
     """
-    slow = []
+    slow: list[tuple[NodeFacts, str, Severity]] = []
     for node, host in hosts(job):
         limit, possible = _most(host, "scaling_max_freq"), _most(host, "cpuinfo_max_freq")
         if "powersave" in host.settings.get("scaling_governor", "") and (
             host.settings.get("cpufreq driver", "") not in _OWN_CHOICE
         ):
-            slow.append((node, "the CPU governor is powersave, which holds the lowest frequency"))
+            slow.append((node, "the CPU governor is powersave, which holds the lowest frequency", "warning"))
         elif limit and limit < _FEWER * possible:
-            slow.append((node, f"scaling_max_freq is {limit / 1e6:.1f} GHz; the CPUs can do {possible / 1e6:.1f} GHz"))
-    for what, pairs in grouped(slow, lambda pair: pair[1]).items():
-        nodes = [node for node, _ in pairs]
+            what = f"scaling_max_freq is {limit / 1e6:.1f} GHz; the CPUs can do {possible / 1e6:.1f} GHz"
+            slow.append((node, what, "warning" if limit < _LOW_FREQUENCY * possible else "info"))
+    for (what, severity), alike in grouped(slow, lambda one: one[1:]).items():
+        nodes = [node for node, *_ in alike]
         yield _about(
             nodes,
             what,
@@ -60,6 +65,7 @@ def perf_cpu_governor(job: Job) -> Iterator[Outcome]:
                 ("sudo cpupower frequency-set --governor performance", "sudo cpupower frequency-set --max 9GHz"),
             ),
             {"cpus": nodes[0].cpus or 0},
+            severity,
         )
     yield from unread(job)
 
@@ -71,11 +77,15 @@ def _most(host: HostFacts, name: str) -> int:
 
 
 def _about(
-    nodes: Sequence[NodeFacts], what: str, fix: Fix, evidence: dict[str, str | int | float], severity: str = "warning"
+    nodes: Sequence[NodeFacts],
+    what: str,
+    fix: Fix,
+    evidence: dict[str, str | int | float],
+    severity: Severity = "warning",
 ) -> Finding:
     names = tuple(node.name for node in nodes)
     return Finding(
-        severity="warning" if severity == "warning" else "info",
+        severity=severity,
         scope="node",
         owner="admin",
         nodes=names,
@@ -153,7 +163,8 @@ def host_differs(job: Job) -> Iterator[Outcome]:
 
     Found by comparing nodes with the same CPU model: the number of CPUs, the memory, the frequency settings, huge
     pages, NUMA balancing and hyper-threading. Reported where more than half of at least 3 such nodes agree. A missing
-    CPU or memory and slower frequency settings are a warning, another difference is an info finding.
+    part of the CPUs or the memory (up to 40 %) and other frequency settings are a warning, another difference is an
+    info finding.
 
     Fix: compare the node's hardware and boot settings with those of another node.
     """
@@ -171,15 +182,20 @@ def _fewer(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Finding]:
         if cpus is not None and (node.cpus or cpus) < cpus:
             look = ("lscpu", "cat /sys/devices/system/cpu/offline", "sudo dmesg -T | grep -iE 'mce|hardware error'")
             fix = Fix("Find out which CPUs are offline, and why.", look)
-            yield _about(
-                [node], f"{node.cpus} CPUs; most nodes of this kind have {cpus}", fix, {"cpus": node.cpus or 0}
-            )
+            what = f"{node.cpus} CPUs; most nodes of this kind have {cpus}"
+            yield _about([node], what, fix, {"cpus": node.cpus or 0}, _weight((node.cpus or 0) / cpus))
         if memory is not None and host.memory_bytes < _FEWER * memory * (1 << 30):
             fix = Fix(
                 "Find out which memory module is missing.", ("sudo dmidecode -t memory", "sudo ipmitool sel list")
             )
             what = f"{size(host.memory_bytes, 3)} memory; most nodes of this kind have {memory} GiB"
-            yield _about([node], what, fix, {"memory_bytes": host.memory_bytes})
+            share = host.memory_bytes / (memory * (1 << 30))
+            yield _about([node], what, fix, {"memory_bytes": host.memory_bytes}, _weight(share))
+
+
+def _weight(share: float) -> Severity:
+    """Return the severity of a node that has this share of what the others have: with much less it is another kind."""
+    return "warning" if share > _OTHER_KIND else "info"
 
 
 def _otherwise(alike: Sequence[tuple[NodeFacts, HostFacts]]) -> Iterator[Finding]:

@@ -19,11 +19,14 @@ FAMILY = "host_load"
         ((70, 40), ()),
         ((50, 0.5, 0.5), ()),
         ((200,), ()),
+        ((70, 0.5, 0.5, "ended"), ()),
     ],
-    ids=["one of 3", "one of 4", "one of 2", "all", "both", "less than a process for each CPU", "alone"],
+    ids=["one of 3", "one of 4", "one of 2", "all", "both", "less than a process for each CPU", "alone", "ended"],
 )
 def test_host_busy_beside_idle_nodes_only(on_hosts, said, loads, busy):
-    job = on_hosts(len(loads), 2, states={n: {"load": load} for n, load in enumerate(loads)})
+    running = 3 if "ended" in loads else 80
+    loads = [load for load in loads if load != "ended"]
+    job = on_hosts(len(loads), 2, states={n: {"load": load, "running": running} for n, load in enumerate(loads)})
     assert said(job, FAMILY) == [("host-busy", "warning", (), (name,)) for name in busy]
 
 
