@@ -98,6 +98,7 @@ PHRASES = {
     ],
     "docs/history.md": [
         ("killed after {} s", [of("run.history:SECONDS")]),
+        ("(8,192 nodes: {} s)", [round(of("run.history:SECONDS") + 8192 * of("run.history:_SECONDS_PER_NODE"))]),
         ("shorter than {} KiB", [4]),
         ("exceeds {} KiB", [of("probe.history_file:LARGEST_BYTES") >> 10]),
     ],

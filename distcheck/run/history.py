@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 
 import msgspec
 
@@ -19,7 +19,8 @@ from distcheck.probe import history
 from distcheck.rules.diagnose import Diagnosis
 
 SECONDS = 3.0
-"""The most that reading or writing may take."""
+"""The most that reading or writing may take, and `_SECONDS_PER_NODE` more: a file on a network takes milliseconds."""
+_SECONDS_PER_NODE = 1e-3
 _LEAST_SECONDS = 0.3
 _LONGEST_BYTES = 4000
 _FINDINGS = 16
@@ -27,7 +28,8 @@ _FINDINGS = 16
 
 async def read(folder: str, job: Job, seconds: float) -> Job:
     """Return the job with what earlier runs found on its nodes."""
-    found = await history.read(folder, _names(job), min(SECONDS, seconds))
+    names = _names(job)
+    found = await history.read(folder, names, min(_most(names), seconds))
     return msgspec.structs.replace(job, history=found)
 
 
@@ -43,10 +45,15 @@ async def add(folder: str, job: Job, diagnosis: Diagnosis, seconds: float) -> No
     elif seconds < _LEAST_SECONDS:
         problem = "no time was left"
     else:
-        problem = await history.append(folder, lines(job, diagnosis, time.time()), min(SECONDS, seconds))
+        new = lines(job, diagnosis, time.time())
+        problem = await history.append(folder, new, min(_most(new), seconds))
     if problem:
         text = f"distcheck: warning: --history: this run is not recorded for every node: {problem}"
         print(text, file=sys.stderr, flush=True)  # noqa: T201 warnings belong to stderr
+
+
+def _most(nodes: Sized) -> float:
+    return SECONDS + len(nodes) * _SECONDS_PER_NODE
 
 
 def lines(job: Job, diagnosis: Diagnosis, now: float) -> dict[str, str]:
