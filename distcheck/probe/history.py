@@ -70,7 +70,13 @@ async def totals(folder: str, seconds: float, python: str = sys.executable) -> T
 
 async def _ask(verb: str, given: _Given, kind: type[T], python: str) -> T | Missing:
     question = Question(__name__, f"the history {given.folder}", "its file system hangs", (verb,))
-    answer: T | Missing = await ask(question, kind, given.seconds / 0.8, python, given=msgspec.json.encode(given))
+    try:
+        text = msgspec.json.encode(given)
+        answer: T | Missing = await ask(question, kind, given.seconds / 0.8, python, given=text)
+    except UnicodeEncodeError:
+        return Missing(reason=f"the history {given.folder!a}: its name, or that of a node, is not UTF-8")
+    except OSError as error:  # no descriptor or no memory is left
+        return Missing(reason=f"the history {given.folder}: {error.strerror}")
     return answer
 
 

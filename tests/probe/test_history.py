@@ -201,3 +201,19 @@ def test_a_child_reads_and_writes_and_one_that_hangs_costs_only_its_time(tmp_pat
     failed, read, _ = asyncio.run(ask(str(tmp_path), str(hung), 0.5))
     assert time.monotonic() - began < 10
     assert failed == read.reason == f"the history {tmp_path} did not answer within 0.5 s: its file system hangs"
+
+
+def test_a_name_that_is_not_utf_8_and_a_process_without_descriptors_are_reasons_and_no_errors(monkeypatch):
+    async def ask(folder, *nodes):
+        return await history.read(folder, nodes, 5), await history.append(folder, dict.fromkeys(nodes, "{}"), 5)
+
+    for folder, node in (("/h\udcff", "node3"), ("/h", "node\udcff")):
+        found, failed = asyncio.run(ask(folder, node))
+        assert found.reason == failed == f"the history {folder!a}: its name, or that of a node, is not UTF-8"
+
+    def no_descriptor(_name):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", no_descriptor)
+    found, failed = asyncio.run(ask("/h", "node3"))
+    assert found.reason == failed == "the history /h: Too many open files"
