@@ -66,21 +66,24 @@ def _seconds(call: Callable[[], object], times: int, device: torch.device) -> fl
 def own_seconds(
     call: Callable[[], object], times: int, device: torch.device, most_seconds: float = math.inf
 ) -> tuple[float, int]:
-    """Return the seconds of this many calls, or of the fewer that `most_seconds` allows, and their number.
+    """Return the seconds and the number of calls: this many, or as many as begin within `most_seconds`, at least one.
 
     Waiting for a CPU that others use does not count; throttling does. A GPU's calls return before it has done them, so
     there `most_seconds` limits nothing.
     """
     _wait(device)
-    start, waited, held, done = time.perf_counter(), waited_for_cpu(), throttled(), 0
-    while done < times and time.perf_counter() - start < most_seconds:
+    start = time.perf_counter()
+    worked, waited, held, done = time.thread_time(), waited_for_cpu(), throttled(), 0
+    while not done or (done < times and time.perf_counter() - start < most_seconds):
         call()
         done += 1
     _wait(device)
-    took = time.perf_counter() - start
     if device.type == "cuda":  # the GPU works on while its process waits
-        return took, done
-    return took - max(0.0, (waited_for_cpu() - waited) - (throttled() - held)), done
+        return time.perf_counter() - start, done
+    # Read before the clock: a wait after its last reading would make the work look quicker than it was.
+    elsewhere = max(0.0, (waited_for_cpu() - waited) - (throttled() - held))
+    worked = time.thread_time() - worked
+    return max(time.perf_counter() - start - elsewhere, worked), done
 
 
 def _wait(device: torch.device) -> None:

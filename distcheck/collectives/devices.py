@@ -53,7 +53,7 @@ _PREPARATION_SECONDS = 0.3
 _TURN = 0.6
 _HOST_SHARE = 0.2
 """The share of a figure's time for the copies in one direction."""
-_BURN_CHUNK_SECONDS = 0.25
+_BURN_CHUNK_SECONDS = 0.1
 _FEWEST_CHUNKS = 5
 _SAY_SECONDS = 1.0
 _PCI_LENGTH = 32
@@ -184,7 +184,7 @@ def burn(products: Products, device: torch.device, seconds: float, per_second: f
             say(f"burn, {now - start:.0f} of {seconds:g} s")
             told = now
         left = seconds - (now - start)
-        rates.append(_per_second(*own_seconds(products, times, device, min(left, _LONGEST_SECONDS))))
+        rates.append(_per_second(*own_seconds(products, times, device, min(left, _BURN_CHUNK_SECONDS))))
         now = time.perf_counter()
     if len(rates) < _FEWEST_CHUNKS:
         return Burn(seconds=now - start)
@@ -215,11 +215,15 @@ def near(device: torch.device, root: Path = Path("/sys")) -> Iterator[None]:
     before = os.sched_getaffinity(0)
     local = _local_cpus(_pci_address(device), root) & before
     try:
-        if local:
-            os.sched_setaffinity(0, local)
+        _run_on(local)
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        _run_on(before)
+
+
+def _run_on(cpus: set[int]) -> None:
+    with contextlib.suppress(OSError):  # none are given, or the cpuset has changed
+        os.sched_setaffinity(0, cpus)
 
 
 def _local_cpus(address: str, root: Path) -> set[int]:

@@ -34,6 +34,8 @@ USAGE = [
     (["env", "--launcher", "magic"], "--launcher magic", "slurm"),
     (["report", "--format", "yaml", "job.json"], "--format yaml", "markdown"),
     (["gate", "--nproc"], "--nproc", "See: distcheck gate --help"),
+    (["gate", "--burn", "50"], "--burn 50", "--timeout 110"),
+    (["bandwidth", "--burn", "0"], "--burn 0", "a number from 0.001"),
     (["env", "--join-timeout", "300"], "--join-timeout 300", "--timeout 360"),
     (["env", "--output", "/"], "--output /", "name a file in it"),
     (["env", "--backend", "smoke"], "--backend smoke", "nccl"),

@@ -1,13 +1,23 @@
 """The device test on CPU tensors: rates, exact products, and the CPUs near a GPU."""
 
 import os
+import time
 
 import pytest
 
-from distcheck.collectives import devices
+from distcheck.collectives import compute, devices
 from distcheck.collectives.software import torch
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Have torch work in this thread only, as in a rank."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_a_cpu_is_tested_in_the_same_way_every_time():
@@ -92,3 +102,26 @@ def test_a_rank_works_on_the_cpus_near_its_gpu_and_gets_its_own_back(tmp_path, m
         assert os.sched_getaffinity(0) == before
     with devices.near(CPU, tmp_path / "without"):
         assert os.sched_getaffinity(0) == before
+
+
+def test_waiting_for_a_cpu_never_makes_work_look_quicker_than_it_was(monkeypatch):
+    waits = iter((0.0, 5.0))  # the kernel counts a wait that ended after the work
+    monkeypatch.setattr(compute, "waited_for_cpu", lambda: next(waits))
+    before = time.thread_time()
+    took, done = compute.own_seconds(lambda: sum(range(200_000)), 5, CPU)
+    assert done == 5
+    assert 0.5 * (time.thread_time() - before) < took <= time.thread_time() - before
+
+
+def test_throttling_counts_and_waiting_for_others_does_not(monkeypatch):
+    for waited, held, least, most in ((0.2, 0.0, 0.0, 0.1), (0.2, 0.2, 0.2, 9.0)):
+        waits, holds = iter((0.0, waited)), iter((0.0, held))
+        monkeypatch.setattr(compute, "waited_for_cpu", lambda waits=waits: next(waits))
+        monkeypatch.setattr(compute, "throttled", lambda holds=holds: next(holds))
+        took, _ = compute.own_seconds(lambda: time.sleep(0.2), 1, CPU)
+        assert least <= took <= most
+
+
+def test_no_more_calls_begin_after_the_longest_time():
+    _, done = compute.own_seconds(lambda: time.sleep(0.02), 1000, CPU, 0.05)
+    assert 1 <= done <= 3

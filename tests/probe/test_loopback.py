@@ -6,13 +6,17 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import hcas
 import pytest
 from hcas import infiniband as adapter
 
 from distcheck.facts.base import Missing
+from distcheck.facts.job import Asked
+from distcheck.facts.placement import Placement
 from distcheck.probe import infiniband, loopback
+from distcheck.run import collect
 
 FAKE = Path(__file__).with_name("fake_ib_write_bw.py")
 
@@ -21,7 +25,7 @@ FAKE = Path(__file__).with_name("fake_ib_write_bw.py")
 def measured(tmp_path, monkeypatch):
     """Return a function that measures adapters with these rates by port, as distcheck does."""
 
-    def measured(adapters, rates, seconds=30.0):
+    def measured(adapters, rates, seconds=30.0, **asked):
         (tmp_path / "bin").mkdir(exist_ok=True)
         if rates is not None:
             program = tmp_path / "bin" / "ib_write_bw"
@@ -30,7 +34,16 @@ def measured(tmp_path, monkeypatch):
             monkeypatch.setenv("FAKE_RATES", json.dumps(rates))
         monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
         found = infiniband.collect(hcas.write(tmp_path, adapters), {})
-        found = asyncio.run(loopback.loopback(found, seconds))
+        if asked:  # as a run collects them
+            monkeypatch.setattr(infiniband, "infiniband", lambda _seconds: asyncio.sleep(0, found))
+            run = SimpleNamespace(
+                asked=Asked("gate", ("gpu", "collectives"), backend="nccl", **asked),
+                request=SimpleNamespace(placements=(Placement(launcher="by hand"),)),
+                remaining=lambda _reserve: seconds,
+            )
+            found = asyncio.run(collect._infiniband(run, "nvidia"))
+        else:
+            found = asyncio.run(loopback.loopback(found, seconds))
         return {hca.name: hca.ports[0].loopback_Gbps for hca in found.hcas}
 
     return measured
@@ -64,6 +77,12 @@ def _read(path):
         return path.read_text()
     except OSError:
         return ""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("asked", "rate"), [(True, 391.5), (False, None)])
+def test_a_run_measures_them_only_on_request(measured, asked, rate):
+    assert measured([adapter("mlx5_0")], {"mlx5_0:1": 391.5}, loopback=asked) == {"mlx5_0": rate}
 
 
 def test_without_perftest_nothing_is_measured(measured, monkeypatch):
