@@ -5,9 +5,6 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from distcheck.facts.base import Missing
-from distcheck.probe import cgroups
-
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
@@ -30,6 +27,8 @@ def throttled(root: Path = Path("/")) -> float:
     Source: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.stat), and for version 1
     https://docs.kernel.org/scheduler/sched-bwc.html
     """
+    from distcheck.probe import cgroups
+
     for stat in _cpu_stats(root):
         for name, unit in ("throttled_usec", 1e6), ("throttled_time", 1e9):
             counted = cgroups.number(stat, "cpu.stat", name)
@@ -41,5 +40,8 @@ def throttled(root: Path = Path("/")) -> float:
 @cache
 def _cpu_stats(root: Path) -> tuple[Path, ...]:
     """Return the folders of this process's CPU cgroups, the innermost first."""
+    from distcheck.facts.base import Missing
+    from distcheck.probe import cgroups
+
     cgroup = cgroups.cgroup_of("cpu", root)
     return () if isinstance(cgroup, Missing) else tuple(cgroup.levels())
