@@ -12,7 +12,11 @@ from rules.conftest import unpasteable
 
 import distcheck
 from distcheck.cli.explain import explanation
-from distcheck.facts.job import Asked, Job
+from distcheck.expectation import baseline
+from distcheck.expectation.past import figures
+from distcheck.facts.device import DeviceTest
+from distcheck.facts.history import History, PastFigure
+from distcheck.facts.job import Asked, Collectives, Job, Measurement
 from distcheck.facts.libraries import Libraries, NcclPlugin
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind
@@ -138,6 +142,29 @@ def one_wrong_clock(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
     return change.process(job, [2, 3], **clock)
 
 
+def half_as_fast_as_before(cause: str) -> Callable[..., Job]:
+    """Return a function that makes a job whose all_reduce was twice as fast in earlier runs, because of one GPU."""
+    slow = {"matmul_TFLOPS": 60.0, "memory_GBps": 300.0, "h2d_GBps": 5.0}
+    slow = {name: value for name, value in slow.items() if cause.endswith(SLOW_WORK.get(name, "-"))}
+
+    def make(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+        job = job_of(4, 2, looks=("environment", "meeting", "gpu", "collectives"), gpus=2, command="gate")
+        test = DeviceTest("bfloat16", 8192, 600.0, 3000.0, 50.0, 50.0)
+        tests = [change.job(test, **slow), *[test] * 7]
+        for n, one in enumerate(tests):
+            job = change.rank(job, n, run=RankRun(1, "done", "done", device="NVIDIA H100", device_test=one))
+        rows = [Measurement("all_reduce", 1 << 26, "float32", 5, (0.01 * n,) * 8, uncertainty=0.01) for n in (1, 2)]
+        before, now = (change.job(job, collectives=Collectives("nccl", "asked", measurements=(row,))) for row in rows)
+        if not slow:
+            now = change.asked(now, baseline=baseline.of(before, "before.json"))
+        fast, low = (next(f for f in figures(j) if not f.ranks) for j in (before, now))
+        past = PastFigure(low.node, low.name, (fast.value,) * 7 + (low.value,) * 2)
+        return change.job(now, history=History("/h", figures=(past,)))
+
+    return make
+
+
+SLOW_WORK = {"matmul_TFLOPS": "compute", "memory_GBps": "memory", "h2d_GBps": "host-copy"}
 NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "net-master-unreachable": {"torchrun-store-port-extra": blocked_store},
@@ -146,6 +173,10 @@ EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
     "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},
     "host-clock-skew": {"elastic-clock-skew": one_wrong_clock},
+    "perf-below-history": {
+        cause: half_as_fast_as_before(cause)
+        for cause in ("gpu-slow-compute", "gpu-slow-memory", "gpu-slow-host-copy", "perf-below-baseline")
+    },
 }
 """Jobs in which a rule's finding is explained, by rule and by the rule that explains it."""
 

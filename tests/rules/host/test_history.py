@@ -174,15 +174,3 @@ def test_a_gpu_whose_own_work_became_slower_is_named_with_its_rank(gate, judge, 
     assert findings[0].message == (
         "matrix products of rank 0 (GPU-1-0): 480 TFLOPS on node1; in earlier runs the median was 600 TFLOPS: 20% lower"
     )
-
-
-def test_a_collective_that_is_slow_because_of_a_slow_gpu_is_reported_once(gate, judge, change):
-    job = slower(gate, 0.6)
-    assert [f.rule for f in judge(job, "history", "gpu_speed").findings] == ["perf-below-history"]
-    tests = [DeviceTest("bfloat16", 8192, 600.0 if n else 100.0, 3000.0, 50.0, 50.0) for n in range(8)]
-    ranks = tuple(
-        change.job(rank, run=RankRun(n, "done", "done", device="NVIDIA H100", device_test=test))
-        for n, (rank, test) in enumerate(zip(job.ranks, tests, strict=True))
-    )
-    found = judge(change.job(job, ranks=ranks), "history", "gpu_speed").findings
-    assert [(f.rule, f.ranks) for f in found] == [("gpu-slow-compute", (0,))]
