@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,27 +13,34 @@ from distcheck.facts.errors import UsageError
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 
 
-@command("Explain a rule, or the errors in a log.", "distcheck explain gpu-duplicate")
+@command("Explain a rule, or the errors in a log.", "distcheck explain --log job.log")
 def explain(
-    rule: Annotated[str | None, typer.Argument(metavar="RULE", help="Name of a rule.")] = None,
+    rule: Annotated[
+        list[str] | None, typer.Argument(metavar="[RULE]", help="Name of a rule; after --log, more logs.")
+    ] = None,
     log: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            metavar="FILE", help="Name the rules that explain the errors in this job log (- is standard input)."
+            metavar="PATH",
+            help="Name the cause that a job's log shows: a file, a directory, or - for standard input. Repeatable.",
         ),
     ] = None,
+    format: Annotated[  # noqa: A002  # the option's name
+        str, typer.Option(metavar="NAME", help="How to print the cause: text, json or markdown.")
+    ] = "text",
 ) -> None:
     """Explain a rule: what it means, its consequence, how it is found and how to fix it.
 
-    Without RULE, list all rules.
+    Without RULE, list all rules. With --log, name the most likely cause of a failed job: exit code 0 if a rule
+    names it, else 20.
     """
-    if log is not None and rule is not None:
-        raise UsageError(f"give a rule ({rule}) or --log, not both")
-    if log is not None:
-        typer.echo(_log(log), nl=False)
-    elif rule is not None:
+    if log:
+        raise typer.Exit(_log([*log, *_more_logs(rule or [])], format))
+    if rule and len(rule) > 1:
+        raise UsageError(f"give one rule, not {len(rule)}")
+    if rule:
         try:
-            typer.echo(explanation(rule), nl=False)
+            typer.echo(explanation(rule[0]), nl=False)
         except LookupError as error:
             raise UsageError(str(error.args[0])) from None
     else:
@@ -73,14 +79,21 @@ def _unknown(name: str) -> str:
     return f"no rule is named {name!r}; {hint}"
 
 
-def _log(path: Path) -> str:
-    from distcheck.cli import joblog
+def _more_logs(words: list[str]) -> list[Path]:
+    """Return the paths that follow --log, as `--log *.log` of a shell gives them."""
+    for word in words:
+        if not Path(word).exists():
+            raise UsageError(f"give a rule ({word}) or --log, not both")
+    return [Path(word) for word in words]
 
-    if path == Path("-") and sys.stdin is None:
-        raise UsageError("--log -: standard input is closed")
-    try:
-        with sys.stdin.buffer if path == Path("-") else path.open("rb") as log:
-            found = joblog.search(log, joblog.messages())
-    except OSError as error:
-        raise UsageError(f"--log {path}: {error.strerror or error}") from None
-    return joblog.tell(found, "standard input" if path == Path("-") else str(path))
+
+def _log(paths: list[Path], form: str) -> int:
+    """Print the answer to logs and return the exit code."""
+    from distcheck.cli.joblog.answer import explained
+    from distcheck.cli.joblog.rendering import RENDERERS
+
+    if form not in RENDERERS:
+        raise UsageError(f"--format {form}: choose one of {', '.join(RENDERERS)}. See: distcheck explain --help")
+    answer = explained(paths)
+    typer.echo(RENDERERS[form](answer), nl=False)
+    return answer.exit_code

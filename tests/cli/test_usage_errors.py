@@ -53,7 +53,6 @@ USAGE = [
     (["report", "/etc/passwd"], "/etc/passwd", "--save"),
     (["explain", "env-rank-unsett"], "env-rank-unsett", "env-rank-unset"),
     (["explain", "--log", "/nonexistent/job.log"], "/nonexistent/job.log", "No such file"),
-    (["explain", "--log", "/etc"], "/etc", "Is a directory"),
     (["explain", "env-rank-unset", "--log", "job.log"], "env-rank-unset", "not both"),
     (["env", "--no-such-option"], "--no-such-option", "--help"),
     (["dance"], "dance", "See: distcheck --help"),

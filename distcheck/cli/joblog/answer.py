@@ -1,0 +1,143 @@
+"""The answer to logs: a document with causes, fixes and what to run next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from distcheck.cli.joblog import remedies
+from distcheck.cli.joblog.judging import Suspect, judged
+from distcheck.cli.joblog.matching import Matcher, Sighting
+from distcheck.cli.joblog.places import of_path
+from distcheck.cli.joblog.quoted import quoted
+from distcheck.cli.joblog.reading import logs, pieces
+from distcheck.cli.joblog.redaction import shown
+from distcheck.cli.joblog.spelling import HINT, About
+from distcheck.cli.joblog.spellings import TABLES
+from distcheck.cli.joblog.spellings.endings import ROOT_CAUSE
+from distcheck.rules import find_rule
+from distcheck.rules.finding import Fix
+
+_NEXT: dict[str, tuple[str, ...]] = {
+    "start-up": ("distcheck env", "distcheck gate -- COMMAND  # before the job's own command, in its launcher"),
+    "network": ("distcheck net  # in the job's launcher, or with --hosts", "NCCL_DEBUG=WARN COMMAND"),
+    "GPU": ("distcheck gpu --nproc auto", "sudo dmesg -T | grep -i xid"),
+    "process killed": ("sudo dmesg -T | grep -i -E 'oom|killed process'", "distcheck node"),
+    "application": ("TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 COMMAND",),
+    "": ("distcheck gate --nproc auto", "NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND"),
+}
+"""What to run when no rule names the cause, by its class."""
+
+
+class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that may name the cause, and the line that shows it."""
+
+    rule: str
+    summary: str
+    about: About = msgspec.field(name="class")
+    line: int
+    file: str
+    rank: int | None
+    node: str | None
+    text: str
+    """About 160 characters around the match, redacted."""
+    times: int
+    fix: Fix
+    prove: str
+    """The command that shows whether the rule applies."""
+    docs: str
+
+
+class Telling(msgspec.Struct, frozen=True, kw_only=True):
+    """The line that tells most."""
+
+    line: int
+    file: str
+    rank: int | None
+    node: str | None
+    text: str
+    says: str
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What logs tell. `causes` is empty if no rule names the cause."""
+
+    schema: int = 1
+    causes: tuple[NamedCause, ...]
+    about: About | None = msgspec.field(name="class")
+    telling: Telling | None
+    later: tuple[Telling, ...] = ()
+    """Consequences, and lines that the cause does not explain."""
+    next: tuple[str, ...] = ()
+    """Commands to run next."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 if a cause was found, 20 if not."""
+        return 0 if self.causes else 20
+
+
+def explained(paths: Sequence[Path]) -> Answer:
+    """Return the answer to logs: files, directories, or - for standard input.
+
+    Raises:
+        UsageError: a log cannot be read.
+    """
+    matcher = Matcher((*TABLES, *quoted()))
+    seen: list[Sighting] = []
+    for log in logs(paths):
+        found = matcher.search(pieces(log), log.name, of_path(log.path))
+        seen += sorted(found, key=lambda sighting: sighting.line)
+    return answer(seen)
+
+
+def answer(seen: Sequence[Sighting]) -> Answer:
+    """Return the answer to the lines that were found, which are in the order of the logs."""
+    judgement = judged(seen)
+    first = judgement.telling
+    if first is None:
+        return Answer(causes=(), about=None, telling=None, next=_NEXT[""])
+    root = next((s for s in seen if s.spelling is ROOT_CAUSE), None)
+    nodes = tuple(dict.fromkeys(s.place.node for s in seen if s.place.node))
+    values = {name: value for s in reversed(seen) for name, value in s.values.items() if s.spelling is not ROOT_CAUSE}
+    causes = tuple(_named(cause, root if cause.seen is first else None, values, nodes) for cause in judgement.causes)
+    later = [s for s in judgement.consequences if s.spelling.weight > HINT and s.line != first.line]
+    proofs = dict.fromkeys(cause.prove for cause in causes[:1])
+    return Answer(
+        causes=causes,
+        about=judgement.about,
+        telling=_telling(first, root),
+        later=tuple(_telling(s, None) for s in later[:2]),
+        next=tuple(proofs) or _NEXT[judgement.about or ""],
+    )
+
+
+def _named(cause: Suspect, root: Sighting | None, values: dict[str, str], nodes: tuple[str, ...]) -> NamedCause:
+    told, rule = _telling(cause.seen, root), find_rule(cause.rule)
+    if rule is None:
+        raise LookupError(f"no rule is named {cause.rule}")
+    own = values | cause.seen.values
+    return NamedCause(
+        rule=rule.name,
+        summary=rule.summary.replace("``", "`"),
+        about=cause.seen.spelling.about,
+        line=told.line,
+        file=told.file,
+        rank=told.rank,
+        node=told.node,
+        text=told.text,
+        times=cause.seen.times,
+        fix=remedies.fix(rule.name, own),
+        prove=remedies.proof(rule.name, own, nodes),
+        docs=rule.page,
+    )
+
+
+def _telling(seen: Sighting, root: Sighting | None) -> Telling:
+    rank, node = seen.place
+    if root and rank is None and node in {None, root.values["node"]}:
+        rank, node = int(root.values["rank"]), root.values["node"]
+    text = shown(seen.text)
+    return Telling(line=seen.line, file=shown(seen.file), rank=rank, node=node, text=text, says=seen.spelling.says)

@@ -1,0 +1,72 @@
+"""Tells the first cause of a failure from its consequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distcheck.cli.joblog.matching import Sighting
+from distcheck.cli.joblog.spelling import About
+
+_MOST_CAUSES = 3
+_DECEMBER = 12
+
+
+class Suspect(NamedTuple):
+    """A rule that may name the cause, and the line that shows it."""
+
+    rule: str
+    seen: Sighting
+
+
+class Judgement(NamedTuple):
+    """What logs tell: causes (the most likely first), or only the line that tells most."""
+
+    causes: tuple[Suspect, ...]
+    telling: Sighting | None
+    """The line that leads; None if no line has a known spelling."""
+    consequences: tuple[Sighting, ...] = ()
+    """What failed later, or elsewhere."""
+
+    @property
+    def about(self) -> About | None:
+        """The class of the fault."""
+        return self.telling.spelling.about if self.telling else None
+
+
+def judged(sightings: Sequence[Sighting]) -> Judgement:
+    """Return the judgement: spellings that tell more go first, and among those the earliest in time.
+
+    Times decide only if all these lines have one: else the order of the lines does.
+    """
+    if not sightings:
+        return Judgement((), None)
+    heaviest = max(seen.spelling.weight for seen in sightings)
+    leading = _in_order([seen for seen in sightings if seen.spelling.weight == heaviest])
+    rest = _in_order([seen for seen in sightings if seen.spelling.weight < heaviest])
+    first = leading[0]
+    consequences = tuple(seen for seen in (*leading[1:], *rest) if seen.spelling is not first.spelling)
+    if not first.spelling.rules:
+        return Judgement((), first, consequences)
+    causes = [Suspect(first.spelling.rules[0], first)]
+    others = [*(Suspect(seen.spelling.rules[0], seen) for seen in leading[1:] if seen.spelling.rules)]
+    others += [Suspect(rule, first) for rule in first.spelling.rules[1:]]
+    others += [Suspect(seen.spelling.rules[0], seen) for seen in rest if seen.spelling.rules]
+    for cause in others:
+        if len(causes) < _MOST_CAUSES and cause.rule not in {known.rule for known in causes}:
+            causes.append(cause)
+    return Judgement(tuple(causes), first, consequences)
+
+
+def _in_order(sightings: Sequence[Sighting]) -> list[Sighting]:
+    """Return lines by time if all have one, else as they stand; glog writes no year, so January follows December."""
+    months = {seen.time[0] for seen in sightings if seen.time}
+    if not all(seen.time for seen in sightings):
+        return list(sightings)
+    turn = 1 in months and _DECEMBER in months
+
+    def at(seen: Sighting) -> tuple[float, ...]:
+        month, day, seconds = seen.time or (0, 0, 0.0)
+        return (month + _DECEMBER if turn and month < _DECEMBER // 2 else month, day, seconds, seen.line)
+
+    return sorted(sightings, key=at)

@@ -1,0 +1,114 @@
+"""Reads who wrote a line of a log, and when: launchers and loggers put both in front of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """Who wrote a line; None where it does not say."""
+
+    rank: int | None = None
+    node: str | None = None
+
+
+NOWHERE = Place()
+When = tuple[int, int, float]
+"""Month, day and seconds of the day. glog (torch) writes no year."""
+
+ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+"""ECMA-48 control sequences and operating system commands (colours, titles)."""
+
+_NAME = r"[A-Za-z][\w.-]*"
+_PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\[rank\s?(?P<rank>\d+)\]:?\s*",  # torch
+        r"\[(?:default|worker|trainer|[a-z_]*role)(?P<rank>\d+)(?:\|\d+)?\]:?\s*",  # torchrun --tee, torchx
+        r"\[[\w@.-]*,(?P<rank>\d+)\]<std(?:out|err|diag)>:\s?",  # mpirun --tag-output
+        rf"\[pod/(?P<node>{_NAME})/[\w.-]+\]\s*",  # kubectl logs --prefix
+        r"\((?:\w+ )?pid=\d+(?:, ip=(?P<node>[\d.]+))?\)\s*",  # Ray
+        rf"(?P<node>{_NAME})\s+\|\s",  # docker compose
+        r"(?P<rank>\d{1,6}): ",  # srun --label
+        rf"(?P<node>{_NAME}\d[\w.-]*|{_NAME}-[\w.-]+): (?!error)",  # pdsh, clush, DeepSpeed
+        rf"(?P<node>{_NAME}):\d+:\d+ (?=\[\d+\] )",  # NCCL: host:pid:thread
+    )
+)
+_RANK_INSIDE = re.compile(r"\bRank (\d+)\]|\[[Rr]ank(\d+)\]|\brank\s?[=:]\s?(\d+)\b|\b[Rr]ank (\d+)\b(?! of)")
+_NODE_INSIDE = re.compile(
+    rf"\b({_NAME}):\d+:\d+ \[\d+\] |\bhost\s*:\s+({_NAME})|srun: error: ({_NAME}): task|\bON ({_NAME}) CANCELLED"
+)
+_TASK = re.compile(r"srun: error: [\w.-]+: tasks? (\d+)")
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_TIMES = (
+    re.compile(r"(?<!\d)\d{4}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"),
+    re.compile(
+        r"\b[IWEF](?P<month>\d\d?)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"
+    ),  # glog; torch leaves out the month's zero in some versions
+    re.compile(r"(?<!\d)(?P<month>\d\d)-(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"),  # vLLM
+    re.compile(r"\b(?P<name>[A-Z][a-z]{2}) +(?P<day>\d\d?) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"),  # syslog, dmesg -T
+)
+_NODE_FOLDER = re.compile(
+    r"(?:[a-z][\w.-]*[-_.])?(?:node|host|worker|master|pod|compute|gpu)[\w.-]*\d[\w.-]*", re.IGNORECASE
+)
+_RANK_NAME = re.compile(r"(?:^|[._-])(?:global_)?rank[._-]?(\d+)(?:\D|$)", re.IGNORECASE)
+_AS_BACKUP = re.compile(r"\.(?:gz|xz|bz2|zst)$")
+
+
+def plain(text: str) -> str:
+    """Return text without escape sequences, and with a space for every other control character."""
+    text = ESCAPES.sub("", text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
+def place(line: str, known: Place = NOWHERE) -> Place:
+    """Return the rank and node that a line names, or those known of its file."""
+    rank, node = None, None
+    rest = line.lstrip()
+    while rest:
+        for pattern in (*_PREFIXES, *_TIMES):
+            found = pattern.match(rest.lstrip("[ ")) if pattern in _TIMES else pattern.match(rest)
+            if not found:
+                continue
+            groups = found.groupdict()
+            rank = int(groups["rank"]) if groups.get("rank") else rank
+            node = groups.get("node") or node
+            rest = rest[found.end() :].lstrip(" ]Z")
+            break
+        else:
+            break
+    if rank is None and (inside := _RANK_INSIDE.search(line) or _TASK.search(line)):
+        rank = int(next(group for group in inside.groups() if group is not None))
+    if node is None and (host := _NODE_INSIDE.search(line)):
+        node = next(group for group in host.groups() if group is not None)
+    return Place(known.rank if rank is None else rank, node or known.node)
+
+
+def when(line: str) -> When | None:
+    """Return the first time in a line, in the line's own time zone."""
+    for pattern in _TIMES:
+        if found := pattern.search(line):
+            parts = found.groupdict()
+            name = (parts.get("name") or "").lower()
+            if name and name not in _MONTHS:
+                continue
+            month = _MONTHS.index(name) + 1 if name else int(parts["month"])
+            seconds = int(parts["h"]) * 3600 + int(parts["m"]) * 60 + float(parts["s"].replace(",", "."))
+            return month, int(parts["day"]), seconds
+    return None
+
+
+def of_path(path: PurePath) -> Place:
+    """Return the rank and node that a file's path names: rank_3.log, node2/attempt_0/3/stderr.log (torchrun)."""
+    rank, node = None, None
+    stem = _AS_BACKUP.sub("", path.name)
+    if path.parent.name.isdigit() and path.parent.parent.name.startswith("attempt_"):
+        rank = int(path.parent.name)
+    elif found := _RANK_NAME.search(stem):
+        rank = int(found[1])
+    for part in (*path.parts[:-1], re.sub(r"\.(?:log|out|err|txt)$", "", stem)):
+        if _NODE_FOLDER.fullmatch(part):
+            node = part
+    return Place(rank, node)

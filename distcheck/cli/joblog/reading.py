@@ -1,0 +1,136 @@
+"""Opens logs: files, directories of them, standard input, plain or compressed; yields pieces of whole lines."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import importlib
+import lzma
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from distcheck.facts.errors import UsageError
+
+CHUNK_BYTES = 1 << 20
+_MOST_FILES = 10_000
+STANDARD_INPUT = Path("-")
+_BINARY = (
+    ".pt",
+    ".pth",
+    ".safetensors",
+    ".bin",
+    ".npy",
+    ".npz",
+    ".pkl",
+    ".pickle",
+    ".so",
+    ".zip",
+    ".tar",
+    ".whl",
+    ".png",
+)
+
+
+class Log(NamedTuple):
+    """A log and its name in the answer."""
+
+    path: Path
+    name: str
+
+
+class Piece(NamedTuple):
+    """Whole lines of a log; a line longer than a piece is cut."""
+
+    first_line: int
+    data: bytes
+
+
+def logs(paths: Sequence[Path]) -> list[Log]:
+    """Return the logs that files and directories name; those of a directory in order of their paths.
+
+    Raises:
+        UsageError: a path does not exist, or a directory holds no log.
+    """
+    found: list[Log] = []
+    for path in paths:
+        if path != STANDARD_INPUT and path.is_dir():
+            try:
+                inside = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.endswith(_BINARY))
+            except OSError as error:
+                raise UsageError(f"--log {path}: {error.strerror or error}") from None
+            if not inside:
+                raise UsageError(f"--log {path}: the directory has no log files")
+            found += [Log(p, str(p)) for p in inside[:_MOST_FILES]]
+        else:
+            found.append(Log(path, "standard input" if path == STANDARD_INPUT else str(path)))
+    return found
+
+
+def pieces(log: Log) -> Iterator[Piece]:
+    """Yield a log in pieces of whole lines.
+
+    Raises:
+        UsageError: it cannot be opened, read or decompressed.
+    """
+    try:
+        if log.path == STANDARD_INPUT:
+            if sys.stdin is None:
+                raise UsageError("--log -: standard input is closed")
+            yield from whole_lines(sys.stdin.buffer)
+        else:
+            with closing(_opened(log.path)) as file:
+                yield from whole_lines(file)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise UsageError(f"--log {log.path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def whole_lines(file: BinaryIO) -> Iterator[Piece]:
+    """Yield what a file holds, cut at the ends of lines."""
+    rest, number = b"", 1
+    while chunk := file.read(CHUNK_BYTES):
+        head, newline, tail = (rest + chunk).rpartition(b"\n")
+        if newline:
+            yield Piece(number, head + newline)
+            number += head.count(b"\n") + 1
+            rest = tail
+        elif len(tail) >= CHUNK_BYTES:  # one line without end: read it piece by piece
+            yield Piece(number, tail)
+            rest = b""
+        else:
+            rest = tail
+    if rest:
+        yield Piece(number, rest)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a log, decompressed if it begins as a compressed file does.
+
+    Raises:
+        UsageError: it is compressed with zstd, and this Python (before 3.14) cannot read that.
+        OSError: it cannot be opened.
+    """
+    if not path.is_file() and not path.is_fifo() and not path.is_char_device() and path.exists() and path.is_dir():
+        raise IsADirectoryError(21, "Is a directory")
+    if path.is_fifo() or path.is_char_device():
+        return path.open("rb")
+    with path.open("rb") as file:
+        magic = file.read(6)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("BinaryIO", gzip.open(path))
+    if magic.startswith(b"\xfd7zXZ\x00"):
+        return cast("BinaryIO", lzma.open(path))
+    if magic.startswith(b"BZh"):
+        return cast("BinaryIO", bz2.open(path))
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        try:
+            zstd: Any = importlib.import_module("compression.zstd")
+        except ImportError:
+            raise UsageError(
+                f"--log {path}: this Python cannot read zstd; use `zstdcat {path} | ... --log -`"
+            ) from None
+        return cast("BinaryIO", zstd.open(path))
+    return path.open("rb")

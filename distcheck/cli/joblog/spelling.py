@@ -1,0 +1,103 @@
+"""A spelling: one way in which software words a fault, and the rules that name the fault."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+About = Literal["start-up", "network", "GPU", "process killed", "application"]
+"""What a fault concerns; the `class` of the answer."""
+
+CAUSE, LIKELY, SYMPTOM, CONSEQUENCE, HINT = 5, 4, 3, 2, 1
+"""How much a line says about the cause. A cause goes before a symptom wherever they stand. A consequence shows that
+something failed, elsewhere or earlier. A hint is also written by healthy jobs: it counts only beside something else."""
+
+_TOKEN = re.compile(
+    r"""(?P<literal>\\[^a-zA-Z0-9](?![*+?{])|[^\\\[\](){}.^$|*+?0-9](?![*+?{]))"""
+    r"""|\\.[*+?]*|\[\^?\]?[^\]]*\][*+?]*(?:\{[^}]*\})?"""
+    r"""|\((?:[^()\\]|\\.|\((?:[^()\\]|\\.|\((?:[^()\\]|\\.)*\))*\))*\)[*+?]*|.(?:\{[^}]*\}|[*+?])*""",
+    re.VERBOSE,
+)
+
+
+class Spelling(NamedTuple):
+    """An error as some software words it."""
+
+    pattern: re.Pattern[str]
+    anchor: bytes
+    """Its longest constant part without digits, in lower case: a line without it cannot match."""
+    rules: tuple[str, ...]
+    """Rules that name the cause, the most likely first; empty where no rule does."""
+    about: About
+    weight: int
+    says: str
+    """What the line means, where no rule does."""
+    source: str
+    """Address of the code or page that has these words."""
+    near: re.Pattern[str] | None = None
+    """What the lines around it must contain."""
+    unless: re.Pattern[str] | None = None
+    """What they must not contain."""
+    twice: bool = False
+    """Whether it counts only if the same text occurs more than once."""
+    fallback: bool = False
+    """Whether it counts only on lines that no other spelling matches."""
+
+
+def told(
+    pattern: str,
+    rules: str = "",
+    *,
+    about: About,
+    source: str,
+    weight: int = CAUSE,
+    says: str = "",
+    near: str = "",
+    unless: str = "",
+    twice: bool = False,
+) -> Spelling:
+    """Return a spelling; `rules` are separated by spaces, patterns are searched without regard to case."""
+    return Spelling(
+        re.compile(pattern, re.IGNORECASE),
+        anchor(pattern),
+        tuple(rules.split()),
+        about,
+        weight,
+        says,
+        source,
+        re.compile(near, re.IGNORECASE) if near else None,
+        re.compile(unless, re.IGNORECASE) if unless else None,
+        twice,
+    )
+
+
+def anchor(pattern: str) -> bytes:
+    """Return the longest constant part of a pattern outside groups, without digits, in lower case."""
+    if re.search(r"(?<!\\)\|", re.sub(r"\((?:[^()\\]|\\.|\((?:[^()\\]|\\.|\([^()]*\))*\))*\)|\[[^\]]*\]", "", pattern)):
+        raise ValueError(f"alternatives need a group: {pattern}")
+    runs = [""]
+    for token in _TOKEN.finditer(pattern):
+        if token["literal"]:
+            runs[-1] += token["literal"].removeprefix("\\")
+        else:
+            runs.append("")
+    return max(runs, key=len).lower().encode()
+
+
+def trie(words: Iterable[bytes]) -> re.Pattern[bytes]:
+    """Return a pattern that finds any of the words; branches on one byte at a time, so that many words stay fast."""
+    root: dict[int, dict] = {}  # type: ignore[type-arg]  # nested without end
+    for word in words:
+        node = root
+        for byte in word:
+            node = node.setdefault(byte, {})
+        node[-1] = {}
+    return re.compile(_branches(root))
+
+
+def _branches(node: dict) -> bytes:  # type: ignore[type-arg]
+    if -1 in node:
+        return b""
+    parts = [re.escape(bytes([byte])) + _branches(rest) for byte, rest in node.items()]
+    return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"

@@ -1,0 +1,31 @@
+"""The spellings of known errors, as data: one table per layer that writes them."""
+
+from __future__ import annotations
+
+from distcheck.cli.joblog.spelling import Spelling
+from distcheck.cli.joblog.spellings import (
+    application,
+    cuda,
+    endings,
+    launchers,
+    nccl,
+    nccl_networks,
+    placement,
+    shared_memory,
+    sockets,
+    xids,
+)
+
+TABLES: tuple[Spelling, ...] = (
+    *placement.SPELLINGS,
+    *sockets.SPELLINGS,
+    *launchers.SPELLINGS,
+    *shared_memory.SPELLINGS,
+    *cuda.SPELLINGS,
+    *xids.SPELLINGS,
+    *nccl.SPELLINGS,
+    *nccl_networks.SPELLINGS,
+    *application.SPELLINGS,
+    *endings.SPELLINGS,
+)
+"""Earlier ones go first where two match the same line with the same weight."""

@@ -1,0 +1,160 @@
+"""CUDA, NVML and the driver: numbers and names of errors, as the runtime, torch and the tools write them.
+
+Numbers of the CUDA runtime before 10.1 differ from later ones; both are here with the name that goes with them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import CAUSE, LIKELY, SYMPTOM, told
+
+_RUNTIME = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
+_TORCH = "https://github.com/pytorch/pytorch/blob/main/torch/cuda/__init__.py"
+_LAZY = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/cuda/detail/CUDAHooks.cpp"
+_SMI = "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html"
+_TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html"
+_DISTRIBUTED = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
+_gpu = partial(told, about="GPU")
+_MEMORY = "The GPU ran out of memory. The batch, the sequence length or the model is too large for it, or other processes use it."
+
+SPELLINGS = (
+    _gpu(
+        r"invalid device ordinal",
+        "env-local-rank-out-of-range gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus",
+        source=_RUNTIME,
+    ),
+    _gpu(
+        r"device >= 0 && device < num_gpus",
+        "env-local-rank-out-of-range gpu-fewer-than-needed gpu-cvd-mig",
+        weight=LIKELY,
+        source=_RUNTIME,
+    ),
+    _gpu(r"Invalid device id", "env-local-rank-out-of-range gpu-fewer-than-needed", weight=LIKELY, source=_TORCH),
+    _gpu(r"No CUDA GPUs are available", "gpu-none-visible gpu-cvd-bad-item gpu-cvd-empty", source=_LAZY),
+    _gpu(r"no CUDA-capable device is detected", "gpu-none-visible gpu-cuda-init-failed", source=_RUNTIME),
+    _gpu(r"Found no NVIDIA driver on your system", "gpu-none-visible gpu-nvml-init-failed", source=_LAZY),
+    _gpu(
+        r"ProcessGroupNCCL is only supported with GPUs",
+        "gpu-none-visible torch-backend-missing",
+        source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp",
+    ),
+    _gpu(
+        r"Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
+        "gpu-none-visible sw-torch-cpu-build",
+        weight=LIKELY,
+        source="https://github.com/pytorch/pytorch/blob/main/torch/serialization.py",
+    ),
+    _gpu(r"could not select device driver .*capabilities: \[\[gpu", "gpu-none-visible", source=_TOOLKIT),
+    _gpu(
+        r"devices? (?:are|is|is/are|\(s\) is/are) busy or unavailable",
+        "gpu-exclusive-mode gpu-prohibited-mode",
+        source=_RUNTIME,
+    ),
+    _gpu(
+        r"CUDA-capable device\(s\) is/are busy or unavailable",
+        "gpu-exclusive-mode gpu-prohibited-mode",
+        source=_RUNTIME,
+    ),
+    _gpu(r"system not yet initialized", "gpu-fabric-manager-down", source=_RUNTIME),
+    _gpu(r"CUDA_ERROR_SYSTEM_NOT_READY", "gpu-fabric-manager-down", source=_RUNTIME),
+    _gpu(r"unsupported display driver / cuda driver combination", "sw-compat-libcuda", source=_RUNTIME),
+    _gpu(r"forward compatibility was attempted on non supported HW", "sw-compat-libcuda", source=_RUNTIME),
+    _gpu(r"CUDA_ERROR_(?:COMPAT_NOT_SUPPORTED_ON_DEVICE|SYSTEM_DRIVER_MISMATCH)", "sw-compat-libcuda", source=_RUNTIME),
+    _gpu(r"CUDA driver is a stub library", "sw-compat-libcuda", source=_RUNTIME),
+    _gpu(
+        r"API call is not supported in the installed CUDA driver",
+        "sw-compat-libcuda sw-driver-too-old",
+        source=_RUNTIME,
+    ),
+    _gpu(
+        r"(?:cuda runtime error|CUDA error|error=|Error|Cuda failure)\W{0,3}(?:999|30)\)?\W{1,3}(?:CUDA )?'?unknown error",
+        "gpu-cuda-init-failed",
+        source=_RUNTIME,
+    ),
+    _gpu(r"CUDA unknown error", "gpu-cuda-init-failed", source=_LAZY),
+    _gpu(r"CUDA error: unknown error", "gpu-cuda-init-failed", source=_RUNTIME),
+    _gpu(r"Error 304: OS call failed", "gpu-cuda-init-failed", source=_RUNTIME),
+    _gpu(
+        r"CUDA initialization: (?!.*(?:driver on your system is too old|80[0-9]|no NVIDIA driver))",
+        "gpu-cuda-init-failed",
+        weight=SYMPTOM,
+        source=_LAZY,
+    ),
+    _gpu(r"driver on your system is too old", "sw-driver-too-old", source=_LAZY),
+    _gpu(
+        r"CUDA driver version is insufficient for CUDA runtime version",
+        "sw-driver-too-old sw-driver-differs-nodes",
+        source=_RUNTIME,
+    ),
+    _gpu(r"provided PTX was compiled with an unsupported toolchain", "sw-driver-too-old", source=_RUNTIME),
+    _gpu(r"no kernel image is available", "sw-arch-unsupported", source=_RUNTIME),
+    _gpu(r"is not compatible with the current PyTorch installation", "sw-arch-unsupported", source=_TORCH),
+    _gpu(r"device kernel image is invalid", "sw-arch-unsupported", weight=LIKELY, source=_RUNTIME),
+    _gpu(r"Torch not compiled with CUDA enabled", "sw-torch-cpu-build", source=_TORCH),
+    _gpu(
+        r"Distributed package doesn't have (?:NCCL|MPI|UCC|XCCL|GLOO) built in",
+        "torch-backend-missing sw-torch-cpu-build",
+        source=_DISTRIBUTED,
+    ),
+    _gpu(
+        r"Distributed package doesn't have",
+        "torch-backend-missing sw-torch-cpu-build",
+        weight=LIKELY,
+        source=_DISTRIBUTED,
+    ),
+    _gpu(r"uncorrectable ECC error", "gpu-ecc-uncorrected gpu-needs-reset", source=_RUNTIME),
+    _gpu(r"uncorrectable NVLink error", "gpu-nvlink-errors gpu-nvlink-down", source=_RUNTIME),
+    _gpu(r"Failed to initialize NVML", "gpu-nvml-init-failed", source=_SMI),
+    _gpu(r"couldn't communicate with the NVIDIA driver", "gpu-nvml-init-failed", source=_SMI),
+    _gpu(r"NVML.*Driver/library version mismatch", "gpu-nvml-init-failed", source=_SMI),
+    _gpu(r"nvml\w*: .*version mismatch", "gpu-nvml-init-failed", source=_SMI),
+    _gpu(
+        r"NVMLError_(?:LibRmVersionMismatch|DriverNotLoaded|LibraryNotFound|Unknown)",
+        "gpu-nvml-init-failed",
+        source=_SMI,
+    ),
+    _gpu(r"nvidia-container-cli: initialization error", "gpu-nvml-init-failed", source=_TOOLKIT),
+    _gpu(r"nvidia-container-cli: device error", "gpu-fewer-than-needed gpu-cvd-bad-item", source=_TOOLKIT),
+    _gpu(r"No devices were found", "gpu-none-visible gpu-nvml-init-failed", source=_SMI),
+    _gpu(r"Unable to determine the device handle for GPU", "gpu-fell-off-bus", source=_SMI),
+    _gpu(r"GPU is lost", "gpu-fell-off-bus", source=_SMI),
+    _gpu(r"fallen off the bus", "gpu-fell-off-bus", source=_SMI),
+    _gpu(r"GPU requires reset", "gpu-needs-reset", source=_SMI),
+    _gpu(r"CUDA error: unspecified launch failure", "gpu-xid-recent gpu-needs-reset", weight=SYMPTOM, source=_RUNTIME),
+    _gpu(
+        r"\bout of memory\b",
+        source=_RUNTIME,
+        about="application",
+        says=_MEMORY,
+        near=r"cuda|gpu|nccl|hip|OutOfMemoryError|npu",
+        unless=r"Killed process|oom-kill|oom_kill",
+    ),
+    _gpu(
+        r"CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)",
+        source="https://docs.nvidia.com/cuda/cublas/#cublasstatus-t",
+        about="application",
+        weight=LIKELY,
+        says="cuBLAS could not start, most often because the GPU's memory is full.",
+    ),
+    _gpu(
+        r"an illegal memory access was encountered",
+        source=_RUNTIME,
+        about="application",
+        weight=LIKELY,
+        says="A CUDA kernel of the program accessed invalid memory. The trace shows a later call: repeat with CUDA_LAUNCH_BLOCKING=1.",
+    ),
+    _gpu(
+        r"device-side assert triggered",
+        source=_RUNTIME,
+        about="application",
+        weight=CAUSE,
+        says="A CUDA kernel's assertion failed, most often an index out of range. Repeat with CUDA_LAUNCH_BLOCKING=1.",
+    ),
+    _gpu(
+        r"Cannot re-initialize CUDA in forked subprocess",
+        source=_TORCH,
+        about="application",
+        says="The program used CUDA before it forked. Start its processes with the method spawn.",
+    ),
+)

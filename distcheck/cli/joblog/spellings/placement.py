@@ -1,0 +1,112 @@
+"""Ranks, world size and master: variables and arguments that are missing, malformed or contradictory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import HINT, LIKELY, SYMPTOM, told
+
+_RENDEZVOUS = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/rendezvous.py"
+_STORE = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/TCPStore.cpp"
+_INT = "https://docs.python.org/3/library/functions.html#int"
+_ENVIRON = "https://docs.python.org/3/library/os.html#os.environ"
+_SAMPLER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/distributed.py"
+_BOOTSTRAP = "https://github.com/NVIDIA/nccl/blob/master/src/bootstrap.cc"
+_INIT = "https://github.com/NVIDIA/nccl/blob/master/src/init.cc"
+_GLOO = "https://github.com/pytorch/gloo/blob/main/gloo/context.cc"
+_LAUNCH = (
+    "https://docs.pytorch.org/docs/stable/elastic/run.html#transitioning-from-torch-distributed-launch-to-torchrun"
+)
+_start = partial(told, about="start-up")
+_VARIABLES = r"(?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)"
+
+SPELLINGS = (
+    _start(
+        rf"environment variable {_VARIABLES} expected, but not set",
+        "env-rank-unset env-mpi-horovod-vars-only",
+        source=_RENDEZVOUS,
+    ),
+    _start(rf"KeyError: ['\"]{_VARIABLES}['\"]", "env-rank-unset env-mpi-horovod-vars-only", source=_ENVIRON),
+    _start(
+        r"KeyError: ['\"](?:LOCAL_RANK|LOCAL_WORLD_SIZE)['\"]", "env-local-rank-unset env-rank-unset", source=_ENVIRON
+    ),
+    _start(r"(?:KeyError: )?'LOCAL_RANK'$", "env-local-rank-unset env-rank-unset", source=_ENVIRON, near=r"environ"),
+    _start(
+        r"KeyError: ['\"]?SLURM_(?:PROCID|LOCALID|NTASKS|NODEID|JOB_NODELIST|NODELIST)\b",
+        "slurm-no-srun env-rank-unset",
+        source=_ENVIRON,
+    ),
+    _start(r"KeyError: ['\"]OMPI_COMM_WORLD_", "env-rank-unset", source=_ENVIRON),
+    _start(
+        r"int\(\) argument must be a string.* not '?NoneType",
+        "env-rank-unset env-local-rank-unset",
+        source=_INT,
+        near=rf"{_VARIABLES}|LOCAL_RANK|environ|getenv",
+    ),
+    _start(
+        r"invalid literal for int\(\) with base 10: ['\"]['\"]",
+        "env-empty-string",
+        source=_INT,
+        near=rf"{_VARIABLES}|LOCAL_RANK|environ|getenv|rendezvous",
+    ),
+    _start(
+        r"invalid literal for int\(\) with base 10: ['\"][^'\"]+['\"]",
+        "env-not-integer env-empty-string",
+        source=_INT,
+        near=rf"{_VARIABLES}|LOCAL_RANK|environ|getenv|rendezvous",
+    ),
+    _start(r"(?:rank|world_size|world size) parameter (?:missing|required)", "env-rank-unset", source=_RENDEZVOUS),
+    _start(r"rendezvous: (?:rank|world[_ ]size) .*missing", "env-rank-unset", source=_RENDEZVOUS),
+    _start(r"unrecognized arguments:.* ?--local[-_]rank\b", "launch-local-rank-arg", source=_LAUNCH),
+    _start(r"unrecognized arguments: --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
+    _start(r"no such option:? --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
+    _start(r"unknown command line flag 'local[-_]rank'", "launch-local-rank-arg", source=_LAUNCH),
+    _start(r"arguments are required: --local[-_]rank", "launch-local-rank-arg env-local-rank-unset", source=_LAUNCH),
+    _start(r"Invalid rank \d+, rank should be in the interval", "env-rank-out-of-range", source=_SAMPLER),
+    _start(r"Invalid rank requested :", "env-rank-out-of-range", source=_INIT),
+    _start(r"rank < size\. ?\d+ vs -", "env-world-size-zero-neg", source=_GLOO),
+    _start(r"rank < size\. ?\d+ vs \d", "env-rank-out-of-range", source=_GLOO),
+    _start(r"TCPStore world size cannot be 0", "env-world-size-zero-neg", source=_STORE),
+    _start(r"Bootstrap Root : rank \d+ of \d+ ranks has already checked in", "env-rank-duplicate", source=_BOOTSTRAP),
+    _start(
+        r"Bootstrap Root : mismatch in (?:rank count|info) from procs", "env-world-size-mismatch", source=_BOOTSTRAP
+    ),
+    _start(
+        r"port must (?:be|have value from) 0(?:-| to )65535",
+        "env-master-port-range",
+        source="https://docs.python.org/3/library/socket.html",
+    ),
+    _start(r"port number .*out of range", "env-master-port-range", source=_RENDEZVOUS),
+    _start(
+        r"GLOBAL_RANK: \d+, MEMBER: \d+/\d+",
+        "env-rank-duplicate slurm-ntasks-vs-devices",
+        weight=SYMPTOM,
+        twice=True,
+        source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/utilities/distributed.py",
+    ),
+    _start(
+        r"You set `--ntasks=\d+` in your SLURM bash script, but this variable is not supported",
+        "slurm-ntasks-vs-devices",
+        weight=LIKELY,
+        source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py",
+    ),
+    _start(
+        r"devices=.* does not match .*ntasks",
+        "slurm-ntasks-vs-devices",
+        source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py",
+    ),
+    _start(
+        r"The `srun` command is available on your system but is not used",
+        "slurm-no-srun",
+        weight=HINT,
+        source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py",
+    ),
+    _start(r"seconds waiting for clients\. \d+/\d+ clients joined", "env-rank-missing", weight=LIKELY, source=_STORE),
+    _start(
+        r"Rendezvous ?Timeout ?Error",
+        "env-rank-missing torchrun-nnodes-mismatch torchrun-localhost-name-ambiguous",
+        weight=SYMPTOM,
+        source="https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/api.py",
+    ),
+    _start(r"Multiple Ranks are using the same GPU", "gpu-duplicate env-local-rank-unset", source=_INIT),
+)

@@ -1,0 +1,78 @@
+"""Shared memory, files and limits of the host: NCCL, torch's DataLoader, Python."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+
+_SHM = "https://github.com/NVIDIA/nccl/blob/master/src/misc/shmutils.cc"
+_LOADER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/signal_handling.py"
+_MAPPED = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/MapAllocator.cpp"
+_SIGNAL = "https://man7.org/linux/man-pages/man7/signal.7.html"
+_ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
+_REDUCTION = "https://docs.pytorch.org/docs/stable/multiprocessing.html#file-descriptor-file-descriptor"
+_host = partial(told, about="start-up")
+_SMALL = "host-shm-too-small"
+_IN_MEMORY = (
+    r"/dev/shm|shared[ _]?mem|\bshm\b|sharedctypes|multiprocessing/(?:heap|synchronize|connection)|shm_open|/torch_\d"
+)
+
+SPELLINGS = (
+    _host(r"DataLoader worker .*killed by signal: Bus error", _SMALL, source=_LOADER),
+    _host(r"insufficient shared memory \(shm\)", _SMALL, source=_LOADER),
+    _host(r"out of shared memory", _SMALL, weight=LIKELY, source=_LOADER),
+    _host(r"Error while creating shared memory segment", _SMALL, source=_SHM),
+    _host(
+        r"failed to (?:extend|create|open) (?:shared memory file )?/dev/shm/nccl-",
+        _SMALL,
+        source=_SHM,
+        near=r"No space left|os error 28|extend",
+    ),
+    _host(
+        r"failed to (?:create|open) (?:shared memory file )?/dev/shm/nccl-",
+        "host-shm-not-writable",
+        source=_SHM,
+        unless=r"No space left",
+    ),
+    _host(
+        r"Call to (?:posix_fallocate|ftruncate|shm_open|fallocate) failed",
+        _SMALL,
+        source=_SHM,
+        unless=r"Permission denied|Read-only",
+    ),
+    _host(
+        r"Call to (?:posix_fallocate|ftruncate|shm_open|fallocate) failed",
+        "host-shm-not-writable",
+        source=_SHM,
+        near=r"Permission denied|Read-only",
+    ),
+    _host(r"shm_open .*failed.*No space left", _SMALL, source=_SHM),
+    _host(
+        r"unable to (?:write to file|mmap .* from file|resize file|allocate shared memory)",
+        _SMALL,
+        source=_MAPPED,
+        near=r"/torch_|shm",
+    ),
+    _host(r"unable to open shared memory object .*Too many open files", "host-nofile", source=_MAPPED),
+    _host(r"unable to open shared memory object .*(?:No space left|Cannot allocate)", _SMALL, source=_MAPPED),
+    _host(
+        r"unable to open shared memory object",
+        "host-shm-not-writable host-shm-too-small host-nofile",
+        weight=LIKELY,
+        source=_MAPPED,
+    ),
+    _host(r"No space left on device", _SMALL, source=_ERRNO, near=_IN_MEMORY),
+    _host(r"No space left on device", "host-disk-full", source=_ERRNO, unless=_IN_MEMORY),
+    _host(r"Read-only file system", "host-disk-full", weight=SYMPTOM, source=_ERRNO),
+    _host(r"Disk quota exceeded", "host-disk-full", weight=LIKELY, source=_ERRNO),
+    _host(r"signal SIGBUS", _SMALL, source=_SIGNAL),
+    _host(r"Signal \d+ \(SIGBUS\)", _SMALL, source=_SIGNAL),
+    _host(r"signal:? \d+ \(Bus error", _SMALL, source=_SIGNAL),
+    _host(r"exitcode\s*: -7\b", _SMALL, source=_SIGNAL),
+    _host(r"Fatal Python error: Bus error", _SMALL, source=_SIGNAL),
+    _host(r"Bus error \(core dumped\)", _SMALL, source=_SIGNAL),
+    _host(r"tasks? [\d,-]+: Bus error", _SMALL, source=_SIGNAL),
+    _host(r"received \d+ items of ancdata", "host-nofile net-open-files", source=_REDUCTION),
+    _host(r"Too many open files", "host-nofile net-open-files", source=_ERRNO),
+)

@@ -1,0 +1,18 @@
+"""Lines of NVIDIA's driver in the kernel log: NVRM: Xid (PCI:0000:9b:00): 79."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import LIKELY, told
+
+_xid = partial(told, about="GPU", source="https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html")
+_LINE = r"NVRM: Xid \(PCI:(?P<gpu>[0-9a-fA-F:.]+)\): "
+
+SPELLINGS = (
+    _xid(_LINE + r"79\b", "gpu-fell-off-bus gpu-xid-recent"),
+    _xid(_LINE + r"(?:48|95|140|171|172)\b", "gpu-ecc-uncorrected gpu-xid-recent gpu-needs-reset"),
+    _xid(_LINE + r"(?:63|64)\b", "gpu-row-remap-pending gpu-xid-recent gpu-retired-pages"),
+    _xid(_LINE + r"(?:74|14[4-9]|150|155)\b", "gpu-nvlink-errors gpu-xid-recent"),
+    _xid(_LINE + r"(?P<xid>\d+)\b", "gpu-xid-recent", weight=LIKELY),
+)

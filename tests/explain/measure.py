@@ -1,0 +1,69 @@
+"""How well `distcheck explain --log` names the cause of real logs: totals for both halves of tests/explain/logs.
+
+    python tests/explain/measure.py [--json]
+
+Logs whose cause a rule names: the right rule first, the right rule among three, only wrong rules, nothing. Logs whose
+cause no rule names: no rule blamed and the right class, or not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+from distcheck.cli.joblog.answer import answer
+from distcheck.cli.joblog.matching import Matcher
+from distcheck.cli.joblog.quoted import quoted
+from distcheck.cli.joblog.reading import Log, pieces
+from distcheck.cli.joblog.spellings import TABLES
+
+LOGS = Path(__file__).parent / "logs"
+OUTCOMES = ("right rule first", "right rule among three", "only wrong rules", "nothing")
+WITHOUT_RULE = ("right class, no rule blamed", "a rule blamed", "wrong class")
+
+
+@cache
+def matcher() -> Matcher:
+    return Matcher((*TABLES, *quoted()))
+
+
+def outcome(entry: dict) -> str:
+    """Return what the program makes of one log."""
+    path = LOGS / f"{entry['id']}.log"
+    seen = sorted(matcher().search(pieces(Log(path, path.name)), path.name), key=lambda sighting: sighting.line)
+    found = answer(seen)
+    rules = [cause.rule for cause in found.causes]
+    if not entry["rules"]:
+        return "a rule blamed" if rules else WITHOUT_RULE[0 if found.about == entry["class"] else 2]
+    if not rules:
+        return "nothing"
+    if rules[0] in entry["rules"]:
+        return "right rule first"
+    return "right rule among three" if set(rules) & set(entry["rules"]) else "only wrong rules"
+
+
+@cache
+def totals(split: str) -> Counter[str]:
+    """Return the number of logs of one half by outcome."""
+    entries = json.loads((LOGS / "index.json").read_text())
+    return Counter(outcome(entry) for entry in entries if entry["split"] == split)
+
+
+def main() -> None:
+    """Print the totals of both halves, never those of single logs."""
+    halves = {split: totals(split) for split in ("build", "held out")}
+    if "--json" in sys.argv:
+        print(json.dumps(halves))
+        return
+    for split, counts in halves.items():
+        for outcomes in (OUTCOMES, WITHOUT_RULE):
+            logs = sum(counts[name] for name in outcomes)
+            parts = [f"{name} {counts[name]} ({counts[name] / max(1, logs):.0%})" for name in outcomes]
+            print(f"{split}, {logs} logs: {', '.join(parts)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""How well the causes of real logs are named: lower bounds for both halves."""
+
+from __future__ import annotations
+
+from explain import measure
+
+
+def test_the_cause_of_the_logs_that_the_spellings_were_written_from_is_named_first():
+    counts = measure.totals("build")
+    named = sum(counts[name] for name in measure.OUTCOMES)
+    assert counts["right rule first"] >= 0.95 * named
+    assert counts["only wrong rules"] <= 0.03 * named

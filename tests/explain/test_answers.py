@@ -1,0 +1,228 @@
+"""The answer to logs: order of causes, who failed first, formats, exit codes, and nothing that can harm."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+
+import pytest
+from typer.testing import CliRunner
+
+from distcheck.cli.joblog.answer import explained
+from distcheck.cli.joblog.reading import CHUNK_BYTES
+from distcheck.cli.main import app
+from distcheck.facts.errors import UsageError
+
+IN_USE = "The server socket has failed to bind to [::]:29511 (errno: 98 - Address already in use).\n"
+NO_GPU = "RuntimeError: No CUDA GPUs are available\n"
+
+
+def log(folder, text, name="job.log"):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def answered(folder, text):
+    return explained([log(folder, text)])
+
+
+def run(*words):
+    return CliRunner().invoke(app(["explain"]), ["explain", *map(str, words)])
+
+
+def test_json_is_one_document_with_the_most_likely_cause_first(tmp_path):
+    result = run("--format", "json", "--log", log(tmp_path, f"start\n[rank3]: node\nnode2: [rank3]: {IN_USE}"))
+    document = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (document["schema"], document["class"]) == (1, "network")
+    first = document["causes"][0]
+    shown = {name: first[name] for name in ("rule", "line", "rank", "node", "file")}
+    assert shown == {
+        "rule": "net-port-in-use",
+        "line": 3,
+        "rank": 3,
+        "node": "node2",
+        "file": str(tmp_path / "job.log"),
+    }
+    assert "ss -ltnp 'sport = :29511'" in first["fix"]["commands"]
+    assert first["prove"] == "distcheck net --nproc auto --master-port 29511"
+    assert result.stdout.count("\n") == 1
+    assert len(document["causes"]) <= 3
+
+
+def test_the_text_leads_with_the_rule_its_line_its_fix_and_the_proof(tmp_path):
+    result = run("--log", log(tmp_path, f"node2: [rank3]: {IN_USE}"))
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("net-port-in-use: ")
+    assert "job.log:1, first seen at rank 3 on node2" in lines[2]
+    assert "errno: 98" in lines[3]
+    order = [result.stdout.index(part) for part in ("fix: ", "also possible:", "to prove it:")]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown"])
+def test_every_format_says_when_nothing_is_recognised_and_exits_with_20(tmp_path, form):
+    result = run("--format", form, "--log", log(tmp_path, "all is well\n"))
+    assert result.exit_code == 20
+    if form == "json":
+        assert json.loads(result.stdout) | {"next": []} == {
+            "schema": 1, "causes": [], "class": None, "telling": None, "later": [], "next": []
+        }  # fmt: skip
+    else:
+        assert "No line of the log has an error that distcheck knows." in result.stdout
+        assert "distcheck gate" in result.stdout
+
+
+def test_an_unknown_format_is_a_usage_error(tmp_path):
+    with pytest.raises(UsageError, match="text, json, markdown"):
+        CliRunner().invoke(
+            app(["explain"]), ["explain", "--format", "xml", "--log", str(log(tmp_path, ""))], catch_exceptions=False
+        )
+
+
+def test_what_the_survivors_see_is_no_cause_wherever_it_stands(tmp_path):
+    consequences = (
+        "[rank0]: Connection closed by peer [10.0.0.2]:41\n"
+        "[rank1]: BrokenPipeError: [Errno 32] Broken pipe\n"
+        "Sending process 12 closing signal SIGTERM\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+        "[rank2]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)\n"
+    )
+    found = answered(tmp_path, f"{consequences}[rank3]: {NO_GPU}{consequences}")
+    assert (found.causes[0].rule, found.causes[0].rank) == ("gpu-none-visible", 3)
+    alone = answered(tmp_path, consequences)
+    assert alone.causes == ()
+    assert alone.telling is not None
+
+
+def test_the_earliest_time_is_first_and_not_the_first_line(tmp_path):
+    late = f"2024-05-01 10:00:09 node1: [rank0]: {NO_GPU}"
+    early = f"2024-05-01 10:00:02 node2: [rank5]: {IN_USE}"
+    found = answered(tmp_path, late + early)
+    assert (found.causes[0].rule, found.causes[0].rank, found.causes[0].node) == ("net-port-in-use", 5, "node2")
+    assert found.causes[1].rule == "gpu-none-visible"
+
+
+def test_january_follows_december_in_times_without_a_year(tmp_path):
+    found = answered(tmp_path, f"[E0101 00:00:01 a.cpp:1] {NO_GPU}[E1231 23:59:59 a.cpp:1] {IN_USE}")
+    assert found.causes[0].rule == "net-port-in-use"
+
+
+def test_of_one_error_at_many_ranks_the_earliest_is_named(tmp_path):
+    lines = [f"2024-05-01 10:00:{59 - rank} [rank{rank}]: {NO_GPU}" for rank in range(8)]
+    found = answered(tmp_path, "".join(lines))
+    assert (found.causes[0].rank, found.causes[0].times) == (7, 8)
+
+
+def test_the_agents_first_observed_failure_names_rank_and_node(tmp_path):
+    report = (
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2024-05-01_10:00:00\n  host      : node2\n"
+        "  rank      : 3 (local_rank: 1)\n  exitcode  : 1 (pid: 12)\n  error_file: <N/A>\n"
+    )
+    found = answered(tmp_path, NO_GPU + report)
+    assert (found.causes[0].rank, found.causes[0].node) == (3, "node2")
+
+
+def test_a_directory_of_torchrun_names_the_rank_by_the_path(tmp_path):
+    log(tmp_path, "fine\n", "none_x/attempt_0/0/stderr.log")
+    log(tmp_path, NO_GPU, "none_x/attempt_0/2/stderr.log")
+    (cause, *_) = explained([tmp_path]).causes
+    assert (cause.rank, cause.file) == (2, str(tmp_path / "none_x/attempt_0/2/stderr.log"))
+
+
+def test_several_logs_are_one_failure(tmp_path):
+    late = log(tmp_path, f"2024-05-01 10:00:09 {NO_GPU}", "node1.log")
+    early = log(tmp_path, f"2024-05-01 10:00:02 {IN_USE}", "node2.log")
+    result = run("--format", "json", "--log", late, early)
+    (first, *_) = json.loads(result.stdout)["causes"]
+    assert (first["rule"], first["node"]) == ("net-port-in-use", "node2")
+    assert result.stdout == run("--format", "json", "--log", late, "--log", early).stdout
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
+def test_a_compressed_log_is_read(tmp_path, compress):
+    assert answered(tmp_path, compress(IN_USE.encode())).causes[0].rule == "net-port-in-use"
+
+
+@pytest.mark.parametrize("data", [gzip.compress(IN_USE.encode() * 99)[:40], b"\xfd7zXZ\x00junk", b"BZhjunk"])
+def test_a_damaged_compressed_log_is_a_usage_error(tmp_path, data):
+    with pytest.raises(UsageError, match=r"job\.log"):
+        answered(tmp_path, data)
+
+
+def test_an_empty_directory_and_a_missing_file_are_usage_errors(tmp_path):
+    with pytest.raises(UsageError, match="no log files"):
+        explained([tmp_path])
+    with pytest.raises(UsageError, match="No such file"):
+        explained([tmp_path / "missing"])
+
+
+def test_line_numbers_are_right_in_a_log_read_in_pieces(tmp_path):
+    filler = ("x" * 99 + "\n") * (3 * CHUNK_BYTES // 100)
+    found = answered(tmp_path, filler + NO_GPU + filler)
+    assert found.causes[0].line == 3 * CHUNK_BYTES // 100 + 1
+
+
+def test_a_last_line_without_a_newline_and_a_progress_bar_are_lines(tmp_path):
+    bar = "\r".join(f"epoch 1: {n}%" for n in range(100))
+    assert answered(tmp_path, f"{bar}\n{NO_GPU.strip()}").causes[0].line == 2
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"\n\n", bytes(range(256)) * 50, b"\xff" * 3_000_000, b"no newline", b"\0" * 9999]
+)
+def test_any_file_is_read_to_its_end(tmp_path, junk):
+    assert answered(tmp_path, junk).telling is None
+
+
+def test_an_error_in_a_huge_line_is_found_and_shown_short(tmp_path):
+    found = answered(tmp_path, b"[rank4]: " + b"x" * 500_000 + NO_GPU.strip().encode() + b"y" * 500_000)
+    assert (found.causes[0].rule, found.causes[0].rank) == ("gpu-none-visible", 4)
+    assert len(found.causes[0].text) <= 165
+
+
+def test_control_characters_of_a_log_do_not_reach_the_terminal(tmp_path):
+    path = log(tmp_path, b"\x1b]0;title\x07 \x00\xff No CUDA GPUs are available\x1b[2J\x9b2J\n")
+    for form in ("text", "json", "markdown"):
+        output = run("--format", form, "--log", path).stdout
+        assert "No CUDA GPUs are available" in output
+        assert all(c.isprintable() or c == "\n" for c in output)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("HF_TOKEN=hf_abcdefghijklmnopqrstuv", "abcdefghij"),
+        ("loading https://user:hunter22@host/x", "hunter22"),
+        ("--api-key sk-abcdefghijklmnopqrst", "abcdefghij"),
+        ("Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.e30.x", "eyJhb"),
+        ("wandb login 0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+        ('{"password": "correct-horse"}', "correct-horse"),
+        ("AWS_SECRET_ACCESS_KEY='abcd/efgh'", "abcd/efgh"),
+    ],
+)
+def test_secrets_are_not_shown_again(tmp_path, text, secret):
+    path = log(tmp_path, f"{text} {NO_GPU}")
+    for form in ("text", "json", "markdown"):
+        output = run("--format", form, "--log", path).stdout
+        assert "No CUDA GPUs are available" in output
+        assert secret not in output
+
+
+def test_values_of_a_log_cannot_add_to_a_command(tmp_path):
+    hostile = "ssh: Could not resolve hostname n1;reboot: x\nssh: connect to host -oProxyCommand=x port 22: refused\n"
+    for cause in answered(tmp_path, hostile).causes:
+        for command in (*cause.fix.commands, cause.prove):
+            assert "reboot" not in command
+            assert "Proxy" not in command
+
+
+def test_the_command_that_proves_it_has_the_jobs_nodes(tmp_path):
+    error = "failed to connect to [node1]:29511 (errno: 113 - No route to host)."
+    text = f"node1: [rank0]: x Connection closed by peer\nnode2: [rank3]: {error}\n"
+    (first, *_) = answered(tmp_path, text).causes
+    assert first.prove == "distcheck net --hosts node1,node2 --master-port 29511"

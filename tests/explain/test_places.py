@@ -1,0 +1,70 @@
+"""Who wrote a line, and when."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+import pytest
+
+from distcheck.cli.joblog.places import Place, of_path, place, plain, when
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "node"),
+    [
+        ("[rank3]: RuntimeError: x", 3, None),
+        ("[default3]:RuntimeError: x", 3, None),
+        ("[default1]:[rank9]: RuntimeError: x", 9, None),
+        ("3: RuntimeError: x", 3, None),
+        ("node2: RuntimeError: x", None, "node2"),
+        ("node2: [rank1]: RuntimeError: x", 1, "node2"),
+        ("gpu-a01.cluster: 12: [rank12]:[W1120 10:00:00.1 socket.cpp:7] x", 12, "gpu-a01.cluster"),
+        ("[1,5]<stderr>:RuntimeError: x", 5, None),
+        ("[pod/train-worker-1/pytorch] RuntimeError: x", None, "train-worker-1"),
+        ("worker-1  | RuntimeError: x", None, "worker-1"),
+        ("[trainer3|0]:RuntimeError: x", 3, None),
+        ("node7:123:456 [3] NCCL WARN x", None, "node7"),
+        ("[2024-05-01 10:00:00] node7:123:456 [3] NCCL WARN x", None, "node7"),
+        ("[rank2]:[E1120 10:00:00 ProcessGroupNCCL.cpp:1] [PG 0 Rank 2] x", 2, None),
+        ("[E ProcessGroupNCCL.cpp:475] [Rank 1] Watchdog x", 1, None),
+        ("srun: error: node4: task 5: Killed", 5, "node4"),
+        ("RuntimeError: x", None, None),
+        ("ValueError: invalid literal", None, None),
+    ],
+)
+def test_prefixes_of_launchers_and_loggers_name_rank_and_node(line, rank, node):
+    assert place(line) == Place(rank, node)
+
+
+@pytest.mark.parametrize(
+    ("line", "time"),
+    [
+        ("[2024-05-01 10:00:01,500] torch.distributed.elastic x", (5, 1, 36001.5)),
+        ("2024-05-01T10:00:01.5Z x", (5, 1, 36001.5)),
+        ("[W1120 10:00:01.500000 socket.cpp:1] x", (11, 20, 36001.5)),
+        ("[W404 00:15:21.69 ProcessGroupNCCL.cpp:1] x", (4, 4, 921.69)),
+        ("[Wed Jul 31 23:14:18 2024] NVRM: x", (7, 31, 83658.0)),
+        ("INFO 05-01 10:00:01 [api.py:1] x", (5, 1, 36001.0)),
+        ("step 10:00:01 of nothing", None),
+    ],
+)
+def test_times_of_loggers_are_read(line, time):
+    assert when(line) == time
+
+
+@pytest.mark.parametrize(
+    ("path", "rank", "node"),
+    [
+        ("logs/none_x1/attempt_0/3/stderr.log", 3, None),
+        ("logs/node2/none_x1/attempt_0/3/stderr.log", 3, "node2"),
+        ("logs/rank_12.log.gz", 12, None),
+        ("logs/node-04.log", None, "node-04"),
+        ("/home/me/job.log", None, None),
+    ],
+)
+def test_a_files_path_names_rank_and_node(path, rank, node):
+    assert of_path(PurePath(path)) == Place(rank, node)
+
+
+def test_control_sequences_leave_no_trace():
+    assert plain("\x1b[31mred\x1b[0m \x1b]0;title\x07x\x00y\x9bz") == "red x y z"
