@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from distcheck.cli.joblog import remedies
-from distcheck.cli.joblog.judging import Suspect, judged
+from distcheck.cli.joblog.judging import LikelyCause, judged
 from distcheck.cli.joblog.matching import Matcher, Sighting
 from distcheck.cli.joblog.places import of_path
 from distcheck.cli.joblog.quoted import quoted
@@ -114,7 +114,7 @@ def answer(seen: Sequence[Sighting]) -> Answer:
     )
 
 
-def _named(cause: Suspect, root: Sighting | None, values: dict[str, str], nodes: tuple[str, ...]) -> NamedCause:
+def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], nodes: tuple[str, ...]) -> NamedCause:
     told, rule = _telling(cause.seen, root), find_rule(cause.rule)
     if rule is None:
         raise LookupError(f"no rule is named {cause.rule}")

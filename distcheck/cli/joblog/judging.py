@@ -12,7 +12,7 @@ _MOST_CAUSES = 3
 _DECEMBER = 12
 
 
-class Suspect(NamedTuple):
+class LikelyCause(NamedTuple):
     """A rule that may name the cause, and the line that shows it."""
 
     rule: str
@@ -22,7 +22,7 @@ class Suspect(NamedTuple):
 class Judgement(NamedTuple):
     """What logs tell: causes (the most likely first), or only the line that tells most."""
 
-    causes: tuple[Suspect, ...]
+    causes: tuple[LikelyCause, ...]
     telling: Sighting | None
     """The line that leads; None if no line has a known spelling."""
     consequences: tuple[Sighting, ...] = ()
@@ -48,10 +48,10 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
     consequences = tuple(seen for seen in (*leading[1:], *rest) if seen.spelling is not first.spelling)
     if not first.spelling.rules:
         return Judgement((), first, consequences)
-    causes = [Suspect(first.spelling.rules[0], first)]
-    others = [*(Suspect(seen.spelling.rules[0], seen) for seen in leading[1:] if seen.spelling.rules)]
-    others += [Suspect(rule, first) for rule in first.spelling.rules[1:]]
-    others += [Suspect(seen.spelling.rules[0], seen) for seen in rest if seen.spelling.rules]
+    causes = [LikelyCause(first.spelling.rules[0], first)]
+    others = [*(LikelyCause(seen.spelling.rules[0], seen) for seen in leading[1:] if seen.spelling.rules)]
+    others += [LikelyCause(rule, first) for rule in first.spelling.rules[1:]]
+    others += [LikelyCause(seen.spelling.rules[0], seen) for seen in rest if seen.spelling.rules]
     for cause in others:
         if len(causes) < _MOST_CAUSES and cause.rule not in {known.rule for known in causes}:
             causes.append(cause)
