@@ -18,6 +18,7 @@ import msgspec
 from distcheck.facts.base import Missing
 from distcheck.facts.cuda import CudaDevice, CudaView
 from distcheck.facts.gpu import Ecc, Fabric, Gpu, GpuClocks, GpuHealth, NvLinks, PcieLink, PeerAccess, RemappedRows, Xid
+from distcheck.facts.host import CgroupLimit, HostFacts, Limits
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Interface, Link, NetworkFacts, PeerTrial, Resolution, Transfer
@@ -62,7 +63,15 @@ def healthy(nodes: int, per_node: int = GPUS) -> Job:
         tree = pci.collect(machines.write(Path(folder), machines.DGX_H100))
     here = tuple(_own(_node(node, n, tree)) for n, node in enumerate(plain.nodes))
     processes = tuple(
-        replace(p, arrived_seconds=0.5, clock_ahead_seconds=0.0, bind=p.bind if n == 0 else None)
+        replace(
+            p,
+            arrived_seconds=0.5,
+            clock_ahead_seconds=0.0,
+            bind=p.bind if n == 0 else None,
+            limits=_own(_limits()),
+            clock_offset_seconds=0.002 if n else None,
+            clock_error_seconds=0.01 if n else None,
+        )
         for n, p in enumerate(plain.processes)
     )
     rows = tuple(
@@ -143,6 +152,24 @@ def _node(node: NodeFacts, n: int, tree: Pci) -> NodeFacts:
         xids=(),
         shm=Space(total_bytes=1000 * GIB, free_bytes=990 * GIB, free_files=None, writable=True),
         cpus=224,
+        host=HostFacts(
+            memory_bytes=2015 * GIB, available_bytes=1990 * GIB, load=1.5 + n % 7 / 10, uptime_seconds=1e6 + n,
+            tasks=2900 + n % 50, most_tasks=4 << 20, zombies=0, oom_kills=n % 3, cpu_model="Xeon Platinum 8480C",
+            settings={"scaling_governor": "performance", "transparent_hugepage": "madvise", "smt": "on"},
+            throttled_seconds=0.0, running=3, numa_cpus={0: "0-55,112-167", 1: "56-111,168-223"},
+        ),
+    )  # fmt: skip
+
+
+def _limits() -> Limits:
+    """Return what Slurm lets a rank use: memory of the whole node, and no other limit of a cgroup."""
+    step = "/sys/fs/cgroup/system.slice/slurmstepd.scope/job_77/step_0"
+    return Limits(
+        memory=CgroupLimit(limit=2000 * GIB, used=4 * GIB, cgroup=step),
+        tasks=CgroupLimit(limit=1 << 22, used=90, cgroup="/sys/fs/cgroup/system.slice"),
+        user_tasks=(1 << 20, 120),
+        stack_bytes=8 << 20,
+        namespaces={"ipc": "ipc:[4026531839]", "pid": "pid:[4026531836]"},
     )
 
 
