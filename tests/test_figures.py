@@ -76,7 +76,10 @@ PHRASES = {
             [of("expectation.devices:MATMUL_SHARE"), of("expectation.devices:CARD_MATMUL_SHARE")],
         ),
         ("or below {} of the rate of the model's host link", [of("expectation.devices:HOST_SHARE")]),
-        ("A rank is slow below {} of the median", [of("own_work:SLOW_CPU")]),
+        (
+            "below {} of the median of the other ranks, with copies below {}",
+            [of("own_work:SLOW_CPU"), of("own_work:SLOW_CPU_MEMORY")],
+        ),
     ],
     "docs/rules/gpu_products.md": [("is below {} of its first", [of("gpu.products:_FALLEN")])],
     "docs/rules/ib_loopback.md": [("slow below {} of its rate", [of("fabric.loopback:_SHARE")])],
@@ -115,7 +118,10 @@ PHRASES = {
         ("| memory | {} of the rate", [of("expectation.devices:MEMORY_SHARE")]),
         ("| host copies | {} of the host link", [of("expectation.devices:HOST_SHARE")]),
         ("below {} of the median of the job's other GPUs", [of("own_work:SLOW")]),
-        ("a warning below {} of the median of the other ranks", [of("own_work:SLOW_CPU")]),
+        (
+            "a warning below {} of the median of the other ranks, with copies below {}",
+            [of("own_work:SLOW_CPU"), of("own_work:SLOW_CPU_MEMORY")],
+        ),
         ("below {} of its first rate is a warning", [of("gpu.products:_FALLEN")]),
         ("reaches {} of the plateau", [of("expectation.curve:SURE_SHARE")]),
         ("Below a share of {} latency", [of("expectation.curve:LEAST_SHARE")]),

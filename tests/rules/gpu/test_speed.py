@@ -7,7 +7,7 @@ from distcheck.expectation.devices import CARD_MATMUL_SHARE, HOST_SHARE, MATMUL_
 from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.rank import RankRun
-from distcheck.rules.gpu.own_work import SLOW_CPU
+from distcheck.rules.gpu.own_work import SLOW_CPU, SLOW_CPU_MEMORY
 
 H100 = "NVIDIA H100 80GB HBM3"
 HEALTHY = {
@@ -129,19 +129,25 @@ def test_gpus_of_another_model_are_no_measure(job, change, judge):
 
 
 def test_a_slow_cpu_is_a_warning_at_its_rank(job, judge):
-    slow = msgspec.structs.replace(CPU, matmul_TFLOPS=0.009, memory_GBps=1.5)
+    slow = msgspec.structs.replace(CPU, matmul_TFLOPS=0.009, memory_GBps=1.25)
     said = judge(job(CPU, {3: slow}), SPEED)
     (finding,) = said.findings
     assert (finding.rule, finding.ranks, finding.nodes) == ("perf-slow-rank", (3,), ("node1",))
     assert (finding.severity, said.verdict.exit_code) == ("warning", 0)
     assert "multiplies matrices at 9 GFLOPS; the 7 others like it reach 90 GFLOPS (median)" in finding.message
-    assert "copies memory at 1.5 GB/s" in finding.message
+    assert "copies memory at 1.25 GB/s" in finding.message
 
 
 @pytest.mark.parametrize("share", [SLOW_CPU + 0.01, 0.5, 3.0])
 def test_unequal_cpus_are_silent(job, judge, share):
     odd = msgspec.structs.replace(CPU, matmul_TFLOPS=share * CPU.matmul_TFLOPS, memory_GBps=share * CPU.memory_GBps)
     assert not judge(job(CPU, {5: odd}), SPEED).findings
+
+
+def test_a_cpu_whose_memory_is_busy_is_silent(job, judge):
+    for share, named in ((SLOW_CPU_MEMORY + 0.01, False), (SLOW_CPU_MEMORY - 0.01, True)):
+        odd = msgspec.structs.replace(CPU, memory_GBps=share * CPU.memory_GBps)
+        assert [f.ranks for f in judge(job(CPU, {4: odd}), SPEED).findings] == [(4,)] * named
 
 
 def test_of_two_cpus_only_a_much_slower_one_is_named(job, judge):
