@@ -126,19 +126,21 @@ def _suspicious(task: _Task) -> bool:
     return not task.kernel and (task.state == "D" or (task.state == "Z" and task.threads > 1))
 
 
-def _switches(root: Path, pid: int) -> tuple[int, int]:
-    """Return how often a process gave up a CPU and was made to; the same numbers later mean that it never ran."""
+def _switches(root: Path, pid: int) -> list[int] | None:
+    """Return how often a process gave up a CPU, and was made to; None if it has ended or hides that.
+
+    The same numbers later mean that it never ran.
+    """
     try:
         lines = (root / "proc" / str(pid) / "status").read_text(errors="replace").splitlines()
     except OSError:
-        return -1, -1
-    counted = [int(line.split()[-1]) for line in lines if "ctxt_switches" in line]
-    return (counted[0], counted[1]) if len(counted) == 2 else (-1, -1)
+        return None
+    return [int(line.split()[-1]) for line in lines if "ctxt_switches" in line] or None
 
 
 async def _stuck(root: Path, suspects: set[int]) -> tuple[StuckProcess, ...]:
     """Return those of the suspects that do not run for a second; less long if all of them do."""
-    seen = {pid: _switches(root, pid) for pid in suspects}
+    seen = {pid: counted for pid in suspects if (counted := _switches(root, pid)) is not None}
     for _ in range(_LOOKS):
         if not seen:
             return ()
@@ -188,7 +190,7 @@ def _cpu_model(root: Path) -> str:
 
 
 def _settings(root: Path) -> dict[str, str]:
-    """Return the settings that exist here; of a setting of each CPU, the values with the number of CPUs."""
+    """Return the settings that exist here; of a setting of each CPU, all its values."""
     found = {}
     for name, file in _SETTINGS.items():
         try:

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,10 +52,11 @@ def candidates(root: Path = Path("/")) -> dict[Path, os.stat_result]:
         return found
     now = time.time()
     for entry in entries:
-        if _NAMES.match(entry.name) and entry.is_file(follow_symlinks=False):
-            stat = entry.stat(follow_symlinks=False)
-            if now - stat.st_mtime > _FRESH_SECONDS:
-                found[Path(SHM) / entry.name] = stat
+        with suppress(OSError):  # it may be removed meanwhile
+            if _NAMES.match(entry.name) and entry.is_file(follow_symlinks=False):
+                stat = entry.stat(follow_symlinks=False)
+                if now - stat.st_mtime > _FRESH_SECONDS:
+                    found[Path(SHM) / entry.name] = stat
     return found
 
 

@@ -66,7 +66,7 @@ def test_faults_of_a_host_are_named_with_their_numbers(start, groups):
         "perf-cgroup-cpu-quota": "the limit of their cgroup is 1.5 CPUs; expected at least 2",
         "perf-omp-oversubscribed": "with OMP_NUM_THREADS=8 start 16 threads; they have 1 CPU",
         "host-nproc-pids": " of 75 processes and threads; expected 80 or more",
-        "host-shm-stale-files": "1 file of ended jobs in /dev/shm occupy 100 MiB of 300 MiB; the oldest is 3.0 h old",
+        "host-shm-stale-files": "1 file of ended jobs in /dev/shm occupies 100 MiB of 300 MiB; the oldest is 3.0 h old",
     }
     # These rules need no figures, so that nothing is measured.
     ended = start(

@@ -8,7 +8,7 @@ from distcheck.facts.job import Job
 from distcheck.facts.quantities import count
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix
-from distcheck.rules.host.shown import hosts, unread, usual
+from distcheck.rules.host.shown import elsewhere, hosts, unread, who_else
 from distcheck.rules.wording import are, listed
 
 if TYPE_CHECKING:
@@ -35,19 +35,17 @@ def host_busy(job: Job) -> Iterator[Outcome]:
     incidents)
     """
     loads = [(node, host, host.load / node.cpus) for node, host in hosts(job) if node.cpus]
-    among = usual(load for *_, load in loads)
-    for node, host, load in loads:
-        # Of two nodes the busy one raises the median itself: an idle node then leaves it at half of its load.
-        reference = min(load for *_, load in loads) if len(loads) == 2 else among
+    usual = elsewhere([load for *_, load in loads])
+    for (node, host, load), reference in zip(loads, usual, strict=True):
         running = host.load if host.running is None else host.running
-        if load >= _BUSY and reference <= _IDLE * load and running >= _RUNNING * (node.cpus or 0):
+        if len(loads) > 1 and load >= _BUSY and reference <= _IDLE * load and running >= _RUNNING * (node.cpus or 0):
             yield Finding(
                 severity="warning",
                 scope="node",
                 owner="admin",
                 nodes=(node.name,),
                 message=f"{node.name}: load {host.load:.1f} on {node.cpus} CPUs before the job, {load:.2f} for each; "
-                f"{'the other node has' if len(loads) == 2 else 'half of the nodes have at most'} {reference:.2f}",
+                f"{who_else(loads)} {reference:.2f} or less",
                 evidence={"load": round(host.load, 2), "running": host.running, "cpus": node.cpus},
                 fix=Fix(
                     "Find the processes, and end those that do not belong to the job.",

@@ -8,7 +8,8 @@ from distcheck.facts.quantities import count, size
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.deaths import more_memory
 from distcheck.rules.finding import Finding, Fix
-from distcheck.rules.host.shown import hosts, limited, unread, usual
+from distcheck.rules.host.shown import elsewhere, hosts, limited, unread, who_else
+from distcheck.rules.job.versions import uses_nccl
 from distcheck.rules.wording import found, grouped, named, numbers_of
 
 if TYPE_CHECKING:
@@ -51,15 +52,15 @@ def host_memory_low(job: Job) -> Iterator[Outcome]:
     """
     yield from _by_cgroup(job)
     states = hosts(job)
-    free = usual(host.available_bytes for _, host in states)
-    for node, host in states:
+    usual = elsewhere([host.available_bytes for _, host in states])
+    for (node, host), free in zip(states, usual, strict=True):
         ranks = max(1, len(job.ranks_on(node)))
-        needed = ranks * _needed(node)
+        needed = ranks * _needed(job, node)
         if host.available_bytes < needed:
             nothing = host.available_bytes < ranks * _NOTHING_BYTES
             expected = f"expected {size(needed, 3)} or more for {count(ranks, 'rank')}"
         elif host.available_bytes < _LITTLE * free and host.available_bytes < _OWN_LITTLE * host.memory_bytes:
-            nothing, expected = False, f"half of the nodes have {size(free, 3)} or more"
+            nothing, expected = False, f"{who_else(states)} {size(free, 3)} or more"
         else:
             continue
         yield Finding(
@@ -77,8 +78,8 @@ def host_memory_low(job: Job) -> Iterator[Outcome]:
     yield from unread(job)
 
 
-def _needed(node: NodeFacts) -> int:
-    return _RANK_BYTES if node.accelerator == "none" else _GPU_RANK_BYTES
+def _needed(job: Job, node: NodeFacts) -> int:
+    return _RANK_BYTES if node.accelerator == "none" or not uses_nccl(job) else _GPU_RANK_BYTES
 
 
 def _evidence(host: HostFacts) -> dict[str, int | None]:
@@ -100,11 +101,11 @@ def _by_cgroup(job: Job) -> Iterator[Finding]:
     near = [
         (rank, limits.memory)
         for rank, node, limits in limited(job)
-        if limits.memory is not None and limits.memory.left < len(job.ranks_on(node)) * _needed(node)
+        if limits.memory is not None and limits.memory.left < len(job.ranks_on(node)) * _needed(job, node)
     ]
     for pairs in grouped(near, lambda pair: (job.node_of(pair[0]).key, pair[1].cgroup, pair[1].limit)).values():
         ranks, memory = [rank for rank, _ in pairs], min((limit for _, limit in pairs), key=lambda limit: limit.left)
-        needed = len(ranks) * _needed(job.node_of(ranks[0]))
+        needed = len(ranks) * _needed(job, job.node_of(ranks[0]))
         if memory.left < needed:
             yield found(
                 job,
@@ -130,8 +131,8 @@ def host_oom_kills(job: Job) -> Iterator[Outcome]:
     See: https://docs.kernel.org/admin-guide/mm/concepts.html
     """
     states = hosts(job)
-    among = usual(host.oom_kills or 0 for _, host in states)
-    for node, host in states:
+    usual = elsewhere([host.oom_kills or 0 for _, host in states])
+    for (node, host), among in zip(states, usual, strict=True):
         kills = host.oom_kills or 0
         if len(states) > 1 and kills >= _SEVERAL_KILLS and kills > _MORE_KILLS * among:
             days = host.uptime_seconds / 86400
@@ -140,7 +141,7 @@ def host_oom_kills(job: Job) -> Iterator[Outcome]:
                 scope="node",
                 owner="admin",
                 nodes=(node.name,),
-                message=f"{node.name}: {kills} processes were OOM-killed in {days:.1f} days; half of the nodes have "
+                message=f"{node.name}: {kills} processes were OOM-killed in {days:.1f} days; {who_else(states)} "
                 f"{among:g} or fewer",
                 evidence={"oom_kills": kills, "uptime_days": round(days, 1)},
                 fix=Fix("Find out what was killed.", ("sudo dmesg -T | grep -iE 'out of memory|oom-kill' | tail",)),

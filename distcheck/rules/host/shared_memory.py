@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 _SHM = "/dev/shm"  # noqa: S108 a name only
 _MUCH = 0.1
 """Share of /dev/shm from which leftovers are a warning."""
-_REMOVE = 'cd /dev/shm && for f in nccl-* torch_* psm* sem.*; do sudo fuser -s "$f" || sudo rm -f "$f"; done'
+_REMOVE = (
+    "cd /dev/shm && find . -maxdepth 1 -regex './\\(nccl-\\|torch_\\|psm\\|sem[.]\\).*' -mmin +10 | "
+    'while read -r f; do sudo fuser -s "$f" || sudo rm -f "$f"; done'
+)
 
 
 @rule("node", also=("collectives", "isolation"), severity="warning", scope="node")
@@ -55,13 +58,14 @@ def _stale(node: NodeFacts, files: Sequence[Leftover]) -> Finding:
     space = node.state.spaces.get(_SHM) if isinstance(node.state, NodeState) else node.shm
     much = isinstance(space, Space) and total >= _MUCH * space.total_bytes
     owners = sorted({file.uid for file in files})
+    occupy = "occupies" if len(files) == 1 else "occupy"
     of = f" of {size(space.total_bytes, 3)}" if isinstance(space, Space) else ""
     return Finding(
         severity="warning" if much else "info",
         scope="node",
         owner="admin" if len(owners) > 1 else "user",
         nodes=(node.name,),
-        message=f"{node.name}: {count(len(files), 'file')} of ended jobs in {_SHM} occupy {size(total, 3)}{of}; the "
+        message=f"{node.name}: {count(len(files), 'file')} of ended jobs in {_SHM} {occupy} {size(total, 3)}{of}; the "
         f"oldest is {max(file.age_seconds for file in files) / 3600:.1f} h old",
         evidence={
             "files": listed([f"{file.name} ({size(file.bytes, 3)}, uid {file.uid})" for file in files], most=8),

@@ -11,7 +11,7 @@ from distcheck.rules.finding import NotChecked
 from distcheck.rules.wording import grouped, once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence, Sized
 
     from distcheck.facts.job import Job
     from distcheck.facts.node import NodeFacts
@@ -40,10 +40,14 @@ def unread(job: Job) -> Iterator[NotChecked]:
         yield NotChecked(nodes=tuple(node.name for node in nodes), reason=reason, required=False)
 
 
-def usual(values: Iterable[float]) -> float:
-    """Return the median, 0 without values.
+def elsewhere(values: Sequence[float]) -> Sequence[float]:
+    """Return for each node what is usual: the median of all nodes, which one bad node does not change.
 
-    It is the reference for a node: one bad node does not change it, and of two nodes it lies between them.
+    Of two nodes it is the value of the other one.
     """
-    known = list(values)
-    return median(known) if known else 0.0
+    return values[::-1] if len(values) <= 2 else [median(values)] * len(values)
+
+
+def who_else(nodes: Sized) -> str:
+    """Return whose value `elsewhere` returns, for a message: the other node has."""
+    return "the other node has" if len(nodes) == 2 else "half of the nodes have"

@@ -21,6 +21,7 @@ def test_ranks_with_gpus_need_more(on_hosts, said):
     states = {1: {"available_bytes": 3 * GIB, "memory_bytes": 4 * GIB}}
     assert said(on_hosts(2, states=states), FAMILY) == []
     assert [f[:2] for f in said(on_hosts(2, states=states, gpus=4), FAMILY)] == [("host-memory-low", "warning")]
+    assert said(on_hosts(2, states=states, gpus=4, backend="gloo"), FAMILY) == []
 
 
 def test_a_node_with_a_tenth_of_the_others_memory_is_short_if_its_own_is_used(on_hosts, said, judge):
@@ -51,6 +52,8 @@ def test_the_cgroup_of_some_ranks_leaves_too_little(on_hosts, change, judge, lef
 def test_host_oom_kills_stand_out_beside_other_nodes_only(on_hosts, said):
     assert said(on_hosts(1, states={0: {"oom_kills": 500}}), FAMILY) == []
     assert said(on_hosts(states={n: {"oom_kills": 500} for n in range(3)}), FAMILY) == []
+    two = on_hosts(2, states={0: {"oom_kills": 500}})
+    assert said(two, FAMILY) == [("host-oom-kills", "info", (), ("node1",))]
     job = on_hosts(states={1: {"oom_kills": 500}, 2: {"oom_kills": None}})
     assert said(job, FAMILY) == [("host-oom-kills", "info", (), ("node2",))]
 
