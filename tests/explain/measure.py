@@ -18,7 +18,7 @@ from distcheck.cli.joblog.answer import answer
 from distcheck.cli.joblog.matching import Matcher
 from distcheck.cli.joblog.quoted import quoted
 from distcheck.cli.joblog.reading import Log, pieces
-from distcheck.cli.joblog.spellings import TABLES
+from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 
 LOGS = Path(__file__).parent / "logs"
 OUTCOMES = ("right rule first", "right rule among three", "only wrong rules", "nothing")
@@ -27,7 +27,7 @@ WITHOUT_RULE = ("right class, no rule blamed", "a rule blamed", "wrong class")
 
 @cache
 def matcher() -> Matcher:
-    return Matcher((*TABLES, *quoted()))
+    return Matcher((*TABLES, *quoted(), *UNKNOWN))
 
 
 def outcome(entry: dict) -> str:

@@ -100,11 +100,11 @@ def test_what_the_survivors_see_is_no_cause_wherever_it_stands(tmp_path):
 
 
 def test_the_earliest_time_is_first_and_not_the_first_line(tmp_path):
-    late = f"2024-05-01 10:00:09 node1: [rank0]: {NO_GPU}"
+    late = "2024-05-01 10:00:09 node1: [rank0]: CUDA error: uncorrectable ECC error encountered\n"
     early = f"2024-05-01 10:00:02 node2: [rank5]: {IN_USE}"
     found = answered(tmp_path, late + early)
     assert (found.causes[0].rule, found.causes[0].rank, found.causes[0].node) == ("net-port-in-use", 5, "node2")
-    assert found.causes[1].rule == "gpu-none-visible"
+    assert found.causes[1].rule == "gpu-ecc-uncorrected"
 
 
 def test_january_follows_december_in_times_without_a_year(tmp_path):

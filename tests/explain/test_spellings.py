@@ -7,16 +7,18 @@ import re
 
 import pytest
 
+from distcheck.cli.joblog import remedies
 from distcheck.cli.joblog.answer import answer
 from distcheck.cli.joblog.matching import Matcher
 from distcheck.cli.joblog.quoted import quoted
 from distcheck.cli.joblog.reading import whole_lines
 from distcheck.cli.joblog.spelling import anchor, told, trie
-from distcheck.cli.joblog.spellings import TABLES
-from distcheck.rules import find_rule
+from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
+from distcheck.cli.joblog.subject import about
+from distcheck.rules import all_rules, find_rule
 
 QUOTED = quoted()
-MATCHER = Matcher((*TABLES, *QUOTED))
+MATCHER = Matcher((*TABLES, *QUOTED, *UNKNOWN))
 HEALTHY = """
 node1: NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>
 [rank0]:[W1120 10:00:00 ProcessGroupNCCL.cpp:4115] step 100 loss 2.31 lr 0.0003
@@ -43,6 +45,13 @@ def test_a_spelling_names_known_rules_or_says_what_it_means_and_has_a_source():
         assert re.fullmatch(r"https://\S+", spelling.source), pattern
         assert len(spelling.anchor) >= 5, pattern
         assert not re.search(rb"\d", spelling.anchor), pattern
+
+
+def test_every_rule_has_a_class_a_fix_and_a_command_that_proves_it():
+    for rule in all_rules():
+        assert about(rule.name)
+        assert remedies.fix(rule.name, {}).text
+        assert remedies.proof(rule.name, {}, ()).startswith("distcheck ")
 
 
 def test_a_message_that_a_docstring_quotes_is_found_or_a_table_knows_it():

@@ -15,7 +15,7 @@ from distcheck.cli.joblog.quoted import quoted
 from distcheck.cli.joblog.reading import logs, pieces
 from distcheck.cli.joblog.redaction import shown
 from distcheck.cli.joblog.spelling import HINT, About
-from distcheck.cli.joblog.spellings import TABLES
+from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 from distcheck.cli.joblog.spellings.endings import ROOT_CAUSE
 from distcheck.rules import find_rule
 from distcheck.rules.finding import Fix
@@ -85,7 +85,7 @@ def explained(paths: Sequence[Path]) -> Answer:
     Raises:
         UsageError: a log cannot be read.
     """
-    matcher = Matcher((*TABLES, *quoted()))
+    matcher = Matcher((*TABLES, *quoted(), *UNKNOWN))
     seen: list[Sighting] = []
     for log in logs(paths):
         found = matcher.search(pieces(log), log.name, of_path(log.path))

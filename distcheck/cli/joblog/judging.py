@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distcheck.cli.joblog.matching import Sighting
-from distcheck.cli.joblog.spelling import About
+from distcheck.cli.joblog.spelling import NOISE, About
 
 _MOST_CAUSES = 3
 _DECEMBER = 12
@@ -46,7 +46,7 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
     rest = _in_order([seen for seen in sightings if seen.spelling.weight < heaviest])
     first = leading[0]
     consequences = tuple(seen for seen in (*leading[1:], *rest) if seen.spelling is not first.spelling)
-    if not first.spelling.rules:
+    if not first.spelling.rules or heaviest == NOISE:
         return Judgement((), first, consequences)
     causes = [LikelyCause(first.spelling.rules[0], first)]
     others = [*(LikelyCause(seen.spelling.rules[0], seen) for seen in leading[1:] if seen.spelling.rules)]

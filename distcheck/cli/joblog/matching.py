@@ -98,6 +98,8 @@ class Matcher:
             found[spelling] = earlier._replace(times=earlier.times + 1)
             return True
         raw = data[start:end]
+        if spelling.fallback and b" INFO " in raw:
+            return False
         if len(raw) > 2 * _AROUND_BYTES:  # a huge line: its head, which names the rank, and the part with the anchor
             middle = raw.lower().find(spelling.anchor)
             raw = raw[:200] + b" " + raw[max(200, middle - _AROUND_BYTES) : middle + _AROUND_BYTES]

@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple
 About = Literal["start-up", "network", "GPU", "process killed", "application"]
 """What a fault concerns; the `class` of the answer."""
 
-CAUSE, LIKELY, SYMPTOM, CONSEQUENCE, HINT = 5, 4, 3, 2, 1
+CAUSE, LIKELY, SYMPTOM, ERROR, CONSEQUENCE, HINT, NOISE = 6, 5, 4, 3, 2, 1, 0
 """How much a line says about the cause. A cause goes before a symptom wherever they stand. A consequence shows that
-something failed, elsewhere or earlier. A hint is also written by healthy jobs: it counts only beside something else."""
+something failed, elsewhere or earlier. An error is one that no spelling knows. A hint is also written by healthy jobs:
+it leads only if nothing else does, and noise never."""
 
 _TOKEN = re.compile(
     r"""(?P<literal>\\[^a-zA-Z0-9](?![*+?{])|[^\\\[\](){}.^$|*+?0-9](?![*+?{]))"""
@@ -56,6 +57,7 @@ def told(
     near: str = "",
     unless: str = "",
     twice: bool = False,
+    fallback: bool = False,
 ) -> Spelling:
     """Return a spelling; `rules` are separated by spaces, patterns are searched without regard to case."""
     return Spelling(
@@ -69,6 +71,7 @@ def told(
         re.compile(near, re.IGNORECASE) if near else None,
         re.compile(unless, re.IGNORECASE) if unless else None,
         twice,
+        fallback,
     )
 
 

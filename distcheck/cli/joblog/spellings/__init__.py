@@ -7,6 +7,7 @@ from distcheck.cli.joblog.spellings import (
     application,
     cuda,
     endings,
+    errors,
     launchers,
     nccl,
     nccl_networks,
@@ -29,3 +30,6 @@ TABLES: tuple[Spelling, ...] = (
     *endings.SPELLINGS,
 )
 """Earlier ones go first where two match the same line with the same weight."""
+
+UNKNOWN: tuple[Spelling, ...] = errors.SPELLINGS
+"""Errors that no table knows; they come after the messages that docstrings quote."""

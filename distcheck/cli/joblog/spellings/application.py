@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
 
 _DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 _DISTRIBUTED = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
@@ -87,24 +87,11 @@ SPELLINGS = (
     ),
     _app(r"FileNotFoundError: ", source=_PYTHON, weight=SYMPTOM, says="The script reads a file that does not exist."),
     _app(r"SyntaxError: ", source=_PYTHON, weight=LIKELY, says="The script is not valid Python for this interpreter."),
-    _app(r"NotImplementedError", source=_PYTHON, weight=CONSEQUENCE, says="The script raised an error."),
-    _app(
-        r"AssertionError",
-        source=_PYTHON,
-        weight=CONSEQUENCE,
-        says="An assertion of the script, or of a library, failed.",
-    ),
-    _app(
-        r"(?:Type|Value|Key|Index|Attribute|Name|Runtime|ZeroDivision|Unicode\w*|OS|IO)Error\b: ?",
-        source=_PYTHON,
-        weight=CONSEQUENCE,
-        says="The script raised an error.",
-    ),
     _app(r"Watchdog caught collective operation timeout", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"got error: Socket Timeout", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"wait timeout after \d+ms", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(
-        r"Timed out waiting \d+ms for (?:recv|send) operation",
+        r"Timed out waiting .{1,12}ms for (?:recv|send) operation",
         source="https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/unbound_buffer.cc",
         weight=CONSEQUENCE,
         says=_LATE,
@@ -114,8 +101,66 @@ SPELLINGS = (
         r"devices? used by this process (?:are|is) currently unknown",
         "gpu-barrier-guess",
         about="GPU",
-        weight=HINT,
+        weight=SYMPTOM,
         source=_BARRIER,
     ),
-    _app(r"Guessing device ID based on global rank", "gpu-barrier-guess", about="GPU", weight=HINT, source=_BARRIER),
+    _app(r"Guessing device ID based on global rank", "gpu-barrier-guess", about="GPU", weight=SYMPTOM, source=_BARRIER),
+    _app(r"Timeout at NCCL work", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
+    _app(r"watchdog (?:got stuck|thread terminated)", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
+    _app(r"failed to pass monitoredBarrier", source=_DISTRIBUTED, weight=CONSEQUENCE, says=_LATE),
+    _app(r"NCCL communicator was aborted", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
+    _app(
+        r"Stalled ranks",
+        source="https://horovod.readthedocs.io/en/stable/troubleshooting_include.html",
+        weight=CONSEQUENCE,
+        says=_LATE,
+    ),
+    _app(
+        r"Horovod has been shut down",
+        source="https://horovod.readthedocs.io/en/stable/troubleshooting_include.html",
+        weight=CONSEQUENCE,
+        says=_LATE,
+    ),
+    _app(
+        r"world[_ ]size.*(?:is not divisible|not a multiple of|must be divisible)",
+        weight=LIKELY,
+        source="https://github.com/NVIDIA/Megatron-LM",
+        says="The number of ranks does not fit the parallel sizes that the script asks for.",
+    ),
+    _app(
+        r"Check batch related parameters",
+        source="https://www.deepspeed.ai/docs/config-json/",
+        says="DeepSpeed's batch sizes do not fit the number of ranks.",
+    ),
+    _app(
+        r"Tensors must be CUDA and dense",
+        source=_DISTRIBUTED,
+        says="The script gives NCCL a tensor that is not on the GPU.",
+    ),
+    _app(
+        r"No backend type associated with device type",
+        source=_DISTRIBUTED,
+        says="The script uses a collective on a tensor of a device without a backend.",
+    ),
+    _app(
+        r"pickle data was truncated",
+        source=_PYTHON,
+        weight=SYMPTOM,
+        says="A process ended while it sent an object to another.",
+    ),
+    _app(
+        r"misaligned address", source=_PYTHON, says="A CUDA kernel of the program accessed memory at a wrong address."
+    ),
+    _app(
+        r"Engine core initialization failed",
+        source="https://docs.vllm.ai/en/latest/usage/troubleshooting.html",
+        weight=CONSEQUENCE,
+        says="vLLM's engine failed to start. The cause is in the lines before.",
+    ),
+    _app(
+        r"use_libuv was requested but PyTorch was built without libuv",
+        about="start-up",
+        source=_DISTRIBUTED,
+        says="This torch has no libuv: export USE_LIBUV=0.",
+    ),
 )

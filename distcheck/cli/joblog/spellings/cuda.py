@@ -31,9 +31,13 @@ SPELLINGS = (
         source=_RUNTIME,
     ),
     _gpu(r"Invalid device id", "env-local-rank-out-of-range gpu-fewer-than-needed", weight=LIKELY, source=_TORCH),
-    _gpu(r"No CUDA GPUs are available", "gpu-none-visible gpu-cvd-bad-item gpu-cvd-empty", source=_LAZY),
-    _gpu(r"no CUDA-capable device is detected", "gpu-none-visible gpu-cuda-init-failed", source=_RUNTIME),
-    _gpu(r"Found no NVIDIA driver on your system", "gpu-none-visible gpu-nvml-init-failed", source=_LAZY),
+    _gpu(r"No CUDA GPUs are available", "gpu-none-visible gpu-cvd-bad-item gpu-cvd-empty", weight=LIKELY, source=_LAZY),
+    _gpu(
+        r"no CUDA-capable device is detected", "gpu-none-visible gpu-cuda-init-failed", weight=LIKELY, source=_RUNTIME
+    ),
+    _gpu(
+        r"Found no NVIDIA driver on your system", "gpu-none-visible gpu-nvml-init-failed", weight=LIKELY, source=_LAZY
+    ),
     _gpu(
         r"ProcessGroupNCCL is only supported with GPUs",
         "gpu-none-visible torch-backend-missing",
@@ -157,4 +161,46 @@ SPELLINGS = (
         about="application",
         says="The program used CUDA before it forked. Start its processes with the method spawn.",
     ),
+    _gpu(r"cudaErrorInvalidDevice\b", "env-local-rank-out-of-range gpu-fewer-than-needed", source=_RUNTIME),
+    _gpu(r"CUDA_ERROR_NO_DEVICE", "gpu-none-visible", source=_RUNTIME),
+    _gpu(r"CUDA_ERROR_INVALID_DEVICE", "env-local-rank-out-of-range gpu-fewer-than-needed", source=_RUNTIME),
+    _gpu(r"cudaErrorDevicesUnavailable", "gpu-exclusive-mode gpu-prohibited-mode", source=_RUNTIME),
+    _gpu(r"cudaErrorInsufficientDriver", "sw-driver-too-old", source=_RUNTIME),
+    _gpu(r"cudaErrorSystemNotReady", "gpu-fabric-manager-down", source=_RUNTIME),
+    _gpu(r"cudaErrorNoKernelImageForDevice", "sw-arch-unsupported", source=_RUNTIME),
+    _gpu(r"cudaErrorECCUncorrectable", "gpu-ecc-uncorrected gpu-needs-reset", source=_RUNTIME),
+    _gpu(r"CUDA driver initialization failed", "gpu-cuda-init-failed gpu-none-visible", source=_LAZY),
+    _gpu(r"CUDA error: initialization error", "gpu-cuda-init-failed", weight=LIKELY, source=_RUNTIME),
+    _gpu(
+        r"ValueError: Cuda is not available",
+        "gpu-none-visible sw-torch-cpu-build",
+        source="https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py",
+    ),
+    _gpu(
+        r"CUDA unavailable, invalid device",
+        "gpu-none-visible sw-torch-cpu-build",
+        source="https://github.com/ultralytics/yolov5",
+    ),
+    _gpu(
+        r"Invalid CUDA 'device=\S+ requested",
+        "gpu-fewer-than-needed gpu-none-visible",
+        source="https://github.com/ultralytics/ultralytics",
+    ),
+    _gpu(
+        r"You requested gpu: ",
+        "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus gpu-none-visible",
+        source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/utilities/device_parser.py",
+    ),
+    _gpu(
+        r"Could not find real path of /sys/class/pci_bus",
+        source="https://github.com/NVIDIA/nccl/blob/master/src/graph/xml.cc",
+        says="NCCL cannot find the GPU's PCI path in /sys: on WSL2, use a newer NCCL.",
+    ),
+    _gpu(
+        r"Failed to CUDA (?:malloc|calloc|host alloc)",
+        source="https://github.com/NVIDIA/nccl/blob/master/src/include/alloc.h",
+        about="application",
+        says=_MEMORY,
+    ),
+    _gpu(r"RmInitAdapter failed", "gpu-fell-off-bus gpu-nvml-init-failed", source=_SMI),
 )

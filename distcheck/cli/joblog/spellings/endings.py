@@ -97,4 +97,53 @@ SPELLINGS = (
     _killed(r"ChildFailedError", source=_ELASTIC, weight=CONSEQUENCE, about="application", says=_CONSEQUENCE),
     _killed(r"exitcode\s*: -15\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _killed(r"exitcode\s*: -6\b", source=_ELASTIC, weight=CONSEQUENCE, about="application", says=_CONSEQUENCE),
+    _killed(r"return code = -9\b", source=_ELASTIC, weight=LIKELY, says=_SIGKILL),
+    _killed(r"Signals\.SIGKILL", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
+    _killed(r"terminated with signal SIGKILL", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
+    _killed(r"Exit Code:\s+137\b", source=_KUBERNETES, weight=LIKELY, says=_SIGKILL),
+    _killed(r"exit code:? 137\b", source=_KUBERNETES, weight=LIKELY, says=_SIGKILL),
+    _killed(r"tasks? [\d,-]+: Killed", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
+    _killed(
+        r"\bEvicted\b",
+        source=_KUBERNETES,
+        says="Kubernetes evicted the pod: it used more of a resource than allowed, or its node ran out of it.",
+    ),
+    _killed(
+        r"ephemeral local storage usage exceeds",
+        source=_KUBERNETES,
+        says="The pod wrote more to its local storage than allowed. Raise ephemeral-storage, or write to a volume.",
+    ),
+    _killed(
+        r"Received (?:Signals\.SIGTERM|15) death signal",
+        source=_ELASTIC,
+        weight=SYMPTOM,
+        says="The job was ended from outside (SIGTERM): by its scheduler, or by a user.",
+    ),
+    _killed(r"JobState=PREEMPTED", source=_SLURM, says="The scheduler preempted the job. Resume it from a checkpoint."),
+    _killed(
+        r"return code = -11\b",
+        source=_SIGNAL,
+        weight=SYMPTOM,
+        about="application",
+        says="A process crashed with SIGSEGV.",
+    ),
+    _killed(
+        r"tasks? [\d,-]+: Exited with exit code",
+        source=_SLURM,
+        weight=CONSEQUENCE,
+        about="application",
+        says=_CONSEQUENCE,
+    ),
+    _killed(
+        r"DataLoader worker .*exited unexpectedly",
+        source="https://github.com/pytorch/pytorch/blob/main/torch/utils/data/dataloader.py",
+        weight=SYMPTOM,
+        says="A data loader's worker ended. Look for OOM kills, and repeat with num_workers=0 to see its error.",
+    ),
+    _killed(r"The actor died unexpectedly", source=_RAY, weight=CONSEQUENCE, says=_CONSEQUENCE),
+    _killed(r"worker died or was killed", source=_RAY, weight=CONSEQUENCE, says=_CONSEQUENCE),
+    _killed(r"MPI_ABORT was invoked", source=_SIGNAL, weight=CONSEQUENCE, about="application", says=_CONSEQUENCE),
+    _killed(
+        r"returned a non-zero exit code", source=_SIGNAL, weight=CONSEQUENCE, about="application", says=_CONSEQUENCE
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
 
 _SLURM = "https://slurm.schedmd.com/srun.html"
 _SBATCH = "https://slurm.schedmd.com/sbatch.html"
@@ -18,7 +18,7 @@ _UNREACHABLE = "launch-node-unreachable launch-failed"
 
 SPELLINGS = (
     _start(
-        r"\b(?:srun|mpirun|mpiexec|torchrun|horovodrun|pdsh|deepspeed|accelerate): (?:command )?not found",
+        r"\b(?:srun|mpirun|mpiexec|torchrun|horovodrun|orted|prted|pdsh|deepspeed|accelerate): (?:command )?not found",
         "launch-failed launch-probe-missing",
         source=_SHELL,
     ),
@@ -74,7 +74,11 @@ SPELLINGS = (
         "sw-etcd-missing",
         source="https://docs.pytorch.org/docs/stable/elastic/rendezvous.html",
     ),
-    _start(r"No slot '\d+' specified on host", "deepspeed-hostfile-slots", source=_DEEPSPEED),
+    _start(
+        r"No slot '\d+' specified on host",
+        source=_DEEPSPEED,
+        says="DeepSpeed counts fewer slots on the host than are asked for: check the hostfile and --include; it ignores CUDA_VISIBLE_DEVICES.",
+    ),
     _start(r"ImagePullBackOff", source=_KUBERNETES, says="Kubernetes could not load the container's image."),
     _start(r"Insufficient nvidia\.com/gpu", "gpu-fewer-than-needed", weight=LIKELY, source=_KUBERNETES),
     _start(
@@ -88,5 +92,60 @@ SPELLINGS = (
         weight=CONSEQUENCE,
         source=_SLURM,
         says="Slurm ended the step because a task failed, or on request.",
+    ),
+    _start(r"slurmstepd: error: pyxis: ", "launch-failed", source="https://github.com/NVIDIA/pyxis"),
+    _start(
+        r"Failed to invoke spank plugin stack", "launch-failed", weight=LIKELY, source="https://github.com/NVIDIA/pyxis"
+    ),
+    _start(r"PMIX ERROR", "launch-failed", weight=LIKELY, source=_MPI),
+    _start(r"OPAL ERROR", "launch-failed", weight=LIKELY, source=_MPI),
+    _start(r"ORTE_ERROR_LOG", "launch-failed", weight=SYMPTOM, source=_MPI),
+    _start(
+        r"It looks like MPI_INIT failed",
+        source=_MPI,
+        weight=SYMPTOM,
+        says="MPI could not start. The lines around this one say why.",
+    ),
+    _start(r"There are no allocated resources for the application", "launch-failed", source=_MPI),
+    _start(r"Connection closed by \S+ port 22\b", _UNREACHABLE, source=_SSH),
+    _start(
+        r"Hostfile .*(?:bad entry|not formatted)",
+        source=_DEEPSPEED,
+        says="A line of the hostfile is not of the form `name slots=8`.",
+    ),
+    _start(
+        r"Hostfile is not formatted correctly",
+        source=_DEEPSPEED,
+        says="A line of the hostfile is not of the form `name slots=8`.",
+    ),
+    _start(
+        r"hostname: invalid option",
+        source=_DEEPSPEED,
+        says="This machine's `hostname` has no option -I: give --master_addr.",
+    ),
+    _start(
+        r"hostname -I'\]' returned non-zero",
+        source=_DEEPSPEED,
+        unless=r"\bssh\b",
+        says="DeepSpeed could not run `hostname -I`: set MASTER_ADDR.",
+    ),
+    _start(
+        r"CUDAMismatchException",
+        source=_DEEPSPEED,
+        says="DeepSpeed compiles with another CUDA than torch's: install the CUDA toolkit of torch's version.",
+    ),
+    _start(r"FailedScheduling", source=_KUBERNETES, says="Kubernetes has no node with what the pod requests."),
+    _start(r"Unable to contact slurm controller", "launch-failed", source=_SLURM),
+    _start(
+        r"(?:torchrun|launch\.py|accelerate|deepspeed): error: ",
+        source=_SHELL,
+        weight=LIKELY,
+        unless=r"local[-_]rank",
+        says="The launcher was started with wrong arguments.",
+    ),
+    _start(
+        r"libnccl\.so\S* cannot open shared object file",
+        source=_SHELL,
+        says="The folder of libnccl.so is not in LD_LIBRARY_PATH.",
     ),
 )

@@ -61,11 +61,6 @@ SPELLINGS = (
     _start(r"Mismatched NCCL version detected", "sw-nccl-version-differs", source=_INIT),
     _start(r"undefined symbol: nccl", "sw-nccl-shadowed", source="https://man7.org/linux/man-pages/man8/ld.so.8.html"),
     _start(
-        r"libnccl\.so.*cannot open shared object file",
-        "sw-nccl-shadowed",
-        source="https://man7.org/linux/man-pages/man8/ld.so.8.html",
-    ),
-    _start(
         r"No algorithm/protocol available",
         "nccl-algo-proto-invalid",
         source="https://github.com/NVIDIA/nccl/blob/master/src/enqueue.cc",
@@ -136,5 +131,31 @@ SPELLINGS = (
         weight=CONSEQUENCE,
         source=_ERRORS,
         says="A CUDA call of NCCL failed. Repeat with NCCL_DEBUG=WARN: NCCL then writes which one, and why.",
+    ),
+    _net(
+        rf"connect to (?!{_PRIVATE}|\[?fe80)\S+ (?:failed|returned)",
+        "net-nccl-auto-wrong-iface net-firewall-ephemeral",
+        weight=SYMPTOM,
+        source=_SOCKET,
+    ),
+    _net(r"Error while attaching to shared memory segment", "k8s-pod-host-confusion host-shm-too-small", source=_INIT),
+    _net(
+        r"open of /dev/shm/nccl-\S+ failed",
+        "k8s-pod-host-confusion host-shm-too-small",
+        source=_INIT,
+        unless="No space left",
+    ),
+    _start(
+        r"ncclInternalError",
+        about="network",
+        weight=CONSEQUENCE,
+        source=_ERRORS,
+        says="NCCL failed. Repeat with NCCL_DEBUG=WARN: NCCL then writes where, and why.",
+    ),
+    _net(
+        r"ncclSystemError",
+        weight=CONSEQUENCE,
+        source=_ERRORS,
+        says="A system call of NCCL failed. Repeat with NCCL_DEBUG=WARN: NCCL then writes which one, and why.",
     ),
 )

@@ -63,7 +63,11 @@ SPELLINGS = (
     ),
     _net(r"Error: network AWS Libfabric not found", "nccl-efa-plugin-missing nccl-net-plugin-missing", source=_PLUGIN),
     _net(r"Error: network \S+.* not found", "nccl-net-name-invalid nccl-net-plugin-missing", source=_PLUGIN),
-    _net(r"Failed to initialize any NET plugin", "nccl-net-plugin-missing nccl-net-name-invalid", source=_PLUGIN),
+    _net(
+        r"Failed to initialize any NET plugin",
+        "nccl-net-plugin-missing nccl-net-name-invalid ib-no-device-in-container",
+        source=_PLUGIN,
+    ),
     _net(r"Could not find any optimal provider", "nccl-efa-provider-missing", source=_OFI),
     _net(
         r"NET/OFI .*(?:fi_getinfo|No eligible providers|Failed to|Unable to find)",
@@ -80,4 +84,37 @@ SPELLINGS = (
         source=_PLUGIN,
     ),
     _net(r"GPU Direct RDMA Disabled", "gdr-module-missing gdr-not-used", weight=HINT, source=_IB),
+    _net(
+        r"Got completion with error 12\b", "roce-pfc-ecn roce-gid-index-wrong ib-port-down", weight=LIKELY, source=_IB
+    ),
+    _net(
+        r"NET/Plugin.*version `[\w.]+' not found",
+        "nccl-efa-plugin-missing sw-plugin-abi",
+        source=_PLUGIN,
+        near=r"efa|ofi|fabric",
+    ),
+    _net(
+        r"NET/Plugin.*version `[\w.]+' not found",
+        "sw-plugin-abi nccl-net-plugin-missing",
+        source=_PLUGIN,
+        unless=r"efa|ofi|fabric",
+    ),
+    _net(r"NET/Plugin.*undefined symbol", "sw-plugin-abi nccl-net-plugin-missing", source=_PLUGIN),
+    _net(
+        r"failed to TCP connect to a peer MPI process",
+        "net-firewall-ephemeral net-hostname-wrong-nic",
+        source="https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/tcp.html",
+    ),
+    _net(
+        r"unable to reach each other for MPI",
+        "net-subnet-mismatch net-firewall-ephemeral",
+        weight=LIKELY,
+        source="https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/tcp.html",
+    ),
+    _net(
+        r"Please check that /dev/shm",
+        "host-shm-too-small",
+        about="start-up",
+        source="https://github.com/openucx/ucx/blob/master/src/uct/sm/mm/posix/mm_posix.c",
+    ),
 )

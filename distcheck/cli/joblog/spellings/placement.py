@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import HINT, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import HINT, LIKELY, NOISE, SYMPTOM, told
 
 _RENDEZVOUS = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/rendezvous.py"
 _STORE = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/TCPStore.cpp"
@@ -109,4 +109,17 @@ SPELLINGS = (
         source="https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/api.py",
     ),
     _start(r"Multiple Ranks are using the same GPU", "gpu-duplicate env-local-rank-unset", source=_INIT),
+    _start(
+        r"store based barrier on rank: \d+",
+        "env-rank-missing env-world-size-mismatch",
+        weight=LIKELY,
+        source=_RENDEZVOUS,
+    ),
+    _start(r"Waiting in store based barrier", "env-rank-missing", weight=SYMPTOM, source=_RENDEZVOUS),
+    _start(rf"\b{_VARIABLES}\b.{{0,40}} not set\b", "env-rank-unset", weight=LIKELY, source=_RENDEZVOUS),
+    _start(rf"\b{_VARIABLES}\b.{{0,40}} must be set\b", "env-rank-unset", weight=LIKELY, source=_RENDEZVOUS),
+    _start(rf"\b{_VARIABLES}: unbound variable", "env-rank-unset", source=_RENDEZVOUS),
+    _start(r"str expected, not NoneType", "env-rank-unset", weight=LIKELY, source=_ENVIRON),
+    _start(r"port number of the C10d store must be", "env-master-port-range", source=_RENDEZVOUS),
+    _start(r"Setting OMP_NUM_THREADS environment variable", "perf-omp-1", weight=NOISE, source=_LAUNCH),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, NOISE, SYMPTOM, told
 
 _SOCKET = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/socket.cpp"
 _OLD_STORE = "https://github.com/pytorch/pytorch/blob/v1.8.0/torch/lib/c10d/Utils.cpp"
@@ -27,15 +27,23 @@ _UNREACHABLE = "net-master-unreachable net-hostname-wrong-nic"
 
 SPELLINGS = (
     # Rank 0 listens.
-    _net(r"failed to bind to .*?:(?P<port>\d+) \(errno: (?:98|48|10048)\b", _TAKEN, source=_SOCKET),
-    _net(rf"failed to bind to .*?:{_PRIVILEGED} \(errno: 13\b", "env-master-port-privileged", source=_SOCKET),
+    _net(r"failed to bind to .*?:(?P<port>\d+) \((?:errno|system error): (?:98|48|10048)\b", _TAKEN, source=_SOCKET),
     _net(
-        r"failed to bind to .*?:\d{4,} \(errno: (?:13|1|10013)\b",
+        rf"failed to bind to .*?:{_PRIVILEGED} \((?:errno|system error): 13\b",
+        "env-master-port-privileged",
+        source=_SOCKET,
+    ),
+    _net(
+        r"failed to bind to .*?:\d{4,} \((?:errno|system error): (?:13|1|10013)\b",
         "net-bind-failed env-master-port-privileged",
         source=_SOCKET,
-        unless=rf":{_PRIVILEGED} \(errno: 13",
+        unless=rf":{_PRIVILEGED} \((?:errno|system error): 13",
     ),
-    _net(r"failed to bind to .*\(errno: 99\b", "env-master-addr-not-rank0-host net-bind-failed", source=_SOCKET),
+    _net(
+        r"failed to bind to .*\((?:errno|system error): 99\b",
+        "env-master-addr-not-rank0-host net-bind-failed",
+        source=_SOCKET,
+    ),
     _net(r"EADDRINUSE", _TAKEN, source=_SOCKET),
     _net(r"name: EACCES", "env-master-port-privileged net-bind-failed", source=_SOCKET),
     _net(
@@ -70,24 +78,36 @@ SPELLINGS = (
     ),
     # The others connect.
     _net(
-        rf"failed to connect to .*?{_LOOPBACK}\]?:\d+ \(errno: 111\b",
+        rf"failed to connect to .*?{_LOOPBACK}\]?:\d+ \((?:errno|system error): (?:111|10061)\b",
         "net-master-refused env-master-addr-localhost-multinode",
         weight=LIKELY,
         source=_SOCKET,
     ),
     _net(
-        r"failed to connect to .*?\(errno: 111\b",
+        r"failed to connect to .*?\((?:errno|system error): (?:111|10061)\b",
         "net-master-refused net-master-unreachable",
         weight=LIKELY,
         source=_SOCKET,
         unless=_LOOPBACK,
     ),
     _net(
-        r"failed to connect to .*?:(?P<port>\d+) \(errno: (?:113|101|110|10060|10065)\b", _UNREACHABLE, source=_SOCKET
+        r"failed to connect to .*?:(?P<port>\d+) \((?:errno|system error): (?:113|101|110|10060|10065)\b",
+        _UNREACHABLE,
+        source=_SOCKET,
     ),
-    _net(r"failed to connect to .*\(errno: (?:97|99|10049)\b", "net-ipv4-ipv6-mixed", weight=HINT, source=_SOCKET),
-    _net(r"failed to connect to .*\(errno: 22\b", "env-master-addr-unresolvable", weight=HINT, source=_SOCKET),
-    _net(r"failed to connect to .*\(errno: 24\b", "host-nofile net-open-files", source=_SOCKET),
+    _net(
+        r"failed to connect to .*\((?:errno|system error): (?:97|99|10049)\b",
+        "net-ipv4-ipv6-mixed",
+        weight=NOISE,
+        source=_SOCKET,
+    ),
+    _net(
+        r"failed to connect to .*\((?:errno|system error): 22\b",
+        "env-master-addr-unresolvable",
+        weight=NOISE,
+        source=_SOCKET,
+    ),
+    _net(r"failed to connect to .*\((?:errno|system error): 24\b", "host-nofile net-open-files", source=_SOCKET),
     _net(
         rf"client socket has timed out after .* while trying {_TO}{_LOOPBACK}",
         "env-master-addr-localhost-multinode net-master-refused net-master-unreachable",
@@ -160,10 +180,10 @@ SPELLINGS = (
     _net(
         r"IPv6 network addresses of .* cannot be retrieved \(gai error: (?:-9|11001)",
         "net-ipv4-ipv6-mixed",
-        weight=HINT,
+        weight=NOISE,
         source=_SOCKET,
     ),
-    _net(r"hostname of the client socket cannot be retrieved", "net-reverse-dns-slow", weight=HINT, source=_SOCKET),
+    _net(r"hostname of the client socket cannot be retrieved", "net-reverse-dns-slow", weight=NOISE, source=_SOCKET),
     _net(
         r"gaierror: \[Errno -?\d+\]",
         "host-own-name-unresolvable net-hostname-loopback",
@@ -266,5 +286,72 @@ SPELLINGS = (
         weight=CONSEQUENCE,
         source=_C10D,
         says="The agents' rendezvous was closed because another agent ended. The cause is in the log of that agent.",
+    ),
+    _net(
+        r"(?:recv|send|recvValue|sendBytes).{0,60}Connection was likely closed",
+        weight=CONSEQUENCE,
+        source=_SOCKET,
+        says="A rank lost its connection to rank 0, which ended first. The cause is in the log of rank 0.",
+    ),
+    _net(
+        r"failed to recv, got \d bytes",
+        weight=CONSEQUENCE,
+        source=_SOCKET,
+        says="A rank lost its connection to rank 0, which ended first. The cause is in the log of rank 0.",
+    ),
+    _net(r"connect \[127\.\S+: Connection refused", "net-hostname-loopback net-gloo-ifname-wrong", source=_GLOO_PAIR),
+    _net(r"Connect timeout \[127\.", "net-hostname-loopback net-gloo-ifname-wrong", source=_GLOO_PAIR),
+    _net(r"connect \[172\.1[78]\.\S+: ", "net-hostname-wrong-nic net-gloo-ifname-wrong", source=_GLOO_PAIR),
+    _net(
+        r"connect \[(?!127|172\.1[78])\S+: (?:Connection refused|No route|Connection timed out)",
+        "net-firewall-ephemeral net-hostname-wrong-nic",
+        weight=LIKELY,
+        source=_GLOO_PAIR,
+    ),
+    _net(
+        r"Connect timeout \[(?!127)", "net-firewall-ephemeral net-hostname-wrong-nic", weight=LIKELY, source=_GLOO_PAIR
+    ),
+    _net(r"\bport\b.{0,40}\balready (?:in use|used|occupied|bound|allocated)", _TAKEN, source=_ERRNO),
+    _net(
+        r"Cannot assign requested address",
+        "env-master-addr-not-rank0-host net-bind-failed",
+        weight=SYMPTOM,
+        source=_ERRNO,
+        unless=r"failed to connect to",
+    ),
+    _net(r"ConnectionRefusedError", "net-master-refused net-master-unreachable", weight=SYMPTOM, source=_ERRNO),
+    _net(
+        r"No route to host",
+        "net-master-unreachable net-firewall-ephemeral",
+        weight=SYMPTOM,
+        source=_ERRNO,
+        unless=r"ssh: |failed to connect to|connect to \S+<",
+    ),
+    _net(
+        r"Network is unreachable",
+        "net-master-unreachable net-ipv4-ipv6-mixed",
+        weight=SYMPTOM,
+        source=_ERRNO,
+        unless=r"ssh: |failed to connect to|connect to \S+<|ibv_",
+    ),
+    _net(
+        r"Connection timed out",
+        "net-master-unreachable net-firewall-ephemeral",
+        weight=SYMPTOM,
+        source=_ERRNO,
+        unless=r"ssh: |failed to connect to|connect to \S+<|ibv_",
+    ),
+    _net(
+        r"connection refused",
+        "net-master-refused net-master-unreachable",
+        weight=SYMPTOM,
+        source=_ERRNO,
+        unless=r"ssh: |failed to connect to|connect to \S+<|Gloo|call to connect|connect \[",
+    ),
+    _net(
+        r"couldn't connect to 'https://huggingface",
+        about="application",
+        source="https://huggingface.co/docs/transformers/installation#offline-mode",
+        says="The script could not download a file: load it before, or set HF_HUB_OFFLINE=1.",
     ),
 )

@@ -1,0 +1,56 @@
+"""Errors that no other table knows: the line that tells most, and what it concerns."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import ERROR, told
+
+_PYTHON = "https://docs.python.org/3/library/exceptions.html"
+_NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-debug"
+_unknown = partial(told, weight=ERROR, fallback=True)
+_LAUNCHING = (
+    r"launcher/|hostfile|mpi_discovery|multi_gpu_launcher|commands/launch|init_process_group|init_distributed|rendezvous"
+    r"|torchrun|_dist_backend|import_module|from torch\._C"
+)
+_RAISED = "Python raised an error that distcheck does not know."
+
+SPELLINGS = (
+    _unknown(
+        r"NCCL WARN .*(?:pci|cuda|gpu|topo|xml|device ordinal)",
+        about="GPU",
+        source=_NCCL,
+        says="NCCL failed at a GPU, or at its place in the machine.",
+    ),
+    _unknown(r"NCCL WARN ", about="network", source=_NCCL, says="NCCL failed."),
+    _unknown(
+        r"cannot open shared object file",
+        about="start-up",
+        source=_PYTHON,
+        says="A library is missing, or its folder is not in LD_LIBRARY_PATH.",
+    ),
+    _unknown(
+        r"version `[\w.]+' not found",
+        about="start-up",
+        source=_PYTHON,
+        says="A library is older than the one that another was built with.",
+    ),
+    _unknown(
+        r"undefined symbol: ", about="start-up", source=_PYTHON, says="Libraries of different versions are mixed."
+    ),
+    _unknown(
+        r"CalledProcessError", about="start-up", source=_PYTHON, says="A command that the program started failed."
+    ),
+    _unknown(
+        r": command not found", about="start-up", source=_PYTHON, says="A program is not installed, or not in PATH."
+    ),
+    _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
+    _unknown(r"Error: (?!Rank)", about="start-up", source=_PYTHON, near=_LAUNCHING, says=_RAISED),
+    _unknown(r"Error: ", about="application", source=_PYTHON, unless=_LAUNCHING, says=_RAISED),
+    _unknown(r"Exception: ", about="application", source=_PYTHON, says=_RAISED),
+    _unknown(r"AssertionError", about="application", source=_PYTHON, says="An assertion failed."),
+    _unknown(
+        r"\berror: ", about="start-up", source=_PYTHON, says="A program reported an error that distcheck does not know."
+    ),
+    _unknown(r"terminate called ", about="application", source=_PYTHON, says="A C++ exception ended the process."),
+)
