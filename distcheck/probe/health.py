@@ -22,6 +22,7 @@ _LOOKS = 10
 _MOST_STUCK = 16
 _FROZEN = "refrigerator"
 """Where the processes of a frozen cgroup v1 wait, also in state D."""
+_FUSE_WAITS = {"request_wait_answer", "fuse_simple_request"}
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 _CHOSEN = re.compile(r"\[(\S+)\]")
 _REMOVE_IPC = re.compile(r"^(#?)RemoveIPC=(\w+)", re.MULTILINE)
@@ -148,8 +149,9 @@ async def _stuck(root: Path, suspects: set[int]) -> tuple[StuckProcess, ...]:
         seen = {pid: before for pid, before in seen.items() if _still(root, pid) and _switches(root, pid) == before}
     found = []
     for pid in sorted(seen):
-        task, function = _task(root / "proc", pid), _waits_in(root, pid)
-        if task is not None and _FROZEN not in function:
+        task, thread = _task(root / "proc", pid), _blocked_thread(root / "proc" / str(pid))
+        function = _waits_in(thread)
+        if task is not None and _FROZEN not in function and not _of_other_fuse(root, thread, function):
             state: Literal["blocked", "ending"] = "blocked" if task.state == "D" else "ending"
             found.append(StuckProcess(pid=pid, name=task.name, state=state, waits_in=function))
     return tuple(found[:_MOST_STUCK])
@@ -161,23 +163,40 @@ def _still(root: Path, pid: int) -> bool:
     A process whose main thread has ended by itself is a zombie too, while its other threads work.
     """
     task = _task(root / "proc", pid)
-    return task is not None and _suspicious(task) and (task.state == "D" or _blocked_threads(root, pid))
+    return (
+        task is not None
+        and _suspicious(task)
+        and (task.state == "D" or _blocked_thread(root / "proc" / str(pid)).parent.name == "task")
+    )
 
 
-def _blocked_threads(root: Path, pid: int) -> bool:
+def _blocked_thread(process: Path) -> Path:
+    """Return the folder of a process's first thread in state D, the process's own without one."""
     try:
-        threads = [int(entry.name) for entry in os.scandir(root / "proc" / str(pid) / "task")]
+        threads = sorted(int(entry.name) for entry in os.scandir(process / "task"))
     except OSError:
-        return False
-    return any(t is not None and t.state == "D" for t in (_task(root / "proc" / str(pid) / "task", n) for n in threads))
+        return process
+    blocked = (n for n in threads if (task := _task(process / "task", n)) is not None and task.state == "D")
+    first = next(blocked, None)
+    return process if first is None else process / "task" / str(first)
 
 
-def _waits_in(root: Path, pid: int) -> str:
+def _waits_in(thread: Path) -> str:
     try:
-        name = (root / "proc" / str(pid) / "wchan").read_text().strip()
+        name = (thread / "wchan").read_text().strip()
     except OSError:
         return ""
     return "" if name == "0" else name[:64]
+
+
+def _of_other_fuse(root: Path, thread: Path, function: str) -> bool:
+    """Return whether a thread waits for the FUSE server of another container, which is not the job's."""
+    if function not in _FUSE_WAITS:
+        return False
+    try:
+        return (thread / "ns/mnt").readlink() != (root / "proc/self/ns/mnt").readlink()
+    except OSError:
+        return False
 
 
 def _cpu_model(root: Path) -> str:

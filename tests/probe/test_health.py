@@ -94,6 +94,15 @@ def test_a_process_that_ran_meanwhile_is_not_stuck(machine, monkeypatch):
     assert machine.state().stuck == ()
 
 
+@pytest.mark.parametrize(("namespace", "reported"), [("mnt:[1]", True), ("mnt:[2]", False)])
+def test_a_fuse_server_of_another_container_is_not_the_jobs(machine, namespace, reported):
+    machine.process(10, "D", wchan="request_wait_answer")
+    for pid, own in ("self", "mnt:[1]"), ("10", namespace):
+        (machine.root / "proc" / pid / "ns").mkdir(parents=True)
+        (machine.root / "proc" / pid / "ns/mnt").symlink_to(own)
+    assert [p.pid for p in machine.state().stuck] == ([10] if reported else [])
+
+
 def test_zombies_are_counted_and_one_with_a_blocked_thread_is_ending(machine):
     machine.process(10, "Z")
     machine.process(11, "Z")

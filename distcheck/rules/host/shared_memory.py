@@ -26,7 +26,7 @@ _MUCH = 0.1
 """Share of /dev/shm from which leftovers are a warning."""
 _REMOVE = (
     "cd /dev/shm && find . -maxdepth 1 -regex './\\(nccl-\\|torch_\\|psm\\|sem[.]\\).*' -mmin +10 | "
-    'while read -r f; do sudo fuser -s "$f" || sudo rm -f "$f"; done'
+    'while read -r f; do sudo fuser -s "$f" 2>/dev/null || sudo rm -f "$f"; done'
 )
 
 
