@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 
 import msgspec
 import pytest
@@ -54,9 +55,12 @@ def test_a_ranks_messages_arrive(pair, said):
 
 def test_a_task_arrives_whole_in_any_pieces(pair):
     ours, end = pair
-    for byte in channel.encode_task(TASK):
-        ours.send(bytes([byte]))
+    pieces = [bytes([byte]) for byte in channel.encode_task(TASK)]
+    # The socket holds some hundred pieces of any size, so the other end reads meanwhile.
+    sending = threading.Thread(target=lambda: [ours.send(piece) for piece in pieces], daemon=True)
+    sending.start()
     assert end.wait_for_task() == TASK
+    sending.join()
 
 
 def test_a_rank_gets_no_task_when_distcheck_is_gone(pair):
