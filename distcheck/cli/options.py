@@ -82,7 +82,7 @@ class Checking(Reporting, frozen=True, kw_only=True):
     ] = None
     quiet: Annotated[bool, _output("Show only findings and verdict.", "-q")] = False
     path: Annotated[
-        list[Path] | None,
+        list[str] | None,  # not Path: typer's type looks at the path, and a dead file server would stop this process
         _check("Folder that every node must have; repeat it for more (DISTCHECK_PATH: separated by :).", metavar="DIR"),
     ] = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ from distcheck.selection.placement import beside, find_table, local_placements, 
 
 _BESIDE_BURN_SECONDS = 15.0
 """The least time limit for everything else in a run with --burn."""
+
+_BETWEEN_PATHS = re.compile(r":(?=/)")
 
 
 def request_of(
@@ -242,9 +245,10 @@ def paths_of(options: Checking) -> tuple[str, ...]:
     Raises:
         UsageError: one of them is relative, so that it may mean another folder on each node, or is not UTF-8.
     """
-    for path in options.path or ():
-        if not is_text(str(path)):
+    found = [path for given in options.path or () for path in _BETWEEN_PATHS.split(given)]
+    for path in found:
+        if not is_text(path):
             raise UsageError(f"--path {path!a}: the name is not valid UTF-8")
-        if not path.is_absolute():
-            raise UsageError(f"--path {path}: give an absolute path, for example --path {path.absolute()}")
-    return tuple(dict.fromkeys(str(path) for path in options.path or ()))
+        if not path.startswith("/"):
+            raise UsageError(f"--path {path}: give an absolute path, for example --path {Path(path).absolute()}")
+    return tuple(dict.fromkeys(map(os.path.normpath, found)))

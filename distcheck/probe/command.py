@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from io import FileIO
 
@@ -23,28 +23,24 @@ _ABSENT = {2, 20}
 _MOST_PACKAGES = 2000
 
 
-def files_of(words: Sequence[str], script: str, environ: Mapping[str, str], here: str) -> Iterator[CommandFile]:
+def files_of(words: Sequence[str], script: str, here: str) -> Iterator[CommandFile]:
     """Return the files that COMMAND's words may name, not looked at yet.
 
-    The first word is the program, looked up on PATH; relative paths are relative to `here`.
+    The first word is the program; relative paths are relative to `here`.
     """
     for number, word in enumerate(dict.fromkeys(words)):
         if number == 0:
-            yield _located(word, "program", environ)
+            yield CommandFile(word, "program", "", "silent")
         elif word.startswith("/") or here:
             path = os.path.join(here, word)  # noqa: PTH118 it may be any text
             yield CommandFile(word, "script" if word == script else "argument", path, "silent")
 
 
-def _located(word: str, role: str, environ: Mapping[str, str]) -> CommandFile:
-    found = shutil.which(word, path=environ.get("PATH"))
-    return CommandFile(word, role, found or "", "silent" if found else "absent")  # type: ignore[arg-type]
-
-
 def look_at(file: CommandFile) -> tuple[CommandFile, ...]:
     """Return a file with what is there, and after a program the interpreter that its first line names."""
-    if not file.path:
-        return (file,)
+    if not file.path:  # a program, which the shell looks up on PATH
+        found = shutil.which(file.word)
+        return look_at(replace(file, path=found)) if found else (replace(file, state="absent"),)
     try:
         mode = os.stat(file.path).st_mode  # noqa: PTH116 it may be any text
         if not stat.S_ISREG(mode):  # opening a FIFO would block, opening a device may change it
@@ -88,8 +84,7 @@ def _interpreter(first: bytes) -> tuple[CommandFile, ...]:
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
     if not words:
         return ()
-    located = _located(words[0], "interpreter", os.environ)
-    return look_at(located)
+    return look_at(CommandFile(words[0], "interpreter", "", "silent"))
 
 
 def packages(folders: Sequence[str] | None = None) -> Packages:

@@ -132,7 +132,7 @@ class _Looker:
 
     def storage(self) -> Storage:
         """Look at everything, for as long as the task allows."""
-        files = [*files_of(self.task.words, self.task.script, os.environ, self.task.here)]
+        files = [*files_of(self.task.words, self.task.script, self.task.here)]
         seen: dict[str, tuple[CommandFile, ...]] = {file.word: (file,) for file in files}
         installed: list[Packages] = []
 
@@ -196,6 +196,8 @@ class _Looker:
                 os.write(descriptor, self.task.name.encode())
             finally:
                 os.close(descriptor)  # a network file system may report a full disk only now
+        except FileExistsError:
+            return ""  # two of the paths lead to one folder
         except OSError as error:
             return error.strerror or str(error)
         return ""

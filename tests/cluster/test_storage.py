@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster.inside import reports
+from ended import BEYOND_SECONDS
 
 HUNG = Path(__file__).with_name("hung_mount.py")
 PATH = re.compile(r"/p/[a-z/]+")
@@ -41,8 +42,12 @@ def test_each_faulty_folder_is_named_on_its_node_and_a_hung_one_costs_only_itsel
     assert two.run("node2", "sh", "-c", ON_NODE_2).code == 0
     hung = two.start("node2", sys.executable, str(HUNG), "/p/hung")
     assert hung.process.stdout.readline() == "mounted\n"
+    alone = two.start("node2", "distcheck", "node", "--path", "/p/hung", "--format", "json")
     paths = [word for folder in (*FOLDERS, "same/fifo") for word in ("--path", f"/p/{folder}")]
     ended = two.run("node1", "distcheck", "env", "--hosts", "node1,node2", "--format", "json", *paths)
+    node = alone.wait()
+    assert (node.code, node.rules) == (20, ["storage-hangs"])
+    assert node.seconds < 10 + BEYOND_SECONDS
     two.run("node2", "kill", "-KILL", *two.run("node2", "pidof", sys.executable).out.split())
     (report,) = reports(ended)
     told = {(f["rule"], f["severity"], tuple(f["nodes"]), PATH.search(f["message"])[0]) for f in report["findings"]}

@@ -10,12 +10,16 @@ from distcheck.facts.storage import CommandFile
 from distcheck.probe import command
 
 
-def found(words, script="", here="", path="/nowhere"):
-    files = command.files_of(words, script, {"PATH": path}, here)
-    return [seen for file in files for seen in command.look_at(file)]
+@pytest.fixture
+def found(monkeypatch):
+    def found(words, script="", here="", path="/nowhere"):
+        monkeypatch.setenv("PATH", path)
+        return [seen for file in command.files_of(words, script, here) for seen in command.look_at(file)]
+
+    return found
 
 
-def test_words_are_the_program_on_path_the_script_and_other_files(tmp_path):
+def test_words_are_the_program_on_path_the_script_and_other_files(found, tmp_path):
     (tmp_path / "train.py").write_text("import torch\n")
     (tmp_path / "data").mkdir()
     program = tmp_path / "run"
@@ -31,12 +35,12 @@ def test_words_are_the_program_on_path_the_script_and_other_files(tmp_path):
     ]
 
 
-def test_a_program_that_is_not_on_path_is_absent():
+def test_a_program_that_is_not_on_path_is_absent(found):
     assert found(("run",)) == [CommandFile("run", "program", "", "absent")]
 
 
 @pytest.mark.parametrize("line", ["#!{}", "#!/usr/bin/env {}", "#! /usr/bin/env -S A=1 {} -u"])
-def test_the_interpreter_of_a_program_is_a_file_too(tmp_path, line):
+def test_the_interpreter_of_a_program_is_a_file_too(found, tmp_path, line):
     python = tmp_path / "python9"
     python.write_text("")
     python.chmod(0o755)
@@ -47,14 +51,14 @@ def test_the_interpreter_of_a_program_is_a_file_too(tmp_path, line):
     assert (interpreter.role, interpreter.path, interpreter.state) == ("interpreter", str(python), "file")
 
 
-def test_a_fifo_a_socket_and_a_device_are_not_opened(tmp_path):
+def test_a_fifo_a_socket_and_a_device_are_not_opened(found, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
     seen = found(("run", f"{tmp_path}/fifo", f"{tmp_path}/socket", "/dev/zero", "/dev/null/x"))
     assert [file.state for file in seen[1:]] == ["other", "other", "other", "absent"]
 
 
-def test_a_large_file_is_sampled_at_both_ends_and_in_the_middle(tmp_path):
+def test_a_large_file_is_sampled_at_both_ends_and_in_the_middle(found, tmp_path):
     size, digests = 9 << 20, set()
     for place in (None, 0, size // 2, size - 1):
         with (tmp_path / "model.bin").open("wb") as file:

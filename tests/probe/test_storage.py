@@ -96,6 +96,15 @@ def test_the_leaders_file_stays_is_seen_with_its_content_only_and_is_removed(tmp
     assert files_in(tmp_path) == []
 
 
+def test_two_paths_to_one_folder_are_both_writable(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    for keeps in (False, True):
+        answer, _ = talk(task(tmp_path / "folder", tmp_path / "link", keeps=keeps))
+        assert [(f.write_error, f.holds_sentinel) for f in answer.folders] == [("", keeps)] * 2
+    assert files_in(tmp_path / "folder") == []
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGALRM])
 def test_a_signal_that_ends_the_child_removes_its_file(tmp_path, number):
     async def end(child):

@@ -38,9 +38,10 @@ def command_file_missing(job: Job) -> Iterator[Outcome]:
     wait for them until their timeout.
 
     Found with ``distcheck gate -- COMMAND``, on every node, for the program (on PATH), the interpreter that its first
-    line names, the script, and every other word that is a path on the leader's node. An error for the program, its
-    interpreter and the script. A warning for other files and folders, which may be used by rank 0 only, and where
-    distcheck starts the probes itself, because COMMAND then runs on one machine.
+    line names, the script, and every other word that is a path on the leader's node, except values of options whose
+    name contains out, log or save. An error for the program, its interpreter and the script. A warning for other files
+    and folders, which may be used by rank 0 only, and where distcheck starts the probes itself, because COMMAND then
+    runs on one machine.
 
     Fix: copy the file to all nodes, or use a shared folder or one image.
     """

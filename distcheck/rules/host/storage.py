@@ -166,11 +166,12 @@ def storage_hangs(job: Job) -> Iterator[Outcome]:
     for node, storage in looked(job):
         silent = [f.path for f in storage.folders if f.state == "silent"]
         inside = tuple(f"{path.rstrip('/')}/" for path in silent)
-        silent += [f.path for f in storage.files if f.state == "silent" and not f.path.startswith(inside or "\0")]
+        files = [f.path or f.word for f in storage.files if f.state == "silent"]
+        silent += [path for path in files if not path.startswith(inside or "\0")]
         for path in dict.fromkeys(silent):
             hanging.setdefault(path, []).append(node)
     for _, storage in looked(job) if hanging else ():
-        states = {f.path: f.state for f in storage.folders} | {f.path: f.state for f in storage.files}
+        states = {f.path: f.state for f in storage.folders} | {f.path or f.word: f.state for f in storage.files}
         for path in hanging.keys() & {path for path, state in states.items() if state != "silent"}:
             answered[path] = answered.get(path, 0) + 1
     for path, nodes in hanging.items():
