@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -80,31 +78,6 @@ def test_faults_of_a_host_are_named_with_their_numbers(start, groups):
     assert {name: found[name]["severity"] for name in found} == dict.fromkeys(expected, "warning")
     assert all(words in found[name]["message"] for name, words in expected.items()), found
     assert [found[name]["ranks"] for name in expected] == [[0, 1]] * 5 + [[]]
-
-
-STUCK = """
-import ctypes, os, time
-for _ in range(200):
-    os.fork() or os._exit(0)  # nobody asks for its exit status
-print(flush=True)
-libc = ctypes.CDLL(None)
-libc.vfork() or (time.sleep(60), libc._exit(0))  # the parent waits in the kernel, in state D
-"""
-
-
-@pytest.mark.process
-def test_node_names_a_process_that_the_kernel_holds_and_counts_zombies(distcheck):
-    child = subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, start_new_session=True)
-    try:
-        assert child.stdout is not None
-        child.stdout.readline()
-        found = {f["rule"]: f for f in distcheck("node", "--format", "json").report["findings"]}
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-    assert f"pid {child.pid}" in found["host-stuck-processes"]["evidence"]
-    assert found["host-stuck-processes"]["severity"] == "warning"
-    assert found["host-zombies"]["evidence"]["zombies"] >= 200
 
 
 CLOCK = """

@@ -166,8 +166,10 @@ libc.vfork() or (time.sleep(60), libc._exit(0))
 
 
 @pytest.mark.process
-def test_a_real_process_that_the_kernel_holds_is_found():
-    # The parent of a vfork waits in the kernel, in state D, until its child ends or executes a program.
+def test_a_real_process_that_the_kernel_holds_is_found(monkeypatch):
+    # The parent of a vfork waits in the kernel, in state D, until its child ends or executes a program. It must be
+    # gone before a run of another test, which looks for a second, takes it for a stuck one.
+    monkeypatch.setattr(health, "_STUCK_SECONDS", 0.1)
     child = subprocess.Popen([sys.executable, "-c", _VFORK], stdout=subprocess.PIPE, start_new_session=True)
     try:
         child.stdout.readline()
