@@ -226,3 +226,8 @@ def test_the_command_that_proves_it_has_the_jobs_nodes(tmp_path):
     text = f"node1: [rank0]: x Connection closed by peer\nnode2: [rank3]: {error}\n"
     (first, *_) = answered(tmp_path, text).causes
     assert first.prove == "distcheck net --hosts node1,node2 --master-port 29511"
+
+
+def test_an_error_repeated_without_end_is_counted_and_not_read_again(tmp_path):
+    found = answered(tmp_path, "".join(f"[rank3]: {NO_GPU}[rank3]: ValueError: {n}\n" for n in range(20_000)))
+    assert (found.causes[0].rule, found.causes[0].times) == ("gpu-none-visible", 20_000)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from distcheck.cli.joblog.places import NOWHERE, Place, When, place, plain, when
@@ -15,8 +17,8 @@ _AROUND_BYTES = 4000
 _SHOWN_BEFORE, _SHOWN = 60, 160
 _KNOWN_LINES = 200_000
 """Different lines without a known message that are remembered, so that repeated lines cost next to nothing."""
-_MOST_READ = 1000
-"""Matches of one spelling in a log that are read for rank and time; further ones are only counted."""
+_MOST_READ = 100
+"""Lines that differ in digits only, and are read for values, rank and time; further ones are only counted."""
 _DIGITS = b"0123456789"
 _HOST, _RANK = re.compile(r"\bhost\s+: (\S+)"), re.compile(r"\brank\s+: (\d+) \(local_rank")
 
@@ -33,7 +35,8 @@ class Sighting(NamedTuple):
     time: When | None
     times: int
     values: dict[str, str]
-    """The named groups of the pattern."""
+    """The named groups of the patterns."""
+    matched: str = ""
 
 
 class Matcher:
@@ -49,26 +52,34 @@ class Matcher:
         """Return the spellings that a log has: of each the line with the earliest time, or else the first line."""
         found: dict[Spelling, Sighting] = {}
         texts: dict[Spelling, set[str]] = {}
+        looked: Counter[bytes] = Counter()
         before = b""
         for piece in pieces:
-            for number, start, end, candidates in self._candidates(piece):
+            for number, start, end, key in self._candidates(piece):
+                candidates = self._with[key]
+                looked[key] += 1
+                if looked[key] > _MOST_READ:
+                    found |= {s: found[s]._replace(times=found[s].times + 1) for s in candidates if s in found}
+                    continue
+                line = _Line(before, piece.data, start, end, candidates[0].anchor)
                 matched = False
                 for spelling in candidates:  # those of the tables first
-                    if not (spelling.fallback and matched):
-                        at = before, piece.data, start, end
-                        matched |= self._look(spelling, at, number, file, of_file, found, texts)
+                    if spelling.fallback and (matched or b" INFO " in line.raw):
+                        continue
+                    if seen := _sighting(spelling, line, file, number, of_file):
+                        matched = True
+                        found[spelling] = _earliest(found.get(spelling), seen)
+                        texts.setdefault(spelling, set()).add(seen.matched)
             before = piece.data[-_AROUND_BYTES:]
         return [seen for seen in found.values() if not seen.spelling.twice or seen.times > len(texts[seen.spelling])]
 
-    def _candidates(self, piece: Piece) -> Iterator[tuple[int, int, int, tuple[Spelling, ...]]]:
-        """Yield number, start, end and possible spellings of the lines that have an anchor."""
+    def _candidates(self, piece: Piece) -> Iterator[tuple[int, int, int, bytes]]:
+        """Yield number, start, end and text without digits of the lines that have an anchor."""
         keys = piece.data.lower().translate(None, _DIGITS).split(b"\n")
         different = set(keys)
         fresh = different - self._without - self._with.keys()
-        if fresh and self._any.search(b"\n".join(fresh)):
-            for key in fresh:
-                if self._any.search(key):
-                    self._with[key] = tuple(s for s in self._spellings if s.anchor in key)
+        for key in self._lines_with_an_anchor(b"\n".join(fresh)):
+            self._with[key] = tuple(s for s in self._spellings if s.anchor in key)
         if len(self._without) + len(self._with) > _KNOWN_LINES:
             self._without.clear()
             self._with = {key: known for key, known in self._with.items() if key in different}
@@ -78,58 +89,77 @@ class Matcher:
         start = 0
         for offset, (key, line) in enumerate(zip(keys, piece.data.split(b"\n"), strict=True)):
             if key in self._with:
-                yield piece.first_line + offset, start, start + len(line), self._with[key]
+                yield piece.first_line + offset, start, start + len(line), key
             start += len(line) + 1
 
-    def _look(
-        self,
-        spelling: Spelling,
-        at: tuple[bytes, bytes, int, int],
-        number: int,
-        file: str,
-        of_file: Place,
-        found: dict[Spelling, Sighting],
-        texts: dict[Spelling, set[str]],
-    ) -> bool:
-        """Note the line if it has the spelling; return whether it has."""
-        before, data, start, end = at
-        earlier = found.get(spelling)
-        if earlier and earlier.times >= _MOST_READ:
-            found[spelling] = earlier._replace(times=earlier.times + 1)
-            return True
-        raw = data[start:end]
-        if spelling.fallback and b" INFO " in raw:
-            return False
-        if len(raw) > 2 * _AROUND_BYTES:  # a huge line: its head, which names the rank, and the part with the anchor
-            middle = raw.lower().find(spelling.anchor)
-            raw = raw[:200] + b" " + raw[max(200, middle - _AROUND_BYTES) : middle + _AROUND_BYTES]
-        line = plain(raw.decode("utf-8", "replace"))
-        match = spelling.pattern.search(line)
-        if match is None:
-            return False
-        values = match.groupdict()
-        head = (
-            (before + data[:start])[-_AROUND_BYTES:] if start < _AROUND_BYTES else data[start - _AROUND_BYTES : start]
-        )
-        above = plain_lines(head)
-        if spelling.near or spelling.unless:
-            around = "\n".join((above, line, plain_lines(data[end : end + _AROUND_BYTES])))
-            beside = spelling.near.search(around) if spelling.near else None
-            if (spelling.near and not beside) or (spelling.unless and spelling.unless.search(around)):
-                return False
-            values |= beside.groupdict() if beside else {}
-        texts.setdefault(spelling, set()).add(match[0])
-        record = _record(above) if "exitcode" in line else Place()
-        time = when(line) or next(filter(None, map(when, reversed(above.split("\n")))), None)
-        if earlier and not (time and earlier.time and time < earlier.time):
-            found[spelling] = earlier._replace(times=earlier.times + 1)
-            return True
-        own = place(line, of_file)
+    def _lines_with_an_anchor(self, lines: bytes) -> Iterator[bytes]:
+        position = 0
+        while match := self._any.search(lines, position):
+            start = lines.rfind(b"\n", 0, match.start()) + 1
+            end = lines.find(b"\n", match.end())
+            end = len(lines) if end < 0 else end
+            yield lines[start:end]
+            position = end
+
+
+class _Line:
+    """A line of a log with the lines around it, decoded once and only where needed."""
+
+    def __init__(self, before: bytes, data: bytes, start: int, end: int, anchor: bytes) -> None:
+        self._before, self._data, self._start, self._end = before, data, start, end
+        self.raw = data[start:end]
+        if (
+            len(self.raw) > 2 * _AROUND_BYTES
+        ):  # a huge line: its head, which names the rank, and the part with the anchor
+            middle = self.raw.lower().find(anchor)
+            self.raw = self.raw[:200] + b" " + self.raw[max(200, middle - _AROUND_BYTES) : middle + _AROUND_BYTES]
+
+    @cached_property
+    def text(self) -> str:
+        return plain(self.raw.decode("utf-8", "replace"))
+
+    @cached_property
+    def above(self) -> str:
+        head = self._data[max(0, self._start - _AROUND_BYTES) : self._start]
+        missing = _AROUND_BYTES - len(head)
+        return plain_lines((self._before[-missing:] if missing else b"") + head)
+
+    @cached_property
+    def around(self) -> str:
+        below = plain_lines(self._data[self._end : self._end + _AROUND_BYTES])
+        return f"{self.above}\n{self.text}\n{below}"
+
+    @cached_property
+    def time(self) -> When | None:
+        """The line's own time, or that of the nearest line above."""
+        return when(self.text) or next(filter(None, map(when, reversed(self.above.split("\n")))), None)
+
+
+def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: Place) -> Sighting | None:
+    """Return the sighting of a spelling in a line; None if the line, or what is around it, does not have it."""
+    match = spelling.pattern.search(line.text)
+    if match is None or (spelling.unless and spelling.unless.search(line.around)):
+        return None
+    values = match.groupdict()
+    if spelling.near:
+        beside = spelling.near.search(line.around)
+        if beside is None:
+            return None
+        values |= beside.groupdict()
+    own = place(line.text, of_file)
+    if "exitcode" in match[0]:
+        record = _record(line.above)
         own = Place(own.rank if record.rank is None else record.rank, record.node or own.node)
-        values = {name: value for name, value in values.items() if value}
-        times = earlier.times + 1 if earlier else 1
-        found[spelling] = Sighting(spelling, file, number, excerpt(line, match.start()), own, time, times, values)
-        return True
+    values = {name: value for name, value in values.items() if value}
+    return Sighting(spelling, file, number, excerpt(line.text, match.start()), own, line.time, 1, values, match[0])
+
+
+def _earliest(known: Sighting | None, seen: Sighting) -> Sighting:
+    """Return the earlier of two sightings of a spelling, with the number of both."""
+    if known is None:
+        return seen
+    earlier = seen if known.time and seen.time and seen.time < known.time else known
+    return earlier._replace(times=known.times + 1)
 
 
 def _record(above: str) -> Place:

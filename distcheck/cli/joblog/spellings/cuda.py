@@ -203,4 +203,22 @@ SPELLINGS = (
         says=_MEMORY,
     ),
     _gpu(r"RmInitAdapter failed", "gpu-fell-off-bus gpu-nvml-init-failed", source=_SMI),
+    _gpu(r"No HIP GPUs are available", "gpu-none-visible", source=_LAZY),
+    _gpu(
+        r"no ROCm-capable device is detected",
+        "gpu-none-visible",
+        source="https://rocm.docs.amd.com/projects/HIP/en/latest/reference/error_codes.html",
+    ),
+    _gpu(
+        r"Unexpected error from cudaGetDeviceCount",
+        "gpu-cuda-init-failed gpu-none-visible",
+        weight=SYMPTOM,
+        source=_LAZY,
+    ),
+    _gpu(r"invalid device function", "sw-arch-unsupported", weight=LIKELY, source=_RUNTIME),
+    _gpu(
+        r"Free memory on device .*less than desired GPU memory utilization",
+        "gpu-other-processes",
+        source="https://github.com/vllm-project/vllm/blob/main/vllm/v1/worker/gpu_worker.py",
+    ),
 )

@@ -148,4 +148,36 @@ SPELLINGS = (
         source=_SHELL,
         says="The folder of libnccl.so is not in LD_LIBRARY_PATH.",
     ),
+    _start(r"SSH was not successful", _UNREACHABLE, source=_SSH),
+    _start(r"ssh not successful for hosts", _UNREACHABLE, source=_SSH),
+    _start(
+        r"Launching horovod task function was not successful",
+        "launch-failed launch-node-unreachable",
+        weight=LIKELY,
+        source=_SSH,
+    ),
+    _start(
+        r"[Uu]nable to connect to GCS",
+        about="network",
+        source="https://docs.ray.io/en/latest/cluster/faq.html",
+        says="A Ray node cannot reach the head node. Check its address, port 6379 and the firewall.",
+    ),
+    _start(
+        r"module '[\w.]+' has no attribute",
+        source="https://docs.python.org/3/library/exceptions.html#AttributeError",
+        weight=LIKELY,
+        says="Packages of versions that do not fit each other are installed.",
+    ),
+    _start(
+        r"cannot import name",
+        source="https://docs.python.org/3/library/exceptions.html#ImportError",
+        weight=LIKELY,
+        says="Packages of versions that do not fit each other are installed.",
+    ),
+    _start(
+        r"MisconfigurationException",
+        source="https://lightning.ai/docs/pytorch/stable/",
+        weight=SYMPTOM,
+        says="Lightning rejects the configuration of the job.",
+    ),
 )

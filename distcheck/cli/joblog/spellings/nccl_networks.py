@@ -10,6 +10,7 @@ _IB = "https://github.com/NVIDIA/nccl/blob/master/src/transport/net_ib.cc"
 _VERBS = "https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html"
 _PLUGIN = "https://github.com/NVIDIA/nccl/blob/master/src/plugin/net.cc"
 _OFI = "https://github.com/aws/aws-ofi-nccl/blob/master/doc/efa-env-var.md"
+_HOROVOD = "https://horovod.readthedocs.io/en/stable/troubleshooting_include.html"
 _net = partial(told, about="network")
 
 SPELLINGS = (
@@ -116,5 +117,15 @@ SPELLINGS = (
         "host-shm-too-small",
         about="start-up",
         source="https://github.com/openucx/ucx/blob/master/src/uct/sm/mm/posix/mm_posix.c",
+    ),
+    _net(r"Only EFA provider is supported", "nccl-efa-provider-missing", source=_OFI),
+    _net(r"NET/OFI Unable to register memory", "gdr-module-missing", weight=LIKELY, source=_OFI),
+    _net(
+        r"common task-to-task communication interfaces", "net-subnet-mismatch net-firewall-ephemeral", source=_HOROVOD
+    ),
+    _net(
+        r"Timed out waiting for tasks to (?:start|register)",
+        "launch-node-unreachable net-firewall-ephemeral",
+        source=_HOROVOD,
     ),
 )

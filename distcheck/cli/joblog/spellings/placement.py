@@ -101,7 +101,12 @@ SPELLINGS = (
         weight=HINT,
         source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py",
     ),
-    _start(r"seconds waiting for clients\. \d+/\d+ clients joined", "env-rank-missing", weight=LIKELY, source=_STORE),
+    _start(
+        r"seconds waiting for clients\. \d+/\d+ clients joined",
+        "env-rank-missing torchrun-nnodes-mismatch net-master-unreachable",
+        weight=LIKELY,
+        source=_STORE,
+    ),
     _start(
         r"Rendezvous ?Timeout ?Error",
         "env-rank-missing torchrun-nnodes-mismatch torchrun-localhost-name-ambiguous",

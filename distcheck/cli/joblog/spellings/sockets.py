@@ -21,6 +21,8 @@ _KUBERNETES = (
 )
 _TAKEN = "net-port-in-use net-port-in-use-by-peer-job"
 _PRIVILEGED = r"(?:\d{1,3}|10[01]\d|102[0-3])"
+_INTERFACE = r"(?:(?:eth|ib|bond|docker|virbr|team|hsn|rdma|em|net|bnet|gpu)\d[\w.:]*|(?:en[opsx]|wl[opx]|ibp|ibs|br-?)\w+|lo)(?![\w.-])"
+"""Names that Linux and container networks give to interfaces."""
 _LOOPBACK = r"(?:localhost|127\.\d+\.\d+\.\d+|::1)"
 _TO = r"(?:to connect|to any network address of|connect) ?(?:to )?[\[(]?"
 _UNREACHABLE = "net-master-unreachable net-hostname-wrong-nic"
@@ -227,12 +229,12 @@ SPELLINGS = (
         source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/GlooDeviceFactory.cpp",
     ),
     _net(
-        r"Unable to find address for: (?P<interface>(?:eth|en|ib|bond|eno|ens|enp|wl|lo|br|docker|team|hsn|rdma|net)[\w.:-]*)",
+        r"Unable to find address for: (?P<interface>" + _INTERFACE + ")",
         "net-gloo-ifname-wrong",
         source=_GLOO_DEVICE,
     ),
     _net(
-        r"Unable to find address for: (?!(?:eth|en|ib|bond|wl|lo|br|docker|team|hsn|rdma|net))",
+        rf"Unable to find address for: (?!{_INTERFACE})",
         "host-own-name-unresolvable net-gloo-ifname-wrong",
         source=_GLOO_DEVICE,
     ),
@@ -353,5 +355,13 @@ SPELLINGS = (
         about="application",
         source="https://huggingface.co/docs/transformers/installation#offline-mode",
         says="The script could not download a file: load it before, or set HF_HUB_OFFLINE=1.",
+    ),
+    _net(
+        r"Could not resolve host", "env-master-addr-unresolvable", weight=SYMPTOM, source=_GETADDRINFO, unless=r"ssh: "
+    ),
+    _net(
+        r"device\.cc:\d+\] .*Name or service not known",
+        "host-own-name-unresolvable net-hostname-loopback",
+        source=_GLOO_DEVICE,
     ),
 )
