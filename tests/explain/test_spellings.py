@@ -151,7 +151,7 @@ def test_a_line_repeated_by_two_processes_counts_only_where_the_text_is_the_same
 
 
 def test_a_trie_finds_each_word_and_nothing_else():
-    pattern = trie([b"abc", b"abd", b"x.y", b"ab"])
+    pattern = trie((b"abc", b"abd", b"x.y", b"ab"))
     assert [bool(pattern.search(word)) for word in (b"zab", b"x.y", b"xzy", b"a")] == [True, True, False, False]
 
 

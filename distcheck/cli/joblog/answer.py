@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from distcheck.cli.joblog.places import of_path
 from distcheck.cli.joblog.quoted import quoted
 from distcheck.cli.joblog.reading import logs, pieces
 from distcheck.cli.joblog.redaction import shown
-from distcheck.cli.joblog.spelling import HINT, About
+from distcheck.cli.joblog.spelling import HINT, About, Spelling
 from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 from distcheck.cli.joblog.spellings.endings import ROOT_CAUSE
 from distcheck.rules import find_rule
@@ -79,13 +80,19 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.causes else 20
 
 
+@cache
+def known() -> tuple[Spelling, ...]:
+    """Return all spellings: those of the tables, those that the rules quote, and errors that neither knows."""
+    return (*TABLES, *quoted(), *UNKNOWN)
+
+
 def explained(paths: Sequence[Path]) -> Answer:
     """Return the answer to logs: files, directories, or - for standard input.
 
     Raises:
         UsageError: a log cannot be read.
     """
-    matcher = Matcher((*TABLES, *quoted(), *UNKNOWN))
+    matcher = Matcher(known())
     seen: list[Sighting] = []
     for log in logs(paths):
         found = matcher.search(pieces(log), log.name, of_path(log.path))

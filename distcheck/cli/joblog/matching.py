@@ -44,7 +44,7 @@ class Matcher:
 
     def __init__(self, spellings: Iterable[Spelling]) -> None:
         self._spellings = tuple(spellings)
-        self._any = trie(spelling.anchor for spelling in self._spellings)
+        self._any = trie(tuple(spelling.anchor for spelling in self._spellings))
         self._without: set[bytes] = set()
         self._with: dict[bytes, tuple[Spelling, ...]] = {}
 

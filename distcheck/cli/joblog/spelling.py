@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from functools import cache
 from typing import Literal, NamedTuple
 
 About = Literal["start-up", "network", "GPU", "process killed", "application"]
@@ -88,7 +88,8 @@ def anchor(pattern: str) -> bytes:
     return max(runs, key=len).lower().encode()
 
 
-def trie(words: Iterable[bytes]) -> re.Pattern[bytes]:
+@cache
+def trie(words: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return a pattern that finds any of the words; branches on one byte at a time, so that many words stay fast."""
     root: dict[int, dict] = {}  # type: ignore[type-arg]  # nested without end
     for word in words:
