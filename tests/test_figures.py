@@ -77,8 +77,8 @@ PHRASES = {
         ),
         ("or below {} of the rate of the model's host link", [of("expectation.devices:HOST_SHARE")]),
         (
-            "below {} of the median of the other ranks, with copies below {}",
-            [of("own_work:SLOW_CPU"), of("own_work:SLOW_CPU_MEMORY")],
+            "below {} of the median of the other ranks, in products and in copies",
+            [of("own_work:SLOW_CPU")],
         ),
     ],
     "docs/rules/gpu_products.md": [("is below {} of its first", [of("gpu.products:_FALLEN")])],
@@ -119,8 +119,8 @@ PHRASES = {
         ("| host copies | {} of the host link", [of("expectation.devices:HOST_SHARE")]),
         ("below {} of the median of the job's other GPUs", [of("own_work:SLOW")]),
         (
-            "a warning below {} of the median of the other ranks, with copies below {}",
-            [of("own_work:SLOW_CPU"), of("own_work:SLOW_CPU_MEMORY")],
+            "a warning below {} of the median of the other ranks, in products and in copies",
+            [of("own_work:SLOW_CPU")],
         ),
         ("below {} of its first rate is a warning", [of("gpu.products:_FALLEN")]),
         ("reaches {} of the plateau", [of("expectation.curve:SURE_SHARE")]),

@@ -21,8 +21,6 @@ SLOW = 0.5
 """Below this share of the other GPUs' median a GPU is slow; healthy ones of a model differ by a few per cent."""
 SLOW_CPU = 0.2
 """The same for CPUs: threads of one core, unequal clocks and other machines of a hypervisor make large differences."""
-SLOW_CPU_MEMORY = 0.1
-"""The same for their memory, whose rate other processes share: on busy machines it falls to 0.25 (measured)."""
 _FEW = 16
 """Up to this many figures alike, a figure's own influence on the median matters."""
 
@@ -84,11 +82,11 @@ def slow_gpus(
             yield from _slow([t for t in alike if not _shares(job, t)], figure, least, SLOW)
 
 
-def slow_cpus(job: Job, figure: Callable[[DeviceTest], float | None], share: float) -> Iterator[SlowDevice]:
-    """Yield the ranks on CPUs that are below this share of the others' median."""
+def slow_cpus(job: Job, figure: Callable[[DeviceTest], float | None]) -> Iterator[SlowDevice]:
+    """Yield the ranks on CPUs that are far below the others."""
     for (device, _, _), alike in tested(job).items():
         if device == "cpu":
-            yield from _slow(alike, figure, None, share)
+            yield from _slow(alike, figure, None, SLOW_CPU)
 
 
 def _shares(job: Job, one: Tested) -> bool:
