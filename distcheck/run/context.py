@@ -41,7 +41,7 @@ _HISTORY_RESERVE_SECONDS = 1.5
 _GATE_BURST_SECONDS = 0.1
 """The one burst of a gate on CPUs: a gate checks health and needs no precise speed."""
 
-_GPU_DEVICE_SECONDS, _CPU_DEVICE_SECONDS, _GATE_CPU_DEVICE_SECONDS = 0.1, 0.2, 0.08
+_GPU_DEVICE_SECONDS, _CPU_DEVICE_SECONDS, _GATE_CPU_DEVICE_SECONDS = 0.1, 0.2, 0.04
 """The time for each figure of the device test."""
 
 

@@ -33,7 +33,7 @@ def matcher() -> Matcher:
 def outcome(entry: dict) -> str:
     """Return what the program makes of one log."""
     path = LOGS / f"{entry['id']}.log"
-    seen = sorted(matcher().search(pieces(Log(path, path.name)), path.name), key=lambda sighting: sighting.line)
+    seen = sorted(matcher().search(pieces(Log(path, path.name), []), path.name), key=lambda sighting: sighting.line)
     found = answer(seen)
     rules = [cause.rule for cause in found.causes]
     if not entry["rules"]:

@@ -6,15 +6,18 @@ import bz2
 import gzip
 import json
 import lzma
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from distcheck.cli.joblog import reading
 from distcheck.cli.joblog.answer import explained
 from distcheck.cli.joblog.reading import CHUNK_BYTES
 from distcheck.cli.main import app
 from distcheck.facts.errors import UsageError
 
+ROOT = Path(__file__).parents[2]
 IN_USE = "The server socket has failed to bind to [::]:29511 (errno: 98 - Address already in use).\n"
 NO_GPU = "RuntimeError: No CUDA GPUs are available\n"
 
@@ -154,6 +157,23 @@ def test_a_damaged_compressed_log_is_a_usage_error(tmp_path, data):
         answered(tmp_path, data)
 
 
+def test_a_file_of_a_directory_that_cannot_be_read_costs_no_answer_and_is_named(tmp_path):
+    log(tmp_path, IN_USE, "0/stderr.log")
+    log(tmp_path, gzip.compress(IN_USE.encode() * 99)[:40], "1/stderr.log.gz")
+    found = explained([tmp_path])
+    assert found.causes[0].rule == "net-port-in-use"
+    assert [reason.partition(": ")[0] for reason in found.unread] == [str(tmp_path / "1" / "stderr.log.gz")]
+    for form in ("text", "markdown", "json"):
+        assert "stderr.log.gz" in run("--log", tmp_path, "--format", form).output
+
+
+def test_files_beyond_the_most_that_are_read_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "_MOST_FILES", 2)
+    for rank in range(5):
+        log(tmp_path, IN_USE, f"{rank}.log")
+    assert explained([tmp_path]).unread == (f"{tmp_path}: 3 more files, from 2.log on",)
+
+
 def test_an_empty_directory_and_a_missing_file_are_usage_errors(tmp_path):
     with pytest.raises(UsageError, match="no log files"):
         explained([tmp_path])
@@ -231,3 +251,11 @@ def test_the_command_that_proves_it_has_the_jobs_nodes(tmp_path):
 def test_an_error_repeated_without_end_is_counted_and_not_read_again(tmp_path):
     found = answered(tmp_path, "".join(f"[rank3]: {NO_GPU}[rank3]: ValueError: {n}\n" for n in range(20_000)))
     assert (found.causes[0].rule, found.causes[0].times) == ("gpu-none-visible", 20_000)
+
+
+def test_the_docs_show_what_is_printed():
+    page = (ROOT / "docs" / "explain.md").read_text()
+    shown = page.partition("```console\n$ distcheck ")[2].partition("\n```")[0]
+    command, _, output = shown.partition("\n")
+    words = [word.replace("tests/", f"{ROOT}/tests/") for word in command.split()]
+    assert CliRunner().invoke(app(words), words).output.replace(f"{ROOT}/", "") == f"{output}\n"

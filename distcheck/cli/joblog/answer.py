@@ -73,6 +73,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Consequences, and lines that the cause does not explain."""
     next: tuple[str, ...] = ()
     """Commands to run next."""
+    unread: tuple[str, ...] = ()
+    """Files of directories that were not read, or not to their end, each with the reason."""
 
     @property
     def exit_code(self) -> int:
@@ -90,14 +92,15 @@ def explained(paths: Sequence[Path]) -> Answer:
     """Return the answer to logs: files, directories, or - for standard input.
 
     Raises:
-        UsageError: a log cannot be read.
+        UsageError: a log that is named itself cannot be read.
     """
     matcher = Matcher(known())
     seen: list[Sighting] = []
-    for log in logs(paths):
-        found = matcher.search(pieces(log), log.name, of_path(log.path))
+    unread: list[str] = []
+    for log in logs(paths, unread):
+        found = matcher.search(pieces(log, unread), log.name, of_path(log.path))
         seen += sorted(found, key=lambda sighting: sighting.line)
-    return answer(seen)
+    return msgspec.structs.replace(answer(seen), unread=tuple(map(shown, unread)))
 
 
 def answer(seen: Sequence[Sighting]) -> Answer:

@@ -40,6 +40,8 @@ class Log(NamedTuple):
 
     path: Path
     name: str
+    given: bool = True
+    """False for a file that was found in a directory."""
 
 
 class Piece(NamedTuple):
@@ -49,8 +51,10 @@ class Piece(NamedTuple):
     data: bytes
 
 
-def logs(paths: Sequence[Path]) -> list[Log]:
+def logs(paths: Sequence[Path], unread: list[str]) -> list[Log]:
     """Return the logs that files and directories name; those of a directory in order of their paths.
+
+    Of a directory with too many files, a line about the remaining ones is added to `unread`.
 
     Raises:
         UsageError: a path does not exist, or a directory holds no log.
@@ -64,28 +68,30 @@ def logs(paths: Sequence[Path]) -> list[Log]:
                 raise UsageError(f"--log {path}: {error.strerror or error}") from None
             if not inside:
                 raise UsageError(f"--log {path}: the directory has no log files")
-            found += [Log(p, str(p)) for p in inside[:_MOST_FILES]]
+            found += [Log(p, str(p), given=False) for p in inside[:_MOST_FILES]]
+            if len(inside) > _MOST_FILES:
+                unread.append(f"{path}: {len(inside) - _MOST_FILES} more files, from {inside[_MOST_FILES].name} on")
         else:
             found.append(Log(path, "standard input" if path == STANDARD_INPUT else str(path)))
     return found
 
 
-def pieces(log: Log) -> Iterator[Piece]:
+def pieces(log: Log, unread: list[str]) -> Iterator[Piece]:
     """Yield a log in pieces of whole lines.
 
+    Of a file that was found in a directory and cannot be read (to its end), the reason is added to `unread`.
+
     Raises:
-        UsageError: it cannot be opened, read or decompressed.
+        UsageError: a log that the user named cannot be opened, read or decompressed.
     """
     try:
-        if log.path == STANDARD_INPUT:
-            if sys.stdin is None:
-                raise UsageError("--log -: standard input is closed")
-            yield from whole_lines(sys.stdin.buffer)
-        else:
-            with closing(_opened(log.path)) as file:
-                yield from whole_lines(file)
+        with closing(_opened(log.path)) as file:
+            yield from whole_lines(file)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise UsageError(f"--log {log.path}: {getattr(error, 'strerror', None) or error}") from None
+        reason = f"{log.path}: {getattr(error, 'strerror', None) or error}"
+        if log.given:
+            raise UsageError(f"--log {reason}") from None
+        unread.append(reason)
 
 
 def whole_lines(file: BinaryIO) -> Iterator[Piece]:
@@ -110,9 +116,12 @@ def _opened(path: Path) -> BinaryIO:
     """Open a log, decompressed if it begins as a compressed file does.
 
     Raises:
-        UsageError: it is compressed with zstd, and this Python (before 3.14) cannot read that.
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, or is compressed with zstd and this Python (before 3.14) cannot read that.
     """
+    if path == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise OSError("standard input is closed")
+        return sys.stdin.buffer
     if not path.is_file() and not path.is_fifo() and not path.is_char_device() and path.exists() and path.is_dir():
         raise IsADirectoryError(21, "Is a directory")
     if path.is_fifo() or path.is_char_device():
@@ -129,8 +138,6 @@ def _opened(path: Path) -> BinaryIO:
         try:
             zstd: Any = importlib.import_module("compression.zstd")
         except ImportError:
-            raise UsageError(
-                f"--log {path}: this Python cannot read zstd; use `zstdcat {path} | ... --log -`"
-            ) from None
+            raise OSError(f"this Python cannot read zstd; use `zstdcat {path} | ... --log -`") from None
         return cast("BinaryIO", zstd.open(path))
     return path.open("rb")

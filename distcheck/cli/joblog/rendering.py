@@ -15,6 +15,7 @@ _SUBJECTS = {
     "process killed": "a process that was killed",
     "application": "the application, not the cluster",
 }
+_MOST_UNREAD = 8
 _UNKNOWN = "No line of the log has an error that distcheck knows."
 
 
@@ -46,6 +47,9 @@ def as_text(answer: Answer) -> str:
         lines += [_UNKNOWN, "", "next:", *(f"  $ {command}" for command in answer.next)]
     if answer.later:
         lines += ["", "later, or a consequence:", *(f"  {_position(told)}: {told.text}" for told in answer.later)]
+    if answer.unread:
+        lines += ["", "not read:", *(f"  {reason}" for reason in answer.unread[:_MOST_UNREAD])]
+        lines += [f"  and {len(answer.unread) - _MOST_UNREAD} more"] * (len(answer.unread) > _MOST_UNREAD)
     return "\n".join([*lines, ""])
 
 
@@ -67,6 +71,7 @@ def as_markdown(answer: Answer) -> str:
         blocks += ["**Next:**", *_commands(answer.next)]
     else:
         blocks = ["## No known error", _UNKNOWN, "**Next:**", *_commands(answer.next)]
+    blocks += [f"**Not read:** {escaped('; '.join(answer.unread[:_MOST_UNREAD]))}"] if answer.unread else []
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
