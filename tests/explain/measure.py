@@ -1,6 +1,6 @@
 """How well `distcheck explain --log` names the cause of real logs: totals for both halves of tests/explain/logs.
 
-    python tests/explain/measure.py [--json]
+    python tests/explain/measure.py [--json | --write]
 
 Logs whose cause a rule names: the right rule first, the right rule among three, only wrong rules, nothing. Logs whose
 cause no rule names: no rule blamed and the right class, or not.
@@ -14,6 +14,9 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
+import measured
+
 from distcheck.cli.joblog.answer import answer
 from distcheck.cli.joblog.matching import Matcher
 from distcheck.cli.joblog.quoted import quoted
@@ -22,6 +25,10 @@ from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 
 LOGS = Path(__file__).parent / "logs"
 OUTCOMES = ("right rule first", "right rule among three", "only wrong rules", "nothing")
+COVERS = (
+    "distcheck/cli/joblog/matching.py", "distcheck/cli/joblog/judging.py", "distcheck/cli/joblog/quoted.py",
+    "distcheck/cli/joblog/spellings/*.py", "tests/explain/logs/index.json",
+)  # fmt: skip
 WITHOUT_RULE = ("right class, no rule blamed", "a rule blamed", "wrong class")
 
 
@@ -52,8 +59,24 @@ def totals(split: str) -> Counter[str]:
     return Counter(outcome(entry) for entry in entries if entry["split"] == split)
 
 
+def table() -> list[str]:
+    """Return the totals as a table of Markdown."""
+    lines = [
+        f"| half | logs with a rule | {' | '.join(OUTCOMES)} | logs without a rule | {' | '.join(WITHOUT_RULE)} |",
+        "|---" * (len(OUTCOMES) + len(WITHOUT_RULE) + 3) + "|",
+    ]
+    for split, name in (("build", "used to write the tables"), ("held out", "held out")):
+        counts = totals(split)
+        first, second = ([counts[outcome] for outcome in outcomes] for outcomes in (OUTCOMES, WITHOUT_RULE))
+        lines.append("| " + " | ".join(map(str, [name, sum(first), *first, sum(second), *second])) + " |")
+    return lines
+
+
 def main() -> None:
     """Print the totals of both halves, never those of single logs."""
+    if "--write" in sys.argv:
+        command = "python tests/explain/measure.py --write"
+        measured.put("docs/reliability.md", "explained logs", table(), covers=COVERS, command=command)
     halves = {split: totals(split) for split in ("build", "held out")}
     if "--json" in sys.argv:
         print(json.dumps(halves))
