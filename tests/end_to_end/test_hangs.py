@@ -32,11 +32,14 @@ def error_of(ended):
 
 @pytest.mark.parametrize(
     ("body", "sign", "told"),
-    [
-        (HOLD, "stopped reporting", "calls: fault"),
-        (UNINTERRUPTIBLE, "hung in an uninterruptible system call", "state D"),
-    ],
-    ids=["keeps the interpreter", "uninterruptible"],
+    # A run beside the second one sees a stuck process on its node, and says so.
+    sampled(
+        {
+            "keeps the interpreter": (HOLD, "stopped reporting", "calls: fault"),
+            "uninterruptible": (UNINTERRUPTIBLE, "hung in an uninterruptible system call", "state D"),
+        },
+        "keeps the interpreter",
+    ),
 )
 def test_a_rank_that_hangs_is_named_with_where_it_hangs(distcheck, tmp_path, body, sign, told):
     env = spoiled(tmp_path, (2,), body)
