@@ -166,6 +166,8 @@ def _process(param: Any, convert: Callable[[Any, Any], Any], ctx: Any, value: An
         UsageError: it is not what the option accepts.
     """
     if value is param.default and not param.required:
+        if value is None and (getattr(param, "multiple", False) or param.nargs == -1):
+            value = ()  # typer 0.15 takes the length of a list that is not given
         return param.callback(ctx, param, value) if param.callback else value
     declared: Mapping[str, _Declared] = getattr(ctx.command.callback, "declared", {})
     try:
