@@ -9,6 +9,7 @@ from typing import Literal
 from distcheck.facts.base import Amount, Count, Facts, Measured, Missing, Rank, Seconds, Whole
 from distcheck.facts.history import History
 from distcheck.facts.isolation import Isolation
+from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import Ras
 from distcheck.facts.network import PeerTrial
 from distcheck.facts.node import NodeFacts, TorchBuild
@@ -181,6 +182,8 @@ class Asked(Facts, frozen=True):
     """COMMAND's program, empty for a run from outside, and its words that may be paths; secrets redacted."""
     folder: str = ""
     """Where distcheck was started, for a run from outside: paths in COMMAND are relative to it."""
+    mesh: Mesh | None = None
+    """The dimensions of --mesh as given: `selection.meshes.resolved` has all sizes."""
 
     @property
     def measures(self) -> bool:

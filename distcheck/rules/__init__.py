@@ -27,6 +27,8 @@ class Family(NamedTuple):
     variables: tuple[str, ...] = ()
     """Prefixes of the variables of its launcher; it is imported only if a rank's environment has one of them.
     Empty: it applies under every launcher."""
+    option: str = ""
+    """A field of Asked: it is imported only if the user gave this option. Empty: it applies without one."""
 
 
 _NCCL = ("NCCL", "nccl_", "NCLL_", "NCL_", "RCCL_", "TORCH_NCCL", "TORCH_FR_", "OFI_NCCL_", "FI_", "UCX_")
@@ -74,6 +76,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "ranks": Family("environment.ranks", ("environment", "meeting")),
     "local_ranks": Family("environment.local_ranks", ("environment", "meeting")),
+    "mesh": Family("mesh.dimensions", ("environment",), option="mesh"),
     "master": Family("environment.master_addr", ("environment", "meeting")),
     "master_port": Family("environment.master_port", ("environment", "meeting")),
     "interfaces": Family("network.interfaces", ("peers",)),
@@ -253,6 +256,7 @@ def rules_for(job: Job) -> tuple[Rule, ...]:
             name
             for name, family in FAMILIES.items()
             if not set(job.asked.looks).isdisjoint(family.looks)
+            and (not family.option or job.asked.select or getattr(job.asked, family.option))
             and (not family.variables or job.asked.select or any(v.startswith(family.variables) for v in shown))
         )
     )

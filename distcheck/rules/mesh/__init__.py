@@ -1,0 +1,1 @@
+"""Rules about the dimensions of the job's parallelism (--mesh) and where their groups lie."""
