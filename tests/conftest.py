@@ -128,15 +128,21 @@ class FakeNvml(NamedTuple):
     folder: Path
     facts: Path
 
+    def write(self, text: str) -> None:
+        """Write down the answers in a new file, which the libraries take for another one whatever its size and time."""
+        new = self.facts.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.facts)
+
     def environ(self, text: str) -> dict[str, str]:
         """Write down the answers and return this process's environment with the libraries found first."""
-        self.facts.write_text(text)
+        self.write(text)
         folders = [str(self.folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "DISTCHECK_FAKE_NVML": str(self.facts)}
 
     def read(self, text: str) -> Gpus:
         """Return what nvidia-ml-py reads, as the child that asks NVML does it, but in this process."""
-        self.facts.write_text(text)
+        self.write(text)
         # Once loaded, it is what a library of this name means to nvidia-ml-py.
         ctypes.CDLL(str(self.folder / "libnvidia-ml.so.1"))
         with pytest.MonkeyPatch.context() as patched:

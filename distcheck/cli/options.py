@@ -41,6 +41,7 @@ History = Annotated[
         "Shared directory to which each run appends its result for each node, and in which it looks for nodes that "
         "failed before.",
         metavar="DIR",
+        parser=Path,  # typer's own type looks at the path, and a dead file server would stop this process
     ),
 ]
 Baseline = Annotated[Path | None, _measure("Compare the figures with this run, written by --save.", metavar="FILE")]
@@ -61,7 +62,9 @@ class ReportOptions(Reporting, frozen=True, kw_only=True):
     baseline: Baseline = None
     history: Annotated[
         Path | None,
-        _output("Show the nodes by how often they failed, from the directory of --history.", metavar="DIR"),
+        _output(
+            "Show the nodes by how often they failed, from the directory of --history.", metavar="DIR", parser=Path
+        ),
     ] = None
     all_ranks: AllRanks = False
     schema: Annotated[bool, _output("Print the JSON Schema of --format json.")] = False
@@ -82,7 +85,7 @@ class Checking(Reporting, frozen=True, kw_only=True):
     ] = None
     quiet: Annotated[bool, _output("Show only findings and verdict.", "-q")] = False
     path: Annotated[
-        list[str] | None,  # not Path: typer's type looks at the path, and a dead file server would stop this process
+        list[str] | None,  # not Path, for the same reason as --history
         _check("Folder that every node must have; repeat it for more (DISTCHECK_PATH: separated by :).", metavar="DIR"),
     ] = None
 

@@ -22,6 +22,8 @@ _LOOKS = 10
 _MOST_STUCK = 16
 _FROZEN = "refrigerator"
 """Where the processes of a frozen cgroup v1 wait, also in state D."""
+_VFORK_WAITS = {"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_done"}
+"""Where a process waits, in state D too, until its child of vfork runs a program: it is the child that may be stuck."""
 _FUSE_WAITS = {"request_wait_answer", "fuse_simple_request"}
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 _CHOSEN = re.compile(r"\[(\S+)\]")
@@ -151,7 +153,8 @@ async def _stuck(root: Path, suspects: set[int]) -> tuple[StuckProcess, ...]:
     for pid in sorted(seen):
         task, thread = _task(root / "proc", pid), _blocked_thread(root / "proc" / str(pid))
         function = _waits_in(thread)
-        if task is not None and _FROZEN not in function and not _of_other_fuse(root, thread, function):
+        innocent = _FROZEN in function or function in _VFORK_WAITS or _of_other_fuse(root, thread, function)
+        if task is not None and not innocent:
             state: Literal["blocked", "ending"] = "blocked" if task.state == "D" else "ending"
             found.append(StuckProcess(pid=pid, name=task.name, state=state, waits_in=function))
     return tuple(found[:_MOST_STUCK])

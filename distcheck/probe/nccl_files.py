@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from distcheck.facts.base import Missing
 from distcheck.facts.nccl import NamedPath, NcclFile
+from distcheck.facts.storage import is_network
 from distcheck.probe.environment import hidden
 from distcheck.selection.nccl_settings import in_use, settings
 
@@ -24,8 +25,6 @@ _NAMED = ("NCCL_CONF_FILE", "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_DEBUG_FIL
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 """The topology file that NCCL reads if NCCL_TOPO_FILE is unset (NVIDIA/nccl, src/graph/topo.cc)."""
 _GPU = re.compile(r'<pci busid="([0-9a-fA-F:.]{7,16})" class="0x0?30[02]')
-_NETWORK = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "glusterfs", "fuse.glusterfs",
-                      "wekafs", "fuse.sshfs", "orangefs", "pvfs2", "afs"})  # fmt: skip
 
 
 def read(environ: Mapping[str, str], root: Path = _ROOT) -> tuple[NcclFile, ...]:
@@ -139,7 +138,7 @@ def _network_file_system(folder: Path) -> str:
     points = [(head.split()[4], tail.split()[0]) for head, tail in mounts if tail]
     over = [(point, kind) for point, kind in points if place == point or place.startswith(point.rstrip("/") + "/")]
     kind = max(over, key=lambda mount: len(mount[0]), default=("", ""))[1]
-    return kind if kind in _NETWORK else ""
+    return kind if is_network(kind) else ""
 
 
 def _absent(place: Path, root: Path) -> tuple[str, ...]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import os
 
+import pytest
+from typer.main import get_command
+
+from distcheck.cli.main import app
 from distcheck.cli.options import NodeOptions, Options
 from distcheck.cli.request import paths_of, request_of
 from distcheck.cli.script import paths_in
@@ -15,6 +19,16 @@ def test_each_path_counts_once_and_adds_the_look():
     asked = request_of("env", ("environment", "meeting"), options, {}).asked
     assert (asked.paths, asked.looks) == (("/data", "/a:b", "/home"), ("environment", "meeting", "storage"))
     assert request_of("env", ("environment",), Options(), {}).asked.looks == ("environment",)
+
+
+@pytest.mark.parametrize("words", ["node --history", "gate --history", "report --history", "env --path"])
+def test_a_folder_that_may_hang_is_not_looked_at_while_the_command_line_is_read(words, monkeypatch, tmp_path):
+    (name, option), dead, seen = words.split(), str(tmp_path / "dead"), []
+    stat = os.stat
+    monkeypatch.setattr(os, "stat", lambda path, *a, **more: (seen.append(str(path)), stat(path, *a, **more))[1])
+    command = get_command(app([name])).commands[name]
+    assert dead in str(command.make_context(name, [option, dead]).params.values())
+    assert dead not in seen
 
 
 @pytest.mark.parametrize("path", ["data", "./data", "", "~/data"])

@@ -104,9 +104,7 @@ def test_only_the_bad_node_is_named(cluster, isolate, nodes, fault):
     assert (ended.code, report["exclude"]["nodes"]) == (40, [node])
 
 
-@pytest.mark.parametrize(
-    "fault", sampled(sorted(FAULTS.keys() - SHOWS_WITH_OTHERS), "slow CPU", "killed in a collective")
-)
+@pytest.mark.parametrize("fault", sampled(sorted(FAULTS.keys() - SHOWS_WITH_OTHERS), "killed in a collective"))
 def test_of_two_nodes_the_one_that_is_bad_by_itself_is_named(cluster, isolate, fault):
     FAULTS[fault](cluster, "node2")
     ended, report = isolate(nodes=2)
@@ -146,6 +144,7 @@ def test_a_node_cut_off_during_the_search_is_lost_and_no_node_is_blamed(cluster)
     assert ended.seconds < 65
 
 
+@pytest.mark.slow
 def test_two_bad_nodes_of_four_are_both_named(cluster, isolate):
     spoil(cluster, "node2", RAISE)
     spoil(cluster, "node4", WRONG)

@@ -38,7 +38,7 @@ def lanes(tmp_path):
 
 
 def test_healthy_gates_in_a_row_find_nothing_and_leave_nothing(start, port, mark, lanes, tmp_path, request):
-    runs = int(os.environ.get("DISTCHECK_SOAK_RUNS") or (50 if request.config.getoption("slow") else 6))
+    runs = int(os.environ.get("DISTCHECK_SOAK_RUNS") or (50 if request.config.getoption("slow") else LANES))
     before, files, seconds = kept_by_the_kernel(), sorted(tmp_path.rglob("*")), []
     for first in range(0, runs, LANES):
         # The same two ports every time: who kept one would be in the way of the next.

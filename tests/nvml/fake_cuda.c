@@ -15,36 +15,21 @@
  */
 #include <ctype.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+
+#include "fake_facts.h"
 
 typedef int CUresult;
 typedef int CUdevice;
 enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
-       DRIVER_MISMATCH = 803, UNKNOWN = 999, LONGEST = 256, SLOTS = 64 };
+       DRIVER_MISMATCH = 803, UNKNOWN = 999, SLOTS = 64 };
 
 /* What the process sees: a GPU, or one of its MIG devices (mig >= 0). */
 static struct seen { int gpu, mig; } seen[SLOTS];
 static int count = -1; /* -1: cuInit was not called, or failed */
 
 /* Find the value of the last line with this key; return 0 when there is none. */
-static int look_up(const char *key, char *value) {
-    const char *path = getenv("DISTCHECK_FAKE_NVML");
-    FILE *file = fopen(path ? path : "/etc/distcheck-fake-nvml", "r");
-    char line[LONGEST * 2], name[LONGEST], text[LONGEST];
-    int found = 0;
-    if (!file) return 0;
-    while (fgets(line, sizeof line, file)) {
-        text[0] = 0;
-        if (sscanf(line, "%255s %255[^\r\n]", name, text) < 1 || strcmp(name, key)) continue;
-        strcpy(value, text);
-        found = 1;
-    }
-    fclose(file);
-    return found;
-}
+static int look_up(const char *key, char *value) { return facts_current() && fact(key, value); }
 
 /* Find a fact of a GPU: its own line, else that of all GPUs, where %i is its number. */
 static int of_gpu(int gpu, const char *key, char *value) {

@@ -1,7 +1,7 @@
 /* A libnvidia-ml.so.1 without GPUs: the real nvidia-ml-py loads it, and a text file says what it answers.
  *
- * The file is named by DISTCHECK_FAKE_NVML, else it is /etc/distcheck-fake-nvml; it is read at every call, so a test
- * can change it in between. Each line is KEY VALUE, "#" begins a comment, and the last line with a key counts:
+ * The file is named by DISTCHECK_FAKE_NVML, else it is /etc/distcheck-fake-nvml; it is looked at at every call, so a
+ * test can change it in between. Each line is KEY VALUE, "#" begins a comment, and the last line with a key counts:
  *
  *     driver 550.54.15          a fact of the node
  *     uuid GPU-0                the same for every GPU
@@ -23,16 +23,14 @@
  * Build: cc -shared -fPIC -Wl,-soname,libnvidia-ml.so.1 -o libnvidia-ml.so.1 fake_nvml.c
  */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "fake_facts.h"
+
 typedef int nvmlReturn_t;
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999, ABSENT = -1, LONGEST = 256, SLOTS = 64 };
+       DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999, ABSENT = -1, SLOTS = 64 };
 
 /* A handle points into this table: row 0 of a GPU is the GPU, rows 1 and up are its MIG devices. */
 static struct place { int gpu, mig; } places[SLOTS][SLOTS];
@@ -40,21 +38,8 @@ typedef struct place *device_t;
 
 /* Return what the last line with this key makes the call return, ABSENT when there is none. */
 static nvmlReturn_t look_up(const char *key, char *value) {
-    const char *path = getenv("DISTCHECK_FAKE_NVML");
-    FILE *file = fopen(path ? path : "/etc/distcheck-fake-nvml", "r");
-    char line[LONGEST * 2], name[LONGEST], text[LONGEST];
-    nvmlReturn_t found = ABSENT;
-    if (!file) return DRIVER_NOT_LOADED;
-    while (fgets(line, sizeof line, file)) {
-        size_t start = strspn(line, " \t"), length = strlen(key);
-        if (strncmp(line + start, key, length) || !strchr(" \t\r\n", line[start + length])) continue;
-        text[0] = 0;
-        if (sscanf(line, "%255s %255[^\r\n]", name, text) < 1 || name[0] == '#' || strcmp(name, key)) continue;
-        strcpy(value, text);
-        found = SUCCESS;
-    }
-    fclose(file);
-    if (found != SUCCESS) return found;
+    if (!facts_current()) return DRIVER_NOT_LOADED;
+    if (!fact(key, value)) return ABSENT;
     if (!strcmp(value, "hang")) for (;;) pause();
     if (!strcmp(value, "crash")) { signal(SIGSEGV, SIG_DFL); raise(SIGSEGV); }
     return value[0] == '!' ? atoi(value + 1) : SUCCESS;
@@ -88,12 +73,12 @@ static nvmlReturn_t ask(device_t device, const char *key, char *value) {
 
 /* Return a number, grown since the file was written if it is one that grows. */
 static unsigned long long grown(const char *value) {
-    const char *path = getenv("DISTCHECK_FAKE_NVML"), *grows = strstr(value, " grows ");
+    const char *grows = strstr(value, " grows ");
     unsigned long long start = strtoull(value, NULL, 0);
     struct timespec now;
     struct stat file;
     double seconds;
-    if (!grows || stat(path ? path : "/etc/distcheck-fake-nvml", &file)) return start;
+    if (!grows || stat(facts_path(), &file)) return start;
     clock_gettime(CLOCK_REALTIME, &now);
     seconds = (double)(now.tv_sec - file.st_mtim.tv_sec) + 1e-9 * (double)(now.tv_nsec - file.st_mtim.tv_nsec);
     return start + (unsigned long long)(seconds * strtod(grows + 7, NULL));

@@ -42,10 +42,10 @@ def talk(task, during=None):
 
 
 def test_what_names_a_folder_is_kept_and_only_absolute_paths_count():
-    environ = {"HOME": "/home/u/", "TMPDIR": "tmp", "HF_HOME": "/home/u", "PWD": "/work", "TORCH_HOME": "/\udcff"}
-    assert folders_of(environ, "/work", "code/train.py") == {
-        "/work": ("working directory", "PWD"),
-        "/work/code": ("script",),
+    environ = {"HOME": "/home/u/", "TMPDIR": "tmp", "HF_HOME": "/home/u", "PWD": "/home/me", "TORCH_HOME": "/\udcff"}
+    assert folders_of(environ, "/home/me", "code/train.py") == {
+        "/home/me": ("working directory", "PWD"),
+        "/home/me/code": ("script",),
         "/home/u": ("HOME", "HF_HOME"),
     }
     assert folders_of({"PWD": "/"}, "", "") == {}
