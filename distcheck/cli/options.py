@@ -143,6 +143,17 @@ class Options(Checking, frozen=True, kw_only=True):
     join_timeout: Annotated[float, _seconds("Time to wait for late ranks; raise --timeout with it.")] = JOIN_SECONDS
     connect_timeout: Annotated[float, _seconds("Time limit for one connection.")] = 3.0
     backend: Annotated[Backend, _check(f"Backend of the job: {_names(Backend)}.", metavar="NAME")] = "auto"
+    mesh: Annotated[
+        str,
+        _check(
+            "Dimensions of the job, outermost first, as for init_device_mesh; hsdp=2x8 for FSDP; node or rail for the "
+            "groups of nodes and rails.",
+            metavar="pp=2,dp=4,tp=8",
+        ),
+    ] = ""
+    mesh_order: Annotated[
+        str, _check("Order of the dimensions, innermost first, as Megatron takes it.", metavar="tp-cp-ep-dp-pp")
+    ] = ""
     all_ranks: AllRanks = False
     legend: Annotated[bool, _output("Explain the columns.")] = False
     timings: Annotated[bool, _output("Show how long the run and its steps took.")] = False

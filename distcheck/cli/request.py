@@ -17,6 +17,7 @@ from distcheck.collectives.plan import ALL_OPERATIONS, ITEM_BYTES
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Asked, Baseline, Look
+from distcheck.facts.mesh import Mesh
 from distcheck.facts.placement import Placement
 from distcheck.facts.storage import is_text
 from distcheck.run.request import Request
@@ -80,6 +81,7 @@ def request_of(
         burn_seconds=measuring.burn or 0.0,
         loopback=measuring.loopback,
         paths=paths,
+        mesh=_mesh(options.mesh, options.mesh_order),
     )
     return Request(
         asked=asked,
@@ -201,6 +203,16 @@ def _baseline(path: Path | None) -> Baseline | None:
     from distcheck.expectation.baseline import load
 
     return load(path)
+
+
+def _mesh(text: str, order: str) -> Mesh | None:
+    if not text and not order:
+        return None
+    if not text:
+        raise UsageError(f"--mesh-order {order} without --mesh: give the sizes too, for example --mesh tp=8,pp=2")
+    from distcheck.selection.meshes import parse
+
+    return parse(text, order)
 
 
 def _listed(text: str) -> tuple[str, ...]:

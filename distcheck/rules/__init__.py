@@ -77,6 +77,7 @@ FAMILIES: dict[str, Family] = {
     "ranks": Family("environment.ranks", ("environment", "meeting")),
     "local_ranks": Family("environment.local_ranks", ("environment", "meeting")),
     "mesh": Family("mesh.dimensions", ("environment",), option="mesh"),
+    "mesh_placement": Family("mesh.placement", ("meeting",), option="mesh"),
     "master": Family("environment.master_addr", ("environment", "meeting")),
     "master_port": Family("environment.master_port", ("environment", "meeting")),
     "interfaces": Family("network.interfaces", ("peers",)),

@@ -150,7 +150,7 @@ def nearest(mesh: Mesh, world_size: int, most: int = 3) -> list[Mesh]:
         left, rest = divmod(world_size, prod(old[name] for name in factors if name not in names))
         if rest:
             continue
-        for first in _divisors(left) if len(names) == 2 else (left,):
+        for first in divisors(left) if len(names) == 2 else (left,):
             new = old | dict(zip(names, (first, left // first), strict=False))
             fit = Mesh(new, order=mesh.order)
             if resolved(fit, world_size, []):
@@ -170,6 +170,7 @@ def _cost(name: str, old: int, new: int) -> float:
     return (change + (change > 0)) * _WEIGHTS.get(role(name), 2)
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, ascending."""
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)})

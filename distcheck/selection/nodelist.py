@@ -36,6 +36,33 @@ def expand(nodes: str) -> tuple[str, ...]:
     return tuple(hosts)
 
 
+def folded(hosts: Sequence[str]) -> str:
+    """Return hosts as such a list in their own order: node1, node2, node5 is node[1-2,5]."""
+    found: list[tuple[str, list[str]]] = []
+    for host in hosts:
+        stem = host.rstrip("0123456789")
+        number = host[len(stem) :]
+        if number and found and found[-1][0] == stem:
+            found[-1][1].append(number)
+        else:
+            found.append((stem if number else host, [number] if number else []))
+    return ",".join(
+        stem if not numbers else stem + numbers[0] if len(numbers) == 1 else f"{stem}[{_ranges(numbers)}]"
+        for stem, numbers in found
+    )
+
+
+def _ranges(numbers: Sequence[str]) -> str:
+    pieces: list[list[str]] = []
+    for number in numbers:
+        last = pieces[-1][-1] if pieces else ""
+        if last and int(number) == int(last) + 1 and len(number) == len(f"{int(number):0{len(last)}}"):
+            pieces[-1][1:] = [number]
+        else:
+            pieces.append([number])
+    return ",".join("-".join(piece) for piece in pieces)
+
+
 def _parts(nodes: str) -> Iterator[str]:
     """Split a list at the commas outside brackets."""
     depth, start = 0, 0

@@ -1,4 +1,4 @@
-"""The mesh of a job: its sizes for this world, and the rules' ranks in its order."""
+"""The mesh of a job with its sizes for this world, and its ranks in order."""
 
 from __future__ import annotations
 

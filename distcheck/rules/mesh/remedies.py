@@ -1,0 +1,109 @@
+"""Commands that place the groups of a mesh better, by launcher, with the job's own nodes and numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from distcheck.facts.mesh import Mesh
+from distcheck.rules.finding import Fix
+from distcheck.selection.nodelist import folded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from distcheck.facts.job import Job
+    from distcheck.facts.placement import Launcher
+    from distcheck.rules.mesh.islands import Islands
+
+_PACKED: dict[Launcher, str] = {
+    "openmpi": "# add to mpirun: --map-by slot",
+    "hydra": "# add to mpiexec: -ppn {each}",
+    "pals": "# add to mpiexec: --ppn {each}",
+    "mvapich": "# add to mpirun_rsh: -hostfile FILE with each node {each} times in turn",
+    "jsrun": "# add to jsrun: --launch_distribution packed",
+    "slurm": "export SLURM_DISTRIBUTION=block  # or: srun --distribution=block",
+}
+"""How each launcher gives a node consecutive ranks."""
+_MOST_NODES = 64
+"""Nodes that a comment lists."""
+
+
+def mesh_lines(job: Job, mesh: Mesh) -> tuple[str, ...]:
+    """Return how to give a mesh to the script and to distcheck."""
+    option = f"--mesh {mesh}" + (f" --mesh-order {mesh.order}" if mesh.order else "")
+    if mesh.order or mesh.ranks != job.world_size:
+        return (f"# {option}",)
+    sizes = ", ".join(map(str, mesh.sizes.values())) + ("," if len(mesh.sizes) == 1 else "")
+    names = ", ".join(f'"{name}"' for name in mesh.sizes) + ("," if len(mesh.sizes) == 1 else "")
+    device = "cuda" if job.made_for == "nccl" else "cpu"
+    return (f'init_device_mesh("{device}", ({sizes}), mesh_dim_names=({names}))  # {option}',)
+
+
+def consecutive(job: Job, where: Islands, order: Sequence[int]) -> Fix:
+    """Return the fix that gives each node, and each NVLink domain, consecutive ranks.
+
+    Args:
+        job: the job.
+        where: where its ranks are.
+        order: the ranks in the order in which they should be numbered.
+    """
+    launcher = _launcher(job)
+    each = max(Counter(where.node).values())
+    nodes = [where.node_names[number] for number in dict.fromkeys(where.node[rank] for rank in order)]
+    now = list(dict.fromkeys(where.node))
+    by_blocks = [where.node_names[number] for number in now]
+    packed = [node for rank, node in enumerate(where.node) if not rank or where.node[rank - 1] != node]
+    if nodes == by_blocks and len(packed) > len(now):
+        text = f"Give each node consecutive ranks: {each} ranks a node, one node after the other."
+        return Fix(text, _packing(launcher, each))
+    text = f"Number the nodes so that those of one {where.kind} follow each other."
+    return Fix(text, _ordering(launcher, nodes, each))
+
+
+def _launcher(job: Job) -> str:
+    if job.launched is not None and job.launched.engine == "ssh":
+        return "ssh"
+    return job.ranks[0].placement.launcher
+
+
+def _packing(launcher: str, each: int) -> tuple[str, ...]:
+    for name, line in _PACKED.items():
+        if name == launcher:
+            return (line.format(each=each),)
+    return (f"export RANK=$((NODE_RANK * {each} + LOCAL_RANK))",)
+
+
+def _ordering(launcher: str, nodes: list[str], each: int) -> tuple[str, ...]:
+    hosts = folded(nodes)
+    if launcher == "slurm":
+        each_node = f"for i in $(seq {each}); do echo $node; done"
+        return (
+            f"for node in $(scontrol show hostnames '{hosts}'); do {each_node}; done > ranks.txt",
+            "export SLURM_HOSTFILE=$PWD/ranks.txt SLURM_DISTRIBUTION=arbitrary",
+        )
+    if launcher == "openmpi" and len(nodes) <= _MOST_NODES:
+        return (f"# add to mpirun: --host {','.join(f'{node}:{each}' for node in nodes)}",)
+    if launcher == "ssh":
+        return (f"# distcheck: --hosts '{hosts}'",)
+    return (f"# node ranks in this order: {hosts}",)
+
+
+def in_segments(job: Job, mesh: Mesh, name: str, where: Islands) -> Fix | None:
+    """Return the fix that allocates nodes in segments, each in one NVLink domain, that groups fill.
+
+    None where that cannot help: on nodes without such domains, or if groups and nodes do not fill each other.
+    """
+    each = set(Counter(where.node).values())
+    if where.kind == "node" or len(each) != 1 or where.of != sorted(where.of):
+        return None
+    (per_node,) = each
+    span, rest = divmod(mesh.step(name) * mesh.size(name), per_node)  # nodes after which groups begin anew
+    parts = -(-mesh.size(name) // where.room)
+    size, more = divmod(span, parts)
+    if rest or more or size < 2 or size * per_node > where.room or (parts > 1 and mesh.step(name) > 1):
+        return None
+    text = f"Allocate the nodes in segments of {size}, each of them in one NVLink domain."
+    if "SLURM_JOB_ID" in job.ranks[0].environment:
+        return Fix(f"{text} The option needs Slurm's topology/block.", (f"#SBATCH --segment={size}",))
+    return Fix(text)
