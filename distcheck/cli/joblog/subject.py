@@ -11,6 +11,7 @@ _ABOUT: dict[str, About] = {
     "collectives": "network",
     "gpu": "GPU",
     "environment": "start-up",
+    "mesh": "start-up",
     "launchers": "start-up",
     "nccl": "start-up",
     "host": "start-up",

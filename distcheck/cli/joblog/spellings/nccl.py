@@ -11,6 +11,7 @@ _BOOTSTRAP = "https://github.com/NVIDIA/nccl/blob/master/src/bootstrap.cc"
 _SOCKET = "https://github.com/NVIDIA/nccl/blob/master/src/misc/socket.cc"
 _IPC = "https://github.com/NVIDIA/nccl/blob/master/src/misc/ipcsocket.cc"
 _NVLS = "https://github.com/NVIDIA/nccl/blob/master/src/transport/nvls.cc"
+_TUNING = "https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc"
 _TOPOLOGY = "https://github.com/NVIDIA/nccl/blob/master/src/graph/xml.cc"
 _ENVIRONMENT = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _ERRORS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -18,10 +19,51 @@ _start = partial(told, about="start-up")
 _net = partial(told, about="network")
 _WRONG = "net-nccl-picks-loopback-or-docker net-nccl-auto-wrong-iface"
 _PRIVATE = r"(?:127\.|172\.1[78]\.|192\.168\.122\.)"
+_NOT_DUPLICATE = r"is not a valid pointer|mismatchs with NCCL device|invalid (?:root|type|reduction)|without a matching"
+"""Other wrong calls of NCCL, which `nccl_calls` has."""
 
 SPELLINGS = (
     _start(r"Duplicate GPU detected", "gpu-duplicate env-local-rank-unset env-local-rank-duplicate", source=_INIT),
-    _net(r"no (?:socket )?interface found", "net-nccl-ifname-no-match net-nccl-ifname-syntax", source=_BOOTSTRAP),
+    _net(
+        r"no (?:usable listening |socket |IP )?interface found(?! in the same)",
+        "net-nccl-ifname-no-match net-nccl-ifname-syntax",
+        source=_BOOTSTRAP,
+    ),
+    _net(
+        r"no device found (?:matching|after excluding) \S*, verify NCCL_OOB",
+        "net-nccl-ifname-no-match",
+        source=_BOOTSTRAP,
+    ),
+    _net(r"No interface found in the same subnet as remote address", "net-subnet-mismatch", source=_SOCKET),
+    _net(
+        r"Bootstrap Root : mismatch in (?:rank count|info) from procs",
+        "env-world-size-mismatch env-rank-duplicate",
+        weight=LIKELY,
+        source=_BOOTSTRAP,
+    ),
+    _net(r"Bootstrap Root : rank .* has already checked in", "env-rank-duplicate", source=_BOOTSTRAP),
+    _net(r"socketFinalizeAccept.*: wrong (?:magic|type)", "net-nccl-socket-port-scan", weight=LIKELY, source=_SOCKET),
+    _net(
+        r"No valid (?:<IPv4_or_hostname>|\[IPv6\]):(?:<port>|port) pair found",
+        "nccl-comm-id-set",
+        source=_SOCKET,
+    ),
+    _net(r"Net : error encountered when getting address info", "nccl-comm-id-set", weight=LIKELY, source=_SOCKET),
+    _start(r"Invalid rank requested : ", "env-rank-out-of-range", weight=LIKELY, source=_INIT),
+    _start(
+        r"improper usage of ncclCommInitRank: nId = .*, nranks=",
+        "env-world-size-mismatch env-rank-out-of-range",
+        weight=LIKELY,
+        source=_INIT,
+    ),
+    _start(
+        r"Failed to determine (?:local|intra \w+) ranks rank \d+ hostHash",
+        "net-duplicate-hostname nccl-hostid-split",
+        weight=LIKELY,
+        source=_INIT,
+    ),
+    _start(r"Multiple Ranks are using the same GPU", "gpu-duplicate env-local-rank-unset", source=_INIT),
+    _start(r"CC On, Multi-GPU CC Off", "gpu-confidential-compute", weight=LIKELY, source=_INIT),
     _net(
         r"is neither AF_INET\(\d+\) nor AF_INET6",
         "net-nccl-ifname-no-match net-gloo-ifname-wrong",
@@ -59,14 +101,28 @@ SPELLINGS = (
         source=_SOCKET,
     ),
     _start(r"Mismatched NCCL version detected", "sw-nccl-version-differs", source=_INIT),
-    _start(r"undefined symbol: nccl", "sw-nccl-shadowed", source="https://man7.org/linux/man-pages/man8/ld.so.8.html"),
     _start(
-        r"No algorithm/protocol available",
+        r"undefined symbol:? `?nccl[A-Z]",
+        "sw-nccl-shadowed",
+        source="https://man7.org/linux/man-pages/man8/ld.so.8.html",
+    ),
+    _start(
+        r"no algorithm/protocol available",
         "nccl-algo-proto-invalid",
         source="https://github.com/NVIDIA/nccl/blob/master/src/enqueue.cc",
     ),
-    _start(r"Could not open XML topology file", "nccl-topo-file-stale", source=_TOPOLOGY),
-    _start(r"XML Parse error", "nccl-topo-file-stale", weight=LIKELY, source=_TOPOLOGY),
+    _start(r"Unrecognized (?:element|prefix) token .* when parsing", "nccl-algo-proto-invalid", source=_TUNING),
+    _start(r"All entries except the first must have a prefix", "nccl-algo-proto-invalid", source=_TUNING),
+    _start(r"Could not open XML (?:topology|graph) file", "nccl-topo-file-stale", source=_TOPOLOGY),
+    _start(r"XML (?:Topology|Graph) has wrong version", "nccl-topo-file-stale", source=_TOPOLOGY),
+    _start(
+        r"(?:XML )Parse(?: error)? : (?:unterminated|unexpected|expect)",
+        "nccl-topo-file-stale",
+        weight=LIKELY,
+        source=_TOPOLOGY,
+    ),
+    _start(r"Attribute \S+ of node \S+ not found", "nccl-topo-file-stale", weight=SYMPTOM, source=_TOPOLOGY),
+    _net(r"XML (?:Import|Export) Channel : (?:dev|rank) ", "nccl-topo-file-stale", weight=LIKELY, source=_TOPOLOGY),
     _start(r"Invalid NCCL_COMM_ID", "nccl-comm-id-set", source=_BOOTSTRAP),
     _start(r"ncclCommGetUniqueId should not be called when NCCL_COMM_ID is set", "nccl-comm-id-set", source=_INIT),
     _start(r"nccl-socket-\S+ failed", "nccl-ipc-abstract-socket", source=_IPC),
@@ -78,7 +134,7 @@ SPELLINGS = (
         source=_ENVIRONMENT,
     ),
     _start(r"set_mempolicy", "nccl-cumem-host-docker", weight=LIKELY, source=_ENVIRONMENT),
-    _start(r"MNNVL .*not working on this system", "gpu-mnnvl-imex", source=_INIT),
+    _start(r"MNNVL .*not (?:working|supported) on this system", "gpu-mnnvl-imex", source=_INIT),
     _start(
         r"Cuda failure \d* ?'?operation not permitted",
         "gpu-mnnvl-imex nccl-cumem-host-docker",
@@ -105,7 +161,22 @@ SPELLINGS = (
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
     ),
     _start(r"Message truncated : received", "nccl-env-differs sw-nccl-version-differs", weight=SYMPTOM, source=_SOCKET),
-    _start(r"ncclInvalidUsage", "gpu-duplicate env-local-rank-unset", weight=SYMPTOM, source=_ERRORS),
+    _start(
+        r"ncclInvalidUsage", "gpu-duplicate env-local-rank-unset", weight=SYMPTOM, source=_ERRORS, unless=_NOT_DUPLICATE
+    ),
+    _start(
+        r"NCCL error.*\binvalid usage",
+        "gpu-duplicate env-local-rank-unset",
+        weight=SYMPTOM,
+        source=_ERRORS,
+        unless=_NOT_DUPLICATE,
+    ),
+    _net(
+        r"NCCL error.*(?:remote process exited|internal error)",
+        weight=CONSEQUENCE,
+        source=_ERRORS,
+        says="NCCL failed. Repeat with NCCL_DEBUG=WARN: NCCL then writes where, and why.",
+    ),
     _net(
         r"ncclRemoteError",
         weight=CONSEQUENCE,

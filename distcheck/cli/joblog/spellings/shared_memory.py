@@ -9,14 +9,13 @@ from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
 _SHM = "https://github.com/NVIDIA/nccl/blob/master/src/misc/shmutils.cc"
 _LOADER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/signal_handling.py"
 _MAPPED = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/MapAllocator.cpp"
+_ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp"
 _SIGNAL = "https://man7.org/linux/man-pages/man7/signal.7.html"
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _REDUCTION = "https://docs.pytorch.org/docs/stable/multiprocessing.html#file-descriptor-file-descriptor"
 _host = partial(told, about="start-up")
 _SMALL = "host-shm-too-small"
-_IN_MEMORY = (
-    r"/dev/shm|shared[ _]?mem|\bshm\b|sharedctypes|multiprocessing/(?:heap|synchronize|connection)|shm_open|/torch_\d"
-)
+_IN_MEMORY = r"/dev/shm|shared[ _]?mem|Memory file system|\bshm\b|sharedctypes|multiprocessing/(?:heap|synchronize|connection)|shm_open|/torch_\d"
 
 SPELLINGS = (
     _host(r"DataLoader worker .*killed by signal: Bus error", _SMALL, source=_LOADER),
@@ -76,7 +75,46 @@ SPELLINGS = (
     _host(r"received \d+ items of ancdata", "host-nofile net-open-files", source=_REDUCTION),
     _host(r"Too many open files", "host-nofile net-open-files", source=_ERRNO),
     _host(r"can't start new thread", "host-nproc-pids", source=_ERRNO),
-    _host(r"pthread_create failed", "host-nproc-pids", weight=LIKELY, source=_ERRNO),
+    _host(r"(?:Failed|unable) to create (?:a )?new (?:native )?thread", "host-nproc-pids", source=_ERRNO),
+    _host(r"pthread_create(?:\(\))? failed", "host-nproc-pids", weight=LIKELY, source=_ERRNO),
+    _host(r"fork: (?:retry: )?(?:No child processes|Resource temporarily)", "host-nproc-pids", source=_ERRNO),
+    _host(r"unable to allocate necessary resources for OMP thread", "host-nproc-pids", source=_ERRNO),
+    _host(r"fork rejected by pids controller", "host-nproc-pids", source=_ERRNO),
+    _host(
+        r"Errno 12\] Cannot allocate memory",
+        "host-memory-low host-oom-kills",
+        weight=LIKELY,
+        about="process killed",
+        source=_ERRNO,
+    ),
+    _host(
+        r"Cannot allocate memory",
+        "host-memory-low host-oom-kills",
+        weight=SYMPTOM,
+        about="process killed",
+        source=_ERRNO,
+        unless=r"ibv_|infiniband|OpenFabrics|NET/IB|static TLS|libfabric|memlock|/dev/shm|shared memory object",
+    ),
+    _host(
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
+        "host-memory-low",
+        about="process killed",
+        source=_ALLOCATOR,
+    ),
+    _host(
+        r"Unable to allocate .* for an array with shape",
+        "host-memory-low",
+        weight=LIKELY,
+        about="process killed",
+        source=_ALLOCATOR,
+    ),
+    _host(r"std::bad_alloc", "host-memory-low", weight=LIKELY, about="process killed", source=_ALLOCATOR),
+    _host(r"(?:^|\s)MemoryError\b", "host-memory-low", weight=LIKELY, about="process killed", source=_ALLOCATOR),
+    _host(
+        r"cannot allocate memory in static TLS block",
+        source="https://github.com/pytorch/pytorch/issues/2575",
+        says="A library was loaded too late for its thread-local memory: import it before torch, or LD_PRELOAD it.",
+    ),
     _host(
         r"Resource temporarily unavailable",
         "host-nproc-pids",

@@ -1,0 +1,149 @@
+"""CUDA's rarer errors by name and text, its libraries, containers and tools, and the fabric manager."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+
+_RUNTIME = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
+_DRIVER = "https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html"
+_CUBLAS = "https://docs.nvidia.com/cuda/cublas/#cublasstatus-t"
+_CUDNN = "https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html"
+_CONTAINER = "https://github.com/NVIDIA/libnvidia-container"
+_KUBELET = "https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/devicemanager/manager.go"
+_FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
+_EXTENSION = "https://github.com/pytorch/pytorch/blob/main/torch/utils/cpp_extension.py"
+_TORCHVISION = "https://github.com/pytorch/vision/blob/main/torchvision/extension.py"
+_HIP = "https://rocm.docs.amd.com/projects/HIP/en/latest/reference/error_codes.html"
+_gpu = partial(told, about="GPU", source=_RUNTIME)
+_start = partial(told, about="start-up")
+_app = partial(told, about="application", source=_RUNTIME)
+_KERNEL = "A CUDA kernel of the program failed. Repeat with CUDA_LAUNCH_BLOCKING=1; if another GPU does not fail, look for Xids."
+_EXTENSION_FAILED = "A CUDA extension could not be built. Check CUDA_HOME, the compiler and the CUDA version of torch."
+_MIXED = "Libraries of different CUDA or torch versions are mixed. Reinstall them for one version."
+_CUDNN_BROKEN = "cuDNN did not start: its version does not fit, or the GPU's memory is full."
+
+SPELLINGS = (
+    # names of the runtime and of the driver
+    _gpu(r"CUDA_ERROR_UNKNOWN", "gpu-cuda-init-failed", source=_DRIVER),
+    _gpu(r"CUDA_ERROR_NOT_INITIALIZED", "gpu-cuda-init-failed", weight=LIKELY, source=_DRIVER),
+    _gpu(r"CUDA_ERROR_(?:INVALID_PTX|UNSUPPORTED_PTX_VERSION)", "sw-driver-too-old", source=_DRIVER),
+    _gpu(r"CUDA_ERROR_NO_BINARY_FOR_GPU", "sw-arch-unsupported", source=_DRIVER),
+    _gpu(r"CUDA_ERROR_DEVICE_UNAVAILABLE", "gpu-exclusive-mode gpu-prohibited-mode", source=_DRIVER),
+    _gpu(r"CUDA_ERROR_ECC_UNCORRECTABLE", "gpu-ecc-uncorrected gpu-needs-reset", source=_DRIVER),
+    _gpu(r"CUDA_ERROR_NVLINK_UNCORRECTABLE", "gpu-nvlink-errors gpu-nvlink-down", source=_DRIVER),
+    _gpu(r"CUDA_ERROR_STUB_LIBRARY", "sw-compat-libcuda", source=_DRIVER),
+    _gpu(r"CUDA_ERROR_NOT_PERMITTED", "gpu-mnnvl-imex", weight=LIKELY, source=_DRIVER),
+    _gpu(r"operation not permitted.*cuMem(?:Create|Export|Import)", "gpu-mnnvl-imex", source=_DRIVER),
+    _gpu(r"cuMem(?:Create|Export\w+|Import\w+).*operation not permitted", "gpu-mnnvl-imex", source=_DRIVER),
+    _gpu(r"CUDA_ERROR_MPS_\w+", "gpu-mps-active", source=_DRIVER),
+    _gpu(r"cudaErrorMps\w+", "gpu-mps-active"),
+    _gpu(r"MPS client failed to connect", "gpu-mps-active"),
+    _gpu(r"MPS server is not ready", "gpu-mps-active"),
+    _gpu(r"cudaErrorNoDevice", "gpu-none-visible gpu-cuda-init-failed"),
+    _gpu(r"cudaErrorInitializationError", "gpu-cuda-init-failed"),
+    _gpu(
+        r"cudaError(?:SystemDriverMismatch|CompatNotSupportedOnDevice|StubLibrary|CallRequiresNewerDriver)",
+        "sw-compat-libcuda",
+    ),
+    _gpu(r"cudaErrorUnsupportedPtxVersion", "sw-driver-too-old"),
+    _gpu(r"cudaErrorNvlinkUncorrectable", "gpu-nvlink-errors gpu-nvlink-down"),
+    _gpu(r"cudaGetDeviceCount\(?\)? returned 802", "gpu-fabric-manager-down"),
+    _gpu(r"cudaGetDeviceCount\(?\)? returned 80[34]", "sw-compat-libcuda"),
+    _gpu(r"cudaGetDeviceCount\(?\)? returned (?:3|30|999|304)\b", "gpu-cuda-init-failed"),
+    _gpu(
+        r"cuInit\W.{0,40}\b(?:returned|failed\D{0,12}|error\D{0,9}|code|status) ?802\b",
+        "gpu-fabric-manager-down",
+        source=_DRIVER,
+    ),
+    _gpu(
+        r"cuInit\W.{0,40}\b(?:returned|failed\D{0,12}|error\D{0,9}|code|status) ?80[34]\b",
+        "sw-compat-libcuda",
+        source=_DRIVER,
+    ),
+    _gpu(
+        r"cuInit\W.{0,40}\b(?:returned|failed\D{0,12}|error\D{0,9}|code|status) ?(?:3|999|304)\b",
+        "gpu-cuda-init-failed",
+        source=_DRIVER,
+    ),
+    _gpu(r"an illegal instruction was encountered", weight=LIKELY, says=_KERNEL),
+    _gpu(r"hardware stack error", weight=LIKELY, says=_KERNEL),
+    _gpu(r"invalid program counter", weight=LIKELY, says=_KERNEL),
+    _gpu(r"the launch timed out and was terminated", weight=LIKELY, says=_KERNEL),
+    _gpu(
+        r"peer mapping resources exhausted", weight=LIKELY, says="A GPU has too many peers: use fewer GPUs per process."
+    ),
+    _gpu(r"driver shutting down", weight=CONSEQUENCE, says="A process was ending when this call failed."),
+    _gpu(r"hipErrorNoBinaryForGpu", "sw-arch-unsupported", source=_HIP),
+    _gpu(r"Unable to find code object for all current devices", "sw-arch-unsupported", source=_HIP),
+    # libraries
+    _gpu(r"libcuda\.so\.\d: cannot open shared object file", "gpu-none-visible gpu-cuda-init-failed", weight=LIKELY),
+    _gpu(r"libcuda\.so\.\d: file too short", "gpu-cuda-init-failed"),
+    _gpu(
+        r"libnvidia-ml\.so\.\d: cannot open shared object file", "gpu-nvml-init-failed gpu-none-visible", weight=LIKELY
+    ),
+    _gpu(r"C(?:UBLAS|UDNN|USOLVER)_STATUS_(?:NOT_SUPPORTED_)?ARCH_MISMATCH", "sw-arch-unsupported", source=_CUBLAS),
+    _app(
+        r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INVALID_VALUE|INTERNAL_ERROR|NOT_SUPPORTED|MAPPING_ERROR)",
+        weight=SYMPTOM,
+        source=_CUBLAS,
+        says=_KERNEL,
+    ),
+    _app(
+        r"CUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|ALLOC_FAILED|EXECUTION_FAILED\w*|MAPPING_ERROR|BAD_PARAM)",
+        weight=SYMPTOM,
+        source=_CUDNN,
+        says=_CUDNN_BROKEN,
+    ),
+    _start(r"cuDNN version incompatibility", source=_CUDNN, says=_MIXED),
+    _start(r"Could not load library libcud\w+", source=_CUDNN, weight=LIKELY, says=_MIXED),
+    _start(r"Unable to load any of \{?libcudnn", source=_CUDNN, weight=LIKELY, says=_MIXED),
+    _start(
+        r"detected CUDA version .* mismatches the version that was used to compile",
+        source=_EXTENSION,
+        says=_EXTENSION_FAILED,
+    ),
+    _start(r"CUDA_HOME environment variable is not set", source=_EXTENSION, weight=LIKELY, says=_EXTENSION_FAILED),
+    _start(r"CUDA_HOME does not exist", source=_EXTENSION, weight=LIKELY, says=_EXTENSION_FAILED),
+    _start(
+        r"CUDAMismatchException",
+        source="https://github.com/deepspeedai/DeepSpeed/blob/master/op_builder/builder.py",
+        says=_EXTENSION_FAILED,
+    ),
+    _start(r"Error building extension '", source=_EXTENSION, weight=LIKELY, says=_EXTENSION_FAILED),
+    _start(r"Ninja is required to load C\+\+ extensions", source=_EXTENSION, says=_EXTENSION_FAILED),
+    _start(r"compiled with different CUDA(?: major)? versions", source=_TORCHVISION, says=_MIXED),
+    _start(
+        r"Could not run 'torchvision::nms' with arguments from the 'CUDA' backend", source=_TORCHVISION, says=_MIXED
+    ),
+    # containers, Kubernetes
+    _gpu(
+        r"nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)",
+        "sw-driver-too-old",
+        source=_CONTAINER,
+    ),
+    _gpu(r"nvidia-container-cli: detection error: nvml error", "gpu-nvml-init-failed", source=_CONTAINER),
+    _gpu(
+        r"nvidia-container-cli: \w+ error: (?:driver|nvml) ", "gpu-nvml-init-failed", weight=LIKELY, source=_CONTAINER
+    ),
+    _gpu(r"unresolvable CDI devices", "gpu-none-visible", source="https://github.com/NVIDIA/nvidia-container-toolkit"),
+    _gpu(r"requested number of devices unavailable for nvidia\.com/gpu", "gpu-fewer-than-needed", source=_KUBELET),
+    _start(
+        r"Insufficient nvidia\.com/gpu",
+        source=_KUBELET,
+        says="No node has enough free GPUs for the pod, so it was not started.",
+    ),
+    # fabric manager, NVSwitch
+    _gpu(
+        r"fabric manager NVIDIA GPU driver interface version .* don't match", "gpu-fabric-manager-down", source=_FABRIC
+    ),
+    _gpu(r"nvidia-fabricmanager\.service: (?:Failed|Main process exited)", "gpu-fabric-manager-down", source=_FABRIC),
+    _gpu(r"failed to (?:initialize|start) .{0,30}fabric ?manager", "gpu-fabric-manager-down", source=_FABRIC),
+    _gpu(
+        r"detected NVSwitch (?:fatal|non-fatal) error",
+        "gpu-nvlink-errors gpu-fabric-manager-down",
+        weight=LIKELY,
+        source=_FABRIC,
+    ),
+)

@@ -1,0 +1,100 @@
+"""Messages of NCCL, CUDA, the driver, RDMA and memory: the values in them decide which cause is named."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from explain.measure import matcher
+
+from distcheck.cli.joblog.answer import Answer, answer
+from distcheck.cli.joblog.reading import whole_lines
+
+QP = "NCCL WARN Call to ibv_modify_qp failed with"
+DEVICE = "on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3,"
+MIXED = "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_2:1/RoCE ; OOB eth0:10.0.0.1<0>"
+
+
+def found(text: str) -> Answer:
+    seen = matcher().search(whole_lines(io.BytesIO(text.encode())), "job.log")
+    return answer(sorted(seen, key=lambda sighting: sighting.line))
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (f"{QP} 22 Invalid argument, {DEVICE} local GID ::, remote GID ::ffff:10.0.0.2", "roce-gid-index-wrong"),
+        (
+            f"{QP} 110 Connection timed out, {DEVICE} local GID fe80::1, remote GID ::ffff:1.2.3.4",
+            "roce-gid-index-wrong",
+        ),
+        (f"{QP} error Connection timed out", "roce-gid-subnet"),
+        (f"{QP} error Network is unreachable", "roce-gid-index-wrong"),
+        (f"{QP} error Invalid argument", "roce-gid-index-wrong"),
+        (f"{MIXED}\n{QP} error Invalid argument", "ib-mixed-link-layer"),
+        (f"NCCL_IB_GID_INDEX set by environment to 3.\n{QP} error No such device", "roce-gid-index-wrong"),
+        ("ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory.", "ib-fork-or-memlock"),
+        (
+            "NCCL WARN NET/IB : Got completion from peer 10.0.0.1<1> with status=IBV_WC_RETRY_EXC_ERR(12)",
+            "roce-pfc-ecn",
+        ),
+        ("NCCL WARN NET/IB : mlx5_0:1 async fatal event: port error", "ib-port-down"),
+        ("Bootstrap Root : mismatch in rank count from procs 8 : 16", "env-world-size-mismatch"),
+        ("no device found matching eth9, verify NCCL_OOB_NET_IFNAME", "net-nccl-ifname-no-match"),
+        ("Net : No interface found in the same subnet as remote address 10.1.0.1<0>", "net-subnet-mismatch"),
+        ("socketFinalizeAccept from 10.0.0.1<9>: wrong type 3 != 2", "net-nccl-socket-port-scan"),
+        ('Unrecognized prefix token "allgathr" when parsing "allgathr:ring"', "nccl-algo-proto-invalid"),
+        ("MNNVL (cliqueSize 8) is available but not supported on this system. Check the IMEX", "gpu-mnnvl-imex"),
+        ("ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister", "sw-nccl-shadowed"),
+        ("cudaGetDeviceCount returned 802", "gpu-fabric-manager-down"),
+        ("cuInit(0) returned 803", "sw-compat-libcuda"),
+        ("failed call to cuInit: CUDA_ERROR_UNKNOWN", "gpu-cuda-init-failed"),
+        ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.1", "sw-driver-too-old"),
+        ("nvidia-container-cli: detection error: nvml error: unknown error", "gpu-nvml-init-failed"),
+        ("NVRM: Xid (PCI:0000:dc:00): 45, pid=1, Ch 01 caused by previous Xid 149", "gpu-nvlink-errors"),
+        (
+            "NVRM: Xid (PCI:0000:dc:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset",
+            "gpu-needs-reset",
+        ),
+        ("NVRM: API mismatch: the client has the version 535.1, but this kernel module", "gpu-nvml-init-failed"),
+        ("OSError: [Errno 12] Cannot allocate memory", "host-memory-low"),
+        ("-bash: fork: retry: No child processes", "host-nproc-pids"),
+    ],
+)
+def test_values_in_a_message_decide_between_causes(text: str, rule: str) -> None:
+    assert found(text).causes[0].rule == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        (f"{QP} 110 Connection timed out, {DEVICE} local GID ::ffff:1.2.3.4, remote GID ::ffff:1.2.4.4", "network"),
+        (f"{QP} error No such device", "network"),
+        ("NET/IB : Got completion from peer 10.0.0.1<1> with status=5 opcode=0 len=0 vendor err 249", "network"),
+        ("NET/IB : Got completion from peer 10.0.0.1<1> with error 4, opcode 0, len 0, vendor err 81", "network"),
+        (
+            "NET/IB : req 0/1 tag 0 peer 10.0.0.1<1> collective mismatch error, local size 8 remote size 4",
+            "application",
+        ),
+        ("NET/Socket : peer 10.0.0.1<1> message truncated : receiving 8 bytes instead of 4", "application"),
+        ("ncclInvalidUsage\nLast error:\nBroadcast : invalid root 9 (root should be in the 0..8 range)", "application"),
+        (
+            "DistBackendError: NCCL error in: x.cpp:1, internal error\nFailed to find reverse path from remNode 0/5",
+            "GPU",
+        ),
+        ("ImportError: libtorch_python.so: undefined symbol: _ZN5torch4cuda4nccl6detail16throw_nccl_error", "start-up"),
+        ("ImportError: libgomp.so.1: cannot allocate memory in static TLS block", "start-up"),
+        ("CUDA error: peer mapping resources exhausted", "GPU"),
+        ("RuntimeError: Error building extension 'fused_adam'", "start-up"),
+        ("04:34:46 WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1) TIMEOUT", "application"),
+    ],
+)
+def test_what_no_rule_names_has_a_class_and_blames_no_rule(text: str, about: str) -> None:
+    answered = found(text)
+    assert (answered.causes, answered.about) == ((), about)
+
+
+def test_a_flushed_request_is_a_consequence_of_the_time_out_before_it() -> None:
+    flushed = "NET/IB : Got completion from peer n1<1> with status=5 opcode=0 len=0 vendor err 249 (Recv)"
+    timed_out = "NET/IB : Got completion from peer n1<1> with status=12 opcode=0 len=0 vendor err 129 (Recv)"
+    assert found(f"{flushed}\n{timed_out}").telling.line == 2
