@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT / "docs" / "examples"
 
-Run = Callable[[list[str], Path], None]
-"""Runs a command of distcheck under the conditions of the example and saves the job to a file."""
+Run = Callable[[str, Path], None]
+"""Runs the command of an example under its conditions and saves the job to a file."""
 
 
 class Example(NamedTuple):
@@ -50,7 +50,7 @@ class Example(NamedTuple):
 
     page: str
     command: str
-    """As shown on the page."""
+    """As shown on the page; of several nodes one line for each, which ends in "# on NODE"."""
     run: Run
     covers: tuple[str, ...]
     """Patterns of the files that measured its figures."""
@@ -60,14 +60,15 @@ class Example(NamedTuple):
 # --- runs
 
 
-def here(command: list[str], saved: Path) -> None:
+def here(command: str, saved: Path) -> None:
     """Run on this machine."""
-    subprocess.run([sys.executable, "-m", *command, "--save", str(saved)], cwd="/", check=False)
+    subprocess.run([sys.executable, "-m", *shlex.split(command), "--save", str(saved)], cwd="/", check=False)
 
 
-def beside_a_web_server(command: list[str], saved: Path) -> None:
+def beside_a_web_server(command: str, saved: Path) -> None:
     """Run on this machine, with another program on MASTER_PORT."""
-    port = command[command.index("--master-port") + 1]
+    words = shlex.split(command)
+    port = words[words.index("--master-port") + 1]
     server_command = ["python3", "-m", "http.server", port, "--bind", "127.0.0.1"]
     server = subprocess.Popen(server_command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -91,14 +92,14 @@ def _expect_listener(port: int) -> None:
             return
 
 
-def without_node4(command: list[str], saved: Path) -> None:
+def without_node4(command: str, saved: Path) -> None:
     """Run on four nodes; node4 does not answer."""
     with _cluster() as cluster:
         cluster.cut("node4")
         _on_cluster(cluster, command, saved)
 
 
-def node2_behind_firewall(command: list[str], saved: Path) -> None:
+def node2_behind_firewall(command: str, saved: Path) -> None:
     """Run on four nodes; the firewall of node2 accepts only ssh and replies."""
     admitted = "ct state established,related accept; iif lo accept; tcp dport 22 accept; drop;"
     with _cluster() as cluster:
@@ -107,21 +108,34 @@ def node2_behind_firewall(command: list[str], saved: Path) -> None:
         _on_cluster(cluster, command, saved)
 
 
+def with_simulated_gpus(command: str, saved: Path) -> None:
+    """Run on two nodes whose NVML and CUDA are those of the tests: four GPUs each, as of a DGX H100."""
+    from cluster import simulated  # type: ignore[import-not-found]
+
+    with _cluster(nodes=2) as cluster:
+        simulated.give_gpus(cluster)
+        simulated.run(cluster, command, DISTCHECK_SAVE="/shared/job.json")
+        saved.write_bytes((cluster.shared / "job.json").read_bytes())
+
+
 @contextmanager
-def _cluster() -> Iterator[Any]:
+def _cluster(nodes: int = 4) -> Iterator[Any]:
     from cluster.cluster import Cluster  # type: ignore[import-not-found]  # mypy does not check the tests
 
-    cluster = Cluster(slurm=False)
+    cluster = Cluster(nodes, slurm=False)
     try:
         yield cluster
     finally:
         cluster.conclude()
 
 
-def _on_cluster(cluster: Any, command: list[str], saved: Path) -> None:
-    cluster.run("head", *command, "--save", "/shared/job.json", timeout=120)
+def _on_cluster(cluster: Any, command: str, saved: Path) -> None:
+    cluster.run("head", *shlex.split(command), "--save", "/shared/job.json", timeout=120)
     saved.write_bytes((cluster.shared / "job.json").read_bytes())
 
+
+_AGENT = "torchrun --nnodes 2 --node-rank {} --master-addr node1 --nproc-per-node 4 --no-python distcheck gpu"
+_MAPPED = ("distcheck/selection/placement.py", "distcheck/selection/visible_devices.py")
 
 EXAMPLES: dict[str, Example] = {
     "gate": Example("README.md", "distcheck gate --nproc 4", here, ("distcheck/collectives/*.py",)),
@@ -150,6 +164,24 @@ EXAMPLES: dict[str, Example] = {
         ("distcheck/collectives/*.py",),
         "json",
     ),
+    "one-node": Example(
+        "docs/concepts.md",
+        "torchrun --standalone --nproc-per-node 4 --no-python distcheck gpu",
+        with_simulated_gpus,
+        _MAPPED,
+    ),
+    "two-nodes": Example(
+        "docs/concepts.md",
+        "\n".join(f"{_AGENT.format(number)}  # on node{number + 1}" for number in range(2)),
+        with_simulated_gpus,
+        _MAPPED,
+    ),
+    "visible-devices": Example(
+        "docs/concepts.md",
+        "CUDA_VISIBLE_DEVICES=2,3 distcheck gpu --nproc 2",
+        with_simulated_gpus,
+        _MAPPED,
+    ),
 }
 
 
@@ -167,7 +199,8 @@ def shown(name: str) -> list[str]:
     report = render(example.format, job, diagnose(job, strict=job.asked.strict))
     if example.format == "json":
         return ["```json", *_one_of_each(report).splitlines(), "```"]
-    return ["```", f"$ {example.command}", *report.splitlines(), "```"]
+    commands = [f"$ {line}" for line in example.command.splitlines()]
+    return ["```", *commands, *report.splitlines(), "```"]
 
 
 def _one_of_each(report: str) -> str:
@@ -198,7 +231,7 @@ def record(name: str) -> None:
     example = EXAMPLES[name]
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "job.json"
-        example.run(shlex.split(example.command), saved)
+        example.run(example.command, saved)
         (RECORDED / f"{name}.json").write_bytes(saved.read_bytes())
     command = f"python docs/examples.py --run {name}"
     measured.put(example.page, _block(name), shown(name), covers=example.covers, command=command)
