@@ -1,4 +1,7 @@
-"""What launchers say themselves: srun, sbatch, mpirun, ssh, torchrun, DeepSpeed, kubectl."""
+"""What launchers say themselves: the shell, ssh, torchrun, DeepSpeed, Accelerate, Lightning, Ray, Kubernetes.
+
+Slurm and MPI have tables of their own. DeepSpeed's words: deepspeed/launcher/runner.py.
+"""
 
 from __future__ import annotations
 
@@ -6,122 +9,119 @@ from functools import partial
 
 from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
 
-_SLURM = "https://slurm.schedmd.com/srun.html"
-_SBATCH = "https://slurm.schedmd.com/sbatch.html"
-_MPI = "https://docs.open-mpi.org/en/v5.0.x/launching-apps/index.html"
 _SSH = "https://man.openbsd.org/ssh"
-_DEEPSPEED = "https://www.deepspeed.ai/getting-started/#resource-configuration-multi-node"
+_DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py"
+_DETECTION = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/comm/comm.py"
+_ACCELERATE = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/commands/launch.py"
 _KUBERNETES = "https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/"
+_CONTAINER = "https://github.com/opencontainers/runc/blob/main/libcontainer/init_linux.go"
+_RAY = "https://docs.ray.io/en/latest/cluster/faq.html"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
+_PYTHON = "https://docs.python.org/3/library/exceptions.html"
+_LIGHTNING = "https://lightning.ai/docs/pytorch/stable/"
 _start = partial(told, about="start-up")
 _UNREACHABLE = "launch-node-unreachable launch-failed"
+_TOOLS = r"(?:srun|sbatch|mpirun|mpiexec|torchrun|horovodrun|orted|prted|pdsh|ssh|deepspeed|accelerate|ray|kubectl|colossalai)"
+_MAIN = "https://github.com/python/cpython/blob/main/Modules/main.c"
+_SEVERAL_NODES = r"nnodes[= ]+['\"]?[2-9]|--hostfile|pdsh|mpirun|srun: error"
+_VERSIONS = "Packages of versions that do not fit each other are installed."
 
 SPELLINGS = (
+    # A program is missing.
+    _start(rf"\b{_TOOLS}: (?:command )?not found", "launch-failed launch-probe-missing", source=_SHELL),
+    _start(rf"command not found: {_TOOLS}\b", "launch-failed launch-probe-missing", source=_SHELL),
+    _start(rf"No such file or directory: '(?:\S*/)?{_TOOLS}'", "launch-failed launch-probe-missing", source=_SHELL),
     _start(
-        r"\b(?:srun|mpirun|mpiexec|torchrun|horovodrun|orted|prted|pdsh|deepspeed|accelerate): (?:command )?not found",
-        "launch-failed launch-probe-missing",
-        source=_SHELL,
+        r"\bpython[\d.]*: (?:command )?not found", "launch-probe-missing launch-failed", weight=LIKELY, source=_SHELL
+    ),
+    _start(
+        r"can't open file '[^']+': \[Errno 2\]",
+        "command-file-missing",
+        weight=LIKELY,
+        source=_MAIN,
+        near=_SEVERAL_NODES,
+    ),
+    _start(
+        r"can't open file '[^']+': \[Errno 2\]",
+        about="application",
+        weight=LIKELY,
+        source=_MAIN,
+        unless=_SEVERAL_NODES,
+        says="The script that the command names does not exist.",
     ),
     _start(r"launcher '\w+' not installed", "launch-failed", source=_DEEPSPEED),
-    _start(r"Unable to create step for job", "launch-failed", source=_SLURM),
+    # ssh.
     _start(
-        r"srun: error: (?:Unable to allocate resources|Invalid|Job \S+ .*(?:expired|invalid))",
-        "launch-failed",
-        source=_SLURM,
+        r"ssh: Could not resolve hostname (?P<host>[^:\s]+)",
+        "k8s-dns-not-ready launch-node-unreachable",
+        source=_SSH,
+        near=r"\.svc\b|mpijob|mpi-operator|-worker-\d+\.|-launcher",
     ),
     _start(
-        r"srun: (?:error|fatal): (?!.*(?:tasks? [\d,-]+:|timeout waiting|Job step aborted|Task launch|Unable))",
-        "launch-failed",
-        weight=LIKELY,
-        source=_SLURM,
-    ),
-    _start(r"Task launch for .*failed on node (?P<host>\S+):", _UNREACHABLE, source=_SLURM),
-    _start(r"Communication connection failure", _UNREACHABLE, source=_SLURM),
-    _start(r"execve\(\): .*No such file", "launch-probe-missing launch-failed", source=_SLURM),
-    _start(
-        r"sbatch: error: ",
-        source=_SBATCH,
-        says="Slurm refused the job: change the request, or choose a partition that can serve it.",
-    ),
-    _start(r"There are not enough slots available", "launch-failed", source=_MPI),
-    _start(r"All nodes which are allocated for this job are already filled", "launch-failed", source=_MPI),
-    _start(
-        r"was unable to (?:launch the specified application|find the specified executable)",
-        "launch-failed launch-probe-missing",
-        source=_MPI,
-    ),
-    _start(r"detected an attempt to run as root", "launch-failed", source=_MPI),
-    _start(r"binding more processes than cpus on a resource", "launch-failed", source=_MPI),
-    _start(r"OMPI was not built with SLURM's PMI support", "launch-failed", source=_MPI),
-    _start(r"unable to reliably start one or more daemons", _UNREACHABLE, weight=LIKELY, source=_MPI),
-    _start(r"daemon has unexpectedly failed after launch", _UNREACHABLE, weight=LIKELY, source=_MPI),
-    _start(
-        r"ssh: Could not resolve hostname (?P<host>[^:\s]+)", "launch-node-unreachable k8s-dns-not-ready", source=_SSH
+        r"ssh: Could not resolve hostname (?P<host>[^:\s]+)",
+        "launch-node-unreachable k8s-dns-not-ready",
+        source=_SSH,
+        unless=r"\.svc\b|mpijob|mpi-operator|-worker-\d+\.|-launcher",
     ),
     _start(r"ssh: connect to host (?P<host>\S+) port \d+: ", _UNREACHABLE, source=_SSH),
     _start(r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)", _UNREACHABLE, source=_SSH),
+    _start(r"Permission denied, please try again", _UNREACHABLE, weight=LIKELY, source=_SSH),
     _start(r"Host key verification failed", _UNREACHABLE, source=_SSH),
+    _start(r"REMOTE HOST IDENTIFICATION HAS CHANGED", _UNREACHABLE, source=_SSH),
+    _start(r"Bad owner or permissions on \S*ssh", _UNREACHABLE, source=_SSH),
+    _start(r"Too many authentication failures", _UNREACHABLE, source=_SSH),
+    _start(r"Unable to negotiate with \S+ port", _UNREACHABLE, source=_SSH),
     _start(r"(?:kex|ssh)_exchange_identification", _UNREACHABLE, source=_SSH),
     _start(r"ssh exited with exit code 255", _UNREACHABLE, source=_SSH),
+    _start(r"Connection closed by \S+ port 22\b", _UNREACHABLE, source=_SSH),
     _start(r"returned non-zero exit status 255", _UNREACHABLE, source=_SSH, near=r"\bssh\b"),
+    _start(r"was not reachable via ssh", _UNREACHABLE, source=_DEEPSPEED),
+    # torchrun, DeepSpeed, Accelerate, Lightning.
     _start(
-        r"No module named '?etcd",
-        "sw-etcd-missing",
-        source="https://docs.pytorch.org/docs/stable/elastic/rendezvous.html",
+        r"(?:torchrun|launch\.py|accelerate|deepspeed|run\.py): error: ",
+        source=_SHELL,
+        weight=LIKELY,
+        unless=r"local[-_]rank",
+        says="The launcher was started with wrong arguments.",
     ),
     _start(
-        r"The 'etcd' module is required",
-        "sw-etcd-missing",
-        source="https://docs.pytorch.org/docs/stable/elastic/rendezvous.html",
+        r"attempting to detect MPI environment",
+        "env-rank-unset env-mpi-horovod-vars-only",
+        weight=LIKELY,
+        source=_DETECTION,
+        near=r"mpi4py|MPI_Init|MPI_INIT|libmpi|PMI|ORTE|orte_",
     ),
     _start(
         r"No slot '\d+' specified on host",
         source=_DEEPSPEED,
         says="DeepSpeed counts fewer slots on the host than are asked for: check the hostfile and --include; it ignores CUDA_VISIBLE_DEVICES.",
     ),
-    _start(r"ImagePullBackOff", source=_KUBERNETES, says="Kubernetes could not load the container's image."),
-    _start(r"Insufficient nvidia\.com/gpu", "gpu-fewer-than-needed", weight=LIKELY, source=_KUBERNETES),
     _start(
-        r"KeyError: ['\"]PDSH_",
+        r"Hostname '\S+' not found in hostfile",
         source=_DEEPSPEED,
-        says="DeepSpeed's launcher reads a variable that is not set: use another release of DeepSpeed.",
+        says="--include names a host that the hostfile lacks.",
     ),
     _start(
-        r"srun: Job step aborted",
-        about="process killed",
-        weight=CONSEQUENCE,
-        source=_SLURM,
-        says="Slurm ended the step because a task failed, or on request.",
-    ),
-    _start(r"slurmstepd: error: pyxis: ", "launch-failed", source="https://github.com/NVIDIA/pyxis"),
-    _start(
-        r"Failed to invoke spank plugin stack", "launch-failed", weight=LIKELY, source="https://github.com/NVIDIA/pyxis"
-    ),
-    _start(r"PMIX ERROR", "launch-failed", weight=LIKELY, source=_MPI),
-    _start(r"OPAL ERROR", "launch-failed", weight=LIKELY, source=_MPI),
-    _start(r"ORTE_ERROR_LOG", "launch-failed", weight=SYMPTOM, source=_MPI),
-    _start(
-        r"It looks like MPI_INIT failed",
-        source=_MPI,
-        weight=SYMPTOM,
-        says="MPI could not start. The lines around this one say why.",
-    ),
-    _start(r"There are no allocated resources for the application", "launch-failed", source=_MPI),
-    _start(r"Connection closed by \S+ port 22\b", _UNREACHABLE, source=_SSH),
-    _start(
-        r"Hostfile .*(?:bad entry|not formatted)",
+        r"Hostfile (?:.*(?:bad entry|multiple entries|not formatted)|is empty)",
         source=_DEEPSPEED,
-        says="A line of the hostfile is not of the form `name slots=8`.",
+        says="A line of the hostfile is not of the form `name slots=8`, or a name is in it twice.",
     ),
     _start(
-        r"Hostfile is not formatted correctly",
+        r"no extra nodes available via hostfile",
         source=_DEEPSPEED,
-        says="A line of the hostfile is not of the form `name slots=8`.",
+        says="--num_nodes is more than the hostfile has, or DeepSpeed found no hostfile.",
     ),
+    _start(r"Unable to proceed, no GPU resources available", "gpu-none-visible", source=_DEEPSPEED),
     _start(
         r"hostname: invalid option",
         source=_DEEPSPEED,
         says="This machine's `hostname` has no option -I: give --master_addr.",
+    ),
+    _start(
+        r"Unable to detect suitable master address via",
+        source=_DEEPSPEED,
+        says="DeepSpeed could not ask the first node for its address: set --master_addr.",
+        unless=r"ssh: |exit status 255",
     ),
     _start(
         r"hostname -I'\]' returned non-zero",
@@ -130,54 +130,96 @@ SPELLINGS = (
         says="DeepSpeed could not run `hostname -I`: set MASTER_ADDR.",
     ),
     _start(
+        r"KeyError: ['\"]PDSH_",
+        source=_DEEPSPEED,
+        says="DeepSpeed's launcher reads a variable that is not set: use another release of DeepSpeed.",
+    ),
+    _start(
         r"CUDAMismatchException",
         source=_DEEPSPEED,
         says="DeepSpeed compiles with another CUDA than torch's: install the CUDA toolkit of torch's version.",
     ),
-    _start(r"FailedScheduling", source=_KUBERNETES, says="Kubernetes has no node with what the pod requests."),
-    _start(r"Unable to contact slurm controller", "launch-failed", source=_SLURM),
     _start(
-        r"(?:torchrun|launch\.py|accelerate|deepspeed): error: ",
-        source=_SHELL,
-        weight=LIKELY,
-        unless=r"local[-_]rank",
-        says="The launcher was started with wrong arguments.",
+        r"You need to use at least 2 processes to use `--multi_gpu`",
+        source=_ACCELERATE,
+        says="accelerate's --num_processes does not fit --multi_gpu.",
     ),
+    _start(
+        r"Less than two GPU ids were configured",
+        source=_ACCELERATE,
+        says="accelerate's --gpu_ids names fewer than two GPUs.",
+    ),
+    _start(
+        r"MisconfigurationException",
+        source=_LIGHTNING,
+        weight=SYMPTOM,
+        says="Lightning rejects the configuration of the job.",
+    ),
+    # Ray.
+    _start(
+        r"[Uu]nable to connect to GCS",
+        about="network",
+        source=_RAY,
+        says="A Ray node cannot reach the head node. Check its address, port 6379 and the firewall.",
+    ),
+    _start(
+        r"Failed to connect to GCS",
+        about="network",
+        source=_RAY,
+        says="A Ray node cannot reach the head node. Check its address, port 6379 and the firewall.",
+    ),
+    _start(
+        r"Could not find any running Ray instance",
+        source=_RAY,
+        says="No Ray cluster runs here: start one with `ray start --head`.",
+    ),
+    _start(
+        r"No available node types can fulfill resource request",
+        source=_RAY,
+        says="The job asks Ray for more GPUs or CPUs than its cluster has.",
+    ),
+    _start(r"Version mismatch: The cluster was started with", "sw-packages-differ sw-python-differs", source=_RAY),
+    # Kubernetes.
+    _start(r"ImagePullBackOff", source=_KUBERNETES, says="Kubernetes could not load the container's image."),
+    _start(r"ErrImagePull", source=_KUBERNETES, says="Kubernetes could not load the container's image."),
+    _start(
+        r"CreateContainer(?:Config)?Error",
+        source=_KUBERNETES,
+        says="Kubernetes could not create the container: kubectl describe pod shows why.",
+    ),
+    _start(
+        r"is waiting to start: (?:PodInitializing|ContainerCreating)",
+        weight=SYMPTOM,
+        source=_KUBERNETES,
+        says="The pod is not yet started: kubectl describe pod shows what it waits for.",
+    ),
+    _start(r"Insufficient nvidia\.com/gpu", "gpu-fewer-than-needed", weight=LIKELY, source=_KUBERNETES),
+    _start(r"FailedScheduling", source=_KUBERNETES, says="Kubernetes has no node with what the pod requests."),
+    _start(
+        r"upstream connect error or disconnect/reset before headers",
+        "k8s-istio-sidecar",
+        about="network",
+        source="https://istio.io/latest/docs/ops/common-problems/network-issues/",
+    ),
+    _start(
+        r"exec format error",
+        weight=LIKELY,
+        source=_CONTAINER,
+        says="The program or image is built for another processor architecture.",
+    ),
+    # Packages.
     _start(
         r"libnccl\.so\S* cannot open shared object file",
         source=_SHELL,
         says="The folder of libnccl.so is not in LD_LIBRARY_PATH.",
     ),
-    _start(r"SSH was not successful", _UNREACHABLE, source=_SSH),
-    _start(r"ssh not successful for hosts", _UNREACHABLE, source=_SSH),
+    _start(r"module '[\w.]+' has no attribute", source=_PYTHON, weight=LIKELY, says=_VERSIONS),
+    _start(r"cannot import name", source=_PYTHON, weight=LIKELY, says=_VERSIONS),
     _start(
-        r"Launching horovod task function was not successful",
-        "launch-failed launch-node-unreachable",
-        weight=LIKELY,
-        source=_SSH,
-    ),
-    _start(
-        r"[Uu]nable to connect to GCS",
-        about="network",
-        source="https://docs.ray.io/en/latest/cluster/faq.html",
-        says="A Ray node cannot reach the head node. Check its address, port 6379 and the firewall.",
-    ),
-    _start(
-        r"module '[\w.]+' has no attribute",
-        source="https://docs.python.org/3/library/exceptions.html#AttributeError",
-        weight=LIKELY,
-        says="Packages of versions that do not fit each other are installed.",
-    ),
-    _start(
-        r"cannot import name",
-        source="https://docs.python.org/3/library/exceptions.html#ImportError",
-        weight=LIKELY,
-        says="Packages of versions that do not fit each other are installed.",
-    ),
-    _start(
-        r"MisconfigurationException",
-        source="https://lightning.ai/docs/pytorch/stable/",
-        weight=SYMPTOM,
-        says="Lightning rejects the configuration of the job.",
+        r"returned a non-zero exit code",
+        source=_SHELL,
+        weight=CONSEQUENCE,
+        about="application",
+        says="A rank failed. The cause is in the lines of that rank before this report.",
     ),
 )

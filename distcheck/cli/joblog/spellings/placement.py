@@ -13,6 +13,9 @@ _ENVIRON = "https://docs.python.org/3/library/os.html#os.environ"
 _SAMPLER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/distributed.py"
 _BOOTSTRAP = "https://github.com/NVIDIA/nccl/blob/master/src/bootstrap.cc"
 _INIT = "https://github.com/NVIDIA/nccl/blob/master/src/init.cc"
+_C10D = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
+_DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launcher_helper.py"
+_LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/tree/master/src/lightning/fabric/plugins/environments"
 _GLOO = "https://github.com/pytorch/gloo/blob/main/gloo/context.cc"
 _LAUNCH = (
     "https://docs.pytorch.org/docs/stable/elastic/run.html#transitioning-from-torch-distributed-launch-to-torchrun"
@@ -38,6 +41,15 @@ SPELLINGS = (
     ),
     _start(r"KeyError: ['\"]OMPI_COMM_WORLD_", "env-rank-unset", source=_ENVIRON),
     _start(
+        r"KeyError: ['\"](?:NODE_RANK|GROUP_RANK|LOCAL_SIZE|NNODES|NPROC_PER_NODE|MASTER_IP|PMI_RANK|PMI_SIZE)['\"]",
+        "env-rank-unset env-local-rank-unset",
+        weight=LIKELY,
+        source=_ENVIRON,
+    ),
+    _start(r"(?:`rank`|`world_size`) must be an integer\. None", "env-rank-unset", source=_RENDEZVOUS),
+    _start(r"(?:local_rank|rank) number is not in current env", "env-rank-unset", source=_DEEPSPEED),
+    _start(r"JSM_NAMESPACE_\w+` not found", "env-rank-unset", source=_LIGHTNING),
+    _start(
         r"int\(\) argument must be a string.* not '?NoneType",
         "env-rank-unset env-local-rank-unset",
         source=_INT,
@@ -61,8 +73,12 @@ SPELLINGS = (
     _start(r"unrecognized arguments: --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"no such option:? --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"unknown command line flag 'local[-_]rank'", "launch-local-rank-arg", source=_LAUNCH),
+    _start(r"Could not consume arg: --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
+    _start(r"not used by the HfArgumentParser: .*--local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"arguments are required: --local[-_]rank", "launch-local-rank-arg env-local-rank-unset", source=_LAUNCH),
     _start(r"Invalid rank \d+, rank should be in the interval", "env-rank-out-of-range", source=_SAMPLER),
+    _start(r"rank should be within the world_size", "env-rank-out-of-range env-world-size-mismatch", source=_C10D),
+    _start(r"world size should be less or equal to the world size", "env-world-size-mismatch", source=_C10D),
     _start(r"Invalid rank requested :", "env-rank-out-of-range", source=_INIT),
     _start(r"rank < size\. ?\d+ vs -", "env-world-size-zero-neg", source=_GLOO),
     _start(r"rank < size\. ?\d+ vs \d", "env-rank-out-of-range", source=_GLOO),
@@ -85,33 +101,10 @@ SPELLINGS = (
         source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/utilities/distributed.py",
     ),
     _start(
-        r"You set `--ntasks=\d+` in your SLURM bash script, but this variable is not supported",
-        "slurm-ntasks-vs-devices",
-        weight=LIKELY,
-        source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py",
-    ),
-    _start(
-        r"devices=.* does not match .*ntasks",
-        "slurm-ntasks-vs-devices",
-        source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py",
-    ),
-    _start(
         r"The `srun` command is available on your system but is not used",
         "slurm-no-srun",
         weight=HINT,
         source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py",
-    ),
-    _start(
-        r"seconds waiting for clients\. \d+/\d+ clients joined",
-        "env-rank-missing torchrun-nnodes-mismatch net-master-unreachable",
-        weight=LIKELY,
-        source=_STORE,
-    ),
-    _start(
-        r"Rendezvous ?Timeout ?Error",
-        "env-rank-missing torchrun-nnodes-mismatch torchrun-localhost-name-ambiguous",
-        weight=SYMPTOM,
-        source="https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/api.py",
     ),
     _start(r"Multiple Ranks are using the same GPU", "gpu-duplicate env-local-rank-unset", source=_INIT),
     _start(
@@ -125,6 +118,5 @@ SPELLINGS = (
     _start(rf"\b{_VARIABLES}\b.{{0,40}} must be set\b", "env-rank-unset", weight=LIKELY, source=_RENDEZVOUS),
     _start(rf"\b{_VARIABLES}: unbound variable", "env-rank-unset", source=_RENDEZVOUS),
     _start(r"str expected, not NoneType", "env-rank-unset", weight=LIKELY, source=_ENVIRON),
-    _start(r"port number of the C10d store must be", "env-master-port-range", source=_RENDEZVOUS),
     _start(r"Setting OMP_NUM_THREADS environment variable", "perf-omp-1", weight=NOISE, source=_LAUNCH),
 )

@@ -123,11 +123,6 @@ SPELLINGS = (
         near=r"fork|thread|clone|spawn|pthread",
         unless=r"ibv_|recv",
     ),
-    _host(
-        r"can't open file '[^']*': \[Errno 2\]",
-        "command-file-missing",
-        source="https://docs.python.org/3/using/cmdline.html",
-    ),
     _host(r"Stale file handle", "storage-hangs storage-not-shared", weight=LIKELY, source=_ERRNO),
     _host(
         r"Transport endpoint is not connected",

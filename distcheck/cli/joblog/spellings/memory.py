@@ -1,0 +1,50 @@
+"""The memory of a node or of its cgroup is used up: the kernel, schedulers, Ray, Python, C++ and torch word it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+
+_KERNEL = "https://docs.kernel.org/admin-guide/mm/concepts.html#oom-killer"
+_CGROUP = "https://slurm.schedmd.com/cgroup.conf.html"
+_KUBERNETES = "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/"
+_RAY = "https://docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html"
+_ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp"
+_PYTHON = "https://docs.python.org/3/library/exceptions.html#MemoryError"
+_LOADER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/signal_handling.py"
+_killed = partial(told, about="process killed")
+_MEMORY = "host-memory-low host-oom-kills"
+_THREADS = "host-nproc-pids"
+
+SPELLINGS = (
+    _killed(r"oom[-_ ]kill(?:er|ed)? event", _MEMORY, source=_CGROUP),
+    _killed(r"oom-kill:constraint", _MEMORY, source=_KERNEL),
+    _killed(r"invoked oom-killer", _MEMORY, source=_KERNEL),
+    _killed(r"oom_reaper: reaped process", _MEMORY, source=_KERNEL),
+    _killed(r"Out of memory: Kill(?:ed)? process", _MEMORY, source=_KERNEL),
+    _killed(r"Memory cgroup out of memory", _MEMORY, source=_KERNEL),
+    _killed(r"cgroup out-of-memory handler", _MEMORY, source=_CGROUP),
+    _killed(r"OOM[- _]?Killed", _MEMORY, source=_KUBERNETES),
+    _killed(r"node running low on memory", _MEMORY, source=_RAY),
+    _killed(r"Memory on the node \(IP: .* where the ", _MEMORY, source=_RAY),
+    _killed(r"exceeds the memory usage threshold", _MEMORY, source=_RAY),
+    _killed(r"killed due to memory pressure", _MEMORY, source=_RAY),
+    _killed(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", _MEMORY, source=_ALLOCATOR),
+    _killed(r"\[Errno 12\] Cannot allocate memory", _MEMORY, source=_PYTHON),
+    _killed(r"Unable to allocate \S+ [KMGTP]?i?B for an array", _MEMORY, weight=LIKELY, source=_PYTHON),
+    _killed(r"(?:^|\s)MemoryError(?::|$)", _MEMORY, weight=SYMPTOM, source=_PYTHON),
+    _killed(r"std::bad_alloc", _MEMORY, weight=SYMPTOM, source=_PYTHON),
+    _killed(r"DataLoader worker \(pid\S* \d+\) is killed by signal: Killed", _MEMORY, weight=LIKELY, source=_LOADER),
+    _killed(r"pthread_create failed for thread", _THREADS, about="start-up", source=_KERNEL),
+    _killed(r"Thread creation failed: Resource temporarily unavailable", _THREADS, about="start-up", source=_KERNEL),
+    _killed(r"fork: (?:retry: )?Resource temporarily unavailable", _THREADS, about="start-up", source=_KERNEL),
+    _killed(
+        r"BlockingIOError: \[Errno 11\]",
+        _THREADS,
+        about="start-up",
+        weight=LIKELY,
+        source=_KERNEL,
+        near=r"fork|popen|subprocess",
+    ),
+)

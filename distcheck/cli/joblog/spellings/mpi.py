@@ -1,0 +1,82 @@
+"""MPI's launchers, and Horovod's on top of them.
+
+Words: help-*.txt of https://github.com/openpmix/prrte (Open MPI 5) and of Open MPI 4's orte; horovod/runner.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+
+_MPI = "https://docs.open-mpi.org/en/v5.0.x/launching-apps/index.html"
+_MAPPING = "https://github.com/openpmix/prrte/blob/master/src/mca/rmaps/base/help-prte-rmaps-base.txt"
+_DAEMONS = "https://github.com/openpmix/prrte/blob/master/src/mca/errmgr/base/help-errmgr-base.txt"
+_HYDRA = "https://github.com/pmodels/mpich/tree/main/src/pm/hydra"
+_HOROVOD = "https://github.com/horovod/horovod/blob/master/horovod/runner/driver/driver_service.py"
+_start = partial(told, about="start-up")
+_UNREACHABLE = "launch-node-unreachable launch-failed"
+
+SPELLINGS = (
+    _start(r"There are not enough slots available", "launch-failed", source=_MAPPING),
+    _start(r"All nodes which are allocated for this job are already filled", "launch-failed", source=_MAPPING),
+    _start(r"not enough node entries", "launch-failed", source=_MAPPING),
+    _start(r"Your job failed to map", "launch-failed", source=_MAPPING),
+    _start(r"The requested mapping policy cannot be performed", "launch-failed", source=_MAPPING),
+    _start(r"A request was made to (?:bind|map) (?:to|by|that|a process)", "launch-failed", source=_MAPPING),
+    _start(r"found no available cpus on", "launch-failed", source=_MAPPING),
+    _start(r"There are no allocated resources for the application", "launch-failed", source=_MAPPING),
+    _start(r"No nodes are available for this job", "launch-failed", source=_MAPPING),
+    _start(
+        r"was unable to (?:launch the specified application|find the specified executable)",
+        "launch-failed launch-probe-missing",
+        source=_MPI,
+    ),
+    _start(
+        r"could not (?:find|access) (?:the|or execute an) executable", "launch-probe-missing launch-failed", source=_MPI
+    ),
+    _start(r"execvp error on file", "launch-probe-missing launch-failed", source=_HYDRA),
+    _start(r"detected an attempt to run as root", "launch-failed", source=_MPI),
+    _start(r"binding more processes than cpus on a resource", "launch-failed", source=_MPI),
+    _start(r"OMPI was not built with SLURM's PMI support", "launch-failed", source=_MPI),
+    _start(r"launch agent .*could not be found", "launch-failed", source=_MPI),
+    _start(r"unable to reliably start one or more daemons", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
+    _start(r"daemon has unexpectedly failed after launch", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
+    _start(r"lost communication with a remote daemon", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
+    _start(r"PMIX ERROR", "launch-failed", weight=LIKELY, source=_MPI),
+    _start(r"OPAL ERROR", "launch-failed", weight=LIKELY, source=_MPI),
+    _start(r"ORTE_ERROR_LOG", "launch-failed", weight=SYMPTOM, source=_MPI),
+    _start(
+        r"It looks like MPI_INIT failed",
+        source=_MPI,
+        weight=SYMPTOM,
+        says="MPI could not start. The lines around this one say why.",
+    ),
+    _start(
+        r"MPI_ABORT was invoked",
+        source=_MPI,
+        weight=CONSEQUENCE,
+        about="application",
+        says="A rank failed. The cause is in the lines of that rank before this report.",
+    ),
+    _start(
+        r"Unable to find a set of common task-to-task communication interfaces",
+        "net-subnet-mismatch net-firewall-ephemeral",
+        about="network",
+        source=_HOROVOD,
+    ),
+    _start(
+        r"Horovod was unable to connect to .* on any",
+        "net-firewall-ephemeral net-subnet-mismatch",
+        about="network",
+        source=_HOROVOD,
+    ),
+    _start(
+        r"Launching horovod task function was not successful",
+        "launch-failed launch-node-unreachable",
+        weight=LIKELY,
+        source=_HOROVOD,
+    ),
+    _start(r"SSH was not successful", _UNREACHABLE, source=_HOROVOD),
+    _start(r"ssh not successful for hosts", _UNREACHABLE, source=_HOROVOD),
+)

@@ -1,0 +1,155 @@
+"""Names of hosts: what getaddrinfo's errors become in torch, Python, glibc's tools and launchers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import LIKELY, NOISE, SYMPTOM, told
+
+_SOCKET = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/socket.cpp"
+_GETADDRINFO = "https://man7.org/linux/man-pages/man3/gai_strerror.3.html"
+_ENDPOINT = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/utils.py"
+_URLLIB3 = "https://github.com/urllib3/urllib3/blob/main/src/urllib3/exceptions.py"
+_IDNA = "https://docs.python.org/3/library/codecs.html#module-encodings.idna"
+_net = partial(told, about="network")
+_KUBERNETES = (
+    r"\.svc\b|kubernetes|kubectl|kubeflow|pytorchjob|\bpod\b|\bpods\b|volcano|vcjob|-(?:master|worker|launcher)-\d"
+)
+_NO_SUCH = (
+    r"(?:Name or service not known|Temporary failure|No address|nodename|Name does not resolve|Unknown host|Try again)"
+)
+_OF = r"network addresses of \((?P<host>[^,]+), (?P<port>\d+)\) cannot be retrieved"
+_CHOSEN = r"network addresses of \((?P<host>[^,]+), (?P<port>(?:3[3-9]|[45]\d|6[0-5])\d{3})\) cannot be retrieved"
+"""A port in the ephemeral range was chosen by torchrun, and so was the name: its agent's own."""
+_OWN = r"gethostbyname\(|gethostname\(|getfqdn|hostname --?[iIf]\b|hostname --(?:ip|fqdn|all-ip)"
+WEB = r"urllib3|HTTPS?ConnectionPool|requests/|urlopen|http\.client|huggingface_hub|wandb|Max retries exceeded"
+"""A download or a tracker, not the job's own network."""
+
+SPELLINGS = (
+    _net(
+        r"network addresses of \((?P<host>\[[0-9a-f:]+\]), ",
+        "env-master-addr-format env-master-addr-unresolvable",
+        source=_SOCKET,
+    ),
+    _net(
+        rf"host not found: {_NO_SUCH}",
+        "k8s-dns-not-ready env-master-addr-unresolvable",
+        source=_GETADDRINFO,
+        near=_KUBERNETES,
+    ),
+    _net(
+        rf"host not found: {_NO_SUCH}",
+        "env-master-addr-unresolvable k8s-dns-not-ready",
+        source=_GETADDRINFO,
+        unless=_KUBERNETES,
+    ),
+    _net(rf"IPv4 {_OF}", "k8s-dns-not-ready env-master-addr-unresolvable", source=_SOCKET, near=_KUBERNETES),
+    _net(rf"IPv4 {_OF}", "env-master-addr-unresolvable torchrun-fqdn-unreachable", source=_SOCKET, unless=_KUBERNETES),
+    _net(
+        rf"IPv6 {_CHOSEN} \(gai error: (?:-2|-3|8)\b",
+        "host-own-name-unresolvable torchrun-fqdn-unreachable env-master-addr-unresolvable",
+        weight=LIKELY,
+        source=_SOCKET,
+        unless=_KUBERNETES,
+    ),
+    _net(
+        rf"IPv6 {_OF} \(gai error: (?:-2|-3|8)\b",
+        "env-master-addr-unresolvable torchrun-fqdn-unreachable",
+        weight=LIKELY,
+        source=_SOCKET,
+        unless=rf"{_KUBERNETES}|IPv6 {_CHOSEN.replace('?P<host>', '').replace('?P<port>', '')}",
+    ),
+    _net(
+        rf"IPv6 {_OF} \(gai error: (?:-2|-3|8)\b",
+        "k8s-dns-not-ready env-master-addr-unresolvable",
+        weight=LIKELY,
+        source=_SOCKET,
+        near=_KUBERNETES,
+    ),
+    _net(
+        r"IPv6 network addresses of .* cannot be retrieved \(gai error: (?:-9|11001)",
+        "net-ipv4-ipv6-mixed",
+        weight=NOISE,
+        source=_SOCKET,
+    ),
+    _net(r"hostname of the client socket cannot be retrieved", "net-reverse-dns-slow", weight=NOISE, source=_SOCKET),
+    _net(
+        r"hostname of the rendezvous endpoint '.*' must be",
+        "env-master-addr-format",
+        about="start-up",
+        source=_ENDPOINT,
+    ),
+    _net(r"encoding with 'idna' codec failed", "env-master-addr-format", source=_IDNA, unless=WEB),
+    _net(
+        r"gaierror: \[Errno -?\d+\]",
+        "host-own-name-unresolvable net-hostname-loopback",
+        source=_GETADDRINFO,
+        near=_OWN,
+        unless=WEB,
+    ),
+    _net(r"gaierror: \[Errno -?\d+\]", "env-master-addr-unresolvable", source=_GETADDRINFO, unless=rf"{_OWN}|{WEB}"),
+    _net(
+        r"^hostname: (?:Name or service not known|Temporary failure|Unknown host|No address)",
+        "host-own-name-unresolvable net-hostname-loopback",
+        source="https://man7.org/linux/man-pages/man1/hostname.1.html",
+    ),
+    _net(
+        r"server can't find \S*(?:master|worker|launcher|\.svc)",
+        "k8s-dns-not-ready env-master-addr-unresolvable",
+        source="https://github.com/kubeflow/trainer/blob/release-1.9/pkg/config/config.go",
+    ),
+    _net(
+        r"nslookup: can't resolve '\S*(?:master|worker|launcher|\.svc)",
+        "k8s-dns-not-ready env-master-addr-unresolvable",
+        source="https://github.com/kubeflow/trainer/blob/release-1.9/pkg/config/config.go",
+    ),
+    _net(
+        r"Temporary failure in name resolution",
+        "k8s-dns-not-ready env-master-addr-unresolvable",
+        weight=SYMPTOM,
+        source=_GETADDRINFO,
+        near=_KUBERNETES,
+        unless=rf"gaierror|ssh: |{WEB}",
+    ),
+    _net(
+        r"Temporary failure in name resolution",
+        "env-master-addr-unresolvable net-dns-unstable",
+        weight=SYMPTOM,
+        source=_GETADDRINFO,
+        unless=rf"gaierror|ssh: |{WEB}|{_KUBERNETES}",
+    ),
+    _net(
+        r"Name or service not known",
+        "env-master-addr-unresolvable",
+        weight=SYMPTOM,
+        source=_GETADDRINFO,
+        unless=rf"gaierror|ssh: |host not found:|cannot be retrieved|{WEB}",
+    ),
+    _net(
+        r"Could not resolve host",
+        "env-master-addr-unresolvable",
+        weight=SYMPTOM,
+        source=_GETADDRINFO,
+        unless=rf"ssh: |curl: |github|https?://|{WEB}",
+    ),
+    _net(
+        r"Max retries exceeded with url",
+        about="application",
+        weight=LIKELY,
+        source=_URLLIB3,
+        says="The script could not download a file, or reach a tracker: the node may have no way to the internet.",
+    ),
+    _net(
+        r"urlopen error \[Errno -?\d+\]",
+        about="application",
+        weight=LIKELY,
+        source=_URLLIB3,
+        says="The script could not download a file: the node may have no way to the internet.",
+    ),
+    _net(
+        r"couldn't connect to 'https://huggingface",
+        about="application",
+        source="https://huggingface.co/docs/transformers/installation#offline-mode",
+        says="The script could not download a file: load it before, or set HF_HUB_OFFLINE=1.",
+    ),
+)

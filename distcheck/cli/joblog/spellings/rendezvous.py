@@ -1,0 +1,119 @@
+"""torchrun's agents: how the nodes find each other, and what an agent says when another one is gone."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
+
+_API = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/api.py"
+_DYNAMIC = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py"
+_STATIC = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py"
+_UTILS = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/utils.py"
+_RUN = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py"
+_STORE = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/TCPStore.cpp"
+_ELASTIC_STORE = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/utils/store.py"
+_ETCD = "https://docs.pytorch.org/docs/stable/elastic/rendezvous.html"
+_start = partial(told, about="start-up")
+_SEVERAL_NODES = r"nnodes[= ]+['\"]?(?:[2-9]|[1-9]\d|\d+:(?:[2-9]|\d\d))|(?:max|min)_nodes\s+: (?:[2-9]|\d\d)"
+_ENDPOINT = r"rdzv[-_]endpoint[= ]+['\"]?(?!localhost|127\.|is )[\w.\[]|rdzv_endpoint\s+: (?!localhost|127\.)\S"
+_NO_ENDPOINT = r"rdzv_endpoint\s+: (?:localhost|127\.|$)|rdzv[-_]endpoint[= ]+['\"]?(?:localhost|127\.)"
+_UNUSED_ADDRESS = r"master_addr is only used for static rdzv_backend"
+_MISSING = "env-rank-missing torchrun-nnodes-mismatch net-master-unreachable"
+
+SPELLINGS = (
+    _start(
+        r"seconds waiting for clients\. (?P<joined>\d+)/(?P<world>\d+) clients joined",
+        _MISSING,
+        weight=LIKELY,
+        source=_STORE,
+    ),
+    _start(
+        r"Rendezvous ?Timeout ?Error",
+        "torchrun-localhost-name-ambiguous torchrun-ignores-master-env env-rank-missing",
+        weight=LIKELY,
+        source=_API,
+        near=rf"{_UNUSED_ADDRESS}|{_NO_ENDPOINT}",
+        unless=_ENDPOINT,
+    ),
+    _start(
+        r"Rendezvous ?Timeout ?Error",
+        "torchrun-rdzv-id-mismatch env-rank-missing torchrun-nnodes-mismatch",
+        weight=LIKELY,
+        source=_RUN,
+        near=r"generated a random run_id",
+        unless=rf"{_UNUSED_ADDRESS}|{_NO_ENDPOINT}",
+    ),
+    _start(
+        r"Rendezvous ?Timeout ?Error",
+        "env-rank-missing torchrun-nnodes-mismatch torchrun-localhost-name-ambiguous",
+        weight=SYMPTOM,
+        source=_API,
+    ),
+    _start(
+        _UNUSED_ADDRESS,
+        "torchrun-localhost-name-ambiguous torchrun-ignores-master-env",
+        weight=HINT,
+        source=_RUN,
+        near=_SEVERAL_NODES,
+        unless=_ENDPOINT,
+    ),
+    _start(
+        r"wait timeout after \d+ms, keys: \S*torchelastic/(?:role_info|assigned_ranks|rank_info)",
+        _MISSING,
+        weight=LIKELY,
+        source=_ELASTIC_STORE,
+    ),
+    _start(
+        r"port number of the (?:rendezvous endpoint|C10d store)", "env-master-port-range env-not-integer", source=_UTILS
+    ),
+    _start(
+        r"(?:rank|endpoint|Port) is absent in ",
+        source=_STATIC,
+        says="torchrun's static rendezvous lacks --node-rank, --master-addr or --master-port.",
+    ),
+    _start(
+        r"not in \"MIN:MAX\" format",
+        source=_RUN,
+        says="--nnodes is not a number or a range: often the variable that should hold it is empty.",
+    ),
+    _start(
+        r"Unsupported nproc_per_node value",
+        source=_RUN,
+        says="--nproc-per-node is not a number: often the variable that should hold it is empty.",
+    ),
+    _start(r"ValueError: Cuda is not available", "gpu-none-visible", source=_RUN),
+    _start(
+        r"rendezvous backend '\S*' is not registered",
+        source=_API,
+        says="torchrun does not know this --rdzv-backend: use c10d or static.",
+    ),
+    _start(
+        r"connection to etcd has failed",
+        about="network",
+        source=_ETCD,
+        says="The agents cannot reach the etcd server of --rdzv-endpoint.",
+    ),
+    _start(r"No module named '?etcd", "sw-etcd-missing", source=_ETCD),
+    _start(r"The 'etcd' module is required", "sw-etcd-missing", source=_ETCD),
+    _start(
+        r"RendezvousClosedError",
+        about="network",
+        weight=CONSEQUENCE,
+        source=_DYNAMIC,
+        says="The agents' rendezvous was closed because another agent ended. The cause is in the log of that agent.",
+    ),
+    _start(
+        r"has failed to (?:shutdown|send a keep-alive heartbeat to) the rendezvous",
+        about="network",
+        weight=CONSEQUENCE,
+        source=_DYNAMIC,
+        says="The agent lost the store of the rendezvous: the agent that hosts it ended first.",
+    ),
+    _start(
+        r"torchelastic/agent/terminal_state",
+        weight=CONSEQUENCE,
+        source=_ELASTIC_STORE,
+        says="An agent waited at the end of the job for another one, which had ended or not yet finished.",
+    ),
+)

@@ -1,0 +1,117 @@
+"""Slurm's own messages: srun, sbatch and slurmstepd refuse, cannot start, or end a job.
+
+Words: src/srun, src/slurmd/slurmstepd and src/common/slurm_errno.c of https://github.com/SchedMD/slurm.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+
+_SRUN = "https://slurm.schedmd.com/srun.html"
+_SBATCH = "https://slurm.schedmd.com/sbatch.html"
+_ERRNO = "https://github.com/SchedMD/slurm/blob/master/src/common/slurm_errno.c"
+_STEPD = "https://github.com/SchedMD/slurm/blob/master/src/slurmd/slurmstepd/slurmstepd_job.c"
+_PYXIS = "https://github.com/NVIDIA/pyxis"
+_LIGHTNING = (
+    "https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py"
+)
+_start = partial(told, about="start-up")
+_killed = partial(told, about="process killed")
+_UNREACHABLE = "launch-node-unreachable launch-failed"
+_MEMORY = "host-memory-low host-oom-kills"
+_NOT_A_REFUSAL = r"tasks? [\d,-]+:|timeout waiting|Job step aborted|Task launch|Unable|Node failure|Timed out waiting"
+
+SPELLINGS = (
+    # srun cannot start the tasks.
+    _start(r"Unable to create step for job", "launch-failed", source=_SRUN),
+    _start(
+        r"srun: error: (?:Unable to allocate resources|Invalid|Job \S+ .*(?:expired|invalid))",
+        "launch-failed",
+        source=_SRUN,
+    ),
+    _start(rf"srun: (?:error|fatal): (?!.*(?:{_NOT_A_REFUSAL}))", "launch-failed", weight=LIKELY, source=_SRUN),
+    _start(r"srun: (?:unrecognized|invalid) option", "launch-failed", source=_SRUN),
+    _start(r"step creation (?:still )?(?:temporarily )?disabled", "launch-failed", weight=LIKELY, source=_SRUN),
+    _start(r"srun: Requested partition configuration not available now", "launch-failed", weight=LIKELY, source=_ERRNO),
+    _start(r"Task launch for .*failed on node (?P<host>\S+):", _UNREACHABLE, source=_SRUN),
+    _start(r"Communication connection failure", _UNREACHABLE, source=_ERRNO),
+    _start(r"Unable to contact slurm controller", "launch-failed", source=_ERRNO),
+    _start(r"execve\(\): .*No such file", "launch-probe-missing launch-failed", source=_STEPD),
+    _start(r"execve\(\): .*(?:Permission denied|Exec format error)", "launch-failed", source=_STEPD),
+    _start(r"slurmstepd: error: couldn't chdir to", "storage-path-missing", source=_STEPD, weight=LIKELY),
+    _start(r"slurmstepd: error: pyxis: ", "launch-failed", source=_PYXIS),
+    _start(r"Failed to invoke spank plugin stack", "launch-failed", weight=LIKELY, source=_PYXIS),
+    _start(
+        r"sbatch: (?:error|fatal): ",
+        source=_SBATCH,
+        says="Slurm refused the job: change the request, or choose a partition that can serve it.",
+    ),
+    _start(
+        r"salloc: (?:error|fatal): ",
+        source=_SBATCH,
+        says="Slurm refused the job: change the request, or choose a partition that can serve it.",
+    ),
+    _start(
+        r"Batch job submission failed",
+        source=_SBATCH,
+        says="Slurm refused the job: change the request, or choose a partition that can serve it.",
+    ),
+    _start(
+        r"srun: Job step aborted",
+        about="process killed",
+        weight=CONSEQUENCE,
+        source=_SRUN,
+        says="Slurm ended the step because a task failed, or on request.",
+    ),
+    # The tasks and the job's GPUs or nodes do not fit.
+    _start(
+        r"`?(?:devices|num_nodes)=.* in Lightning, but the number of ", "slurm-ntasks-vs-devices", source=_LIGHTNING
+    ),
+    _start(
+        r"You set `--ntasks=\d+` in your SLURM bash script, but this variable is not supported",
+        "slurm-ntasks-vs-devices",
+        weight=LIKELY,
+        source=_LIGHTNING,
+    ),
+    # Slurm ends a job.
+    _killed(r"exceeded (?:virtual )?(?:job |step )?memory limit", _MEMORY, source=_STEPD),
+    _killed(r"tasks? [\d,-]+: Out Of Memory", _MEMORY, source=_STEPD),
+    _killed(r"OUT_OF_MEMORY", _MEMORY, source=_SBATCH, weight=LIKELY, unless=r"CUDA|XLA|RESOURCE"),
+    _killed(
+        r"DUE TO TIME LIMIT",
+        source=_SBATCH,
+        says="The job reached its time limit. Request more time, or resume from a checkpoint.",
+    ),
+    _killed(r"DUE TO PREEMPTION", source=_SBATCH, says="The scheduler preempted the job. Resume it from a checkpoint."),
+    _killed(
+        r"JobState=PREEMPTED", source=_SBATCH, says="The scheduler preempted the job. Resume it from a checkpoint."
+    ),
+    _killed(
+        r"DUE TO JOB REQUEUE", source=_SBATCH, says="The scheduler put the job back in its queue, and starts it again."
+    ),
+    _killed(
+        r"DUE TO (?:NODE FAILURE|A NODE|NODE )",
+        source=_SBATCH,
+        says="Slurm lost a node of the job. Exclude it, and look at it before its next use.",
+    ),
+    _killed(
+        r"srun: error: Node failure on",
+        source=_SBATCH,
+        says="Slurm lost a node of the job. Exclude it, and look at it before its next use.",
+    ),
+    _killed(
+        r"CANCELLED AT \S+ \*\*\*",
+        source=_SBATCH,
+        weight=SYMPTOM,
+        says="The job was cancelled by a user or by the scheduler.",
+    ),
+    _killed(
+        r"tasks? [\d,-]+: Exited with exit code (?!137)",
+        source=_SBATCH,
+        weight=CONSEQUENCE,
+        about="application",
+        says="A rank failed. The cause is in the lines of that rank before this report.",
+    ),
+)
