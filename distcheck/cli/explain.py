@@ -1,22 +1,27 @@
-"""The command explain: prints a rule's docstring, or the rules that explain a log."""
+"""The command explain: a rule's docstring, the cause that logs show, or what Flight Recorder dumps show."""
 
 from __future__ import annotations
 
 import difflib
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from distcheck.cli.command import command
+from distcheck.cli.publish import print_to
 from distcheck.facts.errors import UsageError
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
+
+_REMEDY = "redirect it to a file on a disk with free space: distcheck explain … > FILE"
 
 
 @command("Explain a rule, or the errors in a log.", "distcheck explain --log job.log")
 def explain(
     rule: Annotated[
-        list[str] | None, typer.Argument(metavar="[RULE]", help="Name of a rule; after --log, more logs.")
+        list[str] | None, typer.Argument(metavar="[RULE]", help="Name of a rule; after --log or --flight, more paths.")
     ] = None,
     log: Annotated[
         list[Path] | None,
@@ -25,6 +30,18 @@ def explain(
             help="Name the cause that a job's log shows: a file, a directory, or - for standard input. Repeatable.",
         ),
     ] = None,
+    flight: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Tell which rank holds up the others, from torch's Flight Recorder dumps: a directory or a file."
+            " Repeatable.",
+        ),
+    ] = None,
+    job: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE|DIR", help="With --flight: what --save wrote, to name the node of each rank."),
+    ] = None,
     format: Annotated[  # noqa: A002  # the option's name
         str, typer.Option(metavar="NAME", help="How to print the cause: text, json or markdown.")
     ] = "text",
@@ -32,19 +49,26 @@ def explain(
     """Explain a rule: what it means, its consequence, how it is found and how to fix it.
 
     Without RULE, list all rules. With --log, name the most likely cause of a failed job: exit code 0 if a rule
-    names it, else 20.
+    names it, else 20. With --flight, name the rank that holds up the others: exit code 0 if there is one, else 20.
     """
+    if log and flight:
+        raise UsageError("give --log or --flight, not both")
+    if job and not flight:
+        raise UsageError("--job names the nodes of --flight; give --flight too")
     if log:
-        raise typer.Exit(_log([*log, *_more_logs(rule or [])], format))
+        raise typer.Exit(_log([*log, *_more_paths(rule or [], "--log")], format))
+    if flight:
+        raise typer.Exit(_flight([*flight, *_more_paths(rule or [], "--flight")], job or [], format))
     if rule and len(rule) > 1:
         raise UsageError(f"give one rule, not {len(rule)}")
     if rule:
         try:
-            typer.echo(explanation(rule[0]), nl=False)
+            text = explanation(rule[0])
         except LookupError as error:
             raise UsageError(str(error.args[0])) from None
     else:
-        typer.echo(listing(), nl=False)
+        text = listing()
+    print_to(sys.stdout, text, _REMEDY)
 
 
 def explanation(name: str) -> str:
@@ -79,11 +103,11 @@ def _unknown(name: str) -> str:
     return f"no rule is named {name!r}; {hint}"
 
 
-def _more_logs(words: list[str]) -> list[Path]:
-    """Return the paths that follow --log, as `--log *.log` of a shell gives them."""
+def _more_paths(words: list[str], option: str) -> list[Path]:
+    """Return the paths that follow --log or --flight, as `--log *.log` of a shell gives them."""
     for word in words:
         if not Path(word).exists():
-            raise UsageError(f"give a rule ({word}) or --log, not both")
+            raise UsageError(f"give a rule ({word}) or {option}, not both")
     return [Path(word) for word in words]
 
 
@@ -92,8 +116,23 @@ def _log(paths: list[Path], form: str) -> int:
     from distcheck.cli.joblog.answer import explained
     from distcheck.cli.joblog.rendering import RENDERERS
 
-    if form not in RENDERERS:
-        raise UsageError(f"--format {form}: choose one of {', '.join(RENDERERS)}. See: distcheck explain --help")
+    _check_format(form, RENDERERS)
     answer = explained(paths)
-    typer.echo(RENDERERS[form](answer), nl=False)
+    print_to(sys.stdout, RENDERERS[form](answer), _REMEDY)
     return answer.exit_code
+
+
+def _flight(paths: list[Path], jobs: list[Path], form: str) -> int:
+    """Print the answer to Flight Recorder dumps and return the exit code."""
+    from distcheck.cli.flight.answer import flight_explained
+    from distcheck.cli.flight.rendering import FLIGHT_RENDERERS
+
+    _check_format(form, FLIGHT_RENDERERS)
+    answer = flight_explained(paths, jobs)
+    print_to(sys.stdout, FLIGHT_RENDERERS[form](answer), _REMEDY)
+    return answer.exit_code
+
+
+def _check_format(form: str, known: Mapping[str, object]) -> None:
+    if form not in known:
+        raise UsageError(f"--format {form}: choose one of {', '.join(known)}. See: distcheck explain --help")

@@ -73,21 +73,21 @@ def _detail(options: Reporting, stream: Any) -> Detail:
     return Detail(**given, color=not plain and stream is not None and stream.isatty())
 
 
-def print_to(stream: Any, text: str) -> None:
-    """Print a report.
+def print_to(stream: Any, text: str, remedy: str = "use --output FILE") -> None:
+    """Print a report; if that fails, the error ends with the remedy.
 
     Raises:
         WriteError: the stream is closed, or nothing reads it any more.
     """
     if stream is None:  # the descriptor was closed before Python started
-        raise WriteError("cannot write the report to stdout: it is closed; use --output FILE")
+        raise WriteError(f"cannot write the report to stdout: it is closed; {remedy}")
     try:
         stream.write(text)
         stream.flush()
     except (OSError, ValueError) as error:
         # Otherwise Python flushes again at exit and fails again, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise WriteError(f"cannot write the report to {stream.name}: {error}; use --output FILE") from error
+        raise WriteError(f"cannot write the report to {stream.name}: {error}; {remedy}") from error
 
 
 def complain(text: str) -> None:

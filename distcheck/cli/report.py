@@ -29,7 +29,7 @@ def report(
     from distcheck.rules.diagnose import diagnose
 
     if options.schema:
-        typer.echo(_schema())
+        print_to(sys.stdout, f"{_schema()}\n", "redirect it to a file on a disk with free space")
         return
     if options.history is not None:
         _show_history(options.history, options, files)

@@ -59,7 +59,7 @@ def as_markdown(answer: Answer) -> str:
 
     if answer.causes:
         first = answer.causes[0]
-        blocks = [f"## {escaped(first.rule)}", escaped(first.summary), escaped(_who(first)), _fenced(first.text)]
+        blocks = [f"## {escaped(first.rule)}", escaped(first.summary), escaped(_who(first)), fenced(first.text)]
         blocks += [f"**Fix:** {escaped(first.fix.text)}", *_commands(first.fix.commands)]
         if answer.causes[1:]:
             also = [f"- **{escaped(cause.rule)}**: {escaped(cause.summary)}" for cause in answer.causes[1:]]
@@ -67,7 +67,7 @@ def as_markdown(answer: Answer) -> str:
         blocks += ["**To prove it:**", *_commands((first.prove,))]
     elif answer.telling:
         blocks = ["## No rule names this cause", f"It concerns {_SUBJECTS[str(answer.about)]}."]
-        blocks += [escaped(_who(answer.telling)), _fenced(answer.telling.text), escaped(answer.telling.says)]
+        blocks += [escaped(_who(answer.telling)), fenced(answer.telling.text), escaped(answer.telling.says)]
         blocks += ["**Next:**", *_commands(answer.next)]
     else:
         blocks = ["## No known error", _UNKNOWN, "**Next:**", *_commands(answer.next)]
@@ -95,10 +95,10 @@ def _position(told: NamedCause | Telling) -> str:
 
 
 def _commands(commands: tuple[str, ...]) -> list[str]:
-    return [_fenced("\n".join(commands), "bash")] if commands else []
+    return [fenced("\n".join(commands), "bash")] if commands else []
 
 
-def _fenced(text: str, language: str = "") -> str:
+def fenced(text: str, language: str = "") -> str:
     """Return text in a fence longer than any run of backticks in it."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     return f"{fence}{language}\n{text}\n{fence}"
