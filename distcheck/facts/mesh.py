@@ -84,6 +84,11 @@ class Mesh(Facts, frozen=True):
         first = rank - rank // step % size * step
         return range(first, first + step * size, step)
 
+    def group_number(self, rank: int, name: str) -> int:
+        """Return the place of a rank's group among the groups of a dimension, as `groups` lists them."""
+        step = self.step(name)
+        return rank // (step * self.size(name)) * step + rank % step
+
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return a rank's coordinate in each dimension, which is also its group rank there.
 

@@ -23,6 +23,8 @@ from distcheck.report.schema import (
     Exclude,
     Expected,
     Found,
+    GroupPlace,
+    MeshRow,
     Model,
     RankRow,
     Seconds,
@@ -63,7 +65,16 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         exclude=Exclude(fold_nodes(excluded), excluded),
         models=tuple(_models(measured)),
         devices=tuple(device_rows(job)),
+        mesh=_mesh_row(job),
     )  # fmt: skip
+
+
+def _mesh_row(job: Job) -> MeshRow | None:
+    if job.asked.mesh is None:
+        return None
+    from distcheck.report.mesh import mesh_row  # only needed with --mesh
+
+    return mesh_row(job)
 
 
 def _world(job: Job) -> World:
@@ -86,6 +97,11 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
     names = job.node_names
     gpus = {node.key: gpus_of(node) for node in job.nodes}
     masters = {process.uid: _master(process) for process in job.processes}
+    places: dict[int, dict[str, GroupPlace]] = {}
+    if job.asked.mesh is not None:
+        from distcheck.report.mesh import group_places  # only needed with --mesh
+
+        places = group_places(job)
     marked = _Marks(diagnosis)
     rows = [
         RankRow(
@@ -96,6 +112,7 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
             master=masters[process.uid],
             stage=process.stage,
             status=marked.status(rank, process.stage, job.node_of(rank).name),
+            mesh=places.get(-1 if rank.placement.rank is None else rank.placement.rank),
         )
         for rank in job.ranks
     ]

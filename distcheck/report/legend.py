@@ -15,6 +15,11 @@ LEGEND = {
         "PXB over several switches, PHB through the root complex of both, NODE on another root complex of its NUMA "
         "node, SYS on another NUMA node"
     ),
+    "pp, dp, tp and so on": "the rank's coordinate in that dimension of --mesh, which is its rank in that group",
+    "dimension": (
+        "a dimension of --mesh: ranks of each group, number of groups, the first group, and on how many nodes and "
+        "NVLink domains (clusterUuid and cliqueId in NVML) a group lies, the least and the most"
+    ),
     "master": (
         "result of the rank's process at MASTER_ADDR:MASTER_PORT: rank 0 is listening, the other ranks reached it; "
         "agent: torchrun's store owns the port, which is healthy; -: not tried"

@@ -118,3 +118,7 @@ def _ranks(report: Document, options: Detail) -> Iterator[str]:
         if others:
             yield escaped(others)
         yield "</details>"
+    dimensions = tables.dimensions(report)
+    if dimensions.rows:
+        yield "### dimensions"
+        yield drawn(dimensions)

@@ -59,6 +59,15 @@ class Unlooked(Part, frozen=True):
     reason: str
 
 
+class GroupPlace(Part, frozen=True, gc=False):
+    """A rank's group in one dimension of --mesh."""
+
+    group: int
+    """Its number; groups are numbered by their first rank."""
+    rank: int
+    """The rank's number in it, which is its coordinate in this dimension."""
+
+
 class RankRow(Part, frozen=True):
     """One rank, present or missing; unknown fields are None."""
 
@@ -70,6 +79,8 @@ class RankRow(Part, frozen=True):
     """Result of its process at MASTER_ADDR:MASTER_PORT, as one word; "-" if not tried."""
     stage: Stage | None
     status: Status
+    mesh: dict[str, GroupPlace] | None = None
+    """Its group in each dimension of --mesh; None without one that fits."""
 
 
 class Seconds(Part, frozen=True):
@@ -160,6 +171,39 @@ class DeviceRow(Part, frozen=True):
     burn: DeviceBurn | None
 
 
+class Range(Part, frozen=True):
+    """The least and the largest of several numbers."""
+
+    min: int
+    max: int
+
+
+class DimensionRow(Part, frozen=True):
+    """The groups of one dimension of --mesh."""
+
+    name: str
+    size: int
+    """Ranks of each group."""
+    groups: int
+    example: tuple[int, ...]
+    """The ranks of the first group, in the order of their group rank."""
+    nodes: Range
+    """On how many nodes a group lies."""
+    domains: Range | None
+    """On how many NVLink domains a group lies; None if no nodes are known to share one."""
+
+
+class MeshRow(Part, frozen=True):
+    """The mesh of --mesh, for this number of ranks."""
+
+    mesh: str
+    """Sizes, outermost dimension first: pp=2,dp=4,tp=8."""
+    experts: str
+    """The experts' own mesh over the same ranks; empty without one."""
+    dimensions: tuple[DimensionRow, ...]
+    """Empty if not every rank joined."""
+
+
 class Exclude(Part, frozen=True):
     """The nodes that a scheduler should exclude."""
 
@@ -185,6 +229,8 @@ class Document(Part, frozen=True):
     exclude: Exclude
     models: tuple[Model, ...]
     devices: tuple[DeviceRow, ...] = ()
+    mesh: MeshRow | None = None
+    """None without a --mesh that fits."""
 
 
 class LastFailure(Part, frozen=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from distcheck.collectives.plan import label
@@ -12,13 +13,15 @@ from distcheck.report.devices import figures
 from distcheck.report.expected import any_expected, percent
 from distcheck.report.gpus import RankGpu
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
-from distcheck.report.schema import STATUSES, Bandwidth, Document, NodeHistory, RankRow
+from distcheck.report.schema import STATUSES, Bandwidth, DimensionRow, Document, NodeHistory, Range, RankRow
 from distcheck.report.sections import PIECES, Gap
 
 ROWS = 32
 """With more ranks than this, only the first, the last and those with a problem have a row."""
 EDGE = 3
 """Ranks at either end that always have a row."""
+_EXAMPLE = 4
+"""Ranges of ranks that the example of a group shows."""
 SIDE_BY_SIDE = 16
 """Up to this many ranks, each rank's times are shown."""
 Kind = Literal["text", "number", "prose", "status"]
@@ -62,6 +65,7 @@ def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Gri
             Column("rank", lambda row: row.rank, "number"),
             Column("node", lambda row: row.node),
             Column("local", lambda row: row.local_rank, "number"),
+            *_coordinates(report),
             Column("GPU", lambda row: _gpu(row.gpu, whole_uuids=whole_uuids), shown=bool(gpus)),
             Column("NUMA", lambda row: row.gpu and row.gpu.numa_node, "number", numa),
             Column("NIC", lambda row: _nic(row.gpu), shown=any(gpu.nic is not None for gpu in gpus)),
@@ -71,6 +75,41 @@ def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Gri
         ),
         shown,
     ), others
+
+
+def _coordinates(report: Document) -> Iterator[Column]:
+    """Yield a column for each dimension of the mesh."""
+    for row in _dimensions(report):
+        name = f"mesh {row.name}" if row.name in {"rank", "node", "local", "master", "stage", "status"} else row.name
+        yield Column(name, partial(_coordinate, name=row.name), "number")
+
+
+def _coordinate(row: RankRow, name: str) -> int | None:
+    return row.mesh[name].rank if row.mesh else None
+
+
+def _dimensions(report: Document) -> tuple[DimensionRow, ...]:
+    return report.mesh.dimensions if report.mesh else ()
+
+
+def dimensions(report: Document) -> Grid:
+    """Return the table of the mesh's dimensions; no rows without a mesh."""
+    rows = _dimensions(report)
+    columns = (
+        Column("dimension", lambda row: row.name),
+        Column("size", lambda row: row.size, "number"),
+        Column("groups", lambda row: row.groups, "number"),
+        Column("first group", lambda row: f"ranks {fold(row.example, _EXAMPLE)}"),
+        Column("nodes per group", lambda row: _range(row.nodes), "number"),
+        Column("NVLink domains per group", lambda row: _range(row.domains), "number", any(row.domains for row in rows)),
+    )
+    return _table(columns, rows)
+
+
+def _range(numbers: Range | None) -> str | None:
+    if numbers is None:
+        return None
+    return str(numbers.min) if numbers.min == numbers.max else f"{numbers.min}-{numbers.max}"
 
 
 def sweep(report: Document) -> Grid:

@@ -98,6 +98,10 @@ def _ranks(report: Document, options: Detail) -> Iterator[str]:
         yield from drawn(table)
     if others:
         yield others
+    dimensions = tables.dimensions(report)
+    if dimensions.rows:
+        yield ""
+        yield from drawn(dimensions)
 
 
 def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:

@@ -27,9 +27,10 @@ def test_every_rank_is_in_one_group_of_each_dimension_at_its_coordinate(sizes):
     for name in mesh.names:
         groups = mesh.groups(name)
         assert sorted(rank for group in groups for rank in group) == list(range(mesh.ranks))
-        for group in groups:
+        for place, group in enumerate(groups):
             for number, rank in enumerate(group):
                 assert mesh.group_of(rank, name) == group
+                assert mesh.group_number(rank, name) == place
                 assert mesh.coordinates(rank)[name] == number
 
 

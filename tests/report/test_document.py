@@ -20,12 +20,12 @@ replace = msgspec.structs.replace
 KEYS = {
     "": (
         "schema distcheck command verdict exit_code seconds world findings not_checked ranks missing_ranks "
-        "bandwidth exclude models devices"
+        "bandwidth exclude models devices mesh"
     ),
     "world": "ranks nodes launcher backend torch nccl",
     "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs",
     "not_checked": "rule ranks nodes reason",
-    "ranks": "rank node local_rank gpu master stage status",
+    "ranks": "rank node local_rank gpu master stage status mesh",
     "bandwidth": (
         "op bytes dtype ranks group algbw_GBps busbw_GBps seconds wrong expected_GBps share_of_expected "
         "iterations bursts uncertainty ended"

@@ -130,6 +130,12 @@ def _remedy(job: Job, mesh: Mesh, name: str, where: Islands, bad: dict[str, list
     segments = in_segments(job, mesh, name, where)
     if segments:
         return "nodes", segments
+    segments = in_segments(job, turned[1], name, where) if turned else None
+    if turned and segments:
+        return "mesh", Fix(
+            f"Move {name} further in, so that neighbouring ranks form its groups. {segments.text}",
+            (*mesh_lines(job, turned[0]), *segments.commands),
+        )
     other = _other_size(job, name, where, bad)
     if other:
         return "size", other

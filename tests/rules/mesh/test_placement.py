@@ -263,6 +263,15 @@ def test_experts_larger_than_a_rack_need_equal_shares(racks, said):
     assert even.severity == "info"
 
 
+def test_a_dimension_far_out_over_racks_that_it_does_not_divide_needs_both(racks, said):
+    (finding,) = said(racks(18, 14), "tp=64,dp=2")
+
+    assert finding.fix.commands == (
+        'init_device_mesh("cuda", (2, 64), mesh_dim_names=("dp", "tp"))  # --mesh dp=2,tp=64',
+        "#SBATCH --segment=16",
+    )
+
+
 def test_without_slurm_the_segments_are_words(racks, said):
     (finding,) = said(racks(5, 3, launcher="torchrun"), "dp=1,ep=32")
 

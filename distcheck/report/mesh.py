@@ -1,0 +1,45 @@
+"""The mesh of --mesh as rows of the report: its dimensions, and each rank's place in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distcheck.report.schema import DimensionRow, GroupPlace, MeshRow, Range
+from distcheck.rules.job.mesh import mesh_of
+from distcheck.rules.mesh.islands import spans
+
+if TYPE_CHECKING:
+    from distcheck.facts.job import Job
+
+
+def mesh_row(job: Job) -> MeshRow | None:
+    """Return the job's mesh; None if it does not fit the world."""
+    mesh = mesh_of(job)
+    if mesh is None:
+        return None
+    return MeshRow(
+        mesh=str(mesh),
+        experts=",".join(f"{name}={size}" for name, size in mesh.experts.items()),
+        dimensions=tuple(
+            DimensionRow(
+                row.name,
+                len(row.example),
+                row.groups,
+                tuple(row.example),
+                Range(*row.nodes),
+                Range(*row.islands) if row.islands else None,
+            )
+            for row in spans(job)
+        ),
+    )
+
+
+def group_places(job: Job) -> dict[int, dict[str, GroupPlace]]:
+    """Return each rank's groups in the job's mesh; empty without one that fits."""
+    mesh = mesh_of(job)
+    if mesh is None:
+        return {}
+    return {
+        rank: {name: GroupPlace(mesh.group_number(rank, name), at) for name, at in mesh.coordinates(rank).items()}
+        for rank in range(mesh.ranks)
+    }
