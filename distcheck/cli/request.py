@@ -44,6 +44,8 @@ def request_of(
     paths = paths_of(options)
     if paths and "storage" not in looks:
         looks = (*looks, "storage")
+    if isinstance(options, Measuring) and options.step:
+        looks = (*looks, "training")
     if options.alone:
         if not {"collectives", "isolation"}.isdisjoint(looks):
             raise UsageError(f"{command} --alone: a measurement needs more than one process; drop --alone")

@@ -10,6 +10,7 @@ import msgspec
 from distcheck.facts.base import Count, Measured, Missing, Seconds
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.nccl import NcclLog
+from distcheck.facts.training import Training
 
 OPERATIONS = ("all_reduce", "broadcast")
 """The operations measured by default."""
@@ -50,10 +51,12 @@ class Plan(msgspec.Struct, frozen=True):
     """The time for each figure of the device test after the sweep; 0: no device test."""
     burn_seconds: float = 0.0
     """How long the device test repeats its products."""
+    training: bool = False
+    """Whether every rank takes training steps at the end."""
 
 
-DEVICE_TEST = "device test"
-"""How a rank's steps begin after the collectives."""
+DEVICE_TEST, TRAINING = "device test", "training step"
+"""How a rank's steps begin after the collectives, in this order."""
 
 Ended = Literal["steady", "time", "asked"]
 """Why no more bursts followed: the median is known to 2 %, its share of time is up, or one was requested."""
@@ -133,6 +136,14 @@ class DeviceTested(_Message, frozen=True):
     test: DeviceTest | Missing
 
 
+class Trained(_Message, frozen=True):
+    """What is known of the rank's training steps so far, or why none were taken."""
+
+    way: str
+    """How it trains: DDP."""
+    training: Training | Missing
+
+
 class NcclSaid(_Message, frozen=True):
     """NCCL's debug log."""
 
@@ -161,6 +172,7 @@ RankMessage = (
     | Timing
     | Checked
     | DeviceTested
+    | Trained
     | NcclSaid
     | Failed
     | Finished

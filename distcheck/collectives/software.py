@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import warnings
 from pathlib import Path
 
 import msgspec
 
+from distcheck.collectives.silence import without_warnings
+
 # torch imports NumPy if installed, whose OpenBLAS would start threads; the ranks are forked from this process.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-with warnings.catch_warnings():
-    # Every torch without NumPy warns at import; distcheck does not use NumPy.
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
-    # torch.cuda warns about the deprecated distribution of pynvml; which one is installed is the site's choice.
-    warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
+with without_warnings():
     import torch
     import torch.distributed as dist
 

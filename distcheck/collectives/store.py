@@ -62,6 +62,21 @@ def await_all(store: Store, name: str, ranks: int) -> None:
     point.wait(["all"])
 
 
+def alike(store: Store, name: str, text: str, rank: int, ranks: int) -> bool:
+    """Return whether all ranks have the same text as rank 0; every rank learns it.
+
+    Raises:
+        RuntimeError: the store is gone, or a rank did not come in time.
+    """
+    point = part_of(store, f"alike {name}")
+    if rank == 0:
+        point.set("text", text)
+    elif point.get("text") != text.encode():
+        point.add("others", 1)
+    await_all(store, f"alike {name}", ranks)
+    return point.add("others", 0) == 0
+
+
 def farewell(store: Store, ranks: int, *, host: bool) -> None:
     """Announce that this rank no longer needs the store; its host waits for all announcements.
 

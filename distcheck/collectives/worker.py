@@ -27,6 +27,7 @@ from distcheck.collectives.compute import compute
 from distcheck.collectives.operations import EXACT, Group, check_elements, prepare, wrong_elements
 from distcheck.collectives.plan import (
     DEVICE_TEST,
+    TRAINING,
     Alive,
     Checked,
     DeviceTested,
@@ -40,6 +41,7 @@ from distcheck.collectives.plan import (
     StoreOpen,
     Task,
     Timing,
+    Trained,
     label,
     moved_bytes,
 )
@@ -48,6 +50,7 @@ from distcheck.collectives.store import agree, await_all, farewell, open_store, 
 from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
 from distcheck.facts.base import SHORTEST_SECONDS, Missing
 from distcheck.facts.device import DeviceTest
+from distcheck.facts.training import Training
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -58,6 +61,8 @@ ALIVE_SECONDS = 0.5
 _STEADY, _OVER = 1, 2
 _DEVICE_TEST_SECONDS = 8.0
 """With less time left there is no device test: busy CPUs make it several times as long as it should be."""
+_TRAINING_SECONDS = 8.0
+"""The same for the training steps."""
 
 
 def run(task: Task, tell: Tell) -> None:
@@ -137,6 +142,9 @@ def _work(task: Task, say: Tell) -> Failed | Store:
         if plan.device_seconds:
             left = plan.deadline_seconds - (time.monotonic() - begin)
             say(DeviceTested(_test_device(task, device, store, left, say)))
+        if plan.training:
+            left = plan.deadline_seconds - (time.monotonic() - begin)
+            say(Trained("DDP", _train(task, device, store, left, say)))
     except Exception as error:  # noqa: BLE001 any exception that ends a rank is a fact about it
         return Failed(one_line(error))
     return store
@@ -235,6 +243,21 @@ def _test_device(task: Task, device: torch.device, store: Store, left: float, sa
         plan.device_seconds,
         plan.burn_seconds,
         lambda text: say(Step(f"{DEVICE_TEST}: {text}")),
+    )
+
+
+def _train(task: Task, device: torch.device, store: Store, left: float, say: Tell) -> Training | Missing:
+    """Take training steps if rank 0 has enough time left."""
+    if not agree(store, TRAINING, int(left >= _TRAINING_SECONDS) if task.rank == 0 else None):
+        return Missing(reason=f"less than {_TRAINING_SECONDS:g} s of the time limit were left")
+    say(Step(f"{TRAINING}: import"))
+    from distcheck.collectives import training  # a second of CPU time, which no other measurement needs
+
+    return training.train(
+        training.TrainingRank(device, task.rank, task.world_size),
+        store,
+        say=lambda text: say(Step(f"{TRAINING}: {text}")),
+        tell=lambda known: say(Trained("DDP", known)),
     )
 
 

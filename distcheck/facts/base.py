@@ -40,5 +40,7 @@ Measured = Annotated[float, Meta(ge=SHORTEST_SECONDS, le=1e9)]
 """A measured duration in seconds."""
 Offset = Annotated[float, Meta(ge=-1e12, le=1e12)]
 """Seconds between two clocks, either of which may be wrong."""
+Factor = Annotated[float, Meta(ge=-1e12, le=1e12)]
+"""What something wrong was multiplied by."""
 Amount = Annotated[float, Meta(ge=0, le=1e15)]
 """A rate, a power or a share."""

@@ -17,7 +17,9 @@ from distcheck.facts.placement import _LARGEST_WORLD
 from distcheck.facts.rank import ProcessFacts, RankFacts
 from distcheck.facts.repeated import Repeated
 
-Look = Literal["launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "isolation", "storage"]
+Look = Literal[
+    "launch", "environment", "meeting", "peers", "node", "gpu", "collectives", "training", "isolation", "storage"
+]
 Backend = Literal["auto", "nccl", "gloo", "mpi"]
 
 

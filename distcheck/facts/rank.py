@@ -18,6 +18,7 @@ from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Placement, Variables
 from distcheck.facts.storage import Space
+from distcheck.facts.training import Training
 
 Stage = Literal[
     "started", "environment", "node", "meeting", "peers", "collectives", "isolation", "done"
@@ -173,6 +174,8 @@ class RankRun(Facts, frozen=True):
     """NCCL's debug log; None with other backends."""
     device_test: DeviceTest | Missing | None = None
     """What its device reached by itself; None in older files, and if the rank ended before."""
+    training: dict[str, Training | Missing] = {}
+    """What its training steps did, by the way to train: DDP; empty if none were requested, or the rank ended before."""
 
 
 class RankFacts(Facts, frozen=True):

@@ -117,6 +117,7 @@ FAMILIES: dict[str, Family] = {
     "gpu_xids": Family("gpu.xids", ("gpu",)),
     "repeats": Family("collectives.repeats", ("collectives",)),
     "collectives": Family("collectives.outcome", ("collectives",)),
+    "step": Family("collectives.step", ("training",)),
     "performance": Family("collectives.bandwidth", ("collectives",)),
     "nccl_networks": Family("nccl.networks", ("collectives",)),
     "nccl_transport": Family("collectives.nccl_network", ("collectives",)),

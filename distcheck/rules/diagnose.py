@@ -98,8 +98,10 @@ def _explains(cause: Finding, finding: Finding) -> bool:
 def _out_of_sight(job: Job, select: Collection[str], ignore: Collection[str]) -> list[NotChecked]:
     """Return the selected rules that this command does not check; they cannot pass."""
     chosen = [rule for name in select if name not in ignore for rule in [find_rule(name)] if rule is not None]
-    reason = f"{job.asked.command} does not check this; gate checks everything"
-    return [NotChecked(rule=rule.name, reason=reason) for rule in chosen if not rule.applies(job)]
+    unseen = [rule for rule in chosen if not rule.applies(job)]
+    other = f"{job.asked.command} does not check this; gate checks everything"
+    step = "no training step was requested; add --step to gate or bandwidth"
+    return [NotChecked(rule=r.name, reason=step if r.look == "training" else other) for r in unseen]
 
 
 def _unmeasured(job: Job, judging: Iterable[Rule]) -> list[NotChecked]:

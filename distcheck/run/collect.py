@@ -36,7 +36,12 @@ async def start_ranks(run: Session) -> None:
     """Start this process's ranks, if it has any."""
     if run.request.starts_ranks:
         measures = run.asked.measures
-        run.local = LocalRanks(run.request.placements, torch=measures, inherit=not run.asked.started_here)
+        run.local = LocalRanks(
+            run.request.placements,
+            torch=measures,
+            inherit=not run.asked.started_here,
+            training="training" in run.asked.looks,
+        )
         await run.local.start()
         run.dog.group = run.local.group
 

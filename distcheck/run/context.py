@@ -143,6 +143,7 @@ class Session:
             if on_cpu
             else _GPU_DEVICE_SECONDS,
             burn_seconds=self.asked.burn_seconds,
+            training="training" in self.asked.looks,
         )
 
     def watching_gpus(self, backend: str) -> contextlib.AbstractAsyncContextManager[Watch]:

@@ -13,7 +13,7 @@ from distcheck.rules.diagnose import judge
 from distcheck.run import measure, peer_round
 from distcheck.run.context import Session
 from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPEAT_SECONDS, REPORT_RESERVE_SECONDS
-from distcheck.run.request import RunResult
+from distcheck.run.request import WITH_OTHERS, RunResult
 
 _LATECOMER_SECONDS = 0.5
 _LAST_CALL_SECONDS = 10.0
@@ -29,7 +29,7 @@ async def lead(run: Session) -> RunResult:
     if server is not None:
         await _gather(run, server)
     run.record.met = True
-    run.record.looked |= set(run.asked.looks) - {"peers", "collectives", "isolation"}
+    run.record.looked |= set(run.asked.looks) - set(WITH_OTHERS)
     if run.request.history:
         from distcheck.run import history
 
@@ -44,7 +44,7 @@ async def lead(run: Session) -> RunResult:
             _take_note_of_followers(run, server)
         stop = _reason_to_stop(run.record.job(look for look in run.asked.looks if look in run.record.looked))
         if stop:
-            run.record.skip(("collectives", "isolation"), stop)
+            run.record.skip(("collectives", "training", "isolation"), stop)
         else:
             if "collectives" in run.asked.looks:
                 await measure.collectives(run)

@@ -98,7 +98,7 @@ async def collectives(run: Session) -> None:
     if not ended and any(r.outcome != "done" for report in reports.values() for r in report.runs.values()):
         ended.append("time limit reached")
     _keep(run, plan, reason, reports, ended[0] if ended else "", question.answer)
-    run.record.looked.add("collectives")
+    run.record.looked |= {"collectives", "training"}
 
 
 async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunReport, error: str) -> None:
@@ -111,7 +111,7 @@ async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunR
         run.server.say_to_all(Start(plan, seconds, run.record.job().world_size or 1, None), followers)
         reports |= await run.server.hear_all(RunReport, max(1.0, seconds + 1), followers)
     _keep(run, plan, reason, reports, error)
-    run.record.looked.add("collectives")
+    run.record.looked |= {"collectives", "training"}
 
 
 def _may_search(run: Session) -> bool:

@@ -184,4 +184,5 @@ def _only(plan: Plan, op: str, dtype: str, size: int) -> Plan:
         size_seconds=0.0,
         compute=False,
         device_seconds=0.0,
+        training=False,
     )

@@ -68,7 +68,7 @@ class RunResult(NamedTuple):
 
 NOBODY_TO_MEET = "the placement is not valid, so there was no roll call"
 NEVER_MET = "this process did not reach rank 0"
-WITH_OTHERS: tuple[Look, ...] = ("peers", "collectives", "isolation")
+WITH_OTHERS: tuple[Look, ...] = ("peers", "collectives", "training", "isolation")
 """Looks that need other processes."""
 Publish: TypeAlias = "Callable[[Job, Diagnosis, int], int]"
 """Writes the report; returns the exit code, 70 instead of the verdict's when it could not be written."""

@@ -33,7 +33,7 @@ RULES = Path(distcheck.__file__).parent / "rules"
 PREFIXES = {
     "env", "net", "gpu", "nccl", "ib", "roce", "gdr", "perf", "host", "sw", "torch", "torchrun", "elastic",
     "launch", "slurm", "mpi", "k8s", "deepspeed", "accelerate", "coll", "collective", "isolation", "probe", "tool",
-    "storage", "command", "mesh",
+    "storage", "command", "mesh", "step",
 }  # fmt: skip
 """Families of problems in the field's catalogues, and our own: collectives, isolation and the probe."""
 

@@ -24,6 +24,7 @@ _COMMANDS = {
     "peers": "net",
     "gpu": "gpu",
     "node": "node",
+    "training": "gate --step",
 }
 """The first command that has the look of a rule; gate has all."""
 

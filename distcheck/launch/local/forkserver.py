@@ -38,6 +38,8 @@ class Spec(msgspec.Struct, frozen=True):
     channels: tuple[int, ...]
     control: int
     torch: bool
+    training: bool
+    """Whether the ranks will take training steps."""
     inherit: bool
     """True if this process already is the rank, so its environment stays unchanged."""
     parent: int
@@ -61,6 +63,10 @@ def main() -> None:
         gc.disable()  # the import makes objects that stay, and would look at all of them again and again
         try:
             from distcheck.collectives import worker  # noqa: F401 imported before the fork, for all ranks
+
+            if spec.training:
+                with contextlib.suppress(Exception):  # the ranks' own import shows what is wrong
+                    from distcheck.collectives import training  # noqa: F401 as above
         except BaseException as error:  # noqa: BLE001 an import may raise anything, even SystemExit
             control.tell(Imported(time.monotonic() - start, f"{type(error).__name__}: {error}"))
             return

@@ -20,7 +20,7 @@ _ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 def start(
-    placements: Sequence[Placement], channels: list[int], output: int, *, torch: bool, inherit: bool
+    placements: Sequence[Placement], channels: list[int], output: int, *, torch: bool, training: bool, inherit: bool
 ) -> subprocess.Popen[bytes]:
     """Start the fork server in its own session and return its process.
 
@@ -34,6 +34,7 @@ def start(
         channels=tuple(channels[:-1]),
         control=channels[-1],
         torch=torch,
+        training=training,
         inherit=inherit,
         parent=os.getpid(),
     )

@@ -19,12 +19,14 @@ from distcheck.collectives.plan import (
     Step,
     Task,
     Timing,
+    Trained,
     label,
 )
 from distcheck.facts.base import Missing
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.placement import Placement
 from distcheck.facts.rank import Death, RankRun
+from distcheck.facts.training import Training
 from distcheck.launch.local import channel
 from distcheck.launch.local.channel import Born
 from distcheck.probe.process import state_of
@@ -67,6 +69,7 @@ class LocalRank:
         self.joined: Joined | None = None
         self.nccl: NcclSaid | None = None
         self.device: DeviceTested | None = None
+        self.trained: dict[str, Training | Missing] = {}
         self.writer: asyncio.StreamWriter | None = None
         self.task: Task | None = None
 
@@ -77,7 +80,7 @@ class LocalRank:
             self.heard = time.monotonic()
             self.writer.write(channel.encode_task(task))
 
-    def hear(self, message: channel.Message) -> None:
+    def hear(self, message: channel.Message) -> None:  # noqa: PLR0912 one case for each message
         """Record a message; any message shows that the rank is alive."""
         self.heard = time.monotonic()
         match message:
@@ -97,6 +100,8 @@ class LocalRank:
                 self.joined = message
             case DeviceTested():
                 self.device = message
+            case Trained():
+                self.trained[message.way] = message.training
             case NcclSaid():
                 self.nccl = message
             case Checked():
@@ -163,6 +168,7 @@ class LocalRank:
             gpu=self.software.gpu if self.software else None,
             nccl=self._nccl(),
             device_test=self.device.test if self.device else None,
+            training=dict(self.trained),
         )
 
     def _nccl(self) -> NcclLog | Missing | None:

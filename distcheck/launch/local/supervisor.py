@@ -33,14 +33,14 @@ _SHELLS_SIGNAL = 128
 class LocalRanks:
     """The ranks that this process started on this machine."""
 
-    def __init__(self, placements: Sequence[Placement], *, torch: bool, inherit: bool) -> None:
+    def __init__(self, placements: Sequence[Placement], *, torch: bool, inherit: bool, training: bool = False) -> None:
         self.ranks = [LocalRank(p) for p in placements]
         self.imported: asyncio.Future[Imported] = asyncio.get_running_loop().create_future()
         self.store: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.first_figure: float | None = None
         self.on_step: Callable[[str, int], None] = lambda _text, _done: None
         """Called with the first rank's next step and its number of figures."""
-        self._torch, self._inherit = torch, inherit
+        self._torch, self._inherit, self._training = torch, inherit, training
         self._round = 0
         self._control: socket.socket | None = None
         """Our end of the channel to the fork server, to send it descriptors."""
@@ -67,6 +67,7 @@ class LocalRanks:
                     [b.fileno() for _, b in pairs],
                     theirs,
                     torch=self._torch,
+                    training=self._training,
                     inherit=self._inherit,
                 )
         except OSError as error:  # too many files or processes, or no memory

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.collectives.plan import DEVICE_TEST, OPERATIONS
+from distcheck.collectives.plan import DEVICE_TEST, OPERATIONS, TRAINING
 from distcheck.facts.job import Collectives
 from distcheck.rules.finding import Fix
 from distcheck.rules.wording import grouped, listed, nodes_of, numbered, numbers_of
@@ -110,6 +110,8 @@ def _progress(job: Job, step: str) -> tuple[int, int, int]:
         return 0, 0, 0
     if step.startswith(DEVICE_TEST):
         return 3, 0, 0
+    if step.startswith(TRAINING):
+        return 4, 0, 0
     if len(parts) == 2 and parts[0] == "check" and parts[1] in operations:
         return 1, operations.index(parts[1]), 0
     if len(parts) == 3 and parts[0] in operations and parts[1].isdecimal():

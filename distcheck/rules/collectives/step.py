@@ -1,0 +1,350 @@
+"""Rules about the training steps of ``--step``: model, seed, sampler, gradients and parameters of every rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from distcheck.facts.job import Job
+from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.trained import (
+    Stepped,
+    differing,
+    first_wrong,
+    named,
+    others,
+    samples_alike,
+    shards_of,
+    split,
+    states_of,
+    trained,
+    untrained,
+    wrongs,
+)
+from distcheck.rules.finding import Finding, Fix
+from distcheck.rules.wording import found, grouped, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_MARKS = 1 << 64
+"""The marks of shards add up modulo this."""
+_SAMPLER = Fix(
+    "Create the sampler after init_process_group and let it take num_replicas and rank from the process group.",
+    ("# in the training script: sampler = DistributedSampler(dataset)",),
+)
+
+
+@rule("training", scope="node")
+def step_model_differs(job: Job) -> Iterator[Outcome]:
+    """Ranks that build the same model have different parameters.
+
+    DistributedDataParallel averages gradients parameter by parameter, in the order in which the model has them. With
+    another model on one rank it raises ``DDP expects same model across all ranks``, or ``params[0] in this process
+    with sizes ... appears not to match sizes of the same param in process 0``; without that check the ranks would
+    average unrelated numbers, or wait for each other. Causes are another version of a library or of the code on one
+    node.
+
+    Found by names and shapes of the parameters of the small model that every rank builds for ``--step``, and by the
+    number of batches that its sampler gives it. The ranks compare these before the first step, so that nothing hangs.
+
+    Fix: make code and packages of the named ranks the same as on the others.
+    See: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+    """
+    yield from untrained(job)
+    for way, ranks in trained(job).items():
+        models = grouped(ranks, lambda one: tuple((p.name, p.shape) for p in one.training.parameters))
+        if len(models) > 1:
+            apart = split(models)
+            own, usual = dict(apart.other), dict(apart.usual)
+            names = [name for name in {**own, **usual} if own.get(name) != usual.get(name)]
+            shapes = [f"{name} {own.get(name, 'missing')}, not {usual.get(name, 'missing')}" for name in names]
+            yield differing(
+                job,
+                apart,
+                f"{named(job, apart.odd)} built another model for {way} than {others(job, apart)}: {listed(shapes)}",
+                Fix(
+                    "Make code and packages of these ranks the same as on the others.",
+                    ("python -m pip freeze | sha256sum",),
+                ),
+                {named(job, group): ", ".join(f"{n} {s}" for n, s in model) for model, group in models.items()},
+            )
+
+
+@rule("training", scope="node")
+def step_seed_differs(job: Job) -> Iterator[Outcome]:
+    """Ranks that set the same seed have different random numbers.
+
+    A script that sets one seed on every rank expects the same initial parameters, and with tensor parallel layers the
+    same dropout mask, everywhere. If one rank has others, no error follows: DistributedDataParallel hides it, because
+    it copies rank 0's parameters, and everything that is not copied differs. Causes are code that seeds again, such as
+    a ``sitecustomize`` or a plugin, and another version of torch.
+
+    Found by digests of the generators' states (the CPU's, and CUDA's) and of the parameters, after every rank set the
+    same seed and built the same model.
+
+    Fix: find what sets another seed on the named ranks.
+    See: https://docs.pytorch.org/docs/stable/notes/randomness.html
+    """
+    for way, ranks in trained(job).items():
+        if len({tuple((p.name, p.shape) for p in one.training.parameters) for one in ranks}) > 1:
+            continue  # another model takes other random numbers
+        random = grouped(
+            ranks,
+            lambda one: (tuple(sorted(one.training.seeds.items())), tuple(p.built for p in one.training.parameters)),
+        )
+        if len(random) > 1:
+            apart = split(random)
+            (seeds, parameters), (usual_seeds, usual_parameters) = apart.other, apart.usual
+            parts = [f"the {name.upper()} generator's state" for name, _ in sorted(set(seeds) - set(usual_seeds))]
+            count = sum(own != usual for own, usual in zip(parameters, usual_parameters, strict=True))
+            parts += [f"{count} of {len(parameters)} initial parameters"] if count else []
+            yield differing(
+                job,
+                apart,
+                f"{named(job, apart.odd)} set the same seed as {others(job, apart)} and has other random numbers "
+                f"for {way}: {listed(parts)}",
+                Fix(
+                    "Find what sets another seed there: a sitecustomize module, a plugin, another version of torch.",
+                    (
+                        "python -c 'import torch; torch.manual_seed(1); print(torch.rand(3), torch.__version__)'",
+                        "python -c 'import sitecustomize; print(sitecustomize.__file__)'",
+                    ),
+                ),
+                {
+                    named(job, group): ", ".join(f"{name} {state}" for name, state in states)
+                    for (states, _), group in random.items()
+                },
+            )
+
+
+@rule("training", scope=("node", "job"))
+def step_sampler_overlaps(job: Job) -> Iterator[Outcome]:
+    """An index of the data set is in the shards of several ranks, or in none.
+
+    Ranks whose sampler does not know the right number of replicas, or their own rank, train on the same samples:
+    an epoch then takes the time of one process, some samples never occur, and validation scores are wrong. Nothing
+    fails. Where shards have unequal lengths, the ranks with fewer batches leave the loop first, and the others wait in
+    the next all_reduce until the watchdog ends them.
+
+    Found with a ``DistributedSampler(dataset)`` on every rank, which takes its number of replicas and its rank from the
+    process group. Each rank compares its indices of two epochs with those that it should have; besides, the sums of a
+    64-bit hash of all ranks' indices must be that of the whole data set and its padding.
+
+    Fix: let the sampler take ``num_replicas`` and ``rank`` from the process group, created after
+    ``init_process_group``.
+    See: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
+    """
+    for way, ranks in trained(job).items():
+        for epoch, shards in shards_of(ranks).items():
+            bad = [(one, shard) for one, shard in shards if shard.foreign or shard.taken != shard.due]
+            for (taken, due, foreign), pairs in grouped(bad, lambda p: (p[1].taken, p[1].due, p[1].foreign)).items():
+                odd = [one for one, _ in pairs]
+                yield _found(
+                    job,
+                    odd,
+                    f"{named(job, odd)} drew {taken} indices of the data set for {way} in epoch {epoch}, {foreign} of "
+                    f"them from other ranks' shards; expected its own {due}",
+                    _SAMPLER,
+                )
+            if bad:
+                break  # the later epochs show the same
+            whole = next((shard.whole for _, shard in shards if shard.whole), "")
+            total = sum(int(shard.mark, 16) for _, shard in shards) % _MARKS
+            if whole and len(shards) == job.world_size and samples_alike(ranks) and total != int(whole, 16):
+                yield Finding(
+                    owner="unknown",
+                    confirmed=False,
+                    message=f"the shards of all {len(shards)} ranks for {way} in epoch {epoch} do not add up to the "
+                    "data set, though each rank drew the indices that it expects",
+                    evidence={"sum of the shards": f"{total:x}", "the data set": whole},
+                    fix=_SAMPLER,
+                )
+                break
+
+
+@rule("training", scope="node")
+def step_epoch_order_differs(job: Job) -> Iterator[Outcome]:
+    """``set_epoch`` does not change the order of the data set, or not alike on all ranks.
+
+    Every rank shuffles the whole data set by itself and takes its part. If one rank shuffles in another way, or stays
+    in an earlier epoch, shards overlap and samples are lost. If no rank changes the order, every epoch has the same
+    batches, and training converges worse. Nothing fails.
+
+    Found by a digest of the order on every rank, in two epochs.
+
+    Fix: call ``sampler.set_epoch(epoch)`` on every rank before each epoch, with the same seed in every sampler.
+    See: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
+    """
+    fix = Fix(
+        "Call set_epoch on every rank before each epoch, and give every sampler the same seed.",
+        ("# in the training script: sampler.set_epoch(epoch)",),
+    )
+    for way, ranks in trained(job).items():
+        same = [one for one in ranks if len({s.order for s in one.training.shards}) < len(one.training.shards)]
+        if same:
+            yield _found(
+                job,
+                same,
+                f"set_epoch did not change the order of the data set for {way} on {named(job, same)}",
+                fix,
+            )
+            continue
+        for epoch, shards in shards_of(ranks).items():
+            orders = {
+                order: [one for one, _ in pairs] for order, pairs in grouped(shards, lambda p: p[1].order).items()
+            }
+            if len(orders) > 1:
+                apart = split(orders)
+                yield differing(
+                    job,
+                    apart,
+                    f"{named(job, apart.odd)} shuffled the data set for {way} in epoch {epoch} in another order than "
+                    f"{others(job, apart)}",
+                    fix,
+                    {named(job, group): order for order, group in orders.items()},
+                )
+                break
+
+
+@rule("training", scope=("node", "link"))
+def step_gradient_wrong(job: Job) -> Iterator[Outcome]:
+    """After a training step, a gradient is not the average of the ranks' gradients.
+
+    Training goes on without an error, with a loss that falls more slowly, spikes or stays: the most expensive kind of
+    fault, because it is found after days. Causes are a GPU or a network that returns wrong numbers, a communication
+    hook or plugin that scales or drops a part, and a rank that does not take part.
+
+    Found in two steps of a small model, whose gradients are whole numbers, so that every sum of them is exact. Every
+    rank compares its own gradients with what its batch must give, and the averages with the gradients of all ranks'
+    batches together. A rank is at fault if its own gradient is wrong, or if its gradient is in the average with
+    another factor than 1 (0: it is missing). Where no factor explains a wrong average, the ranks that have it are
+    suspects.
+
+    Fix: do not train on the named nodes; test them alone, without communication hooks and NCCL plugins.
+    See: https://arxiv.org/abs/2102.11245
+    """
+    fix = Fix(
+        "Do not train on these nodes; test them again without communication hooks and NCCL plugins, then alone.",
+        ("NCCL_NET_PLUGIN=none distcheck bandwidth --step", "distcheck isolate"),
+    )
+    for way, ranks in trained(job).items():
+        if not samples_alike(ranks):
+            continue  # the batches are not the expected ones, which another rule reports
+        own = [one for one in ranks if one.training.wrong_own]
+        if own:
+            first = first_wrong(own[0].training.wrong_own)
+            share = own[0].training.share
+            part = "" if share is None else f"; its gradient has the factor {share:g} in the average"
+            message = f"{named(job, own)} computed wrong gradients for {way}: {first}{part}"
+            yield _found(job, own, message, fix, wrongs(own, lambda t: t.wrong_own))
+        average = [one for one in ranks if one.training.wrong_average and one not in own]
+        known = [one for one in average if one.training.share is not None]
+        for share, group in grouped(known, lambda one: one.training.share).items():
+            how = "is missing from" if share == 0 else f"has the factor {share:g} instead of 1 in"
+            yield _found(
+                job,
+                group,
+                f"the gradient of {named(job, group)} {how} the average for {way}: "
+                f"{first_wrong(group[0].training.wrong_average)}",
+                fix,
+                wrongs(group, lambda t: t.wrong_average),
+            )
+        if average and not own and not known:
+            few = 2 * len(average) < len(ranks)
+            yield found(
+                job,
+                [one.rank for one in average],
+                f"{named(job, average)} received wrong averages of the gradients for {way}, and all ranks' own "
+                f"gradients are right: {first_wrong(average[0].training.wrong_average)}",
+                fix,
+                scope="node" if few else "link",
+                owner="admin",
+                confirmed=False,
+                evidence=wrongs(average, lambda t: t.wrong_average),
+            )
+
+
+@rule("training", scope="node")
+def step_parameters_differ(job: Job) -> Iterator[Outcome]:
+    """The parameters of a model are not the same on all ranks, before or after a training step.
+
+    Data parallel training keeps one model on all ranks only because each of them starts from the same parameters and
+    makes the same updates. Once they differ, gradients are averaged for different models, and a checkpoint of rank 0
+    is not what was trained. Nothing fails.
+
+    Found by a digest of every parameter on every rank: after DistributedDataParallel copied rank 0's, and after each
+    of two steps. Every rank also compares its new parameters with the step that its own gradients give, which names
+    the rank that skips or changes an update. Ranks that differ because their gradients do are in step-gradient-wrong.
+
+    Fix: do not train on the named nodes; look for a hook of the optimizer and other code that changes parameters.
+    See: https://docs.pytorch.org/docs/stable/notes/ddp.html
+    """
+    fix = Fix(
+        "Do not train on these nodes; look for code that changes parameters or the optimizer's step there.",
+        ("python -c 'import sitecustomize; print(sitecustomize.__file__)'", "distcheck bandwidth --step"),
+    )
+    for way, ranks in trained(job).items():
+        moved = [one for one in ranks if one.training.wrong_update]
+        if moved:
+            yield _found(
+                job,
+                moved,
+                f"{named(job, moved)} changed the parameters for {way} otherwise than by the gradients: "
+                f"{first_wrong(moved[0].training.wrong_update)}",
+                fix,
+                wrongs(moved, lambda t: t.wrong_update),
+            )
+        if moved or any(one.training.wrong_average for one in ranks):
+            continue
+        for when, states in states_of(ranks).items():
+            shown = ((one, states[id(one)]) for one in ranks if id(one) in states)
+            groups = {state: [one for one, _ in pairs] for state, pairs in grouped(shown, lambda p: p[1]).items()}
+            if len(groups) > 1:
+                apart = split(groups)
+                names = [parameter.name for parameter in apart.odd[0].training.parameters]
+                unlike = [n for n, own, usual in zip(names, apart.other, apart.usual, strict=False) if own != usual]
+                yield differing(
+                    job,
+                    apart,
+                    f"{named(job, apart.odd)} and {others(job, apart)} have different parameters for {way} {when}: "
+                    f"{listed(unlike)}",
+                    fix,
+                    {named(job, group): f"{names[0]} {digests[0]}" for digests, group in groups.items()},
+                )
+                break  # what follows differs for the same reason
+
+
+@rule("training", scope="node")
+def step_skipped(job: Job) -> Iterator[Outcome]:
+    """A rank has no batch for a training step that the others take.
+
+    In every step all ranks average their gradients together. A rank that leaves the loop early, because its shard is
+    shorter or it skips a batch, leaves the others waiting, until after ten minutes NCCL's watchdog ends them with
+    ``Watchdog caught collective operation timeout: WorkNCCL(SeqNum=..., OpType=ALLREDUCE``.
+
+    Found by asking every rank before each step whether it has a batch, so that nothing hangs.
+
+    Fix: give every rank the same number of batches (``drop_last``, or DistributedDataParallel's ``join``).
+    See: https://docs.pytorch.org/tutorials/advanced/generic_join.html
+    """
+    for way, ranks in trained(job).items():
+        odd = [one for one in ranks if one.training.lacks]
+        if odd:
+            steps = min(one.training.steps for one in odd)
+            yield _found(
+                job,
+                odd,
+                f"{named(job, odd)} had no batch for {way} after {steps} of {odd[0].training.due} training steps; "
+                "the other ranks would wait",
+                Fix(
+                    "Give every rank the same number of batches.",
+                    ("# in the training script: DistributedSampler(dataset, drop_last=True), or with model.join():",),
+                ),
+            )
+
+
+def _found(
+    job: Job, ranks: Sequence[Stepped], message: str, fix: Fix, evidence: Mapping[str, Any] | None = None
+) -> Finding:
+    """Return a finding about ranks that are at fault by what they show themselves."""
+    return found(job, [one.rank for one in ranks], message, fix, scope="node", owner="admin", evidence=evidence)

@@ -1,0 +1,148 @@
+"""The training steps of a job's ranks, grouped by what they show, for the rules about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from distcheck.facts.base import Missing
+from distcheck.facts.training import Training
+from distcheck.rules.collectives.endings import who
+from distcheck.rules.finding import NotChecked
+from distcheck.rules.wording import found, grouped, nodes_of, numbers_of, once
+
+if TYPE_CHECKING:
+    from distcheck.facts.job import Job
+    from distcheck.facts.rank import RankFacts
+    from distcheck.facts.training import Shard, WrongTensor
+    from distcheck.rules.finding import Finding, Fix
+
+K = TypeVar("K")
+_MOST = 8
+"""Ranks, or groups of ranks, in the evidence."""
+
+
+class Stepped(NamedTuple):
+    """A rank and what its training steps did."""
+
+    rank: RankFacts
+    training: Training
+
+
+class Split(NamedTuple, Generic[K]):
+    """Ranks that differ from most of the others."""
+
+    usual: K
+    """What most ranks have."""
+    other: K
+    """What the first of the odd ones has."""
+    odd: list[Stepped]
+    rest: list[Stepped]
+
+
+@once
+def trained(job: Job) -> dict[str, list[Stepped]]:
+    """Return the ranks that trained, by the way in which they did."""
+    return {
+        way: [Stepped(rank, run) for rank, run in ranks if isinstance(run, Training)]
+        for way, ranks in _by_way(job).items()
+    }
+
+
+@once
+def _by_way(job: Job) -> dict[str, list[tuple[RankFacts, Training | Missing]]]:
+    ways: dict[str, list[tuple[RankFacts, Training | Missing]]] = {}
+    for rank in job.ranks:
+        for way, training in (rank.run.training if rank.run else {}).items():
+            ways.setdefault(way, []).append((rank, training))
+    return ways
+
+
+def untrained(job: Job) -> Iterator[NotChecked]:
+    """Yield the ranks that took no training steps though they were requested, and why."""
+    ran = [rank for rank in job.ranks if rank.run is not None]
+    without = [rank for rank in ran if rank.run and not rank.run.training]
+    missing = [
+        (rank, f"{way}: {run.reason}")
+        for way, ranks in _by_way(job).items()
+        for rank, run in ranks
+        if isinstance(run, Missing)
+    ]
+    if without and not any(rank.run and rank.run.outcome != "done" for rank in ran):
+        missing += [(rank, "no training step was taken") for rank in without]
+    for reason, pairs in grouped(missing, lambda pair: pair[1]).items():
+        unseen = [rank for rank, _ in pairs]
+        yield NotChecked(reason=f"--step: {reason}", ranks=numbers_of(unseen), nodes=nodes_of(job, unseen))
+
+
+def split(groups: Mapping[K, list[Stepped]]) -> Split[K]:
+    """Return two or more groups of ranks as the largest one and the others."""
+    usual = max(groups, key=lambda key: len(groups[key]))
+    rest = {key: members for key, members in groups.items() if key != usual}
+    return Split(usual, next(iter(rest)), [one for members in rest.values() for one in members], groups[usual])
+
+
+def differing(job: Job, apart: Split[Any], message: str, fix: Fix, evidence: Mapping[str, Any]) -> Finding:
+    """Return a finding about ranks that differ from the others.
+
+    They are at fault if more than half of the ranks, and at least two, agree. Otherwise any of them may be.
+    """
+    sure = len(apart.rest) > max(1, len(apart.odd))
+    ranks = [one.rank for one in (apart.odd if sure else [*apart.rest, *apart.odd])]
+    few = dict(list(evidence.items())[:_MOST])
+    return found(job, ranks, message, fix, scope="node", owner="admin", confirmed=sure, evidence=few)
+
+
+def named(job: Job, ranks: Sequence[Stepped]) -> str:
+    """Return ranks with their nodes for a message: rank 1 (node2)."""
+    return who(job, [one.rank for one in ranks])
+
+
+def others(job: Job, apart: Split[Any]) -> str:
+    """Return the ranks from which the odd ones differ: rank 0 (node1), the other 7 ranks."""
+    return named(job, apart.rest) if len(apart.rest) == 1 else f"the other {len(apart.rest)} ranks"
+
+
+def shards_of(ranks: Sequence[Stepped]) -> dict[int, list[tuple[Stepped, Shard]]]:
+    """Return the ranks' shards of the data set, by epoch."""
+    epochs: dict[int, list[tuple[Stepped, Shard]]] = {}
+    for one in ranks:
+        for shard in one.training.shards:
+            epochs.setdefault(shard.epoch, []).append((one, shard))
+    return epochs
+
+
+def samples_alike(ranks: Sequence[Stepped]) -> bool:
+    """Return whether every rank drew its own part of one order of the data set, so that the batches are as expected."""
+    shards = shards_of(ranks).values()
+    own = all(not shard.foreign and shard.taken == shard.due for pairs in shards for _, shard in pairs)
+    return own and all(len({shard.order for _, shard in pairs}) == 1 for pairs in shards)
+
+
+def states_of(ranks: Sequence[Stepped]) -> dict[str, dict[int, tuple[str, ...]]]:
+    """Return the digests of all parameters of each rank (by its id), by the point in time, earliest first."""
+    states: dict[str, dict[int, tuple[str, ...]]] = {}
+    for one in ranks:
+        parameters = one.training.parameters
+        if parameters and parameters[0].wrapped:
+            states.setdefault("before the first step", {})[id(one)] = tuple(p.wrapped for p in parameters)
+        for number in range(min((len(p.stepped) for p in parameters), default=0)):
+            states.setdefault(f"after step {number + 1}", {})[id(one)] = tuple(p.stepped[number] for p in parameters)
+    return states
+
+
+def first_wrong(wrong: Sequence[WrongTensor]) -> str:
+    """Return the first wrong tensor in words: 5 of 128 elements of layers.0.bias in step 1, 2.5 instead of 5."""
+    one = wrong[0]
+    return (
+        f"{one.wrong} of {one.elements} elements of {one.tensor} in step {one.step}, the first {one.got} instead of "
+        f"{one.expected}"
+    )
+
+
+def wrongs(ranks: Sequence[Stepped], of: Callable[[Training], Sequence[WrongTensor]]) -> dict[str, str]:
+    """Return the wrong tensors of the first ranks, as evidence."""
+    return {
+        f"rank {one.rank.placement.rank}": "; ".join(first_wrong([wrong]) for wrong in of(one.training)[:_MOST])
+        for one in ranks[:_MOST]
+    }

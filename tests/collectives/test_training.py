@@ -1,0 +1,88 @@
+"""Training steps in real ranks: they pass on a healthy job, and each broken rank is named by the rule for its fault."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from rules.conftest import healthy_job
+
+import distcheck
+from distcheck.facts.rank import RankRun
+from distcheck.facts.training import Training
+from distcheck.rules.diagnose import judge
+
+PROGRAM = Path(__file__).with_name("training_ranks.py")
+replace = msgspec.structs.replace
+
+
+@pytest.fixture(scope="module")
+def forker():
+    """Start the program that imports torch once and forks the ranks of every test."""
+    with subprocess.Popen(
+        [sys.executable, PROGRAM],
+        env={**os.environ, "PYTHONPATH": str(Path(distcheck.__file__).parents[1])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        yield program
+        program.stdin.close()
+        program.kill()
+
+
+@pytest.fixture
+def judged(forker, tmp_path):
+    """Return a function that takes training steps in ranks and returns the job and its diagnosis."""
+
+    def judged(ranks, fault=""):
+        stderr = tmp_path / "stderr"
+        forker.stdin.write(json.dumps({"ranks": ranks, "fault": fault, "stderr": str(stderr)}) + "\n")
+        forker.stdin.flush()
+        assert select.select([forker.stdout], [], [], 100)[0], "no answer within 100 s"
+        said = json.loads(forker.stdout.readline())
+        assert stderr.read_text() == ""
+        job = healthy_job(ranks, 1, looks=("environment", "training"))
+        kept = [msgspec.convert(message["training"], Training) for (message,) in said]
+        runs = [RankRun(1, "done", "done", training={"DDP": training}) for training in kept]
+        job = replace(job, ranks=tuple(replace(r, run=run) for r, run in zip(job.ranks, runs, strict=True)))
+        return kept, judge(job)
+
+    return judged
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_healthy_ranks_take_exact_steps(judged, ranks):
+    kept, said = judged(ranks)
+    assert not said.findings
+    assert [(t.steps, t.dtype) for t in kept] == [(2, "float64" if ranks == 3 else "float32")] * ranks
+    assert all(len({p.built, p.wrapped, *p.stepped}) == 3 for p in kept[0].parameters), "every step changes all"
+    assert all((s.taken, s.due, s.foreign) == (16 - (ranks == 1), s.taken, 0) for t in kept for s in t.shards)
+
+
+FAULTS = {
+    "another_model": ("step-model-differs", "layers.2.weight 4x128, not 3x128"),
+    "another_seed": ("step-seed-differs", "the CPU generator's state and 6 of 6 initial parameters"),
+    "a_skipped_update": ("step-parameters-differ", "changed the parameters for DDP otherwise than by the gradients"),
+    "no_second_batch": ("step-skipped", "had no batch for DDP after 1 of 2 training steps"),
+    "scaled_gradients": ("step-gradient-wrong", "its gradient has the factor 2 in the average"),
+    "a_hook_that_drops_the_gradients": ("step-gradient-wrong", "is missing from the average"),
+    "one_replica": ("step-sampler-overlaps", "drew 47 indices"),
+    "a_fixed_epoch": ("step-epoch-order-differs", "set_epoch did not change the order"),
+    "a_broadcast_that_changes_one_element": ("step-parameters-differ", "before the first step: layers.0.weight"),
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_one_broken_rank_of_three_is_named(judged, fault):
+    rule, words = FAULTS[fault]
+    _, said = judged(3, fault)
+    assert [(f.rule, f.ranks, f.confirmed) for f in said.findings] == [(rule, (1,), True)]
+    assert words in said.findings[0].message
+    assert said.verdict.exit_code == 40

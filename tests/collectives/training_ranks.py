@@ -1,0 +1,135 @@
+"""Take training steps in forked ranks, one of which is broken, and print what each rank found.
+
+For every line on standard input, ``{"ranks": 2, "fault": "seed", "stderr": "/tmp/file"}``, it prints a line with each
+rank's steps. One import of torch serves all of them, as in distcheck.launch.local.forkserver.
+"""
+
+import itertools
+import json
+import os
+import sys
+
+import msgspec
+
+from distcheck.collectives import training, worker
+from distcheck.collectives.plan import Failed, Plan, StoreOpen, Task, Trained
+
+# isort: split
+import torch
+
+BROKEN = 1
+
+
+def another_model():
+    training.WIDTHS = (512, 128, 4)
+
+
+def another_seed():
+    seed = torch.manual_seed
+    torch.manual_seed = lambda number: seed(number + 1)
+
+
+def a_skipped_update():
+    torch.optim.SGD.step = lambda _self: None
+
+
+def no_second_batch():
+    loader, made = training.DataLoader, itertools.count(1)
+    training.DataLoader = lambda *args, **more: loader(*args, **more) if next(made) < 2 else []
+
+
+def scaled_gradients():
+    wrap = training.DistributedDataParallel
+
+    def wrapped(model, **more):
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: gradient * 2)
+        return wrap(model, **more)
+
+    training.DistributedDataParallel = wrapped
+
+
+def a_hook_that_drops_the_gradients():
+    wrap = training.DistributedDataParallel
+
+    def hook(_state, bucket):
+        ranks = torch.distributed.get_world_size()
+        mine = bucket.buffer() / ranks * (torch.distributed.get_rank() != BROKEN)
+        return torch.distributed.all_reduce(mine, async_op=True).get_future().then(lambda done: done.value()[0])
+
+    def wrapped(model, **more):
+        made = wrap(model, **more)
+        made.register_comm_hook(None, hook)
+        return made
+
+    training.DistributedDataParallel = wrapped
+
+
+def one_replica():
+    sampler = training.DistributedSampler
+    training.DistributedSampler = lambda data, **more: sampler(data, **{"num_replicas": 1, "rank": 0, **more})
+
+
+def a_fixed_epoch():
+    training.DistributedSampler.set_epoch = lambda _self, _epoch: None
+
+
+def a_broadcast_that_changes_one_element():
+    wrap = training.DistributedDataParallel
+
+    def wrapped(model, **more):
+        made = wrap(model, **more)
+        with torch.no_grad():
+            next(model.parameters())[3, 5] += 1
+        return made
+
+    training.DistributedDataParallel = wrapped
+
+
+EVERYWHERE = {"a_hook_that_drops_the_gradients"}
+"""Faults whose code runs on every rank."""
+
+
+def be_rank(task, fault, said, port):
+    if fault and (task.rank == BROKEN or fault in EVERYWHERE):
+        globals()[fault]()
+    kept = []
+
+    def tell(message):
+        if isinstance(message, StoreOpen):
+            os.write(port, message.port.to_bytes(2, "big"))
+        if isinstance(message, Trained | Failed):
+            kept[:] = [message]
+
+    worker.run(task, tell)
+    os.write(said, json.dumps([msgspec.to_builtins(message) for message in kept]).encode())
+
+
+def run(asked):
+    plan = Plan("gloo", (), (), deadline_seconds=30.0, training=True)
+    port_read, port_write = os.pipe()
+    pipes, store = [], None
+    for rank in range(asked["ranks"]):
+        read, write = os.pipe()
+        if os.fork() == 0:
+            try:
+                for descriptor, path in ((1, os.devnull), (2, asked["stderr"])):
+                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+                be_rank(Task(plan, rank, asked["ranks"], rank, store), asked["fault"], write, port_write)
+            finally:
+                os._exit(0)
+        os.close(write)
+        pipes.append(read)
+        store = store or ("127.0.0.1", int.from_bytes(os.read(port_read, 2), "big"))
+    os.close(port_read)
+    os.close(port_write)
+    said = []
+    for read in pipes:
+        with os.fdopen(read) as stream:
+            said.append(json.load(stream))
+        os.wait()
+    return said
+
+
+for line in sys.stdin:
+    print(json.dumps(run(json.loads(line))), flush=True)

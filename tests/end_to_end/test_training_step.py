@@ -1,0 +1,38 @@
+"""A run with --step in real ranks: a rank whose gradients are doubled is named, with the exit code of a bad node."""
+
+import os
+import sys
+
+import pytest
+
+RUN = ("bandwidth", "--nproc", "2", "--sizes", "1M:1M", "--op", "all_reduce", "--iters", "2", "--step")
+SITE = """
+import builtins, os, sys
+_real, _done = builtins.__import__, []
+def _import(name, *args, **more):
+    module = _real(name, *args, **more)
+    training = sys.modules.get("distcheck.collectives.training")
+    if not _done and hasattr(training, "shape_of"):
+        _done.append(1)
+        build = training.build
+        def doubled(place):
+            model = build(place)
+            if os.environ["RANK"] == "1":
+                for parameter in model.parameters():
+                    parameter.register_hook(lambda gradient: 2 * gradient)
+            return model
+        training.build = doubled
+    return module
+builtins.__import__ = _import
+"""
+
+
+@pytest.mark.process
+def test_a_rank_whose_gradients_are_doubled_is_named(start, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    program = [sys.executable, "-m", "distcheck"]
+    ended = start(*RUN, "--format", "json", env={"PYTHONPATH": path}, program=program).wait()
+    found = [(f["rule"], f["ranks"], f["confirmed"]) for f in ended.report["findings"]]
+    assert (ended.code, found) == (40, [("step-gradient-wrong", [1], True)]), ended
+    assert "its gradient has the factor 2 in the average" in ended.report["findings"][0]["message"]

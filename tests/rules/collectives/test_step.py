@@ -1,0 +1,127 @@
+"""The rules about training steps, on steps of any number of ranks."""
+
+import msgspec
+import pytest
+
+from distcheck.facts.base import Missing
+from distcheck.facts.rank import RankRun
+from distcheck.facts.training import Parameter, Shard, Training, WrongTensor
+
+replace = msgspec.structs.replace
+WRONG = (WrongTensor("a.weight", 1, 64, 3, "5", "2.5"), WrongTensor("a.bias", 1, 8, 8, "nan", "1"))
+
+
+def healthy(rank=0, ranks=4):
+    shards = (Shard(n, 16, 16, 0, f"{rank + n:x}", f"order {n}") for n in range(2))
+    whole = [f"{sum(rank + n for rank in range(ranks)):x}" for n in range(2)]
+    return Training(
+        "float32",
+        {"cpu": "s"},
+        (Parameter("a.weight", "8x8", "b0", "w0", ("x0", "y0")), Parameter("a.bias", "8", "b1", "w1", ("x1", "y1"))),
+        tuple(replace(shard, whole=whole[n] if rank == 0 else "") for n, shard in enumerate(shards)),
+        steps=2,
+        due=2,
+    )
+
+
+@pytest.fixture
+def job(job_of, change):
+    """Return a function that makes a job of a rank on each node; `odd` changes the training of some."""
+
+    def made(ranks=4, odd=(), outcome="done", **asked):
+        job = job_of(ranks, 1, looks=("environment", "meeting", "training"), **asked)
+        for number in range(ranks):
+            training = dict(odd).get(number, lambda t: t)(healthy(number, ranks))
+            kept = {} if training is None else {"DDP": training}
+            job = change.rank(job, number, run=RankRun(1, "done", outcome, training=kept))
+        return job
+
+    return made
+
+
+def with_parameter(training, **fields):
+    first, *rest = training.parameters
+    return replace(training, parameters=(replace(first, **fields), *rest))
+
+
+def with_shards(training, **fields):
+    return replace(training, shards=tuple(replace(shard, **fields) for shard in training.shards))
+
+
+ODD = {
+    "step-model-differs": lambda t: with_parameter(t, shape="9x8"),
+    "step-seed-differs": lambda t: replace(with_parameter(t, built="c0"), seeds={"cpu": "r"}),
+    "step-sampler-overlaps": lambda t: with_shards(t, taken=31, foreign=15),
+    "step-epoch-order-differs": lambda t: replace(t, shards=(t.shards[0], replace(t.shards[1], order="another"))),
+    "step-gradient-wrong": lambda t: replace(t, wrong_own=WRONG, wrong_average=WRONG),
+    "step-parameters-differ": lambda t: with_parameter(t, stepped=("x0", "z0")),
+    "step-skipped": lambda t: replace(t, lacks=True, steps=1, stopped="no batch"),
+}
+
+
+def test_healthy_steps_are_silent(job, judge):
+    for ranks in (1, 2, 4):
+        said = judge(job(ranks), "step")
+        assert not said.findings
+        assert not said.not_checked
+
+
+@pytest.mark.parametrize("rule", ODD)
+def test_the_one_odd_rank_of_four_is_confirmed_bad(job, judge, rule):
+    said = judge(job(4, {2: ODD[rule]}), "step")
+    assert [(f.rule, f.ranks, f.nodes, f.confirmed) for f in said.findings] == [(rule, (2,), ("node3",), True)]
+    assert said.verdict.exit_code == 40
+
+
+@pytest.mark.parametrize("rule", ["step-model-differs", "step-seed-differs", "step-parameters-differ"])
+def test_of_two_ranks_that_differ_neither_is_blamed(job, judge, rule):
+    said = judge(job(2, {1: ODD[rule]}), "step")
+    assert [(f.rule, f.ranks, f.confirmed) for f in said.findings] == [(rule, (0, 1), False)]
+    assert said.verdict.exit_code == 20
+
+
+def test_the_numbers_of_a_wrong_gradient_are_in_the_message_and_those_of_each_tensor_in_the_evidence(job, judge):
+    (finding,) = judge(job(4, {1: lambda t: replace(t, wrong_average=WRONG, share=0.5)}), "step").findings
+    assert finding.message == (
+        "the gradient of rank 1 (node2) has the factor 0.5 instead of 1 in the average for DDP: 3 of 64 elements of "
+        "a.weight in step 1, the first 5 instead of 2.5"
+    )
+    assert "8 of 8 elements of a.bias in step 1, the first nan instead of 1" in finding.evidence["rank 1"]
+
+
+def test_a_wrong_average_that_no_rank_explains_blames_nobody(job, judge):
+    everywhere = {n: lambda t: replace(t, wrong_average=WRONG) for n in range(4)}
+    (finding,) = judge(job(4, everywhere), "step").findings
+    assert (finding.rule, finding.ranks, finding.scope, finding.confirmed) == (
+        "step-gradient-wrong", (0, 1, 2, 3), "link", False,
+    )  # fmt: skip
+    (finding,) = judge(job(4, {3: everywhere[3]}), "step").findings
+    assert (finding.ranks, finding.scope, finding.confirmed) == ((3,), "node", False)
+
+
+def test_shards_that_do_not_add_up_to_the_data_set_are_found_even_if_each_rank_is_content(job, judge):
+    (finding,) = judge(job(4, {3: lambda t: with_shards(t, mark="ff")}), "step").findings
+    assert (finding.rule, finding.ranks, finding.scope) == ("step-sampler-overlaps", (), "job")
+
+
+def test_an_order_that_stays_the_same_in_every_epoch_is_found_on_all_ranks(job, judge):
+    same = {n: lambda t: with_shards(t, order="same") for n in range(4)}
+    (finding,) = judge(job(4, same), "step").findings
+    assert (finding.rule, finding.ranks) == ("step-epoch-order-differs", (0, 1, 2, 3))
+
+
+def test_steps_that_were_requested_and_not_taken_are_required(job, judge):
+    late = Missing(reason="less than 8 s of the time limit were left")
+    said = judge(job(4, {n: lambda _: late for n in range(4)}), "step")
+    assert {(n.rule, n.required, n.reason) for n in said.not_checked} == {
+        ("step-model-differs", True, f"--step: DDP: {late.reason}")
+    }
+    assert said.verdict.exit_code == 20
+    assert judge(job(2, {0: lambda _: None, 1: lambda _: None}), "step").verdict.exit_code == 20
+
+
+def test_a_job_of_many_ranks_gives_one_finding_for_all_that_differ(job, judge):
+    odd = {n: lambda t, n=n: with_parameter(t, stepped=("x0", f"z{n}")) for n in range(40, 64)}
+    (finding,) = judge(job(64, odd), "step").findings
+    assert finding.ranks == tuple(range(40, 64))
+    assert len(finding.evidence) == 8
