@@ -22,6 +22,7 @@ from distcheck.cli.joblog.spellings import (
     shared_memory,
     slurm,
     sockets,
+    storage,
     store,
     xids,
 )
@@ -37,6 +38,7 @@ TABLES: tuple[Spelling, ...] = (
     *mpi.SPELLINGS,
     *launchers.SPELLINGS,
     *memory.SPELLINGS,
+    *storage.SPELLINGS,
     *shared_memory.SPELLINGS,
     *cuda.SPELLINGS,
     *cuda_libraries.SPELLINGS,

@@ -24,6 +24,8 @@ _SIGSEGV = (
 )
 _SIGILL = "A program was built for a newer processor than this node's."
 _EVICTED = "Kubernetes evicted the pod: it used more of a resource than allowed, or its node ran out of it."
+_BATCH = "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-termination-reasons"
+_WALLTIME = "The job reached its time limit. Request more time, or resume from a checkpoint."
 _CONSEQUENCE = "A rank failed. The cause is in the lines of that rank before this report."
 
 ROOT_CAUSE = _killed(
@@ -50,6 +52,7 @@ SPELLINGS = (
     _killed(r"exit(?:ed)? status 137\b", source=_KUBERNETES, weight=LIKELY, says=_SIGKILL),
     _killed(r"return ?code(?: =|:) ?137\b", source=_KUBERNETES, weight=LIKELY, says=_SIGKILL),
     _killed(r"exited on signal 9\b", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
+    _killed(r"is killed by signal: Killed", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
     _killed(r"signal: Killed", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
     _killed(r"\(signal 9\)", source=_SIGNAL, weight=LIKELY, says=_SIGKILL),
     _killed(r"Signal 9 \(SIGKILL\)", source=_ELASTIC, weight=LIKELY, says=_SIGKILL),
@@ -76,6 +79,10 @@ SPELLINGS = (
         source=_KUBERNETES,
         says="The pod wrote more to its local storage than allowed. Raise ephemeral-storage, or write to a volume.",
     ),
+    _killed(r"TERM_RUNLIMIT", source=_BATCH, says=_WALLTIME),
+    _killed(r"PBS: job killed: walltime", source=_BATCH, says=_WALLTIME),
+    _killed(r"was active longer than specified deadline", source=_KUBERNETES, says=_WALLTIME),
+    _killed(r"in response to imminent node shutdown", source=_KUBERNETES, says=_EVICTED),
     # Crashes.
     _app(r"exitcode\s*: ?\(?-11\b", source=_ELASTIC, weight=SYMPTOM, says=_SIGSEGV),
     _app(r"exit code:? ?-11\b", source=_ELASTIC, weight=SYMPTOM, says=_SIGSEGV),

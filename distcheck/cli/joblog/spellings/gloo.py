@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
 
 _DEVICE = "https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/device.cc"
 _PAIR = "https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc"
@@ -22,6 +22,7 @@ _LOOPBACK = "net-hostname-loopback net-gloo-ifname-wrong"
 _BRIDGE = "net-hostname-wrong-nic net-gloo-ifname-wrong"
 _CLOSED = "net-firewall-ephemeral net-hostname-wrong-nic net-gloo-ifname-wrong"
 _FAILED = r"(?:Connection refused|No route|Connection timed out|Network is unreachable)"
+_MESH_FAILED = r"connectFullMesh|Connect timeout|pair\.cc|Connection refused|timed out"
 _REMOTE = r"remote=\[?"
 
 SPELLINGS = (
@@ -29,6 +30,14 @@ SPELLINGS = (
         r"Unable to resolve hostname to a \(local\) address",
         "net-hostname-loopback host-own-name-unresolvable",
         source=_GROUP,
+        near=_MESH_FAILED,
+    ),
+    _net(  # also in healthy jobs on one node
+        r"Unable to resolve hostname to a \(local\) address",
+        "net-hostname-loopback host-own-name-unresolvable",
+        weight=HINT,
+        source=_GROUP,
+        unless=_MESH_FAILED,
     ),
     _net(r"Failed to look up the IP address for the hostname", _OWN_NAME, source=_FACTORY),
     _net(r"makeDeviceForHostname\(\): unsupported gloo device", _OWN_NAME, source=_FACTORY),

@@ -85,7 +85,7 @@ SPELLINGS = (
         says="The launcher was started with wrong arguments.",
     ),
     _start(
-        r"attempting to detect MPI environment",
+        r"detect MPI environment\.\.\.",
         "env-rank-unset env-mpi-horovod-vars-only",
         weight=LIKELY,
         source=_DETECTION,
@@ -150,6 +150,12 @@ SPELLINGS = (
         says="accelerate's --gpu_ids names fewer than two GPUs.",
     ),
     _start(
+        r"But your machine only has: ",
+        "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus",
+        about="GPU",
+        source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/utilities/device_parser.py",
+    ),
+    _start(
         r"MisconfigurationException",
         source=_LIGHTNING,
         weight=SYMPTOM,
@@ -206,6 +212,12 @@ SPELLINGS = (
         weight=LIKELY,
         source=_CONTAINER,
         says="The program or image is built for another processor architecture.",
+    ),
+    _start(
+        r"Back-off restarting failed container",
+        weight=CONSEQUENCE,
+        source=_KUBERNETES,
+        says="A container failed several times. The cause is in its log: kubectl logs --previous.",
     ),
     # Packages.
     _start(

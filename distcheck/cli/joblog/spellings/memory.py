@@ -10,9 +10,10 @@ _KERNEL = "https://docs.kernel.org/admin-guide/mm/concepts.html#oom-killer"
 _CGROUP = "https://slurm.schedmd.com/cgroup.conf.html"
 _KUBERNETES = "https://kubernetes.io/docs/tasks/configure-pod-container/assign-memory-resource/"
 _RAY = "https://docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html"
+_LSF = "https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=reference-termination-reasons"
+_PBS = "https://help.altair.com/2022.1.0/PBS%20Professional/PBSUserGuide2022.1.pdf"
 _ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp"
 _PYTHON = "https://docs.python.org/3/library/exceptions.html#MemoryError"
-_LOADER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/signal_handling.py"
 _killed = partial(told, about="process killed")
 _MEMORY = "host-memory-low host-oom-kills"
 _THREADS = "host-nproc-pids"
@@ -25,7 +26,10 @@ SPELLINGS = (
     _killed(r"Out of memory: Kill(?:ed)? process", _MEMORY, source=_KERNEL),
     _killed(r"Memory cgroup out of memory", _MEMORY, source=_KERNEL),
     _killed(r"cgroup out-of-memory handler", _MEMORY, source=_CGROUP),
-    _killed(r"OOM[- _]?Killed", _MEMORY, source=_KUBERNETES),
+    _killed(r"OOMKill(?!er)", _MEMORY, source=_KUBERNETES),
+    _killed(r"OOM[- _]Killed", _MEMORY, source=_KUBERNETES),
+    _killed(r"TERM_MEMLIMIT", _MEMORY, source=_LSF),
+    _killed(r"PBS: job killed: (?:v?mem|pmem) .*exceeded limit", _MEMORY, source=_PBS),
     _killed(r"node running low on memory", _MEMORY, source=_RAY),
     _killed(r"Memory on the node \(IP: .* where the ", _MEMORY, source=_RAY),
     _killed(r"exceeds the memory usage threshold", _MEMORY, source=_RAY),
@@ -35,7 +39,6 @@ SPELLINGS = (
     _killed(r"Unable to allocate \S+ [KMGTP]?i?B for an array", _MEMORY, weight=LIKELY, source=_PYTHON),
     _killed(r"(?:^|\s)MemoryError(?::|$)", _MEMORY, weight=SYMPTOM, source=_PYTHON),
     _killed(r"std::bad_alloc", _MEMORY, weight=SYMPTOM, source=_PYTHON),
-    _killed(r"DataLoader worker \(pid\S* \d+\) is killed by signal: Killed", _MEMORY, weight=LIKELY, source=_LOADER),
     _killed(r"pthread_create failed for thread", _THREADS, about="start-up", source=_KERNEL),
     _killed(r"Thread creation failed: Resource temporarily unavailable", _THREADS, about="start-up", source=_KERNEL),
     _killed(r"fork: (?:retry: )?Resource temporarily unavailable", _THREADS, about="start-up", source=_KERNEL),

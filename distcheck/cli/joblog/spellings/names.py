@@ -27,7 +27,7 @@ WEB = r"urllib3|HTTPS?ConnectionPool|requests/|urlopen|http\.client|huggingface_
 
 SPELLINGS = (
     _net(
-        r"network addresses of \((?P<host>\[[0-9a-f:]+\]), ",
+        r"network addresses of \((?P<host>\[[0-9a-f:]+\]|\s[^,]*|[^,]*\s|\w+://[^,]*|), ",
         "env-master-addr-format env-master-addr-unresolvable",
         source=_SOCKET,
     ),
@@ -46,28 +46,28 @@ SPELLINGS = (
     _net(rf"IPv4 {_OF}", "k8s-dns-not-ready env-master-addr-unresolvable", source=_SOCKET, near=_KUBERNETES),
     _net(rf"IPv4 {_OF}", "env-master-addr-unresolvable torchrun-fqdn-unreachable", source=_SOCKET, unless=_KUBERNETES),
     _net(
-        rf"IPv6 {_CHOSEN} \(gai error: (?:-2|-3|8)\b",
+        rf"IPv6 {_CHOSEN} \(gai error: (?:-2|-3)\b",
         "host-own-name-unresolvable torchrun-fqdn-unreachable env-master-addr-unresolvable",
         weight=LIKELY,
         source=_SOCKET,
         unless=_KUBERNETES,
     ),
     _net(
-        rf"IPv6 {_OF} \(gai error: (?:-2|-3|8)\b",
+        rf"IPv6 {_OF} \(gai error: (?:-2|-3)\b",
         "env-master-addr-unresolvable torchrun-fqdn-unreachable",
         weight=LIKELY,
         source=_SOCKET,
         unless=rf"{_KUBERNETES}|IPv6 {_CHOSEN.replace('?P<host>', '').replace('?P<port>', '')}",
     ),
     _net(
-        rf"IPv6 {_OF} \(gai error: (?:-2|-3|8)\b",
+        rf"IPv6 {_OF} \(gai error: (?:-2|-3)\b",
         "k8s-dns-not-ready env-master-addr-unresolvable",
         weight=LIKELY,
         source=_SOCKET,
         near=_KUBERNETES,
     ),
     _net(
-        r"IPv6 network addresses of .* cannot be retrieved \(gai error: (?:-9|11001)",
+        r"IPv6 network addresses of .* cannot be retrieved \(gai error: (?:-9|8\b|11001)",
         "net-ipv4-ipv6-mixed",
         weight=NOISE,
         source=_SOCKET,

@@ -13,6 +13,8 @@ _ENVIRON = "https://docs.python.org/3/library/os.html#os.environ"
 _SAMPLER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/distributed.py"
 _BOOTSTRAP = "https://github.com/NVIDIA/nccl/blob/master/src/bootstrap.cc"
 _INIT = "https://github.com/NVIDIA/nccl/blob/master/src/init.cc"
+_MPI4PY = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/comm/comm.py"
+_DISCOVERY = r"mpi_discovery|detect MPI environment|init_distributed"
 _C10D = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
 _DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launcher_helper.py"
 _LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/tree/master/src/lightning/fabric/plugins/environments"
@@ -41,10 +43,19 @@ SPELLINGS = (
     ),
     _start(r"KeyError: ['\"]OMPI_COMM_WORLD_", "env-rank-unset", source=_ENVIRON),
     _start(
-        r"KeyError: ['\"](?:NODE_RANK|GROUP_RANK|LOCAL_SIZE|NNODES|NPROC_PER_NODE|MASTER_IP|PMI_RANK|PMI_SIZE)['\"]",
+        r"KeyError: ['\"](?:(?:MASTER|NODE|GROUP|GLOBAL|LOCAL|WORLD|PMI)_\w+|NNODES)['\"]",
         "env-rank-unset env-local-rank-unset",
         weight=LIKELY,
         source=_ENVIRON,
+    ),
+    _start(r"raise _env_error\(['\"](?P<variable>\w+)", "env-rank-unset env-mpi-horovod-vars-only", source=_RENDEZVOUS),
+    _start(r"No module named '?mpi4py", "env-rank-unset env-mpi-horovod-vars-only", source=_MPI4PY, near=_DISCOVERY),
+    _start(
+        r"(?:must|should|please|need to|have to|only)\b.{0,60}\b(?:launch|run|start|call|invok)\w*\b.{0,40}\b"
+        r"(?:with|using|via|by|through|from)\b.{0,12}torch(?:run\b|\.distributed\.(?:launch|run))",
+        "env-rank-unset",
+        weight=LIKELY,
+        source=_LAUNCH,
     ),
     _start(r"(?:`rank`|`world_size`) must be an integer\. None", "env-rank-unset", source=_RENDEZVOUS),
     _start(r"(?:local_rank|rank) number is not in current env", "env-rank-unset", source=_DEEPSPEED),
@@ -69,8 +80,7 @@ SPELLINGS = (
     ),
     _start(r"(?:rank|world_size|world size) parameter (?:missing|required)", "env-rank-unset", source=_RENDEZVOUS),
     _start(r"rendezvous: (?:rank|world[_ ]size) .*missing", "env-rank-unset", source=_RENDEZVOUS),
-    _start(r"unrecognized arguments:.* ?--local[-_]rank\b", "launch-local-rank-arg", source=_LAUNCH),
-    _start(r"unrecognized arguments: --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
+    _start(r"unrecognized arguments:.*\blocal[-_]rank\b", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"no such option:? --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"unknown command line flag 'local[-_]rank'", "launch-local-rank-arg", source=_LAUNCH),
     _start(r"Could not consume arg: --local[-_]rank", "launch-local-rank-arg", source=_LAUNCH),

@@ -33,7 +33,7 @@ SPELLINGS = (
         "torchrun-localhost-name-ambiguous torchrun-ignores-master-env env-rank-missing",
         weight=LIKELY,
         source=_API,
-        near=rf"{_UNUSED_ADDRESS}|{_NO_ENDPOINT}",
+        near=rf"{_UNUSED_ADDRESS}|{_NO_ENDPOINT}|--standalone",
         unless=_ENDPOINT,
     ),
     _start(

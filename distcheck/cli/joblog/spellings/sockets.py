@@ -74,6 +74,13 @@ SPELLINGS = (
         source=_ERRNO,
         unless=rf"{_OTHER_SOFTWARE}|Gloo|call to connect|connect \[",
     ),
+    _net(
+        r"Connection reset by peer",
+        "k8s-istio-sidecar",
+        weight=LIKELY,
+        source="https://istio.io/latest/docs/ops/common-problems/network-issues/",
+        near=r"istio|envoy",
+    ),
     # What the survivors see.
     _net(
         r"Connection closed by peer",
