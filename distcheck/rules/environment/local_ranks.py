@@ -176,18 +176,24 @@ def env_local_world_size_inconsistent(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("meeting", severity="warning")
+@rule("meeting", severity="warning", unless=("mesh-rank-order",))
 def env_rank_order_not_node_major(job: Job) -> Iterator[Outcome]:
     """Consecutive ranks are on different nodes.
 
     The job works but is slow: frameworks put tensor-parallel and hybrid-shard groups on consecutive ranks, whose
     traffic then leaves the node. The cause is cyclic placement (``srun --distribution=cyclic``, ``mpirun --map-by
-    node``). Found, once all ranks joined, by a node whose ranks are not consecutive.
+    node``). Found, once all ranks joined, by a node whose ranks are not consecutive. Silent with a ``--mesh`` whose
+    tensor and expert groups all lie within nodes.
 
     Fix: ``srun --distribution=block:block``, or ``mpirun --map-by ppr:<GPUs>:node``.
     """
     if len(job.nodes) < 2 or not is_complete(job) or in_blocks(job):
         return
+    if job.asked.mesh is not None:
+        from distcheck.rules.job.mesh import within_nodes  # costs start-up time
+
+        if within_nodes(job):
+            return
     first = job.ranks[0]
     layout = {n.name: numbered(numbers_of(job.ranks_on(n))) for n in job.nodes}
     here = max(len(job.ranks_on(n)) for n in job.nodes)

@@ -14,7 +14,7 @@ import msgspec
 
 from distcheck.facts.mesh import Mesh, role
 from distcheck.rules.finding import Fix, Severity
-from distcheck.rules.job.mesh import in_order, mesh_of
+from distcheck.rules.job.mesh import close_dimensions, in_order, mesh_of
 from distcheck.rules.mesh.islands import Islands, badly_placed, islands
 from distcheck.rules.mesh.remedies import consecutive, in_segments, mesh_lines
 from distcheck.rules.wording import once
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from distcheck.facts.job import Job
-
-_CLOSE = ("tensor", "expert")
-"""The roles whose groups need the fastest links, the most demanding first."""
 
 
 class Misplaced(NamedTuple):
@@ -62,12 +59,6 @@ def suspected(job: Job) -> list[Misplaced]:
 def misplaced(job: Job) -> list[Misplaced]:
     """Return the misplaced groups; empty while the NVLink domains are unknown."""
     return [] if islands(job).unread else suspected(job)
-
-
-def close_dimensions(mesh: Mesh) -> list[str]:
-    """Return the dimensions of tensor and expert parallelism, the most demanding first."""
-    found = [name for name in mesh.names if role(name) in _CLOSE and mesh.size(name) > 1]
-    return sorted(found, key=lambda name: _CLOSE.index(role(name)))
 
 
 def _misplaced(job: Job, mesh: Mesh, where: Islands) -> Iterator[Misplaced]:

@@ -58,7 +58,9 @@ def consecutive(job: Job, where: Islands, order: Sequence[int]) -> Fix:
         text = f"Give each node consecutive ranks: {each} ranks a node, one node after the other."
         return Fix(text, _packing(launcher, each))
     text = f"Number the nodes so that those of one {where.kind} follow each other."
-    return Fix(text, _ordering(launcher, nodes, each))
+    if launcher == "slurm":
+        text += " Start the job with the same options of srun, without --nodes and --ntasks-per-node."
+    return Fix(text, _ordering(job, launcher, nodes, each))
 
 
 def _launcher(job: Job) -> str:
@@ -74,13 +76,15 @@ def _packing(launcher: str, each: int) -> tuple[str, ...]:
     return (f"export RANK=$((NODE_RANK * {each} + LOCAL_RANK))",)
 
 
-def _ordering(launcher: str, nodes: list[str], each: int) -> tuple[str, ...]:
+def _ordering(job: Job, launcher: str, nodes: list[str], each: int) -> tuple[str, ...]:
     hosts = folded(nodes)
     if launcher == "slurm":
+        command = f"distcheck {job.asked.command} --mesh {job.asked.mesh}"
         each_node = f"for i in $(seq {each}); do echo $node; done"
         return (
             f"for node in $(scontrol show hostnames '{hosts}'); do {each_node}; done > ranks.txt",
-            "export SLURM_HOSTFILE=$PWD/ranks.txt SLURM_DISTRIBUTION=arbitrary",
+            "export SLURM_HOSTFILE=$PWD/ranks.txt",
+            f"srun --ntasks={len(nodes) * each} --distribution=arbitrary {command}",
         )
     if launcher == "openmpi" and len(nodes) <= _MOST_NODES:
         return (f"# add to mpirun: --host {','.join(f'{node}:{each}' for node in nodes)}",)

@@ -32,9 +32,14 @@ def said(judge, change):
 
 def reordered(job, order):
     """Return the job with its ranks on other processes: rank n is where rank order[n] was."""
+    there = [job.ranks[place] for place in order]
     ranks = tuple(
-        replace(job.ranks[place], placement=rank.placement, environment=rank.environment)
-        for rank, place in zip(job.ranks, order, strict=True)
+        replace(
+            rank,
+            placement=replace(rank.placement, rank=number),
+            environment=rank.environment | {"RANK": str(number)},
+        )
+        for number, rank in enumerate(there)
     )
     return replace(job, ranks=ranks)
 
@@ -142,7 +147,8 @@ def test_nodes_of_two_domains_in_turn_need_another_order_of_nodes(racks, said):
     assert finding.ranks == tuple(range(16))
     assert finding.fix.commands == (
         f"for node in $(scontrol show hostnames 'node[1,3,2,4]'); do {EACH_NODE}; done > ranks.txt",
-        "export SLURM_HOSTFILE=$PWD/ranks.txt SLURM_DISTRIBUTION=arbitrary",
+        "export SLURM_HOSTFILE=$PWD/ranks.txt",
+        "srun --ntasks=16 --distribution=arbitrary distcheck env --mesh dp=2,ep=8",
     )
     assert expand("node[1,3,2,4]") == ("node1", "node3", "node2", "node4")
     by_domain = reordered(job, [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)])
@@ -151,6 +157,17 @@ def test_nodes_of_two_domains_in_turn_need_another_order_of_nodes(racks, said):
 
 def test_ranks_in_turn_are_no_fault_for_a_mesh_made_for_them(hgx, said):
     assert said(cyclic(hgx(), 2), "tp=8,dp=2") == ()
+
+
+def test_the_general_rule_about_the_order_of_ranks_leaves_meshes_to_these_rules(job_of, change, judge):
+    def rules(text):
+        job = change.asked(cyclic(job_of(2, 8, "slurm"), 2), mesh=parse(text))
+        return [finding.rule for finding in judge(job, "local_ranks", "mesh", "mesh_placement").findings]
+
+    assert rules("dp=2,tp=8") == ["mesh-rank-order"]
+    assert rules("tp=8,dp=2") == []
+    assert rules("dp=16") == []
+    assert rules("dp=3") == ["mesh-size-mismatch", "env-rank-order-not-node-major"]
 
 
 # -- the order of the dimensions
