@@ -52,6 +52,11 @@ class Problem(NamedTuple):
     docs: str
 
     @property
+    def messages(self) -> int:
+        """How many different messages there are."""
+        return len(self.cases) + self.more
+
+    @property
     def where(self) -> str:
         """The ranks and nodes, folded."""
         return where(self.ranks, self.nodes)

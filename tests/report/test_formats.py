@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -11,33 +10,7 @@ import pytest
 
 from distcheck.facts.job import Collectives, Measurement
 from distcheck.report import FORMATS, Detail, render
-from distcheck.report.document import document
-from distcheck.report.html import chart, marked
 from distcheck.rules.finding import Finding, Fix, NotChecked
-
-VOID = {"meta"}
-
-
-class Tags(HTMLParser):
-    """Checks that tags are balanced and remembers them."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.seen, self.text = [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.seen.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -82,85 +55,6 @@ def test_only_the_requested_format_is_imported():
 @pytest.mark.parametrize("name", ["healthy", "failing"])
 def test_goldens(kind, suffix, name, request, golden):
     golden(f"{name}.{suffix}", render(kind, *request.getfixturevalue(name)))
-
-
-def test_html_is_balanced_and_loads_nothing_from_the_network(any_job):
-    page = render("html", *any_job, options=Detail(verbose=True, legend=True))
-    tags = Tags()
-    tags.feed(page)
-    assert tags.open == []
-    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags.seen}
-    assert not any(name in {"src", "href", "onload"} for _, attributes in tags.seen for name in attributes)
-
-
-def test_html_shows_hostile_strings_literally(hostile):
-    page = render("html", *hostile)
-    tags = Tags()
-    tags.feed(page)
-    text = "".join(tags.text)
-    assert "<script>alert('x')</script>" in text
-    assert "{{ 7*7 }}" in text
-
-
-def test_html_has_the_contents_of_text(failing):
-    page = render("html", *failing)
-    for words in (
-        "gpu-duplicate",
-        "ranks 16-29 on node2",
-        "scontrol update nodename=node3 state=drain",
-        "(not confirmed)",
-    ):
-        assert words in page
-
-
-def test_html_shows_backticks_as_code_and_escapes_other_markup(failing):
-    page = render("html", *failing)
-    assert "have one device: <code>Duplicate GPU detected</code>. Every" in page
-    assert marked("`<b>` & <i>") == "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"
-    assert "`" not in page.partition("<h2>Findings</h2>")[2]
-
-
-def test_html_has_an_uncertainty_column_only_for_repeated_bursts(healthy):
-    job, diagnosis = healthy
-    for bursts, column in ((1, False), (9, True)):
-        figures = tuple(msgspec.structs.replace(m, bursts=bursts) for m in job.collectives.measurements)
-        collectives = msgspec.structs.replace(job.collectives, measurements=figures)
-        page = render("html", msgspec.structs.replace(job, collectives=collectives), diagnosis)
-        assert ('<th class="number">±</th>' in page) is column
-
-
-def test_html_colours_are_readable_on_light_and_dark(healthy):
-    style = render("html", *healthy).partition("<style>")[2].partition("</style>")[0]
-    light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
-    for colours, ground in ((light, "#ffffff"), (dark, "#121212")):
-        named = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", colours))
-        assert named.keys() == {"error", "warning", "good", "info", "c0", "c1", "c2", "c3", "c4", "c5"}
-        low = {name: colour for name, colour in named.items() if contrast(colour, ground) < 4.5}
-        assert not low, f"on {ground}"
-
-
-def contrast(one, other):
-    """Return the contrast of two colours, 1 to 21 (https://www.w3.org/TR/WCAG21/#dfn-contrast-ratio)."""
-    darker, lighter = sorted(map(luminance, (one, other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def luminance(colour):
-    parts = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def test_the_curve_shows_busbw_over_sizes(healthy, single, empty):
-    drawn = chart(document(*healthy))
-    assert [curve.op for curve in drawn.curves] == ["all_reduce", "broadcast"]
-    xs = [x for x, _, _ in drawn.curves[0].points]
-    assert xs == sorted(xs)
-    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1])
-    assert drawn.curves[0].points[0][1] < drawn.curves[1].points[0][1], "faster is higher"
-    assert [label for _, label in drawn.speeds] == ["0", "100", "200", "300", "400"]
-    assert chart(document(*single)) is None
-    assert chart(document(*empty)) is None
 
 
 def test_junit_has_a_suite_for_the_job_and_one_for_each_node_named(failing):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from report.test_formats import Tags
+from report.test_html import Tags
 
 from distcheck.facts.history import Failure
 from distcheck.facts.past_run import NodeTotal, Totals

@@ -44,6 +44,7 @@ def drawn(kind, judged):
     """Return the tables of a report as lists of rows, the names first."""
     page = render(kind, *judged, options=EVERYTHING)
     if kind == "html":
+        page = re.sub(r"(?s)<table class=\"(heat|pairs)\".*?</table>|id=\"facts\".*", "", page)  # it alone has these
         rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>.*?</tr>|</table>", page)]
         rows = [[html.unescape(cell) for cell in row] for row in rows]
     elif kind == "markdown":
@@ -75,6 +76,8 @@ def test_every_format_draws_the_same_tables(kind, full):
     ]
     if kind == "text":  # it lists what was not checked instead
         expected = [expected[4], *expected[:3]]
+    elif kind == "html":
+        expected = [expected[3], *expected[:3], expected[4]]
     found = drawn(kind, full)
     assert [table[0] for table in found] == [list(table.names) for table in expected]
     assert [table[1:] for table in found] == [[list(row) for row in table.rows] for table in expected]

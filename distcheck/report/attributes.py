@@ -1,0 +1,135 @@
+"""What is known of each rank and its node as names and texts, and what differs between ranks."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from distcheck.facts.base import Missing
+from distcheck.facts.gpu import Gpus
+from distcheck.facts.infiniband import Infiniband
+from distcheck.facts.job import Collectives, Job
+from distcheck.facts.node import NodeFacts, TorchBuild
+from distcheck.facts.rank import ProcessFacts, RankFacts
+
+ABSENT = "(not set)"
+"""The value of a rank that lacks an attribute that others have."""
+
+Attributes = dict[str, str]
+
+
+class Spread(NamedTuple):
+    """The values of one attribute, each with the ranks that have it; the commonest first."""
+
+    name: str
+    values: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def of_ranks(job: Job) -> dict[int, Attributes]:
+    """Return the attributes of every numbered rank: its node's hardware and software, its process, its variables."""
+    nodes = {node.key: of_node(node) for node in job.nodes}
+    shared = {process.uid: nodes[process.node] | of_process(process) for process in job.processes}
+    ran = of_collectives(job)
+    return {
+        rank.placement.rank: ran | shared[rank.process] | _of_rank(rank)
+        for rank in job.ranks
+        if rank.placement.rank is not None
+    }
+
+
+def of_collectives(job: Job) -> Attributes:
+    """Return what the collectives ran with."""
+    ran = job.collectives
+    if not isinstance(ran, Collectives):
+        return {}
+    return _known({"software: backend": ran.backend, "software: NCCL in use": ran.nccl})
+
+
+def of_node(node: NodeFacts) -> Attributes:
+    """Return the hardware and software of a node."""
+    gpus = node.gpus if isinstance(node.gpus, Gpus) else None
+    hcas = node.infiniband.hcas if isinstance(node.infiniband, Infiniband) else ()
+    return _known(
+        {
+            "hardware: GPUs": _models(gpu.name for gpu in gpus.devices) if gpus else "",
+            "hardware: GPU firmware": _models(gpu.health.vbios for gpu in gpus.devices if gpu.health) if gpus else "",
+            "hardware: CPUs": node.cpus,
+            "hardware: CPU vendor": node.cpu_vendor,
+            "hardware: RDMA adapters": ", ".join(sorted(hca.name for hca in hcas)),
+            "software: GPU driver": gpus.driver if gpus else None,
+            "software: CUDA of the driver": gpus.cuda_driver if gpus else None,
+            "software: kernel": node.kernel,
+            "software: distcheck": node.distcheck,
+        }
+        | {
+            f"network: {link.name}": f"{'up' if link.up else 'down'}, MTU {link.mtu_bytes}"
+            for link in (node.interfaces if isinstance(node.interfaces, tuple) else ())
+            if link.name != "lo"
+        }
+        | {f"software: module {name}": version for name, version in node.modules.items()}
+    )
+
+
+def of_process(process: ProcessFacts) -> Attributes:
+    """Return the software of a process."""
+    installed = process.installed
+    if installed is None:
+        return {}
+    build = installed.torch if isinstance(installed.torch, TorchBuild) else None
+    return _known(
+        {
+            "software: Python": installed.python,
+            "software: environment": installed.prefix,
+            "software: torch": build.version if build else None,
+            "software: CUDA of torch": build.cuda if build else None,
+            "software: NCCL": installed.nccl,
+        }
+    )
+
+
+def _of_rank(rank: RankFacts) -> Attributes:
+    place = rank.placement
+    return _known(
+        {
+            "place: launcher": place.launcher,
+            "place: world size": place.world_size,
+            "place: local rank": place.local_rank,
+            "place: master": f"{place.master_addr or '?'}:{'?' if place.master_port is None else place.master_port}",
+            "place: GPU": rank.gpu,
+            "place: CPUs": rank.cpu_list,
+        }
+        | {f"variable: {name}": value for name, value in rank.environment.items()}
+    )
+
+
+def _known(pairs: Mapping[str, object]) -> Attributes:
+    return {name: str(value) for name, value in pairs.items() if value not in {None, ""} and not _missing(value)}
+
+
+def _missing(value: object) -> bool:
+    return isinstance(value, Missing)
+
+
+def _models(names: Iterable[object]) -> str:
+    counted = Counter(str(name) for name in names if isinstance(name, str))
+    return ", ".join(f"{number} x {name}" for name, number in sorted(counted.items()))
+
+
+def spread(known: Mapping[int, Attributes]) -> list[Spread]:
+    """Return the values of every attribute, in the order in which the ranks have them."""
+    found: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank, attributes in known.items():
+        for name, value in attributes.items():
+            found[name][value].append(rank)
+    spreads = []
+    for name, values in found.items():
+        having = sum(map(len, values.values()))
+        if having < len(known):
+            values[ABSENT] = [rank for rank, attributes in known.items() if name not in attributes]
+        ordered = sorted(values.items(), key=lambda item: -len(item[1]))
+        spreads.append(Spread(name, tuple((value, tuple(ranks)) for value, ranks in ordered)))
+    return sorted(spreads, key=lambda one: _KINDS.index(one.name.partition(":")[0]))
+
+
+_KINDS = ("place", "hardware", "software", "network", "variable")

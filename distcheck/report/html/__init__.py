@@ -1,0 +1,129 @@
+"""The report as one self-contained HTML file: no font, no network; its only script copies texts.
+
+Each part of the page has a template of its own. What a part shows is worked out beside it: `heat` (nodes), `pairs`
+(paths between nodes), `curves` (bandwidth), `facts` (of every rank).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from importlib import resources
+from typing import NamedTuple
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from distcheck.facts.job import Collectives, Job
+from distcheck.facts.ranges import fold
+from distcheck.report import Detail, tables
+from distcheck.report.document import document
+from distcheck.report.expected import provenance
+from distcheck.report.harmless import harmless
+from distcheck.report.html import curves
+from distcheck.report.html.facts import sheet
+from distcheck.report.html.heat import SIGNS, heat_map
+from distcheck.report.html.pairs import matrix
+from distcheck.report.legend import LEGEND
+from distcheck.report.measured import first_calls, models
+from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
+from distcheck.report.summary import advice, counts, headline, outcome_of
+from distcheck.rules.diagnose import Diagnosis
+
+_CODE = re.compile(r"`([^`]+)`")
+_BOX = (curves.LEFT, curves.RIGHT, curves.TOP, curves.BOTTOM, curves.WIDTH, curves.HEIGHT)
+
+
+class InlineScript(NamedTuple):
+    """The page's script, and its hash: the page's policy allows no other."""
+
+    text: Markup
+    hash: str
+
+
+def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
+    """Return the page."""
+    report = document(job, diagnosis)
+    ranks, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
+    found = problems(diagnosis.findings, everything=options.verbose)
+    unchecked = tables.not_checked(gaps(diagnosis.not_checked))
+    heat, pairs, facts = heat_map(job, report), matrix(job), sheet(job, report)
+    return page("report.html.j2").render(
+        report=report,
+        headline=headline(job, report),
+        outcome=outcome_of(report),
+        advice=advice(report),
+        counts=counts(diagnosis),
+        problems=found,
+        anchor=_anchor,
+        detailed=math.inf if options.verbose else DETAILED,
+        evidence=lambda case: evidence_lines(case.evidence, everything=options.verbose),
+        not_checked=unchecked,
+        heat=heat,
+        signs=SIGNS,
+        pairs=pairs,
+        facts=facts,
+        ranks=ranks,
+        others=others,
+        sweep=tables.sweep(report),
+        times=tables.times(report, everything=options.all_ranks),
+        devices=tables.devices(report),
+        provenance=provenance(report.bandwidth),
+        models=[*models(report), *first_calls(job)],
+        charts=curves.charts(job, report),
+        box=_BOX,
+        fold=fold,
+        ended=job.collectives.ended if isinstance(job.collectives, Collectives) else "",
+        legend=LEGEND,
+        options=options,
+        script=_script(),
+        sections=[
+            (name, title)
+            for name, title, there in (
+                ("findings", "Findings", found),
+                ("not-checked", "Not checked", unchecked.rows),
+                ("nodes", "Nodes", heat),
+                ("paths", "Paths between nodes", pairs),
+                ("bandwidth", "Bandwidth", report.bandwidth),
+                ("ranks", "Ranks", ranks.rows),
+                ("facts", "Facts", facts.common),
+            )
+            if there
+        ],
+    )
+
+
+def page(name: str) -> Template:
+    """Return a template of this package."""
+    environment = Environment(
+        loader=FunctionLoader(_source),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(harmless=harmless, marked=marked)
+    return environment.get_template(name)
+
+
+def _source(name: str) -> str:
+    return resources.files("distcheck.report.html").joinpath(name).read_text("utf-8")
+
+
+def _script() -> InlineScript:
+    text = _source("copy.js")
+    return InlineScript(Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode())  # noqa: S704 our own
+
+
+def _anchor(problem: Problem) -> str:
+    """Return the id of a problem on the page."""
+    name = re.sub(r"[^a-z0-9-]", "-", problem.rule.lower())
+    return f"{name}-{problem.severity}{'' if problem.confirmed else '-not-confirmed'}"
+
+
+def marked(text: str) -> Markup:
+    """Return escaped text, with text between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 already escaped

@@ -1,0 +1,219 @@
+"""The report as a web page."""
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+import reported
+
+from distcheck.report import Detail, render
+from distcheck.report.document import document
+from distcheck.report.html import marked
+from distcheck.report.html.curves import charts
+
+VOID = {"meta", "input", "br"}
+MEGABYTE = 1e6
+
+
+class Tags(HTMLParser):
+    """Checks that tags are balanced and remembers them."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.text = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def parsed(page):
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    return tags
+
+
+def shortened(page):
+    """Return a page without what is repeated: of lines that begin alike, only the first eight."""
+    seen, kept = Counter(), []
+    for line in page.splitlines():
+        beginning = line[:14].rstrip("0123456789")
+        seen[beginning] += 1
+        if seen[beginning] <= 8 or not line.startswith("<"):
+            kept.append(line)
+    kept += [f"{beginning} x {number}" for beginning, number in seen.items() if number > 8]
+    return "\n".join(kept) + "\n"
+
+
+@pytest.mark.parametrize("name", reported.CASES)
+def test_goldens_of_four_jobs(name, golden):
+    page = render("html", *reported.CASES[name]())
+    golden(f"{name}-job.html", shortened(page) if name == "large" else page)
+
+
+def test_html_is_balanced_and_loads_nothing(any_job):
+    page = render("html", *any_job, options=Detail(verbose=True, legend=True))
+    tags = parsed(page)
+    assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in tags.seen}
+    assert not any(name == "src" or name.startswith("on") for _, attributes in tags.seen for name in attributes)
+    ids = {attributes["id"] for _, attributes in tags.seen if "id" in attributes}
+    links = [attributes["href"] for _, attributes in tags.seen if "href" in attributes]
+    assert {link.removeprefix("#") for link in links} <= ids, "links lead to places on the page"
+    assert len(ids) == sum("id" in attributes for _, attributes in tags.seen)
+
+
+def test_the_policy_of_the_page_allows_its_one_script_and_nothing_else(hostile):
+    page = render("html", *hostile)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = next(a["content"] for tag, a in parsed(page).seen if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+def test_a_page_of_8192_ranks_stays_below_five_megabytes_and_names_the_bad_nodes():
+    page = render("html", *reported.large())
+    assert len(page.encode()) < 5 * MEGABYTE
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>', page.partition('id="nodes"')[2].partition("</section>")[0])
+    assert rows[:3] == ["node0017", "node0512", "node1000"]
+    assert rows[3] == "node[0001-0016,0018-0511,0513-0999,1001-1024] (1021 nodes)"
+    assert len(rows) == 4
+    assert len(re.findall(r'<i class="ok ', page)) == 8192 - 24, "every rank has a cell in the small map"
+    assert len(re.findall(r'<i class="error ', page)) == 24
+
+
+@pytest.mark.slow
+def test_the_size_of_a_page_is_bounded_at_65536_ranks(job_of, judge):
+    page = render("html", *judge(job_of(8192, 8, measure=False)))
+    assert len(page.encode()) < 5 * MEGABYTE
+    assert "65536 ranks on 8192 nodes: 65536 ok" in page
+
+
+def test_a_cell_shows_the_sign_of_its_status_and_the_level_of_each_figure():
+    page = render("html", *reported.messy())
+    row = next(line for line in page.splitlines() if line.startswith('<tr><th scope="row">node3</th>'))
+    cells = re.findall(r'<td class="(.*?)" title="rank (\d+): (\w+)"><span class="v0">(.)</span>', row)
+    assert [(rank, status, sign) for _, rank, status, sign in cells[:2]] == [("16", "ok", "✓"), ("17", "ok", "✓")]
+    assert cells[0][0].startswith("ok A0 ")
+    assert cells[1][0].startswith("ok A3 "), "rank 17 takes 1.4 times as long"
+    lost = next(line for line in page.splitlines() if line.startswith('<tr><th scope="row">node5</th>'))
+    assert lost.count("✗") == 1
+    assert '<span class="v0">✗</span>' in lost
+    assert "8 missing ranks without a known node: 40-47" in page
+
+
+def test_the_pair_matrix_shows_failed_slow_and_untested_paths():
+    page = render("html", *reported.messy())
+    part = page.partition('id="paths"')[2].partition("</section>")[0]
+    assert 'class="failed" title="node1 to node4: refused at 10.0.0.4">✗ refused</td>' in part
+    assert 'class="slow" title="node2 to node3: 0.625 GB/s">! 0.625</td>' in part
+    assert 'title="node5 to node3: not tested">·</td>' in part
+    assert "8 of 12 tested paths between 5 nodes reachable, 1 slow" in part
+    assert "Paths between nodes" not in render("html", *reported.cpu())
+
+
+def test_facts_that_differ_are_listed_with_their_ranks_and_the_others_once():
+    page = render("html", *reported.messy())
+    part = page.partition('id="facts"')[2]
+    differ, _, shared = part.partition("that all ranks share")
+    assert '<td class="wide">6.5.0-21-generic</td><td class="wide">ranks 8-15</td>' in differ
+    assert '<td class="wide">ib0</td><td class="wide">ranks 9</td>' in differ
+    assert '<tr><th scope="row">software: torch</th><td class="wide">2.13.0+cu130</td></tr>' in shared
+    assert "<td>GPU-node3-4</td>" in shared, "what differs on every rank is listed with its node"
+
+
+def test_html_shows_hostile_strings_literally(hostile):
+    page = render("html", *hostile)
+    tags = Tags()
+    tags.feed(page)
+    text = "".join(tags.text)
+    assert "<script>alert('x')</script>" in text
+    assert "{{ 7*7 }}" in text
+
+
+def test_html_has_the_contents_of_text(failing):
+    page = render("html", *failing)
+    for words in (
+        "gpu-duplicate",
+        "ranks 16-29 on node2",
+        "scontrol update nodename=node3 state=drain",
+        "(not confirmed)",
+    ):
+        assert words in page
+
+
+def test_html_shows_backticks_as_code_and_escapes_other_markup(failing):
+    page = render("html", *failing)
+    assert "have one device: <code>Duplicate GPU detected</code>. Every" in page
+    assert marked("`<b>` & <i>") == "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"
+    assert "`" not in page.partition('id="findings"')[2]
+
+
+def test_html_has_an_uncertainty_column_only_for_repeated_bursts(healthy):
+    job, diagnosis = healthy
+    for bursts, column in ((1, False), (9, True)):
+        figures = tuple(msgspec.structs.replace(m, bursts=bursts) for m in job.collectives.measurements)
+        collectives = msgspec.structs.replace(job.collectives, measurements=figures)
+        page = render("html", msgspec.structs.replace(job, collectives=collectives), diagnosis)
+        assert ('<th scope="col" class="number">±</th>' in page) is column
+
+
+def test_html_colours_are_readable_on_light_and_dark(healthy):
+    style = render("html", *healthy).partition("<style>")[2].partition("</style>")[0]
+    schemes = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        named = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", scheme))
+        on_page = ("ink", "quiet", "error", "warning", "good", "info", "c0", "c1", "c2", "c3", "c4", "c5")
+        pairs = [(name, ground) for name in on_page for ground in ("ground", "soft")]
+        pairs += [(f"t{level}", f"h{level}") for level in "01234n"]
+        low = {pair for pair in pairs if contrast(named[pair[0]], named[pair[1]]) < 4.5}
+        assert not low
+
+
+def contrast(one, other):
+    """Return the contrast of two colours, 1 to 21 (https://www.w3.org/TR/WCAG21/#dfn-contrast-ratio)."""
+    darker, lighter = sorted(map(luminance, (one, other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour):
+    parts = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_chart_shows_measured_expected_and_earlier_bandwidth_over_sizes(single, empty):
+    job, diagnosis = reported.healthy()
+    drawn = charts(job, document(job, diagnosis))
+    assert [chart.name for chart in drawn] == ["all_reduce", "broadcast"]
+    xs = [x for x, _, _ in drawn[0].points]
+    assert xs == sorted(xs)
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1])
+    assert drawn[0].points[-1][1] < drawn[0].points[0][1], "faster is higher"
+    assert [label for _, label in drawn[0].speeds] == ["0", "200", "400", "600", "800"]
+    assert drawn[0].points[0][2] == "all_reduce, 1 MiB: 86.06 GB/s ± 3.1%, expected 82.75 GB/s"
+    assert len(drawn[0].baseline.split()) == len(drawn[0].expected.split()) == 5
+    assert len(drawn[0].noise.split()) == 10, "there and back"
+    for without in (single, empty):
+        assert charts(without.job, document(*without)) == []
+
+
+def test_a_chart_without_expectation_and_baseline_has_only_what_was_measured(healthy):
+    (chart, _) = charts(healthy.job, document(*healthy))
+    assert (chart.expected, chart.baseline, chart.noise) == ("", "", "")
+    assert len(chart.measured.split()) == 3
