@@ -20,7 +20,7 @@ _LISTED = 16
 """With more nodes than this, those without a problem are behind one more click."""
 
 
-class Split(NamedTuple):
+class Differing(NamedTuple):
     """An attribute with few values, each with the ranks that have it."""
 
     name: str
@@ -41,7 +41,7 @@ class Sheet(NamedTuple):
     """All attributes of all ranks."""
 
     common: list[tuple[str, str]]
-    splits: list[Split]
+    splits: list[Differing]
     nodes: list[NodeSheet]
 
     @property
@@ -68,8 +68,8 @@ def sheet(job: Job, report: Document) -> Sheet:
     )
 
 
-def _split(one: Spread) -> Split:
-    return Split(one.name, [(value, f"ranks {fold(ranks, PIECES)}") for value, ranks in one.values])
+def _split(one: Spread) -> Differing:
+    return Differing(one.name, [(value, f"ranks {fold(ranks, PIECES)}") for value, ranks in one.values])
 
 
 def _nodes(report: Document, known: dict[int, Attributes], names: list[str]) -> list[NodeSheet]:
