@@ -196,7 +196,11 @@ PHRASES = {
             "below {} % of it, on CPUs {} % (a rank's own work: {} %)",
             [
                 100 * of(place)
-                for place in ("isolation.figures:SLOW", "run.search:_SLOW_ON_CPUS", "run.search:_SLOW_WORK_ON_CPUS")
+                for place in (
+                    "isolation.figures:SLOW",
+                    "isolation.state:SLOW_ON_CPUS",
+                    "isolation.state:SLOW_WORK_ON_CPUS",
+                )
             ],
         ),
         ("excluded only below {} %", [100 * of("culprits:BEYOND_CHANCE")]),

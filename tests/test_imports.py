@@ -157,7 +157,8 @@ def test_rules_do_no_input_or_output():
 
 def test_rules_import_facts_and_data_tables_only():
     allowed = ("distcheck.rules", "distcheck.facts", "distcheck.selection", "distcheck.collectives.plan",
-               "distcheck.expectation")  # fmt: skip
+               "distcheck.collectives.dimensions", "distcheck.expectation", "distcheck.isolation.figures",
+               "distcheck.isolation.state")  # fmt: skip
     for path in within("rules"):
         ours = {n for n in imports(path) if n.startswith("distcheck.")}
         assert {n for n in ours if not n.startswith(allowed)} <= {"distcheck.collectives"}, path

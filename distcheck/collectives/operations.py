@@ -12,7 +12,7 @@ position, and the others add 0.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 # Before torch: this import silences torch's warnings at import.
 import distcheck.collectives.software  # noqa: F401
@@ -22,6 +22,9 @@ import torch
 import torch.distributed as dist
 
 from distcheck.collectives.plan import blocks
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 CHECK_ELEMENTS = 262_147
 """A prime just above 2**18: no channel count divides it, and it is quick on CPUs."""
@@ -60,6 +63,7 @@ class Group(NamedTuple):
     """The group of ranks and the options of an operation."""
 
     rank: int
+    """This rank's number in the group."""
     ranks: int
     device: torch.device
     exact: Exact = EXACT["float32"]
@@ -67,6 +71,19 @@ class Group(NamedTuple):
     """Whether each broadcast uses the next rank as root."""
     stride: int = 1
     """The distance in ranks to the one that send_recv sends to."""
+    handle: ProcessGroup | None = None
+    """None for the whole world."""
+    members: range | None = None
+    """The group's ranks in the world; None for all."""
+
+    def in_world(self, rank: int) -> int:
+        """Return the number in the world of the group's rank."""
+        return self.members[rank] if self.members else rank
+
+    @property
+    def origin(self) -> int:
+        """The group's first rank: it shifts the data of the exact check, so that data of another group is wrong."""
+        return self.in_world(0)
 
 
 class Exercise(NamedTuple):
@@ -92,7 +109,7 @@ def all_reduce(group: Group, count: int) -> Exercise:
     """Sum over all ranks, on every rank, in place."""
     data = _zeros(count, group)
     return Exercise(
-        call=lambda: dist.all_reduce(data),
+        call=lambda: dist.all_reduce(data, group=group.handle),
         load=lambda: data.copy_(contribution(group, count)),
         received=data,
         expected=lambda: total(group, count),
@@ -107,7 +124,7 @@ def broadcast(group: Group, count: int) -> Exercise:
 
     def call() -> None:
         nonlocal root
-        dist.broadcast(data, src=root)
+        dist.broadcast(data, src=group.in_world(root), group=group.handle)
         root = (root + 1) % roots
 
     def load() -> None:
@@ -136,7 +153,7 @@ def all_gather(group: Group, count: int) -> Exercise:
         own.copy_(pattern(rank * count, count, group))
 
     return Exercise(
-        call=lambda: _gather(data, own),
+        call=lambda: _gather(data, own, group=group.handle),
         load=load,
         received=data,
         expected=lambda: pattern(0, count * ranks, group),
@@ -149,7 +166,7 @@ def reduce_scatter(group: Group, count: int) -> Exercise:
     data = _zeros(count * ranks, group)
     own = data[rank * count : (rank + 1) * count]
     return Exercise(
-        call=lambda: _scatter(own, data),
+        call=lambda: _scatter(own, data, group=group.handle),
         load=lambda: data.copy_(contribution(group, count * ranks)),
         received=own,
         expected=lambda: total(group, count * ranks)[rank * count : (rank + 1) * count],
@@ -166,7 +183,7 @@ def all_to_all(group: Group, count: int) -> Exercise:
         _poison(received, group)
 
     return Exercise(
-        call=lambda: dist.all_to_all_single(received, sent),
+        call=lambda: dist.all_to_all_single(received, sent, group=group.handle),
         load=load,
         received=received,
         expected=lambda: torch.cat([pattern((source * ranks + rank) * count, count, group) for source in range(ranks)]),
@@ -179,10 +196,14 @@ def send_recv(group: Group, count: int) -> Exercise:
     if ranks < 2:
         raise ValueError("send_recv needs at least 2 ranks")
     after, before = (rank + group.stride) % ranks, (rank - group.stride) % ranks
+    target, source = group.in_world(after), group.in_world(before)
     sent, received = _zeros(count, group), _zeros(count, group)
 
     def call() -> None:
-        pair = [dist.P2POp(dist.isend, sent, after), dist.P2POp(dist.irecv, received, before)]
+        pair = [
+            dist.P2POp(dist.isend, sent, target, group.handle),
+            dist.P2POp(dist.irecv, received, source, group.handle),
+        ]
         for work in dist.batch_isend_irecv(pair):
             work.wait()
 
@@ -232,7 +253,7 @@ def contribution(group: Group, count: int) -> torch.Tensor:
     """Return a rank's addends at positions 0 to `count`: 0 if it is not its turn."""
     exact, turns = group.exact, group.exact.turns(group.ranks)
     places = _places(0, count, group)
-    values = (1 + group.rank % exact.weights) * (1 + places % exact.positions)
+    values = (1 + (group.rank + group.origin) % exact.weights) * (1 + places % exact.positions)
     return torch.where(places % turns == group.rank % turns, values, 0).to(exact.dtype)
 
 
@@ -241,14 +262,14 @@ def total(group: Group, count: int) -> torch.Tensor:
     exact, turns = group.exact, group.exact.turns(group.ranks)
     ranks = torch.arange(group.ranks, dtype=torch.int64, device=group.device)
     weights = torch.zeros(turns, dtype=torch.int64, device=group.device)
-    weights.index_add_(0, ranks % turns, 1 + ranks % exact.weights)
+    weights.index_add_(0, ranks % turns, 1 + (ranks + group.origin) % exact.weights)
     places = _places(0, count, group)
     return (weights[places % turns] * (1 + places % exact.positions)).to(exact.dtype)
 
 
 def pattern(first: int, count: int, group: Group) -> torch.Tensor:
     """Return numbers that differ between positions from `first` on, up to `Exact.apart` apart."""
-    return (1 + _places(first, count, group) % group.exact.apart).to(group.exact.dtype)
+    return (1 + _places(first + group.origin, count, group) % group.exact.apart).to(group.exact.dtype)
 
 
 def _places(first: int, count: int, group: Group) -> torch.Tensor:

@@ -7,8 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from distcheck.facts.base import Count, Measured, Missing, Seconds
+from distcheck.facts.base import Count, Measured, Missing, Rank, Seconds
 from distcheck.facts.device import DeviceTest
+from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.training import Training
 
@@ -53,6 +54,12 @@ class Plan(msgspec.Struct, frozen=True):
     """How long the device test repeats its products."""
     training: bool = False
     """Whether every rank takes training steps at the end."""
+    mesh: Mesh | None = None
+    """The groups of its dimensions are measured after the sweep."""
+    group_bytes: int = 0
+    """The size that is measured in the groups of the mesh."""
+    group_seconds: float = 0.0
+    """Like `size_seconds`, for the groups of the mesh."""
 
 
 DEVICE_TEST, TRAINING = "device test", "training step"
@@ -70,6 +77,8 @@ class Step(_Message, frozen=True):
     """The rank's next step."""
 
     text: str
+    place: Count = 0
+    """In the groups of a mesh: a rank that waits for another one has the higher number; else 0."""
 
 
 class Alive(_Message, frozen=True):
@@ -119,10 +128,24 @@ class Timing(_Message, frozen=True):
     ended: Ended
 
 
+class GroupTiming(_Message, frozen=True):
+    """An operation in this rank's group of a dimension."""
+
+    dimension: str
+    op: str
+    together: Timing | None = None
+    """All groups of the dimension at the same time; None if the operation was not measured."""
+    alone: Timing | None = None
+    """The dimension's first group while all other ranks wait; None on these."""
+    lacks: str = ""
+    """Why the backend does not have the operation; empty if it has."""
+
+
 class Checked(_Message, frozen=True):
     """The exact check of one operation on this rank."""
 
     op: str
+    """In the groups of a mesh with the dimension: all_reduce in dp."""
     dtype: str
     elements: Count
     wrong: Count
@@ -156,6 +179,8 @@ class Failed(_Message, frozen=True):
     error: str
     unavailable: bool = False
     """True if this torch lacks the backend; nothing was tried."""
+    absent: tuple[Rank, ...] = ()
+    """The ranks that did not come to form their group; this rank is in the group and was there first."""
 
 
 class Finished(_Message, frozen=True):
@@ -170,6 +195,7 @@ RankMessage = (
     | Computed
     | Joined
     | Timing
+    | GroupTiming
     | Checked
     | DeviceTested
     | Trained

@@ -77,6 +77,41 @@ def alike(store: Store, name: str, text: str, rank: int, ranks: int) -> bool:
     return point.add("others", 0) == 0
 
 
+class AbsentError(Exception):
+    """Some ranks did not come to form a group."""
+
+    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
+        some = ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
+        super().__init__(f"rank{'s' if len(ranks) > 1 else ''} {some} did not come to form {name}")
+        self.ranks = ranks
+
+
+def enter(store: Store, name: str, rank: int, ranks: range, seconds: float) -> None:
+    """Wait until all these ranks are here; the first of them names those that do not come within `seconds`.
+
+    One look-up by one rank, since each rank would need as many as the group has ranks.
+
+    Raises:
+        AbsentError: some did not come.
+        RuntimeError: the store is gone.
+    """
+    door = part_of(store, f"to {name}")
+    door.add(str(rank), 1)
+    come = door.add("ranks", 1)
+    if come == len(ranks):
+        door.set("all", "here")
+    if come > 1:
+        door.wait(["all"])
+        return
+    try:
+        door.wait(["all"], timedelta(seconds=seconds))
+    except RuntimeError:
+        absent = tuple(rank for rank in ranks if not door.add(str(rank), 0))
+        if not absent:  # the last one came at this moment
+            return
+        raise AbsentError(name, absent) from None
+
+
 def farewell(store: Store, ranks: int, *, host: bool) -> None:
     """Announce that this rank no longer needs the store; its host waits for all announcements.
 

@@ -15,16 +15,18 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch.distributed import ProcessGroup
+
 FEWEST, MOST = 3, 1000
 
 
-def meet(device: torch.device) -> None:
-    """Wait until every rank is here and its device is idle."""
+def meet(device: torch.device, group: ProcessGroup | None = None) -> None:
+    """Wait until every rank, or every one of a group, is here and its device is idle."""
     if device.type == "cuda":
-        dist.barrier(device_ids=[device.index])
+        dist.barrier(group, device_ids=[device.index])
         torch.cuda.synchronize(device)
     else:
-        dist.barrier()
+        dist.barrier(group)
 
 
 def seconds_per_call(call: Callable[[], object], iterations: int, device: torch.device) -> float:
@@ -60,19 +62,19 @@ def first_call(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def warm_up(call: Callable[[], object], device: torch.device) -> float:
-    """Call three times; return the seconds of the quicker of the last two, over all ranks.
+def warm_up(call: Callable[[], object], gather: Callable[[], None]) -> float:
+    """Call three times; return the seconds of the quicker of the last two, over all ranks that `gather` waits for.
 
     Every size is warmed up: NCCL connects an algorithm when a size first uses it, and new memory has no pages yet. The
     barrier after a timed call makes a root that runs ahead wait for its receivers.
     """
     call()
-    meet(device)
+    gather()
     took = []
     for _ in range(2):
         start = time.perf_counter()
         call()
-        meet(device)
+        gather()
         took.append(time.perf_counter() - start)
     return min(took)
 

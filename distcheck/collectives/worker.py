@@ -24,14 +24,13 @@ import torch.distributed as dist
 
 from distcheck.collectives import devices, nccl_debug
 from distcheck.collectives.compute import compute
-from distcheck.collectives.operations import EXACT, Group, check_elements, prepare, wrong_elements
+from distcheck.collectives.figure import check, measure
+from distcheck.collectives.operations import EXACT, Group
 from distcheck.collectives.plan import (
     DEVICE_TEST,
     TRAINING,
     Alive,
-    Checked,
     DeviceTested,
-    Ended,
     Failed,
     Finished,
     Joined,
@@ -40,15 +39,12 @@ from distcheck.collectives.plan import (
     Step,
     StoreOpen,
     Task,
-    Timing,
     Trained,
     label,
     moved_bytes,
 )
-from distcheck.collectives.spread import STEADY, uncertainty
-from distcheck.collectives.store import agree, await_all, farewell, open_store, part_of, reach_store
-from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
-from distcheck.facts.base import SHORTEST_SECONDS, Missing
+from distcheck.collectives.store import AbsentError, agree, await_all, farewell, open_store, part_of, reach_store
+from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.training import Training
 
@@ -58,7 +54,6 @@ if TYPE_CHECKING:
 Tell = Callable[[RankMessage], None]
 
 ALIVE_SECONDS = 0.5
-_STEADY, _OVER = 1, 2
 _DEVICE_TEST_SECONDS = 8.0
 """With less time left there is no device test: busy CPUs make it several times as long as it should be."""
 _TRAINING_SECONDS = 8.0
@@ -133,18 +128,24 @@ def _work(task: Task, say: Tell) -> Failed | Store:
         todo = [(op, dtype) for op in plan.operations for dtype in plan.dtypes]
         for op, dtype in todo:
             say(Step(f"check {label(op, dtype)}"))
-            say(_check(task, op, dtype, device))
+            say(check(op, dtype, _group(task, dtype, device)))
         for op, dtype in todo:
             for size in plan.sizes_bytes:
                 moved = moved_bytes(op, size, task.world_size, dtype)
                 say(Step(f"{label(op, dtype)} {moved} B"))
-                say(measure(task, op, dtype, moved, device, store))
+                say(measure(plan, op, dtype, moved, _group(task, dtype, device), store))
+        if plan.mesh is not None and plan.mesh.ranks == task.world_size:
+            from distcheck.collectives import groups
+
+            groups.measure_all(task, device, store, begin, say)
         if plan.device_seconds:
             left = plan.deadline_seconds - (time.monotonic() - begin)
             say(DeviceTested(_test_device(task, device, store, left, say)))
         if plan.training:
             left = plan.deadline_seconds - (time.monotonic() - begin)
             say(Trained("DDP", _train(task, device, store, left, say)))
+    except AbsentError as error:
+        return Failed(one_line(error), absent=error.ranks)
     except Exception as error:  # noqa: BLE001 any exception that ends a rank is a fact about it
         return Failed(one_line(error))
     return store
@@ -189,48 +190,6 @@ def _group(task: Task, dtype: str, device: torch.device) -> Group:
     return Group(task.rank, task.world_size, device, EXACT[dtype], task.plan.rotate_root, task.plan.stride)
 
 
-def _check(task: Task, op: str, dtype: str, device: torch.device) -> Checked:
-    exercise = prepare(op, _group(task, dtype, device), check_elements(op, task.world_size))
-    first = first_call(exercise.call, device)
-    wrong = wrong_elements(exercise)
-    return Checked(op, dtype, exercise.received.numel() * exercise.checks, wrong, first)
-
-
-def measure(task: Task, op: str, dtype: str, moved: int, device: torch.device, store: Store) -> Timing:
-    """Return one size's timing; its buffers are freed before the next size's are made.
-
-    Rank 0 decides how many calls a burst has and whether another one follows: with unequal numbers some ranks would
-    wait forever.
-    """
-    plan = task.plan
-    key = f"{op} {dtype} {moved}"
-    start = time.perf_counter()
-    call = prepare(op, _group(task, dtype, device), moved // EXACT[dtype].dtype.itemsize).call
-    seconds = warm_up(call, device)
-    iterations = plan.iterations
-    if iterations is None:
-        estimate = iterations_for(seconds, plan.burst_seconds) if task.rank == 0 else None
-        iterations = agree(store, key, estimate)
-    bursts: list[float] = []
-    ended: Ended = "asked"
-    while True:
-        with nccl_debug.quiet(backend=plan.backend):
-            meet(device)
-            bursts.append(max(seconds_per_call(call, iterations, device), SHORTEST_SECONDS))
-        if plan.iterations is not None or not plan.size_seconds:
-            break
-        verdict = None
-        if task.rank == 0:
-            # Another burst takes about as long as the last one.
-            left = plan.size_seconds - (time.perf_counter() - start) - bursts[-1] * iterations
-            verdict = _how_it_stands(bursts, left)
-        said = agree(store, f"{key} after {len(bursts)}", verdict)
-        if said:
-            ended = "steady" if said == _STEADY else "time"
-            break
-    return Timing(op, moved, dtype, iterations, tuple(bursts), ended)
-
-
 def _test_device(task: Task, device: torch.device, store: Store, left: float, say: Tell) -> DeviceTest | Missing:
     """Test this rank's device if rank 0 has enough time left; all ranks begin at the same time."""
     plan = task.plan
@@ -259,14 +218,6 @@ def _train(task: Task, device: torch.device, store: Store, left: float, say: Tel
         say=lambda text: say(Step(f"{TRAINING}: {text}")),
         tell=lambda known: say(Trained("DDP", known)),
     )
-
-
-def _how_it_stands(bursts: list[float], seconds_left: float) -> int:
-    """Return whether a figure is steady, its time is up, or (0) another burst is needed."""
-    off = uncertainty(bursts)
-    if off is not None and off <= STEADY:
-        return _STEADY
-    return _OVER if seconds_left < 0 else 0
 
 
 def _leave(task: Task, store: Store) -> None:

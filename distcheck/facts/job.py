@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from distcheck.facts.base import Amount, Count, Facts, Measured, Missing, Rank, Seconds, Whole
+from distcheck.facts.groups import GroupFigure
 from distcheck.facts.history import History
 from distcheck.facts.isolation import Isolation
 from distcheck.facts.mesh import Mesh
@@ -56,6 +57,10 @@ class Collectives(Facts, frozen=True):
     """Empty if everything ran, else why the run ended early."""
     ras: Ras | Missing | None = None
     """What NCCL's RAS said when a collective stalled; None if it was not asked."""
+    mesh: Mesh | None = None
+    """The mesh whose groups were measured, with all sizes; None without one."""
+    groups: tuple[GroupFigure, ...] = ()
+    """What was measured in the groups of the mesh."""
 
 
 class BaselineRow(Facts, frozen=True):

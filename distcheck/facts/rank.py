@@ -176,6 +176,10 @@ class RankRun(Facts, frozen=True):
     """What its device reached by itself; None in older files, and if the rank ended before."""
     training: dict[str, Training | Missing] = {}
     """What its training steps did, by the way to train: DDP; empty if none were requested, or the rank ended before."""
+    place: Count = 0
+    """In the groups of a mesh: a rank that waits for another one has the higher number; else 0."""
+    absent: tuple[Rank, ...] = ()
+    """The ranks that did not come to form a group with it."""
 
 
 class RankFacts(Facts, frozen=True):

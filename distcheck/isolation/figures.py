@@ -113,6 +113,14 @@ class _Pool:
         return speed / norm.middle, speed < norm.slow_below(self.most) * norm.middle
 
 
+def shares(speeds: Sequence[float], most: float) -> list[tuple[float, bool]]:
+    """Return each comparable speed's share of their reference, and whether it is slow; `most` is the largest such."""
+    pool = _Pool(together=False, most=most)
+    for number, speed in enumerate(speeds):
+        pool.add((), (str(number),), speed, current=True)
+    return [pool.held_against((), speed) for speed in speeds]
+
+
 def of_many(speeds: Sequence[float]) -> Norm:
     """Return a round's reference; only the upper half, free of slow figures, shows the noise."""
     middle = median_high(speeds)

@@ -10,6 +10,9 @@ import msgspec
 
 from distcheck.isolation.round import Round, Trial
 
+SLOW_ON_CPUS, SLOW_WORK_ON_CPUS = 0.35, 0.2
+"""Shares of the others' median: Gloo's ranks do everything on the CPUs, so other load on them shows. A rank's own work
+is repeated beside other groups, so noise may appear three times."""
 _NUMBER = re.compile(r"([0-9]{1,18})")
 
 
@@ -26,6 +29,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Below this share of the others' median a group is slow; lower if ranks share CPUs."""
     slow_work_share: float = 0.8
     """The same for a rank's own work."""
+
+
+def settings_for(backend: str) -> Settings:
+    """Return the settings for a backend."""
+    return Settings(slow_share=SLOW_ON_CPUS, slow_work_share=SLOW_WORK_ON_CPUS) if backend == "gloo" else Settings()
 
 
 class State(msgspec.Struct, frozen=True):

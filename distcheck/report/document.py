@@ -14,6 +14,7 @@ from distcheck.facts.node import TorchBuild
 from distcheck.facts.rank import ProcessFacts, RankFacts, Stage
 from distcheck.report.devices import device_rows
 from distcheck.report.gpus import RankGpu, gpus_of
+from distcheck.report.groups import group_rows
 from distcheck.report.harmless import storable
 from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema import (
@@ -66,6 +67,7 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         models=tuple(_models(measured)),
         devices=tuple(device_rows(job)),
         mesh=_mesh_row(job),
+        groups=tuple(group_rows(job)),
     )  # fmt: skip
 
 

@@ -38,6 +38,11 @@ LEGEND = {
         "the usual bus bandwidth on this hardware at this size, and the share of it that was reached; the line below "
         "the table names the source (docs/bandwidth.md)"
     ),
+    "alone, together, kept": (
+        "busbw of a dimension's first group while all other ranks wait; the median of all groups while all of them "
+        "work; the share that the first group then keeps"
+    ),
+    "slowest, its ranks": "busbw and ranks of the slowest group while all of them work",
     "mean, min, max": "time per operation over the ranks, in ms; a rank's time is the median over its bursts",
     "±": (
         "relative uncertainty of the mean (95 % confidence, from repeated bursts); *: time ran out before it was "

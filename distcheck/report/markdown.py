@@ -11,7 +11,7 @@ from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import first_calls, models
+from distcheck.report.measured import GROUPS, first_calls, models
 from distcheck.report.schema import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
 from distcheck.report.summary import conclusion, headline, outcome_of
@@ -97,6 +97,10 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if times.rows:
         yield "Time per operation on each rank, ms:"
         yield drawn(times)
+    groups = tables.groups(report)
+    if groups.rows:
+        yield f"{GROUPS}:"
+        yield drawn(groups)
     devices = tables.devices(report)
     if devices.rows:
         yield "### devices"

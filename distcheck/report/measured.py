@@ -9,6 +9,8 @@ from distcheck.facts.job import Job
 from distcheck.facts.quantities import size
 from distcheck.report.schema import Bandwidth, Document
 
+GROUPS = "Groups of the mesh, bus bandwidth: the first group alone, and all groups of a dimension at the same time"
+
 
 def shared_groups(measured: Iterable[Bandwidth]) -> bool:
     """Return whether every row was measured over the whole world."""

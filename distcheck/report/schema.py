@@ -123,6 +123,31 @@ class Bandwidth(Part, frozen=True):
     """Why the bursts ended: steady figure, no time left, or one burst requested."""
 
 
+class GroupRow(Part, frozen=True):
+    """One operation in the groups of one dimension of the mesh; None where there is no figure."""
+
+    dimension: str
+    op: str
+    bytes: int
+    """The payload of one group."""
+    dtype: str
+    groups: int
+    ranks: int
+    """Of one group."""
+    alone_busbw_GBps: float | None  # noqa: N815 the unit's own spelling
+    """The first group while all other ranks wait; None also if it is the only group."""
+    busbw_GBps: tuple[float | None, ...]  # noqa: N815
+    """Each group while all of them work, by the groups' first ranks."""
+    share_of_alone: float | None
+    """What the first group keeps of its speed while the others work too."""
+    slowest: tuple[int, ...]
+    """The ranks of the slowest group; empty for a single group."""
+    wrong: int | None
+    """Wrong elements over all ranks; None if not checked."""
+    lacks: str = ""
+    """Why it was not measured."""
+
+
 class Model(Part, frozen=True):
     """The fitted line t = latency + bytes / rate over the sizes of one operation."""
 
@@ -231,6 +256,7 @@ class Document(Part, frozen=True):
     devices: tuple[DeviceRow, ...] = ()
     mesh: MeshRow | None = None
     """None without a --mesh that fits."""
+    groups: tuple[GroupRow, ...] = ()
 
 
 class LastFailure(Part, frozen=True):

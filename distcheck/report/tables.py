@@ -12,6 +12,7 @@ from distcheck.facts.ranges import fold
 from distcheck.report.devices import figures
 from distcheck.report.expected import any_expected, percent
 from distcheck.report.gpus import RankGpu
+from distcheck.report.groups import lowest, middle
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
 from distcheck.report.schema import STATUSES, Bandwidth, DimensionRow, Document, NodeHistory, Range, RankRow
 from distcheck.report.sections import PIECES, Gap
@@ -24,6 +25,8 @@ _EXAMPLE = 4
 """Ranges of ranks that the example of a group shows."""
 SIDE_BY_SIDE = 16
 """Up to this many ranks, each rank's times are shown."""
+_GROUP_PIECES = 4
+"""Most ranges of a group's ranks."""
 Kind = Literal["text", "number", "prose", "status"]
 
 
@@ -143,6 +146,24 @@ def times(report: Document, *, everything: bool) -> Grid:
 
     fewest = min((len(row.seconds.by_rank) for row in measured), default=0)
     return _table((Column("rank", lambda rank: rank, "number"), *map(column, measured)), range(fewest))
+
+
+def groups(report: Document) -> Grid:
+    """Return the table of the groups of the mesh, one row for each operation; no rows without figures."""
+    columns = (
+        Column("dimension", lambda row: row.dimension),
+        Column("groups", lambda row: row.groups, "number"),
+        Column("ranks each", lambda row: row.ranks, "number"),
+        Column("operation", lambda row: label(row.op, row.dtype)),
+        Column("size", lambda row: size(row.bytes), "number"),
+        Column("alone GB/s", lambda row: figure(row.alone_busbw_GBps), "number"),
+        Column("together GB/s", lambda row: figure(middle(row)), "number"),
+        Column("kept", lambda row: percent(row.share_of_alone), "number"),
+        Column("slowest", lambda row: figure(lowest(row)), "number"),
+        Column("its ranks", lambda row: fold(row.slowest, _GROUP_PIECES) or None),
+        Column("wrong", lambda row: row.wrong, "number"),
+    )
+    return _table(columns, [row for row in report.groups if row.busbw_GBps])
 
 
 def devices(report: Document) -> Grid:

@@ -13,7 +13,7 @@ from distcheck.report import Detail, tables
 from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
-from distcheck.report.measured import first_calls, models
+from distcheck.report.measured import GROUPS, first_calls, models
 from distcheck.report.schema import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems, where
 from distcheck.report.summary import conclusion, headline, outcome_of
@@ -119,6 +119,11 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
         yield ""
         yield "time per operation on each rank, ms"
         yield from drawn(times)
+    groups = tables.groups(report)
+    if groups.rows:
+        yield ""
+        yield GROUPS
+        yield from drawn(groups)
     devices = tables.devices(report)
     if devices.rows:
         yield ""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from distcheck.collectives.plan import Computed, Plan, Software, Timing
+from distcheck.collectives.plan import Computed, GroupTiming, Plan, Software, Timing
 from distcheck.facts.base import Count, Missing, Offset, Rank
 from distcheck.facts.gpu import GpuLoads
 from distcheck.facts.infiniband import Counters
@@ -173,6 +173,8 @@ class RunReport(Word, frozen=True):
     """The counters of the node's RDMA adapters afterwards, from the process that read them before."""
     trial: Count = 0
     """The number of the trial; 0 is the run of all ranks."""
+    groups: tuple[tuple[Rank, GroupTiming], ...] = ()
+    """What they measured in the groups of the mesh."""
 
 
 class StartTrial(Word, frozen=True):

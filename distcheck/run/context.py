@@ -25,6 +25,7 @@ from distcheck.run.watchdog import Watchdog
 if TYPE_CHECKING:
     from distcheck.facts.base import Missing
     from distcheck.facts.infiniband import Counters
+    from distcheck.facts.mesh import Mesh
     from distcheck.probe.conversation import Conversation
     from distcheck.probe.gpu_load import Watch
     from distcheck.rules.diagnose import Diagnosis
@@ -35,6 +36,10 @@ _GPU_BURST_SECONDS, _CPU_BURST_SECONDS = 0.2, 0.05
 """One burst of one operation at one size: on GPUs the ranks' unequal starts then add less than 0.1 %."""
 _GPU_SIZE_SECONDS, _CPU_SIZE_SECONDS = 2.0, 0.6
 """Time in which bursts are repeated until the figure is steady."""
+_CPU_GROUP_BYTES, _GPU_GROUP_BYTES = 1 << 20, 64 << 20
+"""The size measured in the groups of a mesh, without --sizes."""
+_CPU_GROUP_SECONDS, _GPU_GROUP_SECONDS = 0.3, 1.0
+"""Time in which its bursts are repeated: several, because a group is judged by its quickest one."""
 _COUNTER_SECONDS = 3.0
 _HISTORY_RESERVE_SECONDS = 1.5
 """Kept back from --timeout: one second to kill a child that hangs, the rest for the goodbyes."""
@@ -144,7 +149,18 @@ class Session:
             else _GPU_DEVICE_SECONDS,
             burn_seconds=self.asked.burn_seconds,
             training="training" in self.asked.looks,
+            mesh=self.mesh(),
+            group_bytes=max(self.asked.sizes_bytes, default=_CPU_GROUP_BYTES if on_cpu else _GPU_GROUP_BYTES),
+            group_seconds=_CPU_GROUP_SECONDS if on_cpu else _GPU_GROUP_SECONDS,
         )
+
+    def mesh(self) -> Mesh | None:
+        """Return the mesh of --mesh with all sizes; None if it is not given or does not fit."""
+        if self.asked.mesh is None:
+            return None
+        from distcheck.rules.job.mesh import mesh_of
+
+        return mesh_of(self.record.job())
 
     def watching_gpus(self, backend: str) -> contextlib.AbstractAsyncContextManager[Watch]:
         """Watch this node's GPUs during collectives that use them.

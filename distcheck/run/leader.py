@@ -19,8 +19,8 @@ _LATECOMER_SECONDS = 0.5
 _LAST_CALL_SECONDS = 10.0
 """On a busy host a live process may wait seconds for a CPU; a dead one has closed its connection."""
 _GOODBYE_SECONDS = 2.0
-_HINTS = frozenset({"net-nic-down-or-slow"})
-"""Warnings that are worth a search: a network that is slow for a moment is not slow in every round."""
+_HINTS = frozenset({"net-nic-down-or-slow", "perf-group-slow"})
+"""Warnings that are worth a search: what is slow for a moment is not slow in every round."""
 
 
 async def lead(run: Session) -> RunResult:

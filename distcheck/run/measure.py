@@ -8,6 +8,7 @@ from statistics import fmean, median
 
 import msgspec
 
+from distcheck.collectives.dimensions import measured
 from distcheck.collectives.plan import Plan, Task, Timing
 from distcheck.collectives.spread import at_least, uncertainty
 from distcheck.facts.base import Missing
@@ -20,6 +21,7 @@ from distcheck.rollcall.protocol import Abort, RunReport, Start
 from distcheck.rollcall.server import Server
 from distcheck.run import ras
 from distcheck.run.context import Session
+from distcheck.run.group_figures import figures
 from distcheck.run.stall import Pace
 
 REPORT_RESERVE_SECONDS = 3.0
@@ -70,7 +72,7 @@ async def collectives(run: Session) -> None:
     local = run.local
     if local is None:
         raise RuntimeError("rank 0's process started no ranks")
-    run.watcher.begin(len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes))
+    run.watcher.begin(len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes) + len([*measured(plan.mesh)]))
     pace = Pace(run.watcher.step)
     local.on_step = pace.step
     if run.server is not None:
@@ -142,6 +144,11 @@ def _keep(
         measurements=_measurements(run, reports),
         first_figure_seconds=round(first - run.request.start, 3) if first else None,
         ended=ended,
+        mesh=plan.mesh,
+        groups=figures(
+            plan.mesh,
+            (pair for uid, report in reports.items() for pair in report.groups if pair[0] in run.record.ranks_of(uid)),
+        ),
         ras=said if any(r.outcome == "stalled" for report in reports.values() for r in report.runs.values()) else None,
     )
 

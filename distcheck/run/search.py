@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Sides, Suspects
 from distcheck.facts.members import Members
 from distcheck.isolation.schedule import next_round, so_far, take
-from distcheck.isolation.state import Settings, State, lose, start
+from distcheck.isolation.state import State, lose, settings_for, start
 from distcheck.isolation.verdict import Evidence, SearchVerdict
 from distcheck.run.group_tests import GroupTests
 
@@ -27,9 +27,6 @@ _FIRST_ON_CPUS_SECONDS, _FIRST_ON_GPUS_SECONDS = 12.0, 30.0
 _MOST_TOLD = 8
 _LEAST_ROUND_SECONDS = 4.0
 """With less time left, no further round starts."""
-_SLOW_ON_CPUS, _SLOW_WORK_ON_CPUS = 0.35, 0.2
-"""Shares of the others' median: Gloo's ranks do everything on the CPUs, so other load on them shows. A rank's own work
-is repeated beside other groups, so noise may appear three times."""
 
 
 async def search(run: Session, server: Server | None, backend: str) -> Isolation:
@@ -41,10 +38,7 @@ async def search(run: Session, server: Server | None, backend: str) -> Isolation
     missing = {}
     if job.missing_ranks:
         missing = {f"ranks {', '.join(map(str, job.missing_ranks[:8]))}": "no process reported them"}
-    settings = (
-        Settings(slow_share=_SLOW_ON_CPUS, slow_work_share=_SLOW_WORK_ON_CPUS) if backend == "gloo" else Settings()
-    )
-    state = start(members.by_node, seed=job.world_size or 0, missing=missing, settings=settings)
+    state = start(members.by_node, seed=job.world_size or 0, missing=missing, settings=settings_for(backend))
     first = _FIRST_ON_CPUS_SECONDS if backend == "gloo" else _FIRST_ON_GPUS_SECONDS
     state = lose(state, await _without_torch(run, server, members))
     while True:

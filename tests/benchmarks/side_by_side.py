@@ -19,6 +19,8 @@ import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.collectives import worker
+from distcheck.collectives.figure import measure
+from distcheck.collectives.operations import Group
 from distcheck.collectives.plan import Plan, Task
 from distcheck.collectives.store import agree, farewell, open_store, part_of, reach_store
 
@@ -81,13 +83,15 @@ def be_rank(task: Task) -> Iterator[int | Told]:
 
 def rounds(task: Task, op: str, size: int, store: Store) -> Iterator[Told]:
     end = time.monotonic() + SECONDS_OF_A_SIZE
+    world = Group(task.rank, task.world_size, CPU)
     iterations = 0
     told: list[Told] = []
     while True:
         # Who comes first changes from round to round: whatever grows or fades meanwhile meets both alike.
         ours_first = iterations == 0 or len(told) % 2 == 0
         theirs = 0.0 if ours_first else bare_loop(op, size, iterations)
-        timing = worker.measure(task, op, "float32", size, CPU, part_of(store, f"round {len(told)} {iterations}"))
+        part = part_of(store, f"round {len(told)} {iterations}")
+        timing = measure(task.plan, op, "float32", size, world, part)
         first, iterations = iterations == 0, timing.iterations
         if first:
             continue  # the machine warms to the size

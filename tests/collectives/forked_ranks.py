@@ -13,30 +13,55 @@ from pathlib import Path
 
 import msgspec
 
-from distcheck.collectives import worker
+from distcheck.collectives import groups, worker
 from distcheck.collectives.plan import Plan, StoreOpen, Task
+from distcheck.facts.mesh import Mesh
+
+groups.ENTER_SECONDS = 1.0
 
 
 def corrupt(rank, asked):
     """Break torch in this rank as the test asks."""
     import torch.distributed as dist
 
-    if rank != asked.get("broken_rank"):
+    if rank not in (asked.get("broken_rank"), *asked.get("broken_ranks", ())):
         return
-    all_reduce = dist.all_reduce
+    all_reduce, add = dist.all_reduce, dist.PrefixStore.add
 
-    def wrong(tensor):
-        all_reduce(tensor)
+    def wrong(tensor, **more):
+        all_reduce(tensor, **more)
         tensor[: asked["wrong_elements"]] += 1
 
-    def raises(tensor):
+    def wrong_in_group(tensor, group=None):
+        all_reduce(tensor, group=group)
+        tensor[:3] += group is not None
+
+    def raises(tensor, **more):
         raise RuntimeError("CUDA error: an illegal\n  memory access\nException raised from here (most recent")
 
-    def sleeps(tensor):
-        time.sleep(1.3)
-        all_reduce(tensor)
+    def lacks(tensor, **more):
+        raise RuntimeError("Backend gloo does not support all_reduce")
 
-    dist.all_reduce = {"wrong": wrong, "raises": raises, "sleeps": sleeps}[asked["broken"]]
+    def sleeps(tensor, **more):
+        time.sleep(1.3)
+        all_reduce(tensor, **more)
+
+    def stays_away(store, key, value):
+        if key == str(rank):  # it would be counted at the door of its group
+            time.sleep(3)
+            os._exit(1)
+        return add(store, key, value)
+
+    if asked["broken"] == "stays away":
+        dist.PrefixStore.add = stays_away
+    else:
+        dist.all_reduce = {
+            "wrong": wrong,
+            "wrong in a group": wrong_in_group,
+            "raises": raises,
+            "lacks": lacks,
+            "sleeps": sleeps,
+        }[asked["broken"]]
 
 
 def be_rank(task, said, port):
@@ -61,6 +86,9 @@ def run(asked):
         dtypes=tuple(asked.get("dtypes", ["float32"])),
         rotate_root=asked.get("rotate_root", False),
         stride=asked.get("stride", 1),
+        mesh=Mesh(asked["mesh"]) if "mesh" in asked else None,
+        group_bytes=asked.get("group_bytes", 4096),
+        group_seconds=asked.get("group_seconds", 0.0),
     )
     port_read, port_write = os.pipe()
     pipes = []

@@ -1,58 +1,15 @@
-import json
-import os
-import select
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from collectives.forked import only
 
-import distcheck
 from distcheck.collectives import software, timing, worker
 from distcheck.facts.libraries import dotted
 
-PROGRAM = Path(__file__).with_name("forked_ranks.py")
-ROOT = Path(distcheck.__file__).parents[1]
 GLOO_LACKS = ("all_gather", "reduce_scatter") if software.torch.__version__.startswith("2.1.") else ()
 """Tensors as one, and bfloat16, which Gloo can since torch 2.2 (pytorch #112144); a job fails with the same words."""
 DTYPES = ["float16", "int32"] if GLOO_LACKS else ["bfloat16", "float16", "int32"]
 OTHERS = [op for op in ("all_gather", "reduce_scatter", "all_to_all", "send_recv") if op not in GLOO_LACKS]
-
-
-@pytest.fixture(scope="module")
-def forker():
-    """Start the program that imports torch once and forks the ranks of every test."""
-    with subprocess.Popen(
-        [sys.executable, PROGRAM],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as program:
-        yield program
-        program.stdin.close()
-        program.kill()  # it would wait for ranks that hang; they end at their own deadline
-
-
-@pytest.fixture
-def ranks_say(forker, tmp_path):
-    """Return a function that returns the messages of forked ranks, and what they wrote to stderr."""
-
-    def say(**asked):
-        stderr = tmp_path / "stderr"
-        forker.stdin.write(json.dumps({"backend": "gloo", "stderr": str(stderr), **asked}) + "\n")
-        forker.stdin.flush()
-        assert select.select([forker.stdout], [], [], 100)[0], "no answer within 100 s"
-        answer = json.loads(forker.stdout.readline())
-        assert answer["before"] == {"threads": 1, "tasks": 1}, "importing the worker started a thread"
-        return answer["said"], stderr.read_text()
-
-    return say
-
-
-def only(messages, kind):
-    return [{k: v for k, v in m.items() if k != "said"} for m in messages if m["said"] == kind]
 
 
 @pytest.mark.process
@@ -165,6 +122,7 @@ def test_an_exception_is_reported_on_one_line_and_the_other_rank_gets_it(ranks_s
         "said": "Failed",
         "error": "RuntimeError: CUDA error: an illegal memory access",
         "unavailable": False,
+        "absent": [],
     }
     assert only(said[1], "Step")[-1]["text"] == "check all_reduce"
     assert said[0][-1]["said"] == "Failed"

@@ -7,7 +7,9 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.device import Burn, DeviceTest
 from distcheck.facts.gpu import Gpu, Gpus
+from distcheck.facts.groups import GroupFigure
 from distcheck.facts.job import Asked, Collectives, Measurement
+from distcheck.facts.mesh import Mesh
 from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.rank import RankRun
 from distcheck.report import render
@@ -20,7 +22,7 @@ replace = msgspec.structs.replace
 KEYS = {
     "": (
         "schema distcheck command verdict exit_code seconds world findings not_checked ranks missing_ranks "
-        "bandwidth exclude models devices mesh"
+        "bandwidth exclude models devices mesh groups"
     ),
     "world": "ranks nodes launcher backend torch nccl",
     "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs",
@@ -33,6 +35,7 @@ KEYS = {
     "exclude": "hostlist nodes",
     "models": "op dtype ranks latency_seconds algbw_GBps busbw_GBps half_bytes error",
     "devices": "rank node device dtype matmul_TFLOPS memory_GBps h2d_GBps d2h_GBps products different burn",
+    "groups": ("dimension op bytes dtype groups ranks alone_busbw_GBps busbw_GBps share_of_alone slowest wrong lacks"),
 }
 
 
@@ -43,12 +46,23 @@ def with_device_tests(judged):
     return replace(judged.job, ranks=ranks), judged.diagnosis
 
 
+def with_groups(judged):
+    """Return a judged job whose collectives measured the groups of a mesh."""
+    ran = replace(
+        judged.job.collectives,
+        mesh=Mesh({"dp": len(judged.job.ranks)}),
+        groups=(GroupFigure("dp", "all_reduce", 1 << 20, bursts=1, seconds=(0.01,), best_seconds=(0.01,)),),
+    )
+    return replace(judged.job, collectives=ran), judged.diagnosis
+
+
 def test_names_and_order_of_all_keys_match_the_contract(failing, healthy):
     raw = {
         **msgspec.to_builtins(document(*failing)),
         "models": msgspec.to_builtins(document(*healthy).models),
         "bandwidth": msgspec.to_builtins(document(*healthy))["bandwidth"],
         "devices": msgspec.to_builtins(document(*with_device_tests(healthy)).devices),
+        "groups": msgspec.to_builtins(document(*with_groups(healthy)).groups),
     }
     assert " ".join(raw) == KEYS[""]
     for part, keys in list(KEYS.items())[1:]:

@@ -13,6 +13,7 @@ from distcheck.collectives.plan import (
     DeviceTested,
     Failed,
     Finished,
+    GroupTiming,
     Joined,
     NcclSaid,
     Software,
@@ -64,6 +65,8 @@ class LocalRank:
         """How the fork server ended; the kernel then kills the rank, and its exit code is unknown."""
         self.software: Software | None = None
         self.timings: list[Timing] = []
+        self.groups: list[GroupTiming] = []
+        self.place = 0
         self.checks: list[Checked] = []
         self.computed: Computed | None = None
         self.joined: Joined | None = None
@@ -89,11 +92,13 @@ class LocalRank:
                 if not self.born.done():
                     self.born.set_result(message)
             case Step():
-                self.step = message.text
+                self.step, self.place = message.text, message.place
             case Software():
                 self.software = message
             case Timing():
                 self.timings.append(message)
+            case GroupTiming():
+                self.groups.append(message)
             case Computed():
                 self.computed = message
             case Joined():
@@ -169,6 +174,8 @@ class LocalRank:
             nccl=self._nccl(),
             device_test=self.device.test if self.device else None,
             training=dict(self.trained),
+            place=self.place,
+            absent=self.failure.absent if self.failure else (),
         )
 
     def _nccl(self) -> NcclLog | Missing | None:

@@ -42,6 +42,7 @@ def report(
     return RunReport(
         runs=runs,
         timings=tuple((r.placement.rank or 0, t) for r in ranks for t in r.timings),
+        groups=tuple((r.placement.rank or 0, t) for r in ranks for t in r.groups),
         software=next((r.software for r in ranks if r.software), None),
         computed={r.placement.rank or 0: r.computed for r in ranks if r.computed},
     )

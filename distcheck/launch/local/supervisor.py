@@ -246,7 +246,7 @@ class LocalRanks:
             self.first_figure = self.first_figure or time.monotonic()
         rank.hear(message)
         if rank is self.ranks[0] and isinstance(message, Step):
-            self.on_step(message.text, len(rank.timings))
+            self.on_step(message.text, len(rank.timings) + len(rank.groups))
 
     async def _program_ended(self) -> None:
         """Record the end of the fork server, after which there are no more ranks."""

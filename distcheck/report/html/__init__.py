@@ -27,7 +27,7 @@ from distcheck.report.html.facts import sheet
 from distcheck.report.html.heat import SIGNS, heat_map
 from distcheck.report.html.pairs import matrix
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import first_calls, models
+from distcheck.report.measured import GROUPS, first_calls, models
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
 from distcheck.report.summary import advice, counts, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
@@ -69,6 +69,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         others=others,
         sweep=tables.sweep(report),
         times=tables.times(report, everything=options.all_ranks),
+        groups=tables.groups(report),
+        about_groups=GROUPS,
         devices=tables.devices(report),
         provenance=provenance(report.bandwidth),
         models=[*models(report), *first_calls(job)],

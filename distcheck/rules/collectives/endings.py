@@ -49,16 +49,18 @@ class Endings(NamedTuple):
     lost: list[RankFacts]
     """Failed because another rank did not answer."""
     stalled: list[RankFacts]
+    awaiting: list[RankFacts]
+    """Failed because other ranks did not come to form a group of the mesh."""
 
     @property
     def clear(self) -> bool:
         """Whether some ranks show their own cause, for which the others wait."""
-        return bool(self.unavailable or self.stopped or self.died or self.unstarted)
+        return bool(self.unavailable or self.stopped or self.died or self.unstarted or self.awaiting)
 
 
 def endings(job: Job) -> Endings:
     """Return the ranks by how they ended; all groups are empty if no collective was run."""
-    groups = Endings([], [], [], [], [], [], [], [], [])
+    groups = Endings([], [], [], [], [], [], [], [], [], [])
     if any(r.run is not None for r in job.ranks):
         for rank in job.ranks:
             group = _group(groups, rank.run)
@@ -72,6 +74,8 @@ def _group(groups: Endings, run: RankRun | None) -> list[RankFacts] | None:
         return groups.vanished
     if run.outcome == "not started" and run.detail.startswith(ENDED_MEANWHILE):
         return None
+    if run.outcome == "failed" and run.absent:
+        return groups.awaiting
     if run.outcome == "failed":
         if run.detail.startswith(UNAVAILABLE):
             return groups.unavailable
@@ -87,7 +91,7 @@ def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
     Most ranks are not the cause, so a sign that more than half of them show does not count.
     """
     runs = [(r, r.run) for r in ended.stalled if r.run is not None]
-    progress = {id(r): _progress(job, run.step) for r, run in runs}
+    progress = {id(r): _progress(job, run) for r, run in runs}
     first, last = min(progress.values(), default=(0, 0, 0)), max(progress.values(), default=(0, 0, 0))
     signs: tuple[tuple[list[RankFacts], str], ...] = (
         (ended.vanished, "never reported progress"),
@@ -102,16 +106,19 @@ def suspects(job: Job, ended: Endings) -> tuple[list[RankFacts], str]:
     return [], ""
 
 
-def _progress(job: Job, step: str) -> tuple[int, int, int]:
+def _progress(job: Job, run: RankRun) -> tuple[int, int, int]:
     """Return a rank's progress as a growing key; steps before the process group come first."""
+    step = run.step
     operations = job.asked.operations or OPERATIONS
     parts = step.split()
     if step == "process group":
         return 0, 0, 0
     if step.startswith(DEVICE_TEST):
-        return 3, 0, 0
-    if step.startswith(TRAINING):
         return 4, 0, 0
+    if step.startswith(TRAINING):
+        return 5, 0, 0
+    if run.place:
+        return 3, run.place, 0
     if len(parts) == 2 and parts[0] == "check" and parts[1] in operations:
         return 1, operations.index(parts[1]), 0
     if len(parts) == 3 and parts[0] in operations and parts[1].isdecimal():

@@ -1,0 +1,82 @@
+"""One figure: bursts of an operation at one size until their median is steady, after an exact check."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from distcheck.collectives import nccl_debug
+from distcheck.collectives.operations import check_elements, prepare, wrong_elements
+from distcheck.collectives.plan import Checked, Ended, Plan, Timing
+from distcheck.collectives.spread import STEADY, uncertainty
+from distcheck.collectives.store import agree
+from distcheck.collectives.timing import first_call, iterations_for, meet, seconds_per_call, warm_up
+from distcheck.facts.base import SHORTEST_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._C._distributed_c10d import Store
+
+    from distcheck.collectives.operations import Group
+
+_STEADY, _OVER = 1, 2
+
+
+def check(op: str, dtype: str, group: Group, name: str = "") -> Checked:
+    """Return the exact check of an operation, called `name` if given, and the time of its first call."""
+    exercise = prepare(op, group, check_elements(op, group.ranks))
+    first = first_call(exercise.call, group.device)
+    wrong = wrong_elements(exercise)
+    return Checked(name or op, dtype, exercise.received.numel() * exercise.checks, wrong, first)
+
+
+def measure(
+    plan: Plan,
+    op: str,
+    dtype: str,
+    moved: int,
+    group: Group,
+    store: Store,
+    gather: Callable[[], None] | None = None,
+) -> Timing:
+    """Return one size's timing; its buffers are freed before the next size's are made.
+
+    Rank 0 of the world decides how many calls a burst has and whether another one follows: with unequal numbers some
+    ranks would wait forever. `gather` waits for all ranks that take part; by default they are the whole world.
+    """
+    leads = group.in_world(group.rank) == 0
+    gather = gather or (lambda: meet(group.device))
+    key = f"{op} {dtype} {moved}"
+    start = time.perf_counter()
+    call = prepare(op, group, moved // group.exact.dtype.itemsize).call
+    seconds = warm_up(call, gather)
+    iterations = plan.iterations
+    if iterations is None:
+        iterations = agree(store, key, iterations_for(seconds, plan.burst_seconds) if leads else None)
+    bursts: list[float] = []
+    ended: Ended = "asked"
+    while True:
+        with nccl_debug.quiet(backend=plan.backend):
+            gather()
+            bursts.append(max(seconds_per_call(call, iterations, group.device), SHORTEST_SECONDS))
+        if plan.iterations is not None or not plan.size_seconds:
+            break
+        verdict = None
+        if leads:
+            # Another burst takes about as long as the last one.
+            left = plan.size_seconds - (time.perf_counter() - start) - bursts[-1] * iterations
+            verdict = _how_it_stands(bursts, left)
+        said = agree(store, f"{key} after {len(bursts)}", verdict)
+        if said:
+            ended = "steady" if said == _STEADY else "time"
+            break
+    return Timing(op, moved, dtype, iterations, tuple(bursts), ended)
+
+
+def _how_it_stands(bursts: list[float], seconds_left: float) -> int:
+    """Return whether a figure is steady, its time is up, or (0) another burst is needed."""
+    off = uncertainty(bursts)
+    if off is not None and off <= STEADY:
+        return _STEADY
+    return _OVER if seconds_left < 0 else 0

@@ -1,0 +1,167 @@
+"""Rules about the groups of a mesh: whether they form, and whether one is slower than its sisters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from distcheck.collectives.dimensions import inside, measured
+from distcheck.collectives.plan import bus_factor
+from distcheck.facts.groups import GroupFigure, with_groups
+from distcheck.facts.job import Collectives, Job
+from distcheck.facts.members import Members
+from distcheck.facts.quantities import size
+from distcheck.isolation.figures import shares
+from distcheck.isolation.state import settings_for
+from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.endings import endings, evidence_of, who, why_ended
+from distcheck.rules.finding import Finding, Fix, NotChecked
+from distcheck.rules.wording import found, grouped, listed, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distcheck.facts.mesh import Mesh
+
+_MOST = 8
+"""Slow groups in the evidence."""
+
+
+class _Slow(NamedTuple):
+    """A group that is slow in one operation."""
+
+    figure: GroupFigure
+    ranks: range
+    nodes: tuple[str, ...]
+    share: float
+    """Its speed as a share of that of its sisters."""
+    speed: float
+    """GB/s of bus bandwidth in its quickest burst."""
+
+    @property
+    def name(self) -> str:
+        """The group with its ranks and nodes: the dp group of ranks 1,3 (node1 and node2)."""
+        return f"the {self.figure.dimension} group of {numbered(self.ranks)} ({listed(self.nodes)})"
+
+
+@rule("collectives", scope="node")
+def collective_group_incomplete(job: Job) -> Iterator[Outcome]:
+    """Some ranks did not come to form their group of the mesh.
+
+    ``new_group`` and ``init_device_mesh`` return only when every rank of the group has called them. A rank that hangs
+    before, or takes another branch of the program, keeps its whole group waiting until the timeout of 10 or 30 minutes:
+    ``Timed out initializing process group in store based barrier``. The error names no rank.
+
+    Found by the first rank that comes to a group: it waits 8 s for the others, and then asks the store who came. Ranks
+    that were stopped or died are reported by their own rules.
+
+    Fix: look at the processes of these ranks and at their nodes first.
+    See: https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group
+    """
+    ended = endings(job)
+    absent = {rank for awaiting in ended.awaiting if awaiting.run for rank in awaiting.run.absent}
+    explained = {r.placement.rank for r in (*ended.stopped, *ended.died, *ended.unstarted, *ended.failed)}
+    ranks = [r for r in job.ranks if r.placement.rank in absent - explained]
+    if ranks:
+        steps = grouped(ended.awaiting, lambda r: (r.run.step if r.run else "").partition(":")[0])
+        yield found(
+            job,
+            ranks,
+            f"{who(job, ranks)} did not come to form {'its' if len(ranks) == 1 else 'their'} "
+            f"{listed([dimension for dimension in steps if dimension])} group; the other ranks waited",
+            Fix("Check these processes and their nodes first.", ("distcheck isolate", "dmesg -T | tail -n 50")),
+            scope="node",
+            owner="unknown",
+            confirmed=False,
+            evidence=evidence_of(ranks),
+        )
+
+
+@rule("collectives", scope="link")
+def perf_group_slow(job: Job) -> Iterator[Outcome]:
+    """Some groups of the mesh are far slower than others of the same shape.
+
+    A step of the job takes as long as its slowest group. The time over the whole world does not show which one that is,
+    and hides a slow group that the largest collective does not need.
+
+    Found by measuring all groups of a dimension at the same time, each by its quickest burst. They are compared with
+    groups of the same dimension that have as many nodes with as many ranks on the same GPUs. A gate then searches the
+    nodes for the one at fault.
+
+    Fix: check the nodes that the slow groups have in common; ``distcheck isolate`` finds a slow node or link.
+    """
+    ran = job.collectives
+    if not isinstance(ran, Collectives) or ran.mesh is None:
+        return
+    slow = _slow(job, ran)
+    if slow:
+        worst = min(slow, key=lambda each: each.share)
+        common = set.intersection(*(set(each.nodes) for each in slow))
+        where = sorted(common or {node for each in slow for node in each.nodes})
+        of = grouped(slow, lambda each: each.figure.dimension)
+        counted = listed(
+            [f"{len({g.ranks for g in its})} of {len(its[0].figure.seconds)} {name} groups" for name, its in of.items()]
+        )
+        shared = f"; each of them has ranks on {listed(where)}" if common and len(slow) > 1 else ""
+        yield Finding(
+            severity="error" if ran.backend == "nccl" else "warning",
+            scope="link",
+            owner="unknown",
+            confirmed=False,
+            ranks=tuple(sorted({rank for each in slow for rank in each.ranks})),
+            nodes=tuple(where),
+            message=f"{counted} {'is' if len(slow) == 1 else 'are'} slow: {worst.name} reaches {worst.share:.0%} of "
+            f"the speed of its sister groups in {worst.figure.op} of {size(worst.figure.bytes)}{shared}",
+            evidence={
+                f"{each.figure.op} in {each.name}": f"{each.speed:.3g} GB/s, {each.share:.0%} of its sisters"
+                for each in sorted(slow, key=lambda each: each.share)[:_MOST]
+            },
+            fix=Fix("Find the slow node or link.", ("distcheck isolate", "distcheck net")),
+        )
+    yield from _unmeasured(job, ran, ran.mesh)
+
+
+def _slow(job: Job, ran: Collectives) -> list[_Slow]:
+    """Return the groups that are slow in an operation, compared with groups of the same shape."""
+    members = Members(job)
+    nodes = {rank: node for node, here in members.by_node.items() for ranks in here.values() for rank in ranks}
+    most = settings_for(ran.backend).slow_share
+    slow: list[_Slow] = []
+    for figure, groups in with_groups(ran.mesh, ran.groups, len(nodes)):
+        factor = bus_factor(figure.op, len(groups[0])) or 1.0
+        known = [
+            (ranks, figure.bytes / best / 1e9 * factor)
+            for ranks, best in zip(groups, figure.best_seconds, strict=False)
+            if best is not None and nodes.keys() >= set(ranks)
+        ]
+        for sisters in grouped(known, lambda pair: _shape(members, nodes, pair[0])).values():
+            judged = shares([speed for _, speed in sisters], most)
+            slow += (
+                _Slow(figure, ranks, tuple(dict.fromkeys(nodes[rank] for rank in ranks)), share, speed)
+                for (ranks, speed), (share, is_slow) in zip(sisters, judged, strict=True)
+                if is_slow
+            )
+    return slow
+
+
+def _shape(members: Members, nodes: dict[int, str], ranks: range) -> tuple[object, ...]:
+    """Return what makes groups comparable: how many ranks they have on each of how many nodes, and their GPUs."""
+    on = grouped(ranks, nodes.__getitem__)
+    return tuple(sorted(map(len, on.values()))), members.like(tuple(on))
+
+
+def _unmeasured(job: Job, ran: Collectives, mesh: Mesh) -> Iterator[NotChecked]:
+    """Yield the operations without a figure, where no finding about the collectives explains them."""
+    figures = {(figure.dimension, figure.op): figure for figure in ran.groups}
+    for (dimension, op), figure in figures.items():
+        if figure.lacks:
+            yield NotChecked(required=False, reason=f"{inside(op, dimension)} not measured: {figure.lacks}")
+    if any(endings(job)):
+        return
+    complete = {part for part, figure in figures.items() if figure.seconds and None not in figure.seconds}
+    gaps = [
+        inside(op, dimension)
+        for dimension, op in measured(mesh)
+        if (dimension, op) not in complete and not ((there := figures.get((dimension, op))) and there.lacks)
+    ]
+    if gaps:
+        yield NotChecked(reason=f"no figure for {listed(gaps)}{why_ended(job)}")
