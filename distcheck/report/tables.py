@@ -102,7 +102,7 @@ def dimensions(report: Document) -> Grid:
         Column("dimension", lambda row: row.name),
         Column("size", lambda row: row.size, "number"),
         Column("groups", lambda row: row.groups, "number"),
-        Column("first group", lambda row: f"ranks {fold(row.example, _EXAMPLE)}"),
+        Column("first group", lambda row: f"rank{'s' if row.size > 1 else ''} {fold(row.example, _EXAMPLE)}"),
         Column("nodes per group", lambda row: _range(row.nodes), "number"),
         Column("NVLink domains per group", lambda row: _range(row.domains), "number", any(row.domains for row in rows)),
     )

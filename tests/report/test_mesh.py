@@ -75,7 +75,7 @@ def test_a_mesh_that_does_not_fit_has_no_columns(reported):
     assert dimensions(report).rows == ()
 
 
-@pytest.mark.parametrize("kind", ["text", "markdown"])
+@pytest.mark.parametrize("kind", ["text", "markdown", "html"])
 def test_every_format_shows_the_dimensions(reported, kind):
     page = render(kind, *reported("dp=4,tp=2"), options=Detail())
 

@@ -67,6 +67,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         facts=facts,
         ranks=ranks,
         others=others,
+        dimensions=tables.dimensions(report),
         sweep=tables.sweep(report),
         times=tables.times(report, everything=options.all_ranks),
         groups=tables.groups(report),

@@ -9,6 +9,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Finding, Fix, NotChecked
 from distcheck.rules.job.mesh import in_order, mesh_of
 from distcheck.rules.job.world import worlds
+from distcheck.rules.mesh.remedies import mesh_lines
 from distcheck.selection.meshes import nearest, placed_by_node
 
 if TYPE_CHECKING:
@@ -39,22 +40,20 @@ def mesh_size_mismatch(job: Job) -> Iterator[Outcome]:
     elif placed_by_node(mesh):
         yield _not_regular(job, mesh)
     else:
-        yield _not_fitting(mesh, job.world_size or 0)
+        yield _not_fitting(job, mesh, job.world_size or 0)
 
 
-def _not_fitting(mesh: Mesh, world_size: int) -> Finding:
+def _not_fitting(job: Job, mesh: Mesh, world_size: int) -> Finding:
     """Return the finding about sizes that do not make the world size."""
-    fits = nearest(mesh, world_size)
-    order = f" --mesh-order {mesh.order}" if mesh.order else ""
     what = "do not divide" if 0 in mesh.sizes.values() else f"make {mesh.ranks} ranks, but WORLD_SIZE is"
     if mesh.ranks == world_size or (mesh.order and mesh.ranks > world_size):
         what = "do not fit"
     return Finding(
         message=f"the dimensions {mesh} {what} {world_size}",
-        evidence={"mesh": str(mesh), "WORLD_SIZE": world_size} | ({"order": mesh.order} if order else {}),
+        evidence={"mesh": str(mesh), "WORLD_SIZE": world_size} | ({"order": mesh.order} if mesh.order else {}),
         fix=Fix(
             f"Use a mesh with {world_size} ranks, or start the job with as many ranks as the mesh has.",
-            tuple(f"# --mesh {fit}{order}" for fit in fits),
+            tuple(line for fit in nearest(mesh, world_size) for line in mesh_lines(job, fit)),
         ),
     )
 
