@@ -157,3 +157,29 @@ def test_a_download_that_fails_is_not_the_network_of_the_job():
         rules(log.replace("requests/adapters.py", "torch/distributed/rendezvous.py"))[0]
         == "env-master-addr-unresolvable"
     )
+
+
+def test_the_counts_of_a_barrier_tell_missing_ranks_from_doubled_and_restarted_ones():
+    barrier = "Timed out initializing process group in store based barrier on rank: 0, for key: k (world_size=4, {})\n"
+    assert rules(barrier.format("worker_count=3, timeout=0:30:00"))[0] == "env-rank-missing"
+    assert rules(barrier.format("num_workers_joined=3, timeout=0:30:00 error=x"))[0] == "env-rank-missing"
+    doubled = barrier.format("worker_count=8, timeout=0:30:00")
+    assert rules(doubled)[0] == "env-rank-duplicate"
+    assert rules(f"INFO:torch.distributed.elastic.agent.server.api:x\n{doubled}")[0] == "elastic-restart-stale"
+
+
+def test_a_file_that_serves_as_rendezvous_is_told_from_other_files():
+    assert rules("RuntimeError: flock: Function not implemented\n")[0] == "net-file-rendezvous-nfs"
+    assert rules("RuntimeError: open(/nfs/x): No such file or directory\n")[0] == "net-file-rendezvous-nfs"
+    assert rules("FileNotFoundError: [Errno 2] No such file or directory: '/nfs/x'\n") == []
+    assert rules("dist.init_process_group('nccl', init_method='file:///nfs/x')\nOSError: No locks available\n")[0] == (
+        "net-file-rendezvous-nfs"
+    )
+
+
+def test_a_script_that_was_started_without_its_launcher():
+    assert rules("[INFO] Not using the DeepSpeed or dist launchers, attempting to detect MPI environment...\n") == []
+    assert rules("in mpi_discovery\nModuleNotFoundError: No module named 'mpi4py'\n")[0] == "env-rank-unset"
+    assert rules("ModuleNotFoundError: No module named 'mpi4py'\n") == []
+    assert rules("AssertionError: this script must be launched with torchrun\n")[0] == "env-rank-unset"
+    assert rules("FutureWarning: torch.distributed.launch is deprecated. Use torchrun.\n") == []

@@ -146,11 +146,13 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
         if beside is None:
             return None
         values |= beside.groupdict()
+    values = {name: value for name, value in values.items() if value}
+    if spelling.only and not spelling.only(values):
+        return None
     own = place(line.text, of_file)
     if "exitcode" in match[0]:
         record = _record(line.above)
         own = Place(own.rank if record.rank is None else record.rank, record.node or own.node)
-    values = {name: value for name, value in values.items() if value}
     return Sighting(spelling, file, number, excerpt(line.text, match.start()), own, line.time, 1, values, match[0])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Literal, NamedTuple
 
@@ -40,6 +41,8 @@ class Spelling(NamedTuple):
     """What the lines around it must contain."""
     unless: re.Pattern[str] | None = None
     """What they must not contain."""
+    only: Callable[[Mapping[str, str]], bool] | None = None
+    """Whether the values of the named groups have this meaning."""
     twice: bool = False
     """Whether it counts only if the same text occurs more than once."""
     fallback: bool = False
@@ -56,6 +59,7 @@ def told(
     says: str = "",
     near: str = "",
     unless: str = "",
+    only: Callable[[Mapping[str, str]], bool] | None = None,
     twice: bool = False,
     fallback: bool = False,
 ) -> Spelling:
@@ -70,6 +74,7 @@ def told(
         source,
         re.compile(near, re.IGNORECASE) if near else None,
         re.compile(unless, re.IGNORECASE) if unless else None,
+        only,
         twice,
         fallback,
     )

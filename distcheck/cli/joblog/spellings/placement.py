@@ -117,13 +117,6 @@ SPELLINGS = (
         source="https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/plugins/environments/slurm.py",
     ),
     _start(r"Multiple Ranks are using the same GPU", "gpu-duplicate env-local-rank-unset", source=_INIT),
-    _start(
-        r"store based barrier on rank: \d+",
-        "env-rank-missing env-world-size-mismatch",
-        weight=LIKELY,
-        source=_RENDEZVOUS,
-    ),
-    _start(r"Waiting in store based barrier", "env-rank-missing", weight=SYMPTOM, source=_RENDEZVOUS),
     _start(rf"\b{_VARIABLES}\b.{{0,40}} not set\b", "env-rank-unset", weight=LIKELY, source=_RENDEZVOUS),
     _start(rf"\b{_VARIABLES}\b.{{0,40}} must be set\b", "env-rank-unset", weight=LIKELY, source=_RENDEZVOUS),
     _start(rf"\b{_VARIABLES}: unbound variable", "env-rank-unset", source=_RENDEZVOUS),

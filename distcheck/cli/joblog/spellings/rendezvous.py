@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
@@ -13,6 +14,7 @@ _UTILS = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic
 _RUN = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/run.py"
 _STORE = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/TCPStore.cpp"
 _ELASTIC_STORE = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/utils/store.py"
+_C10D = "https://github.com/pytorch/pytorch/blob/v1.10.0/torch/distributed/distributed_c10d.py"
 _ETCD = "https://docs.pytorch.org/docs/stable/elastic/rendezvous.html"
 _start = partial(told, about="start-up")
 _SEVERAL_NODES = r"nnodes[= ]+['\"]?(?:[2-9]|[1-9]\d|\d+:(?:[2-9]|\d\d))|(?:max|min)_nodes\s+: (?:[2-9]|\d\d)"
@@ -21,6 +23,21 @@ _NO_ENDPOINT = r"rdzv_endpoint\s+: (?:localhost|127\.|$)|rdzv[-_]endpoint[= ]+['
 _UNUSED_ADDRESS = r"master_addr is only used for static rdzv_backend"
 _MISSING = "env-rank-missing torchrun-nnodes-mismatch net-master-unreachable"
 
+_BARRIER = (
+    r"in store[ -]based barrier .*\(world_size=(?P<world>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+)"
+)
+_RESTARTS = r"torch\.distributed\.elastic|torch\.distributed\.launch|torchelastic|torchrun"
+"""torch before 1.11 counts the ranks of all attempts."""
+
+
+def _too_many(values: Mapping[str, str]) -> bool:
+    return int(values["joined"]) > int(values["world"])
+
+
+def _too_few(values: Mapping[str, str]) -> bool:
+    return int(values["joined"]) < int(values["world"])
+
+
 SPELLINGS = (
     _start(
         r"seconds waiting for clients\. (?P<joined>\d+)/(?P<world>\d+) clients joined",
@@ -28,6 +45,30 @@ SPELLINGS = (
         weight=LIKELY,
         source=_STORE,
     ),
+    _start(
+        _BARRIER,
+        "env-rank-duplicate env-world-size-mismatch slurm-ntasks-vs-devices",
+        weight=LIKELY,
+        source=_C10D,
+        only=_too_many,
+        unless=_RESTARTS,
+    ),
+    _start(
+        _BARRIER,
+        "elastic-restart-stale env-rank-duplicate",
+        weight=LIKELY,
+        source=_C10D,
+        only=_too_many,
+        near=_RESTARTS,
+    ),
+    _start(
+        rf"Timed out .*{_BARRIER}",
+        "env-rank-missing env-world-size-mismatch",
+        weight=LIKELY,
+        source=_C10D,
+        only=_too_few,
+    ),
+    _start(_BARRIER, "env-rank-missing env-world-size-mismatch", weight=SYMPTOM, source=_C10D, only=_too_few),
     _start(
         r"Rendezvous ?Timeout ?Error",
         "torchrun-localhost-name-ambiguous torchrun-ignores-master-env env-rank-missing",
