@@ -97,6 +97,10 @@ def build(
             role=Role.FOLLOWER if n else Role.LEADER, bind=None if n else Bind(29500, "bound"),
             attempts=(Attempt("10.0.0.1", 29500, "master", "met"),) if n else (), installed=installed,
             arrived_seconds=0.02 + (n % 7) / 10,
+            began_seconds={
+                "started": (n % 7) / 10 - 0.1, "meeting": 0.02 + (n % 7) / 10,
+                "peers": 0.75, "collectives": 1.1, "done": 6.1,
+            },
         )
         for n, node in enumerate(where)
     ]  # fmt: skip

@@ -121,6 +121,8 @@ class ProcessFacts(Facts, frozen=True):
     """How far its clock is ahead of the leader's, negative if behind; None without a roll call, and for the leader."""
     clock_error_seconds: Seconds | None = None
     """By how much the offset may be wrong: half of the time in which its report was on its way."""
+    began_seconds: dict[Stage, Offset] = {}
+    """When it began each stage, counted from the leader's start; without a roll call, from its own."""
 
 
 class Death(Facts, frozen=True):

@@ -64,7 +64,7 @@ class Record:
         """Note this process's stage and how its roll call went; None leaves a field as it is."""
         if self.process is None:
             return
-        changes = {
+        changes: dict[str, Any] = {
             "stage": stage,
             "bind": bind,
             "master_resolution": resolution,
@@ -74,7 +74,13 @@ class Record:
             "leader_rank": leader_rank,
         }
         changes = {name: value for name, value in changes.items() if value is not None}
+        if stage is not None:
+            changes["began_seconds"] = self._began(self.process, stage)
         self.process = msgspec.structs.replace(self.process, **changes)
+
+    def _began(self, process: ProcessFacts, stage: Stage) -> dict[Stage, float]:
+        """Return when a process began its stages, with one that begins now."""
+        return {"started": 0.0, **process.began_seconds, stage: round(time.monotonic() - self.start, 3)}
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -180,6 +186,10 @@ class Record:
         first = min(opened_at, *arrived_at.values()) if arrived_at else opened_at
         self._change({self.uid: {"arrived_seconds": opened_at - first}})
         self._change({uid: {"arrived_seconds": moment - first} for uid, moment in arrived_at.items()})
+        for uid, moment in arrived_at.items():  # a follower counts from its own start, and arrives as it begins to meet
+            own = self._reports[uid].process.began_seconds if uid in self._reports else {}
+            later = moment - self.start - own.get("meeting", 0.0)
+            self._change({uid: {"began_seconds": {stage: round(at + later, 3) for stage, at in own.items()}}})
 
     def note_reverse(self, reverse: Mapping[str, tuple[ReverseLookup, ...]]) -> None:
         """Note the processes' reverse look-ups."""
@@ -197,7 +207,10 @@ class Record:
 
     def set_stage_of_followers(self, stage: Stage, uids: Iterable[str]) -> None:
         """Note the stage of followers."""
-        self._change({uid: {"stage": stage} for uid in uids})
+        for uid in uids:
+            if uid in self._reports:
+                began = self._began(self._reports[uid].process, stage)
+                self._change({uid: {"stage": stage, "began_seconds": began}})
 
     def skip(self, looks: Iterable[Look], reason: str) -> None:
         """Note that looks are skipped, and why; the first reason stays."""

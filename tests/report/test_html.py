@@ -14,6 +14,7 @@ from distcheck.report import Detail, render
 from distcheck.report.document import document
 from distcheck.report.html import marked
 from distcheck.report.html.curves import charts
+from distcheck.report.html.stages import time_line
 
 VOID = {"meta", "input", "br"}
 MEGABYTE = 1e6
@@ -217,3 +218,25 @@ def test_a_chart_without_expectation_and_baseline_has_only_what_was_measured(hea
     (chart, _) = charts(healthy.job, document(*healthy))
     assert (chart.expected, chart.baseline, chart.noise) == ("", "", "")
     assert len(chart.measured.split()) == 3
+
+
+def test_the_time_line_shows_when_each_node_began_each_stage(healthy):
+    job, diagnosis = reported.healthy()
+    line = time_line(job)
+    assert [row.name for row in line.rows] == ["node1", "node2"]
+    second = line.rows[1]
+    assert [bar.meaning for bar in second.bars] == ["started 0.00", "meeting 0.12", "peers 0.75", "collectives 1.10"]
+    assert [bar.left for bar in second.bars] == sorted(bar.left for bar in second.bars)
+    assert second.bars[-1].left + second.bars[-1].width == pytest.approx(100 * 6.1 / 6.25, abs=0.1), "done ends it"
+    assert line.steps == ["import torch", "process group", "first all_reduce", "first broadcast"]
+    assert second.steps == ["1.60", "0.600", "0.900", "0.100"]
+    assert "The last node, node2, joined the roll call after 0.12 s." in render("html", job, diagnosis)
+    assert time_line(healthy.job) is None, "as in older files"
+
+
+def test_the_time_line_of_many_nodes_shows_the_last_and_the_first():
+    line = time_line(reported.large().job)
+    assert len(line.rows) == 24
+    assert {bar.meaning for bar in line.rows[0].bars} >= {"meeting 0.62"}
+    assert {bar.meaning for bar in line.rows[-1].bars} >= {"meeting 0.02"}
+    assert line.notes == ["1000 more nodes joined between 0.02 s and 0.62 s"]

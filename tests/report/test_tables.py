@@ -44,7 +44,9 @@ def drawn(kind, judged):
     """Return the tables of a report as lists of rows, the names first."""
     page = render(kind, *judged, options=EVERYTHING)
     if kind == "html":
-        page = re.sub(r"(?s)<table class=\"(heat|pairs)\".*?</table>|id=\"facts\".*", "", page)  # it alone has these
+        page = re.sub(
+            r"(?s)<table class=\"(heat|pairs|time)\".*?</table>|id=\"facts\".*", "", page
+        )  # it alone has these
         rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>.*?</tr>|</table>", page)]
         rows = [[html.unescape(cell) for cell in row] for row in rows]
     elif kind == "markdown":

@@ -1,7 +1,7 @@
 """The report as one self-contained HTML file: no font, no network; its only script copies texts.
 
 Each part of the page has a template of its own. What a part shows is worked out beside it: `heat` (nodes), `pairs`
-(paths between nodes), `curves` (bandwidth), `facts` (of every rank).
+(paths between nodes), `curves` (bandwidth), `stages` (the time line), `facts` (of every rank).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from distcheck.report.html import curves
 from distcheck.report.html.facts import sheet
 from distcheck.report.html.heat import SIGNS, heat_map
 from distcheck.report.html.pairs import matrix
+from distcheck.report.html.stages import time_line
 from distcheck.report.legend import LEGEND
 from distcheck.report.measured import GROUPS, first_calls, models
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
@@ -49,7 +50,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     ranks, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
     found = problems(diagnosis.findings, everything=options.verbose)
     unchecked = tables.not_checked(gaps(diagnosis.not_checked))
-    heat, pairs, facts = heat_map(job, report), matrix(job), sheet(job, report)
+    heat, pairs, facts, line = heat_map(job, report), matrix(job), sheet(job, report), time_line(job)
     return page("report.html.j2").render(
         report=report,
         headline=headline(job, report),
@@ -64,6 +65,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         heat=heat,
         signs=SIGNS,
         pairs=pairs,
+        line=line,
         facts=facts,
         ranks=ranks,
         others=others,
@@ -90,6 +92,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
                 ("nodes", "Nodes", heat),
                 ("paths", "Paths between nodes", pairs),
                 ("bandwidth", "Bandwidth", report.bandwidth),
+                ("time", "Time line", line),
                 ("ranks", "Ranks", ranks.rows),
                 ("facts", "Facts", facts.common),
             )
