@@ -15,6 +15,8 @@ from msgspec import Meta
 from distcheck.facts.base import Facts
 
 Size = Annotated[int, Meta(ge=0, le=1 << 20)]
+Sizes = Annotated[dict[str, Size], Meta(max_length=8)]
+"""By dimension; torch and Megatron have no job with more, and a job file may come from anybody."""
 Role = Literal["tensor", "expert", "context", "shard", "replicate", "data", "pipeline", "node", "rail", "other"]
 _ROLES: dict[str, Role] = {
     "tp": "tensor", "etp": "tensor", "tensor": "tensor", "mp": "tensor", "tensor_parallel": "tensor",
@@ -31,10 +33,10 @@ _ROLES: dict[str, Role] = {
 class Mesh(Facts, frozen=True):
     """The dimensions of a job, and the groups of ranks that they make."""
 
-    sizes: dict[str, Size]
+    sizes: Sizes
     """Size by dimension, outermost first, so that the last one varies fastest; 0: as many as the others leave, and for
     node and rail: as the ranks are placed."""
-    experts: dict[str, Size] = {}
+    experts: Sizes = {}
     """The dimensions of the experts' own mesh over the same ranks, outermost first; empty without one."""
     order: str = ""
     """Megatron's order of the dimensions, innermost first; empty if the sizes are in torch's order."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distcheck.collectives.plan import bus_factor, label
@@ -99,11 +100,7 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
     names = job.node_names
     gpus = {node.key: gpus_of(node) for node in job.nodes}
     masters = {process.uid: _master(process) for process in job.processes}
-    places: dict[int, dict[str, GroupPlace]] = {}
-    if job.asked.mesh is not None:
-        from distcheck.report.mesh import group_places  # only needed with --mesh
-
-        places = group_places(job)
+    places = _places(job)
     marked = _Marks(diagnosis)
     rows = [
         RankRow(
@@ -114,7 +111,7 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
             master=masters[process.uid],
             stage=process.stage,
             status=marked.status(rank, process.stage, job.node_of(rank).name),
-            mesh=places.get(-1 if rank.placement.rank is None else rank.placement.rank),
+            mesh=places(rank.placement.rank),
         )
         for rank in job.ranks
     ]
@@ -124,6 +121,18 @@ def _rows(job: Job, diagnosis: Diagnosis) -> tuple[RankRow, ...]:
         home = homes(job)
         rows += (RankRow(rank, home.get(rank), None, None, "-", None, "missing") for rank in job.missing_ranks)
     return tuple(sorted(rows, key=lambda row: (row.rank is None, row.rank or 0)))
+
+
+def _places(job: Job) -> Callable[[int | None], dict[str, GroupPlace] | None]:
+    """Return a function that returns a rank's groups in the mesh."""
+    if job.asked.mesh is not None:
+        from distcheck.report.mesh import group_places  # only needed with --mesh
+        from distcheck.rules.job.mesh import mesh_of
+
+        mesh = mesh_of(job)
+        if mesh is not None:
+            return partial(group_places, mesh)
+    return lambda _: None
 
 
 class _Marks:

@@ -10,6 +10,7 @@ from distcheck.rules.mesh.islands import spans
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
+    from distcheck.facts.mesh import Mesh
 
 
 def mesh_row(job: Job) -> MeshRow | None:
@@ -34,12 +35,8 @@ def mesh_row(job: Job) -> MeshRow | None:
     )
 
 
-def group_places(job: Job) -> dict[int, dict[str, GroupPlace]]:
-    """Return each rank's groups in the job's mesh; empty without one that fits."""
-    mesh = mesh_of(job)
-    if mesh is None:
-        return {}
-    return {
-        rank: {name: GroupPlace(mesh.group_number(rank, name), at) for name, at in mesh.coordinates(rank).items()}
-        for rank in range(mesh.ranks)
-    }
+def group_places(mesh: Mesh, rank: int | None) -> dict[str, GroupPlace] | None:
+    """Return a rank's groups; None if it has no place in the mesh."""
+    if rank is None or not 0 <= rank < mesh.ranks:
+        return None
+    return {name: GroupPlace(mesh.group_number(rank, name), at) for name, at in mesh.coordinates(rank).items()}

@@ -13,6 +13,7 @@ from distcheck.report.devices import figures
 from distcheck.report.expected import any_expected, percent
 from distcheck.report.gpus import RankGpu
 from distcheck.report.groups import lowest, middle
+from distcheck.report.harmless import harmless
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
 from distcheck.report.schema import STATUSES, Bandwidth, DimensionRow, Document, NodeHistory, Range, RankRow
 from distcheck.report.sections import PIECES, Gap
@@ -84,7 +85,7 @@ def _coordinates(report: Document) -> Iterator[Column]:
     """Yield a column for each dimension of the mesh."""
     for row in _dimensions(report):
         name = f"mesh {row.name}" if row.name in {"rank", "node", "local", "master", "stage", "status"} else row.name
-        yield Column(name, partial(_coordinate, name=row.name), "number")
+        yield Column(harmless(name), partial(_coordinate, name=row.name), "number")
 
 
 def _coordinate(row: RankRow, name: str) -> int | None:

@@ -108,7 +108,7 @@ def resolved(mesh: Mesh, world_size: int, nodes: list[str]) -> Mesh | None:
 def _filled(sizes: dict[str, int], world_size: int) -> dict[str, int] | None:
     given = prod(size for size in sizes.values() if size)
     left, rest = divmod(world_size, given)
-    if rest or not left or (left != 1 and 0 not in sizes.values()):
+    if rest or not left or list(sizes.values()).count(0) > 1 or (left != 1 and 0 not in sizes.values()):
         return None
     return {name: size or left for name, size in sizes.items()}
 

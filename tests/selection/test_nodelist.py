@@ -7,7 +7,7 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distcheck.selection.nodelist import deal, expand, first_host, tasks_per_node
+from distcheck.selection.nodelist import deal, expand, first_host, folded, tasks_per_node
 
 
 @pytest.mark.parametrize(
@@ -94,3 +94,20 @@ def test_every_distribution_gives_each_node_its_tasks(tasks, plane):
 )
 def test_the_tasks_of_each_node_are_counted(tasks, counts):
     assert tasks_per_node(tasks) == counts
+
+
+@pytest.mark.parametrize(
+    ("hosts", "text"),
+    [
+        (("node1", "node2", "node5"), "node[1-2,5]"),
+        (("node1", "node3", "node2"), "node[1,3,2]"),
+        (("a09", "a10", "b1", "login"), "a[09-10],b1,login"),
+        (("n099", "n0100", "n9", "n10"), "n[099,0100,9-10]"),
+        (("gpu-a", "gpu-b"), "gpu-a,gpu-b"),
+        (("rack1-node2",), "rack1-node2"),
+        ((), ""),
+    ],
+)
+def test_hosts_are_folded_in_their_own_order(hosts, text):
+    assert folded(hosts) == text
+    assert expand(text) == hosts

@@ -59,7 +59,7 @@ def islands(job: Job) -> Islands:
         on_island.append(keys.setdefault(domain or key, len(keys)))
     large = bool(domains) and any(isinstance(key, tuple) for key in keys)
     room = max(Counter(on_island).values(), default=0)
-    if large and any(word in name for name in _models(job) for word in _NVL72):
+    if large and _of_nvl72(job):
         room = max(room, 72)
     return Islands(
         on_island,
@@ -72,13 +72,16 @@ def islands(job: Job) -> Islands:
     )
 
 
-def _models(job: Job) -> set[str]:
+@once
+def _of_nvl72(job: Job) -> bool:
+    """Return whether the job has GPUs of a rack whose 72 GPUs share an NVLink domain."""
     devices = (gpu for node in job.nodes if isinstance(node.gpus, Gpus) for gpu in node.gpus.devices)
-    return {gpu.name for gpu in devices if isinstance(gpu.name, str)}
+    names = {gpu.name for gpu in devices if isinstance(gpu.name, str)}
+    return any(word in name for name in names for word in _NVL72)
 
 
 def _domains(job: Job) -> tuple[dict[str, tuple[str, int]], str]:
-    """Return the NVLink domain of each node that shares one with other nodes, and why others are unknown."""
+    """Return the NVLink domain of each node in one that can have several nodes, and why others are unknown."""
     if all(rank.environment.get("NCCL_MNNVL_ENABLE") == "0" for rank in job.ranks):
         return {}, ""  # NCCL then uses no NVLink between nodes
     found: dict[str, tuple[str, int]] = {}
@@ -90,7 +93,7 @@ def _domains(job: Job) -> tuple[dict[str, tuple[str, int]], str]:
         elif len(domains) == 1:
             (found[node.key],) = domains
     shared = Counter(found.values())
-    return {key: domain for key, domain in found.items() if shared[domain] > 1}, unread
+    return {key: domain for key, domain in found.items() if shared[domain] > 1 or _of_nvl72(job)}, unread
 
 
 def _domains_of(node: NodeFacts) -> set[tuple[str, int]] | None:
@@ -99,6 +102,8 @@ def _domains_of(node: NodeFacts) -> set[tuple[str, int]] | None:
         return None
     found = set()
     for gpu in node.gpus.devices:
+        if gpu.lost:
+            continue
         if gpu.health is None:
             return None
         if isinstance(gpu.health.fabric, Fabric) and gpu.health.fabric.cluster:

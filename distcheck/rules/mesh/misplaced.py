@@ -16,7 +16,7 @@ from distcheck.facts.mesh import Mesh, role
 from distcheck.rules.finding import Fix, Severity
 from distcheck.rules.job.mesh import close_dimensions, in_order, mesh_of
 from distcheck.rules.mesh.islands import Islands, badly_placed, islands
-from distcheck.rules.mesh.remedies import consecutive, in_segments, mesh_lines
+from distcheck.rules.mesh.remedies import consecutive, in_segments, mesh_lines, segment_size
 from distcheck.rules.wording import once
 from distcheck.selection.meshes import divisors, resolved
 
@@ -118,15 +118,14 @@ def _remedy(job: Job, mesh: Mesh, name: str, where: Islands, bad: dict[str, list
     if turned and blocks != where.of and helps(turned[1], blocks):
         text = f"Move {name} further in, and give each {where.kind} consecutive ranks."
         return "mesh", Fix(text, (*mesh_lines(job, turned[0]), *consecutive(job, where, order).commands))
-    segments = in_segments(job, mesh, name, where)
-    if segments:
-        return "nodes", segments
-    segments = in_segments(job, turned[1], name, where) if turned else None
-    if turned and segments:
-        return "mesh", Fix(
-            f"Move {name} further in, so that neighbouring ranks form its groups. {segments.text}",
-            (*mesh_lines(job, turned[0]), *segments.commands),
-        )
+    size = _segment_size(mesh, where)
+    if size and helps(mesh, _segments(where, size)):
+        return "nodes", in_segments(job, size)
+    size = _segment_size(turned[1], where) if turned else 0
+    if turned and size and helps(turned[1], _segments(where, size)):
+        fix = in_segments(job, size)
+        text = f"Move {name} further in, so that neighbouring ranks form its groups. {fix.text}"
+        return "mesh", Fix(text, (*mesh_lines(job, turned[0]), *fix.commands))
     other = _other_size(job, name, where, bad)
     if other:
         return "size", other
@@ -136,6 +135,16 @@ def _remedy(job: Job, mesh: Mesh, name: str, where: Islands, bad: dict[str, list
 def _in_blocks(where: Islands) -> list[int]:
     """Return the ranks in the order in which each island, and each node on it, has consecutive ones."""
     return sorted(range(len(where.of)), key=lambda rank: (where.of[rank], where.node[rank], rank))
+
+
+def _segment_size(mesh: Mesh, where: Islands) -> int:
+    """Return how many consecutive nodes of one domain the largest groups need; 0 if no number helps."""
+    return max(segment_size(mesh, name, where) for name in close_dimensions(mesh))
+
+
+def _segments(where: Islands, size: int) -> list[int]:
+    """Return each rank's island if every so many consecutive nodes are an island of their own."""
+    return [node // size for node in where.node]
 
 
 def _inner_first(job: Job) -> tuple[Mesh, Mesh] | None:

@@ -93,20 +93,22 @@ def _ordering(job: Job, launcher: str, nodes: list[str], each: int) -> tuple[str
     return (f"# node ranks in this order: {hosts}",)
 
 
-def in_segments(job: Job, mesh: Mesh, name: str, where: Islands) -> Fix | None:
-    """Return the fix that allocates nodes in segments, each in one NVLink domain, that groups fill.
+def segment_size(mesh: Mesh, name: str, where: Islands) -> int:
+    """Return how many consecutive nodes of one NVLink domain the groups of a dimension need; 0 if none help.
 
-    None where that cannot help: on nodes without such domains, or if groups and nodes do not fill each other.
+    That is where nodes have no such domains, or where groups and nodes do not fill each other.
     """
     each = set(Counter(where.node).values())
     if where.kind == "node" or len(each) != 1 or where.of != sorted(where.of):
-        return None
+        return 0
     (per_node,) = each
     span, rest = divmod(mesh.step(name) * mesh.size(name), per_node)  # nodes after which groups begin anew
-    parts = -(-mesh.size(name) // where.room)
-    size, more = divmod(span, parts)
-    if rest or more or size < 2 or size * per_node > where.room or (parts > 1 and mesh.step(name) > 1):
-        return None
+    size, more = divmod(span, -(-mesh.size(name) // where.room))
+    return 0 if rest or more or size < 2 or size * per_node > where.room else size
+
+
+def in_segments(job: Job, size: int) -> Fix:
+    """Return the fix that allocates nodes in segments of this many, each in one NVLink domain."""
     text = f"Allocate the nodes in segments of {size}, each of them in one NVLink domain."
     if "SLURM_JOB_ID" in job.ranks[0].environment:
         return Fix(f"{text} The option needs Slurm's topology/block.", (f"#SBATCH --segment={size}",))

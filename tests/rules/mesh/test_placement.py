@@ -270,6 +270,13 @@ def test_segments_need_a_number_of_nodes_that_they_divide(racks, said):
     assert finding.fix.commands == ("#SBATCH --segment=14",)
 
 
+def test_segments_suit_the_largest_of_several_groups(racks, said):
+    findings = said(racks(5, 3), "dp=1,ep=4,tp=8")
+
+    assert [finding.message.split(" (")[0] for finding in findings] == ["1 of 4 tp groups", "8 of 8 ep groups"]
+    assert {finding.fix.commands for finding in findings} == {("#SBATCH --segment=8",)}
+
+
 def test_experts_larger_than_a_rack_need_equal_shares(racks, said):
     (finding,) = said(racks(18, 6), "ep=96")
 
@@ -287,6 +294,12 @@ def test_a_dimension_far_out_over_racks_that_it_does_not_divide_needs_both(racks
         'init_device_mesh("cuda", (2, 64), mesh_dim_names=("dp", "tp"))  # --mesh dp=2,tp=64',
         "#SBATCH --segment=16",
     )
+
+
+def test_nodes_that_are_each_alone_in_a_rack_need_segments(racks, said):
+    (finding,) = said(racks(1, 1), "tp=8")
+
+    assert (finding.rule, finding.fix.commands) == ("mesh-group-crosses-domains", ("#SBATCH --segment=2",))
 
 
 def test_without_slurm_the_segments_are_words(racks, said):
