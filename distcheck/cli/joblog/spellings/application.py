@@ -150,6 +150,28 @@ SPELLINGS = (
         says="A process ended while it sent an object to another.",
     ),
     _app(
+        r"size of tensor a \(\d+\) must match",
+        weight=LIKELY,
+        source=_PYTHON,
+        says="The script combines tensors of different shapes.",
+    ),
+    _app(
+        r"shapes cannot be multiplied",
+        weight=LIKELY,
+        source=_PYTHON,
+        says="The script combines tensors of different shapes.",
+    ),
+    _app(
+        r"Expected all tensors to be on the same device",
+        source=_PYTHON,
+        says="The script combines tensors of different devices.",
+    ),
+    _app(
+        r"PytorchStreamReader failed",
+        source="https://github.com/pytorch/pytorch/blob/main/caffe2/serialize/inline_container.cc",
+        says="A checkpoint file is incomplete or broken: the job that wrote it may have ended early, or the disk was full.",
+    ),
+    _app(
         r"misaligned address", source=_PYTHON, says="A CUDA kernel of the program accessed memory at a wrong address."
     ),
     _app(

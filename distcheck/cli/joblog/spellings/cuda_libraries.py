@@ -14,6 +14,9 @@ _CONTAINER = "https://github.com/NVIDIA/libnvidia-container"
 _KUBELET = "https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/cm/devicemanager/manager.go"
 _FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 _EXTENSION = "https://github.com/pytorch/pytorch/blob/main/torch/utils/cpp_extension.py"
+_JAX = "https://github.com/jax-ml/jax/blob/main/jax/_src/xla_bridge.py"
+_NUMPY = "https://numpy.org/devdocs/user/troubleshooting-importerror.html"
+_TRANSFORMERS = "https://github.com/huggingface/transformers/blob/main/src/transformers/utils/import_utils.py"
 _TORCHVISION = "https://github.com/pytorch/vision/blob/main/torchvision/extension.py"
 _HIP = "https://rocm.docs.amd.com/projects/HIP/en/latest/reference/error_codes.html"
 _gpu = partial(told, about="GPU", source=_RUNTIME)
@@ -24,7 +27,35 @@ _EXTENSION_FAILED = "A CUDA extension could not be built. Check CUDA_HOME, the c
 _MIXED = "Libraries of different CUDA or torch versions are mixed. Reinstall them for one version."
 _CUDNN_BROKEN = "cuDNN did not start: its version does not fit, or the GPU's memory is full."
 
+_NUMBERS = (
+    ("10|101", "env-local-rank-out-of-range gpu-fewer-than-needed"),
+    ("35|222", "sw-driver-too-old"),
+    ("38|100", "gpu-none-visible gpu-cuda-init-failed"),
+    ("46", "gpu-exclusive-mode gpu-prohibited-mode"),
+    ("48|209", "sw-arch-unsupported"),
+    ("39|214", "gpu-ecc-uncorrected gpu-needs-reset"),
+    ("220", "gpu-nvlink-errors gpu-nvlink-down"),
+    ("802", "gpu-fabric-manager-down"),
+    ("803|804|34", "sw-compat-libcuda"),
+    ("805|806|807|808|809|810", "gpu-mps-active"),
+    ("999|30|304", "gpu-cuda-init-failed"),
+)
+"""Numbers of cudaError_t and CUresult, those before CUDA 10.1 (10, 30, 35, 38, 39, 46, 48) included."""
+_FORMS = (
+    r"CUDA (?:runtime |driver )?(?:error|failure)\W{{0,3}}(?:code |number )?\W{{0,2}}(?:{0})\b",
+    r"Return value (?:{0}) from '?cu",
+    r"cudaError_t (?:{0})\b",
+    r"\bcu[A-Za-z]\w+(?:\([^()]*\))? returned (?:error )?(?:code )?(?:{0})\b",
+    r"\bcu[A-Za-z]\w+(?:\([^()]*\))? failed (?:with )?(?:error )?(?:code )?\(?(?:{0})\b",
+)
+"""How programs that write no name write a number."""
+
 SPELLINGS = (
+    *(
+        _gpu(form.format(numbers), rules, weight=LIKELY, source=_DRIVER)
+        for numbers, rules in _NUMBERS
+        for form in _FORMS
+    ),
     # names of the runtime and of the driver
     _gpu(r"CUDA_ERROR_UNKNOWN", "gpu-cuda-init-failed", source=_DRIVER),
     _gpu(r"CUDA_ERROR_NOT_INITIALIZED", "gpu-cuda-init-failed", weight=LIKELY, source=_DRIVER),
@@ -49,24 +80,6 @@ SPELLINGS = (
     ),
     _gpu(r"cudaErrorUnsupportedPtxVersion", "sw-driver-too-old"),
     _gpu(r"cudaErrorNvlinkUncorrectable", "gpu-nvlink-errors gpu-nvlink-down"),
-    _gpu(r"cudaGetDeviceCount\(?\)? returned 802", "gpu-fabric-manager-down"),
-    _gpu(r"cudaGetDeviceCount\(?\)? returned 80[34]", "sw-compat-libcuda"),
-    _gpu(r"cudaGetDeviceCount\(?\)? returned (?:3|30|999|304)\b", "gpu-cuda-init-failed"),
-    _gpu(
-        r"cuInit\W.{0,40}\b(?:returned|failed\D{0,12}|error\D{0,9}|code|status) ?802\b",
-        "gpu-fabric-manager-down",
-        source=_DRIVER,
-    ),
-    _gpu(
-        r"cuInit\W.{0,40}\b(?:returned|failed\D{0,12}|error\D{0,9}|code|status) ?80[34]\b",
-        "sw-compat-libcuda",
-        source=_DRIVER,
-    ),
-    _gpu(
-        r"cuInit\W.{0,40}\b(?:returned|failed\D{0,12}|error\D{0,9}|code|status) ?(?:3|999|304)\b",
-        "gpu-cuda-init-failed",
-        source=_DRIVER,
-    ),
     _gpu(r"an illegal instruction was encountered", weight=LIKELY, says=_KERNEL),
     _gpu(r"hardware stack error", weight=LIKELY, says=_KERNEL),
     _gpu(r"invalid program counter", weight=LIKELY, says=_KERNEL),
@@ -96,7 +109,26 @@ SPELLINGS = (
         source=_CUDNN,
         says=_CUDNN_BROKEN,
     ),
-    _start(r"cuDNN version incompatibility", source=_CUDNN, says=_MIXED),
+    _start(r"cuDNN version (?:incompatibility|mismatch)", source=_CUDNN, says=_MIXED),
+    _start(r"was compiled against \S.{0,40} but (?:linked|running|found|runtime)", source=_CUDNN, says=_MIXED),
+    _start(r"but source was compiled with", source=_CUDNN, says=_MIXED),
+    _start(r"was built against version", source=_JAX, weight=LIKELY, says=_MIXED),
+    _start(r"compiled using NumPy 1\.x cannot be run in", source=_NUMPY, weight=LIKELY, says=_MIXED),
+    _start(r"size changed, may indicate binary incompatibility", source=_NUMPY, says=_MIXED),
+    _start(r"operator torchvision::nms does not exist", source=_TORCHVISION, says=_MIXED),
+    _start(r"Failed to import \S+ because of the following error", source=_TRANSFORMERS, weight=LIKELY, says=_MIXED),
+    _start(
+        r"mpiSize == tp",
+        source="https://github.com/NVIDIA/TensorRT-LLM/blob/main/cpp/tensorrt_llm/runtime/worldConfig.cpp",
+        says="Fewer or more MPI ranks were started than the model's parallel sizes need.",
+    ),
+    _gpu(
+        r"CUDA backend failed to initialize",
+        "gpu-cuda-init-failed",
+        weight=SYMPTOM,
+        source=_JAX,
+        unless=r"built against",
+    ),
     _start(r"Could not load library libcud\w+", source=_CUDNN, weight=LIKELY, says=_MIXED),
     _start(r"Unable to load any of \{?libcudnn", source=_CUDNN, weight=LIKELY, says=_MIXED),
     _start(

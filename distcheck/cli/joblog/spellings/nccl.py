@@ -84,12 +84,18 @@ SPELLINGS = (
         source=_SOCKET,
     ),
     _net(
-        r"Call to connect (?:returned|failed).*(?:timed out|No route|unreachable)",
+        r"Call to connect (?:returned|failed|timeout).*refused",
+        _WRONG,
+        source=_SOCKET,
+        near=r"Using (?:interface |\[0\])?(?:lo:127|docker|virbr)",
+    ),
+    _net(
+        r"Call to connect (?:returned|failed|timeout).*(?:timed out|No route|unreachable)",
         "net-firewall-ephemeral net-nccl-auto-wrong-iface net-nccl-picks-loopback-or-docker",
         source=_SOCKET,
     ),
     _net(
-        r"Call to connect (?:returned|failed).*refused",
+        r"Call to connect (?:returned|failed|timeout).*refused",
         "net-nccl-picks-loopback-or-docker net-nccl-auto-wrong-iface",
         weight=LIKELY,
         source=_SOCKET,

@@ -205,6 +205,13 @@ SPELLINGS = (
     _net(r"Failed to find ncclNetPlugin_v\d+ symbol", "sw-plugin-abi", weight=HINT, source=_PLUGIN),
     _net(
         r"NET/Plugin: Could not find: libnccl-net",
+        "nccl-net-plugin-on-some-ranks",
+        weight=SYMPTOM,
+        source=_PLUGIN,
+        near=r"Plugin Path : \S*libnccl-net|NET/Plugin: Loaded net plugin",
+    ),
+    _net(
+        r"NET/Plugin: Could not find: libnccl-net",
         "nccl-efa-plugin-missing nccl-net-plugin-missing",
         weight=HINT,
         source=_PLUGIN,
