@@ -12,6 +12,7 @@ from distcheck.cli.joblog.reading import whole_lines
 
 QP = "NCCL WARN Call to ibv_modify_qp failed with"
 DEVICE = "on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3,"
+WRONG = "net-nccl-picks-loopback-or-docker"
 MIXED = "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_2:1/RoCE ; OOB eth0:10.0.0.1<0>"
 
 
@@ -57,6 +58,11 @@ def found(text: str) -> Answer:
             "gpu-needs-reset",
         ),
         ("NVRM: API mismatch: the client has the version 535.1, but this kernel module", "gpu-nvml-init-failed"),
+        ("Fatal CUDA Error at x.cu:450.\nReturn value 46 from 'cudaStreamCreate(&s)'.  Exiting.", "gpu-exclusive-mode"),
+        ("NET : Using interface lo:127.0.0.1<0>\nCall to connect timeout : Connection refused", WRONG),
+        ("[CUDA_ERROR_NOT_PERMITTED] operation not permitted in expression cuMemCreate(&h, s", "gpu-mnnvl-imex"),
+        ("libibverbs: Warning: Driver bnxt_re does not support the kernel ABI of 6", "ib-no-device-in-container"),
+        ("INFO: Will use Memory file system\nOSError: [Errno 28] No space left on device", "host-shm-too-small"),
         ("OSError: [Errno 12] Cannot allocate memory", "host-memory-low"),
         ("-bash: fork: retry: No child processes", "host-nproc-pids"),
     ],
@@ -86,6 +92,9 @@ def test_values_in_a_message_decide_between_causes(text: str, rule: str) -> None
         ("ImportError: libgomp.so.1: cannot allocate memory in static TLS block", "start-up"),
         ("CUDA error: peer mapping resources exhausted", "GPU"),
         ("RuntimeError: Error building extension 'fused_adam'", "start-up"),
+        ("RuntimeError: cuDNN version mismatch: PyTorch was compiled against 7102 but linked against 7605", "start-up"),
+        ("RuntimeError: DataLoader worker (pid 4161) is killed by signal: Killed.", "process killed"),
+        ("[47,0,0] Assertion `cur_target >= 0 && cur_target < n_classes` failed.", "application"),
         ("04:34:46 WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1) TIMEOUT", "application"),
     ],
 )
@@ -98,3 +107,20 @@ def test_a_flushed_request_is_a_consequence_of_the_time_out_before_it() -> None:
     flushed = "NET/IB : Got completion from peer n1<1> with status=5 opcode=0 len=0 vendor err 249 (Recv)"
     timed_out = "NET/IB : Got completion from peer n1<1> with status=12 opcode=0 len=0 vendor err 129 (Recv)"
     assert found(f"{flushed}\n{timed_out}").telling.line == 2
+
+
+IN_SCRIPT = (
+    'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\nValueError: bad sample\n'
+)
+IN_LAUNCHER = (
+    'Traceback (most recent call last):\n  File "/bin/torchrun", line 8, in <module>\n'
+    '  File "torch/distributed/launcher/api.py", line 134, in __call__\n{}\n'
+)
+
+
+def test_only_the_traceback_of_an_error_itself_makes_it_one_of_the_start_up() -> None:
+    failed = IN_LAUNCHER.format("torch.distributed.elastic.multiprocessing.errors.ChildFailedError:")
+    assert found(IN_SCRIPT + failed).about == "application"
+    assert found(failed + IN_SCRIPT).telling.text == "ValueError: bad sample"
+    assert found(failed + IN_SCRIPT).about == "application"
+    assert found(IN_LAUNCHER.format("ValueError: bad options")).about == "start-up"

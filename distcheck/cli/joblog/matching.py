@@ -19,6 +19,7 @@ _KNOWN_LINES = 200_000
 """Different lines without a known message that are remembered, so that repeated lines cost next to nothing."""
 _MOST_READ = 100
 """Lines that differ in digits only, and are read for values, rank and time; further ones are only counted."""
+_TRACEBACK = "Traceback (most recent call last)"
 _DIGITS = b"0123456789"
 _HOST, _RANK = re.compile(r"\bhost\s+: (\S+)"), re.compile(r"\brank\s+: (\d+) \(local_rank")
 
@@ -130,6 +131,11 @@ class _Line:
         return f"{self.above}\n{self.text}\n{below}"
 
     @cached_property
+    def trace(self) -> str:
+        """The traceback that ends in this line; all that is above where none begins there."""
+        return f"{self.above[max(0, self.above.rfind(_TRACEBACK)) :]}\n{self.text}"
+
+    @cached_property
     def time(self) -> When | None:
         """The line's own time, or that of the nearest line above."""
         return when(self.text) or next(filter(None, map(when, reversed(self.above.split("\n")))), None)
@@ -139,6 +145,8 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
     """Return the sighting of a spelling in a line; None if the line, or what is around it, does not have it."""
     match = spelling.pattern.search(line.text)
     if match is None or (spelling.unless and spelling.unless.search(line.around)):
+        return None
+    if spelling.trace and not spelling.trace.search(line.trace):
         return None
     values = match.groupdict()
     if spelling.near:

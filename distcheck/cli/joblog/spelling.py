@@ -43,6 +43,8 @@ class Spelling(NamedTuple):
     """What they must not contain."""
     only: Callable[[Mapping[str, str]], bool] | None = None
     """Whether the values of the named groups have this meaning."""
+    trace: re.Pattern[str] | None = None
+    """What the Python traceback that ends in the line must contain."""
     twice: bool = False
     """Whether it counts only if the same text occurs more than once."""
     fallback: bool = False
@@ -60,6 +62,7 @@ def told(
     near: str = "",
     unless: str = "",
     only: Callable[[Mapping[str, str]], bool] | None = None,
+    trace: str = "",
     twice: bool = False,
     fallback: bool = False,
 ) -> Spelling:
@@ -75,6 +78,7 @@ def told(
         re.compile(near, re.IGNORECASE) if near else None,
         re.compile(unless, re.IGNORECASE) if unless else None,
         only,
+        re.compile(trace, re.IGNORECASE) if trace else None,
         twice,
         fallback,
     )

@@ -150,6 +150,18 @@ SPELLINGS = (
         says="A process ended while it sent an object to another.",
     ),
     _app(
+        r"Assertion `.+` failed",
+        source="https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDADeviceAssertionHost.cpp",
+        weight=LIKELY,
+        says="A check in a kernel or in C++ failed, most often an index or a label out of range.",
+    ),
+    _app(
+        r"support faster communication broadband via P2P or IB",
+        about="start-up",
+        source="https://github.com/huggingface/accelerate/blob/main/src/accelerate/state.py",
+        says="Accelerate requires NCCL_P2P_DISABLE=1 and NCCL_IB_DISABLE=1 on GPUs without P2P, or accelerate launch.",
+    ),
+    _app(
         r"size of tensor a \(\d+\) must match",
         weight=LIKELY,
         source=_PYTHON,

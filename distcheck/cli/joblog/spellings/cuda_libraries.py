@@ -88,6 +88,9 @@ SPELLINGS = (
         r"peer mapping resources exhausted", weight=LIKELY, says="A GPU has too many peers: use fewer GPUs per process."
     ),
     _gpu(r"driver shutting down", weight=CONSEQUENCE, says="A process was ending when this call failed."),
+    _gpu(r"hipErrorInvalidDevice", "env-local-rank-out-of-range gpu-fewer-than-needed gpu-none-visible", source=_HIP),
+    _gpu(r"hipErrorNoDevice", "gpu-none-visible", source=_HIP),
+    _gpu(r"hipErrorOutOfMemory", about="application", source=_HIP, says="The GPU ran out of memory."),
     _gpu(r"hipErrorNoBinaryForGpu", "sw-arch-unsupported", source=_HIP),
     _gpu(r"Unable to find code object for all current devices", "sw-arch-unsupported", source=_HIP),
     # libraries

@@ -36,6 +36,13 @@ SPELLINGS = (
     _killed(r"killed due to memory pressure", _MEMORY, source=_RAY),
     _killed(r"DefaultCPUAllocator: (?:can't allocate|not enough) memory", _MEMORY, source=_ALLOCATOR),
     _killed(r"\[Errno 12\] Cannot allocate memory", _MEMORY, source=_PYTHON),
+    _killed(
+        r"Cannot allocate memory",
+        _MEMORY,
+        weight=SYMPTOM,
+        source=_PYTHON,
+        unless=r"ibv_|infiniband|OpenFabrics|NET/IB|static TLS|libfabric|memlock|/dev/shm|shared memory object",
+    ),
     _killed(r"Unable to allocate \S+ [KMGTP]?i?B for an array", _MEMORY, weight=LIKELY, source=_PYTHON),
     _killed(r"(?:^|\s)MemoryError(?::|$)", _MEMORY, weight=SYMPTOM, source=_PYTHON),
     _killed(r"std::bad_alloc", _MEMORY, weight=SYMPTOM, source=_PYTHON),

@@ -9,7 +9,6 @@ from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
 _SHM = "https://github.com/NVIDIA/nccl/blob/master/src/misc/shmutils.cc"
 _LOADER = "https://github.com/pytorch/pytorch/blob/main/torch/utils/data/_utils/signal_handling.py"
 _MAPPED = "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/MapAllocator.cpp"
-_ALLOCATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/impl/alloc_cpu.cpp"
 _SIGNAL = "https://man7.org/linux/man-pages/man7/signal.7.html"
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _REDUCTION = "https://docs.pytorch.org/docs/stable/multiprocessing.html#file-descriptor-file-descriptor"
@@ -19,6 +18,13 @@ _IN_MEMORY = r"/dev/shm|shared[ _]?mem|Memory file system|\bshm\b|sharedctypes|m
 
 SPELLINGS = (
     _host(r"DataLoader worker .*killed by signal: Bus error", _SMALL, source=_LOADER),
+    _host(
+        r"DataLoader worker .*killed by signal: Killed",
+        source=_LOADER,
+        about="process killed",
+        says="A data loader's worker was ended by SIGKILL. Most often the host or its cgroup ran out of memory: look for"
+        " OOM kills in the kernel log.",
+    ),
     _host(r"insufficient shared memory \(shm\)", _SMALL, source=_LOADER),
     _host(r"out of shared memory", _SMALL, weight=LIKELY, source=_LOADER),
     _host(r"Error while creating shared memory segment", _SMALL, source=_SHM),
@@ -80,36 +86,6 @@ SPELLINGS = (
     _host(r"fork: (?:retry: )?(?:No child processes|Resource temporarily)", "host-nproc-pids", source=_ERRNO),
     _host(r"unable to allocate necessary resources for OMP thread", "host-nproc-pids", source=_ERRNO),
     _host(r"fork rejected by pids controller", "host-nproc-pids", source=_ERRNO),
-    _host(
-        r"Errno 12\] Cannot allocate memory",
-        "host-memory-low host-oom-kills",
-        weight=LIKELY,
-        about="process killed",
-        source=_ERRNO,
-    ),
-    _host(
-        r"Cannot allocate memory",
-        "host-memory-low host-oom-kills",
-        weight=SYMPTOM,
-        about="process killed",
-        source=_ERRNO,
-        unless=r"ibv_|infiniband|OpenFabrics|NET/IB|static TLS|libfabric|memlock|/dev/shm|shared memory object",
-    ),
-    _host(
-        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
-        "host-memory-low",
-        about="process killed",
-        source=_ALLOCATOR,
-    ),
-    _host(
-        r"Unable to allocate .* for an array with shape",
-        "host-memory-low",
-        weight=LIKELY,
-        about="process killed",
-        source=_ALLOCATOR,
-    ),
-    _host(r"std::bad_alloc", "host-memory-low", weight=LIKELY, about="process killed", source=_ALLOCATOR),
-    _host(r"(?:^|\s)MemoryError\b", "host-memory-low", weight=LIKELY, about="process killed", source=_ALLOCATOR),
     _host(
         r"cannot allocate memory in static TLS block",
         source="https://github.com/pytorch/pytorch/issues/2575",
