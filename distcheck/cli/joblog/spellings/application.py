@@ -13,6 +13,8 @@ _WRAPPER = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/
 _PYTHON = "https://docs.python.org/3/library/exceptions.html"
 _BARRIER = "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier"
 _app = partial(told, about="application")
+_HUB = "https://huggingface.co/docs/huggingface_hub/package_reference/utilities#errors"
+_DOWNLOAD = "The program cannot download a model or data. Download it before the job, and set HF_HUB_OFFLINE=1."
 _LATE = (
     "A rank did not reach or finish a collective in time. Usually another rank prepares data or saves a file for longer"
     " than the timeout, calls another collective, or failed first."
@@ -102,7 +104,7 @@ SPELLINGS = (
         r"devices? used by this process (?:are|is) currently unknown",
         "gpu-barrier-guess",
         about="GPU",
-        weight=SYMPTOM,
+        weight=LIKELY,
         source=_BARRIER,
     ),
     _app(r"Guessing device ID based on global rank", "gpu-barrier-guess", about="GPU", weight=SYMPTOM, source=_BARRIER),
@@ -110,6 +112,29 @@ SPELLINGS = (
     _app(r"watchdog (?:got stuck|thread terminated)", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"failed to pass monitoredBarrier", source=_DISTRIBUTED, weight=CONSEQUENCE, says=_LATE),
     _app(r"NCCL communicator was aborted", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
+    _app(
+        r"only (?:a )?subset of ranks is submitting tensors",
+        source="https://horovod.readthedocs.io/en/stable/troubleshooting_include.html",
+        weight=CONSEQUENCE,
+        says=_LATE,
+    ),
+    _app(
+        r"Shape mismatch in the collective",
+        source="https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/common_runtime/collective_rma_local.cc",
+        says="The ranks called a collective with tensors of different shapes.",
+    ),
+    _app(
+        r"Check failed: ",
+        source="https://github.com/google/glog",
+        weight=SYMPTOM,
+        says="A check in C++ failed.",
+    ),
+    _app(
+        r"Aborted \(core dumped\)",
+        source="https://man7.org/linux/man-pages/man7/signal.7.html",
+        weight=CONSEQUENCE,
+        says="A process ended itself after an error, which is in the lines before.",
+    ),
     _app(
         r"Stalled ranks",
         source="https://horovod.readthedocs.io/en/stable/troubleshooting_include.html",
@@ -148,6 +173,31 @@ SPELLINGS = (
         source=_PYTHON,
         weight=SYMPTOM,
         says="A process ended while it sent an object to another.",
+    ),
+    _app(
+        r"HTTPS?ConnectionPool\(host=",
+        source=_HUB,
+        says="The program cannot reach a server on the internet, or its proxy. Download models and data before the job.",
+    ),
+    _app(r"couldn't connect to ['\"]?https?://", source=_HUB, says=_DOWNLOAD),
+    _app(r"LocalEntryNotFoundError", source=_HUB, says=_DOWNLOAD),
+    _app(r"OfflineModeIsEnabled", source=_HUB, says=_DOWNLOAD),
+    _app(
+        r"(?:RepositoryNotFound|GatedRepo)Error",
+        source=_HUB,
+        says="The model hub refuses the model: check its name and the login.",
+    ),
+    _app(
+        r"is not a local folder and is not a valid model identifier",
+        source=_HUB,
+        says="The model's name or path is wrong.",
+    ),
+    _app(r"urlopen error", source=_HUB, says=_DOWNLOAD),
+    _app(
+        r"wandb\.errors\.",
+        source="https://docs.wandb.ai/",
+        weight=LIKELY,
+        says="Weights & Biases cannot be used: log in, or set WANDB_MODE=offline.",
     ),
     _app(
         r"Assertion `.+` failed",

@@ -17,6 +17,8 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/la
 _DISTRIBUTED = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
 _gpu = partial(told, about="GPU")
 _MEMORY = "The GPU ran out of memory. The batch, the sequence length or the model is too large for it, or other processes use it."
+_AT_START = r"initialization error|_lazy_init|_cuda_init|is_available|CUDA initialization|cudaGetDeviceCount|set_device|torch\.cuda\.init|manual_seed"
+"""Where CUDA starts: later, an unknown error is a fault of the GPU or of a program."""
 
 SPELLINGS = (
     _gpu(
@@ -77,7 +79,18 @@ SPELLINGS = (
         source=_RUNTIME,
     ),
     _gpu(r"CUDA unknown error", "gpu-cuda-init-failed", source=_LAZY),
-    _gpu(r"CUDA error: unknown error", "gpu-cuda-init-failed", source=_RUNTIME),
+    _gpu(
+        r"CUDA error: unknown error",
+        "gpu-cuda-init-failed",
+        source=_RUNTIME,
+        near=_AT_START,
+    ),
+    _gpu(
+        r"CUDA error: unknown error",
+        source=_RUNTIME,
+        says="A CUDA call failed for a reason that the driver does not name. Look for Xids in the kernel log.",
+        unless=_AT_START,
+    ),
     _gpu(r"Error 304: OS call failed", "gpu-cuda-init-failed", source=_RUNTIME),
     _gpu(
         r"CUDA initialization: (?!.*(?:driver on your system is too old|80[0-9]|no NVIDIA driver))",
@@ -88,7 +101,7 @@ SPELLINGS = (
     _gpu(r"driver on your system is too old", "sw-driver-too-old", source=_LAZY),
     _gpu(
         r"CUDA driver version is insufficient for CUDA runtime version",
-        "sw-driver-too-old sw-driver-differs-nodes",
+        "sw-driver-too-old gpu-none-visible sw-driver-differs-nodes",
         source=_RUNTIME,
     ),
     _gpu(r"provided PTX was compiled with an unsupported toolchain", "sw-driver-too-old", source=_RUNTIME),

@@ -164,11 +164,6 @@ SPELLINGS = (
     ),
     _gpu(r"unresolvable CDI devices", "gpu-none-visible", source="https://github.com/NVIDIA/nvidia-container-toolkit"),
     _gpu(r"requested number of devices unavailable for nvidia\.com/gpu", "gpu-fewer-than-needed", source=_KUBELET),
-    _start(
-        r"Insufficient nvidia\.com/gpu",
-        source=_KUBELET,
-        says="No node has enough free GPUs for the pod, so it was not started.",
-    ),
     # fabric manager, NVSwitch
     _gpu(
         r"fabric manager NVIDIA GPU driver interface version .* don't match", "gpu-fabric-manager-down", source=_FABRIC

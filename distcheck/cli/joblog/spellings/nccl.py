@@ -35,13 +35,6 @@ SPELLINGS = (
         source=_BOOTSTRAP,
     ),
     _net(r"No interface found in the same subnet as remote address", "net-subnet-mismatch", source=_SOCKET),
-    _net(
-        r"Bootstrap Root : mismatch in (?:rank count|info) from procs",
-        "env-world-size-mismatch env-rank-duplicate",
-        weight=LIKELY,
-        source=_BOOTSTRAP,
-    ),
-    _net(r"Bootstrap Root : rank .* has already checked in", "env-rank-duplicate", source=_BOOTSTRAP),
     _net(r"socketFinalizeAccept.*: wrong (?:magic|type)", "net-nccl-socket-port-scan", weight=LIKELY, source=_SOCKET),
     _net(
         r"No valid (?:<IPv4_or_hostname>|\[IPv6\]):(?:<port>|port) pair found",
@@ -49,7 +42,6 @@ SPELLINGS = (
         source=_SOCKET,
     ),
     _net(r"Net : error encountered when getting address info", "nccl-comm-id-set", weight=LIKELY, source=_SOCKET),
-    _start(r"Invalid rank requested : ", "env-rank-out-of-range", weight=LIKELY, source=_INIT),
     _start(
         r"improper usage of ncclCommInitRank: nId = .*, nranks=",
         "env-world-size-mismatch env-rank-out-of-range",
@@ -62,7 +54,6 @@ SPELLINGS = (
         weight=LIKELY,
         source=_INIT,
     ),
-    _start(r"Multiple Ranks are using the same GPU", "gpu-duplicate env-local-rank-unset", source=_INIT),
     _start(r"CC On, Multi-GPU CC Off", "gpu-confidential-compute", weight=LIKELY, source=_INIT),
     _net(
         r"is neither AF_INET\(\d+\) nor AF_INET6",

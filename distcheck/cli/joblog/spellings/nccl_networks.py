@@ -179,6 +179,13 @@ SPELLINGS = (
         source="https://github.com/NVIDIA/nccl/blob/master/src/init.cc",
     ),
     _net(
+        r"NET/IB : No device found",
+        "ib-hca-no-match ib-no-device-in-container ib-port-down",
+        weight=LIKELY,
+        source=_IB,
+        near=r"NCCL_IB_HCA set",
+    ),
+    _net(
         r"NET/IB : No device found", "ib-hca-no-match ib-no-device-in-container ib-port-down", weight=HINT, source=_IB
     ),
     _net(r"Error: network AWS Libfabric not found", "nccl-efa-plugin-missing nccl-net-plugin-missing", source=_PLUGIN),

@@ -1,0 +1,60 @@
+"""No GPU, too few, or one that the software cannot use: as torch, trainers, servers and schedulers word it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+
+_TORCH = "https://github.com/pytorch/pytorch/blob/main/torch/cuda/__init__.py"
+_ACCELERATOR = "https://github.com/pytorch/pytorch/blob/main/c10/core/DeviceGuard.h"
+_C10D = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/__init__.py"
+_LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/blob/master/src/lightning/fabric/accelerators/cuda.py"
+_VLLM = "https://github.com/vllm-project/vllm/blob/main/vllm/config"
+_RAY = "https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html"
+_NVRTC = "https://docs.nvidia.com/cuda/nvrtc/index.html"
+_EXTENSION = "https://github.com/pytorch/pytorch/blob/main/torch/utils/cpp_extension.py"
+_SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
+_gpu = partial(told, about="GPU", weight=LIKELY)
+_NONE = "gpu-none-visible sw-torch-cpu-build"
+_FEWER = "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus gpu-none-visible"
+_ARCH = "sw-arch-unsupported"
+
+SPELLINGS = (
+    # none
+    _gpu(r"Cannot access accelerator device when none is available", _NONE, source=_ACCELERATOR),
+    _gpu(r"CUDA is not available(?! for)", _NONE, weight=SYMPTOM, source=_TORCH),
+    _gpu(r"torch\.cuda\.is_available\(\) (?:is|returns?|returned|should be) (?:False|True)", _NONE, source=_TORCH),
+    _gpu(r"Torch is not able to use GPU", _NONE, source=_TORCH),
+    _gpu(r"No supported gpu backend found", _NONE, source=_LIGHTNING),
+    _gpu(r"can ?not run on your system since the accelerator is not available", _NONE, source=_LIGHTNING),
+    _gpu(r"Failed to infer device type", _NONE, source=_VLLM),
+    _gpu(r"\bno (?:NVIDIA |CUDA )?GPUs? found", _NONE, source=_TORCH),
+    _gpu(r"\bno (?:NVIDIA |CUDA )?GPUs? (?:were )?detected", _NONE, source=_TORCH),
+    _gpu(r"Can't initialize NVML", "gpu-nvml-init-failed gpu-none-visible", source=_TORCH),
+    _gpu(r"NVML Shared Library Not Found", "gpu-nvml-init-failed gpu-none-visible", source=_SMI),
+    # too few
+    _gpu(r"required GPUs exceeds the total number of available GPUs", _FEWER, source=_VLLM),
+    _gpu(
+        r"exceeds? the (?:total )?number of (?:available|visible) (?:GPUs|devices|CUDA devices)", _FEWER, source=_VLLM
+    ),
+    _gpu(r"not enough (?:available )?GPUs\b", _FEWER, source=_VLLM),
+    _gpu(
+        r"\bonly \d+ (?:GPUs?|CUDA devices?) (?:are|is|were) (?:available|visible|found|detected)", _FEWER, source=_VLLM
+    ),
+    _gpu(r"Ray does not allocate any GPUs on the driver node", _FEWER, source=_RAY),
+    _gpu(r"Current node has no GPU available", _FEWER, source=_RAY),
+    # of an architecture without code
+    _gpu(r"invalid value for --gpu-architecture", _ARCH, source=_NVRTC),
+    _gpu(r"Unknown CUDA arch \(\d+\.\d+\w?\) or GPU not supported", _ARCH, source=_EXTENSION),
+    _gpu(r"PyTorch no longer supports this GPU because it is too old", _ARCH, source=_TORCH),
+    _gpu(r"ptxas fatal\s*: Value 'sm_\w+' is not defined", _ARCH, source=_NVRTC),
+    _gpu(r"'sm_\w+' is not a recognized processor", _ARCH, source=_NVRTC),
+    # links
+    _gpu(r"Unable to retrieve NVLink information as all links are inactive", "gpu-nvlink-down", source=_SMI),
+    # a torch without distributed
+    _gpu(r"'torch\._C\._distributed_c10d'", "torch-backend-missing sw-torch-cpu-build", source=_C10D),
+    _gpu(r"module 'torch\.distributed' has no attribute", "torch-backend-missing", source=_C10D),
+    _gpu(r"Unknown c10d backend type", "torch-backend-missing", source=_C10D),
+    _gpu(r"Invalid backend: '?(?:nccl|gloo|mpi|ucc)", "torch-backend-missing", source=_C10D),
+)
