@@ -49,7 +49,7 @@ def parse(text: str, order: str = "") -> Mesh:
         raise UsageError(f"--mesh {text!r}: only one size can be -1")
     if prod(size or 1 for size in sizes.values()) > _LARGEST:
         raise UsageError(f"--mesh {text!r} has more than {_LARGEST} ranks")
-    return Mesh(sizes, order=order)
+    return Mesh(sizes, order=order.lower())
 
 
 def _item(item: str, text: str) -> Iterator[tuple[str, int]]:
@@ -154,7 +154,8 @@ def nearest(mesh: Mesh, world_size: int, most: int = 3) -> list[Mesh]:
             new = old | dict(zip(names, (first, left // first), strict=False))
             fit = Mesh(new, order=mesh.order)
             if resolved(fit, world_size, []):
-                found[str(fit)] = (sum(_cost(name, old[name], new[name]) for name in names), fit)
+                cost = sum(_cost(name, old[name], new[name]) for name in names if mesh.sizes[name])
+                found[str(fit)] = (cost, fit)
     if not found:
         only = min(factors, key=lambda name: _WEIGHTS.get(role(name), 2))
         return [Mesh(dict.fromkeys(old, 1) | {only: world_size}, order=mesh.order)]

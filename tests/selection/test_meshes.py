@@ -141,6 +141,7 @@ def test_the_mesh_of_nodes_follows_from_the_placement():
         ("pp=2,dp=4,tp=8", "", 24, "pp=1,dp=3,tp=8"),
         ("dp=4,tp=2", "", 7, "dp=7,tp=1"),
         ("pp=2,dp=2,tp=3", "", 7, "pp=1,dp=7,tp=1"),
+        ("dp=-1,tp=3", "", 16, "dp=4,tp=4"),
         ("tp=4,ep=8,pp=2,dp=3", "tp-cp-ep-dp-pp", 64, "pp=2,dp=8,ep=8,tp=4"),
     ],
 )

@@ -70,7 +70,7 @@ def _misplaced(job: Job, mesh: Mesh, where: Islands) -> Iterator[Misplaced]:
             severity: Severity = "info" if cause == "none" else "warning"
         elif size > where.room:
             groups = mesh.groups(name)
-            smaller = _other_size(job, name, where, {}) if role(name) == "tensor" else None
+            smaller = _other_size(job, name, where, bad) if role(name) == "tensor" else None
             cause, fix = ("size", smaller) if smaller else ("none", Fix(_as_it_should(mesh, name, where)))
             severity = "warning" if smaller else "info"
         else:

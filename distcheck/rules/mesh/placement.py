@@ -43,13 +43,14 @@ def mesh_group_crosses_nodes(job: Job) -> Iterator[Outcome]:
     """A tensor or expert group crosses nodes, and a better mesh or placement exists.
 
     Tensor parallel ranks exchange data several times in every layer, which needs NVLink or the memory of one node; over
-    the network it is several times as slow. Found by comparing each group of the dimensions tp and ep (and their
-    longer names) with the nodes of its ranks. A group that is larger than a node must cross nodes: this is an info
-    finding for experts if each node has an equal share, and a warning for tensors where a smaller size fits a node.
-    Where nodes may share an NVLink domain that was not read (``env``), this is not checked.
+    the network it is several times as slow. Megatron expects that adjacent ranks are on the same node. Found by
+    comparing each group of the dimensions tp and ep (and their longer names) with the nodes of its ranks. A group that
+    is larger than a node must cross nodes: this is an info finding for experts if each node has an equal share, and a
+    warning for tensors where a smaller size fits a node. Where nodes may share an NVLink domain that was not read
+    (``env``), this is not checked.
 
     Fix: the order of dimensions, or the sizes, that the finding shows.
-    See: https://github.com/saforem2/ezpz/pull/214
+    See: https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/parallel_state.py
     """
     where = islands(job)
     if job.asked.mesh and mesh_of(job) and not in_order(job):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ _PACKED: dict[Launcher, str] = {
     "openmpi": "# add to mpirun: --map-by slot",
     "hydra": "# add to mpiexec: -ppn {each}",
     "pals": "# add to mpiexec: --ppn {each}",
-    "mvapich": "# add to mpirun_rsh: -hostfile FILE with each node {each} times in turn",
+    "mvapich": "# in the hostfile of mpirun_rsh: each node {each} times, one node after the other",
     "jsrun": "# add to jsrun: --launch_distribution packed",
     "slurm": "export SLURM_DISTRIBUTION=block  # or: srun --distribution=block",
 }
@@ -77,19 +78,19 @@ def _packing(launcher: str, each: int) -> tuple[str, ...]:
 
 
 def _ordering(job: Job, launcher: str, nodes: list[str], each: int) -> tuple[str, ...]:
-    hosts = folded(nodes)
+    hosts = shlex.quote(folded(nodes))
     if launcher == "slurm":
-        command = f"distcheck {job.asked.command} --mesh {job.asked.mesh}"
+        command = f"distcheck {job.asked.command} --mesh {shlex.quote(str(job.asked.mesh))}"
         each_node = f"for i in $(seq {each}); do echo $node; done"
         return (
-            f"for node in $(scontrol show hostnames '{hosts}'); do {each_node}; done > ranks.txt",
+            f"for node in $(scontrol show hostnames {hosts}); do {each_node}; done > ranks.txt",
             "export SLURM_HOSTFILE=$PWD/ranks.txt",
             f"srun --ntasks={len(nodes) * each} --distribution=arbitrary {command}",
         )
     if launcher == "openmpi" and len(nodes) <= _MOST_NODES:
         return (f"# add to mpirun: --host {','.join(f'{node}:{each}' for node in nodes)}",)
     if launcher == "ssh":
-        return (f"# distcheck: --hosts '{hosts}'",)
+        return (f"# distcheck: --hosts {hosts}",)
     return (f"# node ranks in this order: {hosts}",)
 
 

@@ -215,6 +215,16 @@ def test_tensor_groups_larger_than_a_node_are_named_with_the_mesh_that_fits(job_
     assert finding.fix.commands == ('init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp", "tp"))  # --mesh dp=4,tp=2',)
 
 
+def test_a_smaller_tensor_size_is_shown_whatever_is_wrong_with_the_experts(hgx, said):
+    findings = said(hgx(4), "ep=2,tp=16")
+
+    assert [(finding.message[:12], finding.severity) for finding in findings] == [
+        ("2 of 2 tp gr", "warning"),
+        ("16 of 16 ep ", "info"),
+    ]
+    assert findings[0].fix.commands[0].endswith("# --mesh dp=2,ep=2,tp=8")
+
+
 def test_expert_groups_larger_than_a_node_are_no_fault_where_each_node_has_its_share(hgx, said):
     (finding,) = said(hgx(4), "dp=2,ep=16")
 
@@ -222,6 +232,13 @@ def test_expert_groups_larger_than_a_node_are_no_fault_where_each_node_has_its_s
     assert finding.fix.text == (
         "No action if this size is intended: each group lies on 2 nodes with 8 ranks on each, the least possible."
     )
+
+
+@pytest.mark.parametrize("text", ["dp=1,ep=4,tp=8", "ep=2,pp=2,tp=8", "ep=4,tp=8"])
+def test_experts_beside_tensors_that_fill_a_node_have_no_choice(hgx, said, text):
+    (finding,) = said(hgx(4), text)
+
+    assert finding.severity == "info"
 
 
 def test_tensor_groups_of_nodes_with_one_rank_have_no_choice(job_of, said):
