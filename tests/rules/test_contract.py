@@ -18,6 +18,7 @@ from distcheck.facts.device import DeviceTest
 from distcheck.facts.history import History, PastFigure
 from distcheck.facts.job import Asked, Collectives, Job, Measurement
 from distcheck.facts.libraries import Libraries, NcclPlugin
+from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.node import TorchBuild
@@ -142,6 +143,15 @@ def one_wrong_clock(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
     return change.process(job, [2, 3], **clock)
 
 
+def dealt_to_nodes_in_turn(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job of tensor groups of two ranks, whose ranks are on two nodes in turn."""
+    job = change.asked(job_of(2, 2, "slurm"), mesh=Mesh({"dp": 2, "tp": 2}))
+    for number, place in enumerate((0, 2, 1, 3)):
+        local = job.ranks[place].environment["LOCAL_RANK"]
+        job = change.environment(job, place, RANK=str(number), SLURM_PROCID=str(number), SLURM_LOCALID=local)
+    return job
+
+
 def half_as_fast_as_before(cause: str) -> Callable[..., Job]:
     """Return a function that makes a job whose all_reduce was twice as fast in earlier runs, because of one GPU."""
     slow = {"matmul_TFLOPS": 60.0, "memory_GBps": 300.0, "h2d_GBps": 5.0}
@@ -173,6 +183,7 @@ EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
     "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},
     "host-clock-skew": {"elastic-clock-skew": one_wrong_clock},
+    "env-rank-order-not-node-major": {"mesh-rank-order": dealt_to_nodes_in_turn},
     "perf-below-history": {
         cause: half_as_fast_as_before(cause)
         for cause in ("gpu-slow-compute", "gpu-slow-memory", "gpu-slow-host-copy", "perf-below-baseline")
