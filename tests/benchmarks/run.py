@@ -150,10 +150,10 @@ def on_four_nodes(what: str) -> list[float]:
 
 
 def figures_against_a_bare_loop() -> Iterator[Row]:
-    for ranks in (2, 4):
-        for line in output_of([sys.executable, str(HERE / "side_by_side.py"), str(ranks)]).splitlines():
+    for shape, which in (("2", "2 ranks"), ("4", "4 ranks"), ("8 4", "4 of 8 ranks, the others wait")):
+        for line in output_of([sys.executable, str(HERE / "side_by_side.py"), *shape.split()]).splitlines():
             told = json.loads(line)
-            name = f"{told['op']}, {told['bytes'] >> 20} MiB, {ranks} ranks / bare torch loop"
+            name = f"{told['op']}, {told['bytes'] >> 20} MiB, {which} / bare torch loop"
             yield Row(name, told["ours"], told["theirs"], told["ratio"], (0.97, 1.03), off=told["off"])
 
 
@@ -319,7 +319,7 @@ COVERS: dict[str, tuple[str, ...]] = {
     "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
     "figures_against_a_bare_loop": (
         *(f"distcheck/collectives/{name}.py" for name in ("operations", "timing", "spread")),
-        "distcheck/collectives/worker.py::measure",
+        "distcheck/collectives/figure.py::measure",
         "tests/benchmarks/side_by_side.py",
     ),
     "judging_and_rendering": (

@@ -1,7 +1,8 @@
 """Time collectives as distcheck reports them and in a bare torch loop, in turn, on the same forked ranks.
 
 ``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians over the rounds of the mean
-over the ranks, the ratio of the two and by which share of itself that may be off (95 % confidence).
+over the ranks, the ratio of the two and by which share of itself that may be off (95 % confidence). With a second
+number, all_reduce in a group of so many ranks is timed while the other ranks wait, as distcheck does with --mesh.
 
 On a machine of two cores a single call differs from the next by a fifth, so that rounds follow each other until
 the ratio is known to `KNOWN`, or a size's time is over.
@@ -18,11 +19,13 @@ import time
 import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
-from distcheck.collectives import worker
+from distcheck.collectives import groups, worker
 from distcheck.collectives.figure import measure
 from distcheck.collectives.operations import Group
 from distcheck.collectives.plan import Plan, Task
 from distcheck.collectives.store import agree, farewell, open_store, part_of, reach_store
+from distcheck.collectives.timing import meet
+from distcheck.facts.mesh import Mesh
 
 # isort: split
 import torch
@@ -50,18 +53,18 @@ class Told(NamedTuple):
     theirs: float
 
 
-def bare_loop(op: str, size_bytes: int, iterations: int) -> float:
+def bare_loop(op: str, size_bytes: int, iterations: int, group: dist.ProcessGroup | None) -> float:
     data = torch.ones(size_bytes // 4).zero_()
 
     def call() -> None:
         if op == "all_reduce":
-            dist.all_reduce(data)
+            dist.all_reduce(data, group=group)
         else:
             dist.broadcast(data, 0)
 
     for _ in range(3):
         call()
-    dist.barrier()
+    dist.barrier(group)
     start = time.perf_counter()
     for _ in range(iterations):
         call()
@@ -75,27 +78,31 @@ def be_rank(task: Task) -> Iterator[int | Told]:
     if task.store is None:
         yield store.port
     worker._join_group(task, store, CPU)
-    for op in OPERATIONS:
-        for size in task.plan.sizes_bytes:
-            yield from rounds(task, op, size, part_of(store, f"{op} {size}"))
+    group = Group(task.rank, task.world_size, CPU)
+    if task.plan.mesh:
+        group = groups._formed(task, task.plan.mesh, "tp", CPU, store)
+    if group.origin == 0:
+        for op in task.plan.operations:
+            for size in task.plan.sizes_bytes:
+                yield from rounds(task, op, size, group, part_of(store, f"{op} {size}"))
+    agree(store, "all rounds", 0 if task.rank == 0 else None)
     farewell(store, task.world_size, host=task.store is None)
 
 
-def rounds(task: Task, op: str, size: int, store: Store) -> Iterator[Told]:
+def rounds(task: Task, op: str, size: int, group: Group, store: Store) -> Iterator[Told]:
     end = time.monotonic() + SECONDS_OF_A_SIZE
-    world = Group(task.rank, task.world_size, CPU)
     iterations = 0
     told: list[Told] = []
     while True:
         # Who comes first changes from round to round: whatever grows or fades meanwhile meets both alike.
         ours_first = iterations == 0 or len(told) % 2 == 0
-        theirs = 0.0 if ours_first else bare_loop(op, size, iterations)
+        theirs = 0.0 if ours_first else bare_loop(op, size, iterations, group.handle)
         part = part_of(store, f"round {len(told)} {iterations}")
-        timing = measure(task.plan, op, "float32", size, world, part)
+        timing = measure(task.plan, op, "float32", size, group, part, lambda: meet(CPU, group.handle))
         first, iterations = iterations == 0, timing.iterations
         if first:
             continue  # the machine warms to the size
-        theirs = bare_loop(op, size, iterations) if ours_first else theirs
+        theirs = bare_loop(op, size, iterations, group.handle) if ours_first else theirs
         told.append(Told(op, size, timing.bursts[0], theirs))
         yield told[-1]
         enough = None
@@ -120,7 +127,10 @@ def off(told: list[Told]) -> float:
 
 def main() -> None:
     ranks = int(sys.argv[1])
-    plan = Plan("gloo", OPERATIONS, SIZES, deadline_seconds=600, burst_seconds=BURST_SECONDS)
+    several = int(sys.argv[2]) if len(sys.argv) > 2 else ranks
+    operations, sizes = (OPERATIONS, SIZES) if several == ranks else (OPERATIONS[:1], SIZES[:2])
+    mesh = Mesh({"dp": ranks // several, "tp": several}) if several < ranks else None
+    plan = Plan("gloo", operations, sizes, deadline_seconds=600, burst_seconds=BURST_SECONDS, mesh=mesh)
     streams = []
     store = None
     for rank in range(ranks):
@@ -138,12 +148,12 @@ def main() -> None:
         if store is None:
             store = ("127.0.0.1", json.loads(streams[0].readline()))
     rows: dict[tuple[str, int], list[Told]] = {}
-    for same in zip(*streams, strict=True):
+    for same in zip(*streams[:several], strict=True):
         of_ranks = [Told(*json.loads(line)) for line in same]
         ours, theirs = (statistics.mean(side) for side in list(zip(*of_ranks, strict=True))[2:])
         op, size = of_ranks[0].op, of_ranks[0].size
         rows.setdefault((op, size), []).append(Told(op, size, ours, theirs))
-    if len(rows) < len(OPERATIONS) * len(SIZES):
+    if len(rows) < len(operations) * len(sizes):
         sys.exit("a rank ended before its last size")
     for (op, size), told in rows.items():
         line = {
