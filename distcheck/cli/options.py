@@ -59,7 +59,14 @@ class ReportOptions(Reporting, frozen=True, kw_only=True):
     """Options of `distcheck report`."""
 
     strict: Annotated[bool | None, _check("Fail on warnings (default: as saved).", "--strict/--no-strict")] = None
-    baseline: Baseline = None
+    baseline: Annotated[
+        Path | None,
+        _output(
+            "Show what differs from this run, written by --save: findings, figures, hardware, software, variables.",
+            metavar="FILE|DIR",
+            parser=Path,
+        ),
+    ] = None
     history: Annotated[
         Path | None,
         _output(

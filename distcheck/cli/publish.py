@@ -12,6 +12,7 @@ from distcheck.report import Detail
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
+    from distcheck.report.schema import Comparison
     from distcheck.rules.diagnose import Diagnosis
 
 BROKEN = 70
@@ -28,7 +29,15 @@ def check_writable(options: Reporting) -> None:
             saved.check_writable(path, f"--{name.replace('_', '-')}")
 
 
-def publish(job: Job, diagnosis: Diagnosis, code: int, options: Reporting, *, to_stderr: bool) -> int:
+def publish(
+    job: Job,
+    diagnosis: Diagnosis,
+    code: int,
+    options: Reporting,
+    *,
+    to_stderr: bool,
+    comparison: Comparison | None = None,
+) -> int:
     """Write all requested outputs and return the exit code.
 
     A failed write is reported and the others continue; the exit code is 70 then.
@@ -55,7 +64,7 @@ def publish(job: Job, diagnosis: Diagnosis, code: int, options: Reporting, *, to
     if code != 0 or not to_stderr:  # on a pass, the termination log belongs to COMMAND
         termination_log.write(job, diagnosis)
     stream = sys.stderr if to_stderr else sys.stdout
-    text = render(options.format, job, diagnosis, options=_detail(options, stream))
+    text = render(options.format, job, diagnosis, options=_detail(options, stream)._replace(comparison=comparison))
     if options.output is not None:
         output = options.output
         before = failed

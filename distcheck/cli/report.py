@@ -14,6 +14,7 @@ from distcheck.cli.options import ReportOptions
 from distcheck.cli.publish import check_writable, print_to, publish
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
+from distcheck.facts.job import Collectives
 
 _HISTORY_SECONDS = 60.0
 """A large history on a slow network file system takes this long to read, at most."""
@@ -39,14 +40,22 @@ def report(
     check_writable(options)
     job = saved.merge([saved.load(path) for path in saved.find(files)])
     asked = job.asked
-    if options.baseline is not None:
-        from distcheck.expectation.baseline import load
+    before = None if options.baseline is None else saved.merge([saved.load(f) for f in saved.find([options.baseline])])
+    if before is not None and isinstance(before.collectives, Collectives) and before.collectives.measurements:
+        from distcheck.expectation.baseline import of
 
-        asked = msgspec.structs.replace(asked, baseline=load(options.baseline))
+        asked = msgspec.structs.replace(asked, baseline=of(before, str(options.baseline)))
         job = msgspec.structs.replace(job, asked=asked)
     strict = asked.strict if options.strict is None else options.strict
     diagnosis = diagnose(job, strict=strict, select=asked.select, ignore=asked.ignore)
-    raise typer.Exit(publish(job, diagnosis, diagnosis.verdict.exit_code, options, to_stderr=False))
+    compared = None
+    if before is not None:
+        from distcheck.report.comparison import Earlier, comparison
+        from distcheck.rules.diagnose import judge
+
+        compared = comparison(Earlier(str(options.baseline), before, judge(before)), job, diagnosis)
+    code = diagnosis.verdict.exit_code
+    raise typer.Exit(publish(job, diagnosis, code, options, to_stderr=False, comparison=compared))
 
 
 def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None) -> None:

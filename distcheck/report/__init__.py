@@ -7,10 +7,13 @@ time.
 from __future__ import annotations
 
 import importlib
-from typing import Literal, NamedTuple, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast, get_args
 
 from distcheck.facts.job import Job
 from distcheck.rules.diagnose import Diagnosis
+
+if TYPE_CHECKING:
+    from distcheck.report.schema import Comparison
 
 Format = Literal["text", "json", "html", "junit", "prometheus", "markdown"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -32,6 +35,8 @@ class Detail(NamedTuple):
     """Show only the findings and the verdict line."""
     color: bool = False
     """Use ANSI colours; for terminals only."""
+    comparison: Comparison | None = None
+    """What differs from an earlier run."""
 
 
 PLAIN = Detail()

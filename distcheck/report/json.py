@@ -12,9 +12,8 @@ from distcheck.rules.diagnose import Diagnosis
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
-    """Return the document and a newline; `options` has no effect."""
-    del options
-    report = document(job, diagnosis)
+    """Return the document and a newline; of `options` only the comparison has an effect."""
+    report = msgspec.structs.replace(document(job, diagnosis), comparison=options.comparison)
     try:
         line = msgspec.json.encode(report)
     except UnicodeEncodeError:  # bytes of an environment variable that are not UTF-8

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from distcheck.facts.job import Collectives, Job
 from distcheck.report import Detail, tables
+from distcheck.report.comparison import lines, title
 from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.legend import LEGEND
 from distcheck.report.measured import GROUPS, first_calls, models
-from distcheck.report.schema import Document
+from distcheck.report.schema import Comparison, Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
 from distcheck.report.summary import conclusion, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
@@ -29,6 +30,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         blocks += [escaped(line) for line in headline(job, report)]
     for problem in problems(diagnosis.findings, everything=options.verbose):
         blocks += _problem(problem, options)
+    if options.comparison is not None:
+        blocks += _compared(options.comparison, options)
     if not options.quiet:
         blocks += [*_bandwidth(job, report, options), *_gaps(diagnosis), *_ranks(report, options)]
         if options.legend:
@@ -105,6 +108,18 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if devices.rows:
         yield "### devices"
         yield drawn(devices)
+
+
+def _compared(compared: Comparison, options: Detail) -> Iterator[str]:
+    yield "### comparison"
+    yield escaped(title(compared))
+    found = lines(compared, everything=options.verbose)
+    if found:
+        yield "\n".join(f"- {escaped(line)}" for line in found)
+    if compared.figures:
+        yield drawn(tables.changes(compared))
+    if compared.facts:
+        yield drawn(tables.differing(compared))
 
 
 def _gaps(diagnosis: Diagnosis) -> Iterator[str]:

@@ -15,7 +15,7 @@ from distcheck.report.gpus import RankGpu
 from distcheck.report.groups import lowest, middle
 from distcheck.report.harmless import harmless
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
-from distcheck.report.schema import STATUSES, Bandwidth, DimensionRow, Document, NodeHistory, Range, RankRow
+from distcheck.report.schema import STATUSES, Bandwidth, Comparison, DimensionRow, Document, NodeHistory, Range, RankRow
 from distcheck.report.sections import PIECES, Gap
 
 ROWS = 32
@@ -179,6 +179,31 @@ def devices(report: Document) -> Grid:
         Column("lowest rank", lambda row: row.lowest_rank, "number"),
     )
     return _table(columns, figures(report))
+
+
+def changes(compared: Comparison) -> Grid:
+    """Return the table of the figures of two runs."""
+    columns = (
+        Column("operation", lambda row: label(row.op, row.dtype)),
+        Column("group", lambda row: row.group, shown=any(row.group != "world" for row in compared.figures)),
+        Column("size", lambda row: size(row.bytes), "number"),
+        Column("before ms", lambda row: figure(row.before_seconds, 1e3), "number"),
+        Column("now ms", lambda row: figure(row.now_seconds, 1e3), "number"),
+        Column("bandwidth", lambda row: f"{row.share - 1:+.1%}", "number"),
+        Column("noise", lambda row: f"{row.noise:.1%}", "number"),
+        Column("change", lambda row: row.change),
+    )
+    return _table(columns, compared.figures)
+
+
+def differing(compared: Comparison) -> Grid:
+    """Return the table of the facts that differ between two runs."""
+    columns = (
+        Column("fact", lambda row: row.name),
+        Column("before", lambda row: row.before, "prose"),
+        Column("now", lambda row: row.now, "prose"),
+    )
+    return _table(columns, compared.facts)
 
 
 def not_checked(gaps: Sequence[Gap]) -> Grid:

@@ -14,7 +14,7 @@ from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.measured import GROUPS, first_calls, models
-from distcheck.report.schema import Document
+from distcheck.report.schema import Comparison, Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems, where
 from distcheck.report.summary import conclusion, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
@@ -49,6 +49,8 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
             list(_bandwidth(job, report, options)),
         ]
     parts += _findings(diagnosis, options)
+    if options.comparison is not None:
+        parts += _compared(options.comparison, options)
     if not options.quiet:
         parts += [list(_gaps(diagnosis, options))]
     if options.timings:
@@ -186,6 +188,17 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
     for fix in problem.fixes:
         yield from _wrapped(f"fix: {harmless(fix.text)}", 2, 7)
         yield from (f"      {harmless(command)}" for command in fix.commands)
+
+
+def _compared(compared: Comparison, options: Detail) -> list[list[str]]:
+    from distcheck.report.comparison import lines, title
+
+    found = [line for text in lines(compared, everything=options.verbose) for line in _wrapped(harmless(text), 2, 4)]
+    facts = [
+        line for row in compared.facts for line in _wrapped(harmless(f"{row.name}: {row.before} -> {row.now}"), 2, 4)
+    ]
+    figures = list(drawn(tables.changes(compared))) if compared.figures else []
+    return [[*_wrapped(harmless(title(compared)), 0, 2), *found], figures, ["what differs", *facts] if facts else []]
 
 
 def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:

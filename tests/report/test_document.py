@@ -1,5 +1,4 @@
 import math
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,7 +11,7 @@ from distcheck.facts.job import Asked, Collectives, Measurement
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.rank import RankRun
-from distcheck.report import render
+from distcheck.report import Detail, render
 from distcheck.report.document import document
 from distcheck.report.schema import Document, json_schema
 from distcheck.rules.finding import Finding, Fix, NotChecked
@@ -22,7 +21,7 @@ replace = msgspec.structs.replace
 KEYS = {
     "": (
         "schema distcheck command verdict exit_code seconds world findings not_checked ranks missing_ranks "
-        "bandwidth exclude models devices mesh groups"
+        "bandwidth exclude models devices mesh groups comparison"
     ),
     "world": "ranks nodes launcher backend torch nccl",
     "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs",
@@ -262,5 +261,5 @@ def test_a_world_without_a_size_counts_the_ranks_that_reported(job_of, judge):
 
 
 def test_options_have_no_effect(healthy):
-    everything = SimpleNamespace()
+    everything = Detail(all_ranks=True, legend=True, timings=True, verbose=True, quiet=True, color=True)
     assert render("json", *healthy, options=everything) == render("json", *healthy)

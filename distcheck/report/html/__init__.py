@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.ranges import fold
 from distcheck.report import Detail, tables
+from distcheck.report.comparison import lines, title
 from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
@@ -44,11 +45,21 @@ class InlineScript(NamedTuple):
     hash: str
 
 
+class Compared(NamedTuple):
+    """What differs from an earlier run, as the page shows it."""
+
+    title: str
+    lines: list[str]
+    figures: tables.Grid
+    facts: tables.Grid
+
+
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the page."""
     report = document(job, diagnosis)
     ranks, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=True)
     found = problems(diagnosis.findings, everything=options.verbose)
+    compared = options.comparison
     unchecked = tables.not_checked(gaps(diagnosis.not_checked))
     heat, pairs, facts, line = heat_map(job, report), matrix(job), sheet(job, report), time_line(job)
     return page("report.html.j2").render(
@@ -83,12 +94,21 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         ended=job.collectives.ended if isinstance(job.collectives, Collectives) else "",
         legend=LEGEND,
         options=options,
+        compared=None
+        if compared is None
+        else Compared(
+            title(compared),
+            lines(compared, everything=options.verbose),
+            tables.changes(compared),
+            tables.differing(compared),
+        ),
         script=_script(),
         sections=[
             (name, title)
             for name, title, there in (
                 ("findings", "Findings", found),
                 ("not-checked", "Not checked", unchecked.rows),
+                ("comparison", "Comparison", compared),
                 ("nodes", "Nodes", heat),
                 ("paths", "Paths between nodes", pairs),
                 ("bandwidth", "Bandwidth", report.bandwidth),
