@@ -28,10 +28,15 @@ _PREFIXES = tuple(
         r"\[rank\s?(?P<rank>\d+)\]:?\s*",  # torch
         r"\[(?:default|worker|trainer|[a-z_]*role)(?P<rank>\d+)(?:\|\d+)?\]:?\s*",  # torchrun --tee, torchx
         r"\[[\w@.-]*,(?P<rank>\d+)\]<std(?:out|err|diag)>:\s?",  # mpirun --tag-output
+        rf"\[\d+,mpirank:(?P<rank>\d+),(?P<node>{_NAME})\](?:<std(?:out|err)>)?:\s?",  # SageMaker
+        r"(?:\w{3} \w{3} [\d: ]{15,16})?\[(?P<rank>\d+)\]<std(?:out|err)>:\s?",  # horovodrun with Gloo
+        r"\w+ \[rank=(?P<rank>\d+)\] \|\| ",  # Determined
         rf"\[pod/(?P<node>{_NAME})/[\w.-]+\]\s*",  # kubectl logs --prefix
-        r"\((?:\w+ )?pid=\d+(?:, ip=(?P<node>[\d.]+))?\)\s*",  # Ray
+        r"\((?:[\w:]+ ){0,2}pid=\d+(?:, ip=\[?(?P<node>[\da-fA-F.:]+)\]?)?\)\s*",  # Ray
+        r"\((?P<node>head|worker\d+), rank=\d+, pid=\d+(?:, ip=[\d.]+)?\)\s*",  # SkyPilot; its rank is the node's
         rf"(?P<node>{_NAME})\s+\|\s",  # docker compose
         r"(?P<rank>\d{1,6}): ",  # srun --label
+        r"(?P<node>\d{1,3}(?:\.\d{1,3}){3}): ",  # pdsh, by address
         rf"(?P<node>{_NAME}\d[\w.-]*|{_NAME}-[\w.-]+): (?!error)",  # pdsh, clush, DeepSpeed
         rf"(?P<node>{_NAME}):\d+:\d+ (?=\[\d+\] )",  # NCCL: host:pid:thread
     )
@@ -48,6 +53,9 @@ _TIMES = (
         r"\b[IWEF](?P<month>\d\d?)(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)"
     ),  # glog; torch leaves out the month's zero in some versions
     re.compile(r"(?<!\d)(?P<month>\d\d)-(?P<day>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"),  # vLLM
+    re.compile(
+        r"(?<![\d/])(?P<month>\d\d)/(?P<day>\d\d)(?:/\d{4})? (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:[.,]\d+)?)"
+    ),  # transformers, mmengine, detectron2
     re.compile(r"\b(?P<name>[A-Z][a-z]{2}) +(?P<day>\d\d?) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"),  # syslog, dmesg -T
 )
 _NODE_FOLDER = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 
@@ -16,6 +17,8 @@ _VARIABLE = re.compile(r"\s*(?:\.\.\.|…)\s*|X{3,}|0x[0-9a-fA-F]+|[0-9]+")
 """Parts that differ between occurrences of a message."""
 _FEWEST_LETTERS = 8
 _FEWEST_WORDS = 3
+_ERRNO = frozenset(os.strerror(number) for number in range(1, 134))
+"""The words of errno alone occur in too many places to name a rule; the tables say where they do."""
 _COMMANDS = ("-", "$", "srun ", "mpirun ", "nvidia-smi ", "distcheck ")
 
 
@@ -45,7 +48,7 @@ def _quotes(rule: Rule) -> Iterator[str]:
     for match in _QUOTED.finditer(passage):
         text = " ".join((match[1] or match[2]).split()).rstrip(".")
         telling = len(text.split()) >= _FEWEST_WORDS and len(_constant(text)) >= _FEWEST_LETTERS
-        if telling and not text.startswith(_COMMANDS):
+        if telling and not text.startswith(_COMMANDS) and text not in _ERRNO:
             yield text
 
 

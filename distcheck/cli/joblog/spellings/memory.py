@@ -30,6 +30,7 @@ SPELLINGS = (
     _killed(r"OOM[- _]Killed", _MEMORY, source=_KUBERNETES),
     _killed(r"TERM_MEMLIMIT", _MEMORY, source=_LSF),
     _killed(r"PBS: job killed: (?:v?mem|pmem) .*exceeded limit", _MEMORY, source=_PBS),
+    _killed(r"The node was low on resource: memory", _MEMORY, source=_KUBERNETES),
     _killed(r"node running low on memory", _MEMORY, source=_RAY),
     _killed(r"Memory on the node \(IP: .* where the ", _MEMORY, source=_RAY),
     _killed(r"exceeds the memory usage threshold", _MEMORY, source=_RAY),

@@ -43,8 +43,8 @@ SPELLINGS = (
     _start(r"unable to reliably start one or more daemons", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
     _start(r"daemon has unexpectedly failed after launch", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
     _start(r"lost communication with a remote daemon", _UNREACHABLE, weight=LIKELY, source=_DAEMONS),
-    _start(r"PMIX ERROR", "launch-failed", weight=LIKELY, source=_MPI),
-    _start(r"OPAL ERROR", "launch-failed", weight=LIKELY, source=_MPI),
+    _start(r"PMIX ERROR", "launch-failed", weight=SYMPTOM, source=_MPI),
+    _start(r"OPAL ERROR", "launch-failed", weight=SYMPTOM, source=_MPI),
     _start(r"ORTE_ERROR_LOG", "launch-failed", weight=SYMPTOM, source=_MPI),
     _start(
         r"It looks like MPI_INIT failed",

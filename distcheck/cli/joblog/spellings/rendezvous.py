@@ -68,7 +68,9 @@ SPELLINGS = (
         source=_C10D,
         only=_too_few,
     ),
-    _start(_BARRIER, "env-rank-missing env-world-size-mismatch", weight=SYMPTOM, source=_C10D, only=_too_few),
+    _start(  # also in healthy jobs, while the last ranks join
+        _BARRIER, "env-rank-missing env-world-size-mismatch", weight=HINT, source=_C10D, only=_too_few
+    ),
     _start(
         r"Rendezvous ?Timeout ?Error",
         "torchrun-localhost-name-ambiguous torchrun-ignores-master-env env-rank-missing",

@@ -23,6 +23,12 @@ _UNREACHABLE = "launch-node-unreachable launch-failed"
 _MEMORY = "host-memory-low host-oom-kills"
 _NOT_A_REFUSAL = r"tasks? [\d,-]+:|timeout waiting|Job step aborted|Task launch|Unable|Node failure|Timed out waiting"
 
+_REFUSAL = (
+    r"invalid|unable|not (?:allowed|permitted|found|available|supported)|mutually exclusive|exceed|more processors|no such"
+    r"|can(?:not|'t| not)|requested|unrecognized|ambiguous|must be|required|denied|specification|expired|limit|busy"
+)
+"""What srun says when it does not start the tasks, in contrast to tasks that end."""
+
 SPELLINGS = (
     # srun cannot start the tasks.
     _start(r"Unable to create step for job", "launch-failed", source=_SRUN),
@@ -31,7 +37,18 @@ SPELLINGS = (
         "launch-failed",
         source=_SRUN,
     ),
-    _start(rf"srun: (?:error|fatal): (?!.*(?:{_NOT_A_REFUSAL}))", "launch-failed", weight=LIKELY, source=_SRUN),
+    _start(
+        rf"srun: (?:error|fatal): (?!.*(?:{_NOT_A_REFUSAL}))(?=.*(?:{_REFUSAL}))",
+        "launch-failed",
+        weight=LIKELY,
+        source=_SRUN,
+    ),
+    _start(
+        rf"srun: (?:error|fatal): (?!.*(?:{_NOT_A_REFUSAL}|{_REFUSAL}))",
+        weight=SYMPTOM,
+        source=_SRUN,
+        says="srun reported an error. The lines of the tasks may tell more.",
+    ),
     _start(r"srun: (?:unrecognized|invalid) option", "launch-failed", source=_SRUN),
     _start(r"step creation (?:still )?(?:temporarily )?disabled", "launch-failed", weight=LIKELY, source=_SRUN),
     _start(r"srun: Requested partition configuration not available now", "launch-failed", weight=LIKELY, source=_ERRNO),

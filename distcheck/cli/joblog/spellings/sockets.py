@@ -11,7 +11,9 @@ _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _PAIR = "https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc"
 _net = partial(told, about="network")
 _TAKEN = "net-port-in-use net-port-in-use-by-peer-job"
-_OTHER_SOFTWARE = rf"ssh: |failed to connect to|connect to \S+<|ibv_|{WEB}"
+_WORKERS = r"multiprocessing/(?:connection|managers|resource_sharer|reduction|queues)|pin_memory|rebuild_storage"
+"""Python's own sockets between a rank and its data loaders, which break when the rank ends."""
+_OTHER_SOFTWARE = rf"ssh: |failed to connect to|connect to \S+<|ibv_|NCCL WARN|{_WORKERS}|{WEB}"
 
 SPELLINGS = (
     _net(
@@ -37,7 +39,7 @@ SPELLINGS = (
         "env-master-addr-not-rank0-host net-bind-failed",
         weight=SYMPTOM,
         source=_ERRNO,
-        unless=r"failed to connect to",
+        unless=_OTHER_SOFTWARE,
     ),
     _net(
         r"ConnectionRefusedError",
@@ -93,6 +95,22 @@ SPELLINGS = (
         weight=CONSEQUENCE,
         source=_PAIR,
         says="A rank lost its connection to another rank, which ended first. The cause is in the log of the other rank.",
+    ),
+    _net(
+        r"ConnectionRefusedError",
+        about="application",
+        weight=CONSEQUENCE,
+        source="https://github.com/python/cpython/blob/main/Lib/multiprocessing/connection.py",
+        near=_WORKERS,
+        says="A data loader's worker, or its rank, had ended. The cause is in the lines before.",
+    ),
+    _net(
+        r"ConnectionResetError",
+        about="application",
+        weight=CONSEQUENCE,
+        source="https://github.com/python/cpython/blob/main/Lib/multiprocessing/connection.py",
+        near=_WORKERS,
+        says="A data loader's worker, or its rank, had ended. The cause is in the lines before.",
     ),
     _net(
         r"Broken pipe",

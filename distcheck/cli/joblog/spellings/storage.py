@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import LIKELY, told
 
 _ERRNO = "https://man7.org/linux/man-pages/man3/errno.3.html"
 _FILE_STORE = "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/FileStore.cpp"
@@ -23,12 +23,4 @@ SPELLINGS = (
     _host(r"cannot access '\S+' file: ", _RENDEZVOUS, source=_THD),
     _host(r"Timeout waiting for key: ", _RENDEZVOUS, weight=LIKELY, source=_FILE_STORE, near=r"FileStore|file://"),
     _host(r"No locks available", _RENDEZVOUS, weight=LIKELY, source=_ERRNO, near=_IN_RENDEZVOUS, unless=r"flock: "),
-    _host(r"Disk quota exceeded", "storage-full host-disk-full", source=_ERRNO),
-    _host(
-        r"Input/output error",
-        "storage-hangs storage-read-only",
-        weight=SYMPTOM,
-        source=_ERRNO,
-        unless=r"NCCL|nvidia|ibv_",
-    ),
 )

@@ -53,7 +53,7 @@ SPELLINGS = (
         source=_OLD_STORE,
         near=_IN_STORE,
     ),
-    _net(r"Tried to launch distributed communication on port `(?P<port>\d+)`", _TAKEN, source=_ACCELERATE),
+    _net(r"Tried to launch distributed communication on port `?(?P<port>\d+)", _TAKEN, source=_ACCELERATE),
     _net(
         r"server socket has failed to listen on any local network address",
         "net-bind-failed net-port-in-use",
