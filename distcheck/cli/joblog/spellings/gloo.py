@@ -22,7 +22,7 @@ _LOOPBACK = "net-hostname-loopback net-gloo-ifname-wrong"
 _BRIDGE = "net-hostname-wrong-nic net-gloo-ifname-wrong"
 _CLOSED = "net-firewall-ephemeral net-hostname-wrong-nic net-gloo-ifname-wrong"
 _FAILED = r"(?:Connection refused|No route|Connection timed out|Network is unreachable)"
-_MESH_FAILED = r"connectFullMesh|Connect timeout|pair\.cc|Connection refused|timed out"
+_MESH_FAILED = r"connectFullMesh|Connect timeout|tcp/pair\.cc|Application timeout"
 _REMOTE = r"remote=\[?"
 
 SPELLINGS = (

@@ -51,7 +51,7 @@ SPELLINGS = (
         source=_LOADER,
     ),
     _start(
-        r"error while loading shared libraries: ",
+        r"error while loading shared libraries: (?!libcuda|libnvidia|libnccl|libhip|librccl)",
         weight=LIKELY,
         source=_LOADER,
         says="A library is missing on the node, or its folder is not in LD_LIBRARY_PATH there.",
@@ -111,7 +111,8 @@ SPELLINGS = (
         "env-rank-unset env-mpi-horovod-vars-only",
         weight=LIKELY,
         source=_DETECTION,
-        near=r"mpi4py|MPI_Init|MPI_INIT|libmpi|PMI|ORTE|orte_",
+        near=r"named '?mpi4py|MPI_Init|MPI_ERRORS|libmpi|ORTE_ERROR|PMIX ERROR",
+        unless=r"Discovered MPI settings",
     ),
     _start(
         r"No slot '\d+' specified on host",

@@ -52,7 +52,7 @@ SPELLINGS = (
     _start(r"raise _env_error\(['\"](?P<variable>\w+)", "env-rank-unset env-mpi-horovod-vars-only", source=_RENDEZVOUS),
     _start(r"No module named '?mpi4py", "env-rank-unset env-mpi-horovod-vars-only", source=_MPI4PY, near=_DISCOVERY),
     _start(
-        r"(?:must|should|please|need to|have to|only)\b.{0,60}\b(?:launch|run|start|call|invok)\w*\b.{0,40}\b"
+        r"(?:Error|Exception|assert\w*)\b.{0,160}(?:must|should|please|need to|have to|only)\b.{0,60}\b(?:launch|run|start|call|invok)\w*\b.{0,40}\b"
         r"(?:with|using|via|by|through|from)\b.{0,12}torch(?:run\b|\.distributed\.(?:launch|run))",
         "env-rank-unset",
         weight=LIKELY,
