@@ -184,6 +184,13 @@ def test_a_tensor_dimension_that_is_too_far_out_moves_in(hgx, said):
     assert said(hgx(), "dp=2,tp=8") == ()
 
 
+def test_no_order_is_proposed_that_places_other_groups_worse(hgx, said):
+    (finding,) = said(hgx(), "tp=2,ep=8")
+
+    assert (finding.message[:11], finding.severity) == ("8 of 8 tp g", "info")
+    assert finding.fix.text == "No action if this size is intended: no other order of ranks or dimensions is better."
+
+
 def test_megatrons_order_is_mended_in_megatrons_words(hgx, said):
     (finding,) = said(hgx(), "tp=4,pp=2", "pp-dp-tp")
 
