@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import exp, log, log2
 from statistics import median, median_high
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,6 +27,9 @@ MANY = 16
 """From this many figures of one round on, a few slow ones do not move the median."""
 FEW_NODES = 2 * MANY
 """Up to this many nodes, earlier measurements are judged again together with later ones."""
+
+_CPU = "gloo"
+"""The device of ranks that compute on CPUs."""
 
 Kind = tuple[object, ...]
 Figure = tuple[tuple[str, ...], float]
@@ -83,8 +86,9 @@ def judge(
                 speeds.add(_kind(test), test.nodes, test.speed, current=current)
             for rail, speed in test.rail_speeds:
                 rails.add(_rail_kind(test, rail, by_rail=by_rail), test.nodes, speed, current=current)
-            for name, rank, speed in _work(test.compute):
-                work.add((name, rank.device), (f"{rank.node} {rank.local_rank}",), speed, current=current)
+            for rank in test.compute:
+                for name, speed in _work(rank):
+                    work.add((name, rank.device), (f"{rank.node} {rank.local_rank}",), speed, current=current)
     return [_judged(test, speeds, rails, work, floor, by_rail=by_rail) for test in now]
 
 
@@ -175,11 +179,10 @@ def _rail_kind(test: Trial, rail: int, *, by_rail: bool) -> Kind:
     return (*_kind(test), rail) if by_rail else _kind(test)
 
 
-def _work(compute: Iterable[Compute]) -> Iterable[tuple[str, Compute, float]]:
-    for rank in compute:
-        for name, seconds in (("matmul", rank.matmul_seconds), ("copy", rank.copy_seconds)):
-            if seconds is not None and seconds > 0:
-                yield name, rank, 1 / seconds
+def _work(rank: Compute) -> Iterable[tuple[Literal["matmul", "copy"], float]]:
+    times: tuple[tuple[Literal["matmul", "copy"], float | None], ...]
+    times = (("matmul", rank.matmul_seconds), ("copy", rank.copy_seconds))
+    return ((name, 1 / seconds) for name, seconds in times if seconds is not None and seconds > 0)
 
 
 def _judged(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float | None, *, by_rail: bool) -> Trial:
@@ -201,8 +204,10 @@ def _judged(test: Trial, speeds: _Pool, rails: _Pool, work: _Pool, floor: float 
             outcome, ratio = "slow", min(share for _, share in found)
         bad_rails = tuple(rail for rail, _ in found) if len(found) < len(held) else ()
     slow_ranks: list[SlowRank] = []
-    for name, rank, speed in _work(test.compute):
-        share, slow = work.held_against((name, rank.device), speed)
-        if slow:
-            slow_ranks.append(SlowRank(rank.node, rank.local_rank, "matmul" if name == "matmul" else "copy", share))
+    for rank in test.compute:
+        held_work = [(name, *work.held_against((name, rank.device), speed)) for name, speed in _work(rank)]
+        slow_work = [SlowRank(rank.node, rank.local_rank, name, share) for name, share, slow in held_work if slow]
+        # Whatever limits a CPU slows products and copies; other processes often slow its memory alone.
+        if rank.device != _CPU or len(slow_work) == len(held_work):
+            slow_ranks += slow_work
     return replace(test, outcome=outcome, ratio=ratio, rails=bad_rails, slow_ranks=tuple(slow_ranks))

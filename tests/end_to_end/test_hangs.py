@@ -94,9 +94,8 @@ def test_what_keeps_the_interpreter_of_distcheck_itself_is_ended_by_the_kernel(s
     (site / "sitecustomize.py").write_text(f"import ctypes, socket\n{hook}\n")
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     run = start("env", "--nproc", "2", "--timeout", "3", env={"PYTHONPATH": path})
-    run.process.wait(timeout=3 + 2 * BEYOND_SECONDS)
-    assert time.monotonic() - run.started < 3 + BEYOND_SECONDS
-    assert run.process.returncode == -signal.SIGALRM
+    # Without the kernel it would sleep for 99 s; its --timeout begins when Python has started, late on a busy machine.
+    assert run.process.wait(timeout=3 + 3 * BEYOND_SECONDS) == -signal.SIGALRM
 
 
 @pytest.mark.slow  # tests/cluster/test_unhappy_endings.py freezes a node in every change

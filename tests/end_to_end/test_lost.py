@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -206,7 +207,10 @@ def test_sigterm_ends_a_run_that_is_blocked_in_its_report(start):
     os.write(writer, b"x" * 65536)
     run = start("env", "--nproc", "2", stdout=writer)
     os.close(writer)
-    time.sleep(3)
+    deadline = time.monotonic() + 30
+    while "pipe" not in Path(f"/proc/{run.process.pid}/wchan").read_text():  # the function of the kernel in which it is
+        assert time.monotonic() < deadline, "it never began to write its report"
+        time.sleep(0.05)
     run.interrupt(signal.SIGTERM)
     assert run.process.wait(timeout=10) == 143
     os.close(reader)

@@ -119,6 +119,29 @@ def test_ranks_on_different_devices_are_not_compared():
     assert next_round(state).kind == "healthy"
 
 
+@pytest.mark.parametrize(
+    ("device", "slow", "named"),
+    [
+        ("gloo", {"matmul"}, False),
+        ("gloo", {"copy"}, False),
+        ("gloo", {"matmul", "copy"}, True),
+        ("L4", {"copy"}, True),
+    ],
+)
+def test_a_cpu_is_named_if_both_its_products_and_its_copies_are_slow(device, slow, named):
+    state = start(names(4))
+    while isinstance(now := next_round(state), Round):
+        results = []
+        for number, group in enumerate(now.groups):
+            shares = {work: 0.2 if group.nodes == ("node1",) and work in slow else 1.0 for work in ("matmul", "copy")}
+            work = (Compute(group.nodes[0], 0, 0.01 / shares["matmul"], 0.002 / shares["copy"], device),)
+            results.append(
+                Result(group=number, ended="passed", seconds=0.01, compute=work if len(group.nodes) == 1 else ())
+            )
+        state = take(state, now, results)
+    assert [culprit.nodes for culprit in now.culprits] == ([("node1",)] if named else [])
+
+
 def test_unlike_groups_are_not_compared():
     now = Round(1, tuple(NodeGroup((f"a{i}", f"b{i}"), "pair") for i in range(6)))
     results = [Result(group=i, ended="passed", busbw_GBps=[40.0, 8.0][i % 2], like="ab"[i % 2]) for i in range(6)]
