@@ -17,6 +17,7 @@ from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Placement, Variables
+from distcheck.facts.run_attempt import RunAttempt
 from distcheck.facts.storage import Space
 from distcheck.facts.training import Training
 
@@ -82,6 +83,8 @@ class ProcessFacts(Facts, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     agent: Agent | None = None
     """The nearest torchelastic agent among the ancestors."""
+    earlier_attempt: RunAttempt | Missing | None = None
+    """The last attempt that its agent remembers; None: it cannot restart its ranks, or another process reads it."""
     installed: Installed | None = None
     """None in older files."""
     shm_device: Count | Missing | None = None

@@ -57,6 +57,12 @@ def state_of(pid: int) -> str:
     return fields[0] if fields else ""
 
 
+def started(pid: int) -> str:
+    """Return when a process started, in clock ticks since the boot; '' if it is gone."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
 def waits_in(pid: int) -> str:
     """Return the kernel function in which a process sleeps, '' if it runs or that is hidden."""
     try:

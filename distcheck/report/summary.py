@@ -15,6 +15,7 @@ from distcheck.report.schema import Document
 from distcheck.report.sections import PIECES
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import outcome
+from distcheck.rules.job.run_attempts import restart
 
 
 def headline(job: Job, report: Document) -> list[str]:
@@ -27,7 +28,7 @@ def headline(job: Job, report: Document) -> list[str]:
     missing = f" ({len(absent)} missing: {fold(absent, PIECES)}{' on ' + on if on else ''})" if absent else ""
     parts = [
         f"{count(world.ranks, 'rank')}{missing} on {count(world.nodes, 'node')}",
-        f"launcher {world.launcher}",
+        f"launcher {world.launcher}{f' ({again})' if (again := restart(job)) else ''}",
         f"backend {world.backend}",
         f"torch {world.torch}" if world.torch else "torch not found",
         *([f"NCCL {world.nccl}"] if world.nccl else []),

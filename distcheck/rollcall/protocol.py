@@ -14,6 +14,7 @@ from distcheck.facts.infiniband import Counters
 from distcheck.facts.network import PeerTrial, ReverseLookup, Use
 from distcheck.facts.node import NodeFacts
 from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun
+from distcheck.facts.run_attempt import RunAttempt
 
 Name = Annotated[str, Meta(max_length=256)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -206,6 +207,9 @@ class Halt(Word, frozen=True):
 
 class LastCall(Word, frozen=True):
     """The verdict is next: answer if you are still there to receive it."""
+
+    attempt: RunAttempt | None = None
+    """For the next attempt of torchrun; None: nothing to remember, or other nodes do."""
 
 
 class Here(Word, frozen=True):

@@ -64,6 +64,7 @@ FAMILIES: dict[str, Family] = {
     "torchrun": Family("launchers.torchrun", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "agreement": Family("launchers.agreement", ("environment", "meeting"), ("TORCHELASTIC_",)),
     "elastic": Family("launchers.elastic", ("environment", "meeting", "gpu"), ("TORCHELASTIC_", "PET_", "NODE_RANK")),
+    "restarts": Family("launchers.restarts", ("meeting",), ("TORCHELASTIC_",)),
     "kubernetes": Family("launchers.kubernetes", ("environment", "meeting"), ("KUBERNETES_SERVICE_HOST",)),
     "slurm": Family("launchers.slurm", ("environment", "gpu"), ("SLURM_",)),
     "mpi": Family(

@@ -21,7 +21,7 @@ from distcheck.probe import environment, gpu, host, infiniband, links, pci
 from distcheck.probe.own import process_facts, rank_facts
 from distcheck.probe.state import SHM, space, temporary
 from distcheck.rollcall import resolution
-from distcheck.run import storage
+from distcheck.run import attempts, storage
 from distcheck.run.context import Session
 from distcheck.selection.placement import rank_environment
 
@@ -51,6 +51,7 @@ async def collect(run: Session) -> None:
     environ = run.request.environ
     looks_at_gpus = "gpu" in run.asked.looks
     looking = asyncio.ensure_future(storage.look(run))
+    recalling = asyncio.ensure_future(attempts.recall(run))
     # The accelerator decides whether NCCL's or Gloo's interface matters.
     accelerator = gpu.accelerator() if looks_at_gpus or "peers" in run.asked.looks else "none"
     gpus = None
@@ -71,6 +72,7 @@ async def collect(run: Session) -> None:
             node, host=state, shm=space(SHM), tmp=space(folder := temporary(environ)), tmp_folder=folder
         )
     run.record.process = process_facts(run.uid, node, environ, run.request.placements, loaded)
+    run.record.process = msgspec.structs.replace(run.record.process, earlier_attempt=await recalling)
     _add_limits(run)
     _add_command(run)
     seen = await _seen_by_ranks(run)

@@ -65,6 +65,8 @@ class Session:
         self.local: LocalRanks | None = None
         self.storage: Conversation | None = None
         """The child that looks at the job's folders and files."""
+        self.memory: Conversation | None = None
+        """The child that remembers the attempts of this process's torchelastic agent."""
         self.watcher = Watcher(quiet=request.quiet)
         self.server: Server | None = None
         self.signpost: Server | None = None
@@ -72,6 +74,8 @@ class Session:
         self.connection: Connection | None = None
         self.peer_listener: PeerListener | None = None
         self.interrupted: signal.Signals | None = None
+        self.orphaned = False
+        """Whether the torchelastic agent that started this process has ended."""
         self.join_deadline = self.deadline
         self.complete = False
         """Whether no other process will join the roll call."""

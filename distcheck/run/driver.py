@@ -11,6 +11,7 @@ from typing import Any
 
 from distcheck.facts.rank import Role
 from distcheck.run import collect, follower, measure
+from distcheck.run.attempts import ending_with_agent
 from distcheck.run.context import Session
 from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
 from distcheck.run.join import arrive
@@ -43,12 +44,18 @@ async def _bounded(run: Session) -> RunResult:
 
     if run.request.on_collected is not None:  # started from outside: the starter knows which processes cannot join
         signal.signal(NOBODY_ELSE, nobody_else)
-    with caught(interrupt):
+
+    def agent_ended() -> None:
+        run.orphaned = True
+        interrupt(signal.SIGTERM)  # as the agent itself does when it ends its ranks
+
+    with caught(interrupt), ending_with_agent(run.request.environ, agent_ended):
         try:
             await asyncio.wait({main}, timeout=run.remaining() + 0.5)
             if main.done() and not main.cancelled():
                 return main.result()
             cause = run.interrupted.name if run.interrupted else f"--timeout of {run.asked.timeout_seconds:g} s"
+            cause = "the end of its torchrun agent" if run.orphaned else cause
             main.cancel()
             await asyncio.wait({main}, timeout=0.5)
             if main.done() and not main.cancelled():
@@ -131,6 +138,7 @@ async def _close(run: Session) -> None:
     closing = (
         run.local.close() if run.local else None,
         run.storage.close(_CLOSE_SECONDS / 2) if run.storage else None,
+        run.memory.close(_CLOSE_SECONDS / 2) if run.memory else None,
         run.server.close() if run.server else None,
         run.signpost.close() if run.signpost else None,
         run.peer_listener.close() if run.peer_listener else None,

@@ -25,11 +25,21 @@ def run(request: Request, publish: Publish) -> RunResult:
 
             return run_outside(request, request.outside, publish, dog)
         lone = request.speaks_for_all or not request.meets
-        if not lone or request.starts_ranks or not {"gpu", "peers", "storage"}.isdisjoint(request.asked.looks):
+        looks_further = not {"gpu", "peers", "storage"}.isdisjoint(request.asked.looks)
+        if not lone or request.starts_ranks or looks_further or _remembers(request):
             from distcheck.run.driver import run_to_end
 
             return run_to_end(request, publish, dog)
         return _run_alone(request, publish)
+
+
+def _remembers(request: Request) -> bool:
+    """Whether torchrun can restart this only rank, so that it remembers its attempts."""
+    if not request.environ.get("TORCHELASTIC_ERROR_FILE"):
+        return False
+    from distcheck.run.attempts import restarts
+
+    return restarts(request.environ)
 
 
 def _run_alone(request: Request, publish: Publish) -> RunResult:

@@ -26,7 +26,7 @@ from distcheck.rollcall.protocol import (
     Trouble,
 )
 from distcheck.rollcall.wire import ProtocolError
-from distcheck.run import peer_round, ras, storage, trials
+from distcheck.run import attempts, peer_round, ras, storage, trials
 from distcheck.run.join import put_up_signpost
 from distcheck.run.request import NEVER_MET, WITH_OTHERS, RunResult
 
@@ -91,6 +91,7 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
                 case Halt():
                     halted.set()
                 case LastCall():
+                    attempts.remember(run, word.attempt)
                     connection.say(Here())
                 case Bye():
                     connection.writer.close()  # the leader waits for it

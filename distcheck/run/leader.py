@@ -7,10 +7,12 @@ import asyncio
 import msgspec
 
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.run_attempt import RunAttempt
 from distcheck.rollcall.protocol import Bye, Here, LastCall
 from distcheck.rollcall.server import Server
 from distcheck.rules.diagnose import judge
-from distcheck.run import measure, peer_round
+from distcheck.rules.job.run_attempts import this_attempt
+from distcheck.run import attempts, measure, peer_round
 from distcheck.run.context import Session
 from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPEAT_SECONDS, REPORT_RESERVE_SECONDS
 from distcheck.run.request import WITH_OTHERS, RunResult
@@ -160,7 +162,10 @@ async def _conclude(run: Session) -> RunResult:
     if server is not None:
         await server.close_doors()
         _take_note_of_followers(run, server)
-        await _call_last(run, server)
+    attempt = this_attempt(run.record.job()) if run.memory is not None else None
+    attempts.remember(run, attempt)
+    if server is not None:
+        await _call_last(run, server, attempt)
         run.record.set_stage_of_followers("done", run.record.followers)
     run.record.note(stage="done")
     job = run.record.job()
@@ -170,10 +175,12 @@ async def _conclude(run: Session) -> RunResult:
     return outcome
 
 
-async def _call_last(run: Session, server: Server) -> None:
+async def _call_last(run: Session, server: Server, attempt: RunAttempt | None) -> None:
     """Ask which followers are alive: the verdict covers only processes that receive it."""
     asked = run.record.followers
-    server.say_to_all(LastCall(), asked)
+    keepers = attempts.keepers(run.record.job(), asked) if attempt else ()
+    server.say_to_all(LastCall(attempt), keepers)
+    server.say_to_all(LastCall(), [uid for uid in asked if uid not in keepers])
     patience = max(1.0, min(_LAST_CALL_SECONDS, run.remaining(0.5)))
     heard = await server.hear_all(Here, patience, asked)
     silent = f"no answer within {patience:.0f} s to the last call before the verdict"

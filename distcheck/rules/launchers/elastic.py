@@ -202,7 +202,8 @@ def elastic_restart_stale(job: Job) -> Iterator[Outcome]:
     """The ranks have been restarted by torchrun after a failure.
 
     After a failure torchrun ends the ranks and restarts them. A process of an earlier start that exits slowly or still
-    holds a GPU conflicts with the new ranks: out of memory, ``EADDRINUSE``. Found by TORCHELASTIC_RESTART_COUNT.
+    holds a GPU conflicts with the new ranks: out of memory, ``EADDRINUSE``. Found by TORCHELASTIC_RESTART_COUNT, which
+    each agent counts from its own start.
 
     Fix: find processes that are older than these ranks (``nvidia-smi``, ``ps``), and kill them by their pid.
     See: https://github.com/pytorch/pytorch/issues/69345

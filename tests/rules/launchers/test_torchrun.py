@@ -149,7 +149,7 @@ def test_standalone_on_every_node_of_a_step_is_silent(under, named):
 
 
 def test_an_elastic_job_below_its_maximum_is_an_info(under, named):
-    job = under("--nnodes=1:6", *C10D[1:])
+    job = under("--nnodes=1:6", *C10D[1:], TORCHELASTIC_USE_AGENT_STORE="False")
     assert named(job) == [("torchrun-nnodes-mismatch", "info")]
 
 
