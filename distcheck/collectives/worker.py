@@ -143,7 +143,7 @@ def _work(task: Task, say: Tell) -> Failed | Store:
             say(DeviceTested(_test_device(task, device, store, left, say)))
         if plan.training:
             left = plan.deadline_seconds - (time.monotonic() - begin)
-            say(Trained("DDP", _train(task, device, store, left, say)))
+            _train(task, device, store, left, say)
     except AbsentError as error:
         return Failed(one_line(error), absent=error.ranks)
     except Exception as error:  # noqa: BLE001 any exception that ends a rank is a fact about it
@@ -205,19 +205,27 @@ def _test_device(task: Task, device: torch.device, store: Store, left: float, sa
     )
 
 
-def _train(task: Task, device: torch.device, store: Store, left: float, say: Tell) -> Training | Missing:
-    """Take training steps if rank 0 has enough time left."""
+def _train(task: Task, device: torch.device, store: Store, left: float, say: Tell) -> None:
+    """Take training steps in every way if rank 0 has enough time left, and report them."""
     if not agree(store, TRAINING, int(left >= _TRAINING_SECONDS) if task.rank == 0 else None):
-        return Missing(reason=f"less than {_TRAINING_SECONDS:g} s of the time limit were left")
+        say(Trained("DDP", Missing(reason=f"less than {_TRAINING_SECONDS:g} s of the time limit were left")))
+        return
     say(Step(f"{TRAINING}: import"))
-    from distcheck.collectives import training  # a second of CPU time, which no other measurement needs
+    from distcheck.collectives.training import model, steps, ways  # a second of CPU time, which nothing else needs
 
-    return training.train(
-        training.TrainingRank(device, task.rank, task.world_size),
-        store,
-        say=lambda text: say(Step(f"{TRAINING}: {text}")),
-        tell=lambda known: say(Trained("DDP", known)),
-    )
+    me = model.TrainingRank(device, task.rank, task.world_size)
+    for way in ways.WAYS:
+
+        def note(text: str, way: str = way) -> None:
+            say(Step(f"{TRAINING}: {way} {text}"))
+
+        def keep(known: Training | Missing, way: str = way) -> None:
+            say(Trained(way, known))
+
+        done = steps.train(way, me, store, note, keep)
+        keep(done)
+        if isinstance(done, Training) and done.stopped:
+            break  # the next way would show the same
 
 
 def _leave(task: Task, store: Store) -> None:

@@ -12,7 +12,7 @@ from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import GROUPS, first_calls, models
+from distcheck.report.measured import GROUPS, first_calls, models, trainings
 from distcheck.report.schema import Comparison, Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
 from distcheck.report.summary import conclusion, headline, outcome_of
@@ -95,7 +95,7 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
         yield from map(escaped, provenance(report.bandwidth))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"Collectives ended early: {escaped(job.collectives.ended)}"
-    yield from map(escaped, (*models(report), *first_calls(job)))
+    yield from map(escaped, (*models(report), *first_calls(job), *trainings(job)))
     times = tables.times(report, everything=options.all_ranks)
     if times.rows:
         yield "Time per operation on each rank, ms:"

@@ -13,7 +13,7 @@ from distcheck.report import Detail, tables
 from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
-from distcheck.report.measured import GROUPS, first_calls, models
+from distcheck.report.measured import GROUPS, first_calls, models, trainings
 from distcheck.report.schema import Comparison, Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems, where
 from distcheck.report.summary import conclusion, headline, outcome_of
@@ -112,7 +112,11 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
         yield from (line for text in provenance(report.bandwidth) for line in _wrapped(harmless(text), 0, 2))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"collectives ended early: {harmless(job.collectives.ended)}"
-    summary = [line for text in (*models(report), *first_calls(job)) for line in _wrapped(harmless(text), 0, 2)]
+    summary = [
+        line
+        for text in (*models(report), *first_calls(job), *trainings(job))
+        for line in _wrapped(harmless(text), 0, 2)
+    ]
     if summary:
         yield ""
         yield from summary

@@ -11,8 +11,9 @@ import sys
 
 import msgspec
 
-from distcheck.collectives import training, worker
+from distcheck.collectives import worker
 from distcheck.collectives.plan import Failed, Plan, StoreOpen, Task, Trained
+from distcheck.collectives.training import model, sampler, steps, ways
 
 # isort: split
 import torch
@@ -21,7 +22,7 @@ BROKEN = 1
 
 
 def another_model():
-    training.WIDTHS = (512, 128, 4)
+    model.WIDTHS = (512, 128, 4)
 
 
 def another_seed():
@@ -34,23 +35,23 @@ def a_skipped_update():
 
 
 def no_second_batch():
-    loader, made = training.DataLoader, itertools.count(1)
-    training.DataLoader = lambda *args, **more: loader(*args, **more) if next(made) < 2 else []
+    loader, made = steps.loader_of, itertools.count()
+    steps.loader_of = lambda *args: loader(*args) if next(made) % 2 == 0 else []
 
 
 def scaled_gradients():
-    wrap = training.DistributedDataParallel
+    wrap = ways.DistributedDataParallel
 
     def wrapped(model, **more):
         for parameter in model.parameters():
             parameter.register_hook(lambda gradient: gradient * 2)
         return wrap(model, **more)
 
-    training.DistributedDataParallel = wrapped
+    ways.DistributedDataParallel = wrapped
 
 
 def a_hook_that_drops_the_gradients():
-    wrap = training.DistributedDataParallel
+    wrap = ways.DistributedDataParallel
 
     def hook(_state, bucket):
         ranks = torch.distributed.get_world_size()
@@ -62,20 +63,20 @@ def a_hook_that_drops_the_gradients():
         made.register_comm_hook(None, hook)
         return made
 
-    training.DistributedDataParallel = wrapped
+    ways.DistributedDataParallel = wrapped
 
 
 def one_replica():
-    sampler = training.DistributedSampler
-    training.DistributedSampler = lambda data, **more: sampler(data, **{"num_replicas": 1, "rank": 0, **more})
+    whole = sampler.DistributedSampler
+    sampler.DistributedSampler = lambda data, **more: whole(data, **{"num_replicas": 1, "rank": 0, **more})
 
 
 def a_fixed_epoch():
-    training.DistributedSampler.set_epoch = lambda _self, _epoch: None
+    sampler.DistributedSampler.set_epoch = lambda _self, _epoch: None
 
 
 def a_broadcast_that_changes_one_element():
-    wrap = training.DistributedDataParallel
+    wrap = ways.DistributedDataParallel
 
     def wrapped(model, **more):
         made = wrap(model, **more)
@@ -83,7 +84,7 @@ def a_broadcast_that_changes_one_element():
             next(model.parameters())[3, 5] += 1
         return made
 
-    training.DistributedDataParallel = wrapped
+    ways.DistributedDataParallel = wrapped
 
 
 EVERYWHERE = {"a_hook_that_drops_the_gradients"}
@@ -93,16 +94,18 @@ EVERYWHERE = {"a_hook_that_drops_the_gradients"}
 def be_rank(task, fault, said, port):
     if fault and (task.rank == BROKEN or fault in EVERYWHERE):
         globals()[fault]()
-    kept = []
+    kept = {}
 
     def tell(message):
         if isinstance(message, StoreOpen):
             os.write(port, message.port.to_bytes(2, "big"))
-        if isinstance(message, Trained | Failed):
-            kept[:] = [message]
+        if isinstance(message, Trained):
+            kept[message.way] = message.training
+        if isinstance(message, Failed):
+            kept["failed"] = message
 
     worker.run(task, tell)
-    os.write(said, json.dumps([msgspec.to_builtins(message) for message in kept]).encode())
+    os.write(said, msgspec.json.encode(kept))
 
 
 def run(asked):

@@ -11,17 +11,17 @@ import builtins, os, sys
 _real, _done = builtins.__import__, []
 def _import(name, *args, **more):
     module = _real(name, *args, **more)
-    training = sys.modules.get("distcheck.collectives.training")
-    if not _done and hasattr(training, "shape_of"):
+    steps = sys.modules.get("distcheck.collectives.training.steps")
+    if not _done and hasattr(steps, "train"):
         _done.append(1)
-        build = training.build
-        def doubled(place):
-            model = build(place)
+        build = steps.build
+        def doubled(me):
+            model = build(me)
             if os.environ["RANK"] == "1":
                 for parameter in model.parameters():
                     parameter.register_hook(lambda gradient: 2 * gradient)
             return model
-        training.build = doubled
+        steps.build = doubled
     return module
 builtins.__import__ = _import
 """

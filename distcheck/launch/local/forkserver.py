@@ -66,7 +66,7 @@ def main() -> None:
 
             if spec.training:
                 with contextlib.suppress(Exception):  # the ranks' own import shows what is wrong
-                    from distcheck.collectives import training  # noqa: F401 as above
+                    from distcheck.collectives.training import steps  # noqa: F401 as above
         except BaseException as error:  # noqa: BLE001 an import may raise anything, even SystemExit
             control.tell(Imported(time.monotonic() - start, f"{type(error).__name__}: {error}"))
             return

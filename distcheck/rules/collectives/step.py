@@ -9,6 +9,7 @@ from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.trained import (
     Stepped,
     differing,
+    first_way,
     first_wrong,
     named,
     others,
@@ -44,14 +45,14 @@ def step_model_differs(job: Job) -> Iterator[Outcome]:
     average unrelated numbers, or wait for each other. Causes are another version of a library or of the code on one
     node.
 
-    Found by names and shapes of the parameters of the small model that every rank builds for ``--step``, and by the
-    number of batches that its sampler gives it. The ranks compare these before the first step, so that nothing hangs.
+    Found by names and shapes of the parameters of the small model that every rank builds for ``--step``. The ranks
+    compare these before the constructor, so that nothing hangs.
 
     Fix: make code and packages of the named ranks the same as on the others.
     See: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
     yield from untrained(job)
-    for way, ranks in trained(job).items():
+    for way, ranks in first_way(job):
         models = grouped(ranks, lambda one: tuple((p.name, p.shape) for p in one.training.parameters))
         if len(models) > 1:
             apart = split(models)
@@ -85,7 +86,7 @@ def step_seed_differs(job: Job) -> Iterator[Outcome]:
     Fix: find what sets another seed on the named ranks.
     See: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
-    for way, ranks in trained(job).items():
+    for way, ranks in first_way(job):
         if len({tuple((p.name, p.shape) for p in one.training.parameters) for one in ranks}) > 1:
             continue  # another model takes other random numbers
         random = grouped(
@@ -134,7 +135,7 @@ def step_sampler_overlaps(job: Job) -> Iterator[Outcome]:
     ``init_process_group``.
     See: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
-    for way, ranks in trained(job).items():
+    for way, ranks in first_way(job):
         for epoch, shards in shards_of(ranks).items():
             bad = [(one, shard) for one, shard in shards if shard.foreign or shard.taken != shard.due]
             for (taken, due, foreign), pairs in grouped(bad, lambda p: (p[1].taken, p[1].due, p[1].foreign)).items():
@@ -179,7 +180,7 @@ def step_epoch_order_differs(job: Job) -> Iterator[Outcome]:
         "Call set_epoch on every rank before each epoch, and give every sampler the same seed.",
         ("# in the training script: sampler.set_epoch(epoch)",),
     )
-    for way, ranks in trained(job).items():
+    for way, ranks in first_way(job):
         same = [one for one in ranks if len({s.order for s in one.training.shards}) < len(one.training.shards)]
         if same:
             yield _found(

@@ -49,6 +49,11 @@ def trained(job: Job) -> dict[str, list[Stepped]]:
     }
 
 
+def first_way(job: Job) -> list[tuple[str, list[Stepped]]]:
+    """Return the first way to train and its ranks: all ways begin with the same model, seed and sampler."""
+    return list(trained(job).items())[:1]
+
+
 @once
 def _by_way(job: Job) -> dict[str, list[tuple[RankFacts, Training | Missing]]]:
     ways: dict[str, list[tuple[RankFacts, Training | Missing]]] = {}
@@ -72,7 +77,12 @@ def untrained(job: Job) -> Iterator[NotChecked]:
         missing += [(rank, "no training step was taken") for rank in without]
     for reason, pairs in grouped(missing, lambda pair: pair[1]).items():
         unseen = [rank for rank, _ in pairs]
-        yield NotChecked(reason=f"--step: {reason}", ranks=numbers_of(unseen), nodes=nodes_of(job, unseen))
+        yield NotChecked(
+            reason=f"--step: {reason}",
+            ranks=numbers_of(unseen),
+            nodes=nodes_of(job, unseen),
+            required=": torch " not in reason,  # a torch that lacks a way to train will not train in it
+        )
 
 
 def split(groups: Mapping[K, list[Stepped]]) -> Split[K]:

@@ -120,6 +120,25 @@ def test_steps_that_were_requested_and_not_taken_are_required(job, judge):
     assert judge(job(2, {0: lambda _: None, 1: lambda _: None}), "step").verdict.exit_code == 20
 
 
+def test_what_all_ways_to_train_share_is_one_finding(job, judge):
+    twice = job(4, {2: ODD["step-seed-differs"]})
+    both = [
+        replace(r, run=replace(r.run, training=dict.fromkeys(("DDP", "FSDP2"), r.run.training["DDP"])))
+        for r in twice.ranks
+    ]
+    (finding,) = judge(replace(twice, ranks=tuple(both)), "step").findings
+    assert (finding.rule, finding.ranks) == ("step-seed-differs", (2,))
+
+
+def test_a_torch_without_a_way_to_train_is_listed_and_passes(job, judge):
+    old = job(2)
+    lack = Missing(reason="torch 2.3.1 has no fully_shard; 2.6 and later have it")
+    ranks = (replace(r, run=replace(r.run, training={**r.run.training, "FSDP2": lack})) for r in old.ranks)
+    said = judge(replace(old, ranks=tuple(ranks)), "step")
+    assert [(n.required, n.ranks) for n in said.not_checked] == [(False, (0, 1))]
+    assert said.verdict.exit_code == 0
+
+
 def test_a_job_of_many_ranks_gives_one_finding_for_all_that_differ(job, judge):
     odd = {n: lambda t, n=n: with_parameter(t, stepped=("x0", f"z{n}")) for n in range(40, 64)}
     (finding,) = judge(job(64, odd), "step").findings

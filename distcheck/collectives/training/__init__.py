@@ -1,0 +1,1 @@
+"""Training steps of a small model on every rank, with exact expectations."""

@@ -1,0 +1,82 @@
+"""The ways to train on many ranks: what wraps the model, and which part of a parameter a rank then holds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# Before torch: this import silences torch's warnings at import.
+import distcheck.collectives.software  # noqa: F401
+
+# isort: split
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from distcheck.collectives.silence import without_warnings
+from distcheck.collectives.training.model import Layers, TrainingRank
+
+with without_warnings(), contextlib.suppress(Exception):  # if it cannot be imported, the constructor's error shows it
+    # The constructor of DistributedDataParallel imports it since torch 2.3, for about a second of CPU time.
+    import torch._dynamo
+
+
+class Way(NamedTuple):
+    """A way to train."""
+
+    wrap: Callable[[TrainingRank, Layers], torch.nn.Module]
+    part: Callable[[TrainingRank, torch.Tensor], torch.Tensor]
+    """Returns the part of a whole parameter that a rank holds."""
+    hooks: bool
+    """Whether a hook of a parameter gets the rank's own gradient."""
+    lack: Callable[[TrainingRank], str]
+    """Returns why this torch cannot train in this way, empty if it can."""
+
+
+def _data_parallel(me: TrainingRank, model: Layers) -> torch.nn.Module:
+    return DistributedDataParallel(model, device_ids=[me.device] if me.device.type == "cuda" else None)
+
+
+def _sharded(me: TrainingRank, model: Layers) -> torch.nn.Module:
+    from torch.distributed import fsdp
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(me.device.type, (me.ranks,))
+    for part in (*model.layers, model):
+        fsdp.fully_shard(part, mesh=mesh)
+    return model
+
+
+def _shard(me: TrainingRank, whole: torch.Tensor) -> torch.Tensor:
+    """Return a rank's rows: as many as torch.chunk gives it, which may be none."""
+    chunks = torch.chunk(whole, me.ranks)
+    return chunks[me.rank] if me.rank < len(chunks) else whole[:0]
+
+
+def _no_fully_shard(me: TrainingRank) -> str:
+    from torch.distributed import fsdp
+
+    if not hasattr(fsdp, "fully_shard"):
+        return f"torch {torch.__version__} has no fully_shard; 2.6 and later have it"
+    if me.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
+        return f"torch {torch.__version__} has no fully_shard for CPUs"
+    return ""
+
+
+WAYS = {
+    "DDP": Way(_data_parallel, lambda _me, whole: whole, hooks=True, lack=lambda _me: ""),
+    "FSDP2": Way(_sharded, _shard, hooks=False, lack=_no_fully_shard),
+}
+"""By the name in reports."""
+
+
+def held(tensor: Any) -> torch.Tensor:
+    """Return the part of a parameter, or of its gradient, that this rank holds."""
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.detach()
+
+
+def gathered(tensor: Any) -> torch.Tensor:
+    """Return a whole parameter, from all ranks that hold parts of it."""
+    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole.detach()
