@@ -71,6 +71,8 @@ class Training(Facts, frozen=True):
     share: Factor | None = None
     """With which factor the rank's own gradient is in a wrong average: 0 if it is missing; None if no factor explains
     the average."""
+    scale: Factor | None = None
+    """How many times the exact average a wrong average is, if that is one number for all its elements; else None."""
     stopped: str = ""
     """Why this rank took fewer steps than it should: what it saw of the other ranks; empty otherwise."""
     lacks: bool = False

@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,8 @@ from distcheck.facts.rank import RankRun
 from distcheck.facts.training import Training
 from distcheck.rules.diagnose import judge
 
+GLOO_SUMS = version("torch").startswith(("2.7.", "2.8."))
+"""FSDP2 with Gloo does not divide there (pytorch #162338)."""
 PROGRAM = Path(__file__).with_name("training_ranks.py")
 replace = msgspec.structs.replace
 
@@ -60,7 +63,9 @@ def judged(forker, tmp_path):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_healthy_ranks_take_exact_steps(judged, ranks):
     kept, said = judged(ranks)
-    assert (said.findings, [n for n in said.not_checked if n.required]) == ((), [])
+    undivided = GLOO_SUMS and ranks == 2  # with 3 ranks, float64, for which torch divides itself
+    assert [f.rule for f in said.findings] == ["step-average-scaled"] * undivided
+    assert not any(n.required for n in said.not_checked)
     for trained in kept:
         assert list(trained) == ["DDP", "FSDP2"]
         for way in trained.values():

@@ -51,6 +51,17 @@ def share_of(own: Tensors, average: Tensors, due: Tensors, ranks: int) -> float 
     return None if unexplained > 1e-3 * abs(factor) * float(mine.min().item()) else round(1 + factor, 6)
 
 
+def scale_of(average: Tensors, due: Tensors) -> float | None:
+    """Return how many times the exact average an average is, None if that differs between its elements."""
+    names = [name for name in due if due[name].numel() and average[name].shape == due[name].shape]
+    if not names:
+        return None
+    ratios = torch.cat([(average[name] / due[name]).flatten() for name in names])
+    scale = float(ratios[0].item())
+    same = abs(scale) < _MOST and float((ratios - scale).abs().max().item()) <= 1e-6 * abs(scale)
+    return round(scale, 6) if same else None
+
+
 def digest(tensor: torch.Tensor) -> str:
     """Return a hash of a tensor's bytes."""
     here = tensor.detach().cpu().contiguous()

@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from distcheck.collectives.store import alike, part_of
-from distcheck.collectives.training.compare import differences, digest, shape_of, share_of
+from distcheck.collectives.training.compare import differences, digest, scale_of, shape_of, share_of
 from distcheck.collectives.training.model import Tensors, TrainingRank, build, exact_sum, features
 from distcheck.collectives.training.sampler import first_batches, loader_of, order_of, sampler_of, shard_of
 from distcheck.collectives.training.ways import WAYS, gathered, held
@@ -116,6 +116,7 @@ def _steps(
             wrong_update=known.wrong_update
             + tuple(differences(number, {key: held(p) for key, p in model.named_parameters()}, moved)),
             share=share_of(parts, average, due, me.ranks) if wrong else known.share,
+            scale=scale_of(average, due) if wrong else known.scale,
         )
         yield known
 

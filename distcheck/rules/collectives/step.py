@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from distcheck.facts.job import Job
+from distcheck.facts.job import Collectives, Job
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.trained import (
     Stepped,
@@ -14,6 +14,7 @@ from distcheck.rules.collectives.trained import (
     named,
     others,
     samples_alike,
+    scaled,
     shards_of,
     split,
     states_of,
@@ -238,6 +239,8 @@ def step_gradient_wrong(job: Job) -> Iterator[Outcome]:
             part = "" if share is None else f"; its gradient has the factor {share:g} in the average"
             message = f"{named(job, own)} computed wrong gradients for {way}: {first}{part}"
             yield _found(job, own, message, fix, wrongs(own, lambda t: t.wrong_own))
+        if not own and scaled(ranks) is not None:
+            continue
         average = [one for one in ranks if one.training.wrong_average and one not in own]
         known = [one for one in average if one.training.share is not None]
         for share, group in grouped(known, lambda one: one.training.share).items():
@@ -263,6 +266,42 @@ def step_gradient_wrong(job: Job) -> Iterator[Outcome]:
                 confirmed=False,
                 evidence=wrongs(average, lambda t: t.wrong_average),
             )
+
+
+@rule("training")
+def step_average_scaled(job: Job) -> Iterator[Outcome]:
+    """All averaged gradients are the exact average times one factor, on all ranks.
+
+    The ranks then agree with each other, and every step is too large or too small, as with another learning rate. A
+    communication hook that sums and does not divide, and a loss that is divided twice, are causes. So is FSDP2 with
+    Gloo in some versions of torch: it requests the average, and the reduce-scatter of Gloo returns the sum.
+
+    Found like step-gradient-wrong. With FSDP2 on CPUs it is a warning: only jobs that use both are affected.
+
+    Fix: upgrade torch; until then, train with DistributedDataParallel on CPUs, or let FSDP2 sum and divide itself.
+    See: https://github.com/pytorch/pytorch/issues/162338
+    """
+    for way, ranks in trained(job).items():
+        scale = scaled(ranks)
+        if scale is None or any(one.training.wrong_own for one in ranks) or not samples_alike(ranks):
+            continue
+        summed = "; they are summed and not divided" if scale == len(ranks) else ""
+        gloo = way != "DDP" and isinstance(job.collectives, Collectives) and job.collectives.backend != "nccl"
+        version = isinstance(job.collectives, Collectives) and job.collectives.torch
+        yield found(
+            job,
+            [one.rank for one in ranks],
+            f"the averaged gradients for {way} are {scale:g} times the average on all {len(ranks)} ranks{summed}",
+            Fix(
+                f"Upgrade torch{f' {version}' if version else ''}, or train with DistributedDataParallel on CPUs."
+                if gloo
+                else "Look for a communication hook, a plugin or a setting that scales gradients on every rank.",
+                ("python -m pip install --upgrade torch",) if gloo else ("NCCL_NET_PLUGIN=none distcheck gate --step",),
+            ),
+            severity="warning" if gloo else "error",
+            scope="job",
+            evidence=wrongs(ranks, lambda t: t.wrong_average),
+        )
 
 
 @rule("training", scope="node")

@@ -129,6 +129,12 @@ def samples_alike(ranks: Sequence[Stepped]) -> bool:
     return own and all(len({shard.order for _, shard in pairs}) == 1 for pairs in shards)
 
 
+def scaled(ranks: Sequence[Stepped]) -> float | None:
+    """Return the one factor by which the averages of all ranks are wrong, None without one."""
+    scales = {one.training.scale for one in ranks if one.training.parameters}
+    return next(iter(scales)) if len(scales) == 1 and ranks else None
+
+
 def states_of(ranks: Sequence[Stepped]) -> dict[str, dict[int, tuple[str, ...]]]:
     """Return the digests of all parameters of each rank (by its id), by the point in time, earliest first."""
     states: dict[str, dict[int, tuple[str, ...]]] = {}

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from distcheck.facts.base import Missing
+from distcheck.facts.job import Collectives
 from distcheck.facts.rank import RankRun
 from distcheck.facts.training import Parameter, Shard, Training, WrongTensor
 
@@ -118,6 +119,25 @@ def test_steps_that_were_requested_and_not_taken_are_required(job, judge):
     }
     assert said.verdict.exit_code == 20
     assert judge(job(2, {0: lambda _: None, 1: lambda _: None}), "step").verdict.exit_code == 20
+
+
+def test_averages_that_all_ranks_have_with_the_same_factor_are_a_fault_of_the_job(job, judge):
+    undivided = {n: lambda t: replace(t, wrong_average=WRONG, scale=4.0) for n in range(4)}
+    said = judge(job(4, undivided), "step")
+    assert [(f.rule, f.scope, f.severity) for f in said.findings] == [("step-average-scaled", "job", "error")]
+    assert "4 times the average on all 4 ranks; they are summed and not divided" in said.findings[0].message
+    assert said.verdict.exit_code == 30
+    undivided[2] = lambda t: replace(t, wrong_average=WRONG, scale=3.0)
+    assert [f.rule for f in judge(job(4, undivided), "step").findings] == ["step-gradient-wrong"]
+
+
+def test_gloo_that_sums_for_fsdp2_is_a_warning(job, judge):
+    old = job(2, {n: lambda t: replace(t, wrong_average=WRONG, scale=2.0) for n in range(2)})
+    ranks = (replace(r, run=replace(r.run, training={"FSDP2": r.run.training["DDP"]})) for r in old.ranks)
+    ran = replace(old, ranks=tuple(ranks), collectives=Collectives("gloo", "--backend", torch="2.7.1"))
+    (finding,) = judge(ran, "step").findings
+    assert (finding.rule, finding.severity) == ("step-average-scaled", "warning")
+    assert "2.7.1" in finding.fix.text
 
 
 def test_what_all_ways_to_train_share_is_one_finding(job, judge):
