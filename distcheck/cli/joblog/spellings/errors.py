@@ -45,8 +45,8 @@ SPELLINGS = (
         r": command not found", about="start-up", source=_PYTHON, says="A program is not installed, or not in PATH."
     ),
     _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
-    _unknown(r"Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),
-    _unknown(r"Error: ", about="application", source=_PYTHON, says=_RAISED),
+    _unknown(r"(?<!SO_)Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),
+    _unknown(r"(?<!SO_)Error: ", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"Exception: ", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"AssertionError", about="application", source=_PYTHON, says="An assertion failed."),
     _unknown(
