@@ -136,3 +136,22 @@ def test_only_the_traceback_of_an_error_itself_makes_it_one_of_the_start_up() ->
     assert found(failed + IN_SCRIPT).telling.text == "ValueError: bad sample"
     assert found(failed + IN_SCRIPT).about == "application"
     assert found(IN_LAUNCHER.format("ValueError: bad options")).about == "start-up"
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default",
+        "using GPU 0 to perform barrier as devices used by this process are currently unknown.",
+        "Environment variable NCCL_BLOCKING_WAIT is deprecated; use TORCH_NCCL_BLOCKING_WAIT instead",
+        "[c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0",
+    ],
+)
+def test_what_healthy_jobs_write_too_does_not_hide_an_error(warning: str) -> None:
+    assert (found(warning + "\n" + IN_SCRIPT).causes, found(warning + "\n" + IN_SCRIPT).about) == ((), "application")
+
+
+def test_the_words_of_an_errno_alone_name_no_rule() -> None:
+    for words in ("No such file or directory", "No such device", "Resource temporarily unavailable"):
+        assert found(f"open /opt/x: {words}\n").causes == ()

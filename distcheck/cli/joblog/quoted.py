@@ -1,4 +1,7 @@
-"""The error messages that the rules' docstrings quote, as spellings: what no table has may still be found."""
+"""The messages that the rules' docstrings quote, as spellings: what no table has may still be found.
+
+Rules that only warn quote what healthy jobs write too: such a message is a hint.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
-from distcheck.cli.joblog.spelling import SYMPTOM, Spelling
+from distcheck.cli.joblog.spelling import HINT, SYMPTOM, Spelling
 from distcheck.cli.joblog.subject import about
 from distcheck.rules import Rule, all_rules
 
@@ -34,7 +37,7 @@ def quoted(rules: Iterable[Rule] | None = None) -> tuple[Spelling, ...]:
             _constant(text).lower().encode(),
             tuple(rule.name for rule in quoting),
             about(quoting[0].name),
-            SYMPTOM,
+            SYMPTOM if any(rule.severity == "error" for rule in quoting) else HINT,
             "",
             quoting[0].page,
             fallback=True,

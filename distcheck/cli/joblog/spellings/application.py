@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
 
 _DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 _DISTRIBUTED = "https://github.com/pytorch/pytorch/blob/main/torch/distributed/distributed_c10d.py"
@@ -104,10 +104,10 @@ SPELLINGS = (
         r"devices? used by this process (?:are|is) currently unknown",
         "gpu-barrier-guess",
         about="GPU",
-        weight=LIKELY,
+        weight=HINT,
         source=_BARRIER,
     ),
-    _app(r"Guessing device ID based on global rank", "gpu-barrier-guess", about="GPU", weight=SYMPTOM, source=_BARRIER),
+    _app(r"Guessing device ID based on global rank", "gpu-barrier-guess", about="GPU", weight=HINT, source=_BARRIER),
     _app(r"Timeout at NCCL work", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"watchdog (?:got stuck|thread terminated)", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"failed to pass monitoredBarrier", source=_DISTRIBUTED, weight=CONSEQUENCE, says=_LATE),

@@ -110,6 +110,8 @@ SPELLINGS = (
     _topology(r"Failed to find reverse path from "),
     _topology(r"Could not find (?:rev link for|node of type|intermediate GPU|a path for pattern)"),
     _topology(r"No path computed to go from"),
+    _topology(r"could not find CPU close to GPU"),
+    _topology(r"Set CPU affinity : unable to find GPU/CPU for rank"),
     _topology(r"Add (?:NVLink|C2c|PCI Link) error : could not find"),
     _topology(r"Could not find local GPU with rank", about="start-up"),
     _topology(

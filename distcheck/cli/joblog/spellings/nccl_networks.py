@@ -13,6 +13,7 @@ _OFI = "https://github.com/aws/aws-ofi-nccl/blob/master/doc/efa-env-var.md"
 _CORE = "https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/init.c"
 _UCX = "https://openucx.readthedocs.io/en/master/faq.html"
 _MPI_FABRICS = "https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/ib-and-roce.html"
+_PEERMEM = "https://docs.nvidia.com/cuda/gpudirect-rdma/index.html"
 _WC = "https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html"
 _HOROVOD = "https://horovod.readthedocs.io/en/stable/troubleshooting_include.html"
 _net = partial(told, about="network")
@@ -91,7 +92,7 @@ SPELLINGS = (
     _net(r"NET/IB : Unable to open device", "ib-device-not-openable", source=_IB),
     _net(r"Failed to open libibverbs", "ib-no-device-in-container", weight=HINT, source=_IB),
     _net(r"does not support the kernel ABI of", "ib-no-device-in-container", source=_CORE),
-    _net(r"no userspace device-specific driver found", "ib-no-device-in-container", weight=SYMPTOM, source=_CORE),
+    _net(r"no userspace device-specific driver found", "ib-no-device-in-container", weight=HINT, source=_CORE),
     _net(r"No IB devices found", "ib-no-device-in-container ib-port-down", weight=LIKELY, source=_CORE),
     _net(r"libibverbs: Warning: RLIMIT_MEMLOCK", "ib-fork-or-memlock", weight=LIKELY, source=_CORE),
     _net(r"trying to allocate some locked memory", "ib-fork-or-memlock", source=_MPI_FABRICS),
@@ -168,7 +169,7 @@ SPELLINGS = (
         says=_MISMATCH,
     ),
     _net(
-        r"message truncated : receiving \d+ bytes instead",
+        r"receiving \d+ bytes instead of \d",
         about="application",
         source="https://github.com/NVIDIA/nccl/blob/master/src/transport/net_socket.cc",
         says=_MISMATCH,
@@ -223,6 +224,13 @@ SPELLINGS = (
         weight=HINT,
         source=_PLUGIN,
     ),
+    _net(r"could not insert '?nv(?:idia)?_peer_?mem", "gdr-module-missing sw-ofed-kernel", source=_PEERMEM),
+    _net(
+        r"nv(?:idia)?_peer_?mem: (?:Unknown symbol|disagrees about)",
+        "gdr-module-missing sw-ofed-kernel",
+        source=_PEERMEM,
+    ),
+    _net(r"failed to load nvidia-peermem module", "gdr-module-missing sw-ofed-kernel", source=_PEERMEM),
     _net(r"GPU Direct RDMA Disabled", "gdr-module-missing gdr-not-used", weight=HINT, source=_IB),
     _net(
         r"Got completion with error 12\b", "roce-pfc-ecn roce-gid-index-wrong ib-port-down", weight=LIKELY, source=_IB
