@@ -34,6 +34,7 @@ def test_every_rank_is_in_one_group_of_each_dimension_at_its_coordinate(sizes):
                 assert mesh.coordinates(rank)[name] == number
 
 
+@pytest.mark.long  # imports torch
 @pytest.mark.filterwarnings("ignore:Failed to initialize NumPy")
 def test_the_mesh_is_that_of_torch():
     import torch
