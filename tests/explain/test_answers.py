@@ -130,11 +130,28 @@ def test_the_agents_first_observed_failure_names_rank_and_node(tmp_path):
     assert (found.causes[0].rank, found.causes[0].node) == (3, "node2")
 
 
-def test_a_directory_of_torchrun_names_the_rank_by_the_path(tmp_path):
+def test_a_local_rank_is_shown_as_one_and_never_as_a_rank(tmp_path):
+    path = log(tmp_path, f"node1: [default3]: fine\nnode2: [default3]: {NO_GPU}")
+    (cause, *_) = explained([path]).causes
+    assert (cause.rank, cause.local_rank, cause.node) == (None, 3, "node2")
+    assert "first seen at local rank 3 on node2" in run("--log", path).stdout
+
+
+@pytest.mark.parametrize(("local", "rank"), [(1, 5), (3, None)])
+def test_the_agents_report_names_the_rank_of_its_own_local_rank_only(tmp_path, local, rank):
+    report = (
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2024-05-01_10:00:00\n  host      : node2\n"
+        "  rank      : 5 (local_rank: 1)\n  exitcode  : 1 (pid: 12)\n  error_file: <N/A>\n"
+    )
+    (cause, *_) = answered(tmp_path, f"[default{local}]: {NO_GPU}{report}").causes
+    assert (cause.rank, cause.local_rank) == (rank, local if rank is None else None)
+
+
+def test_a_directory_of_torchrun_names_the_local_rank_by_the_path(tmp_path):
     log(tmp_path, "fine\n", "none_x/attempt_0/0/stderr.log")
     log(tmp_path, NO_GPU, "none_x/attempt_0/2/stderr.log")
     (cause, *_) = explained([tmp_path]).causes
-    assert (cause.rank, cause.file) == (2, str(tmp_path / "none_x/attempt_0/2/stderr.log"))
+    assert (cause.local_rank, cause.file) == (2, str(tmp_path / "none_x/attempt_0/2/stderr.log"))
 
 
 def test_several_logs_are_one_failure(tmp_path):

@@ -13,7 +13,6 @@ from distcheck.cli.joblog.places import Place, of_path, place, plain, when
     ("line", "rank", "node"),
     [
         ("[rank3]: RuntimeError: x", 3, None),
-        ("[default3]:RuntimeError: x", 3, None),
         ("[default1]:[rank9]: RuntimeError: x", 9, None),
         ("3: RuntimeError: x", 3, None),
         ("node2: RuntimeError: x", None, "node2"),
@@ -22,7 +21,6 @@ from distcheck.cli.joblog.places import Place, of_path, place, plain, when
         ("[1,5]<stderr>:RuntimeError: x", 5, None),
         ("[pod/train-worker-1/pytorch] RuntimeError: x", None, "train-worker-1"),
         ("worker-1  | RuntimeError: x", None, "worker-1"),
-        ("[trainer3|0]:RuntimeError: x", 3, None),
         ("node7:123:456 [3] NCCL WARN x", None, "node7"),
         ("[2024-05-01 10:00:00] node7:123:456 [3] NCCL WARN x", None, "node7"),
         ("[rank2]:[E1120 10:00:00 ProcessGroupNCCL.cpp:1] [PG 0 Rank 2] x", 2, None),
@@ -40,7 +38,21 @@ from distcheck.cli.joblog.places import Place, of_path, place, plain, when
     ],
 )
 def test_prefixes_of_launchers_and_loggers_name_rank_and_node(line, rank, node):
-    assert place(line) == Place(rank, node)
+    assert place(line)[:2] == (rank, node)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("[default3]:RuntimeError: x", Place(local_rank=3)),
+        ("[trainer3|0]:RuntimeError: x", Place(local_rank=3)),
+        ("node2: [default3]: cannot reach rank 0", Place(node="node2", local_rank=3)),
+        ("[default3]:[rank11]: RuntimeError: x", Place(11, local_rank=3)),
+        ("[default3]:[E ProcessGroupNCCL.cpp:475] [Rank 11] Watchdog x", Place(11, local_rank=3)),
+    ],
+)
+def test_torchruns_prefix_is_a_local_rank_and_no_rank(line, expected):
+    assert place(line) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,17 +74,17 @@ def test_times_of_loggers_are_read(line, time):
 
 
 @pytest.mark.parametrize(
-    ("path", "rank", "node"),
+    ("path", "expected"),
     [
-        ("logs/none_x1/attempt_0/3/stderr.log", 3, None),
-        ("logs/node2/none_x1/attempt_0/3/stderr.log", 3, "node2"),
-        ("logs/rank_12.log.gz", 12, None),
-        ("logs/node-04.log", None, "node-04"),
-        ("/home/me/job.log", None, None),
+        ("logs/none_x1/attempt_0/3/stderr.log", Place(local_rank=3)),
+        ("logs/node2/none_x1/attempt_0/3/stderr.log", Place(node="node2", local_rank=3)),
+        ("logs/rank_12.log.gz", Place(12)),
+        ("logs/node-04.log", Place(node="node-04")),
+        ("/home/me/job.log", Place()),
     ],
 )
-def test_a_files_path_names_rank_and_node(path, rank, node):
-    assert of_path(PurePath(path)) == Place(rank, node)
+def test_a_files_path_names_rank_and_node(path, expected):
+    assert of_path(PurePath(path)) == expected
 
 
 def test_control_sequences_leave_no_trace():

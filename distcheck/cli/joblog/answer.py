@@ -41,6 +41,8 @@ class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     file: str
     rank: int | None
+    local_rank: int | None
+    """The rank's number on its node, where the log has no other."""
     node: str | None
     text: str
     """About 160 characters around the match, redacted."""
@@ -57,6 +59,8 @@ class Telling(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     file: str
     rank: int | None
+    local_rank: int | None
+    """The rank's number on its node, where the log has no other."""
     node: str | None
     text: str
     says: str
@@ -136,6 +140,7 @@ def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], no
         line=told.line,
         file=told.file,
         rank=told.rank,
+        local_rank=told.local_rank,
         node=told.node,
         text=told.text,
         times=cause.seen.times,
@@ -146,8 +151,21 @@ def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], no
 
 
 def _telling(seen: Sighting, root: Sighting | None) -> Telling:
-    rank, node = seen.place
-    if root and rank is None and node in {None, root.values["node"]}:
-        rank, node = int(root.values["rank"]), root.values["node"]
+    rank, node, local = seen.place
+    if root and rank is None and node in {None, root.values["node"]} and local in {None, _number(root, "local")}:
+        rank, node = _number(root, "rank"), root.values["node"]
     text = shown(seen.text)
-    return Telling(line=seen.line, file=shown(seen.file), rank=rank, node=node, text=text, says=seen.spelling.says)
+    return Telling(
+        line=seen.line,
+        file=shown(seen.file),
+        rank=rank,
+        local_rank=local if rank is None else None,
+        node=node,
+        text=text,
+        says=seen.spelling.says,
+    )
+
+
+def _number(seen: Sighting, name: str) -> int | None:
+    value = seen.values.get(name)
+    return int(value) if value else None

@@ -10,17 +10,23 @@ from typing import NamedTuple
 
 from distcheck.cli.joblog.places import NOWHERE, Place, When, place, plain, when
 from distcheck.cli.joblog.reading import Piece
-from distcheck.cli.joblog.spelling import Spelling, trie
+from distcheck.cli.joblog.spelling import Spelling, anchors, trie
 
 _AROUND_BYTES = 4000
 """How far `near` and `unless` look, and how much of a huge line is searched."""
 _SHOWN_BEFORE, _SHOWN = 60, 160
 _KNOWN_LINES = 200_000
 """Different lines without a known message that are remembered, so that repeated lines cost next to nothing."""
+_LONGEST_KNOWN_BYTES = 500
+"""A longer line is searched again when it is repeated, so that memory stays bounded."""
 _MOST_READ = 100
 """Lines that differ in digits only, and are read for values, rank and time; further ones are only counted."""
 _TRACEBACK = "Traceback (most recent call last)"
+_MOST_SEEN = 1000
+"""Lines of a log with one spelling that are read for values, rank and time; further ones are only counted."""
+_SHINGLE_BYTES = 4
 _DIGITS = b"0123456789"
+_CLOCK = re.compile(r"\d:\d\d:\d")
 _HOST, _RANK = re.compile(r"\bhost\s+: (\S+)"), re.compile(r"\brank\s+: (\d+) \(local_rank")
 
 
@@ -45,6 +51,7 @@ class Matcher:
 
     def __init__(self, spellings: Iterable[Spelling]) -> None:
         self._spellings = tuple(spellings)
+        self._by_shingle = _by_shingle([spelling.anchor for spelling in self._spellings])
         self._any = trie(tuple(spelling.anchor for spelling in self._spellings))
         self._without: set[bytes] = set()
         self._with: dict[bytes, tuple[Spelling, ...]] = {}
@@ -56,22 +63,32 @@ class Matcher:
         looked: Counter[bytes] = Counter()
         before = b""
         for piece in pieces:
+            surroundings = _Surroundings(before, piece.data)
             for number, start, end, key in self._candidates(piece):
                 candidates = self._with[key]
                 looked[key] += 1
                 if looked[key] > _MOST_READ:
                     found |= {s: found[s]._replace(times=found[s].times + 1) for s in candidates if s in found}
                     continue
-                line = _Line(before, piece.data, start, end, candidates[0].anchor)
+                line = _Line(surroundings, start, end, candidates[0].anchor)
                 matched = False
                 for spelling in candidates:  # those of the tables first
                     if spelling.fallback and (matched or b" INFO " in line.raw):
                         continue
+                    known = found.get(spelling)
+                    if known and known.times >= _MOST_SEEN and not spelling.twice:
+                        if spelling.pattern.search(line.text):
+                            matched = True
+                            found[spelling] = known._replace(times=known.times + 1)
+                        continue
                     if seen := _sighting(spelling, line, file, number, of_file):
                         matched = True
-                        found[spelling] = _earliest(found.get(spelling), seen)
-                        texts.setdefault(spelling, set()).add(seen.matched)
+                        found[spelling] = _earliest(known, seen)
+                        if spelling.twice:
+                            texts.setdefault(spelling, set()).add(seen.matched)
             before = piece.data[-_AROUND_BYTES:]
+            if len(looked) > _KNOWN_LINES:
+                looked.clear()
         return [seen for seen in found.values() if not seen.spelling.twice or seen.times > len(texts[seen.spelling])]
 
     def _candidates(self, piece: Piece) -> Iterator[tuple[int, int, int, bytes]]:
@@ -80,11 +97,11 @@ class Matcher:
         different = set(keys)
         fresh = different - self._without - self._with.keys()
         for key in self._lines_with_an_anchor(b"\n".join(fresh)):
-            self._with[key] = tuple(s for s in self._spellings if s.anchor in key)
+            self._with[key] = self._with_an_anchor_in(key)
         if len(self._without) + len(self._with) > _KNOWN_LINES:
             self._without.clear()
             self._with = {key: known for key, known in self._with.items() if key in different}
-        self._without |= fresh - self._with.keys()
+        self._without |= {key for key in fresh - self._with.keys() if len(key) <= _LONGEST_KNOWN_BYTES}
         if different.isdisjoint(self._with):
             return
         start = 0
@@ -92,6 +109,14 @@ class Matcher:
             if key in self._with:
                 yield piece.first_line + offset, start, start + len(line), key
             start += len(line) + 1
+        for key in [key for key in fresh if len(key) > _LONGEST_KNOWN_BYTES]:
+            self._with.pop(key, None)
+
+    def _with_an_anchor_in(self, key: bytes) -> tuple[Spelling, ...]:
+        """Return the spellings whose anchor a line has; looks only for anchors that share a rare part with it."""
+        parts = {key[at : at + _SHINGLE_BYTES] for at in range(len(key))} & self._by_shingle.keys()
+        numbers = [number for part in parts | {b""} for number in self._by_shingle.get(part, ())]
+        return tuple(s for s in map(self._spellings.__getitem__, sorted(numbers)) if s.anchor in key)
 
     def _lines_with_an_anchor(self, lines: bytes) -> Iterator[bytes]:
         position = 0
@@ -103,12 +128,42 @@ class Matcher:
             position = end
 
 
+def _by_shingle(anchors: list[bytes]) -> dict[bytes, list[int]]:
+    """Return the numbers of anchors by the part of each, 4 bytes long, that the fewest others have."""
+    parts = [[a[at : at + _SHINGLE_BYTES] for at in range(len(a) - _SHINGLE_BYTES + 1)] or [b""] for a in anchors]
+    common = Counter(part for own in parts for part in set(own))
+    found: dict[bytes, list[int]] = {}
+    for number, own in enumerate(parts):
+        found.setdefault(min(own, key=lambda part: (common[part], part)), []).append(number)
+    return found
+
+
+class _Surroundings:
+    """A piece of a log with the end of the piece before it."""
+
+    def __init__(self, before: bytes, data: bytes) -> None:
+        self.before, self.data = before, data
+        self._present: dict[str, tuple[str, ...]] = {}
+
+    @cached_property
+    def _lower(self) -> bytes:
+        return (self.before + self.data).lower()
+
+    def present(self, pattern: str) -> tuple[str, ...]:
+        """Return the anchors of a pattern that occur in the piece; all if escape sequences may hide them."""
+        if pattern not in self._present:
+            escapes = b"\x1b" in self._lower
+            found = tuple(part for part in anchors(pattern) if escapes or part.encode() in self._lower)
+            self._present[pattern] = found
+        return self._present[pattern]
+
+
 class _Line:
     """A line of a log with the lines around it, decoded once and only where needed."""
 
-    def __init__(self, before: bytes, data: bytes, start: int, end: int, anchor: bytes) -> None:
-        self._before, self._data, self._start, self._end = before, data, start, end
-        self.raw = data[start:end]
+    def __init__(self, piece: _Surroundings, start: int, end: int, anchor: bytes) -> None:
+        self._piece, self._start, self._end = piece, start, end
+        self.raw = piece.data[start:end]
         if (
             len(self.raw) > 2 * _AROUND_BYTES
         ):  # a huge line: its head, which names the rank, and the part with the anchor
@@ -121,13 +176,13 @@ class _Line:
 
     @cached_property
     def above(self) -> str:
-        head = self._data[max(0, self._start - _AROUND_BYTES) : self._start]
+        head = self._piece.data[max(0, self._start - _AROUND_BYTES) : self._start]
         missing = _AROUND_BYTES - len(head)
-        return plain_lines((self._before[-missing:] if missing else b"") + head)
+        return plain_lines((self._piece.before[-missing:] if missing else b"") + head)
 
     @cached_property
     def around(self) -> str:
-        below = plain_lines(self._data[self._end : self._end + _AROUND_BYTES])
+        below = plain_lines(self._piece.data[self._end : self._end + _AROUND_BYTES])
         return f"{self.above}\n{self.text}\n{below}"
 
     @cached_property
@@ -138,19 +193,36 @@ class _Line:
     @cached_property
     def time(self) -> When | None:
         """The line's own time, or that of the nearest line above."""
-        return when(self.text) or next(filter(None, map(when, reversed(self.above.split("\n")))), None)
+        return when(self.text) or next(filter(None, map(when, self._clocks())), None)
+
+    def _clocks(self) -> Iterator[str]:
+        """Yield the lines above that have a time of day, the nearest first."""
+        if _CLOCK.search(self.above):
+            yield from (line for line in reversed(self.above.split("\n")) if _CLOCK.search(line))
+
+    @cached_property
+    def around_lower(self) -> str:
+        return self.around.lower()
+
+    def has_anchor(self, pattern: re.Pattern[str]) -> bool:
+        """Whether the lines around may match a pattern: whether they have one of its anchors."""
+        return any(part in self.around_lower for part in self._piece.present(pattern.pattern))
+
+    def find_around(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Return the match of a pattern in the lines around."""
+        return pattern.search(self.around) if self.has_anchor(pattern) else None
 
 
 def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: Place) -> Sighting | None:
     """Return the sighting of a spelling in a line; None if the line, or what is around it, does not have it."""
     match = spelling.pattern.search(line.text)
-    if match is None or (spelling.unless and spelling.unless.search(line.around)):
+    if match is None or (spelling.unless and line.find_around(spelling.unless)):
         return None
-    if spelling.trace and not spelling.trace.search(line.trace):
+    if spelling.trace and not (line.has_anchor(spelling.trace) and spelling.trace.search(line.trace)):
         return None
     values = match.groupdict()
     if spelling.near:
-        beside = spelling.near.search(line.around)
+        beside = line.find_around(spelling.near)
         if beside is None:
             return None
         values |= beside.groupdict()
@@ -160,7 +232,7 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
     own = place(line.text, of_file)
     if "exitcode" in match[0]:
         record = _record(line.above)
-        own = Place(own.rank if record.rank is None else record.rank, record.node or own.node)
+        own = Place(own.rank if record.rank is None else record.rank, record.node or own.node, own.local_rank)
     return Sighting(spelling, file, number, excerpt(line.text, match.start()), own, line.time, 1, values, match[0])
 
 
@@ -180,7 +252,10 @@ def _record(above: str) -> Place:
 
 def plain_lines(raw: bytes) -> str:
     """Return the text of several lines without control characters."""
-    return "\n".join(plain(line) for line in raw.decode("utf-8", "replace").split("\n"))
+    text = raw.decode("utf-8", "replace")
+    if "\x1b" not in text and text.replace("\n", "").isprintable():
+        return text
+    return "\n".join(plain(line) for line in text.split("\n"))
 
 
 def excerpt(line: str, at: int) -> str:

@@ -12,6 +12,8 @@ class Place(NamedTuple):
 
     rank: int | None = None
     node: str | None = None
+    local_rank: int | None = None
+    """Its number on its node: torchrun names processes and their folders by it. On several nodes it is no rank."""
 
 
 NOWHERE = Place()
@@ -26,7 +28,7 @@ _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"\[rank\s?(?P<rank>\d+)\]:?\s*",  # torch
-        r"\[(?:default|worker|trainer|[a-z_]*role)(?P<rank>\d+)(?:\|\d+)?\]:?\s*",  # torchrun --tee, torchx
+        r"\[(?:default|worker|trainer|[a-z_]*role)(?P<local>\d+)(?:\|\d+)?\]:?\s*",  # torchrun --tee
         r"\[[\w@.-]*,(?P<rank>\d+)\]<std(?:out|err|diag)>:\s?",  # mpirun --tag-output
         rf"\[\d+,mpirank:(?P<rank>\d+),(?P<node>{_NAME})\](?:<std(?:out|err)>)?:\s?",  # SageMaker
         r"(?:\w{3} \w{3} [\d: ]{15,16})?\[(?P<rank>\d+)\]<std(?:out|err)>:\s?",  # horovodrun with Gloo
@@ -41,7 +43,8 @@ _PREFIXES = tuple(
         rf"(?P<node>{_NAME}):\d+:\d+ (?=\[\d+\] )",  # NCCL: host:pid:thread
     )
 )
-_RANK_INSIDE = re.compile(r"\bRank (\d+)\]|\[[Rr]ank(\d+)\]|\brank\s?[=:]\s?(\d+)\b|\b[Rr]ank (\d+)\b(?! of)")
+_OWN_RANK_INSIDE = re.compile(r"\bRank (\d+)\]|\[[Rr]ank(\d+)\]")
+_RANK_INSIDE = re.compile(rf"{_OWN_RANK_INSIDE.pattern}|\brank\s?[=:]\s?(\d+)\b|\b[Rr]ank (\d+)\b(?! of)")
 _NODE_INSIDE = re.compile(
     rf"\b({_NAME}):\d+:\d+ \[\d+\] |\bhost\s*:\s+({_NAME})|srun: error: ({_NAME}): task|\bON ({_NAME}) CANCELLED"
 )
@@ -73,7 +76,7 @@ def plain(text: str) -> str:
 
 def place(line: str, known: Place = NOWHERE) -> Place:
     """Return the rank and node that a line names, or those known of its file."""
-    rank, node = None, None
+    rank, node, local = None, None, known.local_rank
     rest = line.lstrip()
     while rest:
         for pattern in (*_PREFIXES, *_TIMES):
@@ -83,15 +86,17 @@ def place(line: str, known: Place = NOWHERE) -> Place:
             groups = found.groupdict()
             rank = int(groups["rank"]) if groups.get("rank") else rank
             node = groups.get("node") or node
+            local = int(groups["local"]) if groups.get("local") else local
             rest = rest[found.end() :].lstrip(" ]Z")
             break
         else:
             break
-    if rank is None and (inside := _RANK_INSIDE.search(line) or _TASK.search(line)):
+    inside_line = _RANK_INSIDE if local is None else _OWN_RANK_INSIDE
+    if rank is None and (inside := inside_line.search(line) or _TASK.search(line)):
         rank = int(next(group for group in inside.groups() if group is not None))
     if node is None and (host := _NODE_INSIDE.search(line)):
         node = next(group for group in host.groups() if group is not None)
-    return Place(known.rank if rank is None else rank, node or known.node)
+    return Place(known.rank if rank is None else rank, node or known.node, local)
 
 
 def when(line: str) -> When | None:
@@ -109,14 +114,17 @@ def when(line: str) -> When | None:
 
 
 def of_path(path: PurePath) -> Place:
-    """Return the rank and node that a file's path names: rank_3.log, node2/attempt_0/3/stderr.log (torchrun)."""
-    rank, node = None, None
+    """Return who the path of a file names: rank_3.log, node2/attempt_0/3/stderr.log (torchrun: local rank 3).
+
+    Source: torch/distributed/elastic/multiprocessing/api.py (the folder of a process is its local rank).
+    """
+    rank, node, local = None, None, None
     stem = _AS_BACKUP.sub("", path.name)
     if path.parent.name.isdigit() and path.parent.parent.name.startswith("attempt_"):
-        rank = int(path.parent.name)
+        local = int(path.parent.name)
     elif found := _RANK_NAME.search(stem):
         rank = int(found[1])
     for part in (*path.parts[:-1], re.sub(r"\.(?:log|out|err|txt)$", "", stem)):
         if _NODE_FOLDER.fullmatch(part):
             node = part
-    return Place(rank, node)
+    return Place(rank, node, local)

@@ -85,6 +85,7 @@ def _where(told: NamedCause | Telling) -> list[str]:
 def _who(told: NamedCause | Telling) -> str:
     """Return where a line stands and who wrote it: "job.log:17, rank 3 on node2, 5 times"."""
     who = [f"rank {told.rank}"] if told.rank is not None else []
+    who += [f"local rank {told.local_rank}"] if told.local_rank is not None else []
     who += [f"on {told.node}" if who else f"node {told.node}"] if told.node else []
     times = f", {told.times} times" if isinstance(told, NamedCause) and told.times > 1 else ""
     return _position(told) + (f", first seen at {' '.join(who)}" if who else "") + times

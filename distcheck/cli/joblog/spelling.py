@@ -98,6 +98,22 @@ def anchor(pattern: str) -> bytes:
 
 
 @cache
+def anchors(pattern: str) -> tuple[str, ...]:
+    """Return text in lower case of which a match of the pattern has at least one; an empty one if that is unknown."""
+    alternatives, level = [""], 0
+    for token in re.finditer(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", pattern, re.DOTALL):
+        level += {"(": 1, ")": -1}.get(token[0], 0)
+        if token[0] == "|" and level == 0:
+            alternatives.append("")
+        else:
+            alternatives[-1] += token[0]
+    try:
+        return tuple(anchor(alternative).decode() for alternative in alternatives)
+    except ValueError:
+        return ("",)
+
+
+@cache
 def trie(words: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return a pattern that finds any of the words; branches on one byte at a time, so that many words stay fast."""
     root: dict[int, dict] = {}  # type: ignore[type-arg]  # nested without end

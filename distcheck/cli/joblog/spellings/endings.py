@@ -33,7 +33,8 @@ ROOT_CAUSE = _killed(
     weight=HINT,
     source=_ELASTIC,
     says="torchrun's agent saw this rank fail first.",
-    near=r"first observed failure\):[^\0]{0,300}?host\s+: (?P<node>\S+)[^\0]{0,200}?rank\s+: (?P<rank>\d+)",
+    near=r"first observed failure\):[^\0]{0,300}?host\s+: (?P<node>\S+)[^\0]{0,200}?rank\s+: (?P<rank>\d+)"
+    r"(?: \(local_rank: (?P<local>\d+)\))?",
 )
 """Names the rank and node that failed first, but not why."""
 

@@ -1,0 +1,86 @@
+"""Large logs: lines that all differ cost little more than others, and memory stays bounded."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+
+import pytest
+
+from distcheck.cli.joblog.answer import known
+from distcheck.cli.joblog.matching import Matcher
+from distcheck.cli.joblog.reading import CHUNK_BYTES, Piece
+from distcheck.cli.joblog.spelling import anchors
+
+LINES = 3000
+
+
+def words(generator):
+    return " ".join("".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(9))
+
+
+def seconds(line):
+    generator = random.Random(1)
+    data = "".join(line.format(words(generator)) for _ in range(LINES)).encode()
+    matcher = Matcher(known())
+    matcher.search([Piece(1, line.format("first").encode())], "warm.log")
+    start = time.process_time()
+    found = matcher.search([Piece(1, data)], "job.log")
+    return time.process_time() - start, found
+
+
+@pytest.mark.long
+def test_errors_that_all_differ_cost_at_most_twenty_times_what_other_lines_cost():
+    plain, nothing = seconds("[rank1]: step {} of the epoch\n")
+    errors, found = seconds("[rank1]: RuntimeError: {} of the epoch\n")
+    assert (nothing, [seen.times for seen in found]) == ([], [LINES])
+    assert errors < 20 * plain
+
+
+@pytest.mark.long
+def test_a_line_without_end_takes_no_more_memory_than_a_few_pieces():
+    generator = random.Random(2)
+    pieces = (Piece(1, generator.randbytes(CHUNK_BYTES).replace(b"\n", b" ")) for _ in range(30))
+    matcher = Matcher(known())
+    tracemalloc.start()
+    matcher.search(pieces, "job.log")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 12 * CHUNK_BYTES
+
+
+def test_lines_that_all_differ_do_not_add_up_in_memory():
+    matcher = Matcher(known())
+    generator = random.Random(3)
+    tracemalloc.start()
+    for _ in range(3):
+        lines = "".join(f"{words(generator) * 20}\n" for _ in range(700)).encode()
+        matcher.search([Piece(1, lines)], "job.log")
+    size = len(lines)
+    del lines
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < size / 10
+
+
+@pytest.mark.parametrize(
+    ("pattern", "parts"),
+    [
+        ("torchrun|init_(?:a|b)x", ("torchrun", "init_")),
+        (r"from torch\._C|[a|b]Rank\d+", ("from torch._c", "rank")),
+        (r"\(yes\|no\)|maybe", ("(yes|no)", "maybe")),
+        (r"\w+|torchrun", ("", "torchrun")),
+    ],
+)
+def test_a_match_of_a_pattern_has_one_of_its_anchors(pattern, parts):
+    assert anchors(pattern) == parts
+
+
+def test_every_anchor_of_what_must_stand_nearby_occurs_in_texts_that_match():
+    """Each pattern's own alternatives are texts that match it, if they have no special characters."""
+    for spelling in known():
+        for pattern in filter(None, (spelling.near, spelling.unless)):
+            for text in pattern.pattern.replace("\\b", "").split("|"):
+                if text.replace(" ", "").replace("_", "").isalnum() and pattern.search(text):
+                    assert any(part in text.lower() for part in anchors(pattern.pattern)), (pattern.pattern, text)
