@@ -15,7 +15,6 @@ from distcheck.report.schema import Document
 from distcheck.report.sections import PIECES
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import outcome
-from distcheck.rules.job.run_attempts import restart
 
 
 def headline(job: Job, report: Document) -> list[str]:
@@ -28,7 +27,7 @@ def headline(job: Job, report: Document) -> list[str]:
     missing = f" ({len(absent)} missing: {fold(absent, PIECES)}{' on ' + on if on else ''})" if absent else ""
     parts = [
         f"{count(world.ranks, 'rank')}{missing} on {count(world.nodes, 'node')}",
-        f"launcher {world.launcher}{f' ({again})' if (again := restart(job)) else ''}",
+        f"launcher {world.launcher}{_restart(job)}",
         f"backend {world.backend}",
         f"torch {world.torch}" if world.torch else "torch not found",
         *([f"NCCL {world.nccl}"] if world.nccl else []),
@@ -40,6 +39,16 @@ def headline(job: Job, report: Document) -> list[str]:
     if models:
         lines.append("GPUs: " + ", ".join(f"{number} x {harmless(name)}" for name, number in sorted(models.items())))
     return lines
+
+
+def _restart(job: Job) -> str:
+    """Return which attempt and restart of torchrun this is, in parentheses; '' for the first."""
+    if not any("TORCHELASTIC_RUN_ID" in rank.environment for rank in job.ranks):
+        return ""
+    from distcheck.rules.job.run_attempts import restart  # not needed in a bare shell
+
+    again = restart(job)
+    return f" ({again})" if again else ""
 
 
 def _lone_nodes(job: Job, report: Document) -> list[str]:

@@ -11,7 +11,6 @@ from distcheck.facts.run_attempt import RunAttempt
 from distcheck.rollcall.protocol import Bye, Here, LastCall
 from distcheck.rollcall.server import Server
 from distcheck.rules.diagnose import judge
-from distcheck.rules.job.run_attempts import this_attempt
 from distcheck.run import attempts, measure, peer_round
 from distcheck.run.context import Session
 from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPEAT_SECONDS, REPORT_RESERVE_SECONDS
@@ -162,7 +161,11 @@ async def _conclude(run: Session) -> RunResult:
     if server is not None:
         await server.close_doors()
         _take_note_of_followers(run, server)
-    attempt = this_attempt(run.record.job()) if run.memory is not None else None
+    attempt = None
+    if run.memory is not None:
+        from distcheck.rules.job.run_attempts import this_attempt  # only where torchrun can restart the ranks
+
+        attempt = this_attempt(run.record.job())
     attempts.remember(run, attempt)
     if server is not None:
         await _call_last(run, server, attempt)

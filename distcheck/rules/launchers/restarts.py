@@ -100,7 +100,8 @@ def elastic_join_blocked(job: Job) -> Iterator[Outcome]:
     Fix: ``export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` for torchrun on every node.
     See: https://github.com/pytorch/pytorch/pull/128096, https://github.com/pytorch/pytorch/issues/135712
     """
-    ranks = [r for r in by_agent(job) if r.environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"]
+    agents = [r for r in by_agent(job) if not r.placement.local_rank]
+    ranks = [r for r in agents if r.environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"]
     meant, here = {nodes_meant(job, r) for r in ranks}, agents_met(job)
     if here is None or len(meant) != 1:
         return
