@@ -27,7 +27,7 @@ class GroupFigure(Facts, frozen=True):
     seconds: tuple[Measured | None, ...] = ()
     """Each group's median, by the groups' first ranks, while all of them work; None if a rank of it has no figure."""
     best_seconds: tuple[Measured | None, ...] = ()
-    """Each group's quickest burst: what slows one burst only is no property of the group."""
+    """Each group's quickest burst: what slows some of them only is no property of the group."""
     lacks: str = ""
     """Why it was not measured."""
 

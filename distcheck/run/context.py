@@ -39,7 +39,7 @@ _GPU_SIZE_SECONDS, _CPU_SIZE_SECONDS = 2.0, 0.6
 _CPU_GROUP_BYTES, _GPU_GROUP_BYTES = 1 << 20, 64 << 20
 """The size measured in the groups of a mesh, without --sizes."""
 _CPU_GROUP_SECONDS, _GPU_GROUP_SECONDS = 0.3, 1.0
-"""Time in which its bursts are repeated: several, because a group is judged by its quickest one."""
+"""Time in which its bursts are repeated: several, because a group is slow only if its quickest one is."""
 _COUNTER_SECONDS = 3.0
 _HISTORY_RESERVE_SECONDS = 1.5
 """Kept back from --timeout: one second to kill a child that hangs, the rest for the goodbyes."""

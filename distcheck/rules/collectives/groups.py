@@ -10,8 +10,6 @@ from distcheck.facts.groups import GroupFigure, with_groups
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.members import Members
 from distcheck.facts.quantities import size
-from distcheck.isolation.figures import shares
-from distcheck.isolation.state import settings_for
 from distcheck.rules import Outcome, rule
 from distcheck.rules.collectives.endings import endings, evidence_of, who, why_ended
 from distcheck.rules.finding import Finding, Fix, NotChecked
@@ -35,7 +33,7 @@ class _Slow(NamedTuple):
     share: float
     """Its speed as a share of that of its sisters."""
     speed: float
-    """GB/s of bus bandwidth in its quickest burst."""
+    """GB/s of bus bandwidth."""
 
     @property
     def name(self) -> str:
@@ -83,9 +81,9 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
     A step of the job takes as long as its slowest group. The time over the whole world does not show which one that is,
     and hides a slow group that the largest collective does not need.
 
-    Found by measuring all groups of a dimension at the same time, each by its quickest burst. They are compared with
-    groups of the same dimension that have as many nodes with as many ranks on the same GPUs. A gate then searches the
-    nodes for the one at fault.
+    Found by measuring all groups of a dimension at the same time, and comparing those that have as many ranks on as
+    many nodes with the same GPUs. A group is slow if its median is, and its quickest burst too. A gate then searches
+    the nodes for the one at fault.
 
     Fix: check the nodes that the slow groups have in common; ``distcheck isolate`` finds a slow node or link.
     """
@@ -122,24 +120,26 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
 
 def _slow(job: Job, ran: Collectives) -> list[_Slow]:
     """Return the groups that are slow in an operation, compared with groups of the same shape."""
+    from distcheck.isolation.figures import shares  # only needed with a mesh
+    from distcheck.isolation.state import settings_for
+
     members = Members(job)
     nodes = {rank: node for node, here in members.by_node.items() for ranks in here.values() for rank in ranks}
     most = settings_for(ran.backend).slow_share
     slow: list[_Slow] = []
     for figure, groups in with_groups(ran.mesh, ran.groups, len(nodes)):
-        factor = bus_factor(figure.op, len(groups[0])) or 1.0
+        measured_bytes = figure.bytes * (bus_factor(figure.op, len(groups[0])) or 1.0)
         known = [
-            (ranks, figure.bytes / best / 1e9 * factor)
-            for ranks, best in zip(groups, figure.best_seconds, strict=False)
-            if best is not None and nodes.keys() >= set(ranks)
+            (ranks, measured_bytes / usual, measured_bytes / best)
+            for ranks, usual, best in zip(groups, figure.seconds, figure.best_seconds, strict=False)
+            if usual is not None and best is not None and nodes.keys() >= set(ranks)
         ]
-        for sisters in grouped(known, lambda pair: _shape(members, nodes, pair[0])).values():
-            judged = shares([speed for _, speed in sisters], most)
-            slow += (
-                _Slow(figure, ranks, tuple(dict.fromkeys(nodes[rank] for rank in ranks)), share, speed)
-                for (ranks, speed), (share, is_slow) in zip(sisters, judged, strict=True)
-                if is_slow
-            )
+        for sisters in grouped(known, lambda group: _shape(members, nodes, group[0])).values():
+            ranks, *speeds = zip(*sisters, strict=True)
+            for group, speed, *judged in zip(ranks, speeds[0], *(shares(kind, most) for kind in speeds), strict=True):
+                if all(is_slow for _, is_slow in judged):
+                    places = tuple(dict.fromkeys(nodes[rank] for rank in group))
+                    slow.append(_Slow(figure, group, places, max(share for share, _ in judged), speed / 1e9))
     return slow
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from distcheck.facts.groups import GroupFigure
 from distcheck.facts.job import Collectives
@@ -91,6 +92,14 @@ def test_what_gloo_shows_under_load_is_no_finding_and_on_gpus_it_is(grouped, jud
     assert findings(judge(grouped([figure("dp", "all_reduce", best)]), "groups")) == []
     (found,) = findings(judge(grouped([figure("dp", "all_reduce", best)], backend="nccl"), "groups"))
     assert (found.severity, found.ranks) == ("error", (11, 15))
+
+
+@pytest.mark.parametrize("kind", ["seconds", "best_seconds"])
+def test_a_group_that_is_slow_in_some_bursts_only_is_no_finding(grouped, judge, kind):
+    slow = replace(healthy()[1], **{kind: (*(0.01,) * 7, 0.2)})
+    assert findings(judge(grouped([slow]), "groups")) == []
+    both = replace(slow, seconds=getattr(slow, kind), best_seconds=getattr(slow, kind))
+    assert findings(judge(grouped([both]), "groups"))
 
 
 def test_groups_of_another_shape_are_not_compared(grouped, judge):
