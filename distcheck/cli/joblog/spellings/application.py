@@ -183,7 +183,7 @@ SPELLINGS = (
     _app(r"LocalEntryNotFoundError", source=_HUB, says=_DOWNLOAD),
     _app(r"OfflineModeIsEnabled", source=_HUB, says=_DOWNLOAD),
     _app(
-        r"(?:RepositoryNotFound|GatedRepo)Error",
+        r"RepositoryNotFoundError",
         source=_HUB,
         says="The model hub refuses the model: check its name and the login.",
     ),

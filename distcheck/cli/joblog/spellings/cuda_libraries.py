@@ -45,8 +45,9 @@ _FORMS = (
     r"CUDA (?:runtime |driver )?(?:error|failure)\W{{0,3}}(?:code |number )?\W{{0,2}}(?:{0})\b",
     r"Return value (?:{0}) from '?cu",
     r"cudaError_t (?:{0})\b",
-    r"\bcu[A-Za-z]\w+(?:\([^()]*\))? returned (?:error )?(?:code )?(?:{0})\b",
-    r"\bcu[A-Za-z]\w+(?:\([^()]*\))? failed (?:with )?(?:error )?(?:code )?\(?(?:{0})\b",
+    r"cudaGetDeviceCount\b\D{{0,40}}\b(?:{0})\b",
+    r"cudaSetDevice\b\D{{0,40}}\b(?:{0})\b",
+    r"\bcuInit\b(?:\(0\))?\D{{0,40}}\b(?:{0})\b",
 )
 """How programs that write no name write a number."""
 

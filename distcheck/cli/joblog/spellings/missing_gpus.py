@@ -29,8 +29,10 @@ SPELLINGS = (
     _gpu(r"No supported gpu backend found", _NONE, source=_LIGHTNING),
     _gpu(r"can ?not run on your system since the accelerator is not available", _NONE, source=_LIGHTNING),
     _gpu(r"Failed to infer device type", _NONE, source=_VLLM),
-    _gpu(r"\bno (?:NVIDIA |CUDA )?GPUs? found", _NONE, source=_TORCH),
-    _gpu(r"\bno (?:NVIDIA |CUDA )?GPUs? (?:were )?detected", _NONE, source=_TORCH),
+    _gpu(r"\bno gpus? found", _NONE, source=_TORCH) if False else _gpu(r"no GPUs were found", _NONE, source=_TORCH),
+    _gpu(r"no GPUs? detected", _NONE, source=_TORCH),
+    _gpu(r"no CUDA GPUs? (?:found|detected)", _NONE, source=_TORCH),
+    _gpu(r"no NVIDIA GPUs? (?:found|detected)", _NONE, source=_TORCH),
     _gpu(r"Can't initialize NVML", "gpu-nvml-init-failed gpu-none-visible", source=_TORCH),
     _gpu(r"NVML Shared Library Not Found", "gpu-nvml-init-failed gpu-none-visible", source=_SMI),
     # too few
@@ -39,9 +41,7 @@ SPELLINGS = (
         r"exceeds? the (?:total )?number of (?:available|visible) (?:GPUs|devices|CUDA devices)", _FEWER, source=_VLLM
     ),
     _gpu(r"not enough (?:available )?GPUs\b", _FEWER, source=_VLLM),
-    _gpu(
-        r"\bonly \d+ (?:GPUs?|CUDA devices?) (?:are|is|were) (?:available|visible|found|detected)", _FEWER, source=_VLLM
-    ),
+    _gpu(r"only \d+ GPUs? (?:are|is|were) (?:available|visible|found|detected)", _FEWER, source=_VLLM),
     _gpu(r"Ray does not allocate any GPUs on the driver node", _FEWER, source=_RAY),
     _gpu(r"Current node has no GPU available", _FEWER, source=_RAY),
     # of an architecture without code

@@ -113,7 +113,7 @@ SPELLINGS = (
     _start(r"Could not open XML (?:topology|graph) file", "nccl-topo-file-stale", source=_TOPOLOGY),
     _start(r"XML (?:Topology|Graph) has wrong version", "nccl-topo-file-stale", source=_TOPOLOGY),
     _start(
-        r"(?:XML )Parse(?: error)? : (?:unterminated|unexpected|expect)",
+        r"XML Parse(?: error)? : (?:unterminated|unexpected|expect)",
         "nccl-topo-file-stale",
         weight=LIKELY,
         source=_TOPOLOGY,
@@ -123,7 +123,12 @@ SPELLINGS = (
     _start(r"Invalid NCCL_COMM_ID", "nccl-comm-id-set", source=_BOOTSTRAP),
     _start(r"ncclCommGetUniqueId should not be called when NCCL_COMM_ID is set", "nccl-comm-id-set", source=_INIT),
     _start(r"nccl-socket-\S+ failed", "nccl-ipc-abstract-socket", source=_IPC),
-    _start(r"UDS: .*failed", "nccl-ipc-abstract-socket", weight=LIKELY, source=_IPC),
+    _start(
+        r"UDS: (?:Binding|Sending|Receiving|Socket) .*(?:failed|error)",
+        "nccl-ipc-abstract-socket",
+        weight=LIKELY,
+        source=_IPC,
+    ),
     _start(
         r"cuMem host allocations do not appear to be working",
         "nccl-cumem-host-docker",

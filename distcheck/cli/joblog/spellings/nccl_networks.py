@@ -28,12 +28,15 @@ _MISMATCH = "The ranks called different collectives, or the same with other size
 
 SPELLINGS = (
     _net(r"ibv_\w+(?:\([^()]*\))? failed.*Cannot allocate memory", "ib-fork-or-memlock", source=_IB),
-    _net(
-        r"ibv_(?:create_qp|create_cq|create_srq|exp_create_qp|reg_mr|alloc_pd)\w*(?:\([^()]*\))? failed",
-        "ib-fork-or-memlock",
-        weight=LIKELY,
-        source=_IB,
-        unless=r"ibv_reg\w+ failed.*Bad address",
+    *(
+        _net(
+            rf"{call}\w*(?:\([^()]*\))? failed",
+            "ib-fork-or-memlock",
+            weight=LIKELY,
+            source=_IB,
+            unless=r"ibv_reg\w+ failed.*Bad address",
+        )
+        for call in ("ibv_create_(?:qp|cq|srq)", "ibv_exp_create_qp", "ibv_reg_mr", "ibv_alloc_pd")
     ),
     _net(r"ibv_reg\w+ failed.*Bad address", "gdr-module-missing gdr-on-some-nodes", source=_IB),
     _net(r"ibv_modify_qp failed.*(?:local|remote) GID ::(?:,|\s|$)", "roce-gid-index-wrong", source=_VERBS),
@@ -226,7 +229,7 @@ SPELLINGS = (
     ),
     _net(r"could not insert '?nv(?:idia)?_peer_?mem", "gdr-module-missing sw-ofed-kernel", source=_PEERMEM),
     _net(
-        r"nv(?:idia)?_peer_?mem: (?:Unknown symbol|disagrees about)",
+        r"(?:Unknown symbol|about version of symbol) ib_(?:un)?register_peer_memory_client",
         "gdr-module-missing sw-ofed-kernel",
         source=_PEERMEM,
     ),

@@ -20,5 +20,5 @@ SPELLINGS = (
     _xid(_LINE + r"(?P<xid>\d+)\b", "gpu-xid-recent", weight=LIKELY),
     _xid(r"nvidia-nvswitch\d*: SXid ", "gpu-nvlink-errors gpu-fabric-manager-down", weight=LIKELY),
     _xid(r"NVRM: API mismatch: the client has (?:the )?version", "gpu-nvml-init-failed"),
-    _xid(r"NVRM: .*(?:RmInitAdapter|rm_init_adapter) failed", "gpu-fell-off-bus gpu-nvml-init-failed", weight=LIKELY),
+    _xid(r"rm_init_adapter failed", "gpu-fell-off-bus gpu-nvml-init-failed", weight=LIKELY),
 )
