@@ -29,7 +29,7 @@ SPELLINGS = (
     _gpu(r"No supported gpu backend found", _NONE, source=_LIGHTNING),
     _gpu(r"can ?not run on your system since the accelerator is not available", _NONE, source=_LIGHTNING),
     _gpu(r"Failed to infer device type", _NONE, source=_VLLM),
-    _gpu(r"\bno gpus? found", _NONE, source=_TORCH) if False else _gpu(r"no GPUs were found", _NONE, source=_TORCH),
+    _gpu(r"no GPUs were found", _NONE, source=_TORCH),
     _gpu(r"no GPUs? detected", _NONE, source=_TORCH),
     _gpu(r"no CUDA GPUs? (?:found|detected)", _NONE, source=_TORCH),
     _gpu(r"no NVIDIA GPUs? (?:found|detected)", _NONE, source=_TORCH),

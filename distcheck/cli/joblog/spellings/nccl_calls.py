@@ -79,8 +79,15 @@ SPELLINGS = (
         source=f"{_SRC}/misc/nvmlwrap.cc",
     ),
     _gpu(r"nvmlInit\w*\(\) failed", "gpu-nvml-init-failed", source=f"{_SRC}/misc/nvmlwrap.cc"),
+    # another rank of "this host" tells a GPU that this process cannot see: two containers taken for one host
     _gpu(
-        r"nvmlDeviceGetHandleBy\w+\([^()]*\) failed",
+        r"nvmlDeviceGetHandleByPciBusId\w*\([^()]*\) failed: Not Found",
+        "k8s-pod-host-confusion nccl-hostid-split",
+        weight=LIKELY,
+        source="https://github.com/NVIDIA/nccl/issues/1529",
+    ),
+    _gpu(
+        r"nvmlDeviceGetHandleBy\w+\([^()]*\) failed(?!: Not Found)",
         "gpu-nvml-init-failed gpu-fell-off-bus",
         weight=LIKELY,
         source=f"{_SRC}/misc/nvmlwrap.cc",
