@@ -211,10 +211,12 @@ def _train(task: Task, device: torch.device, store: Store, left: float, say: Tel
         say(Trained("DDP", Missing(reason=f"less than {_TRAINING_SECONDS:g} s of the time limit were left")))
         return
     say(Step(f"{TRAINING}: import"))
-    from distcheck.collectives.training import model, steps, ways  # a second of CPU time, which nothing else needs
+    # A second of CPU time, which nothing else needs.
+    from distcheck.collectives.training import model, steps, tensor_parallel, ways
 
     me = model.TrainingRank(device, task.rank, task.world_size)
-    for way in ways.WAYS:
+    mesh = task.plan.mesh
+    for way in (*ways.WAYS, *["TP"] * bool(tensor_parallel.dimension_of(mesh))):
 
         def note(text: str, way: str = way) -> None:
             say(Step(f"{TRAINING}: {way} {text}"))
@@ -222,7 +224,10 @@ def _train(task: Task, device: torch.device, store: Store, left: float, say: Tel
         def keep(known: Training | Missing, way: str = way) -> None:
             say(Trained(way, known))
 
-        done = steps.train(way, me, store, note, keep)
+        if way == "TP" and mesh is not None:
+            done = tensor_parallel.train(mesh, task.rank, device, note, keep)
+        else:
+            done = steps.train(way, me, store, note, keep)
         keep(done)
         if isinstance(done, Training) and done.stopped:
             break  # the next way would show the same

@@ -64,6 +64,8 @@ class Training(Facts, frozen=True):
     """How many it should have taken."""
     wrong_own: tuple[WrongTensor, ...] = ()
     """The rank's own gradients that are wrong, before they were averaged."""
+    wrong_output: tuple[WrongTensor, ...] = ()
+    """Outputs of layers that are divided among ranks, and are wrong on this rank."""
     wrong_average: tuple[WrongTensor, ...] = ()
     """Averaged gradients that are wrong on this rank."""
     wrong_update: tuple[WrongTensor, ...] = ()

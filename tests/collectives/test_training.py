@@ -43,9 +43,9 @@ def forker():
 def judged(forker, tmp_path):
     """Return a function that takes training steps in ranks and returns the job and its diagnosis."""
 
-    def judged(ranks, fault=""):
+    def judged(ranks, fault="", mesh=None):
         stderr = tmp_path / "stderr"
-        forker.stdin.write(json.dumps({"ranks": ranks, "fault": fault, "stderr": str(stderr)}) + "\n")
+        forker.stdin.write(json.dumps({"ranks": ranks, "fault": fault, "mesh": mesh, "stderr": str(stderr)}) + "\n")
         forker.stdin.flush()
         assert select.select([forker.stdout], [], [], 100)[0], "no answer within 100 s"
         said = json.loads(forker.stdout.readline())
@@ -98,3 +98,23 @@ def test_the_one_broken_rank_of_three_is_named(judged, fault):
     assert {(f.rule, f.ranks, f.confirmed) for f in said.findings} == {(rule, (1,), True)}
     assert words in said.findings[0].message
     assert said.verdict.exit_code == 40
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("fault", "rule", "words"),
+    [
+        ("", "", ""),
+        ("another_part_of_a_layer", "step-parameters-differ", "changed the parameters for TP"),
+        ("a_layer_that_returns_something_else", "step-output-wrong", "of layers.0 in step 1"),
+    ],
+)
+def test_tensor_parallel_layers_of_a_mesh_are_exact_and_a_wrong_part_is_named(judged, fault, rule, words):
+    kept, said = judged(4, fault, {"dp": 2, "tp": 2})
+    assert list(kept[0]) == ["DDP", "FSDP2", "TP"]
+    if isinstance(kept[0]["TP"], Missing):
+        pytest.skip(kept[0]["TP"].reason)
+    assert {way["TP"].steps for way in kept} == {2}
+    about = [f for f in said.findings if f.rule != "step-average-scaled"]
+    assert [(f.rule, f.ranks) for f in about] == ([(rule, (1,))] if rule else [])
+    assert all(words in f.message for f in about)

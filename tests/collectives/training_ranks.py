@@ -13,7 +13,8 @@ import msgspec
 
 from distcheck.collectives import worker
 from distcheck.collectives.plan import Failed, Plan, StoreOpen, Task, Trained
-from distcheck.collectives.training import model, sampler, steps, ways
+from distcheck.collectives.training import model, sampler, steps, tensor_parallel, ways
+from distcheck.facts.mesh import Mesh
 
 # isort: split
 import torch
@@ -87,6 +88,27 @@ def a_broadcast_that_changes_one_element():
     ways.DistributedDataParallel = wrapped
 
 
+def another_part_of_a_layer():
+    divide = tensor_parallel._parallelize
+
+    def divided(model, *args):
+        divide(model, *args)
+        with torch.no_grad():
+            model.layers[1].weight.to_local()[0, 0] += 1
+
+    tensor_parallel._parallelize = divided
+
+
+def a_layer_that_returns_something_else():
+    divide = tensor_parallel._parallelize
+
+    def divided(model, *args):
+        divide(model, *args)
+        model.layers[0].register_forward_hook(lambda _layer, _inputs, outputs: outputs + 1)
+
+    tensor_parallel._parallelize = divided
+
+
 EVERYWHERE = {"a_hook_that_drops_the_gradients"}
 """Faults whose code runs on every rank."""
 
@@ -109,7 +131,8 @@ def be_rank(task, fault, said, port):
 
 
 def run(asked):
-    plan = Plan("gloo", (), (), deadline_seconds=30.0, training=True)
+    mesh = Mesh(asked["mesh"]) if asked.get("mesh") else None
+    plan = Plan("gloo", (), (), deadline_seconds=30.0, training=True, mesh=mesh)
     port_read, port_write = os.pipe()
     pipes, store = [], None
     for rank in range(asked["ranks"]):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STEPS = 2
 """Each at the beginning of an epoch of its own."""
-_LEARNING_RATE = 2.0**-6
+LEARNING_RATE = 2.0**-6
 
 
 def train(
@@ -58,7 +58,7 @@ def train(
         return replace(known, stopped="the ranks have different models")
     say("wrap")
     wrapped = way.wrap(me, model)
-    known = _with_digests(known, model, lambda p, now: replace(p, wrapped=now))
+    known = with_digests(known, model, lambda p, now: replace(p, wrapped=now))
     for so_far in _steps(name, me, known, model, wrapped, sampler, orders, store, say):
         known = so_far
         tell(known)
@@ -78,7 +78,7 @@ def _steps(
 ) -> Iterator[Training]:
     """Take the steps; yield what is known after each, and if a rank cannot take the next one."""
     way = WAYS[name]
-    optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     own: Tensors = {}
     for key, value in model.named_parameters() if way.hooks else ():
         value.register_hook(  # type: ignore[no-untyped-call]
@@ -104,10 +104,10 @@ def _steps(
         due = {key: way.part(me, total / me.ranks) for key, total in everybody.items()}
         before = {key: held(p).clone() for key, p in parameters.items()}
         optimizer.step()
-        moved = {key: value - _LEARNING_RATE * average[key] for key, value in before.items()}
+        moved = {key: value - LEARNING_RATE * average[key] for key, value in before.items()}
         wrong = tuple(differences(number, average, due, me.rounding))
         parts = {key: way.part(me, value) for key, value in mine.items()}
-        known = _with_digests(known, model, lambda p, now: replace(p, stepped=(*p.stepped, now)))
+        known = with_digests(known, model, lambda p, now: replace(p, stepped=(*p.stepped, now)))
         known = replace(
             known,
             steps=number,
@@ -121,7 +121,7 @@ def _steps(
         yield known
 
 
-def _with_digests(known: Training, model: torch.nn.Module, add: Callable[[Parameter, str], Parameter]) -> Training:
+def with_digests(known: Training, model: torch.nn.Module, add: Callable[[Parameter, str], Parameter]) -> Training:
     """Return what is known, with the digest of every parameter as it is now."""
     now = {name: digest(gathered(value)) for name, value in model.named_parameters()}
     return replace(known, parameters=tuple(add(p, now[p.name]) for p in known.parameters))

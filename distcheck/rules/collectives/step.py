@@ -268,6 +268,43 @@ def step_gradient_wrong(job: Job) -> Iterator[Outcome]:
             )
 
 
+@rule("training", scope=("node", "link"))
+def step_output_wrong(job: Job) -> Iterator[Outcome]:
+    """Tensor parallel layers do not return what the whole layer returns.
+
+    A layer that is divided among ranks gathers or sums its parts in every forward pass. If one part is wrong, lost or
+    in another order, every activation after it is wrong, without an error: the loss is higher than on one GPU. Causes
+    are a rank with another part of the weights, ranks in another order than the mesh has, and a network or a GPU that
+    returns wrong numbers.
+
+    Found with ``--step`` and a ``--mesh`` that has a dimension of tensor parallel ranks: two linear layers are divided
+    by ``parallelize_module``, one by columns and one by rows. Weights and data are whole numbers, so that the outputs
+    of the whole layers are known exactly. A rank whose own gradients or parameters are wrong is in the rules for these,
+    and the outputs are then a consequence.
+
+    Fix: do not train on the named nodes; measure the groups of the mesh with ``distcheck gate --mesh``.
+    See: https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html
+    """
+    for way, ranks in trained(job).items():
+        odd = [one for one in ranks if one.training.wrong_output]
+        if odd and not any(one.training.wrong_own or one.training.wrong_update for one in ranks):
+            few = 2 * len(odd) < len(ranks)
+            yield found(
+                job,
+                [one.rank for one in odd],
+                f"{named(job, odd)} received wrong outputs of layers that are divided for {way}: "
+                f"{first_wrong(odd[0].training.wrong_output)}",
+                Fix(
+                    "Do not train on these nodes; measure the groups of the mesh, then search for the bad node.",
+                    (*([f"distcheck gate --mesh {job.asked.mesh}"] if job.asked.mesh else []), "distcheck isolate"),
+                ),
+                scope="node" if few else "link",
+                owner="admin",
+                confirmed=False,
+                evidence=wrongs(odd, lambda t: t.wrong_output),
+            )
+
+
 @rule("training")
 def step_average_scaled(job: Job) -> Iterator[Outcome]:
     """All averaged gradients are the exact average times one factor, on all ranks.

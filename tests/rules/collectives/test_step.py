@@ -140,6 +140,18 @@ def test_gloo_that_sums_for_fsdp2_is_a_warning(job, judge):
     assert "2.7.1" in finding.fix.text
 
 
+def test_wrong_outputs_of_divided_layers_are_a_suspicion_unless_a_rank_shows_why(job, judge):
+    wrong = {n: lambda t: replace(t, wrong_output=WRONG) for n in (2, 3)}
+    (finding,) = judge(job(4, wrong), "step").findings
+    assert (finding.rule, finding.ranks, finding.scope, finding.confirmed) == (
+        "step-output-wrong", (2, 3), "link", False,
+    )  # fmt: skip
+    (finding,) = judge(job(5, {3: wrong[3]}), "step").findings
+    assert (finding.ranks, finding.scope) == ((3,), "node")
+    wrong[3] = lambda t: replace(t, wrong_output=WRONG, wrong_update=WRONG)
+    assert [(f.rule, f.ranks) for f in judge(job(4, wrong), "step").findings] == [("step-parameters-differ", (3,))]
+
+
 def test_what_all_ways_to_train_share_is_one_finding(job, judge):
     twice = job(4, {2: ODD["step-seed-differs"]})
     both = [
