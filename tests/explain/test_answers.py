@@ -6,16 +6,19 @@ import bz2
 import gzip
 import json
 import lzma
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from distcheck.cli.joblog import reading
-from distcheck.cli.joblog.answer import explained
+from distcheck.cli.joblog import reading, remedies
+from distcheck.cli.joblog.answer import _AFTER_A_HANG, _NEXT, explained
 from distcheck.cli.joblog.reading import CHUNK_BYTES
 from distcheck.cli.main import app
 from distcheck.facts.errors import UsageError
+from distcheck.rules import all_rules
 
 ROOT = Path(__file__).parents[2]
 IN_USE = "The server socket has failed to bind to [::]:29511 (errno: 98 - Address already in use).\n"
@@ -52,7 +55,9 @@ def test_json_is_one_document_with_the_most_likely_cause_first(tmp_path):
         "file": str(tmp_path / "job.log"),
     }
     assert "ss -ltnp 'sport = :29511'" in first["fix"]["commands"]
-    assert first["prove"] == "distcheck net --nproc auto --master-port 29511"
+    assert first["prove"] == (
+        "distcheck net --hosts NODES --master-port 29511  # the nodes of the job, as in node1,node2"
+    )
     assert result.stdout.count("\n") == 1
     assert len(document["causes"]) <= 3
 
@@ -280,3 +285,47 @@ def test_the_docs_show_what_is_printed():
     command, _, output = shown.partition("\n")
     words = [word.replace("tests/", f"{ROOT}/tests/") for word in command.split()]
     assert CliRunner().invoke(app(words), words).output.replace(f"{ROOT}/", "") == f"{output}\n"
+
+
+def every_command():
+    """Return the fixes and proofs of all rules, and what is run next, with and without a log's values."""
+    values = {"port": "29511", "host": "node7", "gpu": "3", "path": "/data"}
+    for rule in all_rules():
+        for own, nodes in (({}, ()), (values, ("node1",)), (values, ("node1", "node2"))):
+            yield from remedies.fix(rule.name, own).commands
+            yield remedies.proof(rule.name, own, nodes)
+    for commands in (*_NEXT.values(), _AFTER_A_HANG):
+        yield from commands
+
+
+@pytest.mark.process
+def test_every_command_is_valid_shell():
+    commands = list(dict.fromkeys(every_command()))
+    assert len(commands) > 150
+    done = subprocess.run(["bash", "-n"], input="\n".join(commands), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_command_has_a_value_of_an_example_or_needs_another_page():
+    for command in every_command():
+        assert not re.search(r"\beth0\b|node0\d|mlx5_\d|…|\.\.\. |gpu-reset$|<\w+>", command), command
+        assert "torch.cuda.set_device" not in command
+    for rule in all_rules():
+        assert "See: " not in remedies.fix(rule.name, {}).text, rule.name
+
+
+def test_a_gpu_is_reset_only_by_the_number_that_the_log_has():
+    assert "sudo nvidia-smi --gpu-reset -i 3  # its number" in remedies.fix("gpu-needs-reset", {"gpu": "3"}).commands
+    assert "sudo nvidia-smi --gpu-reset -i GPU  # its number" in remedies.fix("gpu-needs-reset", {}).commands
+
+
+def test_a_value_of_a_log_cannot_run_in_a_command(tmp_path):
+    for host in ("$(reboot)", "-oProxyCommand=reboot", "a;b", "`x`", "a b"):
+        assert "ssh-copy-id NODE" in remedies.fix("launch-node-unreachable", {"host": host}).commands
+
+
+def test_after_a_collective_that_timed_out_the_flight_recorder_is_next(tmp_path):
+    line = "[rank2]: [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n"
+    found = answered(tmp_path, line)
+    assert found.causes == ()
+    assert found.next[-1].startswith("distcheck explain --flight nccl_trace_rank_*")

@@ -22,14 +22,34 @@ from distcheck.rules import find_rule
 from distcheck.rules.finding import Fix
 
 _NEXT: dict[str, tuple[str, ...]] = {
-    "start-up": ("distcheck env", "distcheck gate -- COMMAND  # before the job's own command, in its launcher"),
-    "network": ("distcheck net  # in the job's launcher, or with --hosts", "NCCL_DEBUG=WARN COMMAND"),
-    "GPU": ("distcheck gpu --nproc auto", "sudo dmesg -T | grep -i xid"),
-    "process killed": ("sudo dmesg -T | grep -i -E 'oom|killed process'", "distcheck node"),
-    "application": ("TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 COMMAND",),
-    "": ("distcheck gate --nproc auto", "NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND"),
+    "start-up": (
+        "distcheck env  # in place of the script, started in the same way",
+        "distcheck gate -- COMMAND  # in the job's launcher; COMMAND: what it starts now",
+    ),
+    "network": (
+        "distcheck net --hosts NODES  # the nodes of the job, as in node1,node2",
+        "NCCL_DEBUG=WARN COMMAND  # COMMAND: what starts the job",
+    ),
+    "GPU": ("distcheck gpu --nproc auto  # on the node of the rank", "sudo dmesg -T | grep -i xid"),
+    "process killed": (
+        "sudo dmesg -T | grep -i -E 'oom|killed process'  # on the node of the rank",
+        "distcheck node  # there, too",
+    ),
+    "application": (
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 COMMAND  # COMMAND: what starts the job",
+    ),
+    "": (
+        "distcheck gate --nproc auto",
+        "NCCL_DEBUG=WARN TORCH_DISTRIBUTED_DEBUG=DETAIL COMMAND  # COMMAND: what starts the job",
+    ),
 }
 """What to run when no rule names the cause, by its class."""
+_AFTER_A_HANG = (
+    "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+    'export TORCH_NCCL_DEBUG_INFO_TEMP_FILE="$PWD/nccl_trace_rank_"  # then start the job again',
+    "distcheck explain --flight nccl_trace_rank_*  # after the next hang: names the rank that holds up the others",
+)
+"""What to run when a collective timed out."""
 
 
 class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +144,7 @@ def answer(seen: Sequence[Sighting]) -> Answer:
         about=judgement.about,
         telling=_telling(first, root),
         later=tuple(_telling(s, None) for s in later[:2]),
-        next=tuple(proofs) or _NEXT[judgement.about or ""],
+        next=tuple(proofs) or (_AFTER_A_HANG if "collective" in first.spelling.says else _NEXT[judgement.about or ""]),
     )
 
 

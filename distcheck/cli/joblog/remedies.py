@@ -9,6 +9,9 @@ from distcheck.cli.joblog.subject import command
 from distcheck.rules import find_rule
 from distcheck.rules.finding import Fix
 
+_VISIBLE = 'nvidia-smi -L; echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-unset}"'
+_INTERFACE = r"$(ip -o route get 1.1.1.1 | sed 's/.* dev \([^ ]*\).*/\1/')  # or another of `ip -br address`"
+"""The interface of the default route."""
 _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "env-rank-unset": (
         "Start the script with a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
@@ -55,11 +58,11 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "net-hostname-loopback": (
         "Let the node's own name resolve to its network address in /etc/hosts, or name the interface.",
-        ("getent hosts $(hostname)", "export GLOO_SOCKET_IFNAME=$(ip -o route get 1.1.1.1 | awk '{print $5}')"),
+        ("getent hosts $(hostname)", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
     ),
     "net-nccl-picks-loopback-or-docker": (
         "Name the interface that connects the nodes.",
-        ("ip -br address", "export NCCL_SOCKET_IFNAME=$(ip -o route get 1.1.1.1 | awk '{print $5}')"),
+        ("ip -br address", f"export NCCL_SOCKET_IFNAME={_INTERFACE}"),
     ),
     "net-firewall-ephemeral": (
         "Open all TCP ports between the nodes of the job: NCCL and Gloo connect on ephemeral ports.",
@@ -68,7 +71,7 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "host-shm-too-small": (
         "Give the container more shared memory: --shm-size or --ipc=host (Docker), an emptyDir of medium Memory at"
         " /dev/shm (Kubernetes).",
-        ("df -h /dev/shm", "docker run --shm-size=16g IMAGE"),
+        ("df -h /dev/shm", "docker run --shm-size=16g IMAGE", "sudo mount -o remount,size=16g /dev/shm  # without a container"),
     ),
     "host-nofile": ("Raise the limit of open files before the job starts.", ("ulimit -n 65536",)),
     "host-disk-full": ("Free space on the full file system, or set TMPDIR to another.", ("df -h / /tmp $TMPDIR",)),
@@ -78,15 +81,16 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "gpu-none-visible": (
         "Check that the node has GPUs, that the job requests them and that CUDA_VISIBLE_DEVICES names existing ones.",
-        ("nvidia-smi -L", 'echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-unset}"'),
+        (_VISIBLE,),
     ),
     "env-local-rank-out-of-range": (
         "Start at most one rank for each GPU that the job sees.",
-        ('nvidia-smi -L; echo "CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-unset}"', "torchrun --nproc-per-node=gpu train.py"),
+        (_VISIBLE, "torchrun --nproc-per-node=gpu train.py"),
     ),
     "gpu-duplicate": (
-        "Let each rank use its own GPU.",
-        ("torch.cuda.set_device(int(os.environ['LOCAL_RANK']))  # in the script, before init_process_group",),
+        "Let each rank use its own GPU: call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) in the script before"
+        " init_process_group, and start no more ranks on a node than it has GPUs.",
+        (_VISIBLE, "torchrun --nproc-per-node=gpu train.py"),
     ),
     "gpu-nvml-init-failed": (
         "The driver's libraries do not fit the loaded kernel module, or it is not loaded. Reboot the node, or reload the"
@@ -99,7 +103,7 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "gpu-ecc-uncorrected": (
         "Drain the node and reset the GPU, or reboot. Have the GPU replaced if the errors return.",
-        ("nvidia-smi -q -d ECC,ROW_REMAPPER", "sudo nvidia-smi --gpu-reset -i {gpu|0}"),
+        ("nvidia-smi -q -d ECC,ROW_REMAPPER", "sudo nvidia-smi --gpu-reset -i {gpu|GPU}  # the number of the GPU with errors"),
     ),
     "gpu-fell-off-bus": (
         "Drain the node and reboot it; power-cycle it if the GPU does not come back.",
@@ -117,9 +121,18 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sw-nccl-shadowed": (
         "Remove the other NCCL from LD_LIBRARY_PATH and LD_PRELOAD, and keep one nvidia-nccl package, of torch's version.",
-        ("pip list | grep -i nccl", "echo $LD_LIBRARY_PATH; ldconfig -p | grep nccl", "pip install --force-reinstall torch"),
+        (
+            "pip list | grep -i nccl; ldconfig -p | grep nccl; echo $LD_LIBRARY_PATH $LD_PRELOAD",
+            "env -u LD_LIBRARY_PATH -u LD_PRELOAD python -c 'import torch; print(torch.cuda.nccl.version())'  # torch's own",
+        ),
     ),
-    "sw-driver-too-old": ("Update the driver, or install a torch for its CUDA version.", ("nvidia-smi", "python -m torch.utils.collect_env")),
+    "sw-driver-too-old": (
+        "Update the driver, or install a torch for a CUDA version that the driver supports: nvidia-smi shows the newest one.",
+        (
+            "nvidia-smi | grep -o 'CUDA Version: [0-9.]*'; python -c 'import torch; print(torch.version.cuda)'",
+            "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu118  # for CUDA 11.8",
+        ),
+    ),
     "sw-arch-unsupported": (
         "Install a torch that is built for the GPU's architecture.",
         ("python -c 'import torch; print(torch.__version__, torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'",),
@@ -127,7 +140,122 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "ib-fork-or-memlock": ("Raise the limit of locked memory, also for containers and slurmd.", ("ulimit -l unlimited", "docker run --ulimit memlock=-1 IMAGE")),
     "launch-node-unreachable": (
         "Let the launching machine reach every node without a password, by the names in the host list.",
-        ("ssh -o BatchMode=yes {host|NODE} hostname",),
+        (
+            "ssh -o BatchMode=yes {host|NODE} hostname  # must print the node's name without a question",
+            "ssh -o StrictHostKeyChecking=accept-new {host|NODE} hostname  # accepts a host key that is not yet known",
+            "ssh-copy-id {host|NODE}",
+        ),
+    ),
+    "launch-failed": (
+        "The launcher is not installed where the job starts, or it rejected its options: correct its first error. On a"
+        " cluster with modules, load the one that has it.",
+        ("command -v srun sbatch mpirun mpiexec pdsh", "module avail 2>&1 | grep -i -E 'slurm|openmpi|mpich|hpcx'"),
+    ),
+    "launch-probe-missing": (
+        "Install the same Python environment on every node, at the same path, or put it on a file system that all nodes"
+        " mount.",
+        ("command -v python; python -c 'import torch; print(torch.__version__, torch.__file__)'  # on every node",),
+    ),
+    "host-nproc-pids": (
+        "Raise the limit of processes and threads, or start fewer: OMP_NUM_THREADS, fewer data loader workers.",
+        (
+            "ulimit -u; cat /sys/fs/cgroup/pids.max  # the limits of the user and of the container",
+            "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1",
+            "docker run --pids-limit=-1 IMAGE",
+        ),
+    ),
+    "env-rank-duplicate": (
+        "Each process needs a rank of its own. Give each node its own --node-rank (machine_rank of Accelerate), and let"
+        " either srun or the program start the processes of a node, not both. End processes of an earlier start.",
+        ("pgrep -af 'torchrun|train.py'  # on every node: leftovers of an earlier start", "scontrol show job $SLURM_JOB_ID | grep -E 'NumTasks|NumNodes'"),
+    ),
+    "env-rank-missing": (
+        "Start the missing ranks, or read their logs: they ended, or never reached rank 0's node.",
+        ("nc -vz $MASTER_ADDR ${MASTER_PORT:-29500}  # on the nodes of the missing ranks",),
+    ),
+    "env-master-addr-format": (
+        "Set MASTER_ADDR to a host name or an IP address only: no scheme, no port, no spaces.",
+        ('echo "[$MASTER_ADDR]"', "export MASTER_ADDR=HOST  # the name of rank 0's node"),
+    ),
+    "env-master-addr-not-rank0-host": (
+        "Set MASTER_ADDR to an address of the node on which rank 0 runs.",
+        ("hostname -I  # on rank 0's node", 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)  # under Slurm'),
+    ),
+    "env-world-size-mismatch": (
+        "Give all ranks the same WORLD_SIZE: the number of nodes times the processes per node.",
+        ('echo "$(hostname) RANK=$RANK WORLD_SIZE=$WORLD_SIZE"  # in the script that starts each rank',),
+    ),
+    "torchrun-localhost-name-ambiguous": (
+        "Set the rendezvous endpoint to the first node's name or address, as the other nodes reach it.",
+        ("hostname -I  # on the first node", "torchrun --rdzv-backend=c10d --rdzv-endpoint=HOST:29400 train.py  # HOST: the first node"),
+    ),
+    "elastic-restart-stale": (
+        "End the processes of an earlier start of the job: they still hold its port or GPUs.",
+        ("nvidia-smi --query-compute-apps=pid,name --format=csv", "ps -eo pid,lstart,cmd | grep -E 'torchrun|train.py'", "kill PID  # of the old ones"),
+    ),
+    "net-hostname-wrong-nic": (
+        "Name the interface that connects the nodes, on every node.",
+        ("ip -br address; getent hosts $(hostname)", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
+    ),
+    "host-own-name-unresolvable": (
+        "Add the node's name and its network address to /etc/hosts or DNS, or name the interface.",
+        ("getent hosts $(hostname); hostname -I", f"export GLOO_SOCKET_IFNAME={_INTERFACE}"),
+    ),
+    "net-nccl-auto-wrong-iface": (
+        "Name the interface that connects the nodes, on every node; the second equals sign makes it exact.",
+        ("ip -br address", f"export NCCL_SOCKET_IFNAME=={_INTERFACE}"),
+    ),
+    "net-subnet-mismatch": (
+        "Use interfaces that are in one network on all nodes, or correct their addresses.",
+        ("ip -br address; ip route  # on both nodes", "export NCCL_SOCKET_IFNAME=INTERFACE GLOO_SOCKET_IFNAME=INTERFACE  # the one of the common network"),
+    ),
+    "net-file-rendezvous-nfs": (
+        "Use a new file for each start, on a file system that all nodes share and that supports locks; or init_method env://"
+        " with MASTER_ADDR and MASTER_PORT.",
+        ("mktemp -u $HOME/rendezvous.XXXXXX  # a name for init_method=file://",),
+    ),
+    "nccl-net-plugin-missing": (
+        "Add the plugin's folder to LD_LIBRARY_PATH in the job's environment or image, or do without a plugin.",
+        ("ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH; env | grep -E '^NCCL_NET'", "unset NCCL_NET NCCL_NET_PLUGIN  # NCCL then uses its own InfiniBand or sockets"),
+    ),
+    "ib-no-device-in-container": (
+        "Give the container the InfiniBand devices and the right to lock memory; install libibverbs1 and"
+        " ibverbs-providers in it.",
+        ("ls /dev/infiniband /sys/class/infiniband  # in the container", "docker run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 IMAGE"),
+    ),
+    "gpu-needs-reset": (
+        "Drain the node, then reset the GPU that the driver names, or reboot.",
+        ("nvidia-smi -q | grep -i -E 'reset|recovery|^GPU'", "sudo nvidia-smi --gpu-reset -i {gpu|GPU}  # its number", "sudo reboot"),
+    ),
+    "gpu-fewer-than-needed": (
+        "Start no more ranks than the job has GPUs, or request more. If the node has fewer than it should, look for the"
+        " lost one on the PCI bus and in the kernel log.",
+        (_VISIBLE, "lspci | grep -i nvidia; sudo dmesg -T | grep -i xid"),
+    ),
+    "gpu-barrier-guess": (
+        "Tell torch which GPU the rank uses: torch.cuda.set_device(local_rank) before init_process_group, or its argument"
+        " device_id=torch.device('cuda', local_rank) (torch 2.3 and later).",
+        ("grep -n -E 'set_device|device_id|init_process_group' train.py",),
+    ),
+    "storage-full": ("Remove files, or use a folder on another file system.", ("df -h . /tmp $HOME; df -i . /tmp $HOME", "du -xsh -- * | sort -h | tail")),
+    "storage-path-missing": (
+        "Mount the file system on the node, or correct the path; it must exist on every node.",
+        ("df -h {path|PATH}; ls -ld {path|PATH}  # on every node",),
+    ),
+    "sw-packages-differ": (
+        "Install the same versions on all nodes, or use one shared environment or image.",
+        ("pip freeze | grep -i -E '^(torch|nvidia|deepspeed|accelerate|transformers)' | sort | md5sum  # on every node",),
+    ),
+    "sw-compat-libcuda": (
+        "Remove the folder of compatibility libraries from LD_LIBRARY_PATH, or use an image whose CUDA the driver supports.",
+        ("echo $LD_LIBRARY_PATH | tr : '\\n' | grep compat", "ldconfig -p | grep libcuda.so; nvidia-smi | head -4"),
+    ),
+    "sw-torch-cpu-build": (
+        "Install torch's build for GPUs, from the index of a CUDA version that the driver supports.",
+        (
+            "python -c 'import torch; print(torch.__version__, torch.version.cuda)'; nvidia-smi | grep -o 'CUDA Version: [0-9.]*'",
+            "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu118  # for CUDA 11.8",
+        ),
     ),
 }  # fmt: skip
 """Text and commands; {port|29500} is the log's value, or else what follows the bar."""
@@ -138,6 +266,8 @@ _COMMAND = re.compile(
     r"(?:sudo|export|unset|ulimit|nvidia-smi|docker|torchrun|srun|sbatch|ip|ss|pip|systemctl|sysctl|modprobe|df|scontrol"
     r"|ibstat|ethtool|dcgmi|chmod|mount|kubectl|getent|ldconfig)\b[^…]*"
 )
+_EXAMPLE = re.compile(r"\beth0\b|\bnode0?\d|mlx5_|-i \d|\b10\.|hostname \w|force-reinstall|gpu-reset$|=N$|<\w")
+"""Values of an example, which must not be pasted as they are."""
 _MOST_HOSTS = 64
 
 
@@ -150,9 +280,10 @@ def fix(rule: str, values: Mapping[str, str]) -> Fix:
         text, commands = _FIXES[rule]
         return Fix(text, tuple(_VALUE.sub(lambda m: _value(values, m[1], m[2]), c) for c in commands))
     known = find_rule(rule)
-    passage = known.doc.partition("\n\nFix:")[2].partition("\n\n")[0] if known else ""
+    passage = known.doc.partition("\n\nFix:")[2].partition("\n\n")[0].partition("See: ")[0] if known else ""
     text = " ".join(passage.split())
     quoted = [c for c in re.findall(r"``(.+?)``", text) if _COMMAND.fullmatch(c) and " " in c and "..." not in c]
+    quoted = [c for c in quoted if not _EXAMPLE.search(c)]
     plain = text.replace("``", "`")
     return Fix(plain[:1].upper() + plain[1:], tuple(dict.fromkeys(quoted)))
 
@@ -160,15 +291,19 @@ def fix(rule: str, values: Mapping[str, str]) -> Fix:
 def proof(rule: str, values: Mapping[str, str], nodes: tuple[str, ...]) -> str:
     """Return the command of distcheck that shows whether a rule applies, with the job's nodes and port."""
     name = command(rule)
+    on = f"  # on {nodes[0]}" if len(nodes) == 1 else ""
     if name == "node":
-        return "distcheck node" + (f"  # on {nodes[0]}" if len(nodes) == 1 else "  # on every node")
-    words = ["distcheck", name]
-    words += ["--hosts", ",".join(nodes)] if 1 < len(nodes) <= _MOST_HOSTS else []
-    words += ["--nproc", "auto"] if len(nodes) <= 1 else []
+        return "distcheck node" + (on or "  # on every node")
+    if name == "env":
+        return "distcheck env  # in place of the script, started in the same way"
+    if name == "gpu" and len(nodes) <= 1:
+        return "distcheck gpu --nproc auto" + on
+    known = 1 < len(nodes) <= _MOST_HOSTS
+    words = ["distcheck", name, "--hosts", ",".join(nodes) if known else "NODES"]
     port = _value(values, "port", "")
-    if port.isdigit() and name in {"net", "gate"} and int(port) < 65536 and ("master" in rule or "port" in rule):
+    if port.isdigit() and int(port) < 65536 and ("master" in rule or "port" in rule):
         words += ["--master-port", port]
-    return " ".join(words)
+    return " ".join(words) + ("" if known else "  # the nodes of the job, as in node1,node2")
 
 
 def _value(values: Mapping[str, str], name: str, default: str) -> str:
