@@ -15,6 +15,14 @@ from explain.test_spellings import HEALTHY, found, rules
             "net-port-in-use",
         ),
         ("RuntimeError: Address already in use", "net-port-in-use"),
+        (
+            "DistStoreError: wait timeout after 60000ms, keys: /torch.rendezvous.j.0/torchelastic/role_info/0",
+            "env-rank-missing",
+        ),
+        (
+            "DistStoreError: wait timeout after 60000ms, keys: /torch.rendezvous.j.1/torchelastic/role_info/0",
+            "elastic-join-blocked",
+        ),
         ("port: 29500, useIpv6: false, code: -99, name: EADDRNOTAVAIL, message: x", "env-master-addr-not-rank0-host"),
         (
             "TCP client failed to connect/validate to host n1:29500 - timed out (try=1, timeout=60000ms): x",

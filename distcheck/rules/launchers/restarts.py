@@ -18,7 +18,7 @@ from distcheck.rules.job.agents import (
     restarted,
     told,
 )
-from distcheck.rules.job.run_attempts import earlier, this_attempt
+from distcheck.rules.job.run_attempts import earlier, restart, this_attempt
 from distcheck.rules.wording import found, listed
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ def elastic_nodes_changed(job: Job) -> Iterator[Outcome]:
         nodes = tuple(dict.fromkeys(job.node_names[p.node] for p in unread))
         reasons = {p.earlier_attempt.reason for p in unread if isinstance(p.earlier_attempt, Missing)}
         yield NotChecked(nodes=nodes, reason=f"the earlier attempt: {min(reasons)}", required=False)
+    elif last is None and restart(job):
+        yield NotChecked(reason="no agent remembers an earlier attempt in which all ranks met", required=False)
     if last is None or now is None or now.agents.keys() == last.agents.keys():
         return
     left = [name for agent, name in last.agents.items() if agent not in now.agents]

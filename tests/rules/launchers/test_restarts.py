@@ -111,6 +111,12 @@ def test_elastic_nodes_changed_is_not_checked_where_the_memory_cannot_be_read(at
     assert "/logs/7 did not answer" in unlooked.reason
 
 
+def test_elastic_nodes_changed_is_not_checked_at_a_restart_that_no_agent_remembers(attempt, judge):
+    diagnosis = judge(attempt(2, FIRST, FIRST, restarts=1))
+    (unlooked,) = [n for n in diagnosis.not_checked if n.rule == "elastic-nodes-changed"]
+    assert unlooked.reason == "no agent remembers an earlier attempt in which all ranks met"
+
+
 def test_the_first_line_of_a_report_has_the_attempt_and_the_restart(attempt):
     job = attempt(2, RunAttempt(2, those(1, 2)), restarts=1)
     assert "launcher torchrun (attempt 3, restart 1 of 3), " in headline(job, document(job, diagnose(job)))[0]

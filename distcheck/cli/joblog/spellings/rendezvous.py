@@ -22,6 +22,7 @@ _ENDPOINT = r"rdzv[-_]endpoint[= ]+['\"]?(?!localhost|127\.|is )[\w.\[]|rdzv_end
 _NO_ENDPOINT = r"rdzv_endpoint\s+: (?:localhost|127\.|$)|rdzv[-_]endpoint[= ]+['\"]?(?:localhost|127\.)"
 _UNUSED_ADDRESS = r"master_addr is only used for static rdzv_backend"
 _MISSING = "env-rank-missing torchrun-nnodes-mismatch net-master-unreachable"
+_LATER_ROUND = r"/torch\.rendezvous\.\S+\.[1-9]\d*/"
 
 _BARRIER = (
     r"in store[ -]based barrier .*\(world_size=(?P<world>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+)"
@@ -101,8 +102,14 @@ SPELLINGS = (
         near=_SEVERAL_NODES,
         unless=_ENDPOINT,
     ),
+    _start(  # the rendezvous has the number 1 or more: it is not the first of these agents
+        rf"wait timeout after \d+ms, keys: {_LATER_ROUND}torchelastic/role_info",
+        f"elastic-join-blocked {_MISSING}",
+        weight=LIKELY,
+        source=_DYNAMIC,
+    ),
     _start(
-        r"wait timeout after \d+ms, keys: \S*torchelastic/(?:role_info|assigned_ranks|rank_info)",
+        rf"wait timeout after \d+ms, keys: (?!{_LATER_ROUND})\S*torchelastic/(?:role_info|assigned_ranks|rank_info)",
         _MISSING,
         weight=LIKELY,
         source=_ELASTIC_STORE,
