@@ -134,6 +134,10 @@ def test_a_fault_is_named_in_the_words_of_each_version_and_layer(line, rule):
         ("ValueError: Hostname 'n9' not found in hostfile", "start-up"),
         ("salloc: error: Job submit/allocate failed: Invalid qos specification", "start-up"),
         ("Error: No available node types can fulfill resource request {'GPU': 2.0}", "start-up"),
+        ("etcd.EtcdKeyNotFound: Key not found : /torch/elastic/store", "start-up"),
+        ('s.connect(("dns.google", 80))\nsocket.gaierror: [Errno -3] Temporary failure in name resolution', "network"),
+        ("[launch.py:321:sigkill_handler] ['python', '-u', 'a.py'] exits with return code = 1", "application"),
+        ("RuntimeError: [pair.cc:598] Connection closed by peer [10.0.0.6]:28048", "application"),
     ],
 )
 def test_what_no_rule_names_has_the_class_of_its_layer(line, about):

@@ -14,6 +14,7 @@ _KUBERNETES = "https://kubernetes.io/docs/concepts/scheduling-eviction/node-pres
 _SIGNAL = "https://man7.org/linux/man-pages/man7/signal.7.html"
 _RAY = "https://docs.ray.io/en/latest/ray-core/fault-tolerance.html"
 _killed = partial(told, about="process killed")
+_DEEPSPEED = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/launch.py"
 _app = partial(told, about="application")
 _SIGKILL = "A process was ended by SIGKILL. Most often the host or its cgroup ran out of memory: look for OOM kills in the kernel log."
 _SIGHUP = "The terminal was closed (SIGHUP). Start the job with tmux, setsid or a scheduler."
@@ -111,6 +112,7 @@ SPELLINGS = (
     _killed(r"exitcode\s*: ?\(?-15\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _killed(r"exit code:? ?-15\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _killed(r"Signal 15 \(SIGTERM\)", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
+    _app(r"exits with return code = [1-9]", source=_DEEPSPEED, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _app(r"ChildFailedError", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _app(r"exitcode\s*: ?\(?-6\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),
     _app(r"exit code:? ?-6\b", source=_ELASTIC, weight=CONSEQUENCE, says=_CONSEQUENCE),

@@ -22,7 +22,7 @@ _OF = r"network addresses of \((?P<host>[^,]+), (?P<port>\d+)\) cannot be retrie
 _CHOSEN = r"network addresses of \((?P<host>[^,]+), (?P<port>(?:3[3-9]|[45]\d|6[0-5])\d{3})\) cannot be retrieved"
 """A port in the ephemeral range was chosen by torchrun, and so was the name: its agent's own."""
 _OWN = r"gethostbyname\(|gethostname\(|getfqdn|hostname --?[iIf]\b|hostname --(?:ip|fqdn|all-ip)"
-WEB = r"urllib3|HTTPS?ConnectionPool|requests/|urlopen|http\.client|huggingface_hub/|wandb/|wandb: ERROR|Max retries exceeded"
+WEB = r"urllib3|dns\.google|HTTPS?ConnectionPool|requests/|urlopen|http\.client|huggingface_hub/|wandb/|wandb: ERROR|Max retries exceeded"
 """A download or a tracker, not the job's own network."""
 
 SPELLINGS = (
@@ -78,6 +78,13 @@ SPELLINGS = (
         "env-master-addr-format",
         about="start-up",
         source=_ENDPOINT,
+    ),
+    _net(
+        r"gaierror: ",
+        weight=LIKELY,
+        source="https://github.com/vllm-project/vllm/pull/3419",
+        near=r"dns\.google",
+        says="An inference server asks the DNS only to learn its own address. Set its variable for it: VLLM_HOST_IP.",
     ),
     _net(r"encoding with 'idna' codec failed", "env-master-addr-format", source=_IDNA, unless=WEB),
     _net(

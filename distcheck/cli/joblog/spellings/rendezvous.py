@@ -144,6 +144,12 @@ SPELLINGS = (
         source=_ETCD,
         says="The agents cannot reach the etcd server of --rdzv-endpoint.",
     ),
+    _start(
+        r"EtcdKeyNotFound",
+        weight=LIKELY,
+        source=_ETCD,
+        says="The etcd backend of torchrun lacks a key: a known fault of some versions. Use --rdzv-backend=c10d.",
+    ),
     _start(r"No module named '?etcd", "sw-etcd-missing", source=_ETCD),
     _start(r"The 'etcd' module is required", "sw-etcd-missing", source=_ETCD),
     _start(

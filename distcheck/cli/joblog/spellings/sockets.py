@@ -86,12 +86,14 @@ SPELLINGS = (
     # What the survivors see.
     _net(
         r"Connection closed by peer",
+        about="application",
         weight=CONSEQUENCE,
         source=_PAIR,
         says="A rank lost its connection to another rank, which ended first. The cause is in the log of the other rank.",
     ),
     _net(
         r"Connection reset by peer",
+        about="application",
         weight=CONSEQUENCE,
         source=_PAIR,
         says="A rank lost its connection to another rank, which ended first. The cause is in the log of the other rank.",
