@@ -30,6 +30,8 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from distcheck.collectives.nccl_log import parse
 from distcheck.facts.base import Missing
 from distcheck.facts.nccl import NcclLog
@@ -102,8 +104,8 @@ def expanded(pattern: str, host: str = "", pid: int = 0) -> str:
     return re.sub("%(.)", lambda match: values.get(match[1], match[0]), pattern)
 
 
-def read(debug: Debug | Missing) -> NcclLog | Missing:
-    """Return NCCL's log so far."""
+def read(debug: Debug | Missing, *, last: bool = True) -> NcclLog | Missing:
+    """Return NCCL's log so far; the last time, repeat its warnings if the user wants to see them."""
     if isinstance(debug, Missing):
         return debug
     if debug.path:
@@ -116,7 +118,7 @@ def read(debug: Debug | Missing) -> NcclLog | Missing:
     if "NCCL" not in text:
         return Missing(reason="NCCL wrote nothing to its log")
     log = parse(text, os.getpid() if debug.path else None)
-    if debug.repeat:
+    if debug.repeat and last:
         for warning in log.warnings:
             print(f"NCCL WARN {warning}", file=sys.stderr)  # noqa: T201 for the user
     return log
@@ -138,6 +140,13 @@ def quiet(*, backend: str = "nccl") -> Iterator[None]:
     finally:
         os.dup2(log, theirs, inheritable=False)
         os.close(log)
+
+
+def later(first: NcclLog | Missing, last: NcclLog | Missing) -> NcclLog | Missing:
+    """Return the log of the whole world with the warnings of what came later, as in the groups of a mesh."""
+    if isinstance(first, Missing) or isinstance(last, Missing):
+        return last if isinstance(first, Missing) else first
+    return replace(first, warnings=last.warnings, diagnostics=last.diagnostics)
 
 
 def of_process(pid: int, proc: Path = Path("/proc")) -> NcclLog | None:

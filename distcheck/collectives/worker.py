@@ -67,7 +67,7 @@ def run(task: Task, tell: Tell) -> None:
     """
     with _breathing(tell) as say:
         debug = nccl_debug.prepare(os.environ) if task.plan.backend == "nccl" else None
-        result = _work(task, say)
+        result = _work(task, say, debug)
         if debug is not None:
             say(NcclSaid(nccl_debug.read(debug)))
     if isinstance(result, Failed):
@@ -102,7 +102,7 @@ def _breathing(tell: Tell) -> Iterator[Tell]:
         thread.join()
 
 
-def _work(task: Task, say: Tell) -> Failed | Store:
+def _work(task: Task, say: Tell, debug: nccl_debug.Debug | Missing | None) -> Failed | Store:
     """Do the plan; return the store of the process group, or what failed."""
     plan, begin = task.plan, time.monotonic()
     try:
@@ -134,10 +134,7 @@ def _work(task: Task, say: Tell) -> Failed | Store:
                 moved = moved_bytes(op, size, task.world_size, dtype)
                 say(Step(f"{label(op, dtype)} {moved} B"))
                 say(measure(plan, op, dtype, moved, _group(task, dtype, device), store))
-        if plan.mesh is not None and plan.mesh.ranks == task.world_size:
-            from distcheck.collectives import groups
-
-            groups.measure_all(task, device, store, begin, say)
+        _measure_groups(task, device, store, begin, say, debug)
         if plan.device_seconds:
             left = plan.deadline_seconds - (time.monotonic() - begin)
             say(DeviceTested(_test_device(task, device, store, left, say)))
@@ -188,6 +185,20 @@ def _join_group(task: Task, store: Store, device: torch.device) -> None:
 
 def _group(task: Task, dtype: str, device: torch.device) -> Group:
     return Group(task.rank, task.world_size, device, EXACT[dtype], task.plan.rotate_root, task.plan.stride)
+
+
+def _measure_groups(
+    task: Task, device: torch.device, store: Store, begin: float, say: Tell, debug: nccl_debug.Debug | Missing | None
+) -> None:
+    """Measure the groups of the mesh, if there is one."""
+    if task.plan.mesh is None or task.plan.mesh.ranks != task.world_size:
+        return
+    from distcheck.collectives import groups
+
+    if debug is not None:
+        # The log of the world, before the groups have communicators of their own.
+        say(NcclSaid(nccl_debug.read(debug, last=False)))
+    groups.measure_all(task, device, store, begin, say)
 
 
 def _test_device(task: Task, device: torch.device, store: Store, left: float, say: Tell) -> DeviceTest | Missing:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from distcheck.collectives import nccl_debug
-from distcheck.collectives.nccl_debug import Debug, expanded, of_process, prepare, quiet, read
+from distcheck.collectives.nccl_debug import Debug, expanded, later, of_process, prepare, quiet, read
 from distcheck.facts.base import Missing
 from distcheck.facts.nccl import NcclLog
 
@@ -288,3 +288,13 @@ def test_a_rank_reports_nccls_log_and_gloo_runs_are_unchanged(backend):
     lines = run(program, CUDA_VISIBLE_DEVICES="").stdout.splitlines()
     names = ["NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"]
     assert lines == (["[]", "[]"] if backend == "gloo" else ["['Missing']", str(names)])
+
+
+def test_of_a_log_after_the_groups_of_a_mesh_only_the_warnings_count():
+    world, after = (
+        NcclLog(version="2.27.3", ranks=8),
+        NcclLog(version="2.27.3", ranks=2, warnings=("Call to connect failed",)),
+    )
+    gone = Missing(reason="no log")
+    assert later(world, after) == NcclLog(version="2.27.3", ranks=8, warnings=("Call to connect failed",))
+    assert (later(world, gone), later(gone, after), later(gone, gone)) == (world, after, gone)

@@ -108,7 +108,7 @@ class LocalRank:
             case Trained():
                 self.trained[message.way] = message.training
             case NcclSaid():
-                self.nccl = message
+                self.nccl = message if self.nccl is None else NcclSaid(nccl_debug.later(self.nccl.log, message.log))
             case Checked():
                 self.checks.append(message)
             case Failed():
