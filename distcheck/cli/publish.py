@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BROKEN = 70
 """The exit code when distcheck itself failed."""
+_NARROWEST = 40
+"""No table fits in fewer columns."""
 
 
 def check_writable(options: Reporting) -> None:
@@ -77,9 +79,36 @@ def publish(
 
 def _detail(options: Reporting, stream: Any) -> Detail:
     """Return how much to show: the options of this name that the command has."""
-    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb" or options.output is not None
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     given = {name: getattr(options, name) for name in Detail._fields if hasattr(options, name)}
-    return Detail(**given, color=not plain and stream is not None and stream.isatty())
+    terminal = options.output is None and stream is not None and stream.isatty()
+    return Detail(
+        **given,
+        color=terminal and not plain,
+        width=_columns(stream) if terminal else Detail().width,
+        ascii=options.output is None and not _shows_utf8(stream, terminal=terminal),
+    )
+
+
+def _columns(terminal: Any) -> int:
+    """Return how many columns a terminal has, as COLUMNS or the kernel says."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(terminal.fileno()).columns)
+    except (ValueError, OSError):
+        columns = 0
+    return max(_NARROWEST, columns or Detail().width)
+
+
+def _shows_utf8(stream: Any, *, terminal: bool) -> bool:
+    """Return whether a stream takes UTF-8 and, if it is a terminal, whether the locale says that it shows it.
+
+    Python itself sets LC_CTYPE in the C locale (PEP 538), but not the variables that come before it.
+    """
+    if "utf" not in (getattr(stream, "encoding", None) or "utf-8").lower():
+        return False
+    locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or "C"
+    coerced = not os.environ.get("LC_ALL") and os.environ.get("LC_CTYPE") == "C.UTF-8"
+    return not terminal or ("utf" in locale.lower() and not coerced)
 
 
 def print_to(stream: Any, text: str, remedy: str = "use --output FILE") -> None:

@@ -35,6 +35,10 @@ class Detail(NamedTuple):
     """Show only the findings and the verdict line."""
     color: bool = False
     """Use ANSI colours; for terminals only."""
+    width: int = 120
+    """Most columns of a table: those of the terminal, or of a job log."""
+    ascii: bool = False
+    """Use ASCII only."""
     comparison: Comparison | None = None
     """What differs from an earlier run."""
 

@@ -76,7 +76,7 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
     lines = [
         line
         for case in problem.cases[: None if options.verbose else DETAILED]
-        for line in evidence_lines(case.evidence, everything=options.verbose)
+        for line in evidence_lines(case.evidence, everything=options.verbose, said=case.message)
     ]
     if lines:
         yield _fenced(lines)

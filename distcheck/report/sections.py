@@ -154,10 +154,14 @@ def where(ranks: Iterable[int], nodes: Iterable[str]) -> str:
     return " on ".join(parts)
 
 
-def evidence_lines(evidence: dict[str, Any], *, everything: bool, limit: int = 12, width: int = 200) -> list[str]:
-    """Return evidence as `name: value` lines, cut unless `everything`."""
+def evidence_lines(
+    evidence: dict[str, Any], *, everything: bool, said: str = "", limit: int = 12, width: int = 200
+) -> list[str]:
+    """Return evidence as `name: value` lines; unless `everything`, cut and without what the message `said`."""
     lines: list[str] = []
     for name, value in evidence.items():
+        if not everything and _repeats(value, said):
+            continue
         first, *more = _value(value).splitlines() or [""]
         lines.append(harmless(f"{name}: {first}"))
         lines += [harmless(f"  {line}") for line in more]
@@ -165,6 +169,14 @@ def evidence_lines(evidence: dict[str, Any], *, everything: bool, limit: int = 1
         return lines
     cut = [line if len(line) <= width else line[: width - 1] + "…" for line in lines[:limit]]
     return cut + ([f"… {len(lines) - limit} more (-v shows them)"] if len(lines) > limit else [])
+
+
+def _repeats(value: Any, said: str) -> bool:
+    """Return whether a message contains a value, or every item of a list, as words of their own."""
+    items = value if isinstance(value, list | tuple) else [value]
+    if not items or not all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in items):
+        return False
+    return all(re.search(rf"(?<![\w.]){re.escape(str(item))}(?!\w|\.\w)", said) for item in items if str(item))
 
 
 def _value(value: Any) -> str:

@@ -15,13 +15,10 @@ from distcheck.report.gpus import RankGpu
 from distcheck.report.groups import lowest, middle
 from distcheck.report.harmless import harmless
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
-from distcheck.report.schema import STATUSES, Bandwidth, Comparison, DimensionRow, Document, NodeHistory, Range, RankRow
-from distcheck.report.sections import PIECES, Gap
+from distcheck.report.rank_rows import FoldedRanks, rank_rows
+from distcheck.report.schema import Bandwidth, Comparison, DimensionRow, Document, NodeHistory, Range, RankRow
+from distcheck.report.sections import Gap
 
-ROWS = 32
-"""With more ranks than this, only the first, the last and those with a problem have a row."""
-EDGE = 3
-"""Ranks at either end that always have a row."""
 _EXAMPLE = 4
 """Ranges of ranks that the example of a group shows."""
 SIDE_BY_SIDE = 16
@@ -40,6 +37,8 @@ class Column(NamedTuple):
     kind: Kind = "text"
     """Numbers are aligned right; prose may be wrapped; a status may be coloured."""
     shown: bool = True
+    spare: int = 0
+    """Not 0: where the terminal is too narrow, it is left out; the largest number first."""
 
 
 class Grid(NamedTuple):
@@ -48,20 +47,23 @@ class Grid(NamedTuple):
     names: tuple[str, ...]
     kinds: tuple[Kind, ...]
     rows: tuple[tuple[str, ...], ...]
+    spare: tuple[int, ...]
+    """When a column is left out for lack of width; 0 is never."""
 
 
 def _table(columns: Iterable[Column], items: Sequence[Any]) -> Grid:
     shown = [column for column in columns if column.shown]
     cells = (tuple("-" if (cell := c.cell(item)) is None else str(cell) for c in shown) for item in items)
-    return Grid(tuple(c.name for c in shown), tuple(c.kind for c in shown), tuple(cells))
+    return Grid(tuple(c.name for c in shown), tuple(c.kind for c in shown), tuple(cells), tuple(c.spare for c in shown))
 
 
 def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Grid, str]:
-    """Return the table of the ranks to show, and a line that counts the others.
+    """Return the table of the ranks, and a line if some are folded.
 
     A column about GPUs without any known value is left out.
     """
-    shown, others = _shown(report, everything=everything)
+    shown = rank_rows(report, everything=everything)
+    others = "ranks are folded; --all-ranks shows a row for each" if len(shown) < len(report.ranks) else ""
     gpus = [row.gpu for row in shown if row.gpu is not None]
     numa = any(gpu.numa_node is not None for gpu in gpus)
     return _table(
@@ -70,11 +72,15 @@ def ranks(report: Document, *, everything: bool, whole_uuids: bool) -> tuple[Gri
             Column("node", lambda row: row.node),
             Column("local", lambda row: row.local_rank, "number"),
             *_coordinates(report),
-            Column("GPU", lambda row: _gpu(row.gpu, whole_uuids=whole_uuids), shown=bool(gpus)),
-            Column("NUMA", lambda row: row.gpu and row.gpu.numa_node, "number", numa),
-            Column("NIC", lambda row: _nic(row.gpu), shown=any(gpu.nic is not None for gpu in gpus)),
-            Column("master", lambda row: row.master),
-            Column("stage", lambda row: row.stage),
+            Column(
+                "GPU",
+                partial(_gpu, whole_uuids=whole_uuids),
+                shown=any(row.gpu is not None for row in report.ranks),
+            ),
+            Column("NUMA", lambda row: row.gpu and row.gpu.numa_node, "number", numa, spare=3),
+            Column("NIC", lambda row: _nic(row.gpu), shown=any(gpu.nic is not None for gpu in gpus), spare=4),
+            Column("master", lambda row: row.master, spare=1),
+            Column("stage", lambda row: row.stage, spare=2),
             Column("status", lambda row: row.status, "status"),
         ),
         shown,
@@ -116,22 +122,27 @@ def _range(numbers: Range | None) -> str | None:
     return str(numbers.min) if numbers.min == numbers.max else f"{numbers.min}-{numbers.max}"
 
 
-def sweep(report: Document) -> Grid:
-    """Return the table of measurements; groups, expectations and uncertainties only if there are any."""
+def sweep(report: Document, bar: Callable[[float], str] | None = None) -> Grid:
+    """Return the table of measurements; groups, expectations and uncertainties only if there are any.
+
+    `bar` draws a share of the highest bandwidth.
+    """
     expected = any_expected(report.bandwidth)
+    top = max((row.busbw_GBps or 0.0 for row in report.bandwidth), default=0.0)
     columns: tuple[Column, ...] = (
         Column("operation", lambda row: label(row.op, row.dtype)),
         Column("group", lambda row: row.group, shown=not shared_groups(report.bandwidth)),
         Column("size", lambda row: size(row.bytes), "number"),
-        Column("algbw GB/s", lambda row: figure(row.algbw_GBps), "number"),
+        Column("algbw GB/s", lambda row: figure(row.algbw_GBps), "number", spare=3),
         Column("busbw GB/s", lambda row: figure(row.busbw_GBps), "number"),
+        Column("", lambda row: bar and bar((row.busbw_GBps or 0.0) / top), shown=bar is not None and top > 0, spare=2),
         Column("expected", lambda row: figure(row.expected_GBps.value), "number", expected),
         Column("share", lambda row: percent(row.share_of_expected), "number", expected),
         Column("mean ms", lambda row: figure(row.seconds.mean, 1e3), "number"),
         Column("±", uncertain, "number", any(row.bursts > 1 for row in report.bandwidth)),
-        Column("min ms", lambda row: figure(row.seconds.min, 1e3), "number"),
-        Column("max ms", lambda row: figure(row.seconds.max, 1e3), "number"),
-        Column("slowest rank", slowest, "number"),
+        Column("min ms", lambda row: figure(row.seconds.min, 1e3), "number", spare=5),
+        Column("max ms", lambda row: figure(row.seconds.max, 1e3), "number", spare=4),
+        Column("slowest rank", slowest, "number", spare=1),
         Column("wrong", lambda row: row.wrong, "number"),
     )
     return _table(columns, report.bandwidth)
@@ -143,7 +154,7 @@ def times(report: Document, *, everything: bool) -> Grid:
 
     def column(row: Bandwidth) -> Column:
         name = f"{label(row.op, row.dtype)} {size(row.bytes)}"
-        return Column(name, lambda rank: figure(row.seconds.by_rank[rank], 1e3), "number")
+        return Column(name, lambda rank: figure(row.seconds.by_rank[rank], 1e3), "number", spare=measured.index(row))
 
     fewest = min((len(row.seconds.by_rank) for row in measured), default=0)
     return _table((Column("rank", lambda rank: rank, "number"), *map(column, measured)), range(fewest))
@@ -153,8 +164,8 @@ def groups(report: Document) -> Grid:
     """Return the table of the groups of the mesh, one row for each operation; no rows without figures."""
     columns = (
         Column("dimension", lambda row: row.dimension),
-        Column("groups", lambda row: row.groups, "number"),
-        Column("ranks each", lambda row: row.ranks, "number"),
+        Column("groups", lambda row: row.groups, "number", spare=2),
+        Column("ranks each", lambda row: row.ranks, "number", spare=1),
         Column("operation", lambda row: label(row.op, row.dtype)),
         Column("size", lambda row: size(row.bytes), "number"),
         Column("alone GB/s", lambda row: figure(row.alone_busbw_GBps), "number"),
@@ -172,10 +183,10 @@ def devices(report: Document) -> Grid:
     columns = (
         Column("device", lambda row: row.device),
         Column("own work", lambda row: row.figure),
-        Column("ranks", lambda row: row.ranks, "number"),
+        Column("ranks", lambda row: row.ranks, "number", spare=1),
         Column("lowest", lambda row: figure(row.lowest), "number"),
         Column("median", lambda row: figure(row.median), "number"),
-        Column("highest", lambda row: figure(row.highest), "number"),
+        Column("highest", lambda row: figure(row.highest), "number", spare=2),
         Column("lowest rank", lambda row: row.lowest_rank, "number"),
     )
     return _table(columns, figures(report))
@@ -226,7 +237,7 @@ def histories(nodes: Sequence[NodeHistory]) -> Grid:
         Column("share", lambda node: percent(node.failed / node.runs), "number"),
         Column("last failure (UTC)", lambda node: node.last_failure and _minute(node.last_failure.time)),
         Column("rule", lambda node: node.last_failure and ", ".join(node.last_failure.rules), "prose"),
-        Column("last run (UTC)", lambda node: _minute(node.last)),
+        Column("last run (UTC)", lambda node: _minute(node.last), spare=1),
     )
     return _table(columns, nodes)
 
@@ -236,26 +247,11 @@ def _minute(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-def _shown(report: Document, *, everything: bool) -> tuple[list[RankRow], str]:
-    if everything or len(report.ranks) <= ROWS:
-        return list(report.ranks), ""
-    last = len(report.ranks) - EDGE
-    odd = [n for n in range(EDGE, last) if report.ranks[n].status != "ok"][:ROWS]
-    shown = {*range(EDGE), *odd, *range(last, len(report.ranks))}
-    hidden = [row for n, row in enumerate(report.ranks) if n not in shown]
-    by_status = {status: [row.rank for row in hidden if row.status == status] for status in STATUSES}
-    folded = "; ".join(
-        f"{len(numbers)} {status} ({fold((n for n in numbers if n is not None), PIECES) or 'rank unknown'})"
-        for status, numbers in by_status.items()
-        if numbers
-    )
-    return [report.ranks[n] for n in sorted(shown)], f"not shown (use --all-ranks): {folded}"
-
-
-def _gpu(gpu: RankGpu | None, *, whole_uuids: bool) -> str | None:
-    """Return index, PCI address and UUID, or the UUID's start, which is unique."""
+def _gpu(row: RankRow | FoldedRanks, *, whole_uuids: bool) -> str | None:
+    """Return index, PCI address and UUID, or the UUID's start, which is unique; of several GPUs their models."""
+    gpu = row.gpu
     if gpu is None:
-        return None
+        return row.models or None if isinstance(row, FoldedRanks) else None
     index = "?" if gpu.index is None else str(gpu.index)
     return f"{index} {gpu.pci or '?'} {gpu.uuid if whole_uuids else gpu.uuid[:12]}"
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
-
-from tabulate import tabulate
+from collections.abc import Iterable, Iterator
 
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.network import PeerTrial, Resolution
@@ -14,13 +12,14 @@ from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.measured import GROUPS, first_calls, models, trainings
+from distcheck.report.plain import ascii_only, bar, drawn
 from distcheck.report.schema import Comparison, Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems, where
-from distcheck.report.summary import conclusion, headline, outcome_of
+from distcheck.report.summary import advice, conclusion, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
 
 WIDTH = 100
-"""Columns of prose; evidence and commands are never wrapped."""
+"""Most columns of prose; evidence and commands are never wrapped."""
 _FINDING_LINES = 70
 """With more lines of findings, the last ones are shortened: with a table of 16 ranks, two screens of 50 lines."""
 _NAMED_RULES = 12
@@ -41,10 +40,11 @@ _COLORS = {
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
     """Return the report as text."""
     report = document(job, diagnosis)
+    label = _colored(outcome_of(report), options, _COLORS[report.verdict])
     parts: list[list[str]] = []
     if not options.quiet:
         parts += [
-            headline(job, report),
+            [f"{label}: {advice(report)}.", *headline(job, report)],
             list(_ranks(report, options)),
             list(_bandwidth(job, report, options)),
         ]
@@ -61,23 +61,22 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         parts += [
             [
                 "columns",
-                *(line for entry in LEGEND.items() for line in _wrapped(": ".join(entry), 2, 4)),
+                *(line for entry in LEGEND.items() for line in _wrapped(options, ": ".join(entry), 2, 4)),
             ]
         ]
-    label = outcome_of(report)
-    last = conclusion(report, diagnosis).removeprefix(label)
-    parts += [[_colored(label, options, _COLORS[report.verdict]) + last]]
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    parts += [[label + conclusion(report, diagnosis).removeprefix(outcome_of(report))]]
+    text = "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    return ascii_only(text) if options.ascii else text
 
 
 def _colored(text: str, options: Detail, color: int) -> str:
     return f"\x1b[1;{color}m{text}\x1b[0m" if options.color else text
 
 
-def _wrapped(prose: str, first: int, rest: int) -> list[str]:
+def _wrapped(options: Detail, prose: str, first: int, rest: int) -> list[str]:
     return textwrap.wrap(
         prose,
-        WIDTH,
+        min(WIDTH, options.width),
         initial_indent=" " * first,
         subsequent_indent=" " * rest,
         break_long_words=False,
@@ -85,38 +84,34 @@ def _wrapped(prose: str, first: int, rest: int) -> list[str]:
     )
 
 
-def drawn(table: tables.Grid) -> Iterator[str]:
-    """Yield the lines of a table."""
-    clean = [[harmless(cell) for cell in row] for row in table.rows]
-    align = ["right" if kind == "number" else "left" for kind in table.kinds]
-    drawn = tabulate(clean, table.names, tablefmt="simple", disable_numparse=True, colalign=align)
-    yield from (line.rstrip() for line in drawn.splitlines())
+def _lines_of(texts: Iterable[str], options: Detail, first: int, rest: int) -> list[str]:
+    return [line for text in texts for line in _wrapped(options, harmless(text), first, rest)]
+
+
+def _drawn(table: tables.Grid, options: Detail) -> Iterator[str]:
+    yield from drawn(table, 0 if options.verbose else options.width)
 
 
 def _ranks(report: Document, options: Detail) -> Iterator[str]:
     table, others = tables.ranks(report, everything=options.all_ranks, whole_uuids=options.verbose)
     one_node = report.command == "node" and len(table.rows) == 1  # its row would repeat the headline and the verdict
     if table.rows and not one_node:
-        yield from drawn(table)
+        yield from _drawn(table, options)
     if others:
         yield others
     dimensions = tables.dimensions(report)
     if dimensions.rows:
         yield ""
-        yield from drawn(dimensions)
+        yield from _drawn(dimensions, options)
 
 
 def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if report.bandwidth:
-        yield from drawn(tables.sweep(report))
-        yield from (line for text in provenance(report.bandwidth) for line in _wrapped(harmless(text), 0, 2))
+        yield from _drawn(tables.sweep(report, bar), options)
+        yield from _lines_of(provenance(report.bandwidth), options, 0, 2)
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"collectives ended early: {harmless(job.collectives.ended)}"
-    summary = [
-        line
-        for text in (*models(report), *first_calls(job), *trainings(job))
-        for line in _wrapped(harmless(text), 0, 2)
-    ]
+    summary = _lines_of((*models(report), *first_calls(job), *trainings(job)), options, 0, 2)
     if summary:
         yield ""
         yield from summary
@@ -124,16 +119,16 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
     if times.rows:
         yield ""
         yield "time per operation on each rank, ms"
-        yield from drawn(times)
+        yield from _drawn(times, options)
     groups = tables.groups(report)
     if groups.rows:
         yield ""
         yield GROUPS
-        yield from drawn(groups)
+        yield from _drawn(groups, options)
     devices = tables.devices(report)
     if devices.rows:
         yield ""
-        yield from drawn(devices)
+        yield from _drawn(devices, options)
 
 
 def _findings(diagnosis: Diagnosis, options: Detail) -> list[list[str]]:
@@ -162,11 +157,11 @@ def _short(problem: Problem, options: Detail) -> Iterator[str]:
     label = f"{problem.severity}: {harmless(problem.rule)}{doubt}"
     more = len(problem.cases) - 1 + problem.more
     text = harmless(problem.cases[0].message) + (f" (and {more} more)" if more else "")
-    first, *rest = _wrapped(f"{label} - {text}", 0, 2)
+    first, *rest = _wrapped(options, f"{label} - {text}", 0, 2)
     yield _colored(problem.severity, options, _COLORS[problem.severity]) + first.removeprefix(problem.severity)
     yield from rest
     for fix in problem.fixes:
-        *lines, last = _wrapped(f"fix: {harmless(fix.text)}", 2, 7)
+        *lines, last = _wrapped(options, f"fix: {harmless(fix.text)}", 2, 7)
         yield from lines
         beside = "".join(f" `{harmless(command)}`" for command in fix.commands[:1])
         if not beside or len(last + beside) <= WIDTH:
@@ -182,27 +177,30 @@ def _problem(problem: Problem, options: Detail) -> Iterator[str]:
     alone = len(problem.cases) == 1 and not problem.more
     for n, case in enumerate(problem.cases):
         place = "" if alone else where(case.ranks, case.nodes)
-        yield from _wrapped(harmless(case.message) + (f" [{place}]" if place else ""), 2, 2)
+        yield from _wrapped(options, harmless(case.message) + (f" [{place}]" if place else ""), 2, 2)
         if n < DETAILED or options.verbose:
-            yield from (f"    {line}" for line in evidence_lines(case.evidence, everything=options.verbose))
+            shown = evidence_lines(case.evidence, everything=options.verbose, said=case.message)
+            yield from (f"    {line}" for line in shown)
     if problem.more:
         yield f"  … and {problem.more} more like these (-v shows them)"
     if problem.why:
-        yield from _wrapped(f"why: {harmless(problem.why)}", 2, 7)
+        yield from _wrapped(options, f"why: {harmless(problem.why)}", 2, 7)
     for fix in problem.fixes:
-        yield from _wrapped(f"fix: {harmless(fix.text)}", 2, 7)
+        yield from _wrapped(options, f"fix: {harmless(fix.text)}", 2, 7)
         yield from (f"      {harmless(command)}" for command in fix.commands)
 
 
 def _compared(compared: Comparison, options: Detail) -> list[list[str]]:
     from distcheck.report.comparison import lines, title
 
-    found = [line for text in lines(compared, everything=options.verbose) for line in _wrapped(harmless(text), 2, 4)]
-    facts = [
-        line for row in compared.facts for line in _wrapped(harmless(f"{row.name}: {row.before} -> {row.now}"), 2, 4)
+    found = _lines_of(lines(compared, everything=options.verbose), options, 2, 4)
+    facts = _lines_of((f"{row.name}: {row.before} -> {row.now}" for row in compared.facts), options, 2, 4)
+    figures = list(_drawn(tables.changes(compared), options)) if compared.figures else []
+    return [
+        [*_lines_of([title(compared)], options, 0, 2), *found],
+        figures,
+        ["what differs", *facts] if facts else [],
     ]
-    figures = list(drawn(tables.changes(compared))) if compared.figures else []
-    return [[*_wrapped(harmless(title(compared)), 0, 2), *found], figures, ["what differs", *facts] if facts else []]
 
 
 def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
@@ -216,7 +214,7 @@ def _gaps(diagnosis: Diagnosis, options: Detail) -> Iterator[str]:
         if len(gap.rules) > _NAMED_RULES and not options.verbose:
             yield f"    {len(gap.rules)} rules (-v lists them)"
         else:
-            yield from _wrapped(", ".join(map(harmless, gap.rules)), 4, 4)
+            yield from _wrapped(options, ", ".join(map(harmless, gap.rules)), 4, 4)
 
 
 def _timings(job: Job) -> Iterator[str]:

@@ -24,7 +24,8 @@ def test_four_healthy_ranks_pass_without_findings(distcheck):
 
 def test_the_text_report_shows_ranks_figures_and_the_verdict(distcheck):
     ended = distcheck("gate", "--nproc", "4", *TABLE)
-    first, last = ended.out.splitlines()[0], ended.out.splitlines()[-1]
+    verdict, first, *_, last = ended.out.splitlines()
+    assert verdict == "PASS: Start the job."
     assert "gate" in first
     assert "4 ranks on 1 node" in first
     assert "gloo" in first
@@ -35,7 +36,7 @@ def test_the_text_report_shows_ranks_figures_and_the_verdict(distcheck):
 def test_without_a_launcher_or_nproc_two_gloo_ranks_run_and_are_reported(distcheck):
     ended = distcheck("gate", *TABLE)
     assert ended.code == 0
-    assert "2 ranks" in ended.out.splitlines()[0]
+    assert "2 ranks" in ended.out.splitlines()[1]
     assert "--nproc" in ended.out
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import machines
 import msgspec
 import pytest
@@ -84,7 +86,7 @@ def test_the_tables_have_columns_for_known_values_only(on, healthy):
 
 def test_the_text_of_an_h100_job_fits_in_120_columns(on):
     text = render("text", *on(machines.DGX_H100))
-    assert "0 0000:1b:00.0 GPU-node1-0       0  mlx5_0 PIX   listening" in text
+    assert re.search(r"0 0000:1b:00.0 GPU-node1-0 +0  mlx5_0 PIX +listening", text)
     assert max(map(len, text.splitlines())) <= 120
 
 

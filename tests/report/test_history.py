@@ -34,10 +34,10 @@ def test_the_text_shows_the_failed_nodes_in_their_order_and_what_was_not_read():
         "not checked: 1 line of a newer distcheck; install its version to read them\n"
         "not checked: node7.jsonl: Permission denied\n"
         "\n"
-        "node      failed    of runs    share  last failure (UTC)    rule                         last run (UTC)\n"
-        "------  --------  ---------  -------  --------------------  ---------------------------  ----------------\n"
-        "node3          3         12      25%  2026-11-18 10:06      gpu-xid, isolation-bad-node  2026-11-18 11:06\n"
-        "<b>|*          1          4      25%  2026-11-18 11:06      gpu-xid                      2026-11-18 11:06\n"
+        "node   failed  of runs  share  last failure (UTC)  rule                         last run (UTC)\n"
+        "-----  ------  -------  -----  ------------------  ---------------------------  ----------------\n"
+        "node3       3       12    25%  2026-11-18 10:06    gpu-xid, isolation-bad-node  2026-11-18 11:06\n"
+        "<b>|*       1        4    25%  2026-11-18 11:06    gpu-xid                      2026-11-18 11:06\n"
         "\n"
         "1 node never failed (-v shows it)\n"
     )
@@ -48,7 +48,7 @@ def test_a_history_without_a_failure_has_no_table():
     assert render("text", document("/h", healthy)) == (
         "history of /h\n20 runs of 1 node\n\n1 node never failed (-v shows it)\n"
     )
-    assert "node1          0" in render("text", document("/h", healthy), everything=True)
+    assert "node1       0" in render("text", document("/h", healthy), everything=True)
     assert render("text", document("/h", Totals())) == "history of /h\n0 runs of 0 nodes\n"
 
 

@@ -2,11 +2,13 @@ import re
 
 import msgspec
 import pytest
+import reported
 
 from distcheck.facts.job import Asked, Collectives, Measurement
 from distcheck.facts.rank import RankRun
 from distcheck.facts.training import Parameter, Training
 from distcheck.report import Detail, render
+from distcheck.report.plain import bar
 from distcheck.rules.finding import Finding, Fix, NotChecked
 
 
@@ -27,18 +29,98 @@ def test_golden_timings(healthy, golden):
     golden("healthy-timings.txt", text(healthy, timings=True, legend=True))
 
 
-def test_every_rank_has_a_row_up_to_32(job_of, judge):
-    assert "not shown" not in text(judge(job_of(4, 8)))
-    assert len(re.findall(r"(?m)^ +\d+ +node\d", text(judge(job_of(4, 8))))) == 32
+def rank_table(report):
+    """Return the rows of the table of ranks, as lists of cells."""
+    lines = report[re.search(r"(?m)^ *rank  ", report).start() :]
+    return [re.split(r"  +", line.strip()) for line in lines.split("\n\n")[0].splitlines()[2:]]
 
 
-def test_beyond_32_ranks_only_bad_ones_and_the_ends_have_a_row(job_of, judge):
+def test_every_rank_has_a_row_up_to_16(job_of, judge):
+    rows = rank_table(text(judge(job_of(2, 8))))
+    assert [row[0] for row in rows] == list(map(str, range(16)))
+
+
+def test_beyond_16_ranks_healthy_ones_are_folded_over_their_nodes(job_of, judge):
+    assert rank_table(text(judge(job_of(128, 8))))[0] == [
+        "0-1023", "node[1-128]", "0-7", "1024 x NVIDIA H200", "listening, reached", "done", "ok",
+    ]  # fmt: skip
+
+
+def test_ranks_with_a_problem_stand_before_the_folded_ones(job_of, judge):
     bad = Finding(rule="r", ranks=(17,), message="m", fix=Fix("f"))
-    judged = judge(job_of(5, 8), bad)
-    shown = re.findall(r"(?m)^ +(\d+) +node\d", text(judged))
-    assert shown == ["0", "1", "2", "17", "37", "38", "39"]
-    assert "not shown (use --all-ranks): 33 ok (3-16,18-36)" in text(judged)
-    assert len(re.findall(r"(?m)^ +\d+ +node\d+ +\d", text(judged, all_ranks=True))) == 40
+    report = text(judge(job_of(5, 8), bad))
+    rows = rank_table(report)
+    assert rows[0] == ["17", "node3", "1", "1 0000:11:00.0 GPU-node3-1", "reached", "done", "error"]
+    assert rows[1][:3] == ["0-16,18-39", "node[1-5]", "0-7"]
+    assert "ranks are folded; --all-ranks shows a row for each" in report
+    assert len(rank_table(text(judge(job_of(5, 8), bad), all_ranks=True))) == 40
+
+
+def test_many_ranks_with_a_problem_are_folded_by_node_and_beyond_that_by_status(job_of, judge):
+    bad = Finding(rule="r", ranks=tuple(range(8, 32)), message="m", fix=Fix("f"))
+    rows = rank_table(text(judge(job_of(5, 8), bad)))
+    assert [(row[0], row[1], row[-1]) for row in rows[:4]] == [
+        ("8-15", "node2", "error"), ("16-23", "node3", "error"), ("24-31", "node4", "error"),
+        ("0-7,32-39", "node[1,5]", "ok"),
+    ]  # fmt: skip
+    many = Finding(rule="r", ranks=tuple(range(800)), message="m", fix=Fix("f"))
+    rows = rank_table(text(judge(job_of(128, 8), many)))
+    assert [(row[0], row[1], row[-1]) for row in rows[:2]] == [
+        ("0-799", "node[1-100]", "error"), ("800-1023", "node[101-128]", "ok")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_tables_and_prose_fit_the_terminal(width):
+    for made in reported.CASES.values():
+        lines = text(made(), width=width).splitlines()
+        rules = [line for line in lines if set(line) == {"-", " "}]
+        assert rules
+        assert max(map(len, rules)) <= width
+
+
+def test_a_narrow_terminal_leaves_out_the_columns_that_matter_least():
+    wide, narrow = text(reported.healthy(), width=200), text(reported.healthy(), width=80)
+    assert re.search(r"algbw GB/s  busbw GB/s +expected  share  mean ms +±  min ms  max ms  slowest rank", wide)
+    assert "too narrow" not in wide
+    assert re.search(r"busbw GB/s  expected  share  mean ms +±  wrong", narrow)
+    assert "too narrow for: algbw GB/s, bar, min ms, max ms, slowest rank (-v shows all columns)" in narrow
+    assert "too narrow" not in text(reported.healthy(), width=80, verbose=True)
+
+
+def test_a_bar_is_as_long_as_the_share_of_the_highest_bandwidth():
+    assert [bar(share) for share in (0, 0.05, 0.5, 1, 2)] == ["", "▌", "█████", "█" * 10, "█" * 10]
+    lines = [line for line in text(reported.healthy()).splitlines() if line.startswith("all_reduce ")]
+    lengths = [line.count("█") for line in lines if " MiB " in line]
+    assert lengths == sorted(lengths)
+    assert (lengths[0], lengths[-1]) == (1, 10)
+
+
+def test_without_utf_8_the_report_is_ascii(hostile):
+    for made in (reported.healthy(), reported.messy(), hostile):
+        assert text(made, ascii=True, verbose=True).isascii()
+    plain = text(reported.healthy(), ascii=True)
+    assert "##########" in plain
+    assert " +-" in plain
+
+
+def test_the_verdict_is_first_and_last(failing):
+    lines = text(failing).splitlines()
+    assert lines[0] == "FAIL (job configuration): Fix the job or site configuration; retrying will not help."
+    assert lines[-1].startswith("FAIL (job configuration): exit code 30. ")
+
+
+def test_evidence_that_only_repeats_the_message_is_left_out(job_of, judge):
+    found = Finding(
+        rule="r", ranks=(1,), message="rank 1 sees MTU 1500 on eth0; others 9000", fix=Fix("f"),
+        evidence={"mtu": 1500, "interface": "eth0", "all": [1500, 9000], "driver": "mlx5", "rank": 15, "up": True},
+    )  # fmt: skip
+    report = text(judge(job_of(1, 2), found))
+    assert "    driver: mlx5\n    rank: 15\n    up: True\n" in report
+    assert "mtu:" not in report
+    assert "interface:" not in report
+    assert "all:" not in report
+    assert "    mtu: 1500\n    interface: eth0\n    all: 1500, 9000\n" in text(judge(job_of(1, 2), found), verbose=True)
 
 
 def test_commands_are_not_wrapped(failing):
@@ -118,7 +200,7 @@ def test_expectations_groups_and_an_early_end_are_shown(job_of, judge):
         ),
     )  # fmt: skip
     report = text(judge(job))
-    assert re.search(r"all_reduce +world +1000 B +1\.00 +1\.00 +2\.00 +50%", report)
+    assert re.search(r"all_reduce +world +1000 B +1\.00 +1\.00 +█+ +2\.00 +50%", report)
     assert re.search(r"all_reduce +pair .* #1 ", report)
     assert "ended early: the deadline came" in report
 

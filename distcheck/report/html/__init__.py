@@ -71,7 +71,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         problems=found,
         anchor=_anchor,
         detailed=math.inf if options.verbose else DETAILED,
-        evidence=lambda case: evidence_lines(case.evidence, everything=options.verbose),
+        evidence=lambda case: evidence_lines(case.evidence, everything=options.verbose, said=case.message),
         not_checked=unchecked,
         heat=heat,
         signs=SIGNS,
