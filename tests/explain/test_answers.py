@@ -10,6 +10,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -329,3 +330,11 @@ def test_after_a_collective_that_timed_out_the_flight_recorder_is_next(tmp_path)
     found = answered(tmp_path, line)
     assert found.causes == ()
     assert found.next[-1].startswith("distcheck explain --flight nccl_trace_rank_*")
+
+
+def test_a_secret_is_hidden_wherever_the_line_is_cut(tmp_path):
+    for length in range(40, 90):
+        line = f"{'x ' * 60}--password=hunter2hunter2 {'y' * length} No CUDA GPUs are available {'z' * 200}\n"
+        found = answered(tmp_path, line)
+        assert "unter2" not in msgspec.json.encode(found).decode()
+        assert "No CUDA GPUs are available" in found.causes[0].text

@@ -162,8 +162,9 @@ def _finding(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> Fl
 def _text(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> str:
     who = _who(cause.ranks, nodes)
     where = f"collective {cause.seq} of {cause.group.label}"
-    others = tuple(sorted(rank for rank in cause.calls if rank not in cause.ranks))
-    name = next((call.name for rank, call in cause.calls.items() if rank in others), "")
+    at_fault = frozenset(cause.ranks)
+    others = tuple(sorted(rank for rank in cause.calls if rank not in at_fault))
+    name = cause.calls[others[0]].name if others else ""
     verb = "is" if len(cause.ranks) == 1 else "are"
     wait = "waits" if len(others) == 1 else "wait"
     if cause.kind == "mismatch":
@@ -171,7 +172,7 @@ def _text(cause: FlightCause, flight: Flight, nodes: Mapping[int, str]) -> str:
         if not cause.clear:
             return f"{who} did not call {where} with the same {what}"
         if what == "collective":
-            odd = sorted({call.name for rank, call in cause.calls.items() if rank in cause.ranks})
+            odd = sorted({call.name for rank, call in cause.calls.items() if rank in at_fault})
             return f"{who} called {listed(odd)} where {_who(others, nodes)} called {name}: {where}"
         return f"{who} called {where} ({name}) with another {what} than {_who(others, nodes)}"
     if cause.kind == "behind":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from distcheck.cli.flight.loading import DEFAULT, FlightCall, FlightDump
+from distcheck.cli.flight.loading import DEFAULT, FlightCall, FlightDump, ranks_in
 
 _SAME_INPUTS = frozenset({
     "all_reduce", "allreduce", "allreduce_coalesced", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop",
@@ -72,7 +72,8 @@ class Flight(NamedTuple):
 
 def lined_up(dumps: Iterable[FlightDump], world: frozenset[int] = frozenset()) -> Flight:
     """Return the calls of all dumps by group; `world` are the ranks that the job is known to have."""
-    groups: dict[tuple[str, str, str, tuple[int, ...]], FlightGroup] = {}
+    groups: dict[tuple[str, str, str, str], FlightGroup] = {}
+    texts: set[str] = set()
     files: dict[int, str] = {}
     current: dict[int, FlightCall] = {}
     whole: set[int] = set()
@@ -84,14 +85,16 @@ def lined_up(dumps: Iterable[FlightDump], world: frozenset[int] = frozenset()) -
         enqueued[dump.rank] = dump.enqueued
         defaults |= {dump.rank: dump.default} if dump.default is not None else {}
         whole |= {dump.rank} if dump.whole else set()
-        known.update(*dump.groups.values())
+        texts |= set(dump.groups.values())
         for name, calls in _by_group(dump).items():
-            group = groups.setdefault(name, FlightGroup(*name))
-            _add(group, dump, calls)
+            if name not in groups:
+                groups[name] = FlightGroup(*name[:3], ranks_in(name[3]))
+            _add(groups[name], dump, calls)
         if dump.calls:
             open_ = [call for call in dump.calls if not call.ended]
             started = [call for call in open_ if call.state == "started"]  # a scheduled call waits behind it
             current[dump.rank] = (started or open_ or dump.calls[-1:])[0]
+    known.update(*map(ranks_in, texts))
     known.update(range(max(files, default=-1) + 1))  # ranks have no gaps
     usual = next(iter(defaults.values()), "")
     for group in groups.values():
@@ -106,13 +109,12 @@ def lined_up(dumps: Iterable[FlightDump], world: frozenset[int] = frozenset()) -
     return Flight(tuple(groups.values()), tuple(files), files, current, tuple(sorted(known - files.keys())))
 
 
-def _by_group(dump: FlightDump) -> dict[tuple[str, str, str, tuple[int, ...]], list[FlightCall]]:
+def _by_group(dump: FlightDump) -> dict[tuple[str, str, str, str], list[FlightCall]]:
     """Return calls by group: two groups of one name differ in their ranks (split_group)."""
-    found: dict[tuple[str, str, str, tuple[int, ...]], list[FlightCall]] = {}
+    found: dict[tuple[str, str, str], list[FlightCall]] = {}
     for call in dump.calls:
-        ranks = dump.groups.get(call.group, ())
-        found.setdefault((call.backend, call.group, call.description, ranks), []).append(call)
-    return found
+        found.setdefault((call.backend, call.group, call.description), []).append(call)
+    return {(*name, dump.groups.get(name[1], "")): calls for name, calls in found.items()}
 
 
 def _add(group: FlightGroup, dump: FlightDump, calls: list[FlightCall]) -> None:

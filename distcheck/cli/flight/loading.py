@@ -131,8 +131,8 @@ class FlightDump(NamedTuple):
 
     rank: int
     file: str
-    groups: dict[str, tuple[int, ...]]
-    """The ranks of the process groups whose ranks the dump names; Gloo's dumps (torch 2.13) do not name them."""
+    groups: dict[str, str]
+    """The ranks of process groups as the dump has them, "[0, 1]"; those of Gloo (torch 2.13) do not name them."""
     enqueued: dict[str, int]
     """The number of the last collective that the rank called, by the number of the process group in this process."""
     default: str | None
@@ -245,15 +245,20 @@ def _unpickled(raw: bytes) -> Any:
         raise ValueError(f"truncated or damaged pickle: {error}") from None
     finally:
         gc.enable()
-    left, rest = _VALUES_PER_BYTE * len(raw), [value]
-    while rest:
-        item = rest.pop()
-        if isinstance(item, (dict, list, tuple)):
-            left -= len(item)
-            if left < 0:
-                raise ValueError("holds the same values too often; a dump does not")
-            rest += item.values() if isinstance(item, dict) else item
+    _check_size(value, _VALUES_PER_BYTE * len(raw))
     return value
+
+
+def _check_size(value: Any, most: int) -> None:
+    """Raise ValueError if a value with all its parts, shared ones as often as they occur, has too many."""
+    containers: list[Any] = [[value]]
+    while containers:
+        container = containers.pop()
+        most -= len(container)
+        if most < 0:
+            raise ValueError("holds the same values too often; a dump does not")
+        parts = container.values() if isinstance(container, dict) else container
+        containers += [part for part in parts if isinstance(part, (dict, list, tuple, set, frozenset))]
 
 
 @contextmanager
@@ -272,14 +277,15 @@ def _limited_memory(more: int) -> Iterator[None]:
 def _made(rank: int, path: Path, raw: _Raw) -> FlightDump:
     calls = tuple(sorted((_call(entry) for entry in raw.entries), key=lambda call: call.record))
     records = [call.record for call in calls]
-    groups = {name: ranks for name, group in raw.pg_config.items() if (ranks := _ranks(group.ranks))}
+    groups = {_clean(name): group.ranks for name, group in raw.pg_config.items()}
     enqueued = {number: int(status.last_enqueued_collective) for number, status in raw.pg_status.items()}
     default = next((str(entry.pg_id) for entry in raw.entries if entry.process_group[1] == DEFAULT), None)
     whole = records == list(range(len(records)))
     return FlightDump(rank, shown(str(path)), groups, enqueued, default, whole, calls)
 
 
-def _ranks(text: str) -> tuple[int, ...]:
+@lru_cache(4096)  # the same for all ranks of a group
+def ranks_in(text: str) -> tuple[int, ...]:
     """Return the ranks in "[0, 1, 2]"; empty if the text is something else."""
     numbers = re.fullmatch(r"\[((?:\d{1,9}(?:, ?)?)*)\]", text.strip())
     return tuple(int(number) for number in re.findall(r"\d+", numbers[1])) if numbers else ()

@@ -174,14 +174,13 @@ def _telling(seen: Sighting, root: Sighting | None) -> Telling:
     rank, node, local = seen.place
     if root and rank is None and node in {None, root.values["node"]} and local in {None, _number(root, "local")}:
         rank, node = _number(root, "rank"), root.values["node"]
-    text = shown(seen.text)
     return Telling(
         line=seen.line,
         file=shown(seen.file),
         rank=rank,
         local_rank=local if rank is None else None,
         node=node,
-        text=text,
+        text=seen.text,
         says=seen.spelling.says,
     )
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from distcheck.cli.joblog.places import NOWHERE, Place, When, place, plain, when
 from distcheck.cli.joblog.reading import Piece
+from distcheck.cli.joblog.redaction import shown
 from distcheck.cli.joblog.spelling import Spelling, anchors, trie
 
 _AROUND_BYTES = 4000
@@ -37,7 +38,7 @@ class Sighting(NamedTuple):
     file: str
     line: int
     text: str
-    """About 160 characters around the match, as they stand in the log (not yet redacted)."""
+    """About 160 characters around the match, redacted."""
     place: Place
     time: When | None
     times: int
@@ -233,7 +234,9 @@ def _sighting(spelling: Spelling, line: _Line, file: str, number: int, of_file: 
     if "exitcode" in match[0]:
         record = _record(line.above)
         own = Place(own.rank if record.rank is None else record.rank, record.node or own.node, own.local_rank)
-    return Sighting(spelling, file, number, excerpt(line.text, match.start()), own, line.time, 1, values, match[0])
+    text = shown(line.text)  # before it is cut: "password=" may be cut off, and the password not
+    at = spelling.pattern.search(text) or match
+    return Sighting(spelling, file, number, excerpt(text, at.start()), own, line.time, 1, values, match[0])
 
 
 def _earliest(known: Sighting | None, seen: Sighting) -> Sighting:

@@ -268,10 +268,18 @@ def shared(depth):
     return value
 
 
+def shared_tuples(depth):
+    value = ()
+    for _ in range(depth):
+        value = (value,) * 10
+    return value
+
+
 BOMBS = {
     "an index of 4 billion": b"\x80\x02}r\xf0\xff\xff\xff.",
     "a list of itself": b"\x80\x02]q\x00h\x00a.",
     "a billion references": pickle.dumps(dump(input_sizes=shared(9)) | {"entries": shared(9)}),
+    "a billion references in sets": pickle.dumps(dump() | {"entries": [frozenset([shared_tuples(9)])]}, protocol=4),
     "nested": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",
     "a huge number": pickle.dumps(dump(call(10**5000))),
     "a text for a number": pickle.dumps(dump(call(1) | {"collective_seq_id": "1"})),
