@@ -17,7 +17,6 @@ from distcheck.facts.nccl import NamedPath, NcclFile, NcclLog
 from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Placement, Variables
-from distcheck.facts.run_attempt import RunAttempt
 from distcheck.facts.storage import Space
 from distcheck.facts.training import Training
 
@@ -35,6 +34,15 @@ class Agent(Facts, frozen=True):
     """Its command line after the program, at most 40 arguments."""
     exported: Variables | Missing
     """The rank variables in its own environment; it sets them again for its ranks and passes on all others."""
+
+
+class RunAttempt(Facts, frozen=True):
+    """The agents whose ranks met in an attempt; torchrun ends the ranks and starts them again in the next one."""
+
+    number: Count
+    """From 1, counting the attempts whose ranks all met in distcheck; 0 if there was none yet."""
+    agents: dict[str, str] = {}
+    """The name of each agent's node. An agent is the key of its node and its pid, joined by "|"."""
 
 
 class Installed(Facts, frozen=True):

@@ -20,8 +20,7 @@ from pathlib import Path
 import msgspec
 
 from distcheck.facts.base import Missing
-from distcheck.facts.rank import Agent
-from distcheck.facts.run_attempt import RunAttempt
+from distcheck.facts.rank import Agent, RunAttempt
 from distcheck.probe import process
 from distcheck.probe.child import Question, exit_after_lifetime, say
 

@@ -13,8 +13,7 @@ from distcheck.facts.gpu import GpuLoads
 from distcheck.facts.infiniband import Counters
 from distcheck.facts.network import PeerTrial, ReverseLookup, Use
 from distcheck.facts.node import NodeFacts
-from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun
-from distcheck.facts.run_attempt import RunAttempt
+from distcheck.facts.rank import ProcessFacts, RankFacts, RankRun, RunAttempt
 
 Name = Annotated[str, Meta(max_length=256)]
 Port = Annotated[int, Meta(ge=1, le=65535)]

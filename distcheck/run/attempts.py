@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec.json import encode
 
 from distcheck.facts.base import Missing
-from distcheck.facts.run_attempt import RunAttempt
+from distcheck.facts.rank import RunAttempt
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from distcheck.facts.job import Collectives, Job
-from distcheck.facts.run_attempt import RunAttempt
+from distcheck.facts.rank import RunAttempt
 from distcheck.rollcall.protocol import Bye, Here, LastCall
 from distcheck.rollcall.server import Server
 from distcheck.rules.diagnose import judge

@@ -1,41 +1,65 @@
-"""The end of torchrun's agent, and what the ranks of its next attempt find of the earlier one."""
+"""The end of torchrun's agent, and what the ranks of its next attempt know of the earlier one."""
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
 
 import psutil
+import pytest
 
 AGENT = """
 import os, subprocess, sys
-ranks = []
-for rank in ("0", "1")[: int(sys.argv[1])]:
-    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
-    numbers |= {"TORCHELASTIC_RUN_ID": "7", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[2]}
-    ranks.append(subprocess.Popen([sys.executable, "-m", "distcheck", *sys.argv[3:]], env=os.environ | numbers))
-raise SystemExit(max(rank.wait() for rank in ranks))
+folder, port, attempts = sys.argv[1:4]
+for number, (rank, world) in enumerate(attempt.split("/") for attempt in attempts.split(",")):
+    places = {"RANK": rank, "WORLD_SIZE": world, "GROUP_RANK": rank, "GROUP_WORLD_SIZE": world}
+    places |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    places |= {"TORCHELASTIC_RUN_ID": "7", "TORCHELASTIC_RESTART_COUNT": str(number), "TORCHELASTIC_MAX_RESTARTS": "3"}
+    places |= {"TORCHELASTIC_ERROR_FILE": f"{folder}/attempt_{number}/0/error.json"}
+    os.makedirs(f"{folder}/attempt_{number}/0")
+    code = subprocess.call([sys.executable, "-m", "distcheck", *sys.argv[4:]], env=os.environ | places)
+raise SystemExit(code)
 """
-"""A program of the name torchrun that starts ranks with its variables, and need not import torch."""
+"""A program of the name torchrun that starts its rank again and again, and need not import torch."""
 
 
-def test_a_rank_whose_agent_was_killed_ends_and_never_joins_the_next_attempt(start, port, tmp_path):
+@pytest.fixture
+def agent(start, port, tmp_path):
+    """Start an agent with a folder of its own; attempts are RANK/WORLD_SIZE, separated by commas."""
     program = tmp_path / "torchrun"
     program.write_text(AGENT)
+
+    def run(name, attempts, *options):
+        words = [sys.executable, str(program), str(tmp_path / name), str(port), attempts]
+        return start("env", *options, program=words)
+
+    return run
+
+
+def test_a_rank_whose_agent_was_killed_ends_and_does_not_join_the_next_attempt(agent, tmp_path):
     output = tmp_path / "report.txt"
-    agent = start("1", str(port), "env", "--output", str(output), program=[sys.executable, str(program)])
-    (rank,) = wait_for(lambda: psutil.Process(agent.process.pid).children())
+    killed = agent("a", "0/2", "--output", str(output))
+    (rank,) = wait_for(lambda: psutil.Process(killed.process.pid).children())
     # It listens: it waits for rank 1, which never comes.
     wait_for(lambda: [c for c in rank.net_connections("tcp") if c.status == psutil.CONN_LISTEN])
-    killed = time.monotonic()
-    agent.interrupt(signal.SIGKILL)
-    wait_for(lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, 10)
-    assert time.monotonic() - killed < 5, "--join-timeout is 20 s"
+    killed.interrupt(signal.SIGKILL)
+    wait_for(lambda: not rank.is_running() or rank.status() == psutil.STATUS_ZOMBIE, 5)  # --join-timeout is 20 s
     assert "the run was ended by the end of its torchrun agent" in output.read_text()
-    again = start("2", str(port), "env", "--format", "json", program=[sys.executable, str(program)]).wait()
-    assert again.code == 0, again
-    assert [row["status"] for row in again.report["ranks"]] == ["ok", "ok"]
+    first, second = [run.wait() for run in (agent("b", "0/2", "--format", "json"), agent("c", "1/2"))]
+    assert (first.code, second.code) == (0, 0), first
+    assert [row["status"] for row in first.report["ranks"]] == ["ok", "ok"]
+
+
+def test_the_node_of_rank_0_that_left_is_named_from_the_memory_of_another_node(agent, tmp_path):
+    output = tmp_path / "report.json"
+    leaves, stays = agent("a", "0/2"), agent("b", "1/2,0/1", "--format", "json", "--output", str(output))
+    assert leaves.wait().code == 0
+    assert stays.wait().code == 0
+    (found,) = [f for f in json.loads(output.read_text())["findings"] if f["severity"] != "info"]
+    assert (found["rule"], found["severity"]) == ("elastic-nodes-changed", "warning")
+    assert "left: 2 nodes then, 1 now, in attempt 2" in found["message"]
 
 
 def wait_for(condition, seconds=20.0):

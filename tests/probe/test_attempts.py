@@ -8,8 +8,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.placement import Variables
-from distcheck.facts.rank import Agent
-from distcheck.facts.run_attempt import RunAttempt
+from distcheck.facts.rank import Agent, RunAttempt
 from distcheck.probe import attempts, process
 
 ATTEMPT = RunAttempt(3, {"node1|9": "node1"})

@@ -14,8 +14,7 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Asked
 from distcheck.facts.placement import Variables
-from distcheck.facts.rank import Agent
-from distcheck.facts.run_attempt import RunAttempt
+from distcheck.facts.rank import Agent, RunAttempt
 from distcheck.probe import process
 from distcheck.run import attempts
 

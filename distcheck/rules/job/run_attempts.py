@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.facts.run_attempt import RunAttempt
+from distcheck.facts.rank import RunAttempt
 from distcheck.rules.job.agents import by_agent
 from distcheck.rules.job.settings import number
 from distcheck.rules.job.world import is_complete

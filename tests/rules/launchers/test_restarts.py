@@ -6,8 +6,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.placement import Variables
-from distcheck.facts.rank import Agent
-from distcheck.facts.run_attempt import RunAttempt
+from distcheck.facts.rank import Agent, RunAttempt
 from distcheck.report.document import document
 from distcheck.report.summary import headline
 from distcheck.rules.diagnose import diagnose
