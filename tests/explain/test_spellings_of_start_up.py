@@ -134,6 +134,8 @@ def test_a_fault_is_named_in_the_words_of_each_version_and_layer(line, rule):
         ("ValueError: Hostname 'n9' not found in hostfile", "start-up"),
         ("salloc: error: Job submit/allocate failed: Invalid qos specification", "start-up"),
         ("Error: No available node types can fulfill resource request {'GPU': 2.0}", "start-up"),
+        ("RuntimeError: use_libuv was requested but PyTorch was build without libuv support", "start-up"),
+        ("[W TCPStore.cpp:106] sendBytes failed on SocketImpl(fd=67, remote=[x]:43145): Broken pipe", "application"),
         ("etcd.EtcdKeyNotFound: Key not found : /torch/elastic/store", "start-up"),
         ('s.connect(("dns.google", 80))\nsocket.gaierror: [Errno -3] Temporary failure in name resolution', "network"),
         ("[launch.py:321:sigkill_handler] ['python', '-u', 'a.py'] exits with return code = 1", "application"),

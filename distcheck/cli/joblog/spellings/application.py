@@ -243,7 +243,7 @@ SPELLINGS = (
         says="vLLM's engine failed to start. The cause is in the lines before.",
     ),
     _app(
-        r"use_libuv was requested but PyTorch was built without libuv",
+        r"use_libuv was requested but PyTorch was buil[dt] without libuv",
         about="start-up",
         source=_DISTRIBUTED,
         says="This torch has no libuv: export USE_LIBUV=0.",

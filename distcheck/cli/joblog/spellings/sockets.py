@@ -116,6 +116,7 @@ SPELLINGS = (
     ),
     _net(
         r"Broken pipe",
+        about="application",
         weight=CONSEQUENCE,
         source=_ERRNO,
         says="A rank wrote to another process that had ended. The cause is in the log of that process.",

@@ -156,9 +156,10 @@ SPELLINGS = (
     # What the others see when rank 0 has ended.
     _net(
         r"(?:recv|send|recvValue|sendBytes).{0,60}Connection was likely closed",
+        about="application",
         weight=CONSEQUENCE,
         source=_SOCKET,
         says=_LOST,
     ),
-    _net(r"failed to recv, got \d bytes", weight=CONSEQUENCE, source=_SOCKET, says=_LOST),
+    _net(r"failed to recv, got \d bytes", about="application", weight=CONSEQUENCE, source=_SOCKET, says=_LOST),
 )
