@@ -119,7 +119,7 @@ FAMILIES: dict[str, Family] = {
     "repeats": Family("collectives.repeats", ("collectives",)),
     "collectives": Family("collectives.outcome", ("collectives",)),
     "step": Family("collectives.step", ("training",)),
-    "groups": Family("collectives.groups", ("collectives",)),
+    "groups": Family("collectives.groups", ("collectives",), option="mesh"),
     "performance": Family("collectives.bandwidth", ("collectives",)),
     "nccl_networks": Family("nccl.networks", ("collectives",)),
     "nccl_transport": Family("collectives.nccl_network", ("collectives",)),

@@ -186,6 +186,16 @@ def evidence_of(ranks: list[RankFacts]) -> dict[str, str]:
     return evidence
 
 
+def of_groups(job: Job, op: str, ranks: list[RankFacts]) -> str:
+    """Return the groups of these ranks, for an operation in the groups of a mesh: any rank of them may be at fault."""
+    if job.asked.mesh is None:
+        return ""
+    from distcheck.rules.job.mesh import groups_with  # only needed with a mesh
+
+    groups = groups_with(job, op.partition(" in ")[2], numbers_of(ranks))
+    return f"; {listed([f'group of {numbered(group)}' for group in groups])}" if groups else ""
+
+
 def fix_for_error(job: Job, error: str, *, own: bool) -> Fix:
     """Return the fix for a rank's own error, or for ranks that lost each other (not own)."""
     if "/dev/shm" in error:  # noqa: S108 NCCL's text

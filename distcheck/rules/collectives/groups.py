@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distcheck.collectives.dimensions import inside, measured
 from distcheck.collectives.plan import bus_factor
 from distcheck.facts.groups import GroupFigure, with_groups
+from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives, Job
 from distcheck.facts.members import Members
 from distcheck.facts.quantities import size
@@ -112,7 +113,8 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
             evidence={
                 f"{each.figure.op} in {each.name}": f"{each.speed:.3g} GB/s, {each.share:.0%} of its sisters"
                 for each in sorted(slow, key=lambda each: each.share)[:_MOST]
-            },
+            }
+            | ({"isolation": job.isolation.sentence} if isinstance(job.isolation, Isolation) else {}),
             fix=Fix("Find the slow node or link.", ("distcheck isolate", "distcheck net")),
         )
     yield from _unmeasured(job, ran, ran.mesh)

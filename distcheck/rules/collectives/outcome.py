@@ -18,6 +18,7 @@ from distcheck.rules.collectives.endings import (
     evidence_of,
     fix_for_error,
     late_import,
+    of_groups,
     step_of,
     steps_of,
     suspects,
@@ -287,6 +288,7 @@ def collective_wrong_result(job: Job) -> Iterator[Outcome]:
         evidence={
             op: f"wrong elements of {of[op]}: "
             + "; ".join(f"{count} on {numbered(numbers_of(ranks))}" for count, ranks in list(counted.items())[:16])
+            + of_groups(job, op, wrong)
             for op, counted in by_op.items()
         },
     )

@@ -10,6 +10,8 @@ from distcheck.rules.wording import once
 from distcheck.selection.meshes import resolved
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from distcheck.facts.job import Job
     from distcheck.facts.mesh import Mesh
     from distcheck.facts.rank import RankFacts
@@ -31,6 +33,14 @@ def mesh_of(job: Job) -> Mesh | None:
 def in_order(job: Job) -> list[RankFacts]:
     """Return the ranks by number; empty if not every rank of one world joined exactly once."""
     return sorted(job.ranks, key=lambda rank: rank.placement.rank or 0) if is_complete(job) else []
+
+
+def groups_with(job: Job, dimension: str, ranks: Iterable[int]) -> list[range]:
+    """Return the groups of a dimension that have one of these ranks; none without such a dimension."""
+    mesh = mesh_of(job)
+    if mesh is None or dimension not in mesh.names:
+        return []
+    return list(dict.fromkeys(mesh.group_of(rank, dimension) for rank in ranks))
 
 
 def close_dimensions(mesh: Mesh) -> list[str]:

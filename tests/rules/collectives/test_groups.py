@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from distcheck.facts.groups import GroupFigure
+from distcheck.facts.isolation import Isolation
 from distcheck.facts.job import Collectives
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.rank import RankRun
@@ -74,6 +75,20 @@ def test_a_slow_node_is_what_the_slow_groups_have_in_common(grouped, judge, node
     affected = {rank for name in ("pp", "dp") for group in MESH.groups(name) for rank in group if here & set(group)}
     assert found.ranks == tuple(sorted(affected))
     assert len(found.evidence) == 8
+
+
+def test_what_a_search_found_is_beside_the_slow_groups(grouped, judge, change):
+    searched = Isolation(kind="healthy", sentence="all 4 nodes work, alone and together")
+    (found,) = findings(judge(change.job(grouped(slow_on(1)), isolation=searched), "groups"))
+    assert found.evidence["isolation"] == "all 4 nodes work, alone and together"
+
+
+def test_wrong_numbers_in_a_group_name_the_group(grouped, judge):
+    wrong = {"all_reduce": 0, "all_reduce in dp": 3}
+    runs = {5: {**DONE, "wrong": wrong, "checked": dict.fromkeys(wrong, 262_147)}}
+    (found,) = judge(grouped(runs=runs), "collectives").findings
+    assert (found.rule, found.ranks) == ("collective-wrong-result", (5,))
+    assert found.evidence == {"all_reduce in dp": "wrong elements of 262147: 3 on rank 5; group of ranks 1,5"}
 
 
 def test_one_slow_group_is_named_with_its_ranks_and_nodes(grouped, judge):
