@@ -11,7 +11,7 @@ from distcheck.facts.base import Count, Measured, Missing, Rank, Seconds
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import NcclLog
-from distcheck.facts.training import Training
+from distcheck.facts.training import Leftovers, Training
 
 OPERATIONS = ("all_reduce", "broadcast")
 """The operations measured by default."""
@@ -167,6 +167,12 @@ class Trained(_Message, frozen=True):
     training: Training | Missing
 
 
+class GroupLeft(_Message, frozen=True):
+    """What a destroyed process group left in the rank's process, or why that was not looked at."""
+
+    leftovers: Leftovers | Missing
+
+
 class NcclSaid(_Message, frozen=True):
     """NCCL's debug log."""
 
@@ -199,6 +205,7 @@ RankMessage = (
     | Checked
     | DeviceTested
     | Trained
+    | GroupLeft
     | NcclSaid
     | Failed
     | Finished

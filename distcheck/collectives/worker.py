@@ -33,6 +33,7 @@ from distcheck.collectives.plan import (
     DeviceTested,
     Failed,
     Finished,
+    GroupLeft,
     Joined,
     NcclSaid,
     RankMessage,
@@ -223,7 +224,7 @@ def _train(task: Task, device: torch.device, store: Store, left: float, say: Tel
         return
     say(Step(f"{TRAINING}: import"))
     # A second of CPU time, which nothing else needs.
-    from distcheck.collectives.training import model, steps, tensor_parallel, ways
+    from distcheck.collectives.training import leaving, model, steps, tensor_parallel, ways
 
     me = model.TrainingRank(device, task.rank, task.world_size)
     mesh = task.plan.mesh
@@ -242,6 +243,8 @@ def _train(task: Task, device: torch.device, store: Store, left: float, say: Tel
         keep(done)
         if isinstance(done, Training) and done.stopped:
             break  # the next way would show the same
+    say(Step(f"{TRAINING}: destroy_process_group"))
+    say(GroupLeft(leaving.test(task.plan.backend, task.world_size, store)))
 
 
 def _leave(task: Task, store: Store) -> None:

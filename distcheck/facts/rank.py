@@ -18,7 +18,7 @@ from distcheck.facts.network import Attempt, Bind, Resolution, ReverseLookup
 from distcheck.facts.node import TorchBuild
 from distcheck.facts.placement import Placement, Variables
 from distcheck.facts.storage import Space
-from distcheck.facts.training import Training
+from distcheck.facts.training import Leftovers, Training
 
 Stage = Literal[
     "started", "environment", "node", "meeting", "peers", "collectives", "isolation", "done"
@@ -189,6 +189,8 @@ class RankRun(Facts, frozen=True):
     """What its device reached by itself; None in older files, and if the rank ended before."""
     training: dict[str, Training | Missing] = {}
     """What its training steps did, by the way to train: DDP; empty if none were requested, or the rank ended before."""
+    leftovers: Leftovers | Missing | None = None
+    """What a destroyed process group left in its process; None: not looked at."""
     place: Count = 0
     """In the groups of a mesh: a rank that waits for another one has the higher number; else 0."""
     absent: tuple[Rank, ...] = ()

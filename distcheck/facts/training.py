@@ -50,6 +50,16 @@ class Shard(Facts, frozen=True):
     """What the marks of all ranks add up to; only from rank 0."""
 
 
+class Leftovers(Facts, frozen=True):
+    """What a process group left in a rank's process after it was destroyed; all empty if nothing."""
+
+    threads: tuple[str, ...] = ()
+    """Their names."""
+    sockets: Count = 0
+    children: tuple[str, ...] = ()
+    """The names of processes."""
+
+
 class Training(Facts, frozen=True):
     """A few steps of a small model on one rank."""
 

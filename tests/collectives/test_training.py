@@ -15,7 +15,7 @@ from rules.conftest import healthy_job
 import distcheck
 from distcheck.facts.base import Missing
 from distcheck.facts.rank import RankRun
-from distcheck.facts.training import Training
+from distcheck.facts.training import Leftovers, Training
 from distcheck.rules.diagnose import judge
 
 GLOO_SUMS = version("torch").startswith(("2.7.", "2.8."))
@@ -51,8 +51,9 @@ def judged(forker, tmp_path):
         said = json.loads(forker.stdout.readline())
         assert stderr.read_text() == ""
         job = healthy_job(ranks, 1, looks=("environment", "training"))
+        left = [msgspec.convert(ways.pop("left"), Leftovers | Missing) for ways in said]
         kept = [msgspec.convert(ways, dict[str, Training | Missing]) for ways in said]
-        runs = [RankRun(1, "done", "done", training=ways) for ways in kept]
+        runs = [RankRun(1, "done", "done", training=w, leftovers=of) for w, of in zip(kept, left, strict=True)]
         job = replace(job, ranks=tuple(replace(r, run=run) for r, run in zip(job.ranks, runs, strict=True)))
         return kept, judge(job)
 
@@ -118,3 +119,14 @@ def test_tensor_parallel_layers_of_a_mesh_are_exact_and_a_wrong_part_is_named(ju
     about = [f for f in said.findings if f.rule != "step-average-scaled"]
     assert [(f.rule, f.ranks) for f in about] == ([(rule, (1,))] if rule else [])
     assert all(words in f.message for f in about)
+
+
+@pytest.mark.process
+def test_a_group_that_is_not_destroyed_is_named_by_what_it_leaves(judged):
+    _, said = judged(2, "a_group_that_stays")
+    about = [f for f in said.findings if f.rule != "step-average-scaled"]
+    if any("deadlocks" in n.reason for n in said.not_checked):
+        pytest.skip("torch before 2.8")
+    assert [(f.rule, f.ranks, f.severity) for f in about] == [("step-group-left-behind", (1,), "warning")]
+    assert "socket" in about[0].message
+    assert "thread" in about[0].message

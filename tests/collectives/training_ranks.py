@@ -12,7 +12,7 @@ import sys
 import msgspec
 
 from distcheck.collectives import worker
-from distcheck.collectives.plan import Failed, Plan, StoreOpen, Task, Trained
+from distcheck.collectives.plan import Failed, GroupLeft, Plan, StoreOpen, Task, Trained
 from distcheck.collectives.training import model, sampler, steps, tensor_parallel, ways
 from distcheck.facts.mesh import Mesh
 
@@ -109,6 +109,10 @@ def a_layer_that_returns_something_else():
     tensor_parallel._parallelize = divided
 
 
+def a_group_that_stays():
+    torch.distributed.destroy_process_group = lambda _group: None
+
+
 EVERYWHERE = {"a_hook_that_drops_the_gradients"}
 """Faults whose code runs on every rank."""
 
@@ -123,6 +127,8 @@ def be_rank(task, fault, said, port):
             os.write(port, message.port.to_bytes(2, "big"))
         if isinstance(message, Trained):
             kept[message.way] = message.training
+        if isinstance(message, GroupLeft):
+            kept["left"] = message.leftovers
         if isinstance(message, Failed):
             kept["failed"] = message
 

@@ -13,6 +13,7 @@ from distcheck.collectives.plan import (
     DeviceTested,
     Failed,
     Finished,
+    GroupLeft,
     GroupTiming,
     Joined,
     NcclSaid,
@@ -73,6 +74,7 @@ class LocalRank:
         self.nccl: NcclSaid | None = None
         self.device: DeviceTested | None = None
         self.trained: dict[str, Training | Missing] = {}
+        self.left: GroupLeft | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.task: Task | None = None
 
@@ -107,6 +109,8 @@ class LocalRank:
                 self.device = message
             case Trained():
                 self.trained[message.way] = message.training
+            case GroupLeft():
+                self.left = message
             case NcclSaid():
                 self.nccl = message if self.nccl is None else NcclSaid(nccl_debug.later(self.nccl.log, message.log))
             case Checked():
@@ -174,6 +178,7 @@ class LocalRank:
             nccl=self._nccl(),
             device_test=self.device.test if self.device else None,
             training=dict(self.trained),
+            leftovers=self.left.leftovers if self.left else None,
             place=self.place,
             absent=self.failure.absent if self.failure else (),
         )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives, Job
+from distcheck.facts.quantities import count
+from distcheck.facts.training import Leftovers
 from distcheck.rules import Outcome, rule
+from distcheck.rules.collectives.endings import who
 from distcheck.rules.collectives.trained import (
     Stepped,
     differing,
@@ -23,7 +27,7 @@ from distcheck.rules.collectives.trained import (
     wrongs,
 )
 from distcheck.rules.finding import Finding, Fix
-from distcheck.rules.wording import found, grouped, listed
+from distcheck.rules.wording import found, grouped, listed, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -418,6 +422,41 @@ def step_skipped(job: Job) -> Iterator[Outcome]:
                     ("# in the training script: DistributedSampler(dataset, drop_last=True), or with model.join():",),
                 ),
             )
+
+
+@rule("training", severity="warning", scope="rank")
+def step_group_left_behind(job: Job) -> Iterator[Outcome]:
+    """A destroyed process group leaves threads, sockets or processes in a rank.
+
+    What stays keeps ports, memory and connections of a group that no longer exists: a script that destroys and creates
+    groups runs out of descriptors, and one that ends hangs at exit. Causes are plugins and wrappers of torch that keep
+    a group, and faults of torch.
+
+    Found with ``--step`` and Gloo: every rank creates a second group of all ranks, uses it, calls
+    ``destroy_process_group`` and compares its threads, sockets and children with those before.
+
+    Fix: find what keeps the group: a plugin, a ``sitecustomize`` module, a reference in a list or a closure.
+    See: https://docs.pytorch.org/docs/stable/distributed.html#shutdown
+    """
+    ran = [(rank, rank.run.leftovers) for rank in job.ranks if rank.run]
+    yield from unread(job, ((rank, left.reason) for rank, left in ran if isinstance(left, Missing)))
+    kept = [(rank, left) for rank, left in ran if isinstance(left, Leftovers) and left != Leftovers()]
+    for left, pairs in grouped(kept, lambda pair: pair[1]).items():
+        ranks = [rank for rank, _ in pairs]
+        parts = [f"{count(len(left.threads), 'thread')} ({listed(left.threads)})"] if left.threads else []
+        parts += [count(left.sockets, "socket")] if left.sockets else []
+        parts += [f"the processes {listed(left.children)}"] if left.children else []
+        yield found(
+            job,
+            ranks,
+            f"a destroyed process group left {listed(parts)} in {who(job, ranks)}",
+            Fix(
+                "Find what keeps the group there: a plugin, a sitecustomize module, a reference.",
+                ("python -c 'import sitecustomize; print(sitecustomize.__file__)'",),
+            ),
+            severity="warning",
+            confirmed=False,
+        )
 
 
 def _found(

@@ -6,7 +6,7 @@ import pytest
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives
 from distcheck.facts.rank import RankRun
-from distcheck.facts.training import Parameter, Shard, Training, WrongTensor
+from distcheck.facts.training import Leftovers, Parameter, Shard, Training, WrongTensor
 
 replace = msgspec.structs.replace
 WRONG = (WrongTensor("a.weight", 1, 64, 3, "5", "2.5"), WrongTensor("a.bias", 1, 8, 8, "nan", "1"))
@@ -150,6 +150,17 @@ def test_wrong_outputs_of_divided_layers_are_a_suspicion_unless_a_rank_shows_why
     assert (finding.ranks, finding.scope) == ((3,), "node")
     wrong[3] = lambda t: replace(t, wrong_output=WRONG, wrong_update=WRONG)
     assert [(f.rule, f.ranks) for f in judge(job(4, wrong), "step").findings] == [("step-parameters-differ", (3,))]
+
+
+def test_what_a_destroyed_group_left_is_a_warning_at_its_ranks(job, judge):
+    old = job(3)
+    left = (Leftovers(), Leftovers(("pt_gloo_runloop",), 2, ("helper",)), Missing(reason="torch 2.7.1 deadlocks"))
+    ranks = (replace(r, run=replace(r.run, leftovers=of)) for r, of in zip(old.ranks, left, strict=True))
+    said = judge(replace(old, ranks=tuple(ranks)), "step")
+    (finding,) = said.findings
+    assert (finding.rule, finding.ranks, finding.severity) == ("step-group-left-behind", (1,), "warning")
+    assert "left 1 thread (pt_gloo_runloop), 2 sockets and the processes helper in rank 1 (node2)" in finding.message
+    assert [(n.ranks, n.required) for n in said.not_checked] == [((2,), False)]
 
 
 def test_what_all_ways_to_train_share_is_one_finding(job, judge):
