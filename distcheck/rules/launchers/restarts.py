@@ -63,7 +63,7 @@ def elastic_nodes_changed(job: Job) -> Iterator[Outcome]:
         (new := [n for n in joined if n not in again], f"{listed(new)} joined"),
     ]
     changed = " and ".join(text for nodes, text in changes if nodes)
-    first = by_agent(job)[0]
+    first = job.ranks[0]
     yield Finding(
         severity="warning" if left else "info",
         scope="node",

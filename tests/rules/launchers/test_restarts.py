@@ -88,6 +88,13 @@ def test_elastic_nodes_changed_names_a_node_whose_agent_was_started_again(attemp
     assert "the agent of node2 was started again" in found.message
 
 
+def test_elastic_nodes_changed_names_a_node_where_each_agent_starts_one_distcheck_with_nproc(job_of, change, changed):
+    job = change.environment(job_of(2, 2, "distcheck"), None, TORCHELASTIC_RUN_ID="7")
+    agent = Agent(program="torchrun", pid=9, arguments=ELASTIC, exported=Variables({}))
+    job = change.process(job, None, agent=agent, earlier_attempt=RunAttempt(1, those(1, 2, 3)))
+    assert changed(job).nodes == ("node3",)
+
+
 def test_elastic_nodes_changed_believes_the_latest_memory(attempt, changed):
     assert changed(attempt(2, RunAttempt(1, those(1, 3)), RunAttempt(4, those(1, 2)))) is None
 
