@@ -60,6 +60,8 @@ def judged(flight: Flight) -> FlightJudgement:
         unstarted = _unstarted(group, seq)
         if free:
             behind.append(FlightCause("behind", group, seq, tuple(sorted(free)), called))
+        elif rear and any(flight.current[rank].sent for rank in rear):
+            continue  # whom a send or receive waits for is not known
         elif rear:
             blocked.append(FlightCause("deadlock", group, seq, tuple(sorted(rear)), called))
         elif gone and few:

@@ -10,20 +10,16 @@ Source: torch/csrc/distributed/c10d/NCCLUtils.hpp (torch 2.4), FlightRecorder.hp
 
 from __future__ import annotations
 
-import gc
-import io
 import math
-import pickle
 import re
-import resource
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
+from distcheck.cli.flight.unpickling import unpickled
 from distcheck.cli.joblog.redaction import shown
 from distcheck.facts.errors import UsageError
 from distcheck.rules.wording import brief
@@ -33,10 +29,6 @@ DEFAULT = "default_pg"
 _MAJOR = "2."
 _LARGEST_BYTES = 1 << 30
 _MOST_FILES = 100_000
-_MEMORY_BYTES = 1 << 30
-"""What unpickling one dump may take beyond 64 times its size."""
-_VALUES_PER_BYTE = 64
-"""Stack frames are shared by reference; a dump with more values than this per byte is built to exhaust memory."""
 _LONGEST_NAME = 120
 _TORCHS_OWN = re.compile(r"-packages/torch/|/torch/distributed/|^<frozen |^\?\?$")
 """Files of stack frames that are not the script's: torch's, Python's, and those of unknown C++ code."""
@@ -210,7 +202,7 @@ def _parsed(path: Path) -> _Raw:
     if not raw:
         raise ValueError("empty")
     if raw[:1] == b"\x80":
-        value = _unpickled(raw)
+        value = unpickled(raw)
         if not isinstance(value, dict):
             raise ValueError("a pickle, but not a Flight Recorder dump")
         _check_version(str(value.get("version"))[:_LONGEST_NAME])
@@ -224,54 +216,6 @@ def _parsed(path: Path) -> _Raw:
 def _check_version(version: str) -> None:
     if not version.startswith(_MAJOR):
         raise ValueError(f"version {version} of the format; distcheck reads {_MAJOR}x (torch 2.4 and later)")
-
-
-class _Plain(pickle.Unpickler):
-    """Loads containers, text and numbers; no pickle can name a class or a function."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise ValueError(f"the pickle names {module}.{name}; a dump has plain values only")
-
-    def persistent_load(self, pid: Any) -> Any:  # noqa: ARG002  # the name of pickle's parameter
-        raise ValueError("the pickle refers to objects outside it; a dump has plain values only")
-
-
-def _unpickled(raw: bytes) -> Any:
-    gc.disable()  # many small objects and no cycles: the collector only costs time
-    try:
-        with _limited_memory(_MEMORY_BYTES + _VALUES_PER_BYTE * len(raw)):
-            value = _Plain(io.BytesIO(raw)).load()
-    except (EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"truncated or damaged pickle: {error}") from None
-    finally:
-        gc.enable()
-    _check_size(value, _VALUES_PER_BYTE * len(raw))
-    return value
-
-
-def _check_size(value: Any, most: int) -> None:
-    """Raise ValueError if a value with all its parts, shared ones as often as they occur, has too many."""
-    containers: list[Any] = [[value]]
-    while containers:
-        container = containers.pop()
-        most -= len(container)
-        if most < 0:
-            raise ValueError("holds the same values too often; a dump does not")
-        parts = container.values() if isinstance(container, dict) else container
-        containers += [part for part in parts if isinstance(part, (dict, list, tuple, set, frozenset))]
-
-
-@contextmanager
-def _limited_memory(more: int) -> Iterator[None]:
-    """Limit how much more memory this process may map: a pickle of 10 bytes can ask for 64 GB."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    most = [limit for limit in (used + more, soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(most), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _made(rank: int, path: Path, raw: _Raw) -> FlightDump:

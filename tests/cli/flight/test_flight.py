@@ -162,6 +162,13 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_a_deadlock(tmp_path):
     }
 
 
+def test_a_rank_that_waits_in_a_receive_is_not_blamed_and_is_no_deadlock(tmp_path):
+    receives = dump(*numbered(call(1), waiting(1, name="recv 1<-2", is_p2p=True)), ranks="[0, 1]")
+    found = told(tmp_path, {0: dump(call(1), waiting(2), ranks="[0, 1]"), 1: receives})
+    assert (found.causes, found.exit_code) == ((), 20)
+    assert found.text == "rank 1 waits in a send or receive; these are not compared between ranks"
+
+
 def test_a_gpu_that_has_not_started_what_others_are_in_is_named(tmp_path):
     others = dump(call(1), waiting(2))
     found = told(tmp_path, {0: others, 1: dump(call(1), call(2, state="scheduled")), 2: others, 3: others})

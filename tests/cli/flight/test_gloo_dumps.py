@@ -36,7 +36,7 @@ def dumps(tmp_path_factory):
     [
         ("sleeps", "behind", "rank 2 is behind: ranks 0-1 wait in collective 2 of the default group (all_reduce)"),
         ("skips", "mismatch", "rank 2 called broadcast where ranks 0-1 called all_reduce: collective 2"),
-        ("dies", "missing", "rank 2 has no dump, and all other ranks called collective 2 of the default group"),
+        ("dies", "missing", "rank 2 has no dump, and the other ranks called collective 2 of the default group"),
     ],
 )
 def test_the_rank_at_fault_is_named(dumps, fault, kind, text, suffix):
