@@ -136,6 +136,7 @@ def test_a_fault_is_named_in_the_words_of_each_version_and_layer(line, rule):
         ("Error: No available node types can fulfill resource request {'GPU': 2.0}", "start-up"),
         ("RuntimeError: use_libuv was requested but PyTorch was build without libuv support", "start-up"),
         ("[W TCPStore.cpp:106] sendBytes failed on SocketImpl(fd=67, remote=[x]:43145): Broken pipe", "application"),
+        ("RuntimeError: Unable to connect to Redis at 10.0.199.179:6379 after 16 retries.", "network"),
         ("etcd.EtcdKeyNotFound: Key not found : /torch/elastic/store", "start-up"),
         ('s.connect(("dns.google", 80))\nsocket.gaierror: [Errno -3] Temporary failure in name resolution', "network"),
         ("[launch.py:321:sigkill_handler] ['python', '-u', 'a.py'] exits with return code = 1", "application"),

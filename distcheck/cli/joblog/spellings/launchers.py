@@ -15,6 +15,7 @@ _DETECTION = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/com
 _ACCELERATE = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/commands/launch.py"
 _KUBERNETES = "https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/"
 _CONTAINER = "https://github.com/opencontainers/runc/blob/main/libcontainer/init_linux.go"
+_COLOSSALAI = "https://github.com/hpcaitech/ColossalAI/blob/main/colossalai/cli/launcher/multinode_runner.py"
 _RAY = "https://docs.ray.io/en/latest/cluster/faq.html"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
 _PYTHON = "https://docs.python.org/3/library/exceptions.html"
@@ -184,6 +185,12 @@ SPELLINGS = (
         weight=SYMPTOM,
         says="Lightning rejects the configuration of the job.",
     ),
+    _start(
+        r"Error: failed to run (?P<what>\S+)[^\0]* on \S+",
+        "launch-failed launch-node-unreachable",
+        weight=LIKELY,
+        source=_COLOSSALAI,
+    ),
     # Ray.
     _start(
         r"[Uu]nable to connect to GCS",
@@ -193,6 +200,12 @@ SPELLINGS = (
     ),
     _start(
         r"Failed to connect to GCS",
+        about="network",
+        source=_RAY,
+        says="A Ray node cannot reach the head node. Check its address, port 6379 and the firewall.",
+    ),
+    _start(
+        r"Unable to connect to Redis at",
         about="network",
         source=_RAY,
         says="A Ray node cannot reach the head node. Check its address, port 6379 and the firewall.",
