@@ -65,10 +65,10 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def screenshot(self, path: Path, top: int = 0, height: int | None = None) -> None:
+    def screenshot(self, path: Path, top: int = 0, height: int | None = None, scale: float = 1) -> None:
         """Write a picture of the page from `top` on, to its end unless a height is given."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": top, "width": size["width"], "height": height or size["height"] - top, "scale": 1}
+        clip = {"x": 0, "y": top, "width": size["width"], "height": height or size["height"] - top, "scale": scale}
         picture = self.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(picture["data"]))
 

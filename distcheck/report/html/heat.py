@@ -20,6 +20,8 @@ ROWS = 48
 """With more nodes than this, healthy ones are folded into one row, and a small map shows all."""
 MAPPED = 20_000
 """With more ranks than this, there is no map of all nodes."""
+_RANGES = 4
+"""Most ranges of ranks beside a node."""
 _SLOWER = (1.05, 1.1, 1.25, 1.5)
 _HOTTER = (60.0, 70.0, 80.0, 85.0)
 """Degrees Celsius: data-centre GPUs lower their clocks near 85 to 90."""
@@ -171,7 +173,7 @@ def _heat(gpu: Gpu) -> float | None:
 
 def _row(name: str, ranks: list[RankRow], scales: tuple[Scale, ...]) -> HeatRow:
     ranks = sorted(ranks, key=lambda row: (row.local_rank is None, row.local_rank or 0, row.rank or 0))
-    numbers = fold((row.rank for row in ranks if row.rank is not None), PIECES)
+    numbers = fold((row.rank for row in ranks if row.rank is not None), _RANGES)
     return HeatRow(name, numbers, tuple(_cell(row, scales) for row in ranks))
 
 
