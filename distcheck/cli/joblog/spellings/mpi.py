@@ -14,8 +14,12 @@ _MAPPING = "https://github.com/openpmix/prrte/blob/master/src/mca/rmaps/base/hel
 _DAEMONS = "https://github.com/openpmix/prrte/blob/master/src/mca/errmgr/base/help-errmgr-base.txt"
 _HYDRA = "https://github.com/pmodels/mpich/tree/main/src/pm/hydra"
 _HOROVOD = "https://github.com/horovod/horovod/blob/master/horovod/runner/driver/driver_service.py"
+_TCP = "https://github.com/open-mpi/ompi/blob/main/opal/mca/btl/tcp/help-mpi-btl-tcp.txt"
 _start = partial(told, about="start-up")
 _UNREACHABLE = "launch-node-unreachable launch-failed"
+_ONE_ADDRESS = (
+    "Two nodes announce the same address to MPI, often that of docker0. Name the network with -mca btl_tcp_if_include."
+)
 
 SPELLINGS = (
     _start(r"There are not enough slots available", "launch-failed", source=_MAPPING),
@@ -76,6 +80,31 @@ SPELLINGS = (
         "launch-failed launch-node-unreachable",
         weight=LIKELY,
         source=_HOROVOD,
+    ),
+    _start(
+        r"Error while finding module specification for 'horovod",
+        "sw-packages-differ sw-python-differs",
+        source=_HOROVOD,
+    ),
+    # Connections between MPI's processes.
+    _start(
+        r"appears to be (?:a )?another Open MPI process",
+        about="network",
+        source=_TCP,
+        says=_ONE_ADDRESS,
+    ),
+    _start(r"received unexpected process identifier", about="network", source=_TCP, says=_ONE_ADDRESS),
+    _start(
+        r"processes are unable to reach each other for",
+        about="network",
+        source="https://github.com/open-mpi/ompi/blob/main/ompi/mca/bml/r2/help-mca-bml-r2.txt",
+        says="MPI has no transport between two processes. Name the network with -mca btl_tcp_if_include.",
+    ),
+    _start(
+        r"failed to TCP connect to a peer MPI process",
+        about="network",
+        source=_TCP,
+        says="MPI could not reach a process on another node: its port or network is closed. Name the network with -mca btl_tcp_if_include.",
     ),
     _start(r"SSH was not successful", _UNREACHABLE, source=_HOROVOD),
     _start(r"ssh not successful for hosts", _UNREACHABLE, source=_HOROVOD),
