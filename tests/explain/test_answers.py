@@ -338,3 +338,22 @@ def test_a_secret_is_hidden_wherever_the_line_is_cut(tmp_path):
         found = answered(tmp_path, line)
         assert "unter2" not in msgspec.json.encode(found).decode()
         assert "No CUDA GPUs are available" in found.causes[0].text
+
+
+def test_one_line_is_shown_once_among_the_consequences(tmp_path):
+    both = (
+        "torch._C._cuda_setDevice(device) RuntimeError: cuda runtime error (38) : no CUDA-capable device is detected\n"
+    )
+    found = answered(tmp_path, both + "Failed to initialize NVML: Driver/library version mismatch\n")
+    assert found.causes[0].rule == "gpu-nvml-init-failed"
+    assert [later.line for later in found.later] == [1]
+
+
+def test_a_job_that_slurm_refuses_is_answered_with_what_the_partitions_have(tmp_path):
+    refused = "sbatch: error: Batch job submission failed: Requested node configuration is not available\n"
+    assert answered(tmp_path, refused).next[0].startswith("sinfo -o")
+
+
+def test_the_name_of_a_program_is_no_node_in_the_answer(tmp_path):
+    found = answered(tmp_path, "nvidia-container-cli: initialization error: cuda error: unknown error\n")
+    assert (found.causes[0].node, found.causes[0].prove) == (None, "distcheck gpu --nproc auto")

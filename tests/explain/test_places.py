@@ -35,6 +35,13 @@ from distcheck.cli.joblog.places import Place, of_path, place, plain, when
         ("[2024-02-27T21:05:18.6Z] fa88a9df [rank=3] || RuntimeError: x", 3, None),
         ("RuntimeError: x", None, None),
         ("ValueError: invalid literal", None, None),
+        ("nvidia-container-cli: initialization error 802", None, None),
+        ("debug1: Reading configuration data", None, None),
+        ("python3.11: can't open file", None, None),
+        ("GPU0: 100 MiB", None, None),
+        ("libcudart.so.10.1: cannot open shared object file", None, None),
+        ("x1921c1s1b0n0-hsn0...: rank 16 exited", 16, "x1921c1s1b0n0-hsn0"),
+        ("trainer-2: Traceback", None, "trainer-2"),
     ],
 )
 def test_prefixes_of_launchers_and_loggers_name_rank_and_node(line, rank, node):
@@ -48,6 +55,8 @@ def test_prefixes_of_launchers_and_loggers_name_rank_and_node(line, rank, node):
         ("[trainer3|0]:RuntimeError: x", Place(local_rank=3)),
         ("node2: [default3]: cannot reach rank 0", Place(node="node2", local_rank=3)),
         ("[default3]:[rank11]: RuntimeError: x", Place(11, local_rank=3)),
+        ("1: [default3]: RuntimeError: x", Place(local_rank=3)),
+        ("[1,1]<stderr>:[default3]: RuntimeError: x", Place(local_rank=3)),
         ("[default3]:[E ProcessGroupNCCL.cpp:475] [Rank 11] Watchdog x", Place(11, local_rank=3)),
     ],
 )

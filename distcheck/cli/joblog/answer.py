@@ -51,6 +51,9 @@ _AFTER_A_HANG = (
 )
 """What to run when a collective timed out."""
 
+_REFUSED = ("sinfo -o '%P %a %l %D %c %m %G'  # partitions: state, time limit, nodes, CPUs, MB of memory, GPUs",)
+"""What to run when Slurm refuses a job."""
+
 
 class NamedCause(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that may name the cause, and the line that shows it."""
@@ -137,15 +140,23 @@ def answer(seen: Sequence[Sighting]) -> Answer:
     nodes = tuple(dict.fromkeys(s.place.node for s in seen if s.place.node))
     values = {name: value for s in reversed(seen) for name, value in s.values.items() if s.spelling is not ROOT_CAUSE}
     causes = tuple(_named(cause, root if cause.seen is first else None, values, nodes) for cause in judgement.causes)
-    later = [s for s in judgement.consequences if s.spelling.weight > HINT and s.line != first.line]
+    later = {(s.file, s.line): s for s in reversed(judgement.consequences) if s.spelling.weight > HINT}
+    later.pop((first.file, first.line), None)
     proofs = dict.fromkeys(cause.prove for cause in causes[:1])
     return Answer(
         causes=causes,
         about=judgement.about,
         telling=_telling(first, root),
-        later=tuple(_telling(s, None) for s in later[:2]),
-        next=tuple(proofs) or (_AFTER_A_HANG if "collective" in first.spelling.says else _NEXT[judgement.about or ""]),
+        later=tuple(_telling(s, None) for s in [*reversed(later.values())][:2]),
+        next=tuple(proofs) or _next(first.spelling),
     )
+
+
+def _next(spelling: Spelling) -> tuple[str, ...]:
+    """Return what to run if no rule names the cause of an error."""
+    if "collective" in spelling.says:
+        return _AFTER_A_HANG
+    return _REFUSED if spelling.says.startswith("Slurm refused") else _NEXT[spelling.about]
 
 
 def _named(cause: LikelyCause, root: Sighting | None, values: dict[str, str], nodes: tuple[str, ...]) -> NamedCause:

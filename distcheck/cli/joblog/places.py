@@ -24,12 +24,16 @@ ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\
 """ECMA-48 control sequences and operating system commands (colours, titles)."""
 
 _NAME = r"[A-Za-z][\w.-]*"
+_NO_NODE = (
+    r"(?i:lib\S*|(?:debug|python|pip|gpu|cpu|cuda|device|rank|stage|phase|step|epoch|iter|layer|test|core|ipv)[\d.]*)"
+)
+"""Words with a number that programs put before a colon; a node's name has a number, too."""
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r"\[rank\s?(?P<rank>\d+)\]:?\s*",  # torch
         r"\[(?:default|worker|trainer|[a-z_]*role)(?P<local>\d+)(?:\|\d+)?\]:?\s*",  # torchrun --tee
-        r"\[[\w@.-]*,(?P<rank>\d+)\]<std(?:out|err|diag)>:\s?",  # mpirun --tag-output
+        r"\[[\w@.-]*,(?P<task>\d+)\]<std(?:out|err|diag)>:\s?",  # mpirun --tag-output
         rf"\[\d+,mpirank:(?P<rank>\d+),(?P<node>{_NAME})\](?:<std(?:out|err)>)?:\s?",  # SageMaker
         r"(?:\w{3} \w{3} [\d: ]{15,16})?\[(?P<rank>\d+)\]<std(?:out|err)>:\s?",  # horovodrun with Gloo
         r"\w+ \[rank=(?P<rank>\d+)\] \|\| ",  # Determined
@@ -37,9 +41,9 @@ _PREFIXES = tuple(
         r"\((?:[\w:]+ ){0,2}pid=\d+(?:, ip=\[?(?P<node>[\da-fA-F.:]+)\]?)?\)\s*",  # Ray
         r"\((?P<node>head|worker\d+), rank=\d+, pid=\d+(?:, ip=[\d.]+)?\)\s*",  # SkyPilot; its rank is the node's
         rf"(?P<node>{_NAME})\s+\|\s",  # docker compose
-        r"(?P<rank>\d{1,6}): ",  # srun --label
+        r"(?P<task>\d{1,6}): ",  # srun --label
         r"(?P<node>\d{1,3}(?:\.\d{1,3}){3}): ",  # pdsh, by address
-        rf"(?P<node>{_NAME}\d[\w.-]*|{_NAME}-[\w.-]+): (?!error)",  # pdsh, clush, DeepSpeed
+        rf"(?!{_NO_NODE}: )(?P<node>(?=[a-zA-Z_.-]*\d){_NAME}\w)\.*: (?!error)",  # pdsh, clush, DeepSpeed
         rf"(?P<node>{_NAME}):\d+:\d+ (?=\[\d+\] )",  # NCCL: host:pid:thread
     )
 )
@@ -76,7 +80,7 @@ def plain(text: str) -> str:
 
 def place(line: str, known: Place = NOWHERE) -> Place:
     """Return the rank and node that a line names, or those known of its file."""
-    rank, node, local = None, None, known.local_rank
+    rank, task, node, local = None, None, None, known.local_rank
     rest = line.lstrip()
     while rest:
         for pattern in (*_PREFIXES, *_TIMES):
@@ -85,12 +89,15 @@ def place(line: str, known: Place = NOWHERE) -> Place:
                 continue
             groups = found.groupdict()
             rank = int(groups["rank"]) if groups.get("rank") else rank
+            task = int(groups["task"]) if groups.get("task") else task
             node = groups.get("node") or node
             local = int(groups["local"]) if groups.get("local") else local
             rest = rest[found.end() :].lstrip(" ]Z")
             break
         else:
             break
+    if rank is None and local is None:  # a task that starts torchrun is no rank
+        rank = task
     inside_line = _RANK_INSIDE if local is None else _OWN_RANK_INSIDE
     if rank is None and (inside := inside_line.search(line) or _TASK.search(line)):
         rank = int(next(group for group in inside.groups() if group is not None))

@@ -95,7 +95,7 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gpu-nvml-init-failed": (
         "The driver's libraries do not fit the loaded kernel module, or it is not loaded. Reboot the node, or reload the"
         " module; restart the container if only it is affected.",
-        ("cat /proc/driver/nvidia/version", "nvidia-smi", "sudo reboot"),
+        ("cat /proc/driver/nvidia/version", "nvidia-smi", "sudo reboot  # after the node is drained"),
     ),
     "gpu-fabric-manager-down": (
         "Start the fabric manager of the driver's version.",
@@ -107,7 +107,7 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "gpu-fell-off-bus": (
         "Drain the node and reboot it; power-cycle it if the GPU does not come back.",
-        ("sudo dmesg -T | grep -i xid", "sudo reboot"),
+        ("sudo dmesg -T | grep -i xid", "sudo reboot  # after the node is drained"),
     ),
     "gpu-xid-recent": ("Look up the Xid, and run the diagnostics.", ("sudo dmesg -T | grep -i xid", "dcgmi diag -r 3")),
     "gpu-cuda-init-failed": (
@@ -225,7 +225,7 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "gpu-needs-reset": (
         "Drain the node, then reset the GPU that the driver names, or reboot.",
-        ("nvidia-smi -q | grep -i -E 'reset|recovery|^GPU'", "sudo nvidia-smi --gpu-reset -i {gpu|GPU}  # its number", "sudo reboot"),
+        ("nvidia-smi -q | grep -i -E 'reset|recovery|^GPU'", "sudo nvidia-smi --gpu-reset -i {gpu|GPU}  # its number", "sudo reboot  # after the node is drained"),
     ),
     "gpu-fewer-than-needed": (
         "Start no more ranks than the job has GPUs, or request more. If the node has fewer than it should, look for the"
@@ -245,6 +245,20 @@ _FIXES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sw-packages-differ": (
         "Install the same versions on all nodes, or use one shared environment or image.",
         ("pip freeze | grep -i -E '^(torch|nvidia|deepspeed|accelerate|transformers)' | sort | md5sum  # on every node",),
+    ),
+    "roce-pfc-ecn": (
+        "The network dropped RDMA packets: set NCCL_IB_TC (and NCCL_IB_SL) as the network requires, and correct PFC and ECN"
+        " on the switches. A port that is down or a wrong GID looks the same.",
+        ("ibstat; ethtool -S INTERFACE | grep -i -E 'discard|drop|pause|ecn'  # on both nodes", "env | grep -E '^NCCL_IB_'"),
+    ),
+    "gpu-mnnvl-imex": (
+        "Start nvidia-imex on all nodes of the NVLink domain, and give the container its channel.",
+        ("systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels  # on every node", "sudo systemctl restart nvidia-imex"),
+    ),
+    "gdr-module-missing": (
+        "Load nvidia-peermem, at every boot. If it does not load, it was built for another network driver: install the"
+        " GPU driver again after MLNX_OFED or DOCA, or use the open kernel modules.",
+        ("sudo modprobe nvidia-peermem; lsmod | grep peermem; sudo dmesg | tail -5", "echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf"),
     ),
     "sw-compat-libcuda": (
         "Remove the folder of compatibility libraries from LD_LIBRARY_PATH, or use an image whose CUDA the driver supports.",
