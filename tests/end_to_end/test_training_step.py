@@ -15,24 +15,37 @@ def _import(name, *args, **more):
     if not _done and hasattr(steps, "train"):
         _done.append(1)
         build = steps.build
-        def doubled(me):
+        def broken(me):
             model = build(me)
             if os.environ["RANK"] == "1":
-                for parameter in model.parameters():
-                    parameter.register_hook(lambda gradient: 2 * gradient)
+                {fault}
             return model
-        steps.build = doubled
+        steps.build = broken
     return module
 builtins.__import__ = _import
 """
+DOUBLES = "for parameter in model.parameters(): parameter.register_hook(lambda gradient: 2 * gradient)"
+DIES = "steps.exact_sum = lambda *_: os.kill(os.getpid(), 9)"
 
 
 @pytest.mark.process
 def test_a_rank_whose_gradients_are_doubled_is_named(start, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(SITE)
+    (tmp_path / "sitecustomize.py").write_text(SITE.replace("{fault}", DOUBLES))
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     program = [sys.executable, "-m", "distcheck"]
     ended = start(*RUN, "--format", "json", env={"PYTHONPATH": path}, program=program).wait()
     found = [(f["rule"], f["ranks"], f["confirmed"]) for f in ended.report["findings"]]
     assert (ended.code, found) == (40, [("step-gradient-wrong", [1], True)]), ended
     assert "its gradient has the factor 2 in the average" in ended.report["findings"][0]["message"]
+
+
+@pytest.mark.process
+def test_a_rank_that_dies_in_a_training_step_is_named_at_once(start, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE.replace("{fault}", DIES))
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    program = [sys.executable, "-m", "distcheck"]
+    ended = start(*RUN, "--format", "json", env={"PYTHONPATH": path}, program=program).wait()
+    found = [(f["rule"], f["ranks"]) for f in ended.report["findings"]]
+    assert (ended.code, found) == (20, [("collective-rank-died", [1])]), ended
+    assert "died during 'training step: DDP step 1'" in ended.report["findings"][0]["message"]
+    assert ended.seconds < 40
