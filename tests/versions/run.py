@@ -38,6 +38,7 @@ COVERS = [
 """What talks to torch where versions differ; the quick form in every change watches the rest."""
 _TESTS = (
     "tests/collectives/test_worker.py",
+    "tests/collectives/test_groups.py",
     "tests/launch/local/test_supervisor.py",
     "tests/end_to_end/test_roll_call.py",
     "tests/end_to_end/test_gate.py",

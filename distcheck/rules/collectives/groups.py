@@ -30,7 +30,8 @@ class _Slow(NamedTuple):
 
     figure: GroupFigure
     ranks: range
-    nodes: tuple[str, ...]
+    places: dict[int, str]
+    """The node of each of its ranks."""
     share: float
     """Its speed as a share of that of its sisters."""
     speed: float
@@ -39,7 +40,8 @@ class _Slow(NamedTuple):
     @property
     def name(self) -> str:
         """The group with its ranks and nodes: the dp group of ranks 1,3 (node1 and node2)."""
-        return f"the {self.figure.dimension} group of {numbered(self.ranks)} ({listed(self.nodes)})"
+        nodes = listed(tuple(dict.fromkeys(self.places.values())))
+        return f"the {self.figure.dimension} group of {numbered(self.ranks)} ({nodes})"
 
 
 @rule("collectives", scope="node")
@@ -94,8 +96,8 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
     slow = _slow(job, ran)
     if slow:
         worst = min(slow, key=lambda each: each.share)
-        common = set.intersection(*(set(each.nodes) for each in slow))
-        where = sorted(common or {node for each in slow for node in each.nodes})
+        common = set.intersection(*(set(each.places.values()) for each in slow))
+        where = sorted(common or {node for each in slow for node in each.places.values()})
         of = grouped(slow, lambda each: each.figure.dimension)
         counted = listed(
             [f"{len({g.ranks for g in its})} of {len(its[0].figure.seconds)} {name} groups" for name, its in of.items()]
@@ -106,7 +108,7 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
             scope="link",
             owner="unknown",
             confirmed=False,
-            ranks=tuple(sorted({rank for each in slow for rank in each.ranks})),
+            ranks=tuple(sorted({rank for each in slow for rank, node in each.places.items() if node in where})),
             nodes=tuple(where),
             message=f"{counted} {'is' if len(slow) == 1 else 'are'} slow: {worst.name} reaches {worst.share:.0%} of "
             f"the speed of its sister groups in {worst.figure.op} of {size(worst.figure.bytes)}{shared}",
@@ -140,7 +142,7 @@ def _slow(job: Job, ran: Collectives) -> list[_Slow]:
             ranks, *speeds = zip(*sisters, strict=True)
             for group, speed, *judged in zip(ranks, speeds[0], *(shares(kind, most) for kind in speeds), strict=True):
                 if all(is_slow for _, is_slow in judged):
-                    places = tuple(dict.fromkeys(nodes[rank] for rank in group))
+                    places = {rank: nodes[rank] for rank in group}
                     slow.append(_Slow(figure, group, places, max(share for share, _ in judged), speed / 1e9))
     return slow
 

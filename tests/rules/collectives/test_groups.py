@@ -71,9 +71,7 @@ def test_a_slow_node_is_what_the_slow_groups_have_in_common(grouped, judge, node
     assert f"10% of the speed of its sister groups in send_recv of 1 MiB; each of them has ranks on node{node + 1}" in (
         found.message
     )
-    here = set(range(4 * node, 4 * node + 4))
-    affected = {rank for name in ("pp", "dp") for group in MESH.groups(name) for rank in group if here & set(group)}
-    assert found.ranks == tuple(sorted(affected))
+    assert found.ranks == tuple(range(4 * node, 4 * node + 4)), "ranks elsewhere in these groups are innocent"
     assert len(found.evidence) == 8
 
 
