@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import distcheck.collectives.software  # noqa: F401
 
 # isort: split
+import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
@@ -31,7 +32,6 @@ from distcheck.collectives.timing import meet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
     from torch._C._distributed_c10d import Store
 
     from distcheck.facts.mesh import Mesh
@@ -42,7 +42,8 @@ ENTER_SECONDS = 8.0
 """How long the first rank of a group waits for the others; below the 10 s after which a gate ends a hang."""
 _LEAST_SECONDS = 6.0
 """With less time left an operation is not measured."""
-_LACKS = re.compile(r"(?:does not|doesn't) support|no support for|not supported|not implemented", re.IGNORECASE)
+_LACKS = re.compile(r"Backend \w+ does not support \w+|no support for \w+ in \w+ process group")
+"""What torch's process groups say of an operation that they do not have (ProcessGroup.hpp, ProcessGroupGloo.cpp)."""
 _DTYPE = "float32"
 
 
@@ -91,23 +92,24 @@ def _measure(
     say(Step(f"{dimension}: check {op}", place + 2))
     try:
         say(check(op, _DTYPE, group, inside(op, dimension)))
-    except (RuntimeError, NotImplementedError, ValueError) as error:
-        if not _LACKS.search(str(error)):
+    except RuntimeError as error:
+        lack = _LACKS.search(str(error))
+        if lack is None:
             raise
-        say(GroupTiming(dimension, op, lacks=f"{plan.backend} of this torch: {str(error).splitlines()[0][:120]}"))
+        say(GroupTiming(dimension, op, lacks=f"torch {torch.__version__}: {lack[0]}"))
         return
     moved = moved_bytes(op, plan.group_bytes, group.ranks, _DTYPE)
     plan = replace(plan, size_seconds=plan.group_seconds)
     alone: Timing | None = None
     if group.ranks < mesh.ranks:
         first = group.origin == 0
+        alone_step = f"{op} {moved} B in the first group" if first else "wait for the first group"
+        say(Step(f"{dimension}: {alone_step}", place + 3 if first else place + 4))
+        await_all(store, f"{op} checked", mesh.ranks)
         if first:
-            say(Step(f"{dimension}: {op} {moved} B in the first group", place + 3))
             alone = measure(
                 plan, op, _DTYPE, moved, group, part_of(store, "alone"), lambda: meet(group.device, group.handle)
             )
-        else:
-            say(Step(f"{dimension}: wait for the first group", place + 4))
         agree(store, f"{op} alone", 0 if group.in_world(group.rank) == 0 else None)
     together = f"{dimension}: {op} {moved} B in all groups"
 

@@ -42,6 +42,9 @@ def corrupt(rank, asked):
     def lacks(tensor, **more):
         raise RuntimeError("Backend gloo does not support all_reduce")
 
+    def refuses(tensor, **more):
+        raise RuntimeError("CUDA error: operation not supported")
+
     def sleeps(tensor, **more):
         time.sleep(1.3)
         all_reduce(tensor, **more)
@@ -60,6 +63,7 @@ def corrupt(rank, asked):
             "wrong in a group": wrong_in_group,
             "raises": raises,
             "lacks": lacks,
+            "refuses": refuses,
             "sleeps": sleeps,
         }[asked["broken"]]
 

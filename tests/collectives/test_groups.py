@@ -95,9 +95,17 @@ def test_what_the_backend_lacks_is_said_and_the_rest_is_measured(ranks_say):
     )
     for messages in said:
         (timing,) = only(messages, "GroupTiming")
-        assert timing["lacks"] == "gloo of this torch: Backend gloo does not support all_reduce"
+        assert timing["lacks"] == f"torch {software.torch.__version__}: Backend gloo does not support all_reduce"
         assert timing["together"] is None
         assert messages[-1] == {"said": "Finished"}
+
+
+@pytest.mark.process
+def test_an_error_of_the_device_is_no_operation_that_the_backend_lacks(ranks_say):
+    said, _ = ranks_say(
+        ranks=2, mesh={"dp": 2}, broken_ranks=[0, 1], broken="refuses", operations=["broadcast"], sizes_bytes=[]
+    )
+    assert [messages[-1]["error"] for messages in said] == ["RuntimeError: CUDA error: operation not supported"] * 2
 
 
 @pytest.mark.process
