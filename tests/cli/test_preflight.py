@@ -1,0 +1,135 @@
+"""distcheck.preflight() in this process: what it asks of the command line, and what it makes of any ending."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import stat
+import sys
+import time
+from typing import get_args
+
+import msgspec
+import pytest
+from reported import CASES
+
+import distcheck
+from distcheck.cli import preflight as interface
+from distcheck.cli.main import MODULES
+from distcheck.report.document import document
+
+
+def result(code, report=None, log=""):
+    return distcheck.PreflightResult("gate", code, report, log)
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [(0, "pass"), (10, "warn"), (20, "unknown"), (30, "job"), (40, "node"), (70, "unknown"), (1, "unknown"),
+     (143, "unknown"), (-9, "unknown")],
+)  # fmt: skip
+def test_only_exit_code_0_passes(code, verdict):
+    ended = result(code)
+    assert (ended.verdict, ended.passed, bool(ended)) == (verdict, code == 0, code == 0)
+
+
+def test_a_result_shows_findings_and_fixes_and_what_is_unknown():
+    case = CASES["messy"]()
+    text = str(result(30, document(case.job, case.diagnosis)))
+    assert text.startswith("distcheck gate: FAIL (job configuration), exit code 30\n")
+    assert "error: gpu-duplicate: ranks 10 and 11 both run on GPU-node2-2" in text
+    assert "\n    srun --gpus-per-task=0 --gres=gpu:8 python train.py" in text
+    assert "NCCL_DEBUG" not in text  # an info finding
+    unknown = msgspec.structs.replace(document(case.job, case.diagnosis), verdict="unknown", findings=())
+    assert "not checked: node6 did not join" in str(result(20, unknown))
+
+
+def test_a_follower_names_who_has_the_report_and_a_broken_check_its_error():
+    assert str(result(30)) == "distcheck gate: FAIL (job configuration), exit code 30\nrank 0 has the report"
+    assert str(result(0)) == "distcheck gate: PASS, exit code 0"
+    log = "distcheck: error: cannot write\nlater\n"
+    assert str(result(70, log=log)) == "distcheck gate: UNKNOWN, exit code 70\ncannot write"
+
+
+def test_an_error_keeps_its_result_between_processes():
+    case = CASES["cpu"]()
+    error = distcheck.PreflightError(result(20, document(case.job, case.diagnosis)))
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.result) == (str(error), error.result)
+
+
+def test_commands_are_those_of_the_command_line_that_have_ranks():
+    assert set(get_args(interface.Command)) == set(MODULES) - {"node", "report", "explain"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "alone"),
+    [({}, True), ({"DISTCHECK_TIMEOUT": "9"}, True), ({"SLURM_JOB_ID": "7"}, True), ({"RANK": "0"}, False),
+     ({"DISTCHECK_NPROC": "2"}, False), ({"SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, False),
+     ({"OMPI_COMM_WORLD_RANK": "0"}, False)],
+)  # fmt: skip
+def test_a_process_without_a_launcher_is_the_only_rank(environ, alone):
+    words = interface._words("gate", ("--mesh=tp=2",), environ, lone=True)
+    assert words == ["gate", *(["--nproc=1", "--launcher=local"] if alone else []), "--mesh=tp=2"]
+    assert interface._words("gate", (), environ, lone=False) == ["gate"]
+
+
+@pytest.mark.parametrize("word", ["--", "--format", "--format=text", "--output=x.json", "--timeout"])
+def test_options_that_would_take_the_report_away_are_refused(word):
+    with pytest.raises(ValueError, match=word):
+        distcheck.preflight("env", word)
+
+
+@pytest.fixture
+def as_python(tmp_path, monkeypatch):
+    """Run a script instead of the child's Python."""
+
+    def replace(script):
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return replace
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 70), ("exit 1", 1), ("kill -9 $$", -9), ("echo exit code 0; exit 0", 0), ("echo exit code 30", 30)],
+)
+def test_an_exit_code_0_that_the_child_did_not_write_is_no_pass(as_python, script, code):
+    as_python(script)
+    ended = distcheck.preflight("env")
+    assert (ended.exit_code, ended.passed, ended.report) == (code, code == 0, None)
+
+
+@pytest.mark.process
+def test_a_child_that_does_not_end_is_killed_and_is_no_pass(as_python, monkeypatch, capsys):
+    as_python("trap '' TERM; echo waiting >&2; echo exit code 0; exec sleep 100")
+    monkeypatch.setattr(interface, "_BEYOND_SECONDS", 0.5)
+    monkeypatch.setattr(interface, "_END_SECONDS", 0.2)
+    start = time.monotonic()
+    ended = distcheck.preflight("env", timeout=0.5)
+    assert (ended.verdict, ended.exit_code) == ("unknown", 20)
+    assert "did not end within 1 s" in str(ended)
+    assert time.monotonic() - start < 10
+    assert capsys.readouterr().err == "waiting\n"
+
+
+@pytest.mark.process
+def test_a_process_that_the_child_leaves_behind_delays_nothing(as_python, tmp_path):
+    as_python(f"sleep 30 & echo $! > {tmp_path}/pid; echo exit code 0")
+    start = time.monotonic()
+    assert distcheck.preflight("env", quiet=True).passed
+    assert time.monotonic() - start < 10
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.process
+def test_a_python_that_cannot_be_started_is_no_pass(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    ended = distcheck.preflight("env")
+    assert (ended.exit_code, ended.verdict) == (70, "unknown")
+    assert "could not start /nowhere/python" in str(ended)
