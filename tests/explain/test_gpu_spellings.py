@@ -40,6 +40,13 @@ def found(text: str) -> Answer:
             "roce-pfc-ecn",
         ),
         ("NCCL WARN NET/IB : mlx5_0:1 async fatal event: port error", "ib-port-down"),
+        ("connecting to address with family 0 is neither AF_INET(2) nor AF_INET6(10)", "sw-nccl-version-differs"),
+        ("connecting to address with family 59936 is neither AF_INET(2) nor AF_INET6(10)", "net-nccl-ifname-no-match"),
+        ("cuMemAlloc() of a 262144 bytes GPU buffer\nCouldn't allocate MR", "gdr-module-missing"),
+        ("Couldn't allocate MR\nFailed to create MR", "ib-fork-or-memlock"),
+        ("CQE ERROR wr_id=3 status=12(transport retry counter exceeded) vendor_err=0xa", "roce-pfc-ecn"),
+        ("NVML: nvmlDeviceGetHandleByPciBusId() failed: Not Found", "k8s-pod-host-confusion"),
+        ("[802] Call to cuInit results in UNKNOWN_CUDA_ERROR", "gpu-fabric-manager-down"),
         ("Bootstrap Root : mismatch in rank count from procs 8 : 16", "env-world-size-mismatch"),
         ("no device found matching eth9, verify NCCL_OOB_NET_IFNAME", "net-nccl-ifname-no-match"),
         ("Net : No interface found in the same subnet as remote address 10.1.0.1<0>", "net-subnet-mismatch"),
@@ -108,6 +115,8 @@ def test_values_in_a_message_decide_between_causes(text: str, rule: str) -> None
         ("RuntimeError: DataLoader worker (pid 4161) is killed by signal: Killed.", "process killed"),
         ("[47,0,0] Assertion `cur_target >= 0 && cur_target < n_classes` failed.", "application"),
         ("04:34:46 WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1) TIMEOUT", "application"),
+        ("CQE error, wr_id=3, status=2 (local QP operation error), vendor_err=0x3", "network"),
+        ("connecting to address  with family 1 is neither AF_INET(2) nor AF_INET6(10)", "network"),
     ],
 )
 def test_what_no_rule_names_has_a_class_and_blames_no_rule(text: str, about: str) -> None:

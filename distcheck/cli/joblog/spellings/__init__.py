@@ -19,6 +19,7 @@ from distcheck.cli.joblog.spellings import (
     nccl_calls,
     nccl_networks,
     placement,
+    rdma,
     rendezvous,
     shared_memory,
     slurm,
@@ -48,6 +49,7 @@ TABLES: tuple[Spelling, ...] = (
     *nccl.SPELLINGS,
     *nccl_calls.SPELLINGS,
     *nccl_networks.SPELLINGS,
+    *rdma.SPELLINGS,
     *application.SPELLINGS,
     *endings.SPELLINGS,
 )

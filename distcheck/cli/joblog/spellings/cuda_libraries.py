@@ -48,6 +48,7 @@ _FORMS = (
     r"cudaGetDeviceCount\b\D{{0,40}}\b(?:{0})\b",
     r"cudaSetDevice\b\D{{0,40}}\b(?:{0})\b",
     r"\bcuInit\b(?:\(0\))?\D{{0,40}}\b(?:{0})\b",
+    r"\[(?:{0})\] Call to cu\w+ results in",
 )
 """How programs that write no name write a number."""
 

@@ -55,8 +55,21 @@ SPELLINGS = (
         source=_INIT,
     ),
     _start(r"CC On, Multi-GPU CC Off", "gpu-confidential-compute", weight=LIKELY, source=_INIT),
+    # a peer sent an empty address: its message has another layout, or it found no interface (nccl issue 1267)
     _net(
-        r"is neither AF_INET\(\d+\) nor AF_INET6",
+        r"with family 0 is neither AF_INET\(\d+\) nor AF_INET6",
+        "sw-nccl-version-differs net-nccl-ifname-no-match",
+        weight=LIKELY,
+        source=_SOCKET,
+    ),
+    _net(
+        r"with family 1 is neither AF_INET\(\d+\) nor AF_INET6",
+        weight=LIKELY,
+        source="https://github.com/NVIDIA/nccl/issues/2057",
+        says="NCCL took the address of a local socket for one of the network, as some versions do without P2P and SHM.",
+    ),
+    _net(
+        r"with family \d\d+ is neither AF_INET\(\d+\) nor AF_INET6",
         "net-nccl-ifname-no-match net-gloo-ifname-wrong",
         weight=LIKELY,
         source=_SOCKET,

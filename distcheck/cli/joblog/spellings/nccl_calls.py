@@ -72,6 +72,11 @@ SPELLINGS = (
         weight=LIKELY,
         source=f"{_SRC}/misc/cudawrap.cc",
     ),
+    _start(
+        r"Unable to load NCCL library",
+        source="https://github.com/openxla/xla/blob/main/third_party/nccl",
+        says="libnccl.so.2 is not found. Install NCCL for this CUDA version, or set LD_LIBRARY_PATH.",
+    ),
     _gpu(
         r"Failed to open libnvidia-ml\.so",
         "gpu-nvml-init-failed gpu-none-visible",

@@ -34,11 +34,11 @@ SPELLINGS = (
             "ib-fork-or-memlock",
             weight=LIKELY,
             source=_IB,
-            unless=r"ibv_reg\w+ failed.*Bad address",
+            unless=r"ibv_reg\w+(?:\([^()]*\))? failed.*Bad address",
         )
         for call in ("ibv_create_(?:qp|cq|srq)", "ibv_exp_create_qp", "ibv_reg_mr", "ibv_alloc_pd")
     ),
-    _net(r"ibv_reg\w+ failed.*Bad address", "gdr-module-missing gdr-on-some-nodes", source=_IB),
+    _net(r"ibv_reg\w+(?:\([^()]*\))? failed.*Bad address", "gdr-module-missing gdr-on-some-nodes", source=_IB),
     _net(r"ibv_modify_qp failed.*(?:local|remote) GID ::(?:,|\s|$)", "roce-gid-index-wrong", source=_VERBS),
     _net(
         r"ibv_modify_qp failed.*local GID fe80:.*remote GID ::ffff:",

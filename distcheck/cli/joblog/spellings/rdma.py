@@ -1,0 +1,85 @@
+"""RDMA as other software than NCCL words it: libibverbs' statuses, perftest, UCX, Open MPI and the kernel."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+
+_STATUS = "https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/enum_strs.c"
+_PERFTEST = "https://github.com/linux-rdma/perftest/blob/master/src/perftest_resources.c"
+_UCX = "https://github.com/openucx/ucx/tree/master/src"
+_MPI = "https://github.com/open-mpi/ompi/blob/v4.1.x/opal/mca/btl/openib/help-mpi-btl-openib.txt"
+_KERNEL = "https://github.com/torvalds/linux/tree/master/drivers/net/ethernet/mellanox/mlx5/core"
+_MLX5 = "https://github.com/linux-rdma/rdma-core/blob/master/providers/mlx5/cq.c"
+_net = partial(told, about="network", weight=LIKELY)
+_NONE = "ib-no-device-in-container ib-port-down"
+_LOST = "roce-pfc-ecn roce-gid-index-wrong ib-port-down"
+_ACCESS = (
+    "The adapter rejected a request, mostly one on memory that it may not reach. Check GPUDirect RDMA, the driver and"
+    " the program."
+)
+_FLUSHED = "A connection over InfiniBand or RoCE was closed after an earlier error, here or on the other node."
+_COMPLETION = r"completion|CQE|wr_id|vendor|\bWC\b"
+
+SPELLINGS = (
+    # ibv_wc_status_str() and the names of ibv_wc_status
+    _net(r"transport retry counter exceeded", _LOST, source=_STATUS),
+    _net(r"IBV_WC_RETRY_EXC_ERR", _LOST, source=_STATUS),
+    *(
+        _net(rf"{words} error", source=_STATUS, says=_ACCESS, near=_COMPLETION)
+        for words in (
+            "local length",
+            "local QP operation",
+            "local protection",
+            "memory management operation",
+            "remote invalid request",
+            "remote access",
+            "remote operation",
+        )
+    ),
+    _net(
+        r"RNR retry counter exceeded", source=_STATUS, says="The other side was not ready to receive: look at its log."
+    ),
+    _net(r"Work Request Flushed Error", source=_STATUS, weight=CONSEQUENCE, says=_FLUSHED),
+    _net(r"WR_FLUSH_ERR", source=_STATUS, weight=CONSEQUENCE, says=_FLUSHED),
+    _net(
+        r"mlx5: \S+: got completion with error",
+        source=_MLX5,
+        weight=SYMPTOM,
+        says="An RDMA request failed. Look for the error that the program prints after it.",
+    ),
+    # perftest and the tools of libibverbs
+    _net(r"Couldn't allocate MR", "gdr-module-missing", source=_PERFTEST, near=r"CUDA|GPU"),
+    _net(r"Couldn't allocate MR", "ib-fork-or-memlock", source=_PERFTEST, unless=r"CUDA|GPU"),
+    _net(r"Unable to find the Infiniband/RoCE device", _NONE, source=_PERFTEST),
+    _net(r"Did not detect devices", _NONE, source=_PERFTEST),
+    _net(
+        r"\b0 HCAs found",
+        _NONE,
+        source="https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/examples/devinfo.c",
+    ),
+    _net(r"Port number \d+ state is (?:Down|Init)", "ib-port-down ib-no-subnet-manager", source=_PERFTEST),
+    # UCX
+    _net(
+        r"ibv_reg_dmabuf_mr\b.{0,90} failed",
+        source="https://github.com/NVIDIA/nccl/issues/778",
+        says="GPU memory cannot be registered with DMA-BUF. NCCL_DMABUF_ENABLE=0 uses nvidia-peermem.",
+        weight=SYMPTOM,
+    ),
+    _net(r"transport '(?:rc|ud|dc|ib)\w*' is not available", _NONE, source=_UCX),
+    _net(
+        r"UCX +ERROR.* no (?:active messages|remote registered memory access|auxiliary) transport to",
+        source=_UCX,
+        says="UCX has no transport to the other side. Compare UCX_TLS, UCX_NET_DEVICES and the adapters of the nodes.",
+    ),
+    # Open MPI
+    _net(r"A process failed to create a queue pair", "ib-fork-or-memlock", source=_MPI),
+    # the kernel
+    _net(r"Port module event.*Cable unplugged", "ib-port-down", source=_KERNEL),
+    _net(
+        r"device's health compromised",
+        source=_KERNEL,
+        says="The RDMA adapter's firmware does not answer. Reset the adapter or its node.",
+    ),
+)
