@@ -237,7 +237,7 @@ def _train(task: Task, device: torch.device, store: Store, left: float, say: Tel
             say(Trained(way, known))
 
         if way == "TP" and mesh is not None:
-            done = tensor_parallel.train(mesh, task.rank, device, note, keep)
+            done = tensor_parallel.train(mesh, task.rank, device, store, note, keep)
         else:
             done = steps.train(way, me, store, note, keep)
         keep(done)

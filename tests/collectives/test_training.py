@@ -130,3 +130,15 @@ def test_a_group_that_is_not_destroyed_is_named_by_what_it_leaves(judged):
     assert [(f.rule, f.ranks, f.severity) for f in about] == [("step-group-left-behind", (1,), "warning")]
     assert "socket" in about[0].message
     assert "thread" in about[0].message
+
+
+@pytest.mark.process
+def test_a_mesh_that_torch_refuses_on_one_rank_is_not_checked_and_nothing_hangs(judged):
+    kept, said = judged(2, "a_mesh_that_torch_refuses", {"tp": 2})
+    assert not said.findings
+    for way in ("FSDP2", "TP"):
+        reasons = [ways[way].reason for ways in kept]
+        assert all(reason.startswith("torch ") for reason in reasons)
+        assert "12 ranks and 8 cuda devices" in reasons[1] or "fully_shard" in reasons[1] or "older" in reasons[1]
+    assert kept[0]["DDP"].steps == 2
+    assert not any(n.required for n in said.not_checked)

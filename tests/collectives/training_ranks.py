@@ -109,6 +109,15 @@ def a_layer_that_returns_something_else():
     tensor_parallel._parallelize = divided
 
 
+def a_mesh_that_torch_refuses():
+    from torch.distributed import device_mesh
+
+    def refused(*args, **more):
+        raise RuntimeError("DeviceMesh only support homogeneous hardware, but found 12 ranks and 8 cuda devices!")
+
+    device_mesh.init_device_mesh = refused
+
+
 def a_group_that_stays():
     torch.distributed.destroy_process_group = lambda _group: None
 

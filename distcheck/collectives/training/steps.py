@@ -37,8 +37,9 @@ def train(
     Every rank calls it with the process group of all of them. Errors of torch are raised.
     """
     way, store = WAYS[name], part_of(store, name)
-    if lack := way.lack(me):
-        return Missing(reason=lack)
+    lack = way.lack(me)
+    if not alike(store, "lack", lack, me.rank, me.ranks) or lack:
+        return Missing(reason=lack or f"torch {torch.__version__}: other ranks cannot train in this way")
     say("model")
     model = build(me)
     known = Training(

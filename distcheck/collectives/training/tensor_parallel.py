@@ -7,14 +7,17 @@ numbers too, so that outputs are exact: a column-parallel layer gathers its outp
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 # Before torch: this import silences torch's warnings at import.
 import distcheck.collectives.software  # noqa: F401
 
 # isort: split
 import torch
+import torch.distributed as dist
 from msgspec.structs import replace
 
+from distcheck.collectives.store import alike
 from distcheck.collectives.training.compare import differences, digest, shape_of
 from distcheck.collectives.training.model import (
     WIDTHS,
@@ -27,10 +30,13 @@ from distcheck.collectives.training.model import (
 )
 from distcheck.collectives.training.sampler import BATCH
 from distcheck.collectives.training.steps import LEARNING_RATE, STEPS, with_digests
-from distcheck.collectives.training.ways import held
+from distcheck.collectives.training.ways import held, refusal
 from distcheck.facts.base import Missing
 from distcheck.facts.mesh import Mesh, role
 from distcheck.facts.training import Parameter, Training
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 _SCALE = 64.0
 """By which weights, all below 0.1, are multiplied before they are rounded."""
@@ -47,15 +53,22 @@ def dimension_of(mesh: Mesh | None) -> str:
 
 
 def train(
-    mesh: Mesh, rank: int, device: torch.device, say: Callable[[str], None], tell: Callable[[Training], None]
+    mesh: Mesh,
+    rank: int,
+    device: torch.device,
+    store: Store,
+    say: Callable[[str], None],
+    tell: Callable[[Training], None],
 ) -> Training | Missing:
     """Take the steps on this rank, in its group of the mesh; every rank calls it.
 
     `say` is called before each part, `tell` with what is known after each step. Errors of torch are raised.
     """
-    if torch.__version__ < "2.6":
-        return Missing(reason=f"torch {torch.__version__} is older than 2.6, from which on tensor parallel is tried")
-    dimension = dimension_of(mesh)
+    say("groups")
+    dimension, groups = dimension_of(mesh), list[Any]()
+    lack = _lack() or refusal(lambda: groups.append(_groups(mesh, dimension, device)))
+    if not alike(store, "TP", lack, rank, mesh.ranks) or lack:
+        return Missing(reason=lack or f"torch {torch.__version__}: other ranks cannot divide layers")
     me = TrainingRank(device, mesh.coordinates(rank)[dimension], mesh.size(dimension))
     say("model")
     model = build(me)
@@ -68,8 +81,8 @@ def train(
         due=STEPS,
     )
     whole = {name: value.detach().clone() for name, value in model.named_parameters()}
-    say("groups")
-    _parallelize(model, mesh, dimension, device)
+    say("wrap")
+    _parallelize(model, groups[0])
     known = with_digests(known, model, lambda p, now: replace(p, wrapped=now))
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     for number in range(1, STEPS + 1):
@@ -104,19 +117,32 @@ def train(
     return known
 
 
-def _parallelize(model: Layers, mesh: Mesh, dimension: str, device: torch.device) -> None:
-    """Divide the first two layers among the ranks of this rank's group of the dimension."""
+def _lack() -> str:
+    """Return why this torch cannot divide layers, empty if it can."""
+    if torch.__version__ < "2.6":
+        return f"torch {torch.__version__} is older than 2.6, from which on tensor parallel layers are tried"
+    if dist.get_backend() == "mpi":
+        return f"torch {torch.__version__}: tensor parallel layers are not tried with MPI"
+    return ""
+
+
+def _groups(mesh: Mesh, dimension: str, device: torch.device) -> Any:
+    """Return torch's mesh of this rank's group of the dimension; every rank creates all groups in the same order."""
     from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device.type, tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.sizes))[dimension]
+
+
+def _parallelize(model: Layers, group: Any) -> None:
+    """Divide the first two layers among the ranks of a group."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    names = tuple(mesh.sizes)
-    device_mesh = init_device_mesh(device.type, tuple(mesh.sizes.values()), mesh_dim_names=names)
     plan = {
         "layers.0": ColwiseParallel(output_layouts=Replicate()),
         "layers.1": RowwiseParallel(input_layouts=Replicate()),
     }
-    parallelize_module(model, device_mesh[dimension], plan)
+    parallelize_module(model, group, plan)
 
 
 def _part(me: TrainingRank, name: str, whole: torch.Tensor) -> torch.Tensor:

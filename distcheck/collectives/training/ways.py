@@ -11,6 +11,7 @@ import distcheck.collectives.software  # noqa: F401
 
 # isort: split
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from distcheck.collectives.silence import without_warnings
@@ -39,12 +40,17 @@ def _data_parallel(me: TrainingRank, model: Layers) -> torch.nn.Module:
 
 def _sharded(me: TrainingRank, model: Layers) -> torch.nn.Module:
     from torch.distributed import fsdp
-    from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh(me.device.type, (me.ranks,))
+    mesh = _mesh(me)
     for part in (*model.layers, model):
         fsdp.fully_shard(part, mesh=mesh)
     return model
+
+
+def _mesh(me: TrainingRank) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(me.device.type, (me.ranks,))
 
 
 def _shard(me: TrainingRank, whole: torch.Tensor) -> torch.Tensor:
@@ -56,11 +62,13 @@ def _shard(me: TrainingRank, whole: torch.Tensor) -> torch.Tensor:
 def _no_fully_shard(me: TrainingRank) -> str:
     from torch.distributed import fsdp
 
+    if dist.get_backend() == "mpi":  # it cannot average (pytorch #152594)
+        return f"torch {torch.__version__}: FSDP2 is not tried with MPI"
     if not hasattr(fsdp, "fully_shard"):
         return f"torch {torch.__version__} has no fully_shard; 2.6 and later have it"
     if me.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         return f"torch {torch.__version__} has no fully_shard for CPUs"
-    return ""
+    return refusal(lambda: _mesh(me))
 
 
 WAYS = {
@@ -68,6 +76,18 @@ WAYS = {
     "FSDP2": Way(_sharded, _shard, hooks=False, lack=_no_fully_shard),
 }
 """By the name in reports."""
+
+
+def refusal(work: Callable[[], object]) -> str:
+    """Do what every rank does or refuses alike, such as making a mesh; return why torch refuses, empty if it does not.
+
+    Torch makes no mesh of GPUs if the number of ranks is not a multiple of the GPUs that a process sees.
+    """
+    try:
+        work()
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        return f"torch {torch.__version__}: {' '.join(str(error).split())[:200]}"
+    return ""
 
 
 def held(tensor: Any) -> torch.Tensor:
