@@ -168,4 +168,4 @@ def _unmeasured(job: Job, ran: Collectives, mesh: Mesh) -> Iterator[NotChecked]:
         if (dimension, op) not in complete and not ((there := figures.get((dimension, op))) and there.lacks)
     ]
     if gaps:
-        yield NotChecked(reason=f"no figure for {listed(gaps)}{why_ended(job)}")
+        yield NotChecked(reason=f"no figure for {listed(gaps)}{why_ended(job) or '; raise --timeout'}")

@@ -129,7 +129,10 @@ def test_a_group_without_a_figure_is_required_and_an_operation_that_gloo_lacks_i
     (gap,) = judge(grouped(figures), "groups").not_checked
     assert (gap.required, gap.reason) == (False, "reduce_scatter in tp not measured: gloo of this torch: no")
     (gap,) = judge(grouped([figure("pp", "send_recv", [0.01] * 7 + [None]), *healthy()[2:]]), "groups").not_checked
-    assert (gap.required, gap.reason) == (True, "no figure for send_recv in pp and all_reduce in dp")
+    assert (gap.required, gap.reason) == (
+        True,
+        "no figure for send_recv in pp and all_reduce in dp; raise --timeout",
+    )
 
 
 AWAITS = {
