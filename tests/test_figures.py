@@ -81,6 +81,7 @@ PHRASES = {
             [of("own_work:SLOW_CPU")],
         ),
     ],
+    "docs/rules/groups.md": [("it waits {} s for the others", [of("collectives.dimensions:ENTER_SECONDS")])],
     "docs/rules/gpu_products.md": [("is below {} of its first", [of("gpu.products:_FALLEN")])],
     "docs/rules/ib_loopback.md": [("slow below {} of its rate", [of("fabric.loopback:_SHARE")])],
     "docs/rules/ib_counters.md": [("Fewer than {} symbol errors", [of("fabric.counters:_LINK")["symbol_error"]])],

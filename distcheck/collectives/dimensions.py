@@ -9,6 +9,8 @@ from distcheck.facts.mesh import Mesh, Role, role
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ENTER_SECONDS = 8.0
+"""How long the first rank of a group waits for the others; below the 10 s after which a gate ends a hang."""
 _OPERATIONS: dict[Role, tuple[str, ...]] = {
     "tensor": ("reduce_scatter", "all_gather"),
     "expert": ("all_to_all",),

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
-from distcheck.collectives.dimensions import inside, measured
+from distcheck.collectives.dimensions import ENTER_SECONDS, inside, measured
 from distcheck.collectives.figure import check, measure
 from distcheck.collectives.operations import EXACT, Group
 from distcheck.collectives.plan import GroupTiming, Plan, RankMessage, Step, Task, Timing, moved_bytes
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     Tell = Callable[[RankMessage], None]
 
-ENTER_SECONDS = 8.0
-"""How long the first rank of a group waits for the others; below the 10 s after which a gate ends a hang."""
 _LEAST_SECONDS = 6.0
 """With less time left an operation is not measured."""
 _LACKS = re.compile(r"Backend \w+ does not support \w+|no support for \w+ in \w+ process group")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from distcheck.facts.mesh import Mesh
 
+_HALF = 0.5
+"""On GPUs a group below this share of its sisters is an error; sisters may lie at other distances."""
 _MOST = 8
 """Slow groups in the evidence."""
 
@@ -81,12 +83,12 @@ def collective_group_incomplete(job: Job) -> Iterator[Outcome]:
 def perf_group_slow(job: Job) -> Iterator[Outcome]:
     """Some groups of the mesh are far slower than others of the same shape.
 
-    A step of the job takes as long as its slowest group. The time over the whole world does not show which one that is,
-    and hides a slow group that the largest collective does not need.
+    A step of the job takes as long as its slowest group. A collective over the whole world does not show which group
+    that is.
 
     Found by measuring all groups of a dimension at the same time, and comparing those that have as many ranks on as
-    many nodes with the same GPUs. A group is slow if its median is, and its quickest burst too. A gate then searches
-    the nodes for the one at fault.
+    many nodes with the same GPUs. A group is slow if its median is, and its quickest burst too. With NCCL, less than
+    half of the others' speed is an error. A gate then searches the nodes for the one at fault.
 
     Fix: check the nodes that the slow groups have in common; ``distcheck isolate`` finds a slow node or link.
     """
@@ -104,7 +106,7 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
         )
         shared = f"; each of them has ranks on {listed(where)}" if common and len(slow) > 1 else ""
         yield Finding(
-            severity="error" if ran.backend == "nccl" else "warning",
+            severity="error" if ran.backend == "nccl" and worst.share < _HALF else "warning",
             scope="link",
             owner="unknown",
             confirmed=False,

@@ -104,6 +104,9 @@ def test_what_gloo_shows_under_load_is_no_finding_and_on_gpus_it_is(grouped, jud
     best = [0.01, 0.0101, 0.0099, 0.01, 0.0102, 0.01, 0.0098, 0.018]
     assert findings(judge(grouped([figure("dp", "all_reduce", best)]), "groups")) == []
     (found,) = findings(judge(grouped([figure("dp", "all_reduce", best)], backend="nccl"), "groups"))
+    assert (found.severity, found.ranks) == ("warning", (11, 15))
+    best[7] = 0.03
+    (found,) = findings(judge(grouped([figure("dp", "all_reduce", best)], backend="nccl"), "groups"))
     assert (found.severity, found.ranks) == ("error", (11, 15))
 
 
