@@ -141,6 +141,9 @@ def test_a_fault_is_named_in_the_words_of_each_version_and_layer(line, rule):
         ("WARNING: Open MPI accepted a TCP connection from what appears to be a another Open MPI process", "network"),
         ("[btl_tcp_endpoint.c:625] received unexpected process identifier [[58384,1],47]", "network"),
         ("WARNING: Open MPI failed to TCP connect to a peer MPI process.", "network"),
+        ("Traceback (most recent call last):\nx.exc.BackendCompilerFailed: backend='inductor' raised:", "application"),
+        ("hydra.errors.ConfigCompositionException", "application"),
+        ("EOFError", "application"),
         ("etcd.EtcdKeyNotFound: Key not found : /torch/elastic/store", "start-up"),
         ('s.connect(("dns.google", 80))\nsocket.gaierror: [Errno -3] Temporary failure in name resolution', "network"),
         ("[launch.py:321:sigkill_handler] ['python', '-u', 'a.py'] exits with return code = 1", "application"),
@@ -202,3 +205,29 @@ def test_a_script_that_was_started_without_its_launcher():
     assert rules("ModuleNotFoundError: No module named 'mpi4py'\n") == []
     assert rules("AssertionError: this script must be launched with torchrun\n")[0] == "env-rank-unset"
     assert rules("FutureWarning: torch.distributed.launch is deprecated. Use torchrun.\n") == []
+
+
+@pytest.mark.parametrize(
+    "waited",
+    [
+        "Timed out initializing process group in store based barrier (world_size=4, worker_count=3, timeout=0:30:00)",
+        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4 clients joined.",
+        "[c10d] The client socket has timed out after 600s while trying to connect to (n1, 29500).",
+    ],
+)
+def test_a_mistake_in_the_script_of_one_rank_is_told_from_the_others_that_wait_for_it(waited):
+    mistake = "Traceback (most recent call last):\n  File \"train.py\", line 3, in build\nKeyError: 'hidden_size'\n"
+    answered = found(f"{mistake}{waited}\n")
+    assert (answered.causes, answered.about) == ((), "application")
+    assert answered.telling.text == "KeyError: 'hidden_size'"
+    assert rules(f"{waited}\n{mistake}") == rules(f"{waited}\n") != []
+    assert rules(f"{mistake}RuntimeError: CUDA error: invalid device ordinal\n") != []
+
+
+def test_a_service_beside_the_job_is_not_its_network():
+    assert rules('  File "/x/visdom/__init__.py", line 720, in _send\nConnectionRefusedError: [Errno 111] x\n') == []
+    assert (
+        rules("redis.exceptions.ConnectionError: Error 111 connecting to localhost:6379. Connection refused.\n") == []
+    )
+    assert rules("TensorBoard could not bind to port 6006, it was already in use\n") == []
+    assert rules("ConnectionRefusedError: [Errno 111] Connection refused\n") != []

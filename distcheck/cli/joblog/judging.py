@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 from distcheck.cli.joblog.matching import Sighting
 from distcheck.cli.joblog.spelling import NOISE, About
+from distcheck.cli.joblog.spellings.errors import MISTAKE
 
 _MOST_CAUSES = 3
 _DECEMBER = 12
+_WAITED = frozenset({"env-rank-missing", "net-master-refused", "net-master-unreachable", "torchrun-nnodes-mismatch"})
+"""A rank reports these also where another one has failed before it came."""
 
 
 class LikelyCause(NamedTuple):
@@ -37,6 +40,8 @@ class Judgement(NamedTuple):
 def judged(sightings: Sequence[Sighting]) -> Judgement:
     """Return the judgement: spellings that tell more go first, and among those the earliest in time.
 
+    A mistake in the script comes before what other ranks then report: that a rank did not come.
+
     Times decide only if all these lines have one: else the order of the lines does.
     """
     if not sightings:
@@ -45,7 +50,9 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
     leading = _in_order([seen for seen in sightings if seen.spelling.weight == heaviest])
     rest = _in_order([seen for seen in sightings if seen.spelling.weight < heaviest])
     first = leading[0]
-    consequences = tuple(seen for seen in (*leading[1:], *rest) if seen.spelling is not first.spelling)
+    if first.spelling.rules and first.spelling.rules[0] in _WAITED:
+        first = next((seen for seen in rest if seen.spelling is MISTAKE and _precedes(seen, first)), first)
+    consequences = tuple(seen for seen in (*leading, *rest) if seen.spelling is not first.spelling)
     if not first.spelling.rules or heaviest == NOISE:
         return Judgement((), first, consequences)
     causes = [LikelyCause(first.spelling.rules[0], first)]
@@ -56,6 +63,12 @@ def judged(sightings: Sequence[Sighting]) -> Judgement:
         if len(causes) < _MOST_CAUSES and cause.rule not in {known.rule for known in causes}:
             causes.append(cause)
     return Judgement(tuple(causes), first, consequences)
+
+
+def _precedes(seen: Sighting, other: Sighting) -> bool:
+    if seen.time and other.time:
+        return seen.time < other.time or (seen.time == other.time and seen.line < other.line)
+    return seen.file != other.file or seen.line < other.line
 
 
 def _in_order(sightings: Sequence[Sighting]) -> list[Sighting]:

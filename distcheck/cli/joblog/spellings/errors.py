@@ -13,7 +13,16 @@ _LAUNCHING = (
     r"launcher/|hostfile|mpi_discovery|multi_gpu_launcher|commands/launch|init_process_group|init_distributed|rendezvous"
     r"|torchrun|_dist_backend|import_module|from torch\._C"
 )
+_TRACEBACK = r"Traceback \(most recent call last"
 _RAISED = "Python raised an error that distcheck does not know."
+
+MISTAKE = _unknown(
+    r"(?<![\w.'])(?:Assertion|Attribute|Index|Key|Name|NotImplemented|Type|UnboundLocal|ZeroDivision)Error(?:: |$)",
+    about="application",
+    source=_PYTHON,
+    says=_RAISED,
+)
+"""A mistake in a program: no network and no other rank raises these."""
 
 SPELLINGS = (
     _unknown(
@@ -46,7 +55,13 @@ SPELLINGS = (
     ),
     _unknown(r"CUDA error: ", about="GPU", source=_PYTHON, says="A CUDA call failed."),
     _unknown(r"(?<!SO_)Error: (?!Rank)", about="start-up", source=_PYTHON, trace=_LAUNCHING, says=_RAISED),
+    MISTAKE,
     _unknown(r"(?<!SO_)Error: ", about="application", source=_PYTHON, says=_RAISED),
+    _unknown(r"\berrors\.(?!html)\w+(?:: |$)", about="application", source=_PYTHON, says=_RAISED),
+    _unknown(r"\bexceptions\.(?!html)\w+(?:: |$)", about="application", source=_PYTHON, says=_RAISED),
+    _unknown(r"\w+Failed: ", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
+    _unknown(r"\bEOFError", about="application", source=_PYTHON, says=_RAISED),
+    _unknown(r"StopIteration", about="application", source=_PYTHON, trace=_TRACEBACK, says=_RAISED),
     _unknown(r"Exception: ", about="application", source=_PYTHON, says=_RAISED),
     _unknown(r"AssertionError", about="application", source=_PYTHON, says="An assertion failed."),
     _unknown(

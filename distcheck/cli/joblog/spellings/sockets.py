@@ -13,14 +13,18 @@ _net = partial(told, about="network")
 _TAKEN = "net-port-in-use net-port-in-use-by-peer-job"
 _WORKERS = r"multiprocessing/(?:connection|managers|resource_sharer|reduction|queues)|pin_memory|rebuild_storage"
 """Python's own sockets between a rank and its data loaders, which break when the rank ends."""
-_OTHER_SOFTWARE = rf"ssh: |failed to connect to|connect to \S+<|ibv_|NCCL WARN|{_WORKERS}|{WEB}"
+_SERVICES = (
+    r"visdom/|redis\.exceptions|redis/connection|pymongo\.errors|psycopg2?\.|pymysql\.err|TensorBoard could not bind"
+)
+"""Clients and servers beside the job."""
+_OTHER_SOFTWARE = rf"ssh: |failed to connect to|connect to \S+<|ibv_|NCCL WARN|{_WORKERS}|{_SERVICES}|{WEB}"
 
 SPELLINGS = (
     _net(
         r"(?:port: (?P<port>\d+).*)?address already in use",
         _TAKEN,
         source=_ERRNO,
-        unless=r"ipcsocket|nccl-socket|NCCL WARN",
+        unless=rf"ipcsocket|nccl-socket|NCCL WARN|{_SERVICES}",
     ),
     _net(
         r"Only one usage of each socket address",
@@ -33,7 +37,7 @@ SPELLINGS = (
         weight=LIKELY,
         source=_ERRNO,
     ),
-    _net(r"\bport\b.{0,40}\balready (?:in use|used|occupied|bound|allocated)", _TAKEN, source=_ERRNO),
+    _net(r"\bport\b.{0,40}\balready (?:in use|used|occupied|bound|allocated)", _TAKEN, source=_ERRNO, unless=_SERVICES),
     _net(
         r"Cannot assign requested address",
         "env-master-addr-not-rank0-host net-bind-failed",
