@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+import reported
 
 from distcheck.facts.job import Collectives, Measurement
 from distcheck.report import FORMATS, Detail, render
@@ -47,6 +48,14 @@ def test_only_the_requested_format_is_imported():
     heavy = "{'tabulate', 'jinja2', 'ClusterShell'}"
     code = f"import sys, distcheck.report.json; print(*sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix"), [("text", "txt"), ("junit", "xml"), ("prometheus", "prom"), ("markdown", "md")]
+)
+@pytest.mark.parametrize("name", reported.CASES)
+def test_goldens_of_four_jobs(kind, suffix, name, golden):
+    golden(f"{name}-job.{suffix}", render(kind, *reported.CASES[name]()))
 
 
 @pytest.mark.parametrize(

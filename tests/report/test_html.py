@@ -10,11 +10,15 @@ import msgspec
 import pytest
 import reported
 
+from distcheck.facts.placement import Placement
+from distcheck.facts.rank import RankFacts
 from distcheck.report import Detail, render
 from distcheck.report.document import document
 from distcheck.report.html import marked
 from distcheck.report.html.curves import charts
+from distcheck.report.html.facts import sheet
 from distcheck.report.html.stages import time_line
+from distcheck.rules.finding import Finding, Fix
 
 VOID = {"meta", "input", "br"}
 MEGABYTE = 1e6
@@ -130,9 +134,9 @@ def test_the_pair_matrix_shows_failed_slow_and_untested_paths():
 def test_facts_that_differ_are_listed_with_their_ranks_and_the_others_once():
     page = render("html", *reported.messy())
     part = page.partition('id="facts"')[2]
-    differ, _, shared = part.partition("that all ranks share")
+    differ, _, shared = part.partition("that are the same everywhere")
     assert '<td class="wide">6.5.0-21-generic</td><td class="wide">ranks 8-15</td>' in differ
-    assert '<td class="wide">ib0</td><td class="wide">ranks 9</td>' in differ
+    assert '<td class="wide">ib0</td><td class="wide">rank 9</td>' in differ
     assert '<tr><th scope="row">software: torch</th><td class="wide">2.13.0+cu130</td></tr>' in shared
     assert "<td>GPU-node3-4</td>" in shared, "what differs on every rank is listed with its node"
 
@@ -218,6 +222,29 @@ def test_a_chart_without_expectation_and_baseline_has_only_what_was_measured(hea
     (chart, _) = charts(healthy.job, document(*healthy))
     assert (chart.expected, chart.baseline, chart.noise) == ("", "", "")
     assert len(chart.measured.split()) == 3
+
+
+def test_nodes_without_ranks_have_facts_too(healthy):
+    job, diagnosis = reported.build(3, 8), healthy.diagnosis
+    nodes = (*job.nodes[:2], msgspec.structs.replace(job.nodes[2], kernel="6.9"))
+    ranks = tuple(
+        RankFacts(process=p.uid, placement=Placement(), environment={}) for p in job.processes
+    )  # as distcheck node has them
+    page = render("html", msgspec.structs.replace(job, nodes=nodes, ranks=ranks, collectives=None), diagnosis)
+    part = page.partition('id="facts"')[2]
+    assert '<td class="wide">6.8.0-45-generic</td><td class="wide">node[1-2]</td>' in part
+    assert '<td class="wide">6.9</td><td class="wide">node3</td>' in part
+    assert '<tr><th scope="row">hardware: GPUs</th><td class="wide">8 x NVIDIA H200</td></tr>' in part
+
+
+def test_with_very_many_ranks_only_nodes_with_a_problem_have_facts_of_their_own():
+    job = reported.build(1100, 8, measured=False)
+    bad = Finding(rule="r", ranks=(80,), message="m", fix=Fix("f"))
+    found = sheet(job, document(*reported.case(job, bad)))
+    assert [(node.name, node.odd) for node in found.nodes] == [("node0011", True)]
+    all_bad = Finding(rule="r", ranks=tuple(range(8800)), message="m", fix=Fix("f"))
+    found = sheet(job, document(*reported.case(job, all_bad)))
+    assert sum(len(node.ranks) for node in found.nodes) == 8192
 
 
 def test_the_time_line_shows_when_each_node_began_each_stage(healthy):

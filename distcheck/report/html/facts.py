@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from itertools import accumulate
 from typing import NamedTuple
 
 from distcheck.facts.job import Job
-from distcheck.facts.ranges import fold
-from distcheck.report.attributes import ABSENT, Attributes, Spread, of_ranks, spread
+from distcheck.report.attributes import ABSENT, Attributes, Spread, of_node, of_ranks, spread
+from distcheck.report.node_names import fold_nodes
 from distcheck.report.schema import Document
-from distcheck.report.sections import PIECES
+from distcheck.report.sections import where
 
 FEW = 6
 """An attribute with at most this many values is listed once, each value with its ranks."""
-DETAILED = 16_384
-"""With more ranks than this, only nodes with a problem are listed."""
-
+DETAILED = 8192
+"""With more ranks than this, only nodes with a problem are listed, up to as many ranks."""
 _LISTED = 16
 """With more nodes than this, those without a problem are behind one more click."""
 
@@ -59,17 +60,22 @@ class Sheet(NamedTuple):
 def sheet(job: Job, report: Document) -> Sheet:
     """Return the facts of all ranks."""
     known = of_ranks(job)
+    if not known:  # distcheck node: nodes without ranks
+        known = {number: of_node(node) for number, node in enumerate(job.nodes)}
+        names = [job.node_names[node.key] for node in job.nodes]
+        return _sheet(spread(known), lambda numbers: fold_nodes(names[number] for number in numbers), [])
     spreads = spread(known)
     own = [one.name for one in spreads if len(one.values) > FEW]
+    return _sheet(spreads, lambda ranks: where(ranks, ()), _nodes(report, known, own))
+
+
+def _sheet(spreads: list[Spread], place: Callable[[tuple[int, ...]], str], nodes: list[NodeSheet]) -> Sheet:
+    few = [one for one in spreads if 1 < len(one.values) <= FEW]
     return Sheet(
         [(one.name, one.values[0][0]) for one in spreads if len(one.values) == 1],
-        [_split(one) for one in spreads if 1 < len(one.values) <= FEW],
-        _nodes(report, known, own),
+        [Differing(one.name, [(value, place(having)) for value, having in one.values]) for one in few],
+        nodes,
     )
-
-
-def _split(one: Spread) -> Differing:
-    return Differing(one.name, [(value, f"ranks {fold(ranks, PIECES)}") for value, ranks in one.values])
 
 
 def _nodes(report: Document, known: dict[int, Attributes], names: list[str]) -> list[NodeSheet]:
@@ -80,7 +86,10 @@ def _nodes(report: Document, known: dict[int, Attributes], names: list[str]) -> 
             ranks_of[row.node].append(row.rank)
             if row.status != "ok":
                 odd.add(row.node)
-    listed = ranks_of if len(known) <= DETAILED else {node: ranks_of[node] for node in ranks_of if node in odd}
+    listed = list(ranks_of.items())
+    if len(known) > DETAILED:
+        bad = [(node, ranks) for node, ranks in listed if node in odd]
+        listed = bad[: sum(total <= DETAILED for total in accumulate(len(ranks) for _, ranks in bad))]
     return [
         NodeSheet(
             node,
@@ -88,7 +97,7 @@ def _nodes(report: Document, known: dict[int, Attributes], names: list[str]) -> 
             [(name, _merged([known[rank].get(name, ABSENT) for rank in ranks])) for name in names],
             node in odd,
         )
-        for node, ranks in listed.items()
+        for node, ranks in listed
         if names
     ]
 
