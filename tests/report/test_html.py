@@ -14,7 +14,7 @@ from distcheck.facts.placement import Placement
 from distcheck.facts.rank import RankFacts
 from distcheck.report import Detail, render
 from distcheck.report.document import document
-from distcheck.report.html import marked
+from distcheck.report.html import facts, marked
 from distcheck.report.html.curves import charts
 from distcheck.report.html.facts import sheet
 from distcheck.report.html.stages import time_line
@@ -237,14 +237,34 @@ def test_nodes_without_ranks_have_facts_too(healthy):
     assert '<tr><th scope="row">hardware: GPUs</th><td class="wide">8 x NVIDIA H200</td></tr>' in part
 
 
-def test_with_very_many_ranks_only_nodes_with_a_problem_have_facts_of_their_own():
-    job = reported.build(1100, 8, measured=False)
+def test_facts_that_would_make_the_page_too_large_are_left_out_healthy_nodes_first(monkeypatch):
+    job = reported.build(20, 8, measured=False)
     bad = Finding(rule="r", ranks=(80,), message="m", fix=Fix("f"))
-    found = sheet(job, document(*reported.case(job, bad)))
-    assert [(node.name, node.odd) for node in found.nodes] == [("node0011", True)]
-    all_bad = Finding(rule="r", ranks=tuple(range(8800)), message="m", fix=Fix("f"))
-    found = sheet(job, document(*reported.case(job, all_bad)))
-    assert sum(len(node.ranks) for node in found.nodes) == 8192
+    judged = reported.case(job, bad)
+    found = sheet(job, document(*judged))
+    assert ([node.name for node in found.shown], len(found.others), found.left_out) == (["node11"], 19, 0)
+    monkeypatch.setattr(facts, "BUDGET", 2000)
+    found = sheet(job, document(*judged))
+    assert found.nodes[0].name == "node11"
+    assert (len(found.nodes) + found.left_out, found.left_out > 10) == (20, True)
+    assert f'<p class="quiet">{found.left_out} nodes are left out' in render("html", *judged)
+
+
+@pytest.mark.slow
+def test_a_page_of_8192_ranks_with_many_variables_stays_below_five_megabytes():
+    job, diagnosis = reported.large()
+    shared = {f"NCCL_{n}": "x" * 30 for n in range(60)}
+    ranks = tuple(
+        msgspec.structs.replace(
+            rank,
+            environment=rank.environment
+            | shared
+            | {f"SLURM_{n}": f"a-value-of-{rank.placement.rank}-{n}" for n in range(40)},
+        )
+        for rank in job.ranks
+    )
+    page = render("html", msgspec.structs.replace(job, ranks=ranks), diagnosis)
+    assert len(page.encode()) < 5 * MEGABYTE
 
 
 def test_the_time_line_shows_when_each_node_began_each_stage(healthy):

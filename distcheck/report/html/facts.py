@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from itertools import accumulate
 from typing import NamedTuple
 
 from distcheck.facts.job import Job
@@ -15,8 +14,10 @@ from distcheck.report.sections import where
 
 FEW = 6
 """An attribute with at most this many values is listed once, each value with its ranks."""
-DETAILED = 8192
-"""With more ranks than this, only nodes with a problem are listed, up to as many ranks."""
+BUDGET = 2_500_000
+"""Characters that the facts of single nodes may take; nodes with a problem come first."""
+_HEAD, _RANK, _TAGS = 250, 25, 12
+"""Characters of a node's markup, of a rank's title and of a cell's tags."""
 _LISTED = 16
 """With more nodes than this, those without a problem are behind one more click."""
 
@@ -44,6 +45,8 @@ class Sheet(NamedTuple):
     common: list[tuple[str, str]]
     splits: list[Differing]
     nodes: list[NodeSheet]
+    left_out: int = 0
+    """Nodes that would make the page too large."""
 
     @property
     def shown(self) -> list[NodeSheet]:
@@ -66,7 +69,9 @@ def sheet(job: Job, report: Document) -> Sheet:
         return _sheet(spread(known), lambda numbers: fold_nodes(names[number] for number in numbers), [])
     spreads = spread(known)
     own = [one.name for one in spreads if len(one.values) > FEW]
-    return _sheet(spreads, lambda ranks: where(ranks, ()), _nodes(report, known, own))
+    nodes = _nodes(report, known, own)
+    left_out = len({row.node for row in report.ranks if row.rank in known}) - len(nodes) if own else 0
+    return _sheet(spreads, lambda ranks: where(ranks, ()), nodes)._replace(left_out=left_out)
 
 
 def _sheet(spreads: list[Spread], place: Callable[[tuple[int, ...]], str], nodes: list[NodeSheet]) -> Sheet:
@@ -86,20 +91,18 @@ def _nodes(report: Document, known: dict[int, Attributes], names: list[str]) -> 
             ranks_of[row.node].append(row.rank)
             if row.status != "ok":
                 odd.add(row.node)
-    listed = list(ranks_of.items())
-    if len(known) > DETAILED:
-        bad = [(node, ranks) for node, ranks in listed if node in odd]
-        listed = bad[: sum(total <= DETAILED for total in accumulate(len(ranks) for _, ranks in bad))]
-    return [
-        NodeSheet(
-            node,
-            ranks,
-            [(name, _merged([known[rank].get(name, ABSENT) for rank in ranks])) for name in names],
-            node in odd,
+    left, sheets = BUDGET, []
+    for node, ranks in sorted(ranks_of.items(), key=lambda item: item[0] not in odd) if names else ():
+        rows = [(name, _merged([known[rank].get(name, ABSENT) for rank in ranks])) for name in names]
+        left -= (
+            _HEAD
+            + _RANK * len(ranks)
+            + sum(len(name) + _TAGS + sum(len(value) + _TAGS for value in values) for name, values in rows)
         )
-        for node, ranks in listed
-        if names
-    ]
+        if left < 0:
+            break
+        sheets.append(NodeSheet(node, ranks, rows, node in odd))
+    return sheets
 
 
 def _merged(values: list[str]) -> list[str]:
