@@ -182,8 +182,6 @@ def _dump(rank: int, path: Path, unread: list[str]) -> FlightDump | None:
         return _made(rank, path, _parsed(path))
     except OSError as error:
         unread.append(f"{path}: {error.strerror or error}")
-    except MemoryError:
-        unread.append(f"{path}: needs too much memory for its size")
     except Exception as error:  # noqa: BLE001  # an unpickler of untrusted bytes raises anything
         unread.append(f"{path}: {brief(shown(str(error) or type(error).__name__), 160)}")
     return None
