@@ -47,6 +47,7 @@ def found(text: str) -> Answer:
         ("CQE ERROR wr_id=3 status=12(transport retry counter exceeded) vendor_err=0xa", "roce-pfc-ecn"),
         ("NVML: nvmlDeviceGetHandleByPciBusId() failed: Not Found", "k8s-pod-host-confusion"),
         ("[802] Call to cuInit results in UNKNOWN_CUDA_ERROR", "gpu-fabric-manager-down"),
+        ("ROCk module is loaded\nUnable to open /dev/kfd read-write: Permission denied", "gpu-none-visible"),
         ("Bootstrap Root : mismatch in rank count from procs 8 : 16", "env-world-size-mismatch"),
         ("no device found matching eth9, verify NCCL_OOB_NET_IFNAME", "net-nccl-ifname-no-match"),
         ("Net : No interface found in the same subnet as remote address 10.1.0.1<0>", "net-subnet-mismatch"),
@@ -116,6 +117,7 @@ def test_values_in_a_message_decide_between_causes(text: str, rule: str) -> None
         ("[47,0,0] Assertion `cur_target >= 0 && cur_target < n_classes` failed.", "application"),
         ("04:34:46 WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1) TIMEOUT", "application"),
         ("CQE error, wr_id=3, status=2 (local QP operation error), vendor_err=0x3", "network"),
+        ("transport.cpp:275: init failed for transport: IBGDA", "network"),
         ("connecting to address  with family 1 is neither AF_INET(2) nor AF_INET6(10)", "network"),
     ],
 )

@@ -15,6 +15,7 @@ _RAY = "https://docs.ray.io/en/latest/ray-core/scheduling/accelerators.html"
 _NVRTC = "https://docs.nvidia.com/cuda/nvrtc/index.html"
 _EXTENSION = "https://github.com/pytorch/pytorch/blob/main/torch/utils/cpp_extension.py"
 _SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
+_ROCMINFO = "https://github.com/ROCm/rocminfo/blob/master/rocminfo.cc"
 _gpu = partial(told, about="GPU", weight=LIKELY)
 _NONE = "gpu-none-visible sw-torch-cpu-build"
 _FEWER = "gpu-fewer-than-needed slurm-gpus-per-task-hides-gpus gpu-none-visible"
@@ -35,6 +36,16 @@ SPELLINGS = (
     _gpu(r"no NVIDIA GPUs? (?:found|detected)", _NONE, source=_TORCH),
     _gpu(r"Can't initialize NVML", "gpu-nvml-init-failed gpu-none-visible", source=_TORCH),
     _gpu(r"NVML Shared Library Not Found", "gpu-nvml-init-failed gpu-none-visible", source=_SMI),
+    _gpu(r"Unable to open /dev/kfd", "gpu-none-visible", source=_ROCMINFO),
+    _gpu(r"open /dev/kfd: ", "gpu-none-visible", source=_ROCMINFO),
+    _gpu(r"ROCk module is NOT loaded", "gpu-none-visible gpu-cuda-init-failed", source=_ROCMINFO),
+    _gpu(
+        r"returned HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+        "gpu-none-visible gpu-cuda-init-failed",
+        weight=LIKELY,
+        source=_ROCMINFO,
+        near=r"rocminfo|ROCk",
+    ),
     # too few
     _gpu(r"required GPUs exceeds the total number of available GPUs", _FEWER, source=_VLLM),
     _gpu(

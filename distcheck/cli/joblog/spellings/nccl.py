@@ -193,6 +193,12 @@ SPELLINGS = (
         says="NCCL failed. Repeat with NCCL_DEBUG=WARN: NCCL then writes where, and why.",
     ),
     _net(
+        r"remote process exited or there was a network error",
+        weight=CONSEQUENCE,
+        source=_INIT,
+        says="NCCL lost its connection to another rank, which ended first. The cause is in the log of the other rank.",
+    ),
+    _net(
         r"ncclRemoteError",
         weight=CONSEQUENCE,
         source=_ERRORS,

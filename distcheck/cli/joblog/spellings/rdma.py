@@ -1,10 +1,10 @@
-"""RDMA as other software than NCCL words it: libibverbs' statuses, perftest, UCX, Open MPI and the kernel."""
+"""RDMA as other software than NCCL words it: libibverbs' statuses, perftest, UCX, NVSHMEM, Open MPI and the kernel."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from distcheck.cli.joblog.spelling import CONSEQUENCE, LIKELY, SYMPTOM, told
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, LIKELY, SYMPTOM, told
 
 _STATUS = "https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/enum_strs.c"
 _PERFTEST = "https://github.com/linux-rdma/perftest/blob/master/src/perftest_resources.c"
@@ -12,6 +12,7 @@ _UCX = "https://github.com/openucx/ucx/tree/master/src"
 _MPI = "https://github.com/open-mpi/ompi/blob/v4.1.x/opal/mca/btl/openib/help-mpi-btl-openib.txt"
 _KERNEL = "https://github.com/torvalds/linux/tree/master/drivers/net/ethernet/mellanox/mlx5/core"
 _MLX5 = "https://github.com/linux-rdma/rdma-core/blob/master/providers/mlx5/cq.c"
+_NVSHMEM = "https://github.com/NVIDIA/nvshmem/tree/main/src"
 _net = partial(told, about="network", weight=LIKELY)
 _NONE = "ib-no-device-in-container ib-port-down"
 _LOST = "roce-pfc-ecn roce-gid-index-wrong ib-port-down"
@@ -20,6 +21,10 @@ _ACCESS = (
     " the program."
 )
 _FLUSHED = "A connection over InfiniBand or RoCE was closed after an earlier error, here or on the other node."
+_DEVX = (
+    "NVSHMEM could not use the RDMA adapter. IBGDA needs PeerMappingOverride=1 for the driver, nvidia-peermem or DMA-BUF,"
+    " and a container that may use /dev/infiniband; NVSHMEM_DEBUG=INFO tells more."
+)
 _COMPLETION = r"completion|CQE|wr_id|vendor|\bWC\b"
 
 SPELLINGS = (
@@ -72,6 +77,23 @@ SPELLINGS = (
         r"UCX +ERROR.* no (?:active messages|remote registered memory access|auxiliary) transport to",
         source=_UCX,
         says="UCX has no transport to the other side. Compare UCX_TLS, UCX_NET_DEVICES and the adapters of the nodes.",
+    ),
+    # NVSHMEM: host/transport/transport.cpp, modules/transport
+    _net(
+        r"neither nv_peer_mem,? or nvidia_peermem detected",
+        "gdr-module-missing",
+        source=_NVSHMEM,
+        near=r"transport map failed|Unable to initialize any transports|is not accessible",
+    ),
+    _net(r"neither nv_peer_mem,? or nvidia_peermem detected", "gdr-module-missing", source=_NVSHMEM, weight=HINT),
+    _net(r"cannot allocate mlx5dv_devx_uar", source=_NVSHMEM, says=_DEVX),
+    _net(r"init failed for (?:remote )?transport: (?:IB|UCX|LIBFABRIC)", source=_NVSHMEM, weight=SYMPTOM, says=_DEVX),
+    _net(r"Unable to initialize any transports", source=_NVSHMEM, weight=SYMPTOM, says=_DEVX),
+    _net(
+        r"building transport map failed",
+        source=_NVSHMEM,
+        weight=CONSEQUENCE,
+        says="NVSHMEM has no way to another GPU. The message before it tells which transport failed, and why.",
     ),
     # Open MPI
     _net(r"A process failed to create a queue pair", "ib-fork-or-memlock", source=_MPI),
