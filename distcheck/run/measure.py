@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 
 import msgspec
 
 from distcheck.collectives.dimensions import measured
-from distcheck.collectives.plan import Plan, Task, Timing
+from distcheck.collectives.plan import GroupTiming, Plan, Task, Timing
 from distcheck.collectives.spread import at_least, uncertainty
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives, Job, Measurement
@@ -145,10 +145,7 @@ def _keep(
         first_figure_seconds=round(first - run.request.start, 3) if first else None,
         ended=ended,
         mesh=plan.mesh,
-        groups=figures(
-            plan.mesh,
-            (pair for uid, report in reports.items() for pair in report.groups if pair[0] in run.record.ranks_of(uid)),
-        ),
+        groups=figures(plan.mesh, _group_timings(run, reports)),
         ras=said if any(r.outcome == "stalled" for report in reports.values() for r in report.runs.values()) else None,
     )
 
@@ -218,6 +215,13 @@ def _note_unheard(run: Session, server: Server, uids: Sequence[str], seconds: fl
         ended = gone if server.followers[uid].gone else silent
         run.record.take_runs(dict.fromkeys(run.record.ranks_of(uid), ended), uid)
     run.record.note_silent(server, uids, "no report in time of how its ranks ended")
+
+
+def _group_timings(run: Session, reports: Mapping[str, RunReport]) -> Iterator[tuple[int, GroupTiming]]:
+    """Yield the ranks' timings in the groups of the mesh, each from the process that reports for the rank."""
+    for uid, report in reports.items():
+        own = run.record.ranks_of(uid) if report.groups else ()
+        yield from (timing for timing in report.groups if timing[0] in own)
 
 
 def _measurements(run: Session, reports: Mapping[str, RunReport]) -> tuple[Measurement, ...]:
