@@ -213,9 +213,9 @@ class Measuring(Looking, frozen=True, kw_only=True):
             "Repeat matrix products on every GPU for this long, and check every result.", metavar="SECONDS", min=LEAST
         ),
     ] = None
-    step: Annotated[bool, _measure("Take two training steps with DistributedDataParallel, and check every result.")] = (
-        False
-    )
+    step: Annotated[
+        bool, _measure("Take two training steps with DDP and FSDP2 on every rank, and check every result.")
+    ] = False
     loopback: Annotated[
         bool, _measure("With NCCL, measure each RDMA adapter in loopback, where perftest is installed.")
     ] = False

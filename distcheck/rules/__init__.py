@@ -119,6 +119,7 @@ FAMILIES: dict[str, Family] = {
     "repeats": Family("collectives.repeats", ("collectives",)),
     "collectives": Family("collectives.outcome", ("collectives",)),
     "step": Family("collectives.step", ("training",)),
+    "step_results": Family("collectives.step_results", ("training",)),
     "groups": Family("collectives.groups", ("collectives",), option="mesh"),
     "performance": Family("collectives.bandwidth", ("collectives",)),
     "nccl_networks": Family("nccl.networks", ("collectives",)),

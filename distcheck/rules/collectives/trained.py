@@ -103,6 +103,13 @@ def differing(job: Job, apart: Split[Any], message: str, fix: Fix, evidence: Map
     return found(job, ranks, message, fix, scope="node", owner="admin", confirmed=sure, evidence=few)
 
 
+def at_fault(
+    job: Job, ranks: Sequence[Stepped], message: str, fix: Fix, evidence: Mapping[str, Any] | None = None
+) -> Finding:
+    """Return a finding about ranks that are at fault by what they show themselves."""
+    return found(job, [one.rank for one in ranks], message, fix, scope="node", owner="admin", evidence=evidence)
+
+
 def named(job: Job, ranks: Sequence[Stepped]) -> str:
     """Return ranks with their nodes for a message: rank 1 (node2)."""
     return who(job, [one.rank for one in ranks])

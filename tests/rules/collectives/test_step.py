@@ -9,6 +9,7 @@ from distcheck.facts.rank import RankRun
 from distcheck.facts.training import Leftovers, Parameter, Shard, Training, WrongTensor
 
 replace = msgspec.structs.replace
+STEP = ("step", "step_results")
 WRONG = (WrongTensor("a.weight", 1, 64, 3, "5", "2.5"), WrongTensor("a.bias", 1, 8, 8, "nan", "1"))
 
 
@@ -62,27 +63,27 @@ ODD = {
 
 def test_healthy_steps_are_silent(job, judge):
     for ranks in (1, 2, 4):
-        said = judge(job(ranks), "step")
+        said = judge(job(ranks), *STEP)
         assert not said.findings
         assert not said.not_checked
 
 
 @pytest.mark.parametrize("rule", ODD)
 def test_the_one_odd_rank_of_four_is_confirmed_bad(job, judge, rule):
-    said = judge(job(4, {2: ODD[rule]}), "step")
+    said = judge(job(4, {2: ODD[rule]}), *STEP)
     assert [(f.rule, f.ranks, f.nodes, f.confirmed) for f in said.findings] == [(rule, (2,), ("node3",), True)]
     assert said.verdict.exit_code == 40
 
 
 @pytest.mark.parametrize("rule", ["step-model-differs", "step-seed-differs", "step-parameters-differ"])
 def test_of_two_ranks_that_differ_neither_is_blamed(job, judge, rule):
-    said = judge(job(2, {1: ODD[rule]}), "step")
+    said = judge(job(2, {1: ODD[rule]}), *STEP)
     assert [(f.rule, f.ranks, f.confirmed) for f in said.findings] == [(rule, (0, 1), False)]
     assert said.verdict.exit_code == 20
 
 
 def test_the_numbers_of_a_wrong_gradient_are_in_the_message_and_those_of_each_tensor_in_the_evidence(job, judge):
-    (finding,) = judge(job(4, {1: lambda t: replace(t, wrong_average=WRONG, share=0.5)}), "step").findings
+    (finding,) = judge(job(4, {1: lambda t: replace(t, wrong_average=WRONG, share=0.5)}), *STEP).findings
     assert finding.message == (
         "the gradient of rank 1 (node2) has the factor 0.5 instead of 1 in the average for DDP: 3 of 64 elements of "
         "a.weight in step 1, the first 5 instead of 2.5"
@@ -92,71 +93,71 @@ def test_the_numbers_of_a_wrong_gradient_are_in_the_message_and_those_of_each_te
 
 def test_a_wrong_average_that_no_rank_explains_blames_nobody(job, judge):
     everywhere = {n: lambda t: replace(t, wrong_average=WRONG) for n in range(4)}
-    (finding,) = judge(job(4, everywhere), "step").findings
+    (finding,) = judge(job(4, everywhere), *STEP).findings
     assert (finding.rule, finding.ranks, finding.scope, finding.confirmed) == (
         "step-gradient-wrong", (0, 1, 2, 3), "link", False,
     )  # fmt: skip
-    (finding,) = judge(job(4, {3: everywhere[3]}), "step").findings
+    (finding,) = judge(job(4, {3: everywhere[3]}), *STEP).findings
     assert (finding.ranks, finding.scope, finding.confirmed) == ((3,), "node", False)
 
 
 def test_shards_that_do_not_add_up_to_the_data_set_are_found_even_if_each_rank_is_content(job, judge):
-    (finding,) = judge(job(4, {3: lambda t: with_shards(t, mark="ff")}), "step").findings
+    (finding,) = judge(job(4, {3: lambda t: with_shards(t, mark="ff")}), *STEP).findings
     assert (finding.rule, finding.ranks, finding.scope) == ("step-sampler-overlaps", (), "job")
 
 
 def test_an_order_that_stays_the_same_in_every_epoch_is_found_on_all_ranks(job, judge):
     same = {n: lambda t: with_shards(t, order="same") for n in range(4)}
-    (finding,) = judge(job(4, same), "step").findings
+    (finding,) = judge(job(4, same), *STEP).findings
     assert (finding.rule, finding.ranks) == ("step-epoch-order-differs", (0, 1, 2, 3))
 
 
 def test_steps_that_were_requested_and_not_taken_are_required(job, judge):
     late = Missing(reason="less than 8 s of the time limit were left")
-    said = judge(job(4, {n: lambda _: late for n in range(4)}), "step")
+    said = judge(job(4, {n: lambda _: late for n in range(4)}), *STEP)
     assert {(n.rule, n.required, n.reason) for n in said.not_checked} == {
         ("step-model-differs", True, f"--step: DDP: {late.reason}")
     }
     assert said.verdict.exit_code == 20
-    assert judge(job(2, {0: lambda _: None, 1: lambda _: None}), "step").verdict.exit_code == 20
+    assert judge(job(2, {0: lambda _: None, 1: lambda _: None}), *STEP).verdict.exit_code == 20
 
 
 def test_averages_that_all_ranks_have_with_the_same_factor_are_a_fault_of_the_job(job, judge):
     undivided = {n: lambda t: replace(t, wrong_average=WRONG, scale=4.0) for n in range(4)}
-    said = judge(job(4, undivided), "step")
+    said = judge(job(4, undivided), *STEP)
     assert [(f.rule, f.scope, f.severity) for f in said.findings] == [("step-average-scaled", "job", "error")]
     assert "4 times the average on all 4 ranks; they are summed and not divided" in said.findings[0].message
     assert said.verdict.exit_code == 30
     undivided[2] = lambda t: replace(t, wrong_average=WRONG, scale=3.0)
-    assert [f.rule for f in judge(job(4, undivided), "step").findings] == ["step-gradient-wrong"]
+    assert [f.rule for f in judge(job(4, undivided), *STEP).findings] == ["step-gradient-wrong"]
 
 
 def test_gloo_that_sums_for_fsdp2_is_a_warning(job, judge):
     old = job(2, {n: lambda t: replace(t, wrong_average=WRONG, scale=2.0) for n in range(2)})
     ranks = (replace(r, run=replace(r.run, training={"FSDP2": r.run.training["DDP"]})) for r in old.ranks)
     ran = replace(old, ranks=tuple(ranks), collectives=Collectives("gloo", "--backend", torch="2.7.1"))
-    (finding,) = judge(ran, "step").findings
+    (finding,) = judge(ran, *STEP).findings
     assert (finding.rule, finding.severity) == ("step-average-scaled", "warning")
     assert "2.7.1" in finding.fix.text
 
 
 def test_wrong_outputs_of_divided_layers_are_a_suspicion_unless_a_rank_shows_why(job, judge):
     wrong = {n: lambda t: replace(t, wrong_output=WRONG) for n in (2, 3)}
-    (finding,) = judge(job(4, wrong), "step").findings
+    (finding,) = judge(job(4, wrong), *STEP).findings
     assert (finding.rule, finding.ranks, finding.scope, finding.confirmed) == (
         "step-output-wrong", (2, 3), "link", False,
     )  # fmt: skip
-    (finding,) = judge(job(5, {3: wrong[3]}), "step").findings
+    (finding,) = judge(job(5, {3: wrong[3]}), *STEP).findings
     assert (finding.ranks, finding.scope) == ((3,), "node")
     wrong[3] = lambda t: replace(t, wrong_output=WRONG, wrong_update=WRONG)
-    assert [(f.rule, f.ranks) for f in judge(job(4, wrong), "step").findings] == [("step-parameters-differ", (3,))]
+    assert [(f.rule, f.ranks) for f in judge(job(4, wrong), *STEP).findings] == [("step-parameters-differ", (3,))]
 
 
 def test_what_a_destroyed_group_left_is_a_warning_at_its_ranks(job, judge):
     old = job(3)
     left = (Leftovers(), Leftovers(("pt_gloo_runloop",), 2, ("helper",)), Missing(reason="torch 2.7.1 deadlocks"))
     ranks = (replace(r, run=replace(r.run, leftovers=of)) for r, of in zip(old.ranks, left, strict=True))
-    said = judge(replace(old, ranks=tuple(ranks)), "step")
+    said = judge(replace(old, ranks=tuple(ranks)), *STEP)
     (finding,) = said.findings
     assert (finding.rule, finding.ranks, finding.severity) == ("step-group-left-behind", (1,), "warning")
     assert "left 1 thread (pt_gloo_runloop), 2 sockets and the processes helper in rank 1 (node2)" in finding.message
@@ -169,7 +170,7 @@ def test_what_all_ways_to_train_share_is_one_finding(job, judge):
         replace(r, run=replace(r.run, training=dict.fromkeys(("DDP", "FSDP2"), r.run.training["DDP"])))
         for r in twice.ranks
     ]
-    (finding,) = judge(replace(twice, ranks=tuple(both)), "step").findings
+    (finding,) = judge(replace(twice, ranks=tuple(both)), *STEP).findings
     assert (finding.rule, finding.ranks) == ("step-seed-differs", (2,))
 
 
@@ -177,13 +178,13 @@ def test_a_torch_without_a_way_to_train_is_listed_and_passes(job, judge):
     old = job(2)
     lack = Missing(reason="torch 2.3.1 has no fully_shard; 2.6 and later have it")
     ranks = (replace(r, run=replace(r.run, training={**r.run.training, "FSDP2": lack})) for r in old.ranks)
-    said = judge(replace(old, ranks=tuple(ranks)), "step")
+    said = judge(replace(old, ranks=tuple(ranks)), *STEP)
     assert [(n.required, n.ranks) for n in said.not_checked] == [(False, (0, 1))]
     assert said.verdict.exit_code == 0
 
 
 def test_a_job_of_many_ranks_gives_one_finding_for_all_that_differ(job, judge):
     odd = {n: lambda t, n=n: with_parameter(t, stepped=("x0", f"z{n}")) for n in range(40, 64)}
-    (finding,) = judge(job(64, odd), "step").findings
+    (finding,) = judge(job(64, odd), *STEP).findings
     assert finding.ranks == tuple(range(40, 64))
     assert len(finding.evidence) == 8
