@@ -108,14 +108,19 @@ async def repeat(run: Session, backend: str, slow: Measurement | None = None) ->
 def worth_repeating(job: Job) -> bool:
     """Return whether a collective failed in a way that a setting may change.
 
-    A rank that was stopped, killed or never started fails with any setting.
+    A rank that was stopped, killed or never started fails with any setting. What failed only in the groups of a mesh is
+    not repeated: a repetition has no groups.
     """
     if not isinstance(job.collectives, Collectives):
         return False
     runs = [rank.run for rank in job.ranks if rank.run is not None]
     if any(_ended_otherwise(run) for run in runs):
         return False
-    return any(run.outcome != "done" or any(run.wrong.values()) for run in runs)
+    return any((run.outcome != "done" and not run.place) or _wrong_in_world(run) for run in runs)
+
+
+def _wrong_in_world(run: RankRun) -> bool:
+    return any(count for op, count in run.wrong.items() if " in " not in op)
 
 
 def _ended_otherwise(run: RankRun) -> bool:
@@ -185,4 +190,5 @@ def _only(plan: Plan, op: str, dtype: str, size: int) -> Plan:
         compute=False,
         device_seconds=0.0,
         training=False,
+        mesh=None,
     )

@@ -10,6 +10,7 @@ from distcheck.collectives.plan import Plan
 from distcheck.expectation.baseline import of
 from distcheck.facts.isolation import CulpritFacts, GroupTest, Isolation, Suspects
 from distcheck.facts.job import Collectives, Measurement
+from distcheck.facts.mesh import Mesh
 from distcheck.facts.rank import RankRun
 from distcheck.rules.diagnose import diagnose
 from distcheck.run.repeat import failed_part, slow_figure, slow_part, smallest_case, worth_repeating
@@ -56,8 +57,10 @@ def test_a_rank_that_a_setting_may_help_is_worth_it(ended, how):
         run("not started"),
         run("died", detail="was killed by SIGKILL"),
         run("failed", detail="unavailable: no NCCL in this torch"),
+        run("stalled", "dp: check all_reduce", place=2),
+        run("done", wrong={"all_reduce": 0, "all_reduce in dp": 3}),
     ],
-    ids=["healthy", "stopped", "not started", "killed", "no backend"],
+    ids=["healthy", "stopped", "not started", "killed", "no backend", "in a group", "wrong in a group"],
 )
 def test_a_rank_that_no_setting_helps_is_not(ended, how):
     assert not worth_repeating(ended(how))
@@ -75,6 +78,10 @@ def test_a_rank_that_no_setting_helps_is_not(ended, how):
 def test_only_the_first_part_of_the_plan_that_failed_is_repeated(ended, step, part):
     cut = failed_part(PLAN, ended(run("stalled", step)))
     assert (cut.operations, cut.dtypes, cut.sizes_bytes) == tuple((value,) for value in part)
+
+
+def test_a_repetition_has_no_groups(ended):
+    assert failed_part(replace(PLAN, mesh=Mesh({"dp": 2})), ended(run("stalled"))).mesh is None
 
 
 def test_the_operation_with_wrong_numbers_is_repeated(ended):
