@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -16,6 +16,7 @@ from distcheck.report.schema import Comparison, FactChange, FigureChange, Findin
 from distcheck.report.sections import where
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import SEVERITIES, Finding
+from distcheck.rules.wording import grouped
 
 _VALUES = 6
 """An attribute with more values than this differs from rank to rank anyway."""
@@ -26,7 +27,8 @@ _OF_THE_JOB = re.compile(
     r"|MASTER_PORT|HOSTNAME)$"
 )
 """Variables that are of one job only."""
-_NUMBER = re.compile(r"\d[\d.]*")
+_FIGURE = re.compile(r"\d+\.\d+|\d+(?= ?(%|[mun]?s\b|[KMGT]i?B\b|GB/s|W\b|MHz|[GT]FLOPS|times|°C))")
+"""A measured figure in a message."""
 
 
 class Earlier(NamedTuple):
@@ -39,39 +41,58 @@ class Earlier(NamedTuple):
 
 def comparison(before: Earlier, job: Job, diagnosis: Diagnosis) -> Comparison:
     """Return what differs between an earlier run and this one."""
-    then, now = _keyed(before.diagnosis.findings, diagnosis.findings)
+    new, gone, unchanged = _matched(before.diagnosis.findings, diagnosis.findings)
     return Comparison(
         file=before.file,
         verdict=before.diagnosis.verdict.name,
         exit_code=before.diagnosis.verdict.exit_code,
-        new=tuple(_changed(now[key] for key in now if key not in then)),
-        gone=tuple(_changed(then[key] for key in then if key not in now)),
-        unchanged=tuple(_changed(now[key] for key in now if key in then)),
+        new=tuple(_changed(new)),
+        gone=tuple(_changed(gone)),
+        unchanged=tuple(_changed(unchanged)),
         not_comparable=tuple(differences(of(before.job, ""), of(job, ""))) if _measured(job, before.job) else (),
         figures=tuple(_figures(before.job, job)),
         facts=tuple(_facts(before.job, job)),
     )
 
 
-_Key = tuple[str, tuple[int, ...], tuple[str, ...], str]
+def _matched(then: Iterable[Finding], now: Iterable[Finding]) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """Return the findings that are new, gone and unchanged.
 
-
-def _keyed(then: Iterable[Finding], now: Iterable[Finding]) -> tuple[dict[_Key, Finding], dict[_Key, Finding]]:
-    """Return the findings of two runs by rule and place; several at one place by their messages without numbers.
-
-    A message has figures, which differ from run to run.
+    A finding is the same if its rule and place are. Several at one place are told apart by their messages, with or
+    without measured figures, which differ from run to run.
     """
-    runs = [list(then), list(now)]
-    several = {place for run in runs for place, number in Counter(map(_place, run)).items() if number > 1}
-    then_by, now_by = (
-        {(*place, _NUMBER.sub("#", f.message) if place in several else ""): f for f in run for place in [_place(f)]}
-        for run in runs
-    )
-    return then_by, now_by
+    before, after = grouped(then, _place), grouped(now, _place)
+    new, gone, unchanged = [], [], []
+    for place in dict.fromkeys((*after, *before)):
+        old, fresh = list(before.get(place, ())), list(after.get(place, ()))
+        single = len(old) == len(fresh) == 1
+        for same in (_message, _without_figures, *([_alone] if single else [])):
+            for one in list(fresh):
+                twin = next((each for each in old if same(each) == same(one)), None)
+                if twin is not None:
+                    old.remove(twin)
+                    fresh.remove(one)
+                    unchanged.append(one)
+        new += fresh
+        gone += old
+    return new, gone, unchanged
 
 
 def _place(one: Finding) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
     return one.rule, tuple(sorted(one.ranks)), tuple(sorted(one.nodes))
+
+
+def _message(one: Finding) -> str:
+    return one.message
+
+
+def _without_figures(one: Finding) -> str:
+    return _FIGURE.sub("#", one.message)
+
+
+def _alone(one: Finding) -> str:
+    """Return what a single finding at its place is compared by; GPUs of a node may be named in the message only."""
+    return one.message if one.scope == "gpu" and not one.ranks else ""
 
 
 def _changed(findings: Iterable[Finding]) -> Iterator[FindingChange]:

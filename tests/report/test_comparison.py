@@ -79,6 +79,24 @@ def test_several_findings_of_a_rule_at_one_place_are_told_apart_by_their_message
     ]  # fmt: skip
 
 
+def test_another_gpu_of_the_same_node_is_a_new_finding_and_other_words_at_one_place_are_none():
+    job = reported.build(1, 2)
+
+    def lost(gpu):
+        return Finding(rule="g", scope="gpu", nodes=("node1",), message=f"GPU {gpu} of node1 is lost", fix=Fix("f"))
+
+    def taken(pid):
+        return Finding(rule="p", ranks=(0,), message=f"port 29500 is taken by process {pid}", fix=Fix("f"))
+
+    old = reported.case(job, lost(0), taken(11))
+    found = comparison(Earlier("old.json", *old), *reported.case(job, lost(0), lost(1), taken(12)))
+    assert [[f.message for f in kind] for kind in (found.new, found.gone, found.unchanged)] == [
+        ["GPU 1 of node1 is lost"], [], ["GPU 0 of node1 is lost", "port 29500 is taken by process 12"],
+    ]  # fmt: skip
+    found = comparison(Earlier("old.json", *old), *reported.case(job, lost(1)))
+    assert [[f.rule for f in kind] for kind in (found.new, found.gone, found.unchanged)] == [["g"], ["g", "p"], []]
+
+
 def test_figures_that_change_by_more_than_noise_are_lower_or_higher(compared):
     _, found = compared
     assert len(found.figures) == 10

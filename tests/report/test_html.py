@@ -17,6 +17,7 @@ from distcheck.report.document import document
 from distcheck.report.html import facts, marked
 from distcheck.report.html.curves import charts
 from distcheck.report.html.facts import sheet
+from distcheck.report.html.heat import heat_map
 from distcheck.report.html.stages import time_line
 from distcheck.rules.finding import Finding, Fix
 
@@ -119,6 +120,17 @@ def test_a_cell_shows_the_sign_of_its_status_and_the_level_of_each_figure():
     assert lost.count("✗") == 1
     assert '<span class="v0">✗</span>' in lost
     assert "8 missing ranks without a known node: 40-47" in page
+
+
+def test_a_missing_rank_is_in_the_column_of_its_local_rank():
+    job = reported.build(2, 4)
+    job = msgspec.structs.replace(job, ranks=tuple(rank for rank in job.ranks if rank.placement.rank != 5))
+    report = document(*reported.case(job))
+    rows = tuple(msgspec.structs.replace(row, node="node2") if row.rank == 5 else row for row in report.ranks)
+    second = heat_map(job, msgspec.structs.replace(report, ranks=rows)).rows[1]
+    assert [(cell.rank, cell.status) for cell in second.cells] == [
+        ("4", "ok"), ("5", "missing"), ("6", "ok"), ("7", "ok"),
+    ]  # fmt: skip
 
 
 def test_the_pair_matrix_shows_failed_slow_and_untested_paths():

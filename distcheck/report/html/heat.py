@@ -20,6 +20,8 @@ ROWS = 48
 """With more nodes than this, healthy ones are folded into one row, and a small map shows all."""
 MAPPED = 20_000
 """With more ranks than this, there is no map of all nodes."""
+_OPERATIONS = 4
+"""Most operations to choose from."""
 _RANGES = 4
 """Most ranges of ranks beside a node."""
 _SLOWER = (1.05, 1.1, 1.25, 1.5)
@@ -127,7 +129,7 @@ def heat_map(job: Job, report: Document) -> HeatMap | None:
 def _scales(job: Job, report: Document) -> list[Scale]:
     """Return the figures that at least one rank has."""
     found = []
-    for row in largest(report):
+    for row in largest(report)[:_OPERATIONS]:
         times = {rank: second * 1e3 for rank, second in enumerate(row.seconds.by_rank) if second is not None}
         name = f"{label(row.op, row.dtype)} {size(row.bytes)}"
         found.append(_relative(name, "ms", times))
@@ -136,7 +138,7 @@ def _scales(job: Job, report: Document) -> list[Scale]:
     degrees = "°C"
     legend = (f"below {_HOTTER[0]:g} {degrees}", *(f"from {step:g} {degrees}" for step in _HOTTER))
     found.append(Scale("GPU temperature", degrees, _temperatures(job), _HOTTER, legend))
-    return [scale for scale in found if scale.figures][:6]
+    return [scale for scale in found if scale.figures]
 
 
 def _relative(name: str, unit: str, figures: dict[int, float], *, low_is_bad: bool = False) -> Scale:
@@ -172,9 +174,23 @@ def _heat(gpu: Gpu) -> float | None:
 
 
 def _row(name: str, ranks: list[RankRow], scales: tuple[Scale, ...]) -> HeatRow:
-    ranks = sorted(ranks, key=lambda row: (row.local_rank is None, row.local_rank or 0, row.rank or 0))
+    ranks = _by_column(ranks)
     numbers = fold((row.rank for row in ranks if row.rank is not None), _RANGES)
     return HeatRow(name, numbers, tuple(_cell(row, scales) for row in ranks))
+
+
+def _by_column(ranks: list[RankRow]) -> list[RankRow]:
+    """Return the ranks of a node by local rank; ranks without one, as missing ones, fill the gaps."""
+    ordered = sorted(ranks, key=lambda row: row.rank or 0)
+    places: list[RankRow | None] = [None] * len(ranks)
+    others = []
+    for row in ordered:
+        if row.local_rank is not None and 0 <= row.local_rank < len(ranks) and places[row.local_rank] is None:
+            places[row.local_rank] = row
+        else:
+            others.append(row)
+    rest = iter(others)
+    return [next(rest) if row is None else row for row in places]
 
 
 def _cell(row: RankRow, scales: tuple[Scale, ...]) -> HeatCell:
