@@ -11,7 +11,7 @@ import typer
 
 from distcheck import __version__
 from distcheck.cli.command import Entry, LazyGroup
-from distcheck.cli.publish import BROKEN, complain
+from distcheck.cli.publish import BROKEN, complain, print_to
 from distcheck.facts.errors import UsageError, WriteError
 
 USAGE = 2
@@ -64,7 +64,7 @@ def entry(name: str) -> Entry:
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 typer's form
     if wanted:
-        typer.echo(f"distcheck {__version__}")
+        print_to(sys.stdout, f"distcheck {__version__}\n", "redirect it to a file on a disk with free space")
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""A stdout that is closed or full: `explain` and `report --schema` say so, and exit with 70."""
+"""A stdout that is closed or full: `explain`, `report --schema` and `--version` say so, and exit with 70."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("words", [["explain"], ["explain", "--log", "job.log"], ["report", "--schema"]])
+@pytest.mark.parametrize("words", [["explain", "--log", "job.log"], ["report", "--schema"], ["--version"]])
 def test_nothing_shown_is_exit_code_70_with_a_remedy(tmp_path, words):
     (tmp_path / "job.log").write_text("RuntimeError: No CUDA GPUs are available\n")
     command = f"exec {sys.executable} -m distcheck {' '.join(words)}"

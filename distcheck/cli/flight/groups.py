@@ -97,14 +97,15 @@ def lined_up(dumps: Iterable[FlightDump], world: frozenset[int] = frozenset()) -
     known.update(*map(ranks_in, texts))
     known.update(range(max(files, default=-1) + 1))  # ranks have no gaps
     usual = next(iter(defaults.values()), "")
-    for group in groups.values():
+    unclear = {name[:3] for name in groups if name[3]} & {name[:3] for name in groups if not name[3]}
+    for name, group in groups.items():
         if not group.ranks and group.description == DEFAULT:
             group.ranks = tuple(sorted(known))
         for rank in set(group.ranks) & files.keys():
             default = defaults.get(rank, usual) if group.description == DEFAULT else ""
             if default in enqueued[rank]:
                 group.last[rank] = max(group.last.get(rank, 0), enqueued[rank][default])
-            elif rank not in group.last and rank in whole:
+            elif rank not in group.last and rank in whole and name[:3] not in unclear:
                 group.last[rank] = 0
     return Flight(tuple(groups.values()), tuple(files), files, current, tuple(sorted(known - files.keys())))
 
@@ -114,12 +115,15 @@ def _by_group(dump: FlightDump) -> dict[tuple[str, str, str, str], list[FlightCa
     found: dict[tuple[str, str, str], list[FlightCall]] = {}
     for call in dump.calls:
         found.setdefault((call.backend, call.group, call.description), []).append(call)
-    return {(*name, dump.groups.get(name[1], "")): calls for name, calls in found.items()}
+    texts = {name: text for name, text in dump.groups.items() if ranks_in(text)}
+    return {(*name, texts.get(name[1], "")): calls for name, calls in found.items()}
 
 
 def _add(group: FlightGroup, dump: FlightDump, calls: list[FlightCall]) -> None:
     by_number: dict[int, list[FlightCall]] = {}
     for call in calls:
+        if not call.sent and call.seq <= 1 < max(by_number, default=0):  # the group was destroyed and made again
+            by_number.clear()
         by_number.setdefault(call.seq, []).append(call)
     oldest = min(by_number)
     for number, together in by_number.items():

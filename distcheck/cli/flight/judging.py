@@ -117,4 +117,6 @@ def difference(calls: Iterable[FlightCall]) -> str:
     calls = tuple(calls)
     if len({call.name for call in calls}) > 1:
         return "collective"
-    return "size" if len({call.elements for call in calls}) > 1 else "type of data"
+    if len({call.elements for call in calls}) > 1:
+        return "size"
+    return "type of data" if len({call.dtypes for call in calls}) > 1 else "batch"

@@ -221,7 +221,7 @@ def _made(rank: int, path: Path, raw: _Raw) -> FlightDump:
     records = [call.record for call in calls]
     groups = {_clean(name): group.ranks for name, group in raw.pg_config.items()}
     enqueued = {number: int(status.last_enqueued_collective) for number, status in raw.pg_status.items()}
-    default = next((str(entry.pg_id) for entry in raw.entries if entry.process_group[1] == DEFAULT), None)
+    default = next((str(entry.pg_id) for entry in reversed(raw.entries) if entry.process_group[1] == DEFAULT), None)
     whole = records == list(range(len(records)))
     return FlightDump(rank, shown(str(path)), groups, enqueued, default, whole, calls)
 

@@ -222,6 +222,28 @@ def test_a_dump_of_torch_2_5_is_read(tmp_path):
     assert [(cause.kind, cause.ranks) for cause in found.causes] == [("behind", (1,))]
 
 
+def test_a_group_that_was_made_again_is_judged_by_its_new_calls(tmp_path):
+    before = [call(seq) for seq in range(1, 9)]
+    others = dump(*numbered(*before, call(1), waiting(2)), ranks="[0, 1, 2]")
+    found = told(tmp_path, {0: others, 1: others, 2: dump(*numbered(*before, call(1)), ranks="[0, 1, 2]")})
+    assert [(cause.kind, cause.ranks, cause.collective) for cause in found.causes] == [("behind", (2,), 2)]
+
+
+def test_a_rank_whose_dump_does_not_name_the_groups_ranks_is_not_blamed(tmp_path):
+    there = dump(call(1), waiting(2), ranks="[0, 1, 2]")
+    found = told(tmp_path, {0: there, 1: there, 2: dump(call(1), waiting(2), ranks="[]")})
+    assert (found.causes, found.exit_code) == ((), 20)
+
+
+def test_batches_that_differ_after_their_first_collective_are_named(tmp_path):
+    def batch(name):
+        return dump(*numbered(call(1, name="all_gather"), call(1, name=name), call(1, name="coalesced")))
+
+    found = told(tmp_path, {0: batch("broadcast"), 1: batch("broadcast"), 2: batch("broadcast"), 3: batch("reduce")})
+    assert [(cause.kind, cause.ranks) for cause in found.causes] == [("mismatch", (3,))]
+    assert "with another batch than ranks 0-2" in found.text
+
+
 def test_a_buffer_that_was_overwritten_is_compared_where_it_overlaps(tmp_path):
     late = dump(*(call(seq) for seq in range(50, 60)))
     found = told(tmp_path, {0: late, 1: dump(*(call(seq) for seq in range(55, 60)), waiting(60)), 2: late, 3: late})
