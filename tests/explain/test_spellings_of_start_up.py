@@ -144,6 +144,8 @@ def test_a_fault_is_named_in_the_words_of_each_version_and_layer(line, rule):
         ("Traceback (most recent call last):\nx.exc.BackendCompilerFailed: backend='inductor' raised:", "application"),
         ("hydra.errors.ConfigCompositionException", "application"),
         ("EOFError", "application"),
+        ("start.sh: line 2: $'\\r': command not found", "start-up"),
+        ("bash: ./train.sh: /bin/bash^M: bad interpreter: No such file or directory", "start-up"),
         ("etcd.EtcdKeyNotFound: Key not found : /torch/elastic/store", "start-up"),
         ('s.connect(("dns.google", 80))\nsocket.gaierror: [Errno -3] Temporary failure in name resolution', "network"),
         ("[launch.py:321:sigkill_handler] ['python', '-u', 'a.py'] exits with return code = 1", "application"),

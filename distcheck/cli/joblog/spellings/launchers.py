@@ -15,6 +15,7 @@ _DETECTION = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/com
 _ACCELERATE = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/commands/launch.py"
 _KUBERNETES = "https://kubernetes.io/docs/tasks/debug/debug-application/debug-pods/"
 _CONTAINER = "https://github.com/opencontainers/runc/blob/main/libcontainer/init_linux.go"
+_WINDOWS = "A script has line ends of Windows, or names an interpreter that this node lacks: run dos2unix on it."
 _COLOSSALAI = "https://github.com/hpcaitech/ColossalAI/blob/main/colossalai/cli/launcher/multinode_runner.py"
 _RAY = "https://docs.ray.io/en/latest/cluster/faq.html"
 _SHELL = "https://www.gnu.org/software/bash/manual/html_node/Exit-Status.html"
@@ -255,6 +256,9 @@ SPELLINGS = (
         source=_KUBERNETES,
         says="A container failed several times. The cause is in its log: kubectl logs --previous.",
     ),
+    _start(r"^: No such file or directory", source=_SHELL, says=_WINDOWS),
+    _start(r"\$'\\r': command not found", source=_SHELL, says=_WINDOWS),
+    _start(r"bad interpreter: No such file", source=_SHELL, says=_WINDOWS),
     # Packages.
     _start(
         r"libnccl\.so\S* cannot open shared object file",
