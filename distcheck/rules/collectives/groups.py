@@ -138,7 +138,7 @@ def _slow(job: Job, ran: Collectives) -> list[_Slow]:
         known = [
             (ranks, measured_bytes / usual, measured_bytes / best)
             for ranks, usual, best in zip(groups, figure.seconds, figure.best_seconds, strict=False)
-            if usual is not None and best is not None and nodes.keys() >= set(ranks)
+            if figure.bytes and usual is not None and best is not None and nodes.keys() >= set(ranks)
         ]
         for sisters in grouped(known, lambda group: _shape(members, nodes, group[0])).values():
             ranks, *speeds = zip(*sisters, strict=True)

@@ -118,6 +118,11 @@ def test_a_group_that_is_slow_in_some_bursts_only_is_no_finding(grouped, judge, 
     assert findings(judge(grouped([both]), "groups"))
 
 
+def test_a_file_with_figures_of_no_bytes_is_judged_without_a_crash(grouped, judge):
+    nothing = replace(healthy()[1], bytes=0)
+    assert judge(grouped([nothing, *healthy()[2:]]), "groups").findings == ()
+
+
 def test_groups_of_another_shape_are_not_compared(grouped, judge):
     figures = [figure("tp", "all_gather", [0.002, 0.03, 0.002, 0.002])]
     mesh = Mesh({"dp": 4, "tp": 4})
