@@ -56,7 +56,7 @@ def trainings(job: Job) -> list[str]:
                 ways.setdefault(way, []).append(training)
     return [
         f"training with {way}: {count(min(t.steps for t in ranks), 'step')} on {count(len(ranks), 'rank')}, "
-        f"{count(len(ranks[0].parameters), 'tensor')} in {ranks[0].dtype} compared bit by bit"
+        f"{count(len(ranks[0].parameters), 'tensor')} in {ranks[0].dtype} compared with exact results"
         for way, ranks in ways.items()
     ]
 

@@ -34,6 +34,11 @@ _LOST = re.compile(
 )
 
 
+_WAYS = ("DDP", "FSDP2", "TP", "destroy_process_group")
+_PARTS = ("groups", "model", "sampler", "wrap", "step 1", "step 2")
+"""How a rank goes through its training steps."""
+
+
 class Endings(NamedTuple):
     """The ranks by how they ended; each rank is in at most one group, done ranks in none."""
 
@@ -116,7 +121,8 @@ def _progress(job: Job, run: RankRun) -> tuple[int, int, int]:
     if step.startswith(DEVICE_TEST):
         return 4, 0, 0
     if step.startswith(TRAINING):
-        return 5, 0, 0
+        way, _, part = step.removeprefix(f"{TRAINING}: ").partition(" ")
+        return 5, _place(way, _WAYS), _place(part, _PARTS)
     if run.place:
         return 3, run.place, 0
     if len(parts) == 2 and parts[0] == "check" and parts[1] in operations:
@@ -124,6 +130,10 @@ def _progress(job: Job, run: RankRun) -> tuple[int, int, int]:
     if len(parts) == 3 and parts[0] in operations and parts[1].isdecimal():
         return 2, operations.index(parts[0]), int(parts[1])
     return -1, 0, 0
+
+
+def _place(word: str, order: tuple[str, ...]) -> int:
+    return order.index(word) + 1 if word in order else 0
 
 
 def why_ended(job: Job) -> str:

@@ -188,3 +188,22 @@ def test_a_job_of_many_ranks_gives_one_finding_for_all_that_differ(job, judge):
     (finding,) = judge(job(64, odd), *STEP).findings
     assert finding.ranks == tuple(range(40, 64))
     assert len(finding.evidence) == 8
+
+
+@pytest.mark.parametrize(
+    ("behind", "ahead"),
+    [
+        ("DDP step 1", "DDP step 2"),
+        ("DDP step 2", "FSDP2 model"),
+        ("import", "DDP model"),
+        ("TP step 2", "destroy_process_group"),
+    ],
+)
+def test_a_rank_that_hangs_in_a_training_step_is_named(job_of, change, judge, behind, ahead):
+    job = job_of(4, 1, looks=("environment", "meeting", "collectives", "training"))
+    for number in range(4):
+        run = RankRun(1, f"training step: {behind if number == 2 else ahead}", "stalled")
+        job = change.rank(job, number, run=run)
+    job = change.job(job, collectives=Collectives("gloo", "--backend", ended="time limit reached"))
+    said = judge(job, "collectives")
+    assert [(f.rule, f.ranks) for f in said.findings] == [("collective-stalled", (2,))]
