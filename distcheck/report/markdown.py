@@ -19,6 +19,8 @@ from distcheck.report.summary import conclusion, headline, outcome_of
 from distcheck.rules.diagnose import Diagnosis
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>#~&$|])")
+_BLOCK = re.compile(r"^(\d+(?=[.)])|(?=[-+=]))(.)(?=[-=\s]|$)")
+"""What begins a list, a rule or an underline, at the start of a line."""
 
 
 def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
@@ -42,13 +44,18 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
 def escaped(text: str) -> str:
     """Return text that Markdown shows literally, without markup, HTML or table separators."""
+    return _BLOCK.sub(r"\1\\\2", _inline(text).lstrip(" "))
+
+
+def _inline(text: str) -> str:
+    """Return the same for text that does not begin a line."""
     return _MARKUP.sub(r"\\\1", harmless(text))
 
 
 def _prose(text: str) -> str:
     """Return a docstring's text escaped, except for code in backticks."""
     pieces = text.split("`")
-    return "`".join(piece if n % 2 else escaped(piece) for n, piece in enumerate(pieces))
+    return "`".join(piece if n % 2 else _inline(piece) for n, piece in enumerate(pieces))
 
 
 def _fenced(lines: Sequence[str], language: str = "") -> str:
