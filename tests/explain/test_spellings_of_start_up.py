@@ -231,5 +231,6 @@ def test_a_service_beside_the_job_is_not_its_network():
     assert (
         rules("redis.exceptions.ConnectionError: Error 111 connecting to localhost:6379. Connection refused.\n") == []
     )
+    assert rules("Readiness probe failed: dial tcp 10.0.0.2:8080: connect: connection refused\n") == []
     assert rules("TensorBoard could not bind to port 6006, it was already in use\n") == []
     assert rules("ConnectionRefusedError: [Errno 111] Connection refused\n") != []

@@ -80,7 +80,7 @@ SPELLINGS = (
     _killed(r"KeyboardInterrupt", source=_SIGNAL, weight=SYMPTOM, says=_SIGINT),
     _killed(r"got signal ?: ?15\b", source=_ELASTIC, weight=SYMPTOM, says=_SIGTERM),
     _killed(r"Received (?:Signals\.SIGTERM|15) death signal", source=_ELASTIC, weight=SYMPTOM, says=_SIGTERM),
-    _killed(r"\bEvicted\b", source=_KUBERNETES, weight=LIKELY, says=_EVICTED),
+    _killed(r"\bEvicted\b(?! \d)", source=_KUBERNETES, weight=LIKELY, says=_EVICTED),
     _killed(r"The node was low on resource: (?!memory)", source=_KUBERNETES, says=_EVICTED),
     _killed(
         r"ephemeral local storage usage exceeds",
