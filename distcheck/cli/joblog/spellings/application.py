@@ -91,6 +91,7 @@ SPELLINGS = (
     _app(r"SyntaxError: ", source=_PYTHON, weight=LIKELY, says="The script is not valid Python for this interpreter."),
     _app(r"Watchdog caught collective operation timeout", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"WorkNCCL\(.*\bTIME(?:OUT|D OUT)\b", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
+    _app(r"due to ProcessGroupNCCL watchdog hang", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"got error: Socket Timeout", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"wait timeout after \d+ms", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(

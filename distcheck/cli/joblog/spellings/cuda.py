@@ -138,7 +138,27 @@ SPELLINGS = (
     _gpu(r"GPU is lost", "gpu-fell-off-bus", source=_SMI),
     _gpu(r"fallen off the bus", "gpu-fell-off-bus", source=_SMI),
     _gpu(r"GPU requires reset", "gpu-needs-reset", source=_SMI),
-    _gpu(r"CUDA error: unspecified launch failure", "gpu-xid-recent gpu-needs-reset", weight=SYMPTOM, source=_RUNTIME),
+    _gpu(
+        r"unspecified launch failure",
+        weight=SYMPTOM,
+        source=_RUNTIME,
+        says="A CUDA kernel failed: an error of the program or a defective GPU. Look for Xids in the kernel log.",
+    ),
+    _gpu(
+        r"invalid resource handle",
+        "host-ptrace-pidns",
+        weight=LIKELY,
+        source=_RUNTIME,
+        near=r"\bipc|cudaIpc|_share_cuda|_new_shared_cuda|custom_all_?reduce",
+    ),
+    _gpu(
+        r"CUDA error: invalid resource handle",
+        about="application",
+        weight=LIKELY,
+        source=_RUNTIME,
+        says="The program used a stream, an event or memory of another GPU or process.",
+        unless=r"\bipc|cudaIpc|_share_cuda|_new_shared_cuda|custom_all_?reduce",
+    ),
     _gpu(
         r"\bout of memory\b",
         source=_RUNTIME,

@@ -90,6 +90,12 @@ SPELLINGS = (
         r"peer mapping resources exhausted", weight=LIKELY, says="A GPU has too many peers: use fewer GPUs per process."
     ),
     _gpu(r"driver shutting down", weight=CONSEQUENCE, says="A process was ending when this call failed."),
+    _start(
+        r"OCI runtime create failed",
+        weight=SYMPTOM,
+        source="https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
+        says="The container did not start. The rest of the message tells which part of its set-up failed.",
+    ),
     _gpu(r"hipErrorInvalidDevice", "env-local-rank-out-of-range gpu-fewer-than-needed gpu-none-visible", source=_HIP),
     _gpu(r"hipErrorNoDevice", "gpu-none-visible", source=_HIP),
     _gpu(r"hipErrorOutOfMemory", about="application", source=_HIP, says="The GPU ran out of memory."),
@@ -167,6 +173,7 @@ SPELLINGS = (
     _gpu(r"unresolvable CDI devices", "gpu-none-visible", source="https://github.com/NVIDIA/nvidia-container-toolkit"),
     _gpu(r"requested number of devices unavailable for nvidia\.com/gpu", "gpu-fewer-than-needed", source=_KUBELET),
     # fabric manager, NVSwitch
+    _gpu(r"request to query NVSwitch device information .* failed", "gpu-fabric-manager-down", source=_FABRIC),
     _gpu(
         r"fabric manager NVIDIA GPU driver interface version .* don't match", "gpu-fabric-manager-down", source=_FABRIC
     ),

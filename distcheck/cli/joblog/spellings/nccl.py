@@ -192,6 +192,13 @@ SPELLINGS = (
         source=_ERRORS,
         says="NCCL failed. Repeat with NCCL_DEBUG=WARN: NCCL then writes where, and why.",
     ),
+    _start(
+        r"invalid usage \(run with NCCL_DEBUG",
+        "gpu-duplicate env-local-rank-unset",
+        weight=SYMPTOM,
+        source=_INIT,
+        unless=_NOT_DUPLICATE,
+    ),
     _net(
         r"remote process exited or there was a network error",
         weight=CONSEQUENCE,

@@ -268,6 +268,7 @@ SPELLINGS = (
         about="start-up",
         source="https://github.com/openucx/ucx/blob/master/src/uct/sm/mm/posix/mm_posix.c",
     ),
+    _net(r"NET/OFI Selected Provider is (?!efa)", "nccl-efa-provider-missing", weight=HINT, source=_OFI),
     _net(r"Only EFA provider is supported", "nccl-efa-provider-missing", source=_OFI),
     _net(r"NET/OFI Unable to register memory", "gdr-module-missing", weight=LIKELY, source=_OFI),
     _net(

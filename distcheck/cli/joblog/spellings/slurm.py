@@ -118,8 +118,15 @@ SPELLINGS = (
         source=_SBATCH,
         says="Slurm lost a node of the job. Exclude it, and look at it before its next use.",
     ),
+    # srun ends the other tasks of a step after one that failed
     _killed(
-        r"CANCELLED AT \S+ \*\*\*",
+        r"STEP [\d.]+ ON \S+ CANCELLED AT \S+ \*\*\*",
+        source=_SBATCH,
+        weight=CONSEQUENCE,
+        says="Slurm ended the step: a task of it failed, or somebody cancelled it.",
+    ),
+    _killed(
+        r"\*\*\* (?!STEP ).*CANCELLED AT \S+ \*\*\*",
         source=_SBATCH,
         weight=SYMPTOM,
         says="The job was cancelled by a user or by the scheduler.",
