@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from distcheck.collectives.training.model import TrainingRank
 
 BATCH = 2
-_SHARD = 16
-"""Indices per rank and epoch; the data set has one less in total, so that one is padding."""
+_FEWEST, _MOST, _TOGETHER = 4, 16, 1 << 14
+"""Indices per rank and epoch: as many as all ranks together can look at quickly, at least two batches."""
 _MASK = (1 << 64) - 1
 
 
@@ -66,7 +66,8 @@ def shard_of(me: TrainingRank, sampler: DistributedSampler[int], order: Sequence
 
 
 def _data(ranks: int) -> range:
-    return range(_SHARD * ranks - 1)
+    """Return the data set; it has one index less than the ranks draw, so that one of them is padding."""
+    return range(max(_FEWEST, min(_MOST, _TOGETHER // ranks)) * ranks - 1)
 
 
 def _mark(indices: Sequence[int]) -> str:
