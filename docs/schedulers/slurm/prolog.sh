@@ -10,6 +10,13 @@ distcheck=/opt/distcheck/bin/distcheck gpus=
 run=/run/distcheck
 cd / && mkdir -p "$run" || exit 0
 
+# A job leaves the check out with `sbatch --comment=nodistcheck`; among other words, commas or spaces separate them.
+case ",$(printf %s "${SLURM_JOB_COMMENT:-}" | tr ' ' ,)," in
+    *,nodistcheck,*)
+        logger -t distcheck "prolog: job ${SLURM_JOB_ID:-} asked for no check" || :
+        exit 0 ;;
+esac
+
 # distcheck ends within ten seconds; `timeout` is for a Python that does not start.
 timeout -s KILL 15 "$distcheck" node ${gpus:+--gpus "$gpus"} --quiet --syslog \
     --reason-file "$run/prolog.reason" --save "$run/prolog.json" </dev/null >"$run/prolog.log" 2>&1

@@ -1,0 +1,38 @@
+"""A job leaves out the Prolog's check by its comment, on real slurmds; the job_submit.lua of the docs decides who may."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from cluster.recipes import RECIPES, Recipes
+
+
+@pytest.fixture
+def bad_node(cluster, fake_nvml):
+    """Every node has the docs' Prolog; node2 has a lost GPU. slurmctld asks the docs' job_submit.lua."""
+    recipes = Recipes(cluster, fake_nvml.folder)
+    recipes.everywhere()
+    recipes.nvml("node2", "1.lost yes\n")
+    script = (RECIPES / "job_submit.lua").read_text()
+    cluster.write("head", "/etc/slurm/job_submit.lua", script.replace("most_nodes = 16", "most_nodes = 1"))
+    cluster.slurm(Prolog="/etc/slurm/prolog.sh", JobSubmitPlugins="lua")
+    return recipes
+
+
+def test_a_job_leaves_out_the_check_and_others_do_not(cluster, bad_node):
+    def job(*words):
+        return cluster.run("node1", "srun", "--nodelist=node2", "--gpus-per-node=1", *words, "hostname")
+
+    assert (job("--comment=mine nodistcheck").code, bad_node.state("node2")[1]) == (0, "none")
+    assert cluster.run("node2", "test", "-e", "/run/distcheck/prolog.json").code == 1
+    many = cluster.run("node1", "srun", "--nodes=2", "--comment=nodistcheck", "hostname")
+    assert many.code != 0
+    assert "--comment=nodistcheck is allowed up to 1 nodes" in many.err
+    assert cluster.run("node1", "srun", "--nodelist=node2", "hostname").code == 0, "it wants no GPU"
+    assert bad_node.state("node2")[1] == "none"
+    assert job("--comment=nodistchecks").code != 0
+    end = time.monotonic() + 20
+    while (found := bad_node.drained("node2")) is None and time.monotonic() < end:
+        time.sleep(0.2)
+    assert found[1] == "Prolog error"
