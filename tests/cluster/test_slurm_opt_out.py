@@ -1,4 +1,4 @@
-"""A job leaves out the Prolog's check by its comment, on real slurmds; the job_submit.lua of the docs decides who may."""
+"""A job leaves out the Prolog's check by its comment, on real slurmds; job_submit.lua of the docs decides who may."""
 
 from __future__ import annotations
 
