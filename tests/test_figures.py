@@ -64,6 +64,7 @@ VOLTA, AMPERE, HOPPER, BLACKWELL = (
 )
 
 PHRASES = {
+    "docs/python.md": [("ends the checks {} s after `timeout`", [of("cli.preflight:_BEYOND_SECONDS")])],
     "docs/rules/ib_access.md": [
         (
             "Less than {} MiB is an error, less than {} GiB a warning",

@@ -12,6 +12,9 @@ from distcheck.facts.network import Interface, NetworkFacts, Resolution
 from distcheck.facts.pci import Pci
 from distcheck.facts.storage import Space, Storage
 
+NO_TORCH = "torch is not installed in this Python"
+"""Why there is no TorchBuild, as opposed to one that cannot be read."""
+
 
 class TorchBuild(Facts, frozen=True):
     """The installed torch, read without importing it."""

@@ -16,7 +16,7 @@ from distcheck.facts.base import Missing
 from distcheck.facts.gpu import Gpus, Xid
 from distcheck.facts.infiniband import Infiniband
 from distcheck.facts.network import Interface, NetworkFacts
-from distcheck.facts.node import NodeFacts, NodeState, TorchBuild
+from distcheck.facts.node import NO_TORCH, NodeFacts, NodeState, TorchBuild
 from distcheck.facts.pci import Pci
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def torch_build() -> TorchBuild | Missing:
     """Return the version of the installed torch from its version.py, without a slow import."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
-        return Missing(reason="torch is not installed in this Python")
+        return Missing(reason=NO_TORCH)
     try:
         text = (Path(spec.origin).parent / "version.py").read_text()
     except OSError as error:

@@ -20,6 +20,7 @@ import msgspec
 
 from distcheck.facts.base import Missing
 from distcheck.facts.libraries import FoundBy, Libraries, NcclPlugin, dotted
+from distcheck.facts.node import NO_TORCH
 from distcheck.probe import child
 from distcheck.probe.child import Question, exit_after_lifetime, say
 from distcheck.probe.elf import Dynamic, dynamic
@@ -52,7 +53,7 @@ def collect(environ: Mapping[str, str] = os.environ) -> Libraries | Missing:
     """Load NCCL and its plugins into this process. That can hang: callers use `libraries`."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
-        return Missing(reason="torch is not installed in this Python")
+        return Missing(reason=NO_TORCH)
     torch = Path(spec.origin).parent
     # conda's torch has its libraries in the environment's lib folder.
     places = (torch / "lib" / "libtorch_cuda.so", Path(sys.prefix) / "lib" / "libtorch_cuda.so")

@@ -14,16 +14,18 @@ import distcheck
 from distcheck.cli.explain import explanation
 from distcheck.expectation import baseline
 from distcheck.expectation.past import figures
+from distcheck.facts.base import Missing
 from distcheck.facts.device import DeviceTest
 from distcheck.facts.history import History, PastFigure
+from distcheck.facts.isolation import CulpritFacts, Isolation
 from distcheck.facts.job import Asked, Collectives, Job, Measurement
 from distcheck.facts.libraries import Libraries, NcclPlugin
 from distcheck.facts.mesh import Mesh
 from distcheck.facts.nccl import NcclLog
 from distcheck.facts.network import Attempt, Bind
-from distcheck.facts.node import TorchBuild
+from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.facts.placement import Variables
-from distcheck.facts.rank import Agent, RankRun
+from distcheck.facts.rank import Agent, Installed, RankRun
 from distcheck.report.sections import why
 from distcheck.rules import FAMILIES, Rule, all_rules, find_rule
 from distcheck.rules.diagnose import Diagnosis
@@ -174,6 +176,19 @@ def half_as_fast_as_before(cause: str) -> Callable[..., Job]:
     return make
 
 
+def one_node_without_torch(job_of: Callable[..., Job], change: SimpleNamespace) -> Job:
+    """Return a job on one node of which torch is not installed, so that its ranks do not start and it fails alone."""
+    job = job_of(4, 2, looks=("environment", "meeting", "collectives", "isolation"), command="gate")
+    installed = Installed("3.11.7", "/opt/venv", Missing(reason=NO_TORCH))
+    job = change.process(job, [2, 3], installed=installed)
+    lost = RankRun(
+        1, "started", "not started", "torch cannot be imported: ModuleNotFoundError: No module named 'torch'"
+    )
+    job = change.rank(job, [2, 3], run=lost)
+    culprit = CulpritFacts("node", ("node2",), (), "failed", 2, 2, certain=True, evidence=(), sentence="it fails alone")
+    return change.job(job, isolation=Isolation("found", "node2 is bad", culprits=(culprit,), rounds=2, seconds=1.0))
+
+
 SLOW_WORK = {"matmul_TFLOPS": "compute", "memory_GBps": "memory", "h2d_GBps": "host-copy"}
 NCCL = Libraries(nccl="/venv/nccl/lib/libnccl.so.2", version="2.27.3", found_by="torch")
 EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
@@ -183,6 +198,8 @@ EXPLAINED: dict[str, dict[str, Callable[..., Job]]] = {
     "sw-driver-differs-nodes": {"sw-driver-too-old": one_old_driver},
     "sw-plugin-abi": {"nccl-net-plugin-missing": one_foreign_plugin},
     "host-clock-skew": {"elastic-clock-skew": one_wrong_clock},
+    "collective-failed": {"sw-torch-missing": one_node_without_torch},
+    "isolation-bad-node": {"sw-torch-missing": one_node_without_torch},
     "env-rank-order-not-node-major": {"mesh-rank-order": dealt_to_nodes_in_turn},
     "perf-below-history": {
         cause: half_as_fast_as_before(cause)

@@ -154,7 +154,7 @@ def _install(combination: Combination, interpreter: str, venv: Path) -> Path:
     wanted = [f"torch=={combination.torch}"] if combination.torch else []
     wanted += [combination.numpy] if combination.numpy else []
     oldest = ("--resolution", "lowest-direct") if combination.floors else ()
-    _call(*install, *oldest, ROOT, *wanted)
+    _call(*install, *oldest, f"{ROOT}[torch]", *wanted)
     _call(*install, *_TOOLS)
     return python
 
@@ -172,7 +172,7 @@ def _call(*command: str | Path) -> str:
 def _versions(python: Path) -> dict[str, str]:
     """Return the version of Python and of every package that distcheck uses."""
     listed = json.loads(_call("uv", "pip", "list", "--format", "json", "--python", python))
-    names = {re.split(r"[^\w-]", need)[0].lower() for need in _needs()} | {"numpy"}
+    names = {re.split(r"[^\w-]", need)[0].lower() for need in _needs()} | {"torch", "numpy"}
     found = {p["name"]: p["version"] for p in listed if p["name"].lower() in names}
     return {"python": _call(python, "-c", "import platform; print(platform.python_version())").strip(), **found}
 

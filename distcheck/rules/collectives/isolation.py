@@ -85,7 +85,7 @@ def _found(job: Job, culprit: CulpritFacts, fix: Fix, **evidence: Any) -> Findin
     )
 
 
-@rule("isolation", scope=("node", "gpu"))
+@rule("isolation", scope=("node", "gpu"), unless=("sw-torch-missing",))
 def isolation_bad_node(job: Job) -> Iterator[Outcome]:
     """A node fails by itself or with several nodes that work with others.
 

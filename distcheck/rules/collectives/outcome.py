@@ -137,7 +137,7 @@ def collective_rank_died(job: Job) -> Iterator[Outcome]:
         )
 
 
-@rule("collectives", scope=("node", "link"))
+@rule("collectives", scope=("node", "link"), unless=("sw-torch-missing",))
 def collective_failed(job: Job) -> Iterator[Outcome]:
     """A collective, or joining the process group, raised an error.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from distcheck.facts.base import Missing
 from distcheck.facts.libraries import Libraries
-from distcheck.facts.node import TorchBuild
+from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.rules import Outcome, rule
 from distcheck.rules.finding import Fix
 from distcheck.rules.job.versions import build_of, installed_of, nccl_of, torch_of, uses_nccl
@@ -78,6 +79,42 @@ def _torch_severity(job: Job, groups: Mapping[str, list[RankFacts]]) -> Severity
     lacks = {build.cuda is None and build.hip is None for build in builds}
     releases = {_release(version) for version in groups}
     return "error" if len(releases) > 1 or (len(lacks) > 1 and uses_nccl(job)) else "warning"
+
+
+@rule("environment", scope="rank")
+def sw_torch_missing(job: Job) -> Iterator[Outcome]:
+    """The Python that runs distcheck has no torch, and the command measures with it.
+
+    distcheck does not install torch, so that it never replaces one. ``distcheck env``, ``net``, ``gpu`` and ``node``
+    need none; ``bandwidth``, ``isolate`` and ``gate`` do. The job would fail with ``ModuleNotFoundError: No module
+    named 'torch'``, unless it uses another Python, in which distcheck then belongs.
+
+    Found by looking for the package, without importing it. Silent where the command does not measure.
+
+    Fix: run distcheck with the job's Python, or install torch: ``python -m pip install torch``.
+    See: https://pytorch.org/get-started/locally/
+    """
+    if not job.asked.measures:
+        return
+    lacking = [r for r in job.ranks if isinstance(build := build_of(job, r), Missing) and build.reason == NO_TORCH]
+    others = {version.partition("+")[0] for rank in job.ranks if (version := torch_of(job, rank))}
+    version = f"=={others.pop()}" if len(others) == 1 else ""
+    for python, ranks in grouped(lacking, lambda rank: _python(job, rank)).items():
+        yield found(
+            job,
+            ranks,
+            f"{named(job, ranks)}: torch is not installed in {python}, and {job.asked.command} needs it",
+            Fix(
+                "Run distcheck with the Python of the job, or install torch here.",
+                (f"{python} -m pip install torch{version}",),
+            ),
+            evidence={"python": python, "needs no torch": "distcheck env, net, gpu, node"},
+        )
+
+
+def _python(job: Job, rank: RankFacts) -> str:
+    installed = job.process_of(rank).installed
+    return f"{installed.prefix}/bin/python" if installed else "python3"
 
 
 @rule("environment", scope="rank")

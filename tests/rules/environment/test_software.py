@@ -6,7 +6,7 @@ import pytest
 
 from distcheck.facts.base import Missing
 from distcheck.facts.nccl import NcclLog
-from distcheck.facts.node import TorchBuild
+from distcheck.facts.node import NO_TORCH, TorchBuild
 from distcheck.facts.rank import Installed, RankRun
 
 CPU, CU130, CU126 = (
@@ -15,7 +15,7 @@ CPU, CU130, CU126 = (
     TorchBuild("2.13.0+cu126", "12.6", None),
 )
 OLD = TorchBuild("2.11.0+cpu", None, None)
-UNKNOWN = Missing(reason="torch is not installed in this Python")
+UNKNOWN = Missing(reason=NO_TORCH)
 
 
 def having(torch=CPU, python="3.11.7", nccl=""):
@@ -129,3 +129,25 @@ def test_another_minor_version_of_python_is_a_warning(job, said):
     (found,), exit_code = said(job(r6=having(python="3.12.1"), r7=having(python="3.12.3")))
     assert (found.rule, found.severity, found.ranks, exit_code) == ("sw-python-differs", "warning", (6, 7), 0)
     assert "ranks 6-7 (node4) have Python 3.12; the other 6 have 3.11" in found.message
+
+
+@pytest.mark.parametrize(("command", "look"), [("gate", "collectives"), ("isolate", "isolation")])
+def test_a_missing_torch_is_an_error_where_the_command_measures(job, said, change, command, look):
+    lacking = having(UNKNOWN)
+    measuring = change.asked(job(r2=lacking, r3=lacking), command=command, looks=("environment", "meeting", look))
+    (found,), code = said(measuring)
+    assert (found.rule, found.ranks, found.nodes, code) == ("sw-torch-missing", (2, 3), ("node2",), 30)
+    assert found.message.endswith(f"torch is not installed in /opt/venv/bin/python, and {command} needs it")
+    assert found.fix.commands == ("/opt/venv/bin/python -m pip install torch==2.13.0",)  # as the other ranks have
+
+
+def test_a_torch_that_is_missing_everywhere_is_any_torch_and_env_needs_none(job, said, change):
+    everywhere = job(UNKNOWN)
+    assert said(everywhere) == ([], 0)
+    (found,), _ = said(change.asked(everywhere, command="gate", looks=("environment", "meeting", "collectives")))
+    assert (found.ranks, found.fix.commands) == (tuple(range(8)), ("/opt/venv/bin/python -m pip install torch",))
+
+
+def test_a_torch_whose_version_cannot_be_read_is_not_called_missing(job, said, change):
+    unread = job(r0=having(Missing(reason="torch's version.py cannot be read: [Errno 13]")))
+    assert said(change.asked(unread, command="gate", looks=("environment", "meeting", "collectives"))) == ([], 0)
