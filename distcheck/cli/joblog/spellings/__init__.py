@@ -11,6 +11,7 @@ from distcheck.cli.joblog.spellings import (
     errors,
     gloo,
     launchers,
+    machine,
     memory,
     missing_gpus,
     mpi,
@@ -50,6 +51,7 @@ TABLES: tuple[Spelling, ...] = (
     *nccl_calls.SPELLINGS,
     *nccl_networks.SPELLINGS,
     *rdma.SPELLINGS,
+    *machine.SPELLINGS,
     *application.SPELLINGS,
     *endings.SPELLINGS,
 )

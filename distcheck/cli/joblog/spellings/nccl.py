@@ -23,6 +23,7 @@ _NOT_DUPLICATE = r"is not a valid pointer|mismatchs with NCCL device|invalid (?:
 """Other wrong calls of NCCL, which `nccl_calls` has."""
 
 SPELLINGS = (
+    _start(r"Duplicate GPU detected", "gpu-mig-with-nccl gpu-duplicate", source=_INIT, near=r"\bMIG-|\bMIG \d+g\."),
     _start(r"Duplicate GPU detected", "gpu-duplicate env-local-rank-unset env-local-rank-duplicate", source=_INIT),
     _net(
         r"no (?:usable listening |socket |IP )?interface found(?! in the same)",
