@@ -12,9 +12,9 @@ def test_the_cause_of_the_logs_that_the_spellings_were_written_from_is_named_fir
     assert counts["only wrong rules"] <= 0.03 * named
 
 
-def test_the_cause_of_logs_that_were_held_out_is_named_first_in_two_of_three():
+def test_the_cause_of_logs_that_were_held_out_is_named_first_in_three_of_four():
     counts = measure.totals("held out")
     named = sum(counts[name] for name in measure.OUTCOMES)
-    assert counts["right rule first"] >= 0.65 * named
-    assert counts["only wrong rules"] <= 0.10 * named
-    assert counts["a rule blamed"] <= 0.35 * sum(counts[name] for name in measure.WITHOUT_RULE)
+    assert counts["right rule first"] >= 0.75 * named
+    assert counts["only wrong rules"] <= 0.05 * named
+    assert counts["a rule blamed"] <= 0.40 * sum(counts[name] for name in measure.WITHOUT_RULE)

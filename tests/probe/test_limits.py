@@ -116,6 +116,7 @@ print(found.user_tasks, found.stack_bytes)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.process
 def test_the_processes_of_a_user_are_counted_against_rlimit_nproc():
     told = subprocess.run([sys.executable, "-c", _AS_NOBODY], capture_output=True, text=True, timeout=60, check=True)
     soft, tasks, stack = told.stdout.replace("(", "").replace(",", " ").replace(")", "").split()
@@ -136,6 +137,7 @@ print(repr(before), failed, limits().memory_policy)
 
 
 @pytest.mark.skipif(os.uname().machine not in {"x86_64", "aarch64"}, reason="the number of set_mempolicy is unknown")
+@pytest.mark.process
 def test_the_memory_policy_of_a_real_process_is_read():
     told = subprocess.run([sys.executable, "-c", _POLICY], capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout.split() in (["''", "0", "bind", "0"], ["''", "-1"]), "without NUMA the kernel has no such call"

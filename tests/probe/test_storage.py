@@ -60,6 +60,7 @@ def test_the_type_of_a_file_system_tells_whether_nodes_share_it(kind, network):
     assert is_network(kind) == network
 
 
+@pytest.mark.process
 def test_folders_files_and_packages_are_one_answer_and_no_file_is_left(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "train.py").write_text("")
@@ -77,6 +78,7 @@ def test_folders_files_and_packages_are_one_answer_and_no_file_is_left(tmp_path)
     assert (left, files_in(tmp_path)) == (None, ["fifo", "train.py"])
 
 
+@pytest.mark.process
 def test_the_leaders_file_stays_is_seen_with_its_content_only_and_is_removed(tmp_path):
     async def look(child):
         kept = files_in(tmp_path)
@@ -96,6 +98,7 @@ def test_the_leaders_file_stays_is_seen_with_its_content_only_and_is_removed(tmp
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.process
 def test_two_paths_to_one_folder_are_both_writable(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
@@ -106,6 +109,7 @@ def test_two_paths_to_one_folder_are_both_writable(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGALRM])
+@pytest.mark.process
 def test_a_signal_that_ends_the_child_removes_its_file(tmp_path, number):
     async def end(child):
         child._child.send_signal(number)
@@ -116,6 +120,7 @@ def test_a_signal_that_ends_the_child_removes_its_file(tmp_path, number):
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.process
 def test_the_file_is_removed_when_the_process_that_asked_is_killed(tmp_path):
     reading, writing = os.pipe()
     asking = os.fork()
@@ -134,6 +139,7 @@ def test_the_file_is_removed_when_the_process_that_asked_is_killed(tmp_path):
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.process
 def test_a_child_that_cannot_start_is_a_missing_fact(tmp_path):
     async def run():
         child = Conversation(question(task(tmp_path)), 5, os.environ, "/nowhere/python")

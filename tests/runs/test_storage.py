@@ -23,6 +23,7 @@ def task(folder, name, *, keeps=False):
 
 
 @pytest.mark.parametrize(("hash_of_leader", "names"), [("a", ()), ("b", ("numpy==2",))])
+@pytest.mark.process
 def test_a_follower_sees_the_leaders_file_and_reports_only_packages_that_differ(tmp_path, hash_of_leader, names):
     async def run():
         leader = storage.start(task(tmp_path, LEADER, keeps=True), 20, os.environ)
