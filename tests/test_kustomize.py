@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,27 +32,23 @@ def rendered(folder):
     return {(each["kind"], each["metadata"]["name"].rpartition("-")[0]): each for each in objects}
 
 
+def overlay_of_the_page(folder):
+    """Return the kustomization.yaml that the page shows for a folder of the docs."""
+    blocks = re.findall(r"(?s)```yaml\n# kustomization.yaml\n(.*?)```", FOLDER.with_suffix(".md").read_text())
+    (block,) = [block for block in blocks if f"[{folder}]" in block]
+    return block
+
+
 @needs_kubectl
 @pytest.mark.process
 def test_the_base_for_nodes_renders_a_daemonset_with_the_sites_values(tmp_path):
-    overlay = {
-        "resources": [os.path.relpath(NODE, tmp_path)],
-        "configMapGenerator": [
-            {
-                "name": "distcheck-node-values",
-                "namespace": "kube-system",
-                "behavior": "merge",
-                "literals": ["DISTCHECK_GPUS=4"],
-            }
-        ],
-        "images": [{"name": "registry.example.com/distcheck", "newName": "ghcr.io/site/distcheck", "newTag": "1"}],
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    (tmp_path / "kustomization.yaml").write_text(overlay_of_the_page("node"))
+    shutil.copytree(NODE, tmp_path / "node")
     objects = rendered(tmp_path)
     (pod,) = [each["spec"]["template"]["spec"] for (kind, _), each in objects.items() if kind == "DaemonSet"]
     check = pod["containers"][0]
     values = objects["ConfigMap", "distcheck-node-values"]
-    assert check["image"] == "ghcr.io/site/distcheck:1"
+    assert check["image"] == "ghcr.io/site/distcheck:0.1.0"
     assert values["data"] == {"DISTCHECK_GPUS": "4", "DISTCHECK_IGNORE": "host-shm-too-small", "INTERVAL": "300"}
     assert check["envFrom"] == [{"configMapRef": {"name": values["metadata"]["name"]}}]
     scripts = objects["ConfigMap", "distcheck-node-scripts"]
@@ -73,8 +69,8 @@ def test_the_component_makes_the_gated_job_of_a_plain_one(tmp_path):
     plain = copy.deepcopy(gated)
     del plain["spec"]["podFailurePolicy"], plain["spec"]["template"]["spec"]["initContainers"]
     (tmp_path / "job.yaml").write_text(yaml.safe_dump_all([service, plain]))
-    component = os.path.relpath(FOLDER / "gate", tmp_path)
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": ["job.yaml"], "components": [component]}))
+    (tmp_path / "kustomization.yaml").write_text(overlay_of_the_page("gate"))
+    shutil.copytree(FOLDER / "gate", tmp_path / "gate")
     assert [each for each in rendered(tmp_path).values() if each["kind"] == "Job"] == [gated]
 
 

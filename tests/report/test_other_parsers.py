@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import junitparser
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -61,6 +62,13 @@ def test_the_page_names_every_metric_with_its_labels(failing, healthy):
     written = {(sample.name, *sorted(sample.labels)) for sample in samples}
     rows = re.findall(r"(?m)^\| `(distcheck_\w+)` \| ([^|]+?) \|", (DOCS / "monitoring.md").read_text())
     assert {(name, *sorted(re.findall(r"`(\w+)`", labels))) for name, labels in rows} == written
+
+
+def test_the_alerts_of_the_page_use_written_metrics(failing):
+    (block,) = re.findall(r"(?s)```yaml\n(.*?)```", (DOCS / "monitoring.md").read_text())
+    rules = [rule for group in yaml.safe_load(block)["groups"] for rule in group["rules"]]
+    assert set(re.findall(r"distcheck_\w+", " ".join(rule["expr"] for rule in rules))) == {"distcheck_verdict"}
+    assert "node" in {sample.labels["verdict"] for sample in families(failing)["distcheck_verdict"]}
 
 
 def queries():
