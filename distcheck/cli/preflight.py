@@ -142,7 +142,9 @@ def preflight(
              "master-port": master_port, "backend": backend, "timeout": timeout}  # fmt: skip
     words += [f"--{name}={value}" for name, value in given.items() if value is not None]
     words += ["--strict"] * strict + ["--quiet"] * quiet + ["--format=json"]
-    environ = {name: value for name, value in os.environ.items() if name != "DISTCHECK_OUTPUT"}
+    # A container's termination log belongs to the job.
+    environ = {"DISTCHECK_TERMINATION_LOG": os.devnull, **os.environ}
+    environ.pop("DISTCHECK_OUTPUT", None)
     limit = _number(environ.get("DISTCHECK_TIMEOUT")) if timeout is None else timeout
     code, written, log = _run(words, environ, limit + _BEYOND_SECONDS, quiet=quiet)
     if code == _USAGE:

@@ -133,3 +133,13 @@ def test_a_python_that_cannot_be_started_is_no_pass(monkeypatch):
     ended = distcheck.preflight("env")
     assert (ended.exit_code, ended.verdict) == (70, "unknown")
     assert "could not start /nowhere/python" in str(ended)
+
+
+@pytest.mark.process
+def test_the_child_has_the_callers_variables_but_writes_neither_a_report_nor_a_pods_log(as_python, monkeypatch):
+    as_python('echo "$MINE,$DISTCHECK_OUTPUT,$DISTCHECK_TERMINATION_LOG" >&2; echo exit code 0')
+    monkeypatch.setenv("MINE", "7")
+    monkeypatch.setenv("DISTCHECK_OUTPUT", "/tmp/elsewhere")
+    assert distcheck.preflight("env", quiet=True).log == "7,,/dev/null\n"
+    monkeypatch.setenv("DISTCHECK_TERMINATION_LOG", "/dev/termination-log")
+    assert distcheck.preflight("env", quiet=True).log == "7,,/dev/termination-log\n"
