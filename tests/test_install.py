@@ -28,6 +28,10 @@ def test_torch_is_an_extra_and_no_dependency():
     assert needs(re.search(r"(?m)^torch = \[(.*)\]$", project)[1]) == {"torch"}
 
 
+def test_the_package_says_that_it_is_typed():
+    assert (ROOT / "distcheck" / "py.typed").is_file()
+
+
 @pytest.mark.slow
 @pytest.mark.process
 def test_pip_leaves_a_torch_of_any_version_alone_and_brings_none(tmp_path):
