@@ -79,7 +79,8 @@ def test_every_format_says_when_nothing_is_recognised_and_exits_with_20(tmp_path
     assert result.exit_code == 20
     if form == "json":
         assert json.loads(result.stdout) | {"next": []} == {
-            "schema": 1, "causes": [], "class": None, "telling": None, "later": [], "next": [], "unread": []
+            "schema": 1, "causes": [], "class": None, "telling": None, "hang": None, "later": [], "next": [],
+            "unread": [],
         }  # fmt: skip
     else:
         assert "No line of the log has an error that distcheck knows." in result.stdout

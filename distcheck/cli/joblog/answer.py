@@ -9,15 +9,17 @@ from pathlib import Path
 import msgspec
 
 from distcheck.cli.joblog import remedies
+from distcheck.cli.joblog.hang import Hang, hang
 from distcheck.cli.joblog.judging import LikelyCause, judged
 from distcheck.cli.joblog.matching import Matcher, Sighting
 from distcheck.cli.joblog.places import of_path
 from distcheck.cli.joblog.quoted import quoted
 from distcheck.cli.joblog.reading import logs, pieces
 from distcheck.cli.joblog.redaction import shown
-from distcheck.cli.joblog.spelling import HINT, About, Spelling
+from distcheck.cli.joblog.spelling import CONSEQUENCE, HINT, About, Spelling
 from distcheck.cli.joblog.spellings import TABLES, UNKNOWN
 from distcheck.cli.joblog.spellings.endings import ROOT_CAUSE
+from distcheck.cli.joblog.watchdog import Waits, WatchdogLines
 from distcheck.rules import find_rule
 from distcheck.rules.finding import Fix
 
@@ -96,6 +98,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[NamedCause, ...]
     about: About | None = msgspec.field(name="class")
     telling: Telling | None
+    hang: Hang | None = None
+    """What the lines of all ranks prove about a collective that timed out, if nothing else explains the failure."""
     later: tuple[Telling, ...] = ()
     """Consequences, and lines that the cause does not explain."""
     next: tuple[str, ...] = ()
@@ -121,17 +125,21 @@ def explained(paths: Sequence[Path]) -> Answer:
     Raises:
         UsageError: a log that is named itself cannot be read.
     """
-    matcher = Matcher(known())
+    matcher, watchdog = Matcher(known()), WatchdogLines()
     seen: list[Sighting] = []
     unread: list[str] = []
     for log in logs(paths, unread):
-        found = matcher.search(pieces(log, unread), log.name, of_path(log.path))
+        of_file = of_path(log.path)
+        found = matcher.search(watchdog.watched(pieces(log, unread), of_file), log.name, of_file)
         seen += sorted(found, key=lambda sighting: sighting.line)
-    return msgspec.structs.replace(answer(seen), unread=tuple(map(shown, unread)))
+    return msgspec.structs.replace(answer(seen, watchdog.seen()), unread=tuple(map(shown, unread)))
 
 
-def answer(seen: Sequence[Sighting]) -> Answer:
-    """Return the answer to the lines that were found, which are in the order of the logs."""
+def answer(seen: Sequence[Sighting], watch: Waits | None = None) -> Answer:
+    """Return the answer to the lines that were found, which are in the order of the logs.
+
+    The watchdog's lines count only if a collective that timed out is all that the log shows.
+    """
     judgement = judged(seen)
     first = judgement.telling
     if first is None:
@@ -147,9 +155,14 @@ def answer(seen: Sequence[Sighting]) -> Answer:
         causes=causes,
         about=judgement.about,
         telling=_telling(first, root),
+        hang=hang(watch) if watch and not causes and _is_time_out(first.spelling) else None,
         later=tuple(_telling(s, None) for s in [*reversed(later.values())][:2]),
         next=tuple(proofs) or _next(first.spelling),
     )
+
+
+def _is_time_out(spelling: Spelling) -> bool:
+    return spelling.weight == CONSEQUENCE and "collective" in spelling.says
 
 
 def _next(spelling: Spelling) -> tuple[str, ...]:

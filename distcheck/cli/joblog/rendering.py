@@ -39,9 +39,10 @@ def as_text(answer: Answer) -> str:
         lines += [
             f"No rule of distcheck names this cause. It concerns {_SUBJECTS[str(answer.about)]}.",
             "",
+            *([_sentence(answer.hang.says), ""] if answer.hang else []),
             *_where(answer.telling),
         ]
-        lines += ["", answer.telling.says] if answer.telling.says else []
+        lines += ["", says] if (says := _general(answer)) else []
         lines += ["", "next:", *(f"  $ {command}" for command in answer.next)]
     else:
         lines += [_UNKNOWN, "", "next:", *(f"  $ {command}" for command in answer.next)]
@@ -67,7 +68,8 @@ def as_markdown(answer: Answer) -> str:
         blocks += ["**To prove it:**", *_commands((first.prove,))]
     elif answer.telling:
         blocks = ["## No rule names this cause", f"It concerns {_SUBJECTS[str(answer.about)]}."]
-        blocks += [escaped(_who(answer.telling)), fenced(answer.telling.text), escaped(answer.telling.says)]
+        blocks += [f"**{escaped(_sentence(answer.hang.says))}**"] if answer.hang else []
+        blocks += [escaped(_who(answer.telling)), fenced(answer.telling.text), escaped(_general(answer))]
         blocks += ["**Next:**", *_commands(answer.next)]
     else:
         blocks = ["## No known error", _UNKNOWN, "**Next:**", *_commands(answer.next)]
@@ -76,6 +78,16 @@ def as_markdown(answer: Answer) -> str:
 
 
 RENDERERS = {"text": as_text, "json": as_json, "markdown": as_markdown}
+
+
+def _general(answer: Answer) -> str:
+    """Return what the telling line means in general, unless the lines of all ranks say more."""
+    known = answer.hang and answer.hang.kind in {"mismatch", "behind", "together"}
+    return "" if known or not answer.telling else answer.telling.says
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _where(told: NamedCause | Telling) -> list[str]:

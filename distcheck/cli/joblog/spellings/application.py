@@ -111,6 +111,12 @@ SPELLINGS = (
     _app(r"Guessing device ID based on global rank", "gpu-barrier-guess", about="GPU", weight=HINT, source=_BARRIER),
     _app(r"Timeout at NCCL work", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(r"watchdog (?:got stuck|thread terminated)", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
+    _app(
+        r"terminate called after throwing an instance of .?c10::DistBackendError",
+        source=_WATCHDOG,
+        weight=CONSEQUENCE,
+        says="A collective failed or timed out, and torch's watchdog ended the process.",
+    ),
     _app(r"failed to pass monitoredBarrier", source=_DISTRIBUTED, weight=CONSEQUENCE, says=_LATE),
     _app(r"NCCL communicator was aborted", source=_WATCHDOG, weight=CONSEQUENCE, says=_LATE),
     _app(

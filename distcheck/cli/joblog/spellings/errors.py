@@ -67,5 +67,11 @@ SPELLINGS = (
     _unknown(
         r"\berror: ", about="start-up", source=_PYTHON, says="A program reported an error that distcheck does not know."
     ),
-    _unknown(r"terminate called ", about="application", source=_PYTHON, says="A C++ exception ended the process."),
+    _unknown(
+        r"terminate called ",
+        about="application",
+        source=_PYTHON,
+        says="A C++ exception ended the process.",
+        unless=r"watchdog caught collective|watchdog thread terminated",
+    ),
 )

@@ -1,0 +1,253 @@
+"""Tells from the watchdog's lines of all ranks what they prove: who is behind, or in another collective."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Literal, TypeVar
+
+import msgspec
+
+from distcheck.cli.joblog.places import When
+from distcheck.cli.joblog.watchdog import LoggedGroup, TimeOut, Waits
+from distcheck.facts.ranges import fold
+from distcheck.rules.wording import grouped, listed
+
+K = TypeVar("K", bound=Hashable)
+
+_NOT_COMPARED = frozenset({"", "SEND", "RECV", "RECVANYSOURCE", "COALESCED", "UNKNOWN"})
+"""Ranks call these with others, and torch numbers single sends and receives apart from collectives."""
+_UNEVEN = frozenset({"ALLTOALL", "ALLTOALL_BASE"})
+"""Each rank may give other sizes."""
+_BY_INPUT, _BY_OUTPUT = frozenset({"REDUCE", "GATHER"}), frozenset({"SCATTER", "BROADCAST"})
+"""Only the root has the other tensor."""
+_DEFAULT_TIMEOUT_S = 600
+_MOST_SHOWN, _MOST_RANGES = 4, 8
+
+Kind = Literal["mismatch", "behind", "missing", "together", "unclear"]
+
+
+class Hang(msgspec.Struct, frozen=True, kw_only=True):
+    """What the watchdog's lines prove about a collective that timed out."""
+
+    kind: Kind
+    """mismatch: other collectives or sizes under one number; behind: a lower number; missing: no time-out of a rank;
+    together: all in one collective."""
+    says: str
+    ranks: tuple[int, ...] = ()
+    """The ranks that differ, are behind or report nothing; empty if no rank stands out."""
+
+
+def hang(watch: Waits) -> Hang | None:
+    """Return what the lines prove; None if no rank timed out, or they are of several groups or attempts."""
+    time_outs = _first_attempt(watch.time_outs)
+    groups = grouped(time_outs, lambda seen: seen.group.key)
+    waiting = [_first_of_each(own) for own in groups.values()]
+    if not time_outs or not all(waiting):
+        return None
+    found = [verdict for own in waiting for verdict in (_mismatch(own), _behind(own, watch, time_outs)) if verdict]
+    return min(found, key=lambda verdict: verdict.kind != "mismatch") if found else _no_one_behind(waiting, watch)
+
+
+def _first_attempt(time_outs: Sequence[TimeOut]) -> list[TimeOut]:
+    """Return the time-outs of the first attempt: a restarted job needs a whole timeout until the next."""
+    timed = [(_seconds(seen.time), seen) for seen in time_outs if seen.time]
+    if not timed:
+        return list(time_outs)
+    start, first = min(timed, key=lambda pair: pair[0])
+    end = start + (first.timeout_s or _DEFAULT_TIMEOUT_S)
+    return [seen for seen in time_outs if seen.time is None or _seconds(seen.time) < end]
+
+
+def _seconds(time: When) -> float:
+    month, day, seconds = time
+    return (month * 31 + day) * 86400 + seconds
+
+
+def _first_of_each(time_outs: Sequence[TimeOut]) -> dict[int, TimeOut]:
+    """Return of each rank of a group the collective that it waits in; empty if the lines may be of several groups."""
+    first: dict[int, TimeOut] = {}
+    places: dict[int, int] = {}
+    for seen in time_outs:
+        known = first.setdefault(seen.rank, seen)
+        if (known.number, known.operation) != (seen.number, seen.operation):
+            if not (seen.group.everywhere and seen.time and known.time):
+                return {}
+            if (seen.number or 0) < (known.number or 0):
+                first[seen.rank] = seen
+        if not seen.group.everywhere and seen.group_rank not in {None, seen.rank}:
+            return {}
+        if seen.group_rank is not None and places.setdefault(seen.group_rank, seen.rank) != seen.rank:
+            return {}
+    return first
+
+
+def _mismatch(waiting: dict[int, TimeOut]) -> Hang | None:
+    """Return ranks in other collectives, or with other sizes, under one number."""
+    for number, same in sorted(grouped((w for w in waiting.values() if w.number is not None), _number).items()):
+        by_operation = grouped(same, lambda seen: seen.operation)
+        if not _NOT_COMPARED.isdisjoint(by_operation):
+            continue
+        where = f"number {number} of {_label(same[0].group)}"
+        if len(by_operation) > 1:
+            each = [f"{_ranks(own)} {name} ({_size(own)})" for name, own in _fewest_first(by_operation)]
+            what = f"call different collectives: {listed(each, _MOST_SHOWN)}, each as {where}"
+            return _differing(by_operation, same, what)
+        (operation,) = by_operation
+        by_size = grouped(same, _comparable_size)
+        if len(by_size) > 1 and operation not in _UNEVEN and not any(None in size for size in by_size):
+            each = [f"{_ranks(own)} with {_size(own)}" for _, own in _fewest_first(by_size)]
+            return _differing(
+                by_size, same, f"call {operation} with different sizes: {listed(each, _MOST_SHOWN)}, as {where}"
+            )
+    return None
+
+
+def _differing(by: Mapping[K, list[TimeOut]], same: list[TimeOut], what: str) -> Hang:
+    """Return a mismatch; the fewer ranks are named, or all where no side has fewer."""
+    sides = sorted(by.values(), key=len)
+    odd = same if len(sides[0]) == len(sides[-1]) else list(chain.from_iterable(sides[:-1]))
+    return Hang(kind="mismatch", says=f"{_ranks(same)} {what}{_if_one_group(same)}", ranks=_numbers(odd))
+
+
+def _behind(waiting: dict[int, TimeOut], watch: Waits, time_outs: Sequence[TimeOut]) -> Hang | None:
+    """Return ranks that wait in an earlier collective, or that have not called the one in which others wait."""
+    seen = list(waiting.values())
+    if any(own.number is None or own.operation in _NOT_COMPARED for own in seen):
+        return None
+    by_number = sorted(grouped(seen, _number).items())
+    number, lowest = by_number[0]
+    label = _label(seen[0].group)
+    wait, call = f"{_ranks(lowest)} {_wait(lowest)} in {_collective(lowest)}", f"collective {number} of {label}"
+    busy = {own.rank for own in time_outs}
+    late = {
+        status.rank
+        for status in watch.statuses
+        if status.group.key == seen[0].group.key
+        and status.group.everywhere
+        and status.at is None
+        and status.rank not in busy
+        and status.completed <= status.enqueued
+        and (status.enqueued == number - 1 or (number == 1 and status.enqueued == -1))
+    }
+    if late:
+        says = f"{_named(late)} {_is(late)} behind: {_it(late)} did not call {call}; {wait}"
+        return Hang(kind="behind", says=says, ranks=tuple(sorted(late)))
+    if len(by_number) == 1:
+        return None
+    ahead = [own for _, group in by_number[1:] for own in group]
+    numbers = listed([f"{_ranks(own)} in {_collective(own)}" for _, own in by_number[1:]], _MOST_SHOWN)
+    says = f"{_ranks(lowest)} {_is(lowest)} behind in {label}: {_it(lowest)} {_wait(lowest)} in {_collective(lowest)}"
+    says += f", {numbers}{_if_one_group([*lowest, *ahead])}"
+    return Hang(kind="behind", says=says, ranks=_numbers(lowest))
+
+
+def _no_one_behind(waiting: list[dict[int, TimeOut]], watch: Waits) -> Hang:
+    """Return in what the ranks wait, and the ranks that report no time-out."""
+    calls = grouped(
+        [own for group in waiting for own in group.values()], lambda own: (own.group, own.number, own.operation)
+    )
+    waits = listed(
+        [f"{_ranks(own)} {_wait(own)} in {_collective(own)} of {_label(own[0].group)}" for own in calls.values()],
+        _MOST_SHOWN,
+    )
+    timed_out = {seen.rank for seen in watch.time_outs}
+    world = watch.world or max(watch.wrote) + 1
+    of_all = any(_may_be_of_all(group) for group in waiting)
+    missing = set(range(world)) - timed_out if of_all else set()
+    here, absent = missing & watch.wrote, missing - watch.wrote
+    if missing:
+        parts = [waits]
+        if here:
+            report = "reports" if len(here) == 1 else "report"
+            parts.append(
+                f"{_named(here)} {report} no time-out: not in this collective, dead, stuck elsewhere, or ended before"
+                " the report"
+            )
+        if absent:
+            parts.append(
+                f"the log has no line of {_named(absent)}: not in this collective, dead or stuck elsewhere, or"
+                " logged elsewhere"
+            )
+        return Hang(kind="missing", says="; ".join(parts), ranks=tuple(sorted(here or absent)))
+    if len(timed_out) == 1:
+        return Hang(kind="unclear", says=f"{waits}; the log has no time-out of another rank")
+    if len(calls) > 1:
+        return Hang(kind="unclear", says=f"{waits}; these lines do not show which of them is behind")
+    whole = f"all {world} ranks" if watch.world and of_all else "these ranks"
+    says = f"{waits}; {whole} are in the same collective, so none is behind: a GPU or the network may not finish it"
+    return Hang(kind="together", says=says)
+
+
+def _may_be_of_all(waiting: dict[int, TimeOut]) -> bool:
+    """Whether a group may have all ranks: it is the default one, or unnamed, and ranks have their numbers in it."""
+    group = next(iter(waiting.values())).group
+    default = group.key in {"", "0", "PG 0"} or group.name == "default_pg"
+    return default and all(own.group_rank in {None, rank} for rank, own in waiting.items())
+
+
+def _number(seen: TimeOut) -> int:
+    return seen.number or 0
+
+
+def _comparable_size(seen: TimeOut) -> tuple[int | None, ...]:
+    """Return the sizes that all ranks of a collective must share."""
+    if seen.operation in _BY_INPUT:
+        return (seen.elements_in,)
+    return (seen.elements_out,) if seen.operation in _BY_OUTPUT else (seen.elements_in, seen.elements_out)
+
+
+def _fewest_first(groups: Mapping[K, list[TimeOut]]) -> list[tuple[K, list[TimeOut]]]:
+    return sorted(groups.items(), key=lambda item: (len(item[1]), item[1][0].rank))
+
+
+def _collective(seen: Sequence[TimeOut]) -> str:
+    name = seen[0].operation or "a collective"
+    return name if seen[0].number is None else f"{name} number {seen[0].number}"
+
+
+def _size(seen: Sequence[TimeOut]) -> str:
+    """Return the elements of a call: 1 element, 4 elements in and 16 out."""
+    into, out = seen[0].elements_in, seen[0].elements_out
+    if into is None:
+        return "unknown size"
+    elements = f"{into} element{'' if into == 1 else 's'}"
+    return elements if out in {None, into} else f"{elements} in and {out} out"
+
+
+def _label(group: LoggedGroup) -> str:
+    if group.name == "default_pg" or (group.key in {"0", "PG 0"} and not group.name):
+        return "the default process group"
+    if not group.key:
+        return "a process group that the lines do not name"
+    return f"process group {group.key.removeprefix('PG ')}" + (f" ({group.name})" if group.name else "")
+
+
+def _if_one_group(seen: Sequence[TimeOut]) -> str:
+    return "" if seen[0].group.everywhere else "; this holds if it is one group for all of them"
+
+
+def _numbers(seen: Sequence[TimeOut]) -> tuple[int, ...]:
+    return tuple(sorted({own.rank for own in seen}))
+
+
+def _ranks(seen: Sequence[TimeOut]) -> str:
+    return _named(own.rank for own in seen)
+
+
+def _named(ranks: Iterable[int]) -> str:
+    """Return ranks in a few ranges: rank 1, ranks 0-3,7."""
+    distinct = set(ranks)
+    return f"{'rank' if len(distinct) == 1 else 'ranks'} {fold(distinct, _MOST_RANGES)}"
+
+
+def _wait(seen: Collection[object]) -> str:
+    return "waits" if len(seen) == 1 else "wait"
+
+
+def _is(ranks: Collection[object]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _it(ranks: Collection[object]) -> str:
+    return "it" if len(ranks) == 1 else "they"

@@ -1,0 +1,215 @@
+"""Collects what the watchdog of torch's NCCL groups writes about each rank while a log is read.
+
+Lines of torch 1.7 to 2.13; the versions named are those of logs with such a line:
+
+| torch | line |
+|---|---|
+| 1.x | [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=, TensorShape=[], Timeout(ms)=) |
+| 2.0 | the same with WorkNCCL(SeqNum=, OpType=, Timeout(ms)=); later SeqNum=, OpType=, NumelIn=, NumelOut=, Timeout(ms)= |
+| 2.4 | [PG 0 (default_pg) Rank 1] or [PG 1 Rank 1] Exception (...) detected by watchdog at work: 9, last enqueued NCCL
+work: 9, last completed NCCL work: 8.; then Timeout at NCCL work: 9, last enqueued NCCL work: 9, ... |
+| 2.5 | the same with [PG ID 0 PG GUID 0(default_pg) Rank 1] |
+| later | [PG ...] Received a dump signal due to a collective timeout from rank 7 ... Last enqueued NCCL work: 8, ... |
+| later | [PG ...]  failure detected by watchdog at work sequence id: 9 PG status: last enqueued work: 9, ... |
+
+Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (operator<< of WorkNCCL, checkTimeout, createLogPrefix,
+watchdogHandler, getNCCLWatchdogTimeoutErrorMsg) and https://github.com/pytorch/pytorch/issues/118369,
+https://github.com/mlfoundations/open_clip/issues/1024, https://github.com/NVIDIA/nccl/issues/1409.
+
+The line of a time-out has no group: a later line of the same rank and number has it. A PG GUID is one group on all
+ranks; a PG ID counts the groups of one process, so the same ID may be another group elsewhere, except 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+from distcheck.cli.joblog.places import NOWHERE, Place, When, plain, when
+from distcheck.cli.joblog.reading import Piece
+
+T = TypeVar("T")
+
+_NEEDLES = (b"collective operation timeout: Work", b"enqueued NCCL work: ", b"enqueued work: ")
+_BEFORE_BYTES, _AFTER_BYTES = 600, 400
+"""How much of a huge line is read around a needle."""
+_MOST_PER_RANK = 16
+"""Different lines of a rank that are kept, so that memory stays bounded."""
+_TIMED_OUT = re.compile(r"operation timeout: Work\w+\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
+_FIELD = re.compile(r"([A-Za-z]+(?:\(ms\))?)=(\[[^\]]*\]|[^,]*)")
+_STATUS = re.compile(
+    r"(?:watchdog at work(?: sequence id)?: |Timeout at NCCL work: |(?P<signal>Received a dump signal ))(?P<at>\d*)"
+    r".*?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+),.*?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+    re.IGNORECASE,
+)
+_GROUP = re.compile(
+    r"\[PG (?:ID \d+ PG GUID (?P<guid>[\w.:-]{1,80})|(?P<number>\d+))\s*(?:\((?P<name>[\w.: -]{0,60})\))?"
+    r" Rank (?P<rank>\d+)\]"
+)
+_GLOBAL_RANK = re.compile(r"\[rank(\d+)\]")
+_GROUP_RANK = re.compile(r"\[Rank (\d+)\]")
+_WRITERS = re.compile(rb"\[rank(\d{1,6})\]")
+_WORLDS = tuple((name, re.compile(name + rb"\W{1,3}(\d{1,6})\b")) for name in (b"world_size", b"WORLD_SIZE"))
+_COMM = re.compile(rb" nranks (\d{1,6})\b")
+
+
+class LoggedGroup(NamedTuple):
+    """A process group as the lines name it."""
+
+    key: str = ""
+    name: str = ""
+    everywhere: bool = False
+    """Whether the same key is the same group on all ranks."""
+
+
+class TimeOut(NamedTuple):
+    """A collective in which a rank waited for longer than the timeout."""
+
+    rank: int
+    group_rank: int | None
+    group: LoggedGroup
+    number: int | None
+    """torch's SeqNum; None in the oldest versions."""
+    operation: str
+    elements_in: int | None
+    elements_out: int | None
+    timeout_s: float | None
+    time: When | None
+
+
+class Status(NamedTuple):
+    """How far a rank was in a group when it or another rank timed out."""
+
+    rank: int
+    group_rank: int | None
+    group: LoggedGroup
+    at: int | None
+    """The number of its own collective that timed out; None if another rank's did."""
+    enqueued: int
+    completed: int
+    time: When | None
+
+
+class Waits(NamedTuple):
+    """What the watchdogs of all ranks wrote."""
+
+    time_outs: tuple[TimeOut, ...]
+    statuses: tuple[Status, ...]
+    wrote: frozenset[int]
+    """Ranks that have any line in the logs."""
+    world: int | None
+    """Number of ranks, if the logs tell one."""
+
+
+class WatchdogLines:
+    """Collects the watchdog's lines of logs in the pass that the matcher makes."""
+
+    def __init__(self) -> None:
+        self._time_outs: dict[int, dict[tuple[object, ...], TimeOut]] = {}
+        self._statuses: dict[int, dict[tuple[object, ...], Status]] = {}
+        self._wrote: set[int] = set()
+        self._worlds: set[int] = set()
+        self._largest_comm = 0
+
+    def watched(self, pieces: Iterable[Piece], of_file: Place = NOWHERE) -> Iterator[Piece]:
+        """Yield pieces of a log as they are, after a look at each."""
+        for piece in pieces:
+            self._read(piece.data, of_file)
+            yield piece
+
+    def seen(self) -> Waits:
+        """Return what was collected so far."""
+        statuses = [status for own in self._statuses.values() for status in own.values()]
+        named = {(status.rank, status.at): status for status in statuses if status.at is not None}
+        time_outs = {  # a line with the group and one without are the same time-out
+            (known.rank, known.group, known.number, known.operation): known
+            for own in self._time_outs.values()
+            for each in own.values()
+            for known in [_of_group(each, named.get((each.rank, each.number or -1)))]
+        }
+        largest = max(self._wrote, default=-1)
+        worlds = {size for size in self._worlds if size > largest}
+        world = next(iter(worlds)) if len(worlds) == 1 else None
+        if not worlds and self._largest_comm > largest:
+            world = self._largest_comm
+        return Waits(tuple(time_outs.values()), tuple(statuses), frozenset(self._wrote), world)
+
+    def _read(self, data: bytes, of_file: Place) -> None:
+        if of_file.rank is not None:
+            self._wrote.add(of_file.rank)
+        if b"[rank" in data:
+            self._wrote.update(map(int, set(_WRITERS.findall(data))))
+        for name, pattern in _WORLDS:
+            if name in data:
+                self._worlds.update(map(int, pattern.findall(data)))
+        if b" nranks " in data:
+            self._largest_comm = max(self._largest_comm, *map(int, _COMM.findall(data)), 0)
+        for needle in _NEEDLES:
+            at = data.find(needle)
+            while at >= 0:
+                start = max(data.rfind(b"\n", max(0, at - _BEFORE_BYTES), at) + 1, at - _BEFORE_BYTES, 0)
+                end = data.find(b"\n", at, at + _AFTER_BYTES)
+                end = at + _AFTER_BYTES if end < 0 else end
+                self._add(plain(data[start:end].decode("utf-8", "replace")), of_file)
+                at = data.find(needle, end)
+
+    def _add(self, line: str, of_file: Place) -> None:
+        group, group_rank = _group(line)
+        rank = _last(_GLOBAL_RANK, line)
+        rank = of_file.rank if rank is None else rank
+        rank = group_rank if rank is None else rank  # older versions of torch write no other
+        if rank is None:
+            return
+        self._wrote.add(rank)
+        if found := _TIMED_OUT.search(line):
+            fields = dict(_FIELD.findall(found[1]))
+            limit = _number(fields.get("Timeout(ms)"))
+            time_out = TimeOut(
+                rank=rank,
+                group_rank=group_rank,
+                group=group,
+                number=_number(fields.get("SeqNum")),
+                operation=fields["OpType"] if re.fullmatch(r"\w{1,40}", fields.get("OpType", "")) else "",
+                elements_in=_number(fields.get("NumelIn")),
+                elements_out=_number(fields.get("NumelOut")),
+                timeout_s=None if limit is None else limit / 1000,
+                time=when(line),
+            )
+            _keep(self._time_outs.setdefault(rank, {}), (group, time_out.number, time_out.operation), time_out)
+        elif found := _STATUS.search(line):
+            at = None if found["signal"] else _number(found["at"])
+            enqueued, completed = int(found["enqueued"]), int(found["completed"])
+            status = Status(rank, group_rank, group, at, enqueued, completed, when(line))
+            _keep(self._statuses.setdefault(rank, {}), (group, at, enqueued), status)
+
+
+def _of_group(seen: TimeOut, status: Status | None) -> TimeOut:
+    """Return a time-out with the group that a later line names, if its own does not."""
+    if seen.group.key or not status:
+        return seen
+    return seen._replace(group=status.group, group_rank=status.group_rank)
+
+
+def _keep(known: dict[tuple[object, ...], T], key: tuple[object, ...], seen: T) -> None:
+    if len(known) < _MOST_PER_RANK:
+        known.setdefault(key, seen)
+
+
+def _group(line: str) -> tuple[LoggedGroup, int | None]:
+    """Return the group that a line names, and the rank's number in its group."""
+    found = _GROUP.search(line)
+    if found is None:
+        return LoggedGroup(), _last(_GROUP_RANK, line)
+    key = found["guid"] or f"PG {found['number']}"
+    return LoggedGroup(key, found["name"] or "", bool(found["guid"]) or found["number"] == "0"), int(found["rank"])
+
+
+def _last(pattern: re.Pattern[str], line: str) -> int | None:
+    """Return the last number: on a progress bar's line another rank's may stand before it."""
+    numbers = pattern.findall(line)
+    return _number(numbers[-1]) if numbers else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"\d{1,15}", text) else None

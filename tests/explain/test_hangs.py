@@ -1,0 +1,310 @@
+"""What torch's watchdog lines of several ranks prove, in the formats of torch 1.7 to 2.13."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from distcheck.cli.joblog.answer import explained
+from distcheck.cli.joblog.hang import hang
+from distcheck.cli.joblog.places import NOWHERE, Place
+from distcheck.cli.joblog.reading import Piece
+from distcheck.cli.joblog.watchdog import WatchdogLines
+from distcheck.cli.main import app
+
+DEFAULT = "PG ID 0 PG GUID 0(default_pg)"
+
+
+def late(rank, number=9, what="ALLREDUCE", sizes=(4, 4), *, own=None, clock="10:01:11.221", prefix=True):
+    """Return the line of a time-out of recent torch."""
+    head = f"[rank{rank}]:[E1120 {clock} ProcessGroupNCCL.cpp:632] " if prefix else f"[E1120 {clock} x.cpp:1] "
+    return (
+        f"{head}[Rank {rank if own is None else own}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum="
+        f"{number}, OpType={what}, NumelIn={sizes[0]}, NumelOut={sizes[1]}, Timeout(ms)=600000) ran for 600021"
+        " milliseconds before timing out.\n"
+    )
+
+
+def status(rank, number=9, group=DEFAULT, *, own=None, enqueued=None):
+    """Return the line that follows it in recent torch."""
+    return (
+        f"[rank{rank}]:[E1120 10:01:11.221 ProcessGroupNCCL.cpp:2271] [{group} Rank {rank if own is None else own}] "
+        f" failure detected by watchdog at work sequence id: {number} PG status: last enqueued work:"
+        f" {number if enqueued is None else enqueued}, last completed work: {number - 1}\n"
+    )
+
+
+def signal(rank, enqueued, completed=None, group=DEFAULT, by=" rank 0"):
+    """Return what a rank writes when another one timed out."""
+    return (
+        f"[rank{rank}]:[E1120 10:01:11.300 ProcessGroupNCCL.cpp:1746] [{group} Rank {rank}] Received a dump signal due"
+        f" to a collective timeout from {by} and we will try our best to dump the debug info. Last enqueued NCCL work:"
+        f" {enqueued}, last completed NCCL work: {enqueued if completed is None else completed}.This is most likely\n"
+    )
+
+
+def told(*lines, of_file=NOWHERE):
+    watchdog = WatchdogLines()
+    data = "".join(lines).encode()
+    assert list(watchdog.watched([Piece(1, data)], of_file)) == [Piece(1, data)]
+    return hang(watchdog.seen())
+
+
+def test_different_collectives_under_one_number_are_named():
+    found = told(late(0, sizes=(1, 1)), late(2, what="ALLGATHER", sizes=(1024, 4096)), status(0), status(2))
+    assert (found.kind, found.ranks) == ("mismatch", (0, 2))
+    assert found.says == (
+        "ranks 0,2 call different collectives: rank 0 ALLREDUCE (1 element) and rank 2 ALLGATHER (1024 elements in and"
+        " 4096 out), each as number 9 of the default process group"
+    )
+
+
+def test_the_rank_with_another_collective_than_the_others_is_named():
+    found = told(*(late(rank) + status(rank) for rank in (0, 1, 3)), late(2, what="BROADCAST"), status(2))
+    assert (found.kind, found.ranks) == ("mismatch", (2,))
+
+
+def test_a_mismatch_of_a_group_without_a_name_is_conditional():
+    found = told(late(0), late(1, what="BROADCAST"))
+    assert found.kind == "mismatch"
+    assert found.says.endswith("number 9 of a process group that the lines do not name; this holds if it is one group"
+                               " for all of them")  # fmt: skip
+
+
+def test_different_sizes_of_one_collective_are_named():
+    found = told(*(late(rank) for rank in (0, 1, 2)), late(3, sizes=(1, 1)))
+    assert (found.kind, found.ranks) == ("mismatch", (3,))
+    assert "call ALLREDUCE with different sizes: rank 3 with 1 element and ranks 0-2 with 4 elements" in found.says
+
+
+@pytest.mark.parametrize(
+    ("what", "sizes"),
+    [("ALLTOALL_BASE", (1, 9)), ("GATHER", (4, 0)), ("REDUCE", (4, 0)), ("SCATTER", (0, 4)), ("COALESCED", (0, 0))],
+)
+def test_sizes_that_may_differ_are_no_mismatch(what, sizes):
+    assert told(late(0, what=what), late(1, what=what, sizes=sizes)).kind == "together"
+
+
+def test_a_send_beside_a_receive_is_no_mismatch():
+    assert told(late(0, what="SEND"), late(1, what="RECV")).kind == "unclear"
+
+
+def test_the_rank_in_an_earlier_collective_is_behind():
+    found = told(late(0, 105), late(1, 105), late(2, 100), *(status(r, n) for r, n in ((0, 105), (1, 105), (2, 100))))
+    assert (found.kind, found.ranks) == ("behind", (2,))
+    assert found.says == (
+        "rank 2 is behind in the default process group: it waits in ALLREDUCE number 100, ranks 0-1 in ALLREDUCE"
+        " number 105"
+    )
+
+
+def test_a_rank_that_has_not_called_the_collective_is_behind():
+    found = told(*(late(rank) + status(rank) for rank in (0, 1, 3)), signal(2, 8))
+    assert (found.kind, found.ranks) == ("behind", (2,))
+    assert found.says == (
+        "rank 2 is behind: it did not call collective 9 of the default process group; ranks 0-1,3 wait in ALLREDUCE"
+        " number 9"
+    )
+
+
+def test_a_rank_that_never_called_a_collective_is_behind_the_first():
+    assert told(late(0, 1), status(0, 1), signal(1, -1)).ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        signal(2, 9, 8),  # it called the collective too
+        signal(2, 8, group="PG ID 1 PG GUID 5(tp)"),  # the count of another group
+        signal(2, 8, 792),  # counts that contradict themselves, as torch writes after batched sends
+        signal(2, 3),  # another count than that of collectives: the others could not have finished 8 without it
+        signal(2, 8).replace("Received a dump signal due to", "NCCL Work update periodically"),
+    ],
+)
+def test_no_rank_is_behind_by_a_count_that_does_not_show_it(line):
+    found = told(*(late(rank) + status(rank) for rank in (0, 1, 3)), line)
+    assert found.kind == "missing"
+    assert "rank 2 reports no time-out: not in this collective, dead, stuck elsewhere, or ended" in found.says
+
+
+def test_a_rank_that_waits_in_another_group_is_not_behind():
+    tensor = "PG ID 1 PG GUID 5(tp)"
+    found = told(late(0), status(0), late(1), status(1), late(2, 70), status(2, 70, tensor, own=0), signal(2, 8))
+    assert found.kind == "unclear"
+    assert found.ranks == ()
+    assert "rank 2 waits in ALLREDUCE number 70 of process group 5 (tp)" in found.says
+
+
+def test_ranks_of_groups_that_only_share_their_local_number_are_not_compared():
+    first = [late(r, 9, own=r) + status(r, 9, "PG 1", own=r) for r in (0, 1)]
+    second = [late(r, 7, "BROADCAST", own=r - 2) + status(r, 7, "PG 1", own=r - 2) for r in (2, 3)]
+    assert told(*first, *second) is None
+    assert told(first[0], second[1]) is None
+
+
+def test_a_rank_in_two_unnamed_groups_is_not_compared():
+    assert told(late(0, 9), late(0, 20), late(1, 9)) is None
+
+
+def test_all_ranks_in_one_collective_are_just_that():
+    found = told("world_size=4\n", *(late(rank) + status(rank) for rank in range(4)))
+    assert (found.kind, found.ranks) == ("together", ())
+    assert found.says == (
+        "ranks 0-3 wait in ALLREDUCE number 9 of the default process group; all 4 ranks are in the same collective, so"
+        " none is behind: a GPU or the network may not finish it"
+    )
+
+
+def test_without_the_world_size_nothing_is_said_of_all_ranks():
+    assert "; these ranks are in the same collective" in told(*map(late, range(4))).says
+
+
+@pytest.mark.parametrize("world", ["WORLD_SIZE: 4", "world_size=4", "comm 0x1 rank 0 nranks 4 cudaDev 0"])
+def test_a_rank_without_any_line_may_be_logged_elsewhere(world):
+    found = told(f"{world}\n", *map(late, range(3)))
+    assert (found.kind, found.ranks) == ("missing", (3,))
+    assert found.says.endswith(
+        "; the log has no line of rank 3: not in this collective, dead or stuck elsewhere, or logged elsewhere"
+    )
+
+
+def test_a_rank_that_writes_but_does_not_time_out_comes_before_those_without_a_line():
+    found = told("world_size=8\n[rank1]: epoch 3\n", *map(late, (0, 2, 3)))
+    assert found.ranks == (1,)
+    assert "rank 1 reports no time-out" in found.says
+    assert "no line of ranks 4-7" in found.says
+
+
+def test_of_a_subgroup_no_rank_is_missing():
+    lines = (late(r) + status(r, group="PG ID 1 PG GUID 5(tp)", own=r - 2) for r in (2, 3))
+    found = told("world_size=4\n[rank0]: epoch 3\n", *lines)
+    assert (found.kind, found.ranks) == ("together", ())
+
+
+def test_a_single_rank_proves_nothing_about_others():
+    assert told(late(0)).kind == "unclear"
+
+
+def test_a_later_attempt_is_not_compared_with_the_first():
+    later = (late(rank, 3, clock="10:31:00.000") for rank in (0, 1, 2))
+    found = told(late(0), late(1), *later)
+    assert found.kind == "together"
+    assert "ranks 0-1 wait in ALLREDUCE number 9" in found.says
+
+
+def test_attempts_without_times_are_not_compared():
+    lines = [line.replace("E1120 10:01:11.221", "E") for line in (late(0), late(1), late(0, 3), late(1, 3))]
+    assert told(*lines) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[E ProcessGroupNCCL.cpp:485] [Rank {0}] TIMEOUT(OpType=ALLREDUCE, TensorShape=[4, 2], Timeout(ms)=1800000)",
+        "[E ProcessGroupNCCL.cpp:821] [Rank {0}] TIMEOUT(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=1800000)",
+        "RuntimeError: [Rank {0}] TIMEOUT(SeqNum=9, OpType=ALLREDUCE, TensorShape=[1], Timeout(ms)=1800000)",
+        "[rank{0}]:[E626 06:24:44.9 x.cpp:1] [PG 0 (default_pg) Rank {0}] ended: TIMEOUT(SeqNum=9, OpType=ALLREDUCE)",
+    ],
+)
+def test_every_versions_line_names_rank_and_collective(line):
+    line = line.replace("TIMEOUT", "Watchdog caught collective operation timeout: WorkNCCL")
+    line += " ran for 1802246 milliseconds before timing out.\n"
+    found = told("world_size=3\n", line.format(0), line.format(2))
+    assert (found.kind, found.ranks) == ("missing", (1,))
+    assert found.says.startswith("ranks 0,2 wait in ALLREDUCE")
+
+
+@pytest.mark.parametrize(
+    ("group", "label"),
+    [
+        ("PG 0 (default_pg)", "the default process group"),
+        ("PG 0", "the default process group"),
+        ("PG ID 0 PG GUID 0", "the default process group"),
+        ("PG ID 2 PG GUID 3", "process group 3"),
+        ("PG ID 2 PG GUID 3(mesh_tp)", "process group 3 (mesh_tp)"),
+    ],
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Exception (either an error or timeout) detected by watchdog at work: 9",
+        "Timeout at NCCL work: 9",
+    ],
+)
+def test_a_later_line_names_the_group_in_every_version(group, label, words):
+    rest = "last enqueued NCCL work: 9, last completed NCCL work: 8."
+    found = told(
+        *(late(r) + f"[rank{r}]:[E1120 10:01:11.2 x.cpp:1] [{group} Rank {r}] {words}, {rest}\n" for r in (0, 1))
+    )
+    assert f"wait in ALLREDUCE number 9 of {label}; " in found.says
+
+
+def test_operations_without_numbers_are_not_called_different():
+    line = "[Rank {}] Watchdog caught collective operation timeout: WorkNCCL(OpType={}, Timeout(ms)=1)\n"
+    found = told(line.format(0, "ALLREDUCE"), line.format(1, "BROADCAST"))
+    assert (found.kind, found.ranks) == ("unclear", ())
+
+
+def test_the_rank_of_a_file_counts_where_a_line_has_only_that_of_its_group():
+    later = status(6, group="PG ID 1 PG GUID 5(tp)", own=0).replace("[rank6]:", "")
+    assert told(late(6, own=0, prefix=False), later, of_file=Place(rank=6)).says.startswith("rank 6 waits")
+
+
+def test_an_error_of_nccl_is_no_time_out():
+    line = late(0).replace("Watchdog caught collective operation timeout:", "Collective").replace("ran for", "raised")
+    assert told(line) is None
+
+
+def test_ten_thousand_ranks_are_compared_in_one_sentence():
+    world = 10_000
+    data = "".join(late(r, 8 if r == 7777 else 9) + status(r, 8 if r == 7777 else 9) for r in range(world))
+    found = told(data)
+    assert (found.kind, found.ranks) == ("behind", (7777,))
+    odd = told("".join(late(r, what="BROADCAST" if r % 2 else "ALLREDUCE") for r in range(world)))
+    assert (odd.kind, len(odd.ranks)) == ("mismatch", world)
+    assert len(odd.says) < 600
+
+
+def test_lines_of_one_rank_without_end_take_bounded_memory():
+    watchdog = WatchdogLines()
+    data = "".join(late(0, n) + status(0, n) for n in range(5000)).encode()
+    list(watchdog.watched([Piece(1, data)]))
+    assert len(watchdog.seen().time_outs) <= 16
+
+
+def test_the_answer_leads_with_what_the_lines_prove(tmp_path):
+    path = tmp_path / "job.log"
+    terminate = "[rank0]:[E1120 10:01:11.300 x.cpp:1] terminate called after throwing an instance of"
+    path.write_text(late(0) + late(2, what="ALLGATHER") + f"{terminate} 'c10::DistBackendError'\n")
+    found = explained([path])
+    assert (found.causes, found.about, found.telling.line, found.hang.kind) == ((), "application", 1, "mismatch")
+    outputs = {
+        form: CliRunner().invoke(app(["explain"]), ["explain", "--format", form, "--log", str(path)]).stdout
+        for form in ("text", "markdown", "json")
+    }
+    assert outputs["text"].splitlines()[2].startswith("Ranks 0,2 call different collectives: rank 0 ALLREDUCE (4 elem")
+    assert "**Ranks 0,2 call different collectives: " in outputs["markdown"]
+    assert json.loads(outputs["json"])["hang"]["ranks"] == [0, 2]
+    assert "Usually another rank prepares data" not in outputs["text"]
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["'c10::DistBackendError'", "'std::runtime_error'\n  what():  Watchdog caught collective operation"],
+)
+def test_that_the_watchdog_ended_the_process_is_a_consequence(tmp_path, what):
+    path = tmp_path / "job.log"
+    path.write_text(f"terminate called after throwing an instance of {what}\n{late(0)}")
+    assert explained([path]).telling.says.startswith("A ")
+    path.write_text(f"terminate called after throwing an instance of {what}\n[rank1]: KeyError: 'loss'\n")
+    assert "KeyError" in explained([path]).telling.text
+
+
+def test_another_error_of_a_rank_explains_the_hang(tmp_path):
+    path = tmp_path / "job.log"
+    path.write_text(late(0) + late(2) + "[rank1]: torch.cuda.OutOfMemoryError: CUDA out of memory.\n")
+    found = explained([path])
+    assert found.hang is None
+    assert "out of memory" in found.telling.text
