@@ -40,7 +40,7 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
 
 def hang(watch: Waits) -> Hang | None:
     """Return what the lines prove; None if no rank timed out, or they are of several groups or attempts."""
-    time_outs = _first_attempt(watch.time_outs)
+    time_outs = _named_alike(_first_attempt(watch.time_outs))
     groups = grouped(time_outs, lambda seen: seen.group.key)
     waiting = [_first_of_each(own) for own in groups.values()]
     if not time_outs or not all(waiting):
@@ -57,6 +57,19 @@ def _first_attempt(time_outs: Sequence[TimeOut]) -> list[TimeOut]:
     start, first = min(timed, key=lambda pair: pair[0])
     end = start + (first.timeout_s or _DEFAULT_TIMEOUT_S)
     return [seen for seen in time_outs if seen.time is None or _seconds(seen.time) < end]
+
+
+def _named_alike(time_outs: Sequence[TimeOut]) -> list[TimeOut]:
+    """Return time-outs without a group as ones of the default group, on condition, if no other group is named."""
+    groups = {seen.group for seen in time_outs if seen.group.key}
+    if len(groups) != 1 or not _is_default(*groups):
+        return list(time_outs)
+    supposed = next(iter(groups))._replace(everywhere=False)
+    return [seen if seen.group.key else seen._replace(group=supposed) for seen in time_outs]
+
+
+def _is_default(group: LoggedGroup) -> bool:
+    return group.name == "default_pg" or (group.key in {"0", "PG 0"} and not group.name)
 
 
 def _seconds(time: When) -> float:
@@ -115,24 +128,27 @@ def _behind(waiting: dict[int, TimeOut], watch: Waits, time_outs: Sequence[TimeO
     seen = list(waiting.values())
     if any(own.number is None or own.operation in _NOT_COMPARED for own in seen):
         return None
-    by_number = sorted(grouped(seen, _number).items())
-    number, lowest = by_number[0]
     label = _label(seen[0].group)
-    wait, call = f"{_ranks(lowest)} {_wait(lowest)} in {_collective(lowest)}", f"collective {number} of {label}"
     busy = {own.rank for own in time_outs}
+    sure = [own for own in seen if own.group.everywhere]
+    number = min((own.number or 0 for own in sure), default=0)
     late = {
         status.rank
         for status in watch.statuses
-        if status.group.key == seen[0].group.key
-        and status.group.everywhere
+        if sure
+        and status.group == sure[0].group
         and status.at is None
         and status.rank not in busy
         and status.completed <= status.enqueued
         and (status.enqueued == number - 1 or (number == 1 and status.enqueued == -1))
     }
     if late:
-        says = f"{_named(late)} {_is(late)} behind: {_it(late)} did not call {call}; {wait}"
+        first = [own for own in sure if own.number == number]
+        says = f"{_named(late)} {_is(late)} behind: {_it(late)} did not call collective {number} of {label};"
+        says += f" {_ranks(first)} {_wait(first)} in {_collective(first)}"
         return Hang(kind="behind", says=says, ranks=tuple(sorted(late)))
+    by_number = sorted(grouped(seen, _number).items())
+    lowest = by_number[0][1]
     if len(by_number) == 1:
         return None
     ahead = [own for _, group in by_number[1:] for own in group]
@@ -145,7 +161,7 @@ def _behind(waiting: dict[int, TimeOut], watch: Waits, time_outs: Sequence[TimeO
 def _no_one_behind(waiting: list[dict[int, TimeOut]], watch: Waits) -> Hang:
     """Return in what the ranks wait, and the ranks that report no time-out."""
     calls = grouped(
-        [own for group in waiting for own in group.values()], lambda own: (own.group, own.number, own.operation)
+        [own for group in waiting for own in group.values()], lambda own: (_label(own.group), own.number, own.operation)
     )
     waits = listed(
         [f"{_ranks(own)} {_wait(own)} in {_collective(own)} of {_label(own[0].group)}" for own in calls.values()],
@@ -176,14 +192,15 @@ def _no_one_behind(waiting: list[dict[int, TimeOut]], watch: Waits) -> Hang:
         return Hang(kind="unclear", says=f"{waits}; these lines do not show which of them is behind")
     whole = f"all {world} ranks" if watch.world and of_all else "these ranks"
     says = f"{waits}; {whole} are in the same collective, so none is behind: a GPU or the network may not finish it"
-    return Hang(kind="together", says=says)
+    return Hang(kind="together", says=says + _if_one_group([own for call in calls.values() for own in call]))
 
 
 def _may_be_of_all(waiting: dict[int, TimeOut]) -> bool:
     """Whether a group may have all ranks: it is the default one, or unnamed, and ranks have their numbers in it."""
     group = next(iter(waiting.values())).group
-    default = group.key in {"", "0", "PG 0"} or group.name == "default_pg"
-    return default and all(own.group_rank in {None, rank} for rank, own in waiting.items())
+    return (not group.key or _is_default(group)) and all(
+        own.group_rank in {None, rank} for rank, own in waiting.items()
+    )
 
 
 def _number(seen: TimeOut) -> int:
@@ -216,7 +233,7 @@ def _size(seen: Sequence[TimeOut]) -> str:
 
 
 def _label(group: LoggedGroup) -> str:
-    if group.name == "default_pg" or (group.key in {"0", "PG 0"} and not group.name):
+    if _is_default(group):
         return "the default process group"
     if not group.key:
         return "a process group that the lines do not name"
@@ -224,7 +241,7 @@ def _label(group: LoggedGroup) -> str:
 
 
 def _if_one_group(seen: Sequence[TimeOut]) -> str:
-    return "" if seen[0].group.everywhere else "; this holds if it is one group for all of them"
+    return "" if all(own.group.everywhere for own in seen) else "; this holds if it is one group for all of them"
 
 
 def _numbers(seen: Sequence[TimeOut]) -> tuple[int, ...]:

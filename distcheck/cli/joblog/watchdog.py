@@ -5,7 +5,7 @@ Lines of torch 1.7 to 2.13; the versions named are those of logs with such a lin
 | torch | line |
 |---|---|
 | 1.x | [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=, TensorShape=[], Timeout(ms)=) |
-| 2.0 | the same with WorkNCCL(SeqNum=, OpType=, Timeout(ms)=); later SeqNum=, OpType=, NumelIn=, NumelOut=, Timeout(ms)= |
+| 2.0 | the same with WorkNCCL(SeqNum=, OpType=, Timeout(ms)=); later with NumelIn=, NumelOut= after OpType |
 | 2.4 | [PG 0 (default_pg) Rank 1] or [PG 1 Rank 1] Exception (...) detected by watchdog at work: 9, last enqueued NCCL
 work: 9, last completed NCCL work: 8.; then Timeout at NCCL work: 9, last enqueued NCCL work: 9, ... |
 | 2.5 | the same with [PG ID 0 PG GUID 0(default_pg) Rank 1] |
