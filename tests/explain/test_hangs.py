@@ -293,6 +293,13 @@ def test_lines_of_one_rank_without_end_take_bounded_memory():
     assert len(watchdog.seen().time_outs) <= 16
 
 
+@pytest.mark.parametrize("rank", ["9" * 12, "9" * 900])
+def test_a_number_that_is_no_rank_takes_no_memory(rank):
+    line = late("RANK").replace("RANK", rank)
+    assert told(line, signal("RANK", 8).replace("RANK", rank), f"world_size={rank}\n", of_file=Place(10**12)) is None
+    assert told(late(0), line, f"[rank{rank}] world_size={rank}\n").kind == "unclear"
+
+
 def test_the_answer_leads_with_what_the_lines_prove(tmp_path):
     path = tmp_path / "job.log"
     terminate = "[rank0]:[E1120 10:01:11.300 x.cpp:1] terminate called after throwing an instance of"

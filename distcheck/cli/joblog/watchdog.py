@@ -36,6 +36,8 @@ _BEFORE_BYTES, _AFTER_BYTES = 600, 400
 """How much of a huge line is read around a needle."""
 _MOST_PER_RANK = 16
 """Different lines of a rank that are kept, so that memory stays bounded."""
+_LARGEST_RANK = 99_999
+"""A larger number is no rank; the patterns below have its digits."""
 _TIMED_OUT = re.compile(r"operation timeout: Work\w+\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
 _FIELD = re.compile(r"([A-Za-z]+(?:\(ms\))?)=(\[[^\]]*\]|[^,]*)")
 _STATUS = re.compile(
@@ -45,13 +47,13 @@ _STATUS = re.compile(
 )
 _GROUP = re.compile(
     r"\[PG (?:ID \d+ PG GUID (?P<guid>[\w.:-]{1,80})|(?P<number>\d+))\s*(?:\((?P<name>[\w.: -]{0,60})\))?"
-    r" Rank (?P<rank>\d+)\]"
+    r" Rank (?P<rank>\d{1,5})\]"
 )
-_GLOBAL_RANK = re.compile(r"\[rank(\d+)\]")
-_GROUP_RANK = re.compile(r"\[Rank (\d+)\]")
-_WRITERS = re.compile(rb"\[rank(\d{1,6})\]")
-_WORLDS = tuple((name, re.compile(name + rb"\W{1,3}(\d{1,6})\b")) for name in (b"world_size", b"WORLD_SIZE"))
-_COMM = re.compile(rb" nranks (\d{1,6})\b")
+_GLOBAL_RANK = re.compile(r"\[rank(\d{1,5})\]")
+_GROUP_RANK = re.compile(r"\[Rank (\d{1,5})\]")
+_WRITERS = re.compile(rb"\[rank(\d{1,5})\]")
+_WORLDS = tuple((name, re.compile(name + rb"\W{1,3}(\d{1,5})\b")) for name in (b"world_size", b"WORLD_SIZE"))
+_COMM = re.compile(rb" nranks (\d{1,5})\b")
 
 
 class LoggedGroup(NamedTuple):
@@ -114,6 +116,8 @@ class WatchdogLines:
 
     def watched(self, pieces: Iterable[Piece], of_file: Place = NOWHERE) -> Iterator[Piece]:
         """Yield pieces of a log as they are, after a look at each."""
+        if of_file.rank is not None and of_file.rank > _LARGEST_RANK:  # no rank, but another number in the file's name
+            of_file = of_file._replace(rank=None)
         for piece in pieces:
             self._read(piece.data, of_file)
             yield piece
