@@ -169,6 +169,12 @@ def test_a_late_rank_0_joins_its_stand_in(by_hand, words, late):
     assert {row["wrong"] for e in ended if e.out for row in e.report["bandwidth"]} == ({0} if more else set())
 
 
+def test_with_a_short_time_limit_the_missing_rank_is_named_and_not_the_resolver(by_hand):
+    (second,) = by_hand("env", [1], 2, "--timeout", "2", "--format", "json")
+    ended = second.wait()
+    assert (ended.code, ended.rules) == (20, ["env-rank-missing"]), ended
+
+
 def test_a_killed_stand_in_is_named_by_rank_0(by_hand):
     # Rank 1 stands in for rank 0 after half of its --join-timeout, and then waits for the other half.
     words = ("--join-timeout", "14", "--format", "json", "--sizes", "16M:16M", "--iters", "400")
