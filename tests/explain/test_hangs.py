@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -326,6 +327,13 @@ def test_that_the_watchdog_ended_the_process_is_a_consequence(tmp_path, what):
     assert explained([path]).telling.says.startswith("A ")
     path.write_text(f"terminate called after throwing an instance of {what}\n[rank1]: KeyError: 'loss'\n")
     assert "KeyError" in explained([path]).telling.text
+
+
+def test_a_real_log_names_the_rank_that_prepared_the_data():
+    log = Path(__file__).parent / "logs" / "llamafactory-tokenizing-longer-than-timeout.log"
+    found = explained([log]).hang
+    assert (found.kind, found.ranks) == ("missing", (0,))
+    assert found.says.startswith("ranks 1-3 wait in ALLREDUCE number 2 of ")
 
 
 def test_another_error_of_a_rank_explains_the_hang(tmp_path):
