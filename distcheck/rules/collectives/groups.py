@@ -63,7 +63,8 @@ def collective_group_incomplete(job: Job) -> Iterator[Outcome]:
     ended = endings(job)
     absent = {rank for awaiting in ended.awaiting if awaiting.run for rank in awaiting.run.absent}
     explained = {r.placement.rank for r in (*ended.stopped, *ended.died, *ended.unstarted, *ended.failed)}
-    ranks = [r for r in job.ranks if r.placement.rank in absent - explained]
+    unexplained = absent - explained
+    ranks = [r for r in job.ranks if r.placement.rank in unexplained]
     if ranks:
         steps = grouped(ended.awaiting, lambda r: (r.run.step if r.run else "").partition(":")[0])
         yield found(
