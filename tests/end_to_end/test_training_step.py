@@ -40,6 +40,7 @@ def test_a_rank_whose_gradients_are_doubled_is_named(start, tmp_path):
 
 
 @pytest.mark.process
+@pytest.mark.slow  # tests/end_to_end/test_deaths.py kills ranks in every change
 def test_a_rank_that_dies_in_a_training_step_is_named_at_once(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(SITE.replace("{fault}", DIES))
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
