@@ -120,7 +120,7 @@ def test_the_words_to_add_are_right(cluster):
     ended = cluster.run(
         "node1",
         "srun",
-        "--nodes=2",
+        "--nodelist=node1,node2",
         "--ntasks-per-node=2",
         *("distcheck", "env", "--format=json"),
         timeout=PATIENCE,
@@ -135,7 +135,7 @@ def test_the_words_to_add_are_right(cluster):
     ended = cluster.run(
         "node1",
         "salloc",
-        "--nodes=2",
+        "--nodelist=node1,node2",
         "--ntasks-per-node=2",
         "bash",
         "-c",

@@ -56,7 +56,8 @@ def test_the_example_checks_two_ranks_under_torchrun_and_then_starts_the_job(sta
     script.write_text(re.search(r"(?s)```python\n(.*?)```", PAGE.read_text())[1])
     ended = start("--standalone", "--nproc-per-node=2", str(script), program=TORCHRUN).wait()
     assert ended.code == 0, ended
-    assert sorted(ended.out.splitlines()) == ["rank 0: pass, sum 2", "rank 1: pass, sum 2"]
+    # Two ranks write to one pipe: their lines may run together.
+    assert sorted(re.findall(r"rank \d: pass, sum 2", ended.out)) == ["rank 0: pass, sum 2", "rank 1: pass, sum 2"]
 
 
 @pytest.mark.parametrize("ignore", [(), ("ignore",)])
