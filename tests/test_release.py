@@ -122,7 +122,7 @@ def test_the_scripts_of_the_workflow_can_be_run_and_are_on_the_page():
 
 
 def test_the_wheel_of_what_the_image_copies_has_everything(tmp_path, monkeypatch):
-    text = (ROOT / "Containerfile").read_text()
+    text = (ROOT / "docs/Containerfile").read_text()
     sources = [name for line in re.findall(r"(?m)^COPY (?!--from)(.*)", text) for name in line.split()[:-1]]
     allowed = re.findall(r"(?m)^!(.*)", (ROOT / ".dockerignore").read_text())
     assert set(sources) == set(allowed)
@@ -152,7 +152,7 @@ def test_the_source_distribution_has_what_its_tests_need_and_no_caches(tmp_path,
         inside = {path.partition("/")[2] for path in archive.getnames()}
     assert {"distcheck/__init__.py", "docs/changelog.md", "tests/conftest.py", "README.md", "LICENSE"} <= inside
     assert {
-        "Containerfile",
+        "docs/Containerfile",
         ".dockerignore",
         ".github/workflows/release.yml",
         *(f".ci/{name}" for name in SCRIPTS),
