@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from distcheck.collectives.operations import Group
 
 _STEADY, _OVER = 1, 2
+_LONGER = 9.0
+"""How many times its share of time a figure may take beyond it for the fewest bursts."""
 
 
 def check(op: str, dtype: str, group: Group, name: str = "") -> Checked:
@@ -39,11 +41,13 @@ def measure(
     group: Group,
     store: Store,
     gather: Callable[[], None] | None = None,
+    fewest: int = 1,
 ) -> Timing:
     """Return one size's timing; its buffers are freed before the next size's are made.
 
     Rank 0 of the world decides how many calls a burst has and whether another one follows: with unequal numbers some
-    ranks would wait forever. `gather` waits for all ranks that take part; by default they are the whole world.
+    ranks would wait forever. `gather` waits for all ranks that take part; by default they are the whole world. The
+    `fewest` bursts are made unless they take far longer than a figure may.
     """
     leads = group.in_world(group.rank) == 0
     gather = gather or (lambda: meet(group.device))
@@ -60,13 +64,13 @@ def measure(
         with nccl_debug.quiet(backend=plan.backend):
             gather()
             bursts.append(max(seconds_per_call(call, iterations, group.device), SHORTEST_SECONDS))
-        if plan.iterations is not None or not plan.size_seconds:
+        if len(bursts) >= fewest and (plan.iterations is not None or not plan.size_seconds):
             break
         verdict = None
         if leads:
             # Another burst takes about as long as the last one.
             left = plan.size_seconds - (time.perf_counter() - start) - bursts[-1] * iterations
-            verdict = _how_it_stands(bursts, left)
+            verdict = _how_it_stands(bursts, left if len(bursts) >= fewest else left + _LONGER * plan.size_seconds)
         said = agree(store, f"{key} after {len(bursts)}", verdict)
         if said:
             ended = "steady" if said == _STEADY else "time"

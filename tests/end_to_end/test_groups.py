@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from ended import BEYOND_SECONDS
 from spoiling import WRONG, spoiled
 
@@ -27,8 +29,9 @@ def run(distcheck, *words, **more):
     return ended, [f for f in ended.report["findings"] if f["severity"] != "info"]
 
 
-def test_each_dimension_has_its_figures(distcheck):
-    ended, findings = run(distcheck)
+def test_each_dimension_has_its_figures(distcheck, tmp_path):
+    saved = tmp_path / "job.json"
+    ended, findings = run(distcheck, "--save", str(saved))
     assert (ended.code, findings) == (0, []), ended
     rows = {(row["dimension"], row["op"]): row for row in ended.report["groups"]}
     assert ("dp", "all_reduce") in rows
@@ -39,6 +42,16 @@ def test_each_dimension_has_its_figures(distcheck):
         assert (row["groups"], row["ranks"], row["bytes"], row["wrong"]) == (2, 2, 65536, 0), (dimension, op)
         assert all(speed > 0 for speed in (row["alone_busbw_GBps"], *row["busbw_GBps"]))
         assert row["slowest"] in ([[0, 2], [1, 3]] if dimension == "dp" else [[0, 1], [2, 3]])
+    figures = json.loads(saved.read_text())["collectives"]["groups"]
+    assert all(figure["bursts"] >= 6 for figure in figures if not figure.get("lacks"))
+
+
+def test_groups_have_several_bursts_also_with_a_number_of_calls(distcheck, tmp_path):
+    saved = tmp_path / "job.json"
+    ended, findings = run(distcheck, "--save", str(saved), "--iters", "2")
+    assert (ended.code, findings) == (0, []), ended
+    figures = json.loads(saved.read_text())["collectives"]["groups"]
+    assert {figure["bursts"] for figure in figures if not figure.get("lacks")} == {6}
 
 
 def test_a_wrong_sum_in_one_group_names_its_ranks(distcheck, tmp_path):

@@ -88,8 +88,10 @@ def perf_group_slow(job: Job) -> Iterator[Outcome]:
     that is.
 
     Found by measuring all groups of a dimension at the same time, and comparing those that have as many ranks on as
-    many nodes with the same GPUs. A group is slow if its median is, and its quickest burst too. With NCCL, less than
-    half of the others' speed is an error. A gate then searches the nodes for the one at fault.
+    many nodes with the same GPUs. A group is slow if its median is, and its quickest of at least six bursts too. With
+    NCCL, less than half of the others' speed is an error. On CPUs all groups between the same nodes must be slow: they
+    share cores and network, so that one slow group among them waited for a busy core. A gate then searches the nodes
+    for the one at fault.
 
     Fix: check the nodes that the slow groups have in common; ``distcheck isolate`` finds a slow node or link.
     """
@@ -143,10 +145,14 @@ def _slow(job: Job, ran: Collectives) -> list[_Slow]:
         ]
         for sisters in grouped(known, lambda group: _shape(members, nodes, group[0])).values():
             ranks, *speeds = zip(*sisters, strict=True)
-            for group, speed, *judged in zip(ranks, speeds[0], *(shares(kind, most) for kind in speeds), strict=True):
-                if all(is_slow for _, is_slow in judged):
+            judged = list(zip(*(shares(kind, most) for kind in speeds), strict=True))
+            are_slow = [all(is_slow for _, is_slow in both) for both in judged]
+            at = [frozenset(nodes[rank] for rank in group) for group in ranks]
+            good = {where for where, is_slow in zip(at, are_slow, strict=True) if not is_slow}
+            for group, where, speed, both, is_slow in zip(ranks, at, speeds[0], judged, are_slow, strict=True):
+                if is_slow and not (ran.backend == "gloo" and where in good):
                     places = {rank: nodes[rank] for rank in group}
-                    slow.append(_Slow(figure, group, places, max(share for share, _ in judged), speed / 1e9))
+                    slow.append(_Slow(figure, group, places, max(share for share, _ in both), speed / 1e9))
     return slow
 
 

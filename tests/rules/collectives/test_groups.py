@@ -92,12 +92,15 @@ def test_wrong_numbers_in_a_group_name_the_group(grouped, judge):
 def test_one_slow_group_is_named_with_its_ranks_and_nodes(grouped, judge):
     best = [0.01] * 8
     best[5] = 0.05
-    (found,) = findings(judge(grouped([figure("dp", "all_reduce", best), *healthy()[2:]]), "groups"))
+    figures = [figure("dp", "all_reduce", best), *healthy()[2:]]
+    (found,) = findings(judge(grouped(figures, backend="nccl"), "groups"))
     assert found.ranks == (9, 13)
     assert found.nodes == ("node3", "node4")
     assert found.message.startswith(
         "1 of 8 dp groups is slow: the dp group of ranks 9,13 (node3 and node4) reaches 20%"
     )
+    # On CPUs the other three groups between these nodes show that only this one waited for a core.
+    assert findings(judge(grouped(figures), "groups")) == []
 
 
 def test_what_gloo_shows_under_load_is_no_finding_and_on_gpus_it_is(grouped, judge):
@@ -112,7 +115,7 @@ def test_what_gloo_shows_under_load_is_no_finding_and_on_gpus_it_is(grouped, jud
 
 @pytest.mark.parametrize("kind", ["seconds", "best_seconds"])
 def test_a_group_that_is_slow_in_some_bursts_only_is_no_finding(grouped, judge, kind):
-    slow = replace(healthy()[1], **{kind: (*(0.01,) * 7, 0.2)})
+    slow = replace(healthy()[1], **{kind: (0.01,) * 4 + (0.2,) * 4})
     assert findings(judge(grouped([slow]), "groups")) == []
     both = replace(slow, seconds=getattr(slow, kind), best_seconds=getattr(slow, kind))
     assert findings(judge(grouped([both]), "groups"))
