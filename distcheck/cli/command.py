@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache, partial
@@ -16,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 from distcheck.cli.options import PANELS, Checking
+from distcheck.cli.publish import REMEDY, print_to
 from distcheck.facts.errors import UsageError
 
 LARGEST = 10**9
@@ -123,6 +125,10 @@ class LazyCommand(TyperCommand):
         """Return the parameters, including --help."""
         return _converting_given_values(super().get_params(ctx))
 
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return --help."""
+        return _printing_help(super().get_help_option(ctx))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options, one section per group."""
         # In plain text: typer writes these groups only with rich, which is no dependency of distcheck.
@@ -145,6 +151,23 @@ class LazyGroup(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         """Return the parameters, including --help."""
         return _converting_given_values(super().get_params(ctx))
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return --help."""
+        return _printing_help(super().get_help_option(ctx))
+
+
+def _printing_help(option: Any) -> Any:
+    """Return --help, changed to report a stdout that is closed or full as every other output does."""
+    if option is not None:
+        option.callback = _print_help
+    return option
+
+
+def _print_help(ctx: Any, _param: Any, wanted: bool) -> None:  # noqa: FBT001 typer's form
+    if wanted and not ctx.resilient_parsing:
+        print_to(sys.stdout, f"{ctx.get_help()}\n", REMEDY)
+        ctx.exit()
 
 
 def _converting_given_values(params: list[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -11,7 +12,7 @@ import typer
 
 from distcheck import __version__
 from distcheck.cli.command import Entry, LazyGroup
-from distcheck.cli.publish import BROKEN, complain, print_to
+from distcheck.cli.publish import BROKEN, REMEDY, complain, print_to
 from distcheck.facts.errors import UsageError, WriteError
 
 USAGE = 2
@@ -64,7 +65,7 @@ def entry(name: str) -> Entry:
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 typer's form
     if wanted:
-        print_to(sys.stdout, f"distcheck {__version__}\n", "redirect it to a file on a disk with free space")
+        print_to(sys.stdout, f"distcheck {__version__}\n", REMEDY)
         raise typer.Exit
 
 
@@ -76,7 +77,8 @@ def _root(
 ) -> None:
     """Define the options without a command; without anything, print the help."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), err=True)
+        with contextlib.suppress(WriteError):
+            print_to(sys.stderr, f"{context.get_help()}\n")
         raise typer.Exit(USAGE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 BROKEN = 70
 """The exit code when distcheck itself failed."""
+REMEDY = "redirect it to a file on a disk with free space"
+"""What helps if output that is no report cannot be written."""
 _NARROWEST = 40
 """No table fits in fewer columns."""
 
@@ -112,22 +115,23 @@ def _shows_utf8(stream: Any, *, terminal: bool) -> bool:
 
 
 def print_to(stream: Any, text: str, remedy: str = "use --output FILE") -> None:
-    """Print a report; if that fails, the error ends with the remedy.
+    """Print a report or another text; if that fails, the error ends with the remedy.
 
     Raises:
         WriteError: the stream is closed, or nothing reads it any more.
     """
     if stream is None:  # the descriptor was closed before Python started
-        raise WriteError(f"cannot write the report to stdout: it is closed; {remedy}")
+        raise WriteError(f"cannot write to stdout: it is closed; {remedy}")
     try:
         stream.write(text)
         stream.flush()
     except (OSError, ValueError) as error:
         # Otherwise Python flushes again at exit and fails again, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise WriteError(f"cannot write the report to {stream.name}: {error}; {remedy}") from error
+        raise WriteError(f"cannot write to {stream.name}: {error}; {remedy}") from error
 
 
 def complain(text: str) -> None:
-    """Print an error of distcheck itself to stderr."""
-    print(f"distcheck: error: {text}", file=sys.stderr, flush=True)  # noqa: T201 errors belong to stderr
+    """Print an error of distcheck itself to stderr; if that fails, the exit code remains."""
+    with contextlib.suppress(WriteError):
+        print_to(sys.stderr, f"distcheck: error: {text}\n")

@@ -11,7 +11,7 @@ import typer
 
 from distcheck.cli.command import command
 from distcheck.cli.options import ReportOptions
-from distcheck.cli.publish import check_writable, print_to, publish
+from distcheck.cli.publish import REMEDY, check_writable, print_to, publish
 from distcheck.facts.base import Missing
 from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Collectives
@@ -30,7 +30,7 @@ def report(
     from distcheck.rules.diagnose import diagnose
 
     if options.schema:
-        print_to(sys.stdout, f"{_schema()}\n", "redirect it to a file on a disk with free space")
+        print_to(sys.stdout, f"{_schema()}\n", REMEDY)
         return
     if options.history is not None:
         _show_history(options.history, options, files)

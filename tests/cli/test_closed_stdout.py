@@ -1,4 +1,4 @@
-"""A stdout that is closed or full: `explain`, `report --schema` and `--version` say so, and exit with 70."""
+"""A stdout that is closed or full: `explain`, `report --schema`, `--version` and `--help` say so, and exit with 70."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("words", [["explain", "--log", "job.log"], ["report", "--schema"], ["--version"]])
+@pytest.mark.parametrize("words", [["explain", "--log", "job.log"], ["report", "--schema"], ["--version"], ["--help"], ["gate", "-h"]])
 def test_nothing_shown_is_exit_code_70_with_a_remedy(tmp_path, words):
     (tmp_path / "job.log").write_text("RuntimeError: No CUDA GPUs are available\n")
     command = f"exec {sys.executable} -m distcheck {' '.join(words)}"
@@ -23,6 +23,14 @@ def test_nothing_shown_is_exit_code_70_with_a_remedy(tmp_path, words):
         assert reason in done.stderr
         assert "redirect it to a file on a disk with free space" in done.stderr
         assert "--output" not in done.stderr
+        assert "distcheck failed" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["", "no-such-command"])
+def test_a_usage_error_that_cannot_be_shown_keeps_its_exit_code(words):
+    for redirection in ("2>&-", "2> /dev/full"):
+        command = f"exec {sys.executable} -m distcheck {words} {redirection}"
+        assert subprocess.run(["sh", "-c", command], check=False).returncode == 2
 
 
 def test_a_reader_that_ends_early_gives_no_traceback(tmp_path):
