@@ -11,7 +11,9 @@ import pytest
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("words", [["explain", "--log", "job.log"], ["report", "--schema"], ["--version"], ["--help"], ["gate", "-h"]])
+@pytest.mark.parametrize(
+    "words", [["explain", "--log", "job.log"], ["report", "--schema"], ["--version"], ["--help"], ["gate", "-h"]]
+)
 def test_nothing_shown_is_exit_code_70_with_a_remedy(tmp_path, words):
     (tmp_path / "job.log").write_text("RuntimeError: No CUDA GPUs are available\n")
     command = f"exec {sys.executable} -m distcheck {' '.join(words)}"

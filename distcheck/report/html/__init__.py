@@ -10,6 +10,7 @@ import base64
 import hashlib
 import math
 import re
+from collections.abc import Iterable
 from importlib import resources
 from typing import NamedTuple
 
@@ -123,16 +124,27 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
 
 def page(name: str) -> Template:
     """Return a template of this package."""
-    environment = Environment(
+    return environment().get_template(name)
+
+
+def environment() -> Environment:
+    """Return the environment of the templates: every value that one shows is made harmless and escaped."""
+    found = Environment(
         loader=FunctionLoader(_source),
         autoescape=True,
+        finalize=_shown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(harmless=harmless, marked=marked)
-    return environment.get_template(name)
+    found.filters.update(marked=marked, lined=lined)
+    return found
+
+
+def _shown(value: object) -> object:
+    """Return a value as a template shows it; Markup is a part of the page already."""
+    return harmless(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _source(name: str) -> str:
@@ -151,5 +163,10 @@ def _anchor(problem: Problem) -> str:
 
 
 def marked(text: str) -> Markup:
-    """Return escaped text, with text between backticks as code."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 already escaped
+    """Return harmless, escaped text, with text between backticks as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(harmless(text)))))  # noqa: S704 already escaped
+
+
+def lined(lines: Iterable[str]) -> Markup:
+    """Return harmless, escaped lines as one text."""
+    return Markup("\n").join(map(harmless, lines))
