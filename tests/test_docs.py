@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from distcheck.report.document import document
-from distcheck.report.schema import Document
+from distcheck.report.schema.document import Document
 from distcheck.rules.diagnose import diagnose
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from distcheck.facts.job import Backend
 from distcheck.report.harmless import harmless
-from distcheck.report.schema import Document
+from distcheck.report.schema.document import Document
 from distcheck.rules.finding import VerdictName, outcome
 
 Command = Literal["env", "net", "gpu", "bandwidth", "isolate", "gate"]

@@ -13,7 +13,7 @@ from distcheck.report import Detail
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job
-    from distcheck.report.schema import Comparison
+    from distcheck.report.schema.comparison import Comparison
     from distcheck.rules.diagnose import Diagnosis
 
 BROKEN = 70

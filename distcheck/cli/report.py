@@ -82,6 +82,6 @@ def _show_history(folder: Path, options: ReportOptions, files: list[Path] | None
 
 
 def _schema() -> str:
-    from distcheck.report.schema import json_schema
+    from distcheck.report.schema.document import json_schema
 
     return msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode()

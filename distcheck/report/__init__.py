@@ -13,7 +13,7 @@ from distcheck.facts.job import Job
 from distcheck.rules.diagnose import Diagnosis
 
 if TYPE_CHECKING:
-    from distcheck.report.schema import Comparison
+    from distcheck.report.schema.comparison import Comparison
 
 Format = Literal["text", "json", "html", "junit", "prometheus", "markdown"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -12,7 +12,7 @@ from distcheck.facts.job import Collectives, Job
 from distcheck.facts.ranges import fold
 from distcheck.report.attributes import ABSENT, Spread, of_ranks, spread
 from distcheck.report.node_names import fold_nodes
-from distcheck.report.schema import Comparison, FactChange, FigureChange, FindingChange
+from distcheck.report.schema.comparison import Comparison, FactChange, FigureChange, FindingChange
 from distcheck.report.sections import where
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import SEVERITIES, Finding

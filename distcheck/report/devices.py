@@ -7,7 +7,8 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.facts.device import DeviceTest
-from distcheck.report.schema import DeviceBurn, DeviceRow, Document
+from distcheck.report.schema.document import Document
+from distcheck.report.schema.figures import DeviceBurn, DeviceRow
 
 if TYPE_CHECKING:
     from distcheck.facts.job import Job

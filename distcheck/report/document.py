@@ -18,22 +18,10 @@ from distcheck.report.gpus import RankGpu, gpus_of
 from distcheck.report.groups import group_rows
 from distcheck.report.harmless import storable
 from distcheck.report.node_names import fold_nodes
-from distcheck.report.schema import (
-    NO_EXPECTATION,
-    Bandwidth,
-    Document,
-    Exclude,
-    Expected,
-    Found,
-    GroupPlace,
-    MeshRow,
-    Model,
-    RankRow,
-    Seconds,
-    Status,
-    Unlooked,
-    World,
-)
+from distcheck.report.schema.document import Document, Exclude, Found, RankRow, Status, Unlooked, World
+from distcheck.report.schema.figures import NO_EXPECTATION, Bandwidth, Expected, Model, Seconds
+from distcheck.report.schema.mesh import GroupPlace, MeshRow
+from distcheck.report.training import training_rows
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import excluded_nodes
 
@@ -69,6 +57,7 @@ def document(job: Job, diagnosis: Diagnosis) -> Document:
         devices=tuple(device_rows(job)),
         mesh=_mesh_row(job),
         groups=tuple(group_rows(job)),
+        training=tuple(training_rows(job)),
     )  # fmt: skip
 
 

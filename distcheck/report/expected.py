@@ -9,7 +9,7 @@ from distcheck.collectives.plan import label
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from distcheck.report.schema import Bandwidth
+    from distcheck.report.schema.figures import Bandwidth
 
 
 def any_expected(measured: Iterable[Bandwidth]) -> bool:

@@ -9,7 +9,7 @@ from distcheck.collectives.dimensions import inside
 from distcheck.collectives.plan import bus_factor, label
 from distcheck.facts.groups import GroupFigure, with_groups
 from distcheck.facts.job import Collectives, Job
-from distcheck.report.schema import GroupRow
+from distcheck.report.schema.figures import GroupRow
 
 
 def group_rows(job: Job) -> Iterator[GroupRow]:

@@ -12,7 +12,7 @@ from distcheck.facts.past_run import Totals
 from distcheck.facts.quantities import count
 from distcheck.report import Format, tables
 from distcheck.report.harmless import harmless
-from distcheck.report.schema import HistoryDocument, LastFailure, NodeHistory
+from distcheck.report.schema.history import HistoryDocument, LastFailure, NodeHistory
 
 FORMATS: tuple[Format, ...] = ("text", "json", "html", "markdown")
 

@@ -12,10 +12,12 @@ from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import GROUPS, first_calls, models, trainings
-from distcheck.report.schema import Comparison, Document
+from distcheck.report.measured import GROUPS, first_calls, models
+from distcheck.report.schema.comparison import Comparison
+from distcheck.report.schema.document import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
 from distcheck.report.summary import conclusion, headline, outcome_of
+from distcheck.report.training import training_lines
 from distcheck.rules.diagnose import Diagnosis
 
 _MARKUP = re.compile(r"([\\`*_\[\]<>#~&$|])")
@@ -102,7 +104,7 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
         yield from map(escaped, provenance(report.bandwidth))
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"Collectives ended early: {escaped(job.collectives.ended)}"
-    yield from map(escaped, (*models(report), *first_calls(job), *trainings(job)))
+    yield from map(escaped, (*models(report), *first_calls(job), *training_lines(report)))
     times = tables.times(report, everything=options.all_ranks)
     if times.rows:
         yield "Time per operation on each rank, ms:"

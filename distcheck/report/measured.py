@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from distcheck.collectives.plan import label
 from distcheck.facts.job import Job
-from distcheck.facts.quantities import count, size
-from distcheck.facts.training import Training
-from distcheck.report.schema import Bandwidth, Document
+from distcheck.facts.quantities import size
+from distcheck.report.schema.document import Document
+from distcheck.report.schema.figures import Bandwidth
 
 GROUPS = "Groups of the mesh, bus bandwidth: the first group alone, and all groups of a dimension at the same time"
 
@@ -45,20 +45,6 @@ def first_calls(job: Job) -> list[str]:
     slow = {op: max(run.first_call_seconds.get(op, 0.0) for run in runs) for op in operations}
     parts = [f"process group {_duration(max(joined))}", *(f"first {op} {_duration(s)}" for op, s in slow.items())]
     return [f"start-up, slowest rank: {', '.join(parts)}"]
-
-
-def trainings(job: Job) -> list[str]:
-    """Return what the training steps of --step covered, one line for each way to train."""
-    ways: dict[str, list[Training]] = {}
-    for rank in job.ranks:
-        for way, training in (rank.run.training if rank.run else {}).items():
-            if isinstance(training, Training):
-                ways.setdefault(way, []).append(training)
-    return [
-        f"training with {way}: {count(min(t.steps for t in ranks), 'step')} on {count(len(ranks), 'rank')}, "
-        f"{count(len(ranks[0].parameters), 'tensor')} in {ranks[0].dtype} compared with exact results"
-        for way, ranks in ways.items()
-    ]
 
 
 def models(report: Document) -> list[str]:

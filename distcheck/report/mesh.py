@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from distcheck.report.schema import DimensionRow, GroupPlace, MeshRow, Range
+from distcheck.report.schema.mesh import DimensionRow, GroupPlace, MeshRow, Range
 from distcheck.rules.job.mesh import mesh_of
 from distcheck.rules.mesh.islands import spans
 

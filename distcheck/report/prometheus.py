@@ -10,7 +10,7 @@ from distcheck.facts.job import Job
 from distcheck.report import Detail
 from distcheck.report.document import document
 from distcheck.report.harmless import harmless
-from distcheck.report.schema import STATUSES
+from distcheck.report.schema.document import STATUSES
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import VerdictName
 

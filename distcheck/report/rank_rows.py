@@ -9,7 +9,7 @@ from typing import NamedTuple
 from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold
 from distcheck.report.node_names import fold_nodes
-from distcheck.report.schema import Document, RankRow, Status
+from distcheck.report.schema.document import Document, RankRow, Status
 from distcheck.rules.wording import grouped
 
 ROWS = 16

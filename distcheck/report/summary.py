@@ -11,7 +11,7 @@ from distcheck.facts.quantities import count
 from distcheck.facts.ranges import fold
 from distcheck.report.harmless import harmless
 from distcheck.report.node_names import fold_nodes
-from distcheck.report.schema import Document
+from distcheck.report.schema.document import Document
 from distcheck.report.sections import PIECES
 from distcheck.rules.diagnose import Diagnosis
 from distcheck.rules.finding import outcome

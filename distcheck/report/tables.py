@@ -16,7 +16,11 @@ from distcheck.report.groups import lowest, middle
 from distcheck.report.harmless import harmless
 from distcheck.report.measured import figure, largest, shared_groups, slowest, uncertain
 from distcheck.report.rank_rows import FoldedRanks, rank_rows
-from distcheck.report.schema import Bandwidth, Comparison, DimensionRow, Document, NodeHistory, Range, RankRow
+from distcheck.report.schema.comparison import Comparison
+from distcheck.report.schema.document import Document, RankRow
+from distcheck.report.schema.figures import Bandwidth
+from distcheck.report.schema.history import NodeHistory
+from distcheck.report.schema.mesh import DimensionRow, Range
 from distcheck.report.sections import Gap
 
 _EXAMPLE = 4

@@ -11,11 +11,13 @@ from distcheck.report import Detail, tables
 from distcheck.report.document import document
 from distcheck.report.expected import provenance
 from distcheck.report.harmless import harmless
-from distcheck.report.measured import GROUPS, first_calls, models, trainings
+from distcheck.report.measured import GROUPS, first_calls, models
 from distcheck.report.plain import ascii_only, bar, drawn
-from distcheck.report.schema import Comparison, Document
+from distcheck.report.schema.comparison import Comparison
+from distcheck.report.schema.document import Document
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems, where
 from distcheck.report.summary import advice, conclusion, headline, outcome_of
+from distcheck.report.training import training_lines
 from distcheck.rules.diagnose import Diagnosis
 
 WIDTH = 100
@@ -111,7 +113,7 @@ def _bandwidth(job: Job, report: Document, options: Detail) -> Iterator[str]:
         yield from _lines_of(provenance(report.bandwidth), options, 0, 2)
     if isinstance(job.collectives, Collectives) and job.collectives.ended:
         yield f"collectives ended early: {harmless(job.collectives.ended)}"
-    summary = _lines_of((*models(report), *first_calls(job), *trainings(job)), options, 0, 2)
+    summary = _lines_of((*models(report), *first_calls(job), *training_lines(report)), options, 0, 2)
     if summary:
         yield ""
         yield from summary

@@ -9,7 +9,7 @@ import reported
 from distcheck.facts.gpu import Gpus
 from distcheck.report import Detail, render
 from distcheck.report.comparison import Earlier, comparison, lines, title
-from distcheck.report.schema import Document
+from distcheck.report.schema.document import Document
 from distcheck.rules.finding import Finding, Fix
 
 replace = msgspec.structs.replace

@@ -13,7 +13,7 @@ from distcheck.facts.network import Attempt, Bind
 from distcheck.facts.rank import RankRun
 from distcheck.report import Detail, render
 from distcheck.report.document import document
-from distcheck.report.schema import Document, json_schema
+from distcheck.report.schema.document import Document, json_schema
 from distcheck.rules.finding import Finding, Fix, NotChecked
 
 replace = msgspec.structs.replace
@@ -21,7 +21,7 @@ replace = msgspec.structs.replace
 KEYS = {
     "": (
         "schema distcheck command verdict exit_code seconds world findings not_checked ranks missing_ranks "
-        "bandwidth exclude models devices mesh groups comparison"
+        "bandwidth exclude models devices mesh groups training comparison"
     ),
     "world": "ranks nodes launcher backend torch nccl",
     "findings": "rule aliases severity scope owner confirmed ranks nodes message evidence fix docs",

@@ -22,8 +22,14 @@ def printable(text):
 
 
 def test_a_value_is_made_harmless_and_escaped_without_a_filter():
-    ways = ("{{ x }}", "{{ 'rank ' ~ x }}", "{{ x|marked }}", "{{ [x]|lined }}", "{% for y in [x] %}{{ y }}{% endfor %}",
-            "{% macro m(y) %}{{ y }}{% endmacro %}{{ m(x) }}")  # fmt: skip
+    ways = (
+        "{{ x }}",
+        "{{ 'rank ' ~ x }}",
+        "{{ x|marked }}",
+        "{{ [x]|lined }}",
+        "{% for y in [x] %}{{ y }}{% endfor %}",
+        "{% macro m(y) %}{{ y }}{% endmacro %}{{ m(x) }}",
+    )
     for way in ways:
         text = shown(way, x=HOSTILE)
         assert r"\x1b[31;1m\x07" in text, way

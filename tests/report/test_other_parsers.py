@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from distcheck.report import Detail, render
 from distcheck.report.harmless import harmless
-from distcheck.report.schema import json_schema
+from distcheck.report.schema.document import json_schema
 from distcheck.rules.finding import Finding, Fix
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -30,9 +30,10 @@ from distcheck.report.html.heat import SIGNS, heat_map
 from distcheck.report.html.pairs import matrix
 from distcheck.report.html.stages import time_line
 from distcheck.report.legend import LEGEND
-from distcheck.report.measured import GROUPS, first_calls, models, trainings
+from distcheck.report.measured import GROUPS, first_calls, models
 from distcheck.report.sections import DETAILED, Problem, evidence_lines, gaps, problems
 from distcheck.report.summary import advice, counts, headline, outcome_of
+from distcheck.report.training import training_lines
 from distcheck.rules.diagnose import Diagnosis
 
 _CODE = re.compile(r"`([^`]+)`")
@@ -88,7 +89,7 @@ def render(job: Job, diagnosis: Diagnosis, options: Detail) -> str:
         about_groups=GROUPS,
         devices=tables.devices(report),
         provenance=provenance(report.bandwidth),
-        models=[*models(report), *first_calls(job), *trainings(job)],
+        models=[*models(report), *first_calls(job), *training_lines(report)],
         charts=curves.charts(job, report),
         box=_BOX,
         fold=fold,

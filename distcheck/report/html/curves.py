@@ -10,7 +10,8 @@ from distcheck.collectives.plan import bus_factor, label
 from distcheck.facts.job import Job
 from distcheck.facts.quantities import size
 from distcheck.report.measured import figure
-from distcheck.report.schema import Bandwidth, Document
+from distcheck.report.schema.document import Document
+from distcheck.report.schema.figures import Bandwidth
 
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 424, 16, 214

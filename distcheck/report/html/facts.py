@@ -9,7 +9,7 @@ from typing import NamedTuple
 from distcheck.facts.job import Job
 from distcheck.report.attributes import ABSENT, Attributes, Spread, of_node, of_ranks, spread
 from distcheck.report.node_names import fold_nodes
-from distcheck.report.schema import Document
+from distcheck.report.schema.document import Document
 from distcheck.report.sections import where
 
 FEW = 6

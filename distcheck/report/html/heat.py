@@ -13,7 +13,7 @@ from distcheck.facts.quantities import count, size
 from distcheck.facts.ranges import fold
 from distcheck.report.measured import figure, largest
 from distcheck.report.node_names import fold_nodes
-from distcheck.report.schema import STATUSES, Document, RankRow, Status
+from distcheck.report.schema.document import STATUSES, Document, RankRow, Status
 from distcheck.report.sections import PIECES
 
 ROWS = 48

@@ -1,0 +1,1 @@
+"""The data of the reports; `document` is the contract of ``--format json``."""

@@ -1,0 +1,112 @@
+"""The whole report as data: the contract of ``--format json``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from distcheck.facts.rank import Stage
+from distcheck.report.gpus import RankGpu
+from distcheck.report.schema.comparison import Comparison
+from distcheck.report.schema.figures import Bandwidth, DeviceRow, GroupRow, Model
+from distcheck.report.schema.mesh import GroupPlace, MeshRow
+from distcheck.report.schema.part import Part
+from distcheck.report.schema.training import TrainingRow
+from distcheck.rules.finding import Fix, Owner, Scope, Severity, VerdictName
+
+Status = Literal["ok", "warning", "error", "unknown", "missing"]
+STATUSES: tuple[Status, ...] = ("ok", "warning", "error", "unknown", "missing")
+
+
+class World(Part, frozen=True):
+    """What was checked."""
+
+    ranks: int
+    """The world size if a rank names one, else the number of ranks that reported."""
+    nodes: int
+    launcher: str
+    backend: str
+    """"auto" if not decided."""
+    torch: str | None
+    nccl: str | None
+
+
+class Found(Part, frozen=True):
+    """One finding."""
+
+    rule: str
+    aliases: tuple[str, ...]
+    severity: Severity
+    scope: Scope
+    owner: Owner
+    confirmed: bool
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    message: str
+    evidence: dict[str, Any]
+    fix: Fix
+    docs: str
+
+
+class Unlooked(Part, frozen=True):
+    """What a rule could not check, and why."""
+
+    rule: str
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    reason: str
+
+
+class RankRow(Part, frozen=True):
+    """One rank, present or missing; unknown fields are None."""
+
+    rank: int | None
+    node: str | None
+    local_rank: int | None
+    gpu: RankGpu | None
+    master: str
+    """Result of its process at MASTER_ADDR:MASTER_PORT, as one word; "-" if not tried."""
+    stage: Stage | None
+    status: Status
+    mesh: dict[str, GroupPlace] | None = None
+    """Its group in each dimension of --mesh; None without one that fits."""
+
+
+class Exclude(Part, frozen=True):
+    """The nodes that a scheduler should exclude."""
+
+    hostlist: str
+    nodes: tuple[str, ...]
+
+
+class Document(Part, frozen=True):
+    """The whole report."""
+
+    schema: Literal[1]
+    distcheck: str
+    command: str
+    verdict: VerdictName
+    exit_code: int
+    seconds: float
+    world: World
+    findings: tuple[Found, ...]
+    not_checked: tuple[Unlooked, ...]
+    ranks: tuple[RankRow, ...]
+    missing_ranks: tuple[int, ...]
+    bandwidth: tuple[Bandwidth, ...]
+    exclude: Exclude
+    models: tuple[Model, ...]
+    devices: tuple[DeviceRow, ...] = ()
+    mesh: MeshRow | None = None
+    """None without a --mesh that fits."""
+    groups: tuple[GroupRow, ...] = ()
+    training: tuple[TrainingRow, ...] = ()
+    """Empty without --step."""
+    comparison: Comparison | None = None
+    """None without `report --baseline`."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the document."""
+    return msgspec.json.schema(Document)
