@@ -1,9 +1,9 @@
-"""Time something on 4 nodes of the test cluster: ``four_nodes.py gate|torchrun|net|start|dropped`` prints seconds.
+"""Time things on 4 nodes of the test cluster: reads gate, torchrun, net, start or dropped from stdin, prints seconds.
 
 gate is the whole `distcheck gate` from outside, through srun, from its start to its end. torchrun is a bare all_reduce
 script under one torchrun per node (static rendezvous), started by the same srun on the same nodes, from start to end.
-net is the whole `distcheck net`, start only the start of distcheck's program on every node. dropped prints two numbers:
-when a rank says that it cannot reach a MASTER_ADDR whose packets are dropped, and when it ends.
+net is the whole `distcheck net`, start only the start of distcheck's program on every node. dropped prints for
+each of three nodes when a rank says that it cannot reach a MASTER_ADDR whose packets are dropped, and when it ends.
 
 The nodes run the package installed in the folder that PYTHONPATH names; without one, the checkout.
 """
@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -29,53 +30,67 @@ TORCHRUN = (
         f"--master-port 29511 {TESTS}/cluster/all_reduce.py"
     ),
 )  # fmt: skip
-
-
 NET = ("salloc", "-N4", "distcheck", "net", "--nproc", "2")
 START = ("srun", "-N4", "--ntasks-per-node=1", "distcheck", "--version")
+WHERE = ("srun", "-N4", "--ntasks-per-node=1", "python3", "-c", "import distcheck; print(distcheck.__file__)")
 RANK_1 = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
 DROP = "table inet f { chain in { type filter hook input priority 0; tcp dport != 22 drop; }; }"
+INSTALLED = "/shared/installed"
 
 
 def main() -> None:
-    what = sys.argv[1]
     cluster = Cluster()
     try:
-        if installed := os.environ.get("PYTHONPATH"):
-            shutil.copytree(installed, cluster.shared / "installed")
-        print(*(dropped(cluster) if what == "dropped" else [whole(cluster, what)]))
+        environ = install(cluster)
+        for line in sys.stdin:
+            what = line.strip()
+            print(*(dropped(cluster, environ) if what == "dropped" else [whole(cluster, what, environ)]), flush=True)
     finally:
         cluster.conclude()
 
 
-def _environ(cluster: Cluster) -> dict[str, str]:
-    return {"PYTHONPATH": "/shared/installed"} if (cluster.shared / "installed").exists() else {}
+def install(cluster: Cluster) -> dict[str, str]:
+    """Return the variables with which every node runs the installed package."""
+    installed = os.environ.get("PYTHONPATH")
+    if not installed:
+        return {}
+    shutil.copytree(installed, cluster.shared / "installed")
+    environ = {"PYTHONPATH": INSTALLED}
+    where = cluster.run("head", *WHERE, env=environ).out.split()
+    if len(where) != 4 or not all(path.startswith(INSTALLED) for path in where):
+        sys.exit(f"not the installed package but {where} would be measured")
+    return environ
 
 
-def whole(cluster: Cluster, what: str) -> float:
+def whole(cluster: Cluster, what: str, environ: dict[str, str]) -> float:
     """Return the seconds from the start to the end of one of the commands."""
     command = {"gate": GATE, "torchrun": TORCHRUN, "net": NET, "start": START}[what]
     start = time.perf_counter()
-    ended = cluster.run("head", *command, env=_environ(cluster), timeout=300)
+    ended = cluster.run("head", *command, env=environ, timeout=300)
     seconds = time.perf_counter() - start
     if ended.code != 0:
         sys.exit(f"{what} ended with {ended.code}: {ended.out[-2000:]} {ended.err[-2000:]}")
     return seconds
 
 
-def dropped(cluster: Cluster) -> tuple[float, float]:
-    """Return the seconds until a rank that cannot reach MASTER_ADDR says so, and until it ends."""
+def dropped(cluster: Cluster, environ: dict[str, str]) -> list[float]:
+    """Return the seconds until ranks that cannot reach MASTER_ADDR say so, and until they end."""
     cluster.netns("node1", "nft", "-f", "-", text=DROP)
-    start = time.perf_counter()
-    running = cluster.start("node2", "distcheck", "env", env={**RANK_1, **_environ(cluster)})
-    said = ""
-    while "still trying to reach rank 0" not in said:
-        said = running.process.stderr.readline()
-        if not said:
-            sys.exit("the rank ended without a word of MASTER_ADDR")
-    told = time.perf_counter() - start
-    running.wait(120)
-    return told, time.perf_counter() - start
+
+    def of_node(node: str) -> tuple[float, float]:
+        start = time.perf_counter()
+        running = cluster.start(node, "distcheck", "env", env={**RANK_1, **environ})
+        said = ""
+        while "still trying to reach rank 0" not in said:
+            said = running.process.stderr.readline()
+            if not said:
+                raise RuntimeError(f"the rank on {node} ended without a word of MASTER_ADDR")
+        told = time.perf_counter() - start
+        running.wait(120)
+        return told, time.perf_counter() - start
+
+    with ThreadPoolExecutor() as pool:
+        return [seconds for both in pool.map(of_node, ("node2", "node3", "node4")) for seconds in both]
 
 
 main()

@@ -1,22 +1,24 @@
-"""Time collectives as distcheck reports them and in a bare torch loop, in turn, on the same forked ranks.
+"""Time collectives as distcheck reports them and in a bare torch loop, burst by burst in turn, on the same ranks.
 
-``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians over the rounds of the mean
-over the ranks, the ratio of the two and by which share of itself that may be off (95 % confidence). With a second
+``python side_by_side.py RANKS`` prints one JSON line per operation and size: the medians of the seconds per call, the
+ratio of the two, that of the bare loop to itself, each with its interval, and the number of bursts. With a second
 number, all_reduce in a group of so many ranks is timed while the other ranks wait, as distcheck does with --mesh.
 
-On a machine of two cores a single call differs from the next by a fifth, so that rounds follow each other until
-the ratio is known to `KNOWN`, or a size's time is over.
+A burst of distcheck's own code is compared with the bare bursts just before and just after it, and each of the bare
+loop in the same way with its neighbours: that is the noise below which no difference can be seen. Buffers are made anew
+after some bursts, because where they lie in memory makes a difference of some per cent.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from distcheck.collectives import groups, worker
@@ -24,55 +26,62 @@ from distcheck.collectives.figure import measure
 from distcheck.collectives.operations import Group
 from distcheck.collectives.plan import Plan, Task
 from distcheck.collectives.store import agree, farewell, open_store, part_of, reach_store
-from distcheck.collectives.timing import meet
+from distcheck.collectives.timing import iterations_for, meet
 from distcheck.facts.mesh import Mesh
 
 # isort: split
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.ratio import LOOKS, beside, estimate_of_ratios, judged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch._C._distributed_c10d import Store
 
 OPERATIONS = ("all_reduce", "broadcast")
-SIZES = (1 << 20, 1 << 24, 1 << 28)
+SIZES = (1 << 20, 1 << 24, 1 << 26, 1 << 28)
 CPU = torch.device("cpu")
-BURST_SECONDS = 1.0
-KNOWN = 0.012
-FEWEST_ROUNDS, SECONDS_OF_A_SIZE = 12, 90.0
+GOAL = (0.97, 1.03)
+BURST_SECONDS = 0.1
+BURSTS = 8
+"""With the same buffers."""
+SECONDS_OF_A_ROW = 8.0
+"""No new buffers after these."""
+_MEETINGS = 3
+"""What `measure` holds before its first burst, to warm up."""
 
 
 class Told(NamedTuple):
-    """What a rank says of one round: seconds per call."""
+    """What a rank says of the bursts with the same buffers: seconds per call."""
 
     op: str
     size: int
-    ours: float
-    theirs: float
+    ours: list[float]
+    theirs: list[float]
+    """One more, so that each of ours has one before and one after."""
 
 
-def bare_loop(op: str, size_bytes: int, iterations: int, group: dist.ProcessGroup | None) -> float:
+def bare_loop(op: str, size_bytes: int, group: dist.ProcessGroup | None) -> Callable[[int], float]:
+    """Return what times so many calls, as people write it."""
     data = torch.ones(size_bytes // 4).zero_()
 
-    def call() -> None:
-        if op == "all_reduce":
-            dist.all_reduce(data, group=group)
-        else:
-            dist.broadcast(data, 0)
+    def burst(iterations: int) -> float:
+        dist.barrier(group)
+        start = time.perf_counter()
+        for _ in range(iterations):
+            if op == "all_reduce":
+                dist.all_reduce(data, group=group)
+            else:
+                dist.broadcast(data, 0)
+        return (time.perf_counter() - start) / iterations
 
-    for _ in range(3):
-        call()
-    dist.barrier(group)
-    start = time.perf_counter()
-    for _ in range(iterations):
-        call()
-    return (time.perf_counter() - start) / iterations
+    return burst
 
 
 def be_rank(task: Task) -> Iterator[int | Told]:
-    """Yield the port of rank 0's store, if this is rank 0, and then the rounds."""
+    """Yield the port of rank 0's store, if this is rank 0, and then what each of its bursts took."""
     torch.set_num_threads(1)
     store = open_store(600) if task.store is None else reach_store(task.store, 600)
     if task.store is None:
@@ -84,54 +93,71 @@ def be_rank(task: Task) -> Iterator[int | Told]:
     if group.origin == 0:
         for op in task.plan.operations:
             for size in task.plan.sizes_bytes:
-                yield from rounds(task, op, size, group, part_of(store, f"{op} {size}"))
-    agree(store, "all rounds", 0 if task.rank == 0 else None)
+                yield from row(task, op, size, group, part_of(store, f"{op} {size}"))
+    agree(store, "all rows", 0 if task.rank == 0 else None)
     farewell(store, task.world_size, host=task.store is None)
 
 
-def rounds(task: Task, op: str, size: int, group: Group, store: Store) -> Iterator[Told]:
-    end = time.monotonic() + SECONDS_OF_A_SIZE
-    iterations = 0
+def row(task: Task, op: str, size: int, group: Group, store: Store) -> Iterator[Told]:
+    """Yield the bursts of each set of buffers until rank 0 knows whether the ratio is as it should be."""
+    end = time.monotonic() + SECONDS_OF_A_ROW
     told: list[Told] = []
     while True:
-        # Who comes first changes from round to round: whatever grows or fades meanwhile meets both alike.
-        ours_first = iterations == 0 or len(told) % 2 == 0
-        theirs = 0.0 if ours_first else bare_loop(op, size, iterations, group.handle)
-        part = part_of(store, f"round {len(told)} {iterations}")
-        timing = measure(task.plan, op, "float32", size, group, part, lambda: meet(CPU, group.handle))
-        first, iterations = iterations == 0, timing.iterations
-        if first:
-            continue  # the machine warms to the size
-        theirs = bare_loop(op, size, iterations, group.handle) if ours_first else theirs
-        told.append(Told(op, size, timing.bursts[0], theirs))
+        told.append(bursts(task, op, size, group, part_of(store, f"buffers {len(told)}")))
         yield told[-1]
         enough = None
         if task.rank == 0:
-            enough = int(len(told) >= FEWEST_ROUNDS and (off(told) <= KNOWN or time.monotonic() > end))
+            decided = judged(estimate_of_ratios(ratios(told)), GOAL) != "undecided"
+            enough = int(decided or time.monotonic() > end or len(told) == LOOKS)
         if agree(store, f"enough after {len(told)}", enough):
             return
 
 
-def ratio(told: list[Told]) -> float:
-    """Return the median of the rounds' ratios; a round that something else disturbed counts no more than another."""
-    return statistics.median(t.ours / t.theirs for t in told)
+def bursts(task: Task, op: str, size: int, group: Group, store: Store) -> Told:
+    """Run distcheck's own measurement; while it waits for the other ranks before a burst, time the bare loop."""
+    loops = [bare_loop(op, size, group.handle) for _ in range(2)]
+    seconds = [loop(1) for loop in loops]  # to warm up
+    calls = agree(store, "calls", iterations_for(seconds[1], BURST_SECONDS) if task.rank == 0 else None)
+    theirs: list[float] = []
+    meetings = 0
+
+    def gather() -> None:
+        nonlocal meetings
+        meetings += 1
+        if meetings > _MEETINGS:
+            theirs.append(loops[len(theirs) % 2](calls))
+            # Every burst of the bare loop begins after such a wait, so every one of distcheck's does, too.
+            agree(store, f"turn {meetings}", 0 if task.rank == 0 else None)
+        meet(CPU, group.handle)
+
+    timing = measure(replace(task.plan, iterations=calls), op, "float32", size, group, store, gather, BURSTS)
+    theirs.append(loops[len(theirs) % 2](calls))
+    assert len(theirs) == len(timing.bursts) + 1, "measure() warms up in another way"
+    return Told(op, size, list(timing.bursts), theirs)
 
 
-def off(told: list[Told]) -> float:
-    """Return by which share of itself the ratio may be off: 1.96 standard errors of a median."""
-    logs = [math.log(t.ours / t.theirs) for t in told]
-    middle = statistics.median(logs)
-    spread = 1.4826 * statistics.median(abs(log - middle) for log in logs)
-    return 1.96 * 1.2533 * spread / math.sqrt(len(logs))
+def ratios(told: list[Told]) -> list[float]:
+    """Return distcheck's bursts over the bare ones beside them."""
+    return [ratio for t in told for ratio in beside(t.ours, t.theirs, t.theirs[1:])]
 
 
-def main() -> None:
-    ranks = int(sys.argv[1])
-    several = int(sys.argv[2]) if len(sys.argv) > 2 else ranks
-    operations, sizes = (OPERATIONS, SIZES) if several == ranks else (OPERATIONS[:1], SIZES[:2])
-    mesh = Mesh({"dp": ranks // several, "tp": several}) if several < ranks else None
-    plan = Plan("gloo", operations, sizes, deadline_seconds=600, burst_seconds=BURST_SECONDS, mesh=mesh)
-    streams = []
+def noise(told: list[Told]) -> list[float]:
+    """Return the bare bursts over the bare ones beside them, which have the other buffer."""
+    return [ratio for t in told for ratio in beside(t.theirs[1:], t.theirs, t.theirs[2:])]
+
+
+def mean_of(ranks: list[Told]) -> Told:
+    """Return the mean over the ranks, burst by burst."""
+
+    def mean(sides: Iterator[list[float]]) -> list[float]:
+        return [statistics.fmean(burst) for burst in zip(*sides, strict=True)]
+
+    return Told(ranks[0].op, ranks[0].size, mean(t.ours for t in ranks), mean(t.theirs for t in ranks))
+
+
+def start(plan: Plan, ranks: int) -> list[Iterator[str]]:
+    """Fork the ranks and return the lines that each prints."""
+    lines: list[Iterator[str]] = []
     store = None
     for rank in range(ranks):
         read, write = os.pipe()
@@ -144,26 +170,33 @@ def main() -> None:
             finally:
                 os._exit(0)
         os.close(write)
-        streams.append(os.fdopen(read))
+        lines.append(os.fdopen(read))
         if store is None:
-            store = ("127.0.0.1", json.loads(streams[0].readline()))
+            store = ("127.0.0.1", json.loads(next(lines[0])))
+    return lines
+
+
+def main() -> None:
+    ranks = int(sys.argv[1])
+    several = int(sys.argv[2]) if len(sys.argv) > 2 else ranks
+    operations, sizes = (OPERATIONS, SIZES) if several == ranks else (OPERATIONS[:1], SIZES[:2])
+    mesh = Mesh({"dp": ranks // several, "tp": several}) if several < ranks else None
+    plan = Plan("gloo", operations, sizes, deadline_seconds=600, size_seconds=120, mesh=mesh)
     rows: dict[tuple[str, int], list[Told]] = {}
-    for same in zip(*streams[:several], strict=True):
-        of_ranks = [Told(*json.loads(line)) for line in same]
-        ours, theirs = (statistics.mean(side) for side in list(zip(*of_ranks, strict=True))[2:])
-        op, size = of_ranks[0].op, of_ranks[0].size
-        rows.setdefault((op, size), []).append(Told(op, size, ours, theirs))
+    for same in zip(*start(plan, ranks)[:several], strict=True):
+        told = mean_of([Told(*json.loads(line)) for line in same])
+        rows.setdefault((told.op, told.size), []).append(told)
     if len(rows) < len(operations) * len(sizes):
         sys.exit("a rank ended before its last size")
     for (op, size), told in rows.items():
         line = {
             "op": op,
             "bytes": size,
-            "ours": statistics.median(t.ours for t in told),
-            "theirs": statistics.median(t.theirs for t in told),
-            "ratio": ratio(told),
-            "off": off(told),
-            "rounds": len(told),
+            "ours": statistics.median(burst for t in told for burst in t.ours),
+            "theirs": statistics.median(burst for t in told for burst in t.theirs),
+            "bursts": len(ratios(told)),
+            "ratio": estimate_of_ratios(ratios(told)),
+            "noise": estimate_of_ratios(noise(told)),
         }
         print(json.dumps(line), flush=True)
 

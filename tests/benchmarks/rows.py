@@ -1,0 +1,297 @@
+"""The benchmarks: what is measured, against what, with which goal.
+
+A benchmark returns the rows of one table. To add one, write a function here and add it to `BENCHMARKS`, say in `COVERS`
+which code can change its figures, and add a heading with an empty block to docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.programs import (
+    HERE,
+    NotMeasuredError,
+    four_nodes,
+    free_port,
+    names_from_files,
+    output_of,
+    output_of_script,
+    seconds_of,
+)
+from benchmarks.ratio import (
+    Estimate,
+    Pair,
+    Row,
+    alone,
+    at_least,
+    at_most,
+    beyond,
+    compared,
+    counted,
+    in_turn,
+    until_decided,
+)
+
+PYTHON = sys.executable
+
+# --- start-up
+
+
+def start_of_env_against_typer() -> list[Row]:
+    name = "distcheck env / typer app with one empty command"
+    once = in_turn(distcheck_env, lambda: seconds_of([PYTHON, str(HERE / "empty_app.py")]))
+    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(1.3))], 8, 24)
+
+
+def start_of_env_against_collect_env() -> list[Row]:
+    name = "distcheck env / python -m torch.utils.collect_env"
+    once = in_turn(distcheck_env, lambda: seconds_of([PYTHON, "-m", "torch.utils.collect_env"]))
+    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(0.10))], 4, 12)
+
+
+def distcheck_env() -> float:
+    one_rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return seconds_of([PYTHON, "-m", "distcheck", "env"], **one_rank, **master)
+
+
+# --- the first figure
+
+
+def first_figure_against_torchrun() -> list[Row]:
+    name = "bandwidth --nproc 8 to its first figure / torchrun"
+    once = in_turn(first_figure, torchrun)
+    return until_decided(once, lambda pairs: [compared(name, pairs, at_most(0.33))], 3, 7)
+
+
+def first_figure() -> float:
+    """Return the seconds from the start of the process to the first figure.
+
+    The saved job counts from where distcheck's own code begins. What the process took outside that (the
+    interpreter's start, its end) is added in full.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "job.json"
+        command = ["bandwidth", "--nproc", "8", "--backend", "gloo", "--sizes", "1M", "--save", str(saved)]
+        whole = seconds_of(names_from_files([PYTHON, "-m", "distcheck", *command]))
+        job = json.loads(saved.read_text())
+    first = job["collectives"]["first_figure_seconds"]
+    if first is None:
+        raise NotMeasuredError(f"distcheck measured nothing: {job['collectives']}")
+    return float(first) + whole - float(job["seconds"])
+
+
+def torchrun() -> float:
+    """Return the seconds from the start of torchrun to the first result on any rank."""
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", "8", "--master-port", str(free_port())]
+    start = time.time()
+    output = output_of(names_from_files([PYTHON, *command, str(HERE / "bare_all_reduce.py")]))
+    return min(float(line) for line in output.splitlines()) - start
+
+
+# --- several nodes
+
+
+def gate_on_four_nodes_against_torchrun() -> list[Row]:
+    name = "whole gate on 4 nodes x 2 ranks / torchrun of a bare all_reduce"
+    with four_nodes() as ask:
+        once = in_turn(lambda: ask("gate")[0], lambda: ask("torchrun")[0])
+        return until_decided(once, lambda pairs: [compared(name, pairs, at_most(0.42))], 3, 6)
+
+
+def net_on_four_nodes() -> list[Row]:
+    name = "net on 4 nodes x 2 ranks, seconds beyond the start of its processes"
+    with four_nodes() as ask:
+        once = in_turn(lambda: ask("net")[0], lambda: ask("start")[0])
+        return until_decided(once, lambda pairs: [beyond(name, pairs, at_most(2.0))], 3, 8)
+
+
+def a_master_whose_packets_are_dropped() -> list[Row]:
+    """Three nodes at once wait for what does not answer, so that their figures are of the same 20 seconds."""
+    with four_nodes() as ask:
+        told = ask("dropped")
+    said, ended = [[(seconds, bound) for seconds in told[i::2]] for i, bound in ((0, 10.0), (1, 23.0))]
+    return [
+        compared("a dropped MASTER_ADDR: said on stderr / 10 s", said, at_most(1.0)),
+        compared("a dropped MASTER_ADDR: concluded / --join-timeout + 3 s", ended, at_most(1.0)),
+    ]
+
+
+# --- the figures themselves
+
+
+def figures_against_a_bare_loop() -> list[Row]:
+    rows = []
+    for shape, which in (("2", "2 ranks"), ("4", "4 ranks"), ("8 4", "4 of 8 ranks, the others wait")):
+        for line in output_of([PYTHON, str(HERE / "side_by_side.py"), *shape.split()]).splitlines():
+            told = json.loads(line)
+            name = f"{told['op']}, {told['bytes'] >> 20} MiB, {which} / bare torch loop"
+            rows.append(
+                Row(
+                    name,
+                    told["ours"],
+                    told["theirs"],
+                    Estimate(*told["ratio"]),
+                    (0.97, 1.03),
+                    times=told["bursts"],
+                    noise=Estimate(*told["noise"]),
+                )
+            )
+    return rows
+
+
+# --- scale
+
+
+def judging_and_rendering() -> list[Row]:
+    few, many = 8192, 65536
+    small, large = (json.loads(output_of_script("judge_and_render.py", str(ranks))) for ranks in (few, many))
+    name = f"judge and render {many} ranks"
+    plain = middle(large["plain"]) / middle(small["plain"])
+    rows = []
+    for kind in large["seconds"]:
+        growth = [
+            (a / b, plain)
+            for a, b in zip(samples(large["seconds"][kind]), samples(small["seconds"][kind]), strict=False)
+        ]
+        what = f"{name}, {kind}: growth from {few} / that of a plain pass over the ranks"
+        rows.append(compared(what, growth, at_most(1.1))._replace(unit="times"))
+    exponents = [math.log(row.ours or 1) / math.log(many / few) for row in rows]
+    worst, of_a_pass = max(exponents), math.log(plain) / math.log(many / few)
+    what = f"{name}: largest exponent of the growth / that of a plain pass over the ranks"
+    rows.append(counted(what, worst, of_a_pass, worst / of_a_pass, at_most(1.1)))
+    healthy = samples(large["seconds"]["healthy"])
+    costs = {"judge_cpu_seconds_per_rank": middle(healthy) / many}
+    rows.append(alone(f"{name}, healthy: seconds of CPU", healthy, at_most(5.0), costs=costs))
+    of_memory = {"judge_bytes_per_rank": large["GiB"] * (1 << 30) / many}
+    what = f"{name}, peak memory beyond the job's own"
+    rows.append(counted(what, large["GiB"], None, large["GiB"], at_most(0.5), "GiB", of_memory))
+    of_facts = {"job_bytes_per_rank": large["job_GiB"] * (1 << 30) / many}
+    what = f"memory of the facts of {many} ranks"
+    return [*rows, counted(what, large["job_GiB"], None, large["job_GiB"], at_most(2.0), "GiB", of_facts)]
+
+
+def samples(value: float | list[float]) -> list[float]:
+    """Return the repetitions that a program printed, or its one figure."""
+    return value if isinstance(value, list) else [value]
+
+
+def middle(value: float | list[float]) -> float:
+    return statistics.median(samples(value))
+
+
+def roll_call_against_a_tcp_store() -> list[Row]:
+    ranks = 8192
+    name = f"roll call of {ranks} ranks on {ranks // 8} simulated nodes"
+
+    def rows(pairs: list[Pair]) -> list[Row]:
+        against = compared(f"{name} / TCPStore with a client per rank", pairs, at_most(0.2))
+        costs = {
+            "roll_call_seconds_per_node": (against.ours or 0) / (ranks // 8),
+            "tcp_store_seconds_per_client": (against.theirs or 0) / ranks,
+        }
+        return [against, alone(f"{name}, seconds", [ours for ours, _ in pairs], at_most(1.0), costs=costs)]
+
+    once = in_turn(
+        lambda: float(output_of_script("roll_call.py", "distcheck")),
+        lambda: float(output_of_script("roll_call.py", "store")),
+    )
+    return until_decided(once, rows, 3, 8)
+
+
+# --- who is bad
+
+
+def isolation_against_everybody_twice() -> list[Row]:
+    """How often exactly the bad nodes are named, on simulated clusters with faults of ten kinds, the same each time."""
+    found = json.loads(output_of_script("isolation_accuracy.py", "--json", "--trials", "60"))
+    trials = sum(r["trials"] for r in found)
+
+    def mean(figure: str) -> Pair:
+        ours, theirs = (sum(r[side][figure] * r["trials"] for r in found) / trials for side in ("ours", "theirs"))
+        return ours, theirs
+
+    name = f"the bad node out of 4 to 12,500, {trials} simulated clusters"
+    exact, blamed = mean("exact"), mean("innocent")
+    worst = min(found, key=lambda r: r["ours"]["exact"] - r["theirs"]["exact"])
+    least = worst["ours"]["exact"], worst["theirs"]["exact"]
+    few = [r for r in found if "29%" not in r["kind"] and "of any names" not in r["kind"]]
+    rounds = [max(r[side]["rounds"] for r in few) for side in ("ours", "theirs")]
+    return [
+        counted(f"{name}: exact verdicts / testing everybody twice", *exact, exact[0] / exact[1], at_least(1)),
+        counted(f"{name}: the same, least lead in one kind and size", *least, least[0] - least[1], at_least(0)),
+        counted(f"{name}: good nodes that are blamed, each time", *blamed, blamed[0], at_most(0.001)),
+        counted(
+            f"{name}: rounds of pairs up to 10 % bad, at most",
+            *rounds,
+            rounds[0],
+            at_most(4),
+            "rounds",
+            {"isolation_rounds": rounds[0]},
+        ),
+    ]
+
+
+BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
+    measure.__name__: measure
+    for measure in (
+        start_of_env_against_typer,
+        start_of_env_against_collect_env,
+        first_figure_against_torchrun,
+        gate_on_four_nodes_against_torchrun,
+        net_on_four_nodes,
+        a_master_whose_packets_are_dropped,
+        figures_against_a_bare_loop,
+        judging_and_rendering,
+        roll_call_against_a_tcp_store,
+        isolation_against_everybody_twice,
+    )
+}
+_START = (
+    "distcheck/__main__.py",
+    "distcheck/cli/main.py",
+    "distcheck/cli/command.py",
+    "distcheck/cli/options.py",
+    "distcheck/cli/request.py",
+    "distcheck/run/entry.py",
+    "distcheck/rules/diagnose.py",
+    "distcheck/probe/host.py",
+    "distcheck/probe/process.py",
+    "distcheck/rules/__init__.py",
+    "distcheck/report/text.py",
+)
+"""What every start runs and what chooses the rest; one more field or rule changes a start by less than a hundredth."""
+
+COVERS: dict[str, tuple[str, ...]] = {
+    "start_of_env_against_typer": (*_START, "tests/benchmarks/empty_app.py"),
+    "start_of_env_against_collect_env": _START,
+    "first_figure_against_torchrun": ("distcheck/collectives/*.py", "distcheck/launch/local/supervisor.py"),
+    "gate_on_four_nodes_against_torchrun": ("distcheck/collectives/*.py", "distcheck/rollcall/*.py"),
+    "net_on_four_nodes": ("distcheck/run/peer_round.py", "distcheck/rollcall/*.py"),
+    "a_master_whose_packets_are_dropped": ("distcheck/rollcall/*.py",),
+    "figures_against_a_bare_loop": (  # what times a call, and when a figure is known
+        *(f"distcheck/collectives/timing.py::{name}" for name in ("seconds_per_call", "iterations_for")),
+        "distcheck/collectives/spread.py",
+    ),
+    "judging_and_rendering": (
+        "distcheck/rules/diagnose.py",
+        "distcheck/rules/**/*.py",
+        "distcheck/report/*.py",
+        "tests/real_job.py",
+        "tests/benchmarks/judge_and_render.py",
+    ),
+    "roll_call_against_a_tcp_store": ("distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),
+    "isolation_against_everybody_twice": (
+        "distcheck/isolation/*.py",
+        "tests/isolation/simulator.py",
+        "tests/benchmarks/isolation_accuracy.py",
+    ),
+}
+"""By benchmark, the code whose change can change its figures."""

@@ -1,0 +1,48 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+from benchmarks.ratio import Estimate, Row, alone, at_least, at_most, counted
+from benchmarks.rows import BENCHMARKS, COVERS
+from benchmarks.run import as_json, as_text, exit_code
+
+ROOT = Path(__file__).parents[2]
+
+YES, NO, OPEN = (counted("counted", 1, 2, 0.5, at_most(bound)) for bound in (1, 0.1, 0.5))
+OPEN = alone("alone", [1.0, 2.0, 3.0], at_most(2))
+BROKEN = Row("broken", None, None, None, at_most(1), error="OSError: no srun")
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"), [([YES], 0), ([YES, OPEN], 20), ([YES, OPEN, NO], 1), ([YES, BROKEN], 1), ([OPEN], 20)]
+)
+def test_a_run_passes_if_every_row_is_met(rows, code):
+    assert exit_code(rows) == code
+
+
+def test_a_row_is_json_without_infinities_and_null_if_undecided():
+    rows = [YES, NO, OPEN, BROKEN, alone("once", [1.0], at_least(1), costs={"seconds_per_rank": 1.0})]
+    told = json.loads(json.dumps([as_json("b", row) for row in rows], allow_nan=False))
+    assert [row["met"] for row in told] == [True, False, None, False, None]
+    assert all({"name", "ours", "theirs", "ratio", "goal", "met", "benchmark"} <= set(row) for row in told)
+    assert told[3]["error"] == "OSError: no srun"
+    assert (told[4]["low"], told[4]["goal"], told[4]["costs"]) == (None, [1, None], {"seconds_per_rank": 1.0})
+
+
+def test_the_table_has_a_spread_for_every_row_and_the_noise_where_it_was_measured():
+    noisy = Row("noisy", 1.0, 1.0, Estimate(1.0, 0.98, 1.02), (0.97, 1.03), noise=Estimate(1.001, 0.99, 1.01))
+    text = as_text([YES, OPEN, noisy, alone("once", [1.0], at_most(math.pi)), BROKEN])
+    lines = {line.split()[0]: line for line in text.splitlines()[2:]}
+    assert lines["noisy"].split()[-8:] == ["0.02", "1.001", "+-", "0.011", "0.97", "to", "1.03", "yes"]
+    assert "undecided" in lines["alone"]
+    assert "unknown" in lines["once"]
+    assert "no srun" in lines["broken"]
+    assert "theirs / theirs" not in as_text([YES])
+
+
+def test_every_benchmark_has_its_code_and_its_place_in_the_page():
+    import measured  # benchmarks.run knows where it is
+
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert {table.name for table in measured.tables(page)} == set(BENCHMARKS) == set(COVERS)
