@@ -101,6 +101,12 @@ def four_nodes() -> Iterator[Callable[[str], list[float]]]:
         yield ask
 
 
+def one_rank() -> dict[str, str]:
+    """Return the variables of a world of one rank."""
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    return {**ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

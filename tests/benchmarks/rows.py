@@ -21,6 +21,7 @@ from benchmarks.programs import (
     four_nodes,
     free_port,
     names_from_files,
+    one_rank,
     output_of,
     output_of_script,
     seconds_of,
@@ -38,6 +39,7 @@ from benchmarks.ratio import (
     in_turn,
     until_decided,
 )
+from benchmarks.unit_costs import unit_costs
 
 PYTHON = sys.executable
 
@@ -57,9 +59,7 @@ def start_of_env_against_collect_env() -> list[Row]:
 
 
 def distcheck_env() -> float:
-    one_rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return seconds_of([PYTHON, "-m", "distcheck", "env"], **one_rank, **master)
+    return seconds_of([PYTHON, "-m", "distcheck", "env"], **one_rank())
 
 
 # --- the first figure
@@ -168,7 +168,7 @@ def judging_and_rendering() -> list[Row]:
     what = f"{name}: largest exponent of the growth / that of a plain pass over the ranks"
     rows.append(counted(what, worst, of_a_pass, worst / of_a_pass, at_most(1.1)))
     healthy = samples(large["seconds"]["healthy"])
-    costs = {"judge_cpu_seconds_per_rank": middle(healthy) / many}
+    costs = {"judge_seconds_per_rank": middle(healthy) / many}
     rows.append(alone(f"{name}, healthy: seconds of CPU", healthy, at_most(5.0), costs=costs))
     of_memory = {"judge_bytes_per_rank": large["GiB"] * (1 << 30) / many}
     what = f"{name}, peak memory beyond the job's own"
@@ -194,8 +194,8 @@ def roll_call_against_a_tcp_store() -> list[Row]:
     def rows(pairs: list[Pair]) -> list[Row]:
         against = compared(f"{name} / TCPStore with a client per rank", pairs, at_most(0.2))
         costs = {
-            "roll_call_seconds_per_node": (against.ours or 0) / (ranks // 8),
-            "tcp_store_seconds_per_client": (against.theirs or 0) / ranks,
+            "roll_call_seconds_per_process": (against.ours or 0) / (ranks // 8),
+            "store_seconds_per_client": (against.theirs or 0) / ranks,
         }
         return [against, alone(f"{name}, seconds", [ours for ours, _ in pairs], at_most(1.0), costs=costs)]
 
@@ -234,7 +234,6 @@ def isolation_against_everybody_twice() -> list[Row]:
             rounds[0],
             at_most(4),
             "rounds",
-            {"isolation_rounds": rounds[0]},
         ),
     ]
 
@@ -252,6 +251,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
         judging_and_rendering,
         roll_call_against_a_tcp_store,
         isolation_against_everybody_twice,
+        unit_costs,
     )
 }
 _START = (
@@ -293,5 +293,6 @@ COVERS: dict[str, tuple[str, ...]] = {
         "tests/isolation/simulator.py",
         "tests/benchmarks/isolation_accuracy.py",
     ),
+    "unit_costs": (*_START, "distcheck/rollcall/*.py", "tests/benchmarks/roll_call.py"),
 }
 """By benchmark, the code whose change can change its figures."""

@@ -1,7 +1,8 @@
 """Measure distcheck against what people would use instead: ``python tests/benchmarks/run.py [--json]``.
 
-``--only NAME`` measures the rows of one kind; ``--write`` writes them into docs/benchmarks.md, which wants a quiet
-machine. What is measured is an installed, compiled package, not the checkout: pip installs it into a temporary folder.
+``--only NAME`` measures the rows of one kind; ``--write`` writes them into docs/benchmarks.md, and their unit costs
+into docs/scale.md, which wants a quiet machine. What is measured is an installed, compiled package, not the checkout:
+pip installs it into a temporary folder.
 
 Absolute times say little on a machine that has other work, so ratios are judged, by their own spread: see ratio.py. The
 exit code is 0 if every row is met, 20 if some are only undecided, else 1. A row that could not be measured is not met
@@ -28,6 +29,7 @@ import tabulate
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import build_scale
 import measured
 from benchmarks.programs import NotMeasuredError, install
 from benchmarks.ratio import Estimate, Interval, Row, at_most, counted
@@ -57,6 +59,8 @@ def write(name: str, rows: Sequence[Row]) -> None:
         return
     command = f"python tests/benchmarks/run.py --only {name} --write"
     measured.put(PAGE, name, as_text(rows, "github").splitlines(), covers=COVERS[name], command=command)
+    if costs := {cost: value for row in rows for cost, value in row.costs.items()}:
+        build_scale.keep(name, command, costs)
 
 
 def as_json(benchmark: str, row: Row) -> dict[str, Any]:
