@@ -16,7 +16,7 @@ class TrainingRow(Part, frozen=True):
     """One way of training, over all ranks."""
 
     way: str
-    """DDP, FSDP2, or tensor parallel layers in the groups of a dimension."""
+    """DDP, FSDP2, or TP: tensor parallel layers in the groups of a dimension."""
     dtype: str | None
     """The type of the tensors; None if no rank took part."""
     ranks: int
