@@ -9,7 +9,7 @@ import msgspec
 
 from distcheck.rollcall import connection
 from distcheck.rollcall.framing import encode
-from distcheck.rollcall.protocol import FromFollower, Hello, Report, Word
+from distcheck.rollcall.protocol import FromFollower, Hello, Report, StoreAt, Word
 from distcheck.rollcall.wire import ProtocolError
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Follower:
         self.arrived_at = now - hello.waited_seconds
         """The time of its first attempt: what it then waited for the leader is not its own delay."""
         self.leaves_at = now + hello.seconds_left
+        self.heard_at = now
+        """When it sent its last report."""
         self.report = report
         self.writer = writer
         self.hears_by = seals[0] if seals else None
@@ -78,6 +80,8 @@ class Follower:
         """
         if self._words.qsize() >= _MOST_WORDS:
             raise ProtocolError("too many unexpected messages")
+        if not isinstance(word, StoreAt):  # its report is still to come
+            self.heard_at = asyncio.get_running_loop().time()
         self._words.put_nowait(word)
 
     def leave(self) -> None:

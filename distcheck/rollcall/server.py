@@ -77,6 +77,8 @@ class Server:
         self.on_trouble: Callable[[str], None] = lambda _reason: None
         self.opened_at = asyncio.get_running_loop().time()
         self._rank = min(own := frozenset(ranks), default=0)
+        self.elsewhere: dict[int, str] = {}
+        """Ranks of this job that connected but look for another MASTER_ADDR:MASTER_PORT, which is the value."""
         self._present: set[int] = set()
         self._note_present(own)
         self._leaves_at = float("inf")
@@ -106,6 +108,11 @@ class Server:
     def complete(self) -> bool:
         """Whether a process has reported for every rank of the world."""
         return len(self._present) >= self.world_size
+
+    @property
+    def present(self) -> int:
+        """How many ranks of the world a process has reported for."""
+        return len(self._present)
 
     def missing(self, most: int) -> tuple[int, ...]:
         """Return the first `most` ranks that no process has reported."""
@@ -291,6 +298,7 @@ class Server:
         if self.of_node and hello.found != "node":
             return NotYet(hello.nonce, self.master)
         if not alike and not (self.admit_strangers and hello.found != "node" and self._fits(hello)):
+            self.elsewhere.update((n, hello.master) for n in hello.ranks if 0 <= n < self.world_size)
             return NotYet(hello.nonce, self.master)
         return Welcome(hello.nonce, self.run, self.uid, self.of_node, self._rank, self.packages)
 

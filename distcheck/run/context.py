@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.rollcall.doors import PeerListener
 from distcheck.rollcall.handshake import Connection
 from distcheck.rollcall.server import Server
-from distcheck.run.progress import Watcher
+from distcheck.run.progress import Progress
 from distcheck.run.record import Record
 from distcheck.run.request import Publish, Request, RunResult
 from distcheck.run.watchdog import Watchdog
@@ -67,7 +66,9 @@ class Session:
         """The child that looks at the job's folders and files."""
         self.memory: Conversation | None = None
         """The child that remembers the attempts of this process's torchelastic agent."""
-        self.watcher = Watcher(quiet=request.quiet)
+        # Of the job's processes on a terminal, only one draws; those that people start by hand have one each.
+        draws = 0 in request.own_ranks or request.placements[0].launcher == "by hand"
+        self.progress = Progress(lambda: self.deadline, quiet=request.quiet, terminal=draws)
         self.server: Server | None = None
         self.signpost: Server | None = None
         """Sends processes of the job that connect to this node to the leader's address."""
@@ -97,13 +98,18 @@ class Session:
         return min(seconds, max(0.1, self._last - time.monotonic()))
 
     def say(self, text: str) -> None:
-        """Print a progress line to stderr."""
-        if not self.request.quiet:
-            print(f"distcheck: {text}", file=sys.stderr, flush=True)  # noqa: T201 progress belongs to stderr
+        """Print a line that stays to stderr."""
+        self.progress.say(text)
 
     @contextlib.contextmanager
     def reminding(self, text: Callable[[float], str]) -> Iterator[None]:
-        """Print a line if the body takes long; `text` gets the seconds that it has taken."""
+        """Print a line if the body takes long; `text` gets the seconds that it has taken.
+
+        A live line shows it all the time.
+        """
+        if self.progress.live:
+            yield
+            return
         reminder = asyncio.get_running_loop().call_later(
             _REMIND_AFTER_SECONDS, lambda: self.say(text(_REMIND_AFTER_SECONDS))
         )
@@ -114,7 +120,7 @@ class Session:
 
     async def deliver(self, job: Job, diagnosis: Diagnosis, code: int) -> RunResult:
         """Publish the report, once, add the run to the history, and return its result."""
-        self.watcher.close()
+        self.progress.close()
         self.outcome = RunResult(job, self._publish(job, diagnosis, code), reported=True)
         if self.request.history and not self.interrupted:
             from distcheck.run import history

@@ -15,6 +15,7 @@ from distcheck.run.attempts import ending_with_agent
 from distcheck.run.context import Session
 from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
 from distcheck.run.join import arrive
+from distcheck.run.progress import StageView
 from distcheck.run.request import NEVER_MET, NOBODY_ELSE, NOBODY_TO_MEET, WITH_OTHERS, Publish, Request, RunResult
 from distcheck.run.watchdog import Watchdog
 
@@ -50,6 +51,7 @@ async def _bounded(run: Session) -> RunResult:
         interrupt(signal.SIGTERM)  # as the agent itself does when it ends its ranks
 
     with caught(interrupt), ending_with_agent(run.request.environ, agent_ended):
+        drawing = asyncio.ensure_future(run.progress.keep_drawing()) if run.progress.live else None
         try:
             await asyncio.wait({main}, timeout=run.remaining() + 0.5)
             if main.done() and not main.cancelled():
@@ -62,6 +64,8 @@ async def _bounded(run: Session) -> RunResult:
                 return main.result()
             return await _cut_short(run, f"the run was ended by {cause}")
         finally:
+            if drawing is not None:
+                drawing.cancel()
             await _close(run)
 
 
@@ -72,6 +76,7 @@ def _note_complete(run: Session) -> None:
 
 
 async def _run(run: Session) -> RunResult:
+    run.progress.begin("", lambda: StageView("node", "looking at this node"))
     await collect.start_ranks(run)
     await collect.collect(run)
     if not run.request.meets:
@@ -134,7 +139,7 @@ async def _end_alone(run: Session) -> RunResult:
 
 async def _close(run: Session) -> None:
     """Close every endpoint and end every process of ours, each within a short timeout."""
-    run.watcher.close()
+    run.progress.close()
     closing = (
         run.local.close() if run.local else None,
         run.storage.close(_CLOSE_SECONDS / 2) if run.storage else None,

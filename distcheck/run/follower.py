@@ -28,6 +28,7 @@ from distcheck.rollcall.protocol import (
 from distcheck.rollcall.wire import ProtocolError
 from distcheck.run import attempts, peer_round, ras, storage, trials
 from distcheck.run.join import put_up_signpost
+from distcheck.run.progress import StageView
 from distcheck.run.request import NEVER_MET, WITH_OTHERS, RunResult
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ async def _follow(run: Session, connection: Connection) -> RunResult:
     await storage.compare(run, connection.welcome)
     connection.say(run.record.report(doors))
     await put_up_signpost(run, connection)
+    run.progress.begin("", lambda: StageView(run.record.process.stage if run.record.process else "", "rank 0 leads"))
     importing = asyncio.create_task(_say_when_ready(run, connection))
     measuring: asyncio.Task[None] | None = None
     aborted, halted = asyncio.Event(), asyncio.Event()

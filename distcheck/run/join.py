@@ -20,6 +20,7 @@ from distcheck.rollcall.handshake import Connection, Door
 from distcheck.rollcall.protocol import Hello
 from distcheck.rollcall.server import Server
 from distcheck.run import lost, storage
+from distcheck.run.progress import StageView
 
 if TYPE_CHECKING:
     from distcheck.run.context import Session
@@ -196,6 +197,7 @@ async def _join_as_follower(run: Session, ways: Doors, addresses: tuple[str, ...
             waits = any(a.outcome == "waiting" for a in run.record.attempts) and lost.to_ask(run.request.environ)
             if number == 1 and not waits and await _stand_in(run):
                 return Role.LEADER
+            run.progress.begin("", partial(_seeking, run, time.monotonic() + seconds))
             with run.reminding(partial(_awaited, run, seconds)):
                 attendance = await _attend(run, ways, seconds, leads=leads)
             run.record.note(attempts=attendance.attempts)
@@ -213,6 +215,12 @@ def _awaited(run: Session, seconds: float, waited: float) -> str:
         f"rank {place.rank} is still trying to reach rank 0 at {place.master_addr}:{place.master_port}; "
         f"the roll call closes in {max(0.0, seconds - waited):.0f} s"
     )
+
+
+def _seeking(run: Session, until: float) -> StageView:
+    place = run.request.placements[0]
+    why = f"rank {place.rank} tries to reach it at {place.master_addr}:{place.master_port}"
+    return StageView("roll call", awaited="rank 0", why=why, until=until)
 
 
 async def _gather_here(run: Session) -> Role:

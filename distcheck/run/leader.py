@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
 
@@ -11,9 +12,10 @@ from distcheck.facts.rank import RunAttempt
 from distcheck.rollcall.protocol import Bye, Here, LastCall
 from distcheck.rollcall.server import Server
 from distcheck.rules.diagnose import judge
-from distcheck.run import attempts, measure, peer_round
+from distcheck.run import attempts, measure, peer_round, waiting
 from distcheck.run.context import Session
 from distcheck.run.measure import FEWEST_NODES, ISOLATION_SECONDS, REPEAT_SECONDS, REPORT_RESERVE_SECONDS
+from distcheck.run.progress import StageView
 from distcheck.run.request import WITH_OTHERS, RunResult
 
 _LATECOMER_SECONDS = 0.5
@@ -65,6 +67,12 @@ async def _gather(run: Session, server: Server) -> None:
         ranks = ", ".join(map(str, server.missing(20)))
         return f"waiting for ranks {ranks}; the roll call closes in {max(0.0, patience - waited):.0f} s"
 
+    if not server.complete:
+        joined = f"{server.present} of {server.world_size} ranks joined"
+        run.progress.begin(
+            f"roll call: {joined}, waiting {patience:.0f} s at most for the others",
+            lambda: waiting.roll_call(server, until),
+        )
     with run.reminding(awaited):
         if not await server.wait_for_all(patience / 2, REPORT_RESERVE_SECONDS):
             server.admit_strangers = True
@@ -132,6 +140,8 @@ async def _isolate(run: Session) -> None:
     run.record.note(stage="isolation")
     if run.server is not None:
         run.record.set_stage_of_followers("isolation", run.record.followers)
+    nodes = f"looking for the bad one of {len(job.nodes)} nodes"
+    run.progress.begin(f"isolation: {nodes}, {run.remaining():.0f} s at most", lambda: StageView("isolation", nodes))
     if "isolation" not in run.asked.looks:
         run.record.asked = msgspec.structs.replace(run.record.asked, looks=(*run.asked.looks, "isolation"))
     run.record.isolation = await search.search(run, run.server, backend)
@@ -181,6 +191,8 @@ async def _conclude(run: Session) -> RunResult:
 async def _call_last(run: Session, server: Server, attempt: RunAttempt | None) -> None:
     """Ask which followers are alive: the verdict covers only processes that receive it."""
     asked = run.record.followers
+    since, left = time.monotonic(), [server.followers[uid] for uid in asked]
+    run.progress.begin("", lambda: waiting.followers("verdict", "", left, since, why="no answer yet"))
     keepers = attempts.keepers(run.record.job(), asked) if attempt else ()
     server.say_to_all(LastCall(attempt), keepers)
     server.say_to_all(LastCall(), [uid for uid in asked if uid not in keepers])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean, median
 
 import msgspec
@@ -14,12 +16,13 @@ from distcheck.collectives.spread import at_least, uncertainty
 from distcheck.facts.base import Missing
 from distcheck.facts.job import Collectives, Job, Measurement
 from distcheck.facts.nccl import Ras
+from distcheck.facts.quantities import count
 from distcheck.facts.rank import RankRun
 from distcheck.launch.local.supervisor import LocalRanks
 from distcheck.launch.local.tasks import tasks_for
 from distcheck.rollcall.protocol import Abort, RunReport, Start
 from distcheck.rollcall.server import Server
-from distcheck.run import ras
+from distcheck.run import ras, waiting
 from distcheck.run.context import Session
 from distcheck.run.group_figures import figures
 from distcheck.run.stall import Pace
@@ -72,8 +75,7 @@ async def collectives(run: Session) -> None:
     local = run.local
     if local is None:
         raise RuntimeError("rank 0's process started no ranks")
-    run.watcher.begin(len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes) + len([*measured(plan.mesh)]))
-    pace = Pace(run.watcher.step)
+    pace = Pace(_show(run, local, plan, job.world_size or 1).step)
     local.on_step = pace.step
     if run.server is not None:
         run.server.on_trouble = trouble
@@ -101,6 +103,21 @@ async def collectives(run: Session) -> None:
         ended.append("time limit reached")
     _keep(run, plan, reason, reports, ended[0] if ended else "", question.answer)
     run.record.looked |= {"collectives", "training"}
+
+
+def _show(run: Session, local: LocalRanks, plan: Plan, ranks: int) -> waiting.FigureCount:
+    """Show the collectives; return what is to be told of their figures."""
+    sweep = len(plan.operations) * len(plan.dtypes) * len(plan.sizes_bytes)
+    progress = waiting.FigureCount(
+        sweep + len([*measured(plan.mesh)]), time.monotonic, partial(run.progress.draw, now=True)
+    )
+    followers = [run.server.followers[uid] for uid in run.record.followers] if run.server is not None else []
+    run.progress.begin(
+        f"collectives: {count(ranks, 'rank')} with {plan.backend}, {count(progress.of, 'figure')}, "
+        f"{run.remaining():.0f} s at most",
+        partial(waiting.measuring, local, followers, time.monotonic(), progress),
+    )
+    return progress
 
 
 async def _hear_who_could_begin(run: Session, plan: Plan, reason: str, own: RunReport, error: str) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
-import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from distcheck.facts.errors import UsageError
 from distcheck.facts.job import Job, LeftOut
+from distcheck.facts.quantities import count
 from distcheck.launch.remote import engine, mpi, slurm, ssh
 from distcheck.launch.remote.assignment import Assignment
 from distcheck.launch.remote.collector import Homecoming
@@ -22,6 +23,7 @@ from distcheck.probe.environment import redacted
 from distcheck.rollcall.seal import make_token
 from distcheck.rules.diagnose import judge
 from distcheck.run.interrupts import INTERRUPT_SECONDS, caught
+from distcheck.run.progress import Progress, StageView
 from distcheck.run.request import Publish, Request, RunResult
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ _START_UP_SECONDS = 3.0
 """Kept back from the probes' --timeout, to start them and to receive their facts."""
 _LAST_WORDS_SECONDS = 1.0
 """Between the stop signal to the probes and their end."""
+_NAMED = 4
+"""Most nodes that the live line names."""
 _LINGER_SECONDS = 3.0
 """How long a probe may stay after the leader has sent the whole job."""
 
@@ -66,11 +70,11 @@ class _Start:
         self.interrupted: signal.Signals | None = None
         self._interrupted_at = 0.0
         self._nobody_else_at = 0.0
+        self.progress = Progress(lambda: self.deadline, quiet=request.quiet)
 
     def say(self, text: str) -> None:
-        """Print a progress line to stderr."""
-        if not self.request.quiet:
-            print(f"distcheck: {text}", file=sys.stderr, flush=True)  # noqa: T201 progress belongs to stderr
+        """Print a line that stays to stderr."""
+        self.progress.say(text)
 
     def interrupt(self, signum: signal.Signals) -> None:
         """End the run with what is known."""
@@ -101,8 +105,12 @@ class _Start:
         if launch.engine == "ssh":
             launch = launch._replace(environment={"DISTCHECK_TOKEN": token, **launch.environment})
         commands: tuple[Command, ...] = tuple(module.commands(launch, self._assignment(launch)))
-        home = Homecoming(launch, module.WORDS, self.say)
+        home = Homecoming(launch, module.WORDS, self.say, live=self.progress.live)
         self._nobody_else_at = 0.0
+        self.progress.begin(
+            f"launch: starting distcheck on {count(len(launch.hosts), 'node')} through {launch.engine}",
+            partial(_view, home),
+        )
         try:
             engine.run(
                 commands,
@@ -113,6 +121,8 @@ class _Start:
             )
         except OSError as error:
             raise UsageError(f"{commands[0].key} could not be started: {error}") from error
+        finally:
+            self.progress.close()
         interrupted = self.interrupted.name if self.interrupted else ""
         ended = ""
         if interrupted:
@@ -138,6 +148,7 @@ class _Start:
         )
 
     def _wish(self, home: Homecoming) -> Wish:
+        self.progress.draw()
         now = time.monotonic()
         stop_at = self.deadline - _LAST_WORDS_SECONDS
         if self.interrupted:
@@ -152,6 +163,21 @@ class _Start:
             return "go on"
         self._nobody_else_at = self._nobody_else_at or now
         return "close" if now >= self._nobody_else_at + self.request.connect_seconds else "go on"
+
+
+def _view(home: Homecoming) -> StageView:
+    """Return what the leader is doing, and the nodes that sent no facts yet."""
+    silent = home.silent
+    more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
+    return StageView(
+        "launch",
+        home.stage,
+        done=len(home.launch.hosts) - len(silent),
+        of=len(home.launch.hosts),
+        unit="nodes",
+        awaited=", ".join(silent[:_NAMED]) + more,
+        why="no facts yet",
+    )
 
 
 def _shown(command: Command) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from distcheck.rollcall.peers import AGAIN_SECONDS, better_of, choose, doubtful,
 from distcheck.rollcall.protocol import PeerDoor, PeerReport, Roster
 from distcheck.rollcall.resolution import in_thread
 from distcheck.rollcall.server import Server
+from distcheck.run import waiting
 from distcheck.selection import interfaces
 
 if TYPE_CHECKING:
@@ -127,6 +129,11 @@ async def hold(run: Session, server: Server) -> None:
     for uid, follower in here.items():
         follower.say(Roster(nonce, choice.get(uid, ()), seconds))
     patience = min(4 * seconds + 3, run.remaining(_REPORT_RESERVE_SECONDS))
+    since = time.monotonic()
+    run.progress.begin(
+        f"peers: {len(doors)} processes test the ports between them, {patience:.0f} s at most",
+        lambda: waiting.followers("peers", "", [*here.values()], since, why="testing ports", until=since + patience),
+    )
     mine, heard = await asyncio.gather(
         take_part(run, Roster(nonce, choice.get(run.uid, ()), seconds), seconds, [f.address for f in here.values()]),
         server.hear_all(PeerReport, patience, here),

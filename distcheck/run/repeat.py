@@ -19,6 +19,7 @@ from distcheck.isolation.round import NodeGroup, Round
 from distcheck.rules.collectives.figures import busbw
 from distcheck.rules.diagnose import diagnose
 from distcheck.run.group_tests import GroupTests
+from distcheck.run.progress import StageView
 from distcheck.selection.alternatives import alternatives
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ async def repeat(run: Session, backend: str, slow: Measurement | None = None) ->
             return None
         number += 1
         changed = " ".join(f"{name}={value}" for name, value in variables.items()) or "no change"
-        run.say(f"repeating {plan.operations[0]} on {', '.join(nodes)} with {changed}")
+        text = f"repeating {plan.operations[0]} on {', '.join(nodes)} with {changed}"
+        run.progress.begin(text, lambda: StageView("isolation", text))
         limit = _ON_CPUS_SECONDS if backend == "gloo" else _ON_GPUS_SECONDS
         step = Round(number, (NodeGroup(nodes, "again"),))
         tests = GroupTests(run, run.server, members, backend, step, min(limit, left), plan=plan, variables=variables)

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while something is measured, and what a pipe never gets."""
+"""What a person at a terminal sees while ranks are awaited and measured, and what a job log gets."""
 
 from __future__ import annotations
 
@@ -6,15 +6,32 @@ import os
 import pty
 import re
 
-RUN = ("bandwidth", "--nproc", "2", "--op", "all_reduce", "--sizes", "1M:16M", "--time-limit", "3")
+import pytest
+
+RUN = (
+    "bandwidth",
+    "--op",
+    "all_reduce",
+    "--sizes",
+    "1M:1M",
+    "--iters",
+    "2",
+    "--join-timeout",
+    "60",
+    "--timeout",
+    "120",
+)
 SHORT = ("bandwidth", "--nproc", "2", "--op", "all_reduce", "--sizes", "64K:64K", "--iters", "5")
 
 
-def seen_on_a_terminal(start, *words):
-    """Run with standard error on a terminal of 120 columns; return how it ended and all that was shown."""
+def seen_on_a_terminal(start, *words, env=None, seen=lambda _shown: None):
+    """Run with standard error on a terminal of 160 columns; return how it ended and all that was shown.
+
+    `seen` gets what was shown so far.
+    """
     ours, theirs = pty.openpty()
     try:
-        running = start(*words, stderr=theirs, env={"TERM": "xterm", "COLUMNS": "120"})
+        running = start(*words, stderr=theirs, env={"TERM": "xterm", "COLUMNS": "160"} | (env or {}))
         os.close(theirs)
         shown = b""
         while True:
@@ -25,19 +42,32 @@ def seen_on_a_terminal(start, *words):
             if not more:
                 break
             shown += more
+            seen(shown.decode(errors="replace"))
         return running.wait(), shown.decode()
     finally:
         os.close(ours)
 
 
-def test_a_terminal_shows_what_is_measured_and_the_time_left_and_is_clean_at_the_end(start):
-    ended, shown = seen_on_a_terminal(start, *RUN)
-    assert ended.code == 0
+@pytest.mark.process
+def test_a_terminal_shows_who_is_awaited_and_what_is_measured_and_is_clean_at_the_end(start, port):
+    """Rank 1 comes when rank 0 has said that it waits for it."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    late = []
+
+    def seen(shown):
+        if "for rank 1" in shown and not late:
+            late.append(start(*RUN, env=place | {"RANK": "1", "LOCAL_RANK": "1"}))
+
+    ended, shown = seen_on_a_terminal(start, *RUN, env=place | {"RANK": "0", "LOCAL_RANK": "0"}, seen=seen)
+    follower = late[0].wait()
+    assert (ended.code, follower.code, follower.err) == (0, 0, "")
+    (first, *_), (last, *_) = (re.findall(each, shown) for each in (r"roll call .*?\r", r"collectives .*?\r"))
+    assert re.search(r"1/2 ranks; waiting \d:\d\d:\d\d more for rank 1: not connected yet; deadline in 0:0", first)
+    assert re.search(r"0/1 figures.*; deadline in \d:\d\d:\d\d", last)
     assert "all_reduce 1048576 B" in shown
-    assert "all_reduce 16777216 B" in shown
-    assert re.search(r"[0-3]/3", shown), "how many of the figures are there"
-    assert re.search(r"\d:\d\d:\d\d|-:--:--", shown), "the time left"
-    assert shown.rstrip().endswith("\x1b[2K"), "the line is taken away"
+    assert "1/1 figures" in shown
+    assert shown.endswith("\x1b[2K"), "the line is taken away"
+    assert "\n" not in shown
 
 
 def test_quiet_shows_nothing(start):
@@ -45,6 +75,8 @@ def test_quiet_shows_nothing(start):
     assert (ended.code, shown) == (0, "")
 
 
-def test_a_pipe_gets_no_progress(distcheck):
+def test_a_pipe_gets_one_line_for_each_stage_in_which_ranks_wait(distcheck):
     ended = distcheck(*SHORT)
-    assert (ended.code, ended.err) == (0, "")
+    (text,) = ended.err.splitlines()
+    assert ended.code == 0
+    assert re.fullmatch(r"distcheck: collectives: 2 ranks with gloo, 1 figure, \d+ s at most", text)

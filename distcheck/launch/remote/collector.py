@@ -30,6 +30,8 @@ _NO_NODE = re.compile(
 _LAST_LINES = 12
 _EXITED = re.compile(r"[Ee]xited with exit code (\d+)")
 _OURS = "distcheck: "
+STAGE = re.compile(r"distcheck: (roll call|peers|collectives|isolation): ")
+"""The begin of the line that the leader prints for a stage."""
 
 
 class Heard(NamedTuple):
@@ -42,8 +44,11 @@ class Heard(NamedTuple):
 class Homecoming:
     """Reads the output of a launch's commands and builds the job."""
 
-    def __init__(self, launch: Outside, words: Words, say: Callable[[str], None]) -> None:
-        self.launch, self._words, self._say = launch, words, say
+    def __init__(self, launch: Outside, words: Words, say: Callable[[str], None], *, live: bool = False) -> None:
+        """Pass on distcheck's own lines; with a `live` line, keep those about stages for it."""
+        self.launch, self._words, self._say, self._live = launch, words, say, live
+        self.stage = ""
+        """What the leader said last of its stage."""
         self._ranks, self._tasks = launch.ranks_by_name(), launch.host_of_task
         self._reader = Reader()
         self._arrived: dict[str, str] = {}
@@ -76,6 +81,14 @@ class Homecoming:
     def ended(self, key: str, code: int) -> None:
         """Record that a command has ended."""
         (self._nodes.get(key) or self._engine).codes.append(code)
+
+    @property
+    def silent(self) -> list[str]:
+        """The nodes whose facts are not there."""
+        known = {r.placement.rank for report in self._reports.values() for r in report.ranks}
+        names = {report.node.name for report in self._reports.values()}
+        here = {host for host, ranks in self._ranks.items() if (known.issuperset(ranks) if ranks else host in names)}
+        return [host for host in self._ranks if host not in here]
 
     @property
     def nobody_else(self) -> bool:
@@ -122,6 +135,11 @@ class Homecoming:
                 self._blamed.add(found[1])
                 exited = _EXITED.search(text)
                 heard.codes.extend([int(exited[1])] if exited else [])
+        if STAGE.match(text):  # nothing that explains why a node has no facts
+            self.stage = text.removeprefix(_OURS)
+            if not self._live:
+                self._say(self.stage)
+            return
         if text.startswith(_OURS):
             self._say(text.removeprefix(_OURS))
         if text.strip():

@@ -363,3 +363,29 @@ def test_undecodable_output_is_kept_too():
     launch = Launch()
     launch.home.line("node1", b"\xff\xfe oh\x1b[0m", error=True)
     assert "oh" in launch.words("node1")
+
+
+# -- progress
+
+STAGE = "roll call: 2 of 6 ranks joined, waiting 20 s at most for the others"
+
+
+@pytest.mark.parametrize(("engine", "label"), [("ssh", ""), ("slurm", "0: ")])
+def test_the_leaders_line_about_a_stage_is_passed_on_and_explains_no_silent_node(engine, label):
+    launch = Launch(engine)
+    launch.error(f"{label}distcheck: {STAGE}\n{label}distcheck: a warning")
+    assert launch.said == [STAGE, "a warning"]
+    assert launch.home.stage == STAGE
+    assert launch.words("node1") == "distcheck: a warning"
+
+
+def test_a_live_line_shows_the_stage_and_the_nodes_without_facts():
+    launch = Launch()
+    launch.home = Homecoming(launch.home.launch, WORDS["ssh"], launch.said.append, live=True)
+    launch.error(f"distcheck: {STAGE}\ndistcheck: a warning")
+    assert (launch.said, launch.home.stage) == (["a warning"], STAGE)
+    assert launch.home.silent == ["node1", "node2", "node3"]
+    launch.tell(2, Arrived(__version__, "node2", 2))
+    assert "node2" in launch.home.silent, "it came, and knows nothing yet"
+    launch.tell(2, Collected(report_of(2)))
+    assert launch.home.silent == ["node1", "node3"]
