@@ -23,7 +23,7 @@ class Follower:
     """A process that was admitted and has reported."""
 
     def __init__(
-        self, hello: Hello, report: Report, writer: asyncio.StreamWriter, seals: tuple[Seal, Seal] | None = None
+        self, hello: Hello, report: Report, transport: asyncio.Transport, seals: tuple[Seal, Seal] | None = None
     ) -> None:
         self.uid = hello.uid
         self.ranks = frozenset(hello.ranks)
@@ -34,8 +34,7 @@ class Follower:
         self.heard_at = now
         """When it sent its last report."""
         self.report = report
-        self.writer = writer
-        self.hears_by = seals[0] if seals else None
+        self._transport = transport
         self._says_by = seals[1] if seals else None
         self._words: asyncio.Queue[FromFollower | None] = asyncio.Queue()
         """Its messages since then; None when it is gone."""
@@ -52,12 +51,12 @@ class Follower:
     @property
     def address(self) -> str:
         """Its address on this connection."""
-        return connection.plain_address(self.writer.get_extra_info("peername")[0])
+        return connection.plain_address(self._transport.get_extra_info("peername")[0])
 
     @property
     def met_at(self) -> str:
         """Our address on this connection."""
-        return connection.plain_address(self.writer.get_extra_info("sockname")[0])
+        return connection.plain_address(self._transport.get_extra_info("sockname")[0])
 
     def say(self, word: Word) -> None:
         """Send a message; nothing is sent to a follower that is gone."""
@@ -66,7 +65,7 @@ class Follower:
     def send(self, frame: bytes) -> None:
         """Send an encoded message."""
         if not self.gone:
-            self.writer.write(frame if self._says_by is None else self._says_by.close(frame))
+            self._transport.write(frame if self._says_by is None else self._says_by.close(frame))
 
     async def hear(self) -> FromFollower | None:
         """Return its next message; None if it is gone and left no more."""

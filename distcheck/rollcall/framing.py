@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -35,7 +34,6 @@ async def read(
     limit: int = FRAME_LIMIT_BYTES,
     *,
     seal: Seal | None = None,
-    expect: Callable[[int], None] | None = None,
 ) -> _T:
     """Read one frame and return its message.
 
@@ -44,7 +42,6 @@ async def read(
         decoder: for the messages that the other side may send now.
         limit: the largest body that is accepted.
         seal: the other side's, with a token.
-        expect: called with the size of the body before it is read; its ProtocolError ends the reading.
 
     Raises:
         ProtocolError: the bytes are not a frame, the frame is larger than `limit`, the decoder refuses it, or its seal
@@ -52,11 +49,11 @@ async def read(
         EOFError: the other side has closed.
         OSError: the connection broke.
     """
-    body = await read_body(reader, limit, expect)
+    body = await read_body(reader, limit)
     return decode(body if seal is None else seal.open(body), decoder)
 
 
-async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[int], None] | None = None) -> bytes:
+async def read_body(reader: asyncio.StreamReader, limit: int) -> bytes:
     """Read one frame as `read` does, and return its body undecoded."""
     try:
         header = await reader.readexactly(HEADER.size)
@@ -64,23 +61,31 @@ async def read_body(reader: asyncio.StreamReader, limit: int, expect: Callable[[
         if error.partial:
             raise ProtocolError(banner(error.partial)) from None
         raise EOFError from None
-    magic, length = HEADER.unpack(header)
-    if magic != MAGIC:
-        if magic.startswith(_EVERY_MAGIC):
-            raise ProtocolError(
-                f"another version of distcheck: its frames begin with {banner(magic)}, not {banner(MAGIC)}"
-            )
+    if not header.startswith(_EVERY_MAGIC):
         with contextlib.suppress(asyncio.TimeoutError, OSError):
             header += await asyncio.wait_for(reader.read(200), 0.2)
         raise ProtocolError(banner(header))
-    if length > limit:
-        raise ProtocolError(f"a frame of {length} bytes; the limit is {limit}")
-    if expect is not None:
-        expect(length)
+    length = length_of(header, limit)
     try:
         return await reader.readexactly(length)
     except asyncio.IncompleteReadError:
         raise EOFError from None
+
+
+def length_of(header: bytes, limit: int) -> int:
+    """Return the length of the body that follows a header.
+
+    Raises:
+        ProtocolError: it is not distcheck's header, or the body is larger than `limit`.
+    """
+    magic, length = HEADER.unpack(header)
+    if not magic.startswith(_EVERY_MAGIC):
+        raise ProtocolError(banner(header))
+    if magic != MAGIC:
+        raise ProtocolError(f"another version of distcheck: its frames begin with {banner(magic)}, not {banner(MAGIC)}")
+    if length > limit:
+        raise ProtocolError(f"a frame of {length} bytes; the limit is {limit}")
+    return int(length)
 
 
 def decode(body: bytes, decoder: msgspec.msgpack.Decoder[_T]) -> _T:

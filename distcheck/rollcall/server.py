@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
-import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from distcheck.probe import network
-from distcheck.rollcall import connection, framing, identity, protocol
-from distcheck.rollcall.follower import Follower, is_of, with_clock
+from distcheck.rollcall import connection, identity
+from distcheck.rollcall.follower import Follower
 from distcheck.rollcall.framing import encode
-from distcheck.rollcall.protocol import (
-    Challenge,
-    Elsewhere,
-    Hello,
-    NotYet,
-    Ready,
-    Refused,
-    Report,
-    Trouble,
-    Welcome,
-    Word,
-    follower_decoder,
-    hello_decoder,
-)
-from distcheck.rollcall.wire import HEADER, ProtocolError
+from distcheck.rollcall.protocol import Elsewhere, Hello, NotYet, Refused, Welcome, Word
+from distcheck.rollcall.visit import Visit
+from distcheck.rollcall.wire import ProtocolError
 
-if TYPE_CHECKING:
-    from distcheck.rollcall.seal import Seal
-
-_HELLO_SECONDS = 5.0
-_REPORT_SECONDS = 10.0
-_BACKLOG = 4096
+_BACKLOG = 1 << 16
+"""The kernel takes no more than net.core.somaxconn; who does not fit tries again a second later."""
+_ACCEPTED_AT_ONCE = 256
 _MOST_BYTES, _MOST_BYTES_A_RANK = 1 << 28, 1 << 18
 """The most bytes received from all followers in a run. A report has about 2 kB per rank."""
 _MOST_RANKS = 1 << 16
@@ -72,8 +55,8 @@ class Server:
         """The leader's address, where this server only redirects to it and admits no follower."""
         self.of_node = False
         """Whether only processes of this node that did not find rank 0 either are admitted."""
-        self.most_at_the_door = 4096
-        """The most connections before their Hello; beyond that the oldest is closed."""
+        self.most_connections = 4096
+        """Followers and connections before their report; beyond that the oldest of these is closed."""
         self.on_trouble: Callable[[str], None] = lambda _reason: None
         self.opened_at = asyncio.get_running_loop().time()
         self._rank = min(own := frozenset(ranks), default=0)
@@ -86,15 +69,21 @@ class Server:
         self._open = True
         self._servers: list[asyncio.Server] = []
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._at_the_door: dict[asyncio.StreamWriter, None] = {}
+        self._visits: set[Visit] = set()
+        self._at_the_door: dict[Visit, None] = {}
+        """Those without a follower yet, oldest first."""
         self._bytes_left = _MOST_BYTES + _MOST_BYTES_A_RANK * min(world_size, _MOST_RANKS)
 
     async def open(self, sock: socket.socket) -> None:
         """Admit followers through a listening socket."""
         connection.prepare(sock)
-        # asyncio calls listen() again with this backlog; its default of 100 would delay large jobs by a second.
-        self._servers.append(await asyncio.start_server(self._welcome, sock=sock, backlog=_BACKLOG))
+        loop = asyncio.get_running_loop()
+        # asyncio accepts a whole backlog before it reads from any connection: a large one delays who came first.
+        self._servers.append(await loop.create_server(self._visit, sock=sock, backlog=_ACCEPTED_AT_ONCE))
+        sock.listen(_BACKLOG)
+
+    def _visit(self) -> Visit:
+        return Visit(self)
 
     async def open_side_door(self, most: int | None = None) -> int | None:
         """Listen on the first free side port of `most` and return it; None if none is free."""
@@ -179,111 +168,75 @@ class Server:
         for server in self._servers:
             server.close()
         self._servers.clear()
-        for writer in tuple(self._at_the_door):
-            writer.transport.abort()
+        for visit in tuple(self._at_the_door):
+            visit.close()
 
     async def close(self) -> None:
         """Stop listening and close all connections."""
         await self.close_doors()
-        for follower in self.followers.values():
-            follower.writer.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for visit in tuple(self._visits):
+            visit.close()
+        await asyncio.sleep(0)  # lets the loop close them
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection; whatever a stranger sends ends only its own connection."""
-        task = asyncio.current_task()
-        if task is not None:
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        follower: Follower | None = None
-        try:
-            follower = await self._admit(reader, writer)
-            if follower is not None:
-                await self._listen_to(follower, reader)
-        except (ProtocolError, EOFError, OSError, asyncio.TimeoutError, asyncio.CancelledError):
-            # `close` cancels this task; asyncio's streams would print a traceback for it.
-            pass
-        finally:
-            if follower is not None:
-                follower.leave()
-                self.on_trouble(f"lost the connection to {follower.report.node.name}")
-            writer.close()
+    def arrive(self, visit: Visit) -> None:
+        """Queue a connection before its report; silent connections do not keep followers out."""
+        if not self._open:
+            visit.close()
+            return
+        self._visits.add(visit)
+        self._at_the_door[visit] = None
+        if len(self._at_the_door) > max(1, self.most_connections - len(self.followers)):
+            oldest = next(iter(self._at_the_door))
+            del self._at_the_door[oldest]
+            oldest.close()
 
-    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Follower | None:
-        self._let_wait(writer)
-        announced: list[int] = []
-        try:
-            said = await connection.within(framing.read_body(reader, framing.HELLO_LIMIT_BYTES), _HELLO_SECONDS)
-            hello = framing.decode(said, hello_decoder)
-            seals = await self._challenge(reader, writer, hello, said)
-            answer = self._answer(hello)
-            welcomed = time.time()
-            writer.write(encode(answer, seals[1] if seals else None))
-            if not isinstance(answer, Welcome):
-                await connection.within(writer.drain(), _HELLO_SECONDS)
-                return None
-            if seals is not None:
-                self._at_the_door.pop(writer, None)  # it knows the token: a crowd of strangers must not push it out
-            reading = framing.read(
-                reader, follower_decoder, seal=seals[0] if seals else None, expect=lambda n: self._expect(n, announced)
-            )
-            report = await connection.within(reading, _REPORT_SECONDS)
-            if not isinstance(report, Report) or not is_of(report, hello) or not self._is_new(hello.uid):
-                raise ProtocolError("the report does not match the Hello")
-            announced.clear()
-        finally:
-            self._at_the_door.pop(writer, None)
-            self._bytes_left += sum(announced)
-        report = with_clock(report, welcomed, time.time())
-        follower = self.followers[hello.uid] = Follower(hello, report, writer, seals)
-        self._leaves_at = min(self._leaves_at, follower.leaves_at)
-        self._note_present(follower.ranks)
-        self._changed.set()
-        return follower
+    def trust(self, visit: Visit) -> None:
+        """Take a connection out of that queue: it knows the token, so a crowd of strangers must not push it out."""
+        self._at_the_door.pop(visit, None)
 
-    async def _challenge(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, said: bytes
-    ) -> tuple[Seal, Seal] | None:
-        """With a token, make the follower prove that it knows it; return its seal and ours.
+    def leave(self, visit: Visit, unused_bytes: int) -> None:
+        """Forget a connection that is closed."""
+        self._visits.discard(visit)
+        self._at_the_door.pop(visit, None)
+        self._bytes_left += unused_bytes
 
-        The follower proves it first, so that a mere attempt yields nothing that helps to guess the token.
+    def expect(self, size: int) -> None:
+        """Count a frame of this size against the byte limit of all followers together.
+
+        Raises:
+            ProtocolError: the limit is reached.
         """
-        if self._secret is None or hello.job != identity.public_key(self.job):
-            return None
-        from distcheck.rollcall import seal
-
-        challenge = encode(Challenge(hello.nonce, os.urandom(16).hex()))
-        writer.write(challenge)
-        seals = seal.seals(self._secret, said, challenge[HEADER.size :])
-        reading = framing.read(reader, protocol.proof_decoder, framing.ANSWER_LIMIT_BYTES, seal=seals[0])
-        await connection.within(reading, _HELLO_SECONDS)
-        return seals
-
-    def _expect(self, size: int, announced: list[int] | None = None) -> None:
-        """Count a frame of this size against the byte limit of all followers together."""
         if size > self._bytes_left:
             raise ProtocolError("the byte limit of this run is used up")
         self._bytes_left -= size
-        if announced is not None:
-            announced.append(size)
 
-    def _let_wait(self, writer: asyncio.StreamWriter) -> None:
-        """Queue a connection before its Hello; silent connections do not keep followers out."""
-        self._at_the_door[writer] = None
-        if len(self._at_the_door) > self.most_at_the_door:
-            oldest = next(iter(self._at_the_door))
-            del self._at_the_door[oldest]
-            oldest.transport.abort()
+    def admit(self, visit: Visit, follower: Follower) -> None:
+        """Take a follower that has reported.
 
-    def _is_new(self, uid: str) -> bool:
-        return self._open and uid != self.uid and uid not in self.followers
+        Raises:
+            ProtocolError: it is here already, or the roll call is closed.
+        """
+        if not self._open or follower.uid == self.uid or follower.uid in self.followers:
+            raise ProtocolError("this process has joined already, or the roll call is closed")
+        self._at_the_door.pop(visit, None)
+        self.followers[follower.uid] = follower
+        self._leaves_at = min(self._leaves_at, follower.leaves_at)
+        self._note_present(follower.ranks)
+        self._changed.set()
+
+    def hear_trouble(self, reason: str) -> None:
+        """Pass on that a follower is in trouble, or lost."""
+        self.on_trouble(reason)
+
+    def secret_for(self, hello: Hello) -> bytes | None:
+        """Return the secret that a follower must prove to know; None without one, and for another job's."""
+        return self._secret if hello.job == identity.public_key(self.job) else None
 
     def _note_present(self, ranks: Iterable[int]) -> None:
         self._present.update(n for n in ranks if 0 <= n < self.world_size)
 
-    def _answer(self, hello: Hello) -> Welcome | NotYet | Elsewhere | Refused:
+    def answer(self, hello: Hello) -> Welcome | NotYet | Elsewhere | Refused:
+        """Return the answer to a Hello."""
         if hello.job != identity.public_key(self.job):
             or_token = ", or its DISTCHECK_TOKEN differs" if self._secret is not None else ""
             return Refused(hello.nonce, f"this is the roll call of another job{or_token}")
@@ -315,13 +268,3 @@ class Server:
         """Whether a follower has a missing rank."""
         absent = (n for n in hello.ranks if 0 <= n < self.world_size and n not in self._present)
         return hello.world_size == self.world_size and any(True for _ in absent)
-
-    async def _listen_to(self, follower: Follower, reader: asyncio.StreamReader) -> None:
-        while True:
-            word = await framing.read(reader, follower_decoder, seal=follower.hears_by, expect=self._expect)
-            if isinstance(word, Trouble):
-                self.on_trouble(word.reason)
-            elif isinstance(word, Ready):
-                follower.ready.set()
-            else:
-                follower.take(word)

@@ -152,7 +152,7 @@ def _new_server(run: Session) -> Server:
     files = _raise_file_limit(run, run.request.placements[0].world_size or 0)
     server = _server(run)
     server.packages = storage.packages_of(run)
-    server.most_at_the_door = max(64, files // 4)
+    server.most_connections = max(64, files - _FILES_BESIDE_FOLLOWERS)
     if run.complete:
         server.close_roll()
     return server

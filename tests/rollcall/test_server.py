@@ -88,7 +88,7 @@ def test_followers_join_whatever_a_stranger_does(leading, live, capfd, stranger)
 def test_many_silent_connections_do_not_keep_followers_out(leading, live):
     async def main():
         async with leading(2) as leader:
-            leader.server.most_at_the_door = 16
+            leader.server.most_connections = 16
             crowd = [await leader.connect() for _ in range(200)]
             await leader.come("follower", 1)
             assert await leader.server.wait_for_all(3)
