@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import socket
@@ -30,9 +31,17 @@ def install(folder: str) -> None:
     subprocess.run([*command, "--disable-pip-version-check"], check=True)
     os.environ["PYTHONPATH"] = folder
     os.chdir(folder)  # `python -m` looks in the current folder first: at the top of a checkout it would run that
-    where = output_of([sys.executable, "-c", "import distcheck as d; print(d.__file__, d.__spec__.cached)"]).split()
-    if not all(path.startswith(folder) and Path(path).exists() for path in where):
-        raise NotMeasuredError(f"not the installed package but {' and '.join(where)} would be measured")
+    check_installed(Path(folder))
+
+
+def check_installed(folder: Path) -> None:
+    """Check that programs run the compiled package in a folder, not the checkout or one that Python compiles first."""
+    where = output_of([sys.executable, "-c", "import distcheck; print(distcheck.__file__)"], PYTHONPATH=str(folder))
+    if not Path(where.strip()).is_relative_to(folder):
+        raise NotMeasuredError(f"not the installed package but {where.strip()} would be measured")
+    modules = list((folder / "distcheck").rglob("*.py"))
+    if bare := [path for path in modules if not Path(importlib.util.cache_from_source(path)).exists()]:
+        raise NotMeasuredError(f"{len(bare)} of {len(modules)} modules are not compiled, {bare[0].name} for one")
 
 
 def output_of(command: Sequence[str], **variables: str) -> str:

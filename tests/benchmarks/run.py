@@ -20,9 +20,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tabulate
 
@@ -36,10 +36,17 @@ from benchmarks.ratio import Estimate, Interval, Row, at_most, counted
 from benchmarks.rows import BENCHMARKS, COVERS
 
 PAGE = "docs/benchmarks.md"
-WHOLE_RUN_SECONDS = 600.0
+WHOLE_RUN, WHOLE_RUN_SECONDS = "whole_run", 600.0
 
 
-def rows_of(name: str) -> list[Row]:
+class Measured(NamedTuple):
+    """The rows of a benchmark and the seconds that they took."""
+
+    rows: list[Row]
+    seconds: float
+
+
+def measure(name: str) -> Measured:
     """Measure one benchmark; say on stderr how long that took."""
     print(f"measuring {name} ...", file=sys.stderr, flush=True)
     start = time.monotonic()
@@ -47,9 +54,13 @@ def rows_of(name: str) -> list[Row]:
         rows = BENCHMARKS[name]()
     except (NotMeasuredError, subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:
         rows = [Row(name, None, None, None, (0.0, 0.0), error=f"{type(error).__name__}: {error}")]
-    judged = ", ".join(f"{number} {met}" for met, number in Counter(row.met for row in rows).items())
-    print(f"{name}: {time.monotonic() - start:.0f} s, met: {judged}", file=sys.stderr, flush=True)
-    return rows
+    took = time.monotonic() - start
+    print(f"{name}: {took:.0f} s, met: {_counts(rows)}", file=sys.stderr, flush=True)
+    return Measured(rows, took)
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    return ", ".join(f"{number} {met}" for met, number in Counter(row.met for row in rows).items())
 
 
 def write(name: str, rows: Sequence[Row]) -> None:
@@ -111,6 +122,12 @@ def as_text(rows: Sequence[Row], form: str = "simple") -> str:
     return tabulate.tabulate(table, [headers[place] for place in shown], form, floatfmt=".4g", missingval="-")
 
 
+def of_benchmarks(found: Mapping[str, Measured]) -> list[str]:
+    """Return the table of what each benchmark took and how many of its rows are met."""
+    table = [[name, f"{of_one.seconds:.0f}", _counts(of_one.rows)] for name, of_one in found.items()]
+    return tabulate.tabulate(table, ["benchmark", "seconds", "met"], "github").splitlines()
+
+
 def off(ratio: Estimate | None) -> str:
     """Return by how much a ratio may be off; 0 for what is the same in every run."""
     if ratio is None:
@@ -134,19 +151,23 @@ def main() -> int:
     if not names:
         parser.error(f"no benchmark's name contains {asked.only!r}; there are {', '.join(BENCHMARKS)}")
     start = time.monotonic()
-    found: dict[str, list[Row]] = {}
+    found: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory() as folder:
         install(folder)
         for name in names:
-            found[name] = rows_of(name)
+            found[name] = measure(name)
             if asked.write:
-                write(name, found[name])
-    seconds = time.monotonic() - start
+                write(name, found[name].rows)
     if asked.only is None:
+        seconds = time.monotonic() - start
         share = seconds / WHOLE_RUN_SECONDS
-        found["main"] = [counted("all benchmarks / 10 minutes", seconds, WHOLE_RUN_SECONDS, share, at_most(1.0), "s")]
-    rows = [row for of_one in found.values() for row in of_one]
-    listed = [as_json(name, row) for name, of_one in found.items() for row in of_one]
+        whole = counted("all benchmarks / 10 minutes", seconds, WHOLE_RUN_SECONDS, share, at_most(1.0), "s")
+        found[WHOLE_RUN] = Measured([whole], seconds)
+        if asked.write:
+            covers, command = ["tests/benchmarks/ratio.py"], "python tests/benchmarks/run.py --write"
+            measured.put(PAGE, WHOLE_RUN, of_benchmarks(found), covers=covers, command=command)
+    rows = [row for of_one in found.values() for row in of_one.rows]
+    listed = [as_json(name, row) for name, of_one in found.items() for row in of_one.rows]
     print(json.dumps(listed, indent=1) if asked.json else as_text(rows))
     return exit_code(rows)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from benchmarks.ratio import Estimate, Row, alone, at_least, at_most, counted
 from benchmarks.rows import BENCHMARKS, COVERS
-from benchmarks.run import as_json, as_text, exit_code
+from benchmarks.run import WHOLE_RUN, Measured, as_json, as_text, exit_code, of_benchmarks
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,4 +45,13 @@ def test_every_benchmark_has_its_code_and_its_place_in_the_page():
     import measured  # benchmarks.run knows where it is
 
     page = (ROOT / "docs" / "benchmarks.md").read_text()
-    assert {table.name for table in measured.tables(page)} == set(BENCHMARKS) == set(COVERS)
+    assert {table.name for table in measured.tables(page)} == {WHOLE_RUN, *BENCHMARKS}
+    assert set(BENCHMARKS) == set(COVERS)
+
+
+def test_the_table_of_all_benchmarks_has_their_seconds_and_how_many_rows_are_met():
+    lines = of_benchmarks({"start": Measured([YES, YES, OPEN], 12.4), "broken": Measured([BROKEN], 0.2)})
+    assert [line.split("|")[1:4] for line in lines[2:]] == [
+        [" start       ", "        12 ", " 2 yes, 1 undecided "],
+        [" broken      ", "         0 ", " 1 NO               "],
+    ]
